@@ -1,0 +1,28 @@
+"""A whole TrioMQ cluster inside one Trio loop, for tests: ours and yours.
+
+The law of this file: it is the pytest plugin that the installed package registers, so *every* pytest session of the environment loads it. It must be
+light (no Trio, no broker, until somebody asks) and must not fail when pytest or pytest-trio is missing. The cluster itself is in
+``triomq.in_process``, which this module loads on first use.
+
+    async def test_orders(triomq_cluster):
+        await triomq_cluster.create_topic("orders")
+        async with Producer(triomq_cluster.namesrv_address, group="shop") as producer:
+            ...
+
+or, without the fixture, ``async with local_cluster(brokers=2) as cluster: ...``.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from triomq.in_process import InProcessBroker, InProcessCluster, local_cluster
+
+__all__ = ["InProcessBroker", "InProcessCluster", "local_cluster"]
+
+
+def __getattr__(name: str) -> Any:
+    """Load the cluster on first use of one of its public names."""
+    if name in __all__:
+        return getattr(importlib.import_module("triomq.in_process"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
