@@ -1,0 +1,59 @@
+# Everything a developer or CI runs. `make help` lists the targets.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PYTEST := $(BIN)/python -m pytest
+ARGS ?=
+
+.PHONY: help demo test test-all check bench features docs peers dist clean
+
+help:
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
+
+$(VENV)/.demo: pyproject.toml
+	@command -v $(PYTHON) >/dev/null || { echo "make: $(PYTHON) is missing: install Python 3.11 or newer (Debian: apt-get install python3 python3-venv)"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "make: $(PYTHON) is older than 3.11: call make PYTHON=python3.12"; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' || { echo "make: the venv module is missing (Debian: apt-get install python3-venv)"; exit 1; }
+	@echo "Installing into $(VENV) (PySpark is a large package: some minutes the first time) ..."
+	@start=$$(date +%s); \
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV); \
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[demo]' && \
+	echo "Installation took $$(( $$(date +%s) - start )) s"
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.demo
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+demo: $(VENV)/.demo ## set everything up and run the main job on real data (336,776 flights)
+	@$(BIN)/python examples/demo $(ARGS)
+
+test: $(VENV)/.dev ## the suite that needs nothing but this checkout
+	$(PYTEST) -m "not compat" --durations=20 $(ARGS)
+
+test-all: $(VENV)/.dev peers ## the whole suite, the official Java and Go clients included
+	$(PYTEST) --durations=20 --features=.features.json $(ARGS)
+
+peers: $(VENV)/.dev ## bring the official clients and brokers (needs Java, Maven and Go)
+	$(BIN)/python tests/compat/install_peers.py
+
+check: $(VENV)/.dev ## ruff, mypy --strict and the house rules
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(PYTEST) -q tests/test_tidy.py
+
+bench: $(VENV)/.dev peers ## side by side with the Java broker, in one run
+	$(BIN)/python tests/bench/side_by_side.py $(ARGS)
+
+features: $(VENV)/.dev ## which rows of docs/features.md are proven by which tests (of the last test-all)
+	@test -f .features.json || $(PYTEST) -q -m "not compat" --features=.features.json
+	@$(BIN)/python tests/features.py .features.json
+
+docs: $(VENV)/.dev ## write the generated pages again
+	$(BIN)/python docs/generate.py
+
+dist: $(VENV)/.dev ## sdist, and the wheel built from it
+	$(BIN)/python -m build
+
+clean: ## forget the environment and everything generated
+	rm -rf $(VENV) .demo .peers .bench dist .features.json .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,107 @@
+import java.nio.charset.StandardCharsets;
+import java.util.List;
+import java.util.Set;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
+import org.apache.rocketmq.client.QueryResult;
+import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.SendCallback;
+import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
+import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageExt;
+
+/** The official client as a program: every verb prints one line a result, fields separated by tabs. */
+public class Peer {
+    public static void main(String[] args) throws Exception {
+        switch (args[0]) {
+            case "send": send(args[1], args[2], Integer.parseInt(args[3]), args[4], args[5]); break;
+            case "consume": consume(args[1], args[2], args[3], args[4], Integer.parseInt(args[5]), Integer.parseInt(args[6])); break;
+            case "query": query(args[1], args[2], args[3]); break;
+            default: throw new IllegalArgumentException(args[0]);
+        }
+        System.exit(0);
+    }
+
+    /** mode: sync, async, oneway, batch. */
+    static void send(String nameServer, String topic, int count, String tag, String mode) throws Exception {
+        DefaultMQProducer producer = new DefaultMQProducer("java-producer");
+        producer.setNamesrvAddr(nameServer);
+        producer.start();
+        CountDownLatch pending = new CountDownLatch(mode.equals("async") ? count : 0);
+        List<Message> batch = new java.util.ArrayList<>();
+        for (int i = 0; i < count; i++) {
+            Message message = new Message(topic, tag, "java-" + i, ("body-" + i).getBytes(StandardCharsets.UTF_8));
+            message.putUserProperty("number", String.valueOf(i));
+            switch (mode) {
+                case "sync": print(producer.send(message)); break;
+                case "oneway": producer.sendOneway(message); break;
+                case "batch": batch.add(message); break;
+                case "async":
+                    producer.send(message, new SendCallback() {
+                        public void onSuccess(SendResult result) { print(result); pending.countDown(); }
+                        public void onException(Throwable error) { error.printStackTrace(); System.exit(3); }
+                    });
+                    break;
+                default: throw new IllegalArgumentException(mode);
+            }
+        }
+        if (mode.equals("batch")) print(producer.send(batch));
+        if (!pending.await(30, TimeUnit.SECONDS)) throw new IllegalStateException("async sends were not answered");
+        producer.shutdown();
+    }
+
+    static synchronized void print(SendResult result) {
+        System.out.println("SENT\t" + result.getSendStatus() + "\t" + result.getMsgId() + "\t" + result.getOffsetMsgId() + "\t"
+            + result.getMessageQueue().getBrokerName() + "\t" + result.getMessageQueue().getQueueId() + "\t" + result.getQueueOffset());
+    }
+
+    static void consume(String nameServer, String topic, String group, String expression, int count, int seconds) throws Exception {
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
+        consumer.setNamesrvAddr(nameServer);
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.subscribe(topic, expression);
+        Set<String> seen = ConcurrentHashMap.newKeySet();
+        CountDownLatch missing = new CountDownLatch(count);
+        consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+            for (MessageExt message : messages) {
+                synchronized (Peer.class) {
+                    System.out.println("GOT\t" + message.getMsgId() + "\t" + message.getTags() + "\t" + message.getKeys() + "\t"
+                        + message.getQueueId() + "\t" + message.getQueueOffset() + "\t" + message.getReconsumeTimes() + "\t"
+                        + new String(message.getBody(), StandardCharsets.UTF_8).replace('\t', ' ').replace('\n', ' '));
+                }
+                if (seen.add(message.getMsgId())) missing.countDown();
+            }
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        });
+        consumer.start();
+        System.out.println("STARTED");
+        boolean complete = missing.await(seconds, TimeUnit.SECONDS);
+        consumer.shutdown();
+        System.out.println((complete ? "COMPLETE\t" : "INCOMPLETE\t") + seen.size());
+        System.out.flush();
+        if (!complete) System.exit(4);
+    }
+
+    static void query(String nameServer, String topic, String keys) throws Exception {
+        DefaultMQPushConsumer admin = new DefaultMQPushConsumer("java-query");
+        admin.setNamesrvAddr(nameServer);
+        admin.registerMessageListener((MessageListenerConcurrently) (messages, context) -> ConsumeConcurrentlyStatus.CONSUME_SUCCESS);
+        admin.start();
+        AtomicInteger found = new AtomicInteger();
+        for (String key : keys.split(",")) {
+            QueryResult result = admin.queryMessage(topic, key, 32, 0, System.currentTimeMillis() + 60_000);
+            for (MessageExt message : result.getMessageList()) {
+                System.out.println("FOUND\t" + key + "\t" + message.getMsgId() + "\t" + new String(message.getBody(), StandardCharsets.UTF_8));
+                found.incrementAndGet();
+            }
+        }
+        admin.shutdown();
+        System.out.println("COMPLETE\t" + found.get());
+    }
+}

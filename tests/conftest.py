@@ -1,0 +1,38 @@
+"""What every test shares: the feature ledger, and the rule that CI may not skip a peer test."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+_proven: dict[int, set[str]] = {}
+_failed: set[str] = set()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--features", metavar="FILE", help="write which rows of docs/features.md the passed tests prove")
+    parser.addoption("--no-skips", action="store_true", help="a skipped test is a failure (CI: the peers must be there)")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]):
+    report = yield
+    if item.config.getoption("--no-skips") and report.skipped and not hasattr(report, "wasxfail"):
+        report.outcome = "failed"
+        report.longrepr = f"{item.nodeid} was skipped, and --no-skips forbids it: {report.longrepr}"
+    if report.failed:
+        _failed.add(item.nodeid)
+    if report.when == "call" and report.passed:
+        for marker in item.iter_markers("feature"):
+            for row in marker.args:
+                _proven.setdefault(row, set()).add(item.nodeid)
+    return report
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    target = session.config.getoption("--features")
+    if target:
+        rows = {row: sorted(tests - _failed) for row, tests in sorted(_proven.items()) if tests - _failed}
+        Path(target).write_text(json.dumps(rows, indent=1) + "\n")

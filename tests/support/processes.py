@@ -1,0 +1,141 @@
+"""Real processes for tests: our name server and broker, and the Java ones, each ended by its own pid."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+PEERS = ROOT / ".peers"
+
+
+def free_port(*, span: int = 1) -> int:
+    """A port of 127.0.0.1 that is free together with the `span - 1` above it and the two below (Java's fast port)."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port: int = probe.getsockname()[1]
+        try:
+            with contextlib.ExitStack() as stack:
+                for candidate in range(port - 2, port + span):
+                    other = stack.enter_context(socket.socket())
+                    other.bind(("127.0.0.1", candidate))
+        except OSError:
+            continue
+        return port
+
+
+def wait_listening(port: int, process: subprocess.Popen[bytes], log: Path, seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+            return
+        if process.poll() is not None:
+            break
+        time.sleep(0.05)
+    raise AssertionError(f"nothing listens on port {port}; log of {process.args!r}:\n{log.read_text()[-4000:]}")
+
+
+@contextlib.contextmanager
+def running(command: Sequence[str], log: Path, *, port: int | None = None, env: dict[str, str] | None = None, cwd: Path | None = None) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a program, wait until its port listens, end it with SIGTERM (SIGKILL after ten seconds)."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as output:
+        process = subprocess.Popen(list(command), stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env={**os.environ, **(env or {})}, cwd=cwd)
+    try:
+        if port is not None:
+            wait_listening(port, process, log)
+        yield process
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(timeout=10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+@contextlib.contextmanager
+def our_name_server(folder: Path, port: int | None = None) -> Iterator[str]:
+    port = port or free_port()
+    with running([sys.executable, "-m", "triomq.namesrv", "-p", str(port)], folder / "namesrv.log", port=port, env={"HOME": str(folder)}):
+        yield f"127.0.0.1:{port}"
+
+
+def write_broker_conf(folder: Path, name: str, namesrv: str, port: int, **settings: object) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    values = {
+        "brokerClusterName": "TestCluster",
+        "brokerName": name,
+        "brokerId": 0,
+        "brokerIP1": "127.0.0.1",
+        "listenPort": port,
+        "namesrvAddr": namesrv,
+        "storePathRootDir": folder / "store",
+        **settings,
+    }
+    conf = folder / f"{name}.conf"
+    conf.write_text("".join(f"{key}={value}\n" for key, value in values.items()))
+    return conf
+
+
+@contextlib.contextmanager
+def our_broker(folder: Path, name: str, namesrv: str, port: int | None = None, **settings: object) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """Yield (address, process) of a real `mqbroker` process."""
+    port = port or free_port()
+    conf = write_broker_conf(folder, name, namesrv, port, **settings)
+    with running([sys.executable, "-m", "triomq.broker", "-c", str(conf)], folder / f"{name}.log", port=port) as process:
+        yield f"127.0.0.1:{port}", process
+
+
+def java_home(version: str) -> Path | None:
+    """The folder of the installed Java peers, or None when `make peers` has not run."""
+    home = PEERS / f"java-{version}"
+    return home if (home / "classes" / "Peer.class").exists() and shutil.which("java") else None
+
+
+def java_command(version: str, main: str, *arguments: str, home: Path | None = None, heap: str = "512m") -> list[str]:
+    folder = java_home(version)
+    assert folder is not None
+    options = [f"-Xmx{heap}", "-Xms64m", "-XX:+UseG1GC", "-Dfile.encoding=UTF-8"]
+    if home is not None:
+        options += [f"-Duser.home={home}", f"-Drocketmq.home.dir={home}"]
+    else:
+        options += ["-Drocketmq.client.logUseSlf4j=true"]
+    return ["java", *options, "-cp", f"{folder}/classes:{folder}/jars/*", main, *arguments]
+
+
+def java_peer(version: str, *arguments: str, seconds: float = 60) -> list[list[str]]:
+    """Run a verb of tests/compat/java/Peer.java to its end; its lines, split at tabs."""
+    done = subprocess.run(java_command(version, "Peer", *arguments), capture_output=True, text=True, timeout=seconds, check=False, stdin=subprocess.DEVNULL)
+    assert done.returncode == 0, f"Peer {arguments} ended with {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+    return [line.split("\t") for line in done.stdout.splitlines() if line.split("\t")[0] in {"SENT", "GOT", "FOUND", "COMPLETE", "STARTED"}]
+
+
+@contextlib.contextmanager
+def java_name_server(version: str, folder: Path) -> Iterator[str]:
+    port = free_port()
+    folder.mkdir(parents=True, exist_ok=True)
+    conf = folder / "namesrv.properties"
+    conf.write_text(f"listenPort={port}\n")
+    command = java_command(version, "org.apache.rocketmq.namesrv.NamesrvStartup", "-c", str(conf), home=folder)
+    with running(command, folder / "namesrv.log", port=port):
+        yield f"127.0.0.1:{port}"
+
+
+@contextlib.contextmanager
+def java_broker(version: str, folder: Path, name: str, namesrv: str, *, heap: str = "1g", **settings: object) -> Iterator[str]:
+    port = free_port(span=2)
+    conf = write_broker_conf(folder, name, namesrv, port, haListenPort=port + 1, **settings)
+    command = java_command(version, "org.apache.rocketmq.broker.BrokerStartup", "-c", str(conf), home=folder, heap=heap)
+    with running(command, folder / f"{name}.log", port=port):
+        yield f"127.0.0.1:{port}"

@@ -1,0 +1,212 @@
+"""The house rules, as tests. Each failure prints the rule and the places; `CONTRIBUTING.md` says why they exist."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = ("remoting", "namesrv", "broker", "client")
+SOURCE_LINES_MAX = 600
+BANNED_MODULE_NAMES = {"utils", "util", "common", "helpers", "helper", "base", "misc"}
+BANNED_CLASS_WORDS = re.compile(r"(Manager|Controller|Service|Impl|Util|Utils|Helper|Info)$")
+
+# A package may import from those on its right (and from itself). Longest prefix wins.
+MAY_IMPORT: dict[str, tuple[str, ...]] = {
+    "remoting.protocol": ("remoting.errors",),
+    "remoting.server": ("remoting",),
+    "remoting.client": ("remoting.protocol", "remoting.errors", "remoting.address"),
+    "remoting": ("remoting",),
+    "namesrv": ("remoting",),
+    "broker.store": ("remoting.protocol", "remoting.errors"),
+    "broker.services": ("broker.store", "broker.errors", "remoting"),
+    "broker.processors": ("broker.services", "broker.store", "broker.errors", "broker.config", "remoting"),
+    "broker": ("broker", "remoting"),
+    "client.spark": ("remoting.protocol", "remoting.errors", "remoting.address", "remoting.client.blocking"),
+    "client.admin": ("client", "remoting"),
+    "client": ("remoting",),
+}
+# Sans-IO: bytes or values in, values out.
+PURE = ("remoting/protocol", "namesrv/routes.py", "client/retry.py", "client/consumer/allocation.py", "client/spark/offsets.py")
+IMPURE_MODULES = {"trio", "socket", "os", "time", "random", "logging", "select", "selectors", "threading", "subprocess"}
+
+
+def source_files() -> list[Path]:
+    return [path for package in (*PACKAGES, "triomq", "pyspark_triomq") for path in walk(ROOT / package)]
+
+
+def walk(folder: Path) -> Iterator[Path]:
+    """The Python files of a folder, links to the four packages not followed a second time."""
+    for path in sorted(folder.iterdir()):
+        if path.is_dir() and not path.is_symlink() and path.name != "__pycache__":
+            yield from walk(path)
+        elif path.suffix == ".py":
+            yield path
+
+
+def dotted(path: Path) -> str:
+    parts = list(path.relative_to(ROOT).with_suffix("").parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imported(tree: ast.AST, *, runtime_only: bool = False) -> Iterator[tuple[str, int]]:
+    """(module, line) of every import; `from x import y` yields both x and x.y, since y may be a module."""
+    skipped: set[ast.AST] = set()
+    for node in ast.walk(tree):
+        if runtime_only and isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            skipped.update(ast.walk(node))
+        if node in skipped:
+            continue
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name, node.lineno
+        elif isinstance(node, ast.ImportFrom):
+            yield "." * node.level + (node.module or ""), node.lineno
+
+
+def rule_of(module: str) -> tuple[str, tuple[str, ...]] | None:
+    prefixes = [prefix for prefix in MAY_IMPORT if module == prefix or module.startswith(prefix + ".")]
+    return (best := max(prefixes, key=len), MAY_IMPORT[best]) if prefixes else None
+
+
+def layer_errors(module: str, tree: ast.AST) -> list[str]:
+    errors = []
+    rule = rule_of(module)
+    for name, line in imported(tree):
+        top = name.split(".")[0]
+        if name.startswith(".") or top in PACKAGES:
+            errors.append(f"{module}:{line} imports {name}: import triomq.… only")
+        if rule is None or top != "triomq":
+            continue
+        target = name.removeprefix("triomq").removeprefix(".")
+        allowed = (rule[0], *rule[1])
+        if not any(target == prefix or target.startswith(prefix + ".") for prefix in allowed):
+            errors.append(f"{module}:{line} imports triomq.{target}: {rule[0]} may import only {', '.join(allowed)}")
+    return errors
+
+
+FILES = source_files()
+TREES = {path: ast.parse(path.read_text(), filename=str(path)) for path in FILES}
+
+
+def test_imports_go_one_way() -> None:
+    assert [error for path, tree in TREES.items() for error in layer_errors(dotted(path), tree)] == []
+
+
+def test_import_rule_can_fail() -> None:
+    tree = ast.parse("from triomq.client import Producer\nimport remoting.protocol\nfrom . import codes\n")
+    assert len(layer_errors("broker.store.commitlog", tree)) == 3
+    assert layer_errors("remoting.protocol.codes", ast.parse("import triomq.broker")) != []
+
+
+def test_protocol_is_sans_io() -> None:
+    errors = [
+        f"{path.relative_to(ROOT)}:{line} imports {name}: pure modules take bytes and values"
+        for path, tree in TREES.items()
+        if str(path.relative_to(ROOT)).startswith(PURE)
+        for name, line in imported(tree, runtime_only=True)
+        if name.split(".")[0] in IMPURE_MODULES
+    ]
+    assert errors == []
+
+
+def test_no_imports_inside_functions() -> None:
+    """An import inside a function hides a dependency; a comment on its line may give the reason (start-up time, optional extra)."""
+    errors = []
+    for path, tree in TREES.items():
+        lines = path.read_text().splitlines()
+        for function in ast.walk(tree):
+            if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            for node in ast.walk(function):
+                if isinstance(node, ast.Import | ast.ImportFrom) and not any("#" in lines[n - 1] for n in (node.lineno, node.end_lineno or 0)):
+                    errors.append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert errors == []
+
+
+def test_files_stay_small_and_say_what_they_are_for() -> None:
+    errors = []
+    for path, tree in TREES.items():
+        count = len(path.read_text().splitlines())
+        if count > SOURCE_LINES_MAX:
+            errors.append(f"{path.relative_to(ROOT)} has {count} lines; split it by idea (limit {SOURCE_LINES_MAX})")
+        if count and not ast.get_docstring(tree):  # type: ignore[arg-type]
+            errors.append(f"{path.relative_to(ROOT)} has no module docstring")
+    assert errors == []
+
+
+def test_names_are_the_field_s_own() -> None:
+    errors = [f"module {path.relative_to(ROOT)}" for path in FILES if path.stem in BANNED_MODULE_NAMES]
+    errors += [
+        f"class {node.name} in {path.relative_to(ROOT)}"
+        for path, tree in TREES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef) and BANNED_CLASS_WORDS.search(node.name)
+    ]
+    assert errors == []
+
+
+def test_nothing_is_swallowed_or_left_open() -> None:
+    errors = []
+    for path, tree in TREES.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ExceptHandler):
+                broad = node.type is None or (isinstance(node.type, ast.Name) and node.type.id in {"Exception", "BaseException"})
+                if broad and all(isinstance(statement, ast.Pass) for statement in node.body):
+                    errors.append(f"{path.relative_to(ROOT)}:{node.lineno} swallows every exception")
+            if isinstance(node, ast.Name) and node.id == "NotImplementedError":
+                errors.append(f"{path.relative_to(ROOT)}:{node.lineno} is a stub")
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in {"print", "eval", "exec"}:
+                if node.func.id == "print" and ("admin" in str(path) or path.name in {"__main__.py", "local.py", "process.py"}):
+                    continue
+                if node.func.id == "exec" and path.match("remoting/protocol/*.py"):
+                    continue  # header codecs are generated once per class, as attrs does
+                errors.append(f"{path.relative_to(ROOT)}:{node.lineno} calls {node.func.id}")
+    assert errors == []
+
+
+def test_no_unfinished_marks() -> None:
+    marks = re.compile(r"\b(TODO|FIXME|XXX)\b")
+    assert [f"{path.relative_to(ROOT)}" for path in FILES if marks.search(path.read_text())] == []
+
+
+def test_logger_names_follow_the_modules() -> None:
+    wrong = re.compile(r"getLogger\((?!__name__\)|\"triomq)")
+    assert [str(path.relative_to(ROOT)) for path in FILES if wrong.search(path.read_text())] == []
+
+
+def test_feature_marks_only_where_something_real_runs() -> None:
+    """A row of docs/features.md is proven through sockets, processes or files; the store's tests work on real files."""
+    allowed = ("tests/integration", "tests/compat", "tests/unit/store", "tests/property/test_store")
+    errors = [
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "tests").rglob("test_*.py")
+        if "mark.feature(" in path.read_text() and path.name != "test_tidy.py" and not str(path.relative_to(ROOT)).startswith(allowed)
+    ]
+    assert errors == []
+
+
+def test_two_hundred_rows() -> None:
+    rows = [int(row) for row in re.findall(r"^\| (\d+) \|", (ROOT / "docs" / "features.md").read_text(), re.MULTILINE)]
+    assert rows == list(range(1, 201))
+
+
+def test_dependencies_are_explained() -> None:
+    """Every third-party package named in pyproject.toml has its line in docs/dependencies.md."""
+    project = (ROOT / "pyproject.toml").read_text()
+    lists = project[project.index("dependencies = [") : project.index("[project.scripts]")]
+    names = set(re.findall(r'"([A-Za-z0-9_-]+)(?:[<>=~]|")', lists)) - {"triomq"}
+    page = (ROOT / "docs" / "dependencies.md").read_text()
+    assert names
+    assert {name for name in names if f"`{name}`" not in page} == set()
+
+
+@pytest.mark.parametrize("word", ["/wor" + "k/", "/tm" + "p/setup", "../sha" + "red"])
+def test_nothing_refers_to_the_machine_it_was_written_on(word: str) -> None:
+    found = subprocess.run(["git", "grep", "-lF", word], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert found.stdout == ""
