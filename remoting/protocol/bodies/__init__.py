@@ -1,0 +1,1 @@
+"""One class per JSON body, grouped by what the bodies are about."""
