@@ -107,10 +107,8 @@ def java_command(version: str, main: str, *arguments: str, home: Path | None = N
     folder = java_home(version)
     assert folder is not None
     options = [f"-Xmx{heap}", "-Xms64m", "-XX:+UseG1GC", "-Dfile.encoding=UTF-8"]
-    if home is not None:
-        options += [f"-Duser.home={home}", f"-Drocketmq.home.dir={home}"]
-    else:
-        options += ["-Drocketmq.client.logUseSlf4j=true"]
+    home = home or PEERS / "home"  # Java writes its logs below user.home
+    options += [f"-Duser.home={home}", f"-Drocketmq.home.dir={home}"]
     return ["java", *options, "-cp", f"{folder}/classes:{folder}/jars/*", main, *arguments]
 
 
