@@ -22,6 +22,7 @@ public class Peer {
         switch (args[0]) {
             case "send": send(args[1], args[2], Integer.parseInt(args[3]), args[4], args[5]); break;
             case "consume": consume(args[1], args[2], args[3], args[4], Integer.parseInt(args[5]), Integer.parseInt(args[6])); break;
+            case "drain": drain(args[1], args[2], args[3], Integer.parseInt(args[4]), Integer.parseInt(args[5])); break;
             case "query": query(args[1], args[2], args[3]); break;
             default: throw new IllegalArgumentException(args[0]);
         }
@@ -84,6 +85,33 @@ public class Peer {
         boolean complete = missing.await(seconds, TimeUnit.SECONDS);
         consumer.shutdown();
         System.out.println((complete ? "COMPLETE\t" : "INCOMPLETE\t") + seen.size());
+        System.out.flush();
+        if (!complete) System.exit(4);
+    }
+
+    /** Read until so many distinct messages were seen; print their number and how many came twice. */
+    static void drain(String nameServer, String topic, String group, int count, int seconds) throws Exception {
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
+        consumer.setNamesrvAddr(nameServer);
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.setConsumeMessageBatchMaxSize(32);
+        consumer.subscribe(topic, "*");
+        Set<String> seen = ConcurrentHashMap.newKeySet();
+        AtomicInteger delivered = new AtomicInteger();
+        CountDownLatch missing = new CountDownLatch(count);
+        consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+            for (MessageExt message : messages) {
+                delivered.incrementAndGet();
+                if (seen.add(message.getQueueId() + "-" + message.getQueueOffset() + "-" + message.getMsgId())) missing.countDown();
+            }
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        });
+        long start = System.nanoTime();
+        consumer.start();
+        boolean complete = missing.await(seconds, TimeUnit.SECONDS);
+        double spent = (System.nanoTime() - start) / 1e9;
+        consumer.shutdown();
+        System.out.println((complete ? "COMPLETE\t" : "INCOMPLETE\t") + seen.size() + "\t" + delivered.get() + "\t" + spent);
         System.out.flush();
         if (!complete) System.exit(4);
     }

@@ -1,0 +1,59 @@
+"""Clusters for the compatibility tests. A missing peer skips with the command that brings it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import processes
+import pytest
+
+JAVA_VERSIONS = ("5.5.0", "4.9.4")
+
+
+def need_java(version: str) -> None:
+    if processes.java_home(version) is None:
+        pytest.skip(f"the Java peers {version} are not installed: run `make peers`")
+
+
+def need_go() -> Path:
+    binary = processes.PEERS / "go" / "peer"
+    if not binary.exists():
+        pytest.skip("the Go client is not installed: run `make peers`")
+    return binary
+
+
+@pytest.fixture(scope="module")
+def our_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """One name server and two brokers of ours, as processes; yields the name server's address."""
+    folder = tmp_path_factory.mktemp("ours")
+    with (
+        processes.our_name_server(folder) as namesrv,
+        processes.our_broker(folder / "a", "broker-a", namesrv),
+        processes.our_broker(folder / "b", "broker-b", namesrv),
+    ):
+        yield namesrv
+
+
+@pytest.fixture(scope="module")
+def java_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """One name server and one broker of Java 5.5.0; yields the name server's address."""
+    need_java("5.5.0")
+    folder = tmp_path_factory.mktemp("java")
+    with (
+        processes.java_name_server("5.5.0", folder / "namesrv") as namesrv,
+        processes.java_broker("5.5.0", folder / "broker", "broker-java", namesrv),
+    ):
+        yield namesrv
+
+
+@pytest.fixture(params=JAVA_VERSIONS)
+def java_version(request: pytest.FixtureRequest) -> str:
+    version: str = request.param
+    need_java(version)
+    return version
+
+
+@pytest.fixture
+def go_peer() -> Path:
+    return need_go()

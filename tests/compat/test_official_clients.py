@@ -1,0 +1,62 @@
+"""The official clients, unmodified, against our cluster."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from processes import java_peer
+
+pytestmark = [pytest.mark.compat, pytest.mark.timeout(180)]
+
+COUNT = 40
+
+
+@pytest.mark.feature(1, 2, 16, 17, 65, 84)
+@pytest.mark.parametrize("mode", ["sync", "async", "oneway", "batch"])
+def test_java_client_sends_and_consumes(our_cluster: str, java_version: str, mode: str) -> None:
+    topic = f"Java_{java_version.replace('.', '_')}_{mode}"
+    sent = [line for line in java_peer(java_version, "send", our_cluster, topic, str(COUNT), "TagA", mode) if line[0] == "SENT"]
+    assert len(sent) == {"sync": COUNT, "async": COUNT, "oneway": 0, "batch": 1}[mode]
+    assert {line[1] for line in sent} <= {"SEND_OK"}
+    got = [line for line in java_peer(java_version, "consume", our_cluster, topic, f"group-{mode}", "TagA || Other", str(COUNT), "60") if line[0] == "GOT"]
+    assert sorted(line[7] for line in got) == sorted(f"body-{number}" for number in range(COUNT))
+    assert {line[2] for line in got} == {"TagA"}
+    assert {line[3] for line in got} == {f"java-{number}" for number in range(COUNT)}
+    if mode in {"sync", "async"}:
+        assert {line[1] for line in got} == {line[2] for line in sent}
+        # The consumer sees each message at the queue and offset that the producer was told.
+        assert {(line[4], line[5]) for line in got if line[1] == sent[0][2]} == {(sent[0][5], sent[0][6])}
+
+
+@pytest.mark.feature(84, 90)
+def test_java_group_resumes_where_it_stopped(our_cluster: str, java_version: str) -> None:
+    topic = f"Resume_{java_version.replace('.', '_')}"
+    java_peer(java_version, "send", our_cluster, topic, "10", "TagA", "sync")
+    java_peer(java_version, "consume", our_cluster, topic, "resuming", "*", "10", "60")
+    java_peer(java_version, "send", our_cluster, topic, "7", "TagB", "sync")
+    got = [line for line in java_peer(java_version, "consume", our_cluster, topic, "resuming", "*", "7", "60") if line[0] == "GOT"]
+    assert {line[2] for line in got} == {"TagB"}, "messages of the first round came again"
+
+
+@pytest.mark.feature(46)
+def test_java_client_finds_messages_by_key(our_cluster: str, java_version: str) -> None:
+    topic = f"Query_{java_version.replace('.', '_')}"
+    java_peer(java_version, "send", our_cluster, topic, "20", "TagA", "sync")
+    found = [line for line in java_peer(java_version, "query", our_cluster, topic, "java-3,java-17") if line[0] == "FOUND"]
+    assert {(line[1], line[3]) for line in found} == {("java-3", "body-3"), ("java-17", "body-17")}
+
+
+@pytest.mark.feature(1, 65)
+def test_go_client_sends_and_consumes(our_cluster: str, go_peer: Path) -> None:
+    def run(verb: str) -> list[list[str]]:
+        done = subprocess.run([go_peer, verb, our_cluster, "GoTopic", str(COUNT)], capture_output=True, text=True, timeout=90, check=False)
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+        return [line.split("\t") for line in done.stdout.splitlines()]
+
+    sent = {line[2].upper() for line in run("send") if line[0] == "SENT"}
+    got = [line for line in run("consume") if line[0] == "GOT"]
+    assert len(sent) == COUNT
+    assert {line[1].upper() for line in got} == sent
+    assert {line[2] for line in got} == {f"body-{number}" for number in range(COUNT)}
