@@ -1,0 +1,233 @@
+"""Replay what real clients sent to a real 5.5.0 and 4.9.4 cluster; ours must answer with the same code and the same set of extFields.
+
+The requests go out byte for byte (only a commit-log offset is replaced, since ours lies elsewhere). Most answers depend on state, so `Stage` builds the state
+that the capture had: topics, messages up to the wanted offset, a subscription of the wanted version, a stored offset. The wire is spoken here with `json`
+and `socket` only, not with our own codec. What is not replayed stands in `LEFT_OUT` or in the broker's own table of unsupported codes, with its reason.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import select
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import processes
+import pytest
+
+from triomq.broker.processors.table import UNSUPPORTED
+
+GOLDEN = Path(__file__).resolve().parent.parent / "golden" / "wire"
+Frame = dict[str, Any]
+
+# What 5.x answers in addition to 4.9.4; our broker answers as 5.5.0 does, whoever asks.
+ADDED_BY_5 = {
+    11: {"topicSysFlag", "groupSysFlag"},
+    34: {"IS_SUB_CHANGE", "IS_SUPPORT_HEART_BEAT_V2"},
+    310: {"transactionId"},
+    320: {"transactionId"},
+}
+# (code, response code) -> why this shape is not replayed
+LEFT_OUT = {
+    (14, 22): "5.5.0 answers 22 for a new group on an empty queue and then loses what is stored between two requests; ours answers 0, as 4.9.4 does",
+}
+REPLAYED = {"r550-JSON": {"namesrv": 12, "broker": 61}, "r494-JSON": {"namesrv": 12, "broker": 57}}
+
+
+def decode(frame: bytes) -> Frame:
+    length = int.from_bytes(frame[5:8])
+    header: Frame = json.loads(frame[8 : 8 + length])
+    header["body"] = frame[8 + length :]
+    return header
+
+
+def encode(header: Frame, body: bytes = b"") -> bytes:
+    text = json.dumps({key: value for key, value in header.items() if key != "body"}, separators=(",", ":")).encode()
+    return (4 + len(text) + len(body)).to_bytes(4) + len(text).to_bytes(4) + text + body
+
+
+class Wire:
+    """One blocking connection; answers are matched by opaque, requests of the server are left aside."""
+
+    numbers = itertools.count(1_000_000)
+
+    def __init__(self, address: str) -> None:
+        host, port = address.rsplit(":", 1)
+        self.socket = socket.create_connection((host, int(port)), timeout=10)
+        self.buffer = b""
+
+    def close(self) -> None:
+        self.socket.close()
+
+    def receive(self, opaque: int, seconds: float) -> Frame | None:
+        while True:
+            while len(self.buffer) >= 4 and len(self.buffer) >= (size := 4 + int.from_bytes(self.buffer[:4])):
+                frame, self.buffer = decode(self.buffer[:size]), self.buffer[size:]
+                if frame["flag"] & 1 and frame["opaque"] == opaque:
+                    return frame
+            if not select.select([self.socket], [], [], seconds)[0]:
+                return None
+            data = self.socket.recv(65536)
+            assert data, "the server closed the connection"
+            self.buffer += data
+
+    def exchange(self, frame: bytes, opaque: int, *, seconds: float = 10) -> Frame | None:
+        self.socket.sendall(frame)
+        return self.receive(opaque, seconds)
+
+    def call(self, code: int, ext: dict[str, Any] | None = None, body: Any = None) -> Frame:
+        opaque = next(self.numbers)
+        header = {"code": code, "flag": 0, "language": "JAVA", "opaque": opaque, "version": 513, "extFields": {k: str(v) for k, v in (ext or {}).items()}}
+        payload = body if isinstance(body, bytes) else json.dumps(body).encode() if body is not None else b""
+        answer = self.exchange(encode(header, payload), opaque)
+        assert answer is not None, f"code {code} was never answered"
+        return answer
+
+
+class Stage:
+    """Builds the state that one captured exchange had."""
+
+    def __init__(self, address: str) -> None:
+        self.wire = Wire(address)
+        self.members: list[Wire] = []
+        self.address = address
+
+    def close(self) -> None:
+        for wire in (self.wire, *self.members):
+            wire.close()
+
+    def topic(self, name: str) -> None:
+        ext = {"topic": name, "defaultTopic": "TBW102", "readQueueNums": 4, "writeQueueNums": 4, "perm": 6, "topicFilterType": "SINGLE_TAG", "order": "false"}
+        assert self.wire.call(17, ext)["code"] == 0
+
+    def empty_topic(self, name: str) -> None:
+        self.wire.call(215, {"topic": name})
+        self.topic(name)
+
+    def messages(self, topic: str, queue_id: int, count: int, tag: str = "TagA") -> int:
+        """Store so many messages; the commit-log offset of the last one."""
+        offset = -1
+        for number in range(count):
+            ext = dict(a="golden", b=topic, c="TBW102", d=4, e=queue_id, f=0, g=1_700_000_000_000, h=0, i=f"KEYS\x01k{number}\x02TAGS\x01{tag}\x02", j=0, k="false", m="false")
+            answer = self.wire.call(310, ext, b"golden")
+            assert answer["code"] == 0, answer
+            offset = int(answer["extFields"]["msgId"][16:], 16)
+        return offset
+
+    def member(self, group: str, topic: str, version: int, expression: str = "*") -> None:
+        """A consumer with this subscription, on a connection of its own."""
+        tags = [] if expression == "*" else [expression]
+        subscription = {
+            "classFilterMode": False, "codeSet": [], "expressionType": "TAG", "subString": expression, "subVersion": version, "tagsSet": tags, "topic": topic,
+        }  # fmt: skip
+        consumer = {
+            "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET", "consumeType": "CONSUME_PASSIVELY", "groupName": group, "messageModel": "CLUSTERING",
+            "subscriptionDataSet": [subscription], "unitMode": False,
+        }  # fmt: skip
+        for old in self.members:
+            old.close()
+        self.members = [Wire(self.address)]
+        body = {"clientID": f"golden@{version}", "consumerDataSet": [consumer], "producerDataSet": [], "heartbeatFingerprint": 0, "withoutSub": False}
+        assert self.members[0].call(34, body=body)["code"] == 0
+
+    def prepare(self, request: Frame, expected: Frame | None) -> None:
+        code, ext = request["code"], request.get("extFields") or {}
+        topic = ext.get("topic") or ext.get("b")
+        if code in (11, 361):
+            self.prepare_pull(code, ext, expected)
+        elif code == 36:
+            self.topic(ext["originTopic"])
+            self.member(ext["group"], ext["originTopic"], 1)
+            ext["offset"] = str(self.messages(ext["originTopic"], 0, 1))
+        elif code == 38:
+            self.member(ext["consumerGroup"], "GoldTopic", 1)
+        elif topic and code != 17 and not topic.endswith("_REPLY_TOPIC"):
+            self.topic(topic)
+        if code == 14 and expected and expected["code"] == 0:
+            self.wire.call(15, {"consumerGroup": ext["consumerGroup"], "topic": topic, "queueId": ext["queueId"], "commitOffset": 0})
+
+    def prepare_pull(self, code: int, ext: dict[str, str], expected: Frame | None) -> None:
+        topic, offset, queue_id = ext["topic"], int(ext["queueOffset"]), int(ext["queueId"])
+        self.empty_topic(topic)
+        answer = expected["code"] if expected else None
+        self.messages(topic, queue_id, offset + (answer in (0, 20)))
+        if not int(ext["sysFlag"]) & 4:
+            version = int(ext["subVersion"])
+            self.member(ext["consumerGroup"], topic, version - 1 if answer == 25 else version, "OtherTag" if answer == 20 else "*")
+
+
+def exchanges(name: str, servers: set[str]) -> Iterator[tuple[dict[str, Any], Frame, Frame | None]]:
+    for line in (GOLDEN / f"{name}.jsonl").read_text().splitlines():
+        record = json.loads(line)
+        if record["from"] == "client" and record["server"] in servers:
+            response = decode(bytes.fromhex(record["response"])) if record["response"] else None
+            yield record, decode(bytes.fromhex(record["request"])), response
+
+
+def differences(name: str, record: dict[str, Any], request: Frame, expected: Frame | None, answer: Frame | None) -> str | None:
+    what = f"{record['server']} {request['code']} {request.get('extFields')}"
+    if expected is None or answer is None:
+        return None if expected is answer else f"{what}: expected {expected}, got {answer}"
+    if expected["code"] != answer["code"]:
+        return f"{what}: code {answer['code']} ({answer.get('remark')}) instead of {expected['code']} ({expected.get('remark')})"
+    wanted, got = set(expected.get("extFields") or {}), set(answer.get("extFields") or {})
+    added = ADDED_BY_5.get(request["code"], set()) if name.startswith("r494") else set()
+    return None if wanted <= got <= wanted | added else f"{what}: extFields {sorted(got)} instead of {sorted(wanted)}"
+
+
+def replay(name: str, wire: Wire, servers: set[str], stage: Stage | None) -> tuple[int, list[str], list[str]]:
+    """(how many were replayed, differences, what was left out and why)"""
+    count, wrong, left_out = 0, [], []
+    for record, request, expected in exchanges(name, servers):
+        code = request["code"]
+        reason = LEFT_OUT.get((code, expected["code"] if expected else -1)) or (UNSUPPORTED.get(code) if stage else None)
+        if reason:
+            left_out.append(f"{code}: {reason}")
+            continue
+        if stage:
+            stage.prepare(request, expected)
+        frame = encode(request, request["body"])
+        answer = wire.exchange(frame, request["opaque"], seconds=10 if expected else 0.3)
+        count += 1
+        if error := differences(name, record, request, expected, answer):
+            wrong.append(error)
+    return count, wrong, left_out
+
+
+@pytest.mark.feature(16, 17, 2, 4)
+@pytest.mark.parametrize("name", list(REPLAYED))
+def test_name_server_answers_as_java_s(name: str, tmp_path: Path) -> None:
+    with processes.our_name_server(tmp_path) as address, contextlib.closing(Wire(address)) as wire:
+        count, wrong, left_out = replay(name, wire, {"namesrv"}, None)
+    assert wrong == []
+    assert (count, left_out) == (REPLAYED[name]["namesrv"], [])
+
+
+@pytest.mark.feature(16, 17, 14, 86)
+@pytest.mark.parametrize("name", list(REPLAYED))
+def test_broker_answers_as_java_s(name: str, tmp_path: Path) -> None:
+    with (
+        processes.our_name_server(tmp_path) as namesrv,
+        processes.our_broker(tmp_path, "broker-a", namesrv, brokerClusterName="DefaultCluster") as (address, _process),
+        contextlib.closing(Stage(address)) as stage,
+        contextlib.closing(Wire(address)) as wire,
+    ):
+        count, wrong, left_out = replay(name, wire, {"broker", "slave", "broker-vip"}, stage)
+    print(f"{name}: {count} replayed; left out:", *sorted(set(left_out)), sep="\n  ")
+    assert wrong == []
+    assert count == REPLAYED[name]["broker"]
+
+
+def test_a_difference_is_seen() -> None:
+    record = {"server": "broker"}
+    request = {"code": 11, "extFields": {}}
+    right = {"code": 0, "extFields": {"maxOffset": "1"}}
+    assert differences("r550-JSON", record, request, right, {"code": 0, "extFields": {"maxOffset": "2"}}) is None
+    assert differences("r550-JSON", record, request, right, {"code": 19, "extFields": {"maxOffset": "2"}})
+    assert differences("r550-JSON", record, request, right, {"code": 0, "extFields": {"maxOffset": "2", "more": ""}})
+    assert differences("r550-JSON", record, request, right, None)
+    assert differences("r550-JSON", record, request, None, right)
