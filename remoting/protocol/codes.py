@@ -253,8 +253,8 @@ class LanguageCode(IntEnum):
     RUBY = 6
     OTHER = 7
     HTTP = 8
-    PHP = 10
     GO = 9
+    PHP = 10
     OMS = 11
     RUST = 12
     NODE_JS = 13
@@ -270,11 +270,13 @@ class SerializeType(IntEnum):
 PROTOCOL_VERSION = 479
 """The release that we present ourselves as, V5_3_3: name servers send us standard JSON, clients trust our heartbeats."""
 
-_FIRST_RELEASES = (
-    "V3_0_0_SNAPSHOT V3_0_0_ALPHA1 V3_0_0_BETA1 V3_0_0_BETA2 V3_0_0_BETA3 V3_0_0_BETA4 V3_0_0_BETA5 "
-    "V3_0_0_BETA6_SNAPSHOT V3_0_0_BETA6 V3_0_0_BETA7_SNAPSHOT V3_0_0_BETA7 V3_0_0_BETA8_SNAPSHOT V3_0_0_BETA8 "
-    "V3_0_0_BETA9_SNAPSHOT V3_0_0_BETA9 V3_0_0_FINAL"
-).split()
+_FIRST_RELEASES = tuple(
+    f"V3_0_0_{stage}"
+    for stage in (
+        *("SNAPSHOT", "ALPHA1", "BETA1", "BETA2", "BETA3", "BETA4", "BETA5", "BETA6_SNAPSHOT", "BETA6"),
+        *("BETA7_SNAPSHOT", "BETA7", "BETA8_SNAPSHOT", "BETA8", "BETA9_SNAPSHOT", "BETA9", "FINAL"),
+    )
+)
 _REGULAR_FROM = 212  # V4_0_0_SNAPSHOT; from here on each minor release has ten patches, each after its snapshot
 _HIGHER_VERSION = 612
 

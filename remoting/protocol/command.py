@@ -1,0 +1,184 @@
+"""One request or response, decoded, and its way to and from a frame.
+
+::
+
+    total i32 | type u8 | header length u24 | header | body          total = 4 + header + body
+
+Source: remoting/…/protocol/RemotingCommand.java.
+"""
+
+from typing import Protocol, TypeVar
+
+import attrs
+
+from triomq.remoting.errors import HeaderFieldError, LocalProtocolError, RemoteProtocolError
+from triomq.remoting.protocol import header_binary, header_json
+from triomq.remoting.protocol.codes import PROTOCOL_VERSION, LanguageCode, RequestCode, SerializeType
+from triomq.remoting.protocol.fields import codec_of
+from triomq.remoting.protocol.framing import split_frame
+from triomq.remoting.protocol.header_fast import FRAME_HEAD, HeadEncoder, compile_head_encoder
+
+H = TypeVar("H")
+
+RESPONSE_FLAG = 1
+ONEWAY_FLAG = 2
+
+SHORT_NAME_CODES = frozenset(
+    {RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2}
+)
+"""Requests whose header uses the one-letter names."""
+
+_JSON_TYPE = SerializeType.JSON
+_PYTHON = LanguageCode.PYTHON
+
+
+@attrs.define(eq=False)
+class Command:
+    """A request or a response in its generic form: header fields as text, body as bytes."""
+
+    code: int
+    opaque: int = 0
+    flag: int = 0
+    language: int = _PYTHON
+    version: int = PROTOCOL_VERSION
+    remark: str | None = None
+    ext: dict[str, str] | None = None
+    body: bytes | memoryview = b""
+    serialize: SerializeType = _JSON_TYPE
+
+    @property
+    def is_response(self) -> bool:
+        return bool(self.flag & RESPONSE_FLAG)
+
+    @property
+    def is_oneway(self) -> bool:
+        return bool(self.flag & ONEWAY_FLAG)
+
+    def header(self, cls: type[H]) -> H:
+        """The ext fields as a header object; HeaderFieldError for a missing or unreadable one."""
+        short = self.code in SHORT_NAME_CODES and not self.flag & RESPONSE_FLAG
+        try:
+            return codec_of(cls).from_ext(self.ext, short=short)
+        except HeaderFieldError as error:
+            raise error.for_frame(self.code, self.opaque, self.flag) from None
+
+
+class Answerable(Protocol):
+    """What a response must copy from its request: a Command, or a server's Request."""
+
+    @property
+    def opaque(self) -> int: ...
+
+    @property
+    def serialize(self) -> SerializeType: ...
+
+
+def request(code: int, header: object | None = None, body: bytes | memoryview = b"", *, oneway: bool = False) -> Command:
+    """A request; its opaque number is filled in by whoever sends it."""
+    ext = None if header is None else codec_of(type(header)).to_ext(header, short=code in SHORT_NAME_CODES)
+    return Command(code=code, flag=ONEWAY_FLAG if oneway else 0, ext=ext, body=body)
+
+
+def response_to(
+    asked: Answerable,
+    code: int = 0,
+    header: object | None = None,
+    body: bytes | memoryview = b"",
+    remark: str | None = None,
+) -> Command:
+    """The response to a request: same opaque number, same serialisation."""
+    ext = None if header is None else codec_of(type(header)).to_ext(header)
+    return Command(
+        code=code,
+        opaque=asked.opaque,
+        flag=RESPONSE_FLAG,
+        remark=remark,
+        ext=ext,
+        body=body,
+        serialize=asked.serialize,
+    )
+
+
+def encode_command(command: Command) -> bytes:
+    """The whole frame. A binary header that cannot carry the code (POP requests) becomes JSON, as Java peers expect."""
+    body = command.body
+    return b"".join((_head_of(command, len(body)), body))
+
+
+def _head_of(command: Command, body_size: int) -> bytes:
+    serialize = command.serialize
+    if serialize and not header_binary.fits_binary(command.code, command.version):
+        serialize = SerializeType.JSON
+    encode = header_binary.encode_header if serialize else header_json.encode_header
+    header = encode(
+        command.code,
+        command.opaque,
+        command.flag,
+        command.version,
+        command.language,
+        command.remark,
+        command.ext,
+    )
+    return _frame_head(serialize, len(header), body_size) + header
+
+
+def _frame_head(serialize: int, header_size: int, body_size: int) -> bytes:
+    if header_size >= 1 << 24 or header_size + body_size >= 1 << 31:
+        raise LocalProtocolError(f"a frame cannot hold a header of {header_size} and a body of {body_size} bytes")
+    return FRAME_HEAD.pack(4 + header_size + body_size, serialize << 24 | header_size)
+
+
+def decode_frame(frame: bytes | bytearray | memoryview) -> Command:
+    """Decode a frame without its first four bytes; RemoteProtocolError if it is damaged."""
+    kind, header, body = split_frame(frame)
+    serialize = serialize_type(kind)
+    decode = header_binary.decode_header if serialize else header_json.decode_header
+    code, opaque, flag, version, language, remark, ext = decode(header)
+    return Command(code, opaque, flag, language, version, remark, ext, body, serialize)
+
+
+def serialize_type(kind: int) -> SerializeType:
+    """The header's form by the frame's type byte; RemoteProtocolError for an unknown one."""
+    if kind == 0:
+        return SerializeType.JSON
+    if kind == 1:
+        return SerializeType.ROCKETMQ
+    raise RemoteProtocolError(f"unknown header type {kind} in a frame", "use header type 0 (JSON) or 1 (ROCKETMQ)")
+
+
+_head_encoders: dict[type, HeadEncoder] = {}
+
+
+def encode_response_head(
+    opaque: int,
+    body_size: int = 0,
+    *,
+    serialize: int = 0,
+    code: int = 0,
+    header: object | None = None,
+    remark: str | None = None,
+    ext: dict[str, str] | None = None,
+) -> bytes:
+    """A response's frame up to its body, by the shortest way: what a server calls once for every request.
+
+    *ext* are entries besides those of *header*. The caller sends *body_size* more bytes after what this returns.
+    """
+    if ext is None and not serialize:
+        kind = header.__class__
+        encoder = _head_encoders.get(kind)
+        if encoder is None:
+            encoder = _head_encoders[kind] = compile_head_encoder(None if header is None else kind)
+        return encoder(header, code, opaque, RESPONSE_FLAG, remark, body_size)
+    entries: dict[str, str] | None = None
+    if header is not None or ext is not None:
+        entries = {**(codec_of(type(header)).to_ext(header) if header is not None else {}), **(ext or {})}
+    response = Command(code=code, opaque=opaque, flag=RESPONSE_FLAG, remark=remark, ext=entries)
+    response.serialize = SerializeType(serialize)
+    return _head_of(response, body_size)
+
+
+def describe(command: Command) -> str:
+    """A short text for logs and errors: direction, code and size, never content."""
+    kind = "response" if command.is_response else "one-way request" if command.is_oneway else "request"
+    return f"{kind} {int(command.code)} opaque {command.opaque} with {len(command.body)} body bytes"
+

@@ -1,0 +1,133 @@
+"""The JSON header: one compact object with the fixed members and ``extFields``.
+
+``{"code":105,"extFields":{"topic":"T"},"flag":0,"language":"PYTHON","opaque":7,"serializeTypeCurrentRPC":"JSON","version":479}``
+
+Reading is as tolerant as fastjson: any member order, quoted numbers, numbers and bools in ``extFields``, a numeric or
+unknown language, missing members. What Java could not decode either (an opaque outside 32 bits, text that is no object)
+raises RemoteProtocolError. Source: remoting/…/protocol/RemotingCommand.java, RemotingSerializable.java.
+"""
+
+import re
+from typing import Any, TypeAlias
+
+import msgspec
+
+from triomq.remoting.errors import LocalProtocolError, RemoteProtocolError
+from triomq.remoting.protocol.codes import LanguageCode, SerializeType
+from triomq.remoting.protocol.fields import I32, LIMITS
+from triomq.remoting.protocol.loose_json import loads
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+HeaderTuple: TypeAlias = tuple[int, int, int, int, int, str | None, dict[str, str] | None]
+"""code, opaque, flag, version, language, remark, ext fields: what both header codecs read."""
+
+LANGUAGE_NUMBERS: dict[str, int] = {language.name: language.value for language in LanguageCode}
+LANGUAGE_NAMES: dict[int, str] = {language.value: language.name for language in LanguageCode}
+
+_CODE = re.compile(rb'"code"[ \t\r\n]*:[ \t\r\n]*"?(-?\d{1,11})')
+_FIX = "send the header as a RocketMQ 4.x or 5.x client would"
+_INT = re.compile(r"[ \t]*([+-]?\d{1,20})(?:\.0*)?[ \t]*\Z")
+
+
+class _TypedHeader(msgspec.Struct, kw_only=True, gc=False):
+    """The shape that every known client sends; anything else takes the slow road."""
+
+    code: I32 = 0
+    opaque: I32 = 0
+    flag: I32 = 0
+    version: I32 = 0
+    language: str | I32 | None = None
+    remark: str | None = None
+    ext_fields: dict[str, str] | None = msgspec.field(name="extFields", default=None)
+
+
+_typed_decoder = msgspec.json.Decoder(_TypedHeader, strict=False)
+
+
+def find_code(header: Buffer) -> int:
+    """The request code, by a look at the bytes; -1 if none is seen. A guess: compare it with the decoded code."""
+    match = _CODE.search(header)
+    return int(match[1]) if match is not None else -1
+
+
+def decode_header(header: Buffer) -> HeaderTuple:
+    """Read a JSON header; RemoteProtocolError if it is none."""
+    try:
+        typed = _typed_decoder.decode(header)
+    except (ValueError, RecursionError):
+        return _decode_loosely(header)
+    return (
+        typed.code,
+        typed.opaque,
+        typed.flag,
+        typed.version,
+        language_number(typed.language),
+        typed.remark,
+        typed.ext_fields,
+    )
+
+
+def encode_header(
+    code: int, opaque: int, flag: int, version: int, language: int, remark: str | None, ext: dict[str, str] | None
+) -> bytes:
+    """Write a JSON header, members in Java's order; LocalProtocolError for text that is not Unicode."""
+    members: dict[str, Any] = {"code": int(code)}
+    if ext is not None:
+        members["extFields"] = ext
+    members["flag"] = flag
+    members["language"] = LANGUAGE_NAMES.get(language, "OTHER")
+    members["opaque"] = opaque
+    if remark is not None:
+        members["remark"] = remark
+    members["serializeTypeCurrentRPC"] = SerializeType.JSON.name
+    members["version"] = version
+    try:
+        return msgspec.json.encode(members)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise LocalProtocolError(f"cannot write the header of code {code}: {error}") from error
+
+
+def language_number(language: str | int | None) -> int:
+    """The number of a language given by name or number; OTHER for what Java would not know either."""
+    if isinstance(language, str):
+        return LANGUAGE_NUMBERS.get(language, LanguageCode.OTHER.value)
+    return LanguageCode.OTHER.value if language is None else language
+
+
+def _decode_loosely(header: Buffer) -> HeaderTuple:
+    members = loads(header)
+    if not isinstance(members, dict):
+        raise RemoteProtocolError("the JSON header is not an object", _FIX)
+    remark = members.get("remark")
+    ext = members.get("extFields")
+    if ext is not None and not isinstance(ext, dict):
+        raise RemoteProtocolError("extFields of the JSON header is not an object", _FIX)
+    language = members.get("language")
+    return (
+        _whole_number(members, "code"),
+        _whole_number(members, "opaque"),
+        _whole_number(members, "flag"),
+        _whole_number(members, "version"),
+        language_number(language if isinstance(language, str | int) else None),
+        None if remark is None else _text(remark),
+        None if ext is None else {name: _text(value) for name, value in ext.items() if value is not None},
+    )
+
+
+def _whole_number(members: dict[str, Any], name: str) -> int:
+    value = members.get(name)
+    if value is None:
+        return 0
+    low, high = LIMITS[32]
+    match = _INT.match(value if isinstance(value, str) else repr(value))
+    if match is None or isinstance(value, bool) or not low <= int(match[1]) <= high:
+        raise RemoteProtocolError(f"{name} of the JSON header is not a 32-bit number: {str(value)[:40]!r}", _FIX)
+    return int(match[1])
+
+
+def _text(value: Any) -> str:
+    """A scalar or nested value as fastjson turns it into text."""
+    if isinstance(value, str):
+        return value
+    return msgspec.json.encode(value).decode()

@@ -1,0 +1,212 @@
+"""JSON as fastjson writes it, which is not always JSON, and the two liberties we need when writing.
+
+Reading accepts, besides the standard: bare keys (``{0:"a"}``), objects as keys (``{{"topic":"T"}:1}``), single quotes,
+and resolves ``{"$ref":"$.path"}`` where the path can be followed (None otherwise). An object used as a key becomes a
+string: its compact JSON text with sorted members. Source: remoting/…/protocol/RemotingSerializable.java (fastjson 1.2.83).
+"""
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from triomq.remoting.errors import LocalProtocolError, RemoteProtocolError
+
+DEPTH_MAX = 64
+_FIX = "send JSON as a RocketMQ peer would"
+_TOKEN = re.compile(
+    r'[ \t\r\n]*(?:([{}\[\]:,])|"((?:[^"\\]|\\.)*)"|\'((?:[^\'\\]|\\.)*)\'|([^\s{}\[\]:,"\']+))', re.DOTALL
+)
+_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))", re.DOTALL)
+_SIMPLE_ESCAPES = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v", "0": "\0"}
+_NUMBER = re.compile(r"-?\d{1,40}(\.\d+)?([eE][+-]?\d{1,4})?\Z")
+_LITERALS: dict[str, Any] = {"true": True, "false": False, "null": None, "NaN": None}
+_SURROGATES = re.compile("[\ud800-\udfff]+")
+
+_END = ("end", "")
+_Token = tuple[str, str]
+
+
+def loads(data: bytes | bytearray | memoryview | str) -> Any:
+    """Parse strictly if possible, loosely if not; RemoteProtocolError if neither works."""
+    try:
+        value = msgspec.json.decode(data)
+    except (ValueError, RecursionError):  # DecodeError and UnicodeDecodeError are ValueErrors
+        value = _loads_loosely(data)
+    text = data if isinstance(data, str) else bytes(data)
+    if (isinstance(text, str) and '"$ref"' in text) or (isinstance(text, bytes) and b'"$ref"' in text):
+        value = _resolve(value, value, DEPTH_MAX)
+    return value
+
+
+def key_text(value: Any) -> str:
+    """The text that stands for an object used as a map key: compact, members sorted."""
+    return msgspec.json.encode(value, order="sorted").decode()
+
+
+def object_key_map(entries: Iterable[tuple[Any, Any]]) -> msgspec.Raw:
+    """A JSON object whose keys are themselves objects, as Java's readers want it; put it into a value for ``dumps``."""
+    encode = msgspec.json.encode
+    return msgspec.Raw(b"{" + b",".join(encode(key) + b":" + encode(value) for key, value in entries) + b"}")
+
+
+def bare_key_map(entries: Iterable[tuple[int, Any]]) -> msgspec.Raw:
+    """A JSON object whose numeric keys stand without quotes, as fastjson writes them."""
+    encode = msgspec.json.encode
+    return msgspec.Raw(b"{" + b",".join(b"%d:" % key + encode(value) for key, value in entries) + b"}")
+
+
+def dumps(value: Any) -> bytes:
+    """Compact JSON; LocalProtocolError for what JSON cannot carry."""
+    try:
+        return msgspec.json.encode(value)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise LocalProtocolError(f"cannot write as JSON: {error}") from error
+
+
+def dumps_object_keys(member: str, entries: Iterable[tuple[Any, Any]], **others: Any) -> bytes:
+    """A document with one member that is a map with object keys, and *others* beside it."""
+    return dumps({member: object_key_map(entries), **others})
+
+
+def _loads_loosely(data: bytes | bytearray | memoryview | str) -> Any:
+    try:
+        text = data if isinstance(data, str) else bytes(data).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise RemoteProtocolError(f"JSON text is not UTF-8: {error.reason} at byte {error.start}", _FIX) from None
+    reader = _Reader(text)
+    value = reader.value(DEPTH_MAX)
+    if reader.next() != _END:
+        raise reader.complaint("text after the end of the value")
+    return value
+
+
+class _Reader:
+    """Recursive descent over regular-expression tokens: (kind, text) with kind in punct, string, bare, end."""
+
+    __slots__ = ("_peeked", "_position", "_text")
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._position = 0
+        self._peeked: _Token | None = None
+
+    def complaint(self, what: str) -> RemoteProtocolError:
+        return RemoteProtocolError(f"bad JSON near character {self._position}: {what}", _FIX)
+
+    def next(self) -> _Token:
+        if self._peeked is not None:
+            token, self._peeked = self._peeked, None
+            return token
+        match = _TOKEN.match(self._text, self._position)
+        if match is None:
+            if self._text[self._position :].strip(" \t\r\n"):
+                raise self.complaint("unreadable text")
+            return _END
+        self._position = match.end()
+        punct, double, single, bare = match.groups()
+        if punct is not None:
+            return ("punct", punct)
+        if bare is not None:
+            return ("bare", bare)
+        return ("string", _unescape(double if double is not None else single))
+
+    def peek(self) -> _Token:
+        if self._peeked is None:
+            self._peeked = self.next()
+        return self._peeked
+
+    def value(self, depth: int) -> Any:
+        if depth == 0:
+            raise self.complaint(f"nested deeper than {DEPTH_MAX}")
+        kind, text = self.next()
+        if kind == "string":
+            return text
+        if kind == "bare":
+            return self._literal(text)
+        if (kind, text) == ("punct", "{"):
+            return self._object(depth)
+        if (kind, text) == ("punct", "["):
+            return self._array(depth)
+        raise self.complaint("a value is missing" if kind == "end" else f"unexpected {text!r}")
+
+    def _literal(self, text: str) -> Any:
+        if text in _LITERALS:
+            return _LITERALS[text]
+        match = _NUMBER.match(text)
+        if match is None:
+            raise self.complaint(f"unknown word {text[:40]!r}")
+        return float(text) if match[1] or match[2] else int(text)
+
+    def _array(self, depth: int) -> list[Any]:
+        values: list[Any] = []
+        while self.peek() != ("punct", "]"):
+            values.append(self.value(depth - 1))
+            if self.peek() == ("punct", ","):
+                self.next()
+            elif self.peek() != ("punct", "]"):
+                raise self.complaint("',' or ']' expected")
+        self.next()
+        return values
+
+    def _object(self, depth: int) -> dict[str, Any]:
+        members: dict[str, Any] = {}
+        while self.peek() != ("punct", "}"):
+            kind, text = self.peek()
+            if kind in ("string", "bare"):
+                key = self.next()[1]
+            elif text == "{":
+                key = key_text(self.value(depth - 1))
+            else:
+                raise self.complaint("a key is missing")
+            if self.next() != ("punct", ":"):
+                raise self.complaint("':' expected")
+            members[key] = self.value(depth - 1)
+            if self.peek() == ("punct", ","):
+                self.next()
+            elif self.peek() != ("punct", "}"):
+                raise self.complaint("',' or '}' expected")
+        self.next()
+        return members
+
+
+def _unescape(text: str) -> str:
+    if "\\" in text:
+        text = _ESCAPE.sub(_unescape_one, text)
+        text = _SURROGATES.sub(lambda match: match[0].encode("utf-16", "surrogatepass").decode("utf-16", "replace"), text)
+    return text
+
+
+def _unescape_one(match: re.Match[str]) -> str:
+    digits, letter = match.groups()
+    return chr(int(digits, 16)) if digits else _SIMPLE_ESCAPES.get(letter, letter)
+
+
+def _resolve(value: Any, root: Any, depth: int) -> Any:
+    """Replace every ``{"$ref": path}``; a path that cannot be followed gives None."""
+    if isinstance(value, dict):
+        path = value.get("$ref")
+        if isinstance(path, str) and len(value) == 1:
+            target = _follow(root, path)
+            # One level only: a reference to a reference, or a cycle, ends as None.
+            return None if depth == 0 else _resolve(target, {}, depth - 1)
+        return {key: _resolve(member, root, depth - 1) if depth else None for key, member in value.items()}
+    if isinstance(value, list):
+        return [_resolve(member, root, depth - 1) if depth else None for member in value]
+    return value
+
+
+def _follow(root: Any, path: str) -> Any:
+    value = root
+    if not path.startswith("$"):
+        return None  # "@" and ".." point at enclosing objects: cycles, which our bodies never contain
+    for step in re.findall(r"\.([^.\[\]]+)|\[(\d{1,9})\]", path):
+        name, index = step
+        if name and isinstance(value, dict):
+            value = value.get(name)
+        elif index and isinstance(value, list) and int(index) < len(value):
+            value = value[int(index)]
+        else:
+            return None
+    return value

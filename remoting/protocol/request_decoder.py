@@ -1,0 +1,90 @@
+"""From frame to request for a server that knows which header class belongs to which request code.
+
+The JSON header of a known code is read by its own typed decoder: the code is found first by a look at the bytes, and the
+decoder is trusted only if the decoded code is the same. Everything else takes the general road with equal results.
+"""
+
+from collections.abc import Callable, Mapping
+from struct import Struct
+from typing import Any, TypeAlias
+
+from triomq.remoting.errors import HeaderFieldError
+from triomq.remoting.protocol import header_binary, header_json
+from triomq.remoting.protocol.command import RESPONSE_FLAG, serialize_type
+from triomq.remoting.protocol.fields import codec_of
+from triomq.remoting.protocol.header_fast import RequestDecoderFunction, compile_request_decoder
+
+DecodedRequest: TypeAlias = tuple[int, int, int, int, int, str | None, Any, int, bytes, bytes]
+"""code, opaque, flag, version, language, remark, header object, serialize type, header bytes, body."""
+
+_WORD: Callable[[bytes], tuple[int]] = Struct(">I").unpack_from
+_HEADER_LENGTH = 0x00FFFFFF
+
+
+class RequestDecoder:
+    """Decodes frames by a table: request code -> (header class or None, whether it uses the one-letter names)."""
+
+    __slots__ = ("_fast", "_headers", "_unknown")
+
+    def __init__(self, headers: Mapping[int, tuple[type | None, bool]]) -> None:
+        self._headers: dict[int, tuple[type | None, bool]] = {int(code): entry for code, entry in headers.items()}
+        self._fast: dict[int, RequestDecoderFunction] = {}
+        self._unknown = compile_request_decoder(None)
+
+    def decode(self, frame: bytes) -> DecodedRequest:
+        """Decode one frame (without its first four bytes), as ``FrameBuffer.feed`` returns it.
+
+        The header object is None for responses (flag bit 0; decode those with ``decode_frame``), for codes outside
+        the table and for codes without header class. HeaderFieldError, which carries code, opaque and flag, if only the
+        fields of the header class are at fault: the request can still be answered. RemoteProtocolError otherwise.
+        """
+        (word,) = _WORD(frame)
+        end = 4 + (word & _HEADER_LENGTH)
+        header = frame[4:end]
+        if word >> 24:
+            return self._decode_binary(word >> 24, header, frame[end:])
+        code = header_json.find_code(header)
+        try:
+            decoded = (self._fast.get(code) or self._decoder(code))(header)
+        except HeaderFieldError as error:
+            if error.code == code:
+                raise
+            decoded = self._decode_again(header)
+        else:
+            if decoded[0] != code or decoded[2] & RESPONSE_FLAG:
+                decoded = self._decode_again(header)
+        return (*decoded, 0, header, frame[end:])
+
+    def _decoder(self, code: int) -> RequestDecoderFunction:
+        """The decoder of a code, made at first use: a server that never sees a code does not pay for it."""
+        entry = self._headers.get(code)
+        if entry is None:
+            return self._unknown
+        decoder = self._fast[code] = compile_request_decoder(entry[0], short=entry[1])
+        return decoder
+
+    def _decode_again(self, header: bytes) -> tuple[int, int, int, int, int, str | None, Any]:
+        """The first guess at the code was wrong (it stood in some text), or this is a response."""
+        code, opaque, flag, version, language, remark, ext = header_json.decode_header(header)
+        return code, opaque, flag, version, language, remark, self._header_object(code, opaque, flag, ext)
+
+    def _decode_binary(self, kind: int, header: bytes, body: bytes) -> DecodedRequest:
+        serialize = serialize_type(kind)
+        code, opaque, flag, version, language, remark, ext = header_binary.decode_header(header)
+        made = self._header_object(code, opaque, flag, ext)
+        return code, opaque, flag, version, language, remark, made, serialize, header, body
+
+    def _header_object(self, code: int, opaque: int, flag: int, ext: dict[str, str] | None) -> Any:
+        cls, short = self._headers.get(code, (None, False))
+        if cls is None or flag & RESPONSE_FLAG:
+            return None
+        try:
+            return codec_of(cls).from_ext(ext, short=short)
+        except HeaderFieldError as error:
+            raise error.for_frame(code, opaque, flag) from None
+
+
+def decode_ext(serialize: int, header: bytes) -> dict[str, str]:
+    """All ext fields of a header, the unknown ones included; RemoteProtocolError if it is damaged."""
+    decode = header_binary.decode_header if serialize_type(serialize) else header_json.decode_header
+    return decode(header)[6] or {}
