@@ -164,6 +164,9 @@ def _wire_field(field: "attrs.Attribute[Any]", cls: type) -> WireField:
     declared: WireName | None = field.metadata.get(_METADATA_KEY)
     if declared is None:
         raise TypeError(f"{cls.__name__}.{field.name} must be declared with wire()")
+    for name in (declared.name, declared.short):
+        if name is not None and not (name.isascii() and name.isidentifier()):
+            raise TypeError(f"{cls.__name__}.{field.name}: {name!r} is no wire name")  # it becomes part of source text
     kind, optional = _kind_of(field.type, cls, field.name)
     return WireField(
         attribute=field.name,

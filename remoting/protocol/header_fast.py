@@ -7,6 +7,7 @@ template. Both fall back to the general codecs for anything unusual, and agree w
 Measured on CPython 3.11, SEND_MESSAGE_V2 with 13 fields: decode 1.9 µs against 6.5 µs; send response 0.9 µs against 2.4 µs.
 """
 
+import struct
 from collections.abc import Callable
 from struct import Struct
 from typing import Any, TypeAlias
@@ -104,55 +105,60 @@ def compile_head_encoder(
 
     LocalProtocolError for values that are not what the class declares, or text that is not Unicode.
     """
-    lines, entries = [], ""
     fields = codec_of(cls).fields if cls is not None else ()
     # Entries that are always there come first, so that each optional one can bring its comma.
-    for field in sorted(fields, key=lambda field: field.optional):
-        name, value = field.wire_name(short), f"h.{field.attribute}"
+    ordered = sorted(fields, key=lambda field: field.optional)
+    lines, template, values = [], "", []
+    for field in ordered:
+        value = f"h.{field.attribute}"
         if field.optional:
             variable = f"_{field.attribute}"
-            lines.append(f"    {variable} = {value}\n")
-            text = _entry(name, variable, field, leading=",")
-            lines.append(f"    {variable} = '' if {variable} is None else f'{text}'\n")
-            entries += f"{{{variable}}}"
+            lines.append(f"{variable} = {value}")
+            entry = f"b',{_entry(field, short)}' % {_ENTRY_VALUE[field.kind].format(variable)}"
+            lines.append(f"{variable} = b'' if {variable} is None else {entry}")
+            template += "%b"
+            values.append(variable)
         else:
-            entries += _entry(name, value, field, leading="," if entries else "")
-    if fields and all(field.optional for field in fields):
-        lines.append(f"    _ext = f'{entries}'[1:]\n")
-        entries = "{_ext}"
-    ext = f'"extFields":{{{{{entries}}}}},' if cls is not None else ""
+            template += ("," if template else "") + _entry(field, short)
+            values.append(_ENTRY_VALUE[field.kind].format(value))
+    if fields and ordered[0].optional:
+        lines.append(f"_ext = ({' + '.join(values)})[1:]")
+        template, values = "%b", ["_ext"]
+    ext = f'"extFields":{{{template}}},' if cls is not None else ""
+    lines.append("_remark = b'' if remark is None else b'\"remark\":%b,' % text(remark)")
+    whole = (
+        f'{{"code":%d,{ext}"flag":%d,"language":"{LanguageCode(language).name}","opaque":%d,%b'
+        f'"serializeTypeCurrentRPC":"JSON","version":{version}}}'
+    )
+    lines.append(f"data = b'{whole}' % ({', '.join(['code', *values, 'flag', 'opaque', '_remark'])})")
+    lines.append("size = len(data)")
+    lines.append("return pack(4 + size + body_size, size) + data")
     source = (
         "def encode(h, code, opaque, flag, remark, body_size):\n"
-        f"{''.join(lines)}"
-        '    remark = "" if remark is None else f\'"remark":"{escape(remark)}",\'\n'
-        f"    data = f'{{{{\"code\":{{code:d}},{ext}\"flag\":{{flag:d}},\"language\":\"{LanguageCode(language).name}\","
-        f"\"opaque\":{{opaque:d}},{{remark}}\"serializeTypeCurrentRPC\":\"JSON\",\"version\":{version}}}}}'.encode()\n"
-        "    size = len(data)\n"
-        "    return pack(4 + size + body_size, size) + data\n"
+        "    try:\n"
+        f"        {_NEXT_LINE.join(lines)}\n"
+        "    except (TypeError, AttributeError, ValueError, error) as reason:\n"
+        "        raise refuse(h, code, reason) from reason\n"
     )
-    plain: HeadEncoder = compile_function(source, "encode", {"escape": _escape, "pack": FRAME_HEAD.pack})
-
-    def encode(h: Any, code: int, opaque: int, flag: int, remark: str | None, body_size: int) -> bytes:
-        try:
-            return plain(h, code, opaque, flag, remark, body_size)
-        except (TypeError, AttributeError, ValueError) as error:
-            raise LocalProtocolError(f"cannot write {h!r} as the header of code {code}: {error}") from error
-
+    namespace = {"text": msgspec.json.Encoder().encode, "pack": FRAME_HEAD.pack, "error": struct.error, "refuse": _refusal}
+    encode: HeadEncoder = compile_function(source, "encode", namespace)
     return encode
 
 
-def _entry(name: str, value: str, field: WireField, leading: str) -> str:
-    """One ``"name":"value"`` of the template, as the inside of an f-string in single quotes."""
-    text = {
-        # Most texts are ids and plain names: asking isalnum() is much cheaper than escaping.
-        str: f"{{{value} if {value}.isalnum() else escape({value})}}",
-        bool: f'{{"true" if {value} else "false"}}',
-        int: f"{{{value}:d}}",
-        float: f"{{{value}!r}}",
-    }[field.kind]
-    return f'{leading}"{name}":"{text}"'
+_NEXT_LINE = "\n        "
+_ENTRY_VALUE: dict[type, str] = {
+    str: "text({0})",
+    bool: "(b'true' if {0} else b'false')",
+    int: "{0}",
+    float: "repr({0}).encode()",
+}
 
 
-def _escape(text: str) -> str:
-    """Text as it stands between the quotes of a JSON string; UnicodeEncodeError (a ValueError) for lone surrogates."""
-    return msgspec.json.encode(text)[1:-1].decode()
+def _entry(field: WireField, short: bool) -> str:
+    """``"name":"value"`` as a piece of a bytes template; text brings its own quotes, escaped as JSON needs."""
+    slot = {str: "%b", bool: '"%b"', int: '"%d"', float: '"%b"'}[field.kind]
+    return f'"{field.wire_name(short)}":{slot}'
+
+
+def _refusal(header: Any, code: int, reason: Exception) -> LocalProtocolError:
+    return LocalProtocolError(f"cannot write {header!r} as the header of code {code}: {reason}")
