@@ -1,0 +1,46 @@
+"""The network settings that name server and broker share, under the names of Java's NettyServerConfig."""
+
+from collections.abc import Mapping
+
+import attrs
+
+from triomq.remoting.server.config import PoolConfig, ServerConfig
+from triomq.remoting.settings import INTEGER, setting
+
+_OUTBOX_HIGH_BYTES = 4 * 1024 * 1024
+_OUTBOX_HARD_FACTOR = 16
+
+
+@attrs.frozen(kw_only=True)
+class NetworkSettings:
+    """Stages and limits of the listening server; a thread count of Java is a task count here."""
+
+    selector_count: int = setting("serverSelectorThreads", INTEGER, 1, "tasks that poll the sockets; for fairness, not for speed", low=1, high=64)
+    codec_count: int = setting("serverWorkerThreads", INTEGER, 1, "tasks that decode requests; for fairness, not for speed", low=1, high=64)
+    idle_seconds: int = setting("serverChannelMaxIdleTimeSeconds", INTEGER, 120, "a connection silent for so many seconds is closed", low=1, high=86_400)
+    backlog: int = setting("serverSocketBacklog", INTEGER, 1024, "connections that the system may hold before they are accepted", low=1, high=65_535)
+    outbox_high_bytes: int = setting(
+        "writeBufferHighWaterMark",
+        INTEGER,
+        0,
+        "unsent bytes of a connection at which its requests are no longer read (0: 4 MiB); at 16 times as much it is closed",
+        low=0,
+        high=2**31 - 1,
+    )
+    drain_seconds: int = setting("shutdownWaitTimeSeconds", INTEGER, 5, "how long a stopping server finishes what it has accepted", low=0, high=3600)
+
+    def server_config(self, host: str, port: int, pools: Mapping[str, PoolConfig]) -> ServerConfig:
+        """The settings of one listening server with these stages and limits."""
+        high = self.outbox_high_bytes or _OUTBOX_HIGH_BYTES
+        return ServerConfig(
+            host=host,
+            port=port,
+            backlog=self.backlog,
+            selector_count=self.selector_count,
+            codec_count=self.codec_count,
+            pools=pools,
+            idle_seconds=self.idle_seconds,
+            outbox_high_bytes=high,
+            outbox_hard_bytes=_OUTBOX_HARD_FACTOR * high,
+            drain_seconds=self.drain_seconds,
+        )

@@ -1,0 +1,279 @@
+"""Typed settings with Java property names: how a configuration class is declared, filled and printed.
+
+A configuration is a frozen attrs class whose fields are made by `setting`.  `load` fills it from several sources (the
+environment, a properties file, options), later ones winning, and refuses what it does not understand with the place, the
+cause and the fix.  `render` gives the effective values back in the same text form, so that printing and reading a
+configuration are inverse to each other.
+
+Files are not read here; only paths in values look at the environment (``~``, ``${user.home}``, ``${NAME}``).
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import attrs
+
+from triomq.remoting.address import parse_address_list
+from triomq.remoting.java_keys import KeyTable, Notices
+from triomq.remoting.properties import Entry
+
+_Value = TypeVar("_Value")
+_Config = TypeVar("_Config")
+
+
+class ConfigError(ValueError):
+    """A setting that cannot be used: ``where`` (place), ``problem`` (cause) and ``fix``."""
+
+    def __init__(self, where: str, problem: str, fix: str) -> None:
+        super().__init__(f"{where}: {problem}; {fix}" if where else f"{problem}; {fix}")
+        self.where = where
+        self.problem = problem
+        self.fix = fix
+
+
+@attrs.frozen
+class Kind(Generic[_Value]):
+    """How the text of a value is read and written; ``read`` raises ValueError("cause") or ValueError("cause; fix")."""
+
+    name: str
+    read: Callable[[str], _Value]
+    write: Callable[[_Value], str]
+
+
+@attrs.frozen(kw_only=True)
+class Setting:
+    """What is known about one field of a configuration class."""
+
+    java: str
+    kind: Kind[Any]
+    meaning: str
+    low: int | None = None
+    high: int | None = None
+    clamp: bool = False
+    step: int = 1
+    default_text: str | None = None
+
+    def check(self, value: Any) -> None:
+        """Raise ValueError when a number is outside its range."""
+        if (self.low is not None and value < self.low) or (self.high is not None and value > self.high):
+            raise ValueError(f"out of range; {self.range_text()}")
+
+    def range_text(self) -> str:
+        """The allowed range in words, or an empty text."""
+        if self.low is None and self.high is None:
+            return ""
+        if self.high is None:
+            return f"use {self.low} or more"
+        return f"use {self.low or 0} to {self.high}"
+
+    def admit(self, value: Any) -> Any:
+        """Bring a number into its range or to a multiple of its step where Java does so too; else check it."""
+        if self.clamp:
+            return min(max(value, self.low), self.high)
+        self.check(value)
+        return -(-value // self.step) * self.step if self.step > 1 else value
+
+
+@attrs.frozen
+class Source:
+    """Where entries come from: a file name, ``environment``, ``option``."""
+
+    name: str
+    entries: tuple[Entry, ...]
+
+    def place(self, entry: Entry) -> str:
+        """``broker.conf:12`` or the bare name of the source."""
+        return f"{self.name}:{entry.line}" if entry.line else self.name
+
+
+@attrs.frozen
+class Loaded(Generic[_Config]):
+    """A filled configuration, what the operator should know about it, and which key came from where."""
+
+    config: _Config
+    warnings: tuple[str, ...]
+    origins: Mapping[str, str]
+
+
+def _read_integer(text: str) -> int:
+    if re.fullmatch(r"[+-]?[0-9]+", text) is None:
+        raise ValueError("not a whole number")
+    return int(text)
+
+
+def _read_boolean(text: str) -> bool:
+    lowered = text.lower()
+    if lowered not in ("true", "false"):
+        raise ValueError("neither true nor false; write one of the two")
+    return lowered == "true"
+
+
+def _read_text(text: str) -> str:
+    if not text:
+        raise ValueError("empty")
+    return text
+
+
+def _variable(match: re.Match[str]) -> str:
+    name = match.group(1)
+    if name == "user.home":
+        return os.path.expanduser("~")
+    if name not in os.environ:
+        raise ValueError(f"using ${{{name}}}, and the environment has no {name}")
+    return os.environ[name]
+
+
+def _read_path(text: str) -> Path:
+    if not text:
+        raise ValueError("empty")
+    if "," in text:
+        raise ValueError("several directories; this version keeps one, so name a single one")
+    return Path(re.sub(r"\$\{([^}]*)\}", _variable, text)).expanduser()
+
+
+def _read_addresses(text: str) -> tuple[str, ...]:
+    return tuple(parse_address_list(text))
+
+
+def _write_boolean(value: bool) -> str:
+    return "true" if value else "false"
+
+
+INTEGER: Kind[int] = Kind("whole number", _read_integer, str)
+BOOLEAN: Kind[bool] = Kind("true or false", _read_boolean, _write_boolean)
+TEXT: Kind[str] = Kind("text", _read_text, str)
+OPTIONAL_TEXT: Kind[str] = Kind("text, may be empty", str, str)
+PATH: Kind[Path] = Kind("path", _read_path, str)
+ADDRESSES: Kind[tuple[str, ...]] = Kind("host:port list, separated by ;", _read_addresses, ";".join)
+
+
+def choice(values: type[enum.Enum]) -> Kind[Any]:
+    """A kind whose texts are the (text) values of an enumeration."""
+    by_text = {str(member.value).upper(): member for member in values}
+
+    def read(text: str) -> enum.Enum:
+        if text.upper() not in by_text:
+            raise ValueError(f"not one of its values; write {' or '.join(by_text)}")
+        return by_text[text.upper()]
+
+    return Kind(" | ".join(by_text), read, lambda member: str(member.value))
+
+
+def setting(
+    java: str,
+    kind: Kind[_Value],
+    default: Any,
+    meaning: str,
+    *,
+    low: int | None = None,
+    high: int | None = None,
+    clamp: bool = False,
+    step: int = 1,
+    default_text: str | None = None,
+) -> Any:
+    """Declare one field: its Java name, kind, default (or attrs.Factory), range and meaning for the generated page.
+
+    ``clamp`` moves a number into its range instead of refusing it, for the few keys where Java does.
+    ``step`` rounds a number up to a multiple.
+    ``default_text`` describes a default that depends on the machine or on other fields.
+    """
+    described = Setting(java=java, kind=kind, meaning=meaning, low=low, high=high, clamp=clamp, step=step, default_text=default_text)
+
+    def admit(value: Any) -> Any:
+        try:
+            return described.admit(value)
+        except ValueError as error:
+            raise ConfigError("", f"{java}={kind.write(value)}: {str(error).partition(';')[0]}", described.range_text()) from None
+
+    ranged = low is not None or high is not None or step > 1
+    return attrs.field(default=default, converter=admit if ranged else None, metadata={"java": java, "setting": described})
+
+
+def group(cls: type[_Value]) -> _Value:
+    """Declare a field that holds a nested configuration class."""
+    field: Any = attrs.field(factory=cls, metadata={"group": cls})
+    return field  # type: ignore[no-any-return]
+
+
+def settings_of(cls: type[Any]) -> Iterator[tuple[tuple[str, ...], attrs.Attribute[Any], Setting]]:
+    """Yield (path of field names, attribute, setting) of a configuration class and its groups, in declared order."""
+    for attribute in attrs.fields(cls):
+        if "group" in attribute.metadata:
+            for path, inner, described in settings_of(attribute.metadata["group"]):
+                yield (attribute.name, *path), inner, described
+        elif "setting" in attribute.metadata:
+            yield (attribute.name,), attribute, attribute.metadata["setting"]
+
+
+def load(cls: type[_Config], sources: Sequence[Source], known: KeyTable) -> Loaded[_Config]:
+    """Fill a configuration class from `sources`, later ones winning; raise ConfigError at the first bad entry.
+
+    Keys that are not fields of `cls` are looked up in `known`: keys that mean nothing here or are not offered yet are
+    collected into one warning each; a value that must not be ignored, and a key nobody knows, are errors.
+    """
+    fields = {described.java: (path, described) for path, _, described in settings_of(cls)}
+    values: dict[tuple[str, ...], Any] = {}
+    origins: dict[str, str] = {}
+    notices = Notices(known)
+    for source in sources:
+        for entry in source.entries:
+            place = source.place(entry)
+            if entry.key in fields:
+                path, described = fields[entry.key]
+                values[path] = read_value(described, entry.value, place)
+                origins[entry.key] = place
+                continue
+            row = known.find(entry.key)
+            if row is None:
+                raise ConfigError(place, f"unknown key {entry.key}", _nearest_fix(entry.key, fields, known))
+            if row.refuses(entry.value):
+                problem, fix = known.refusal(row, entry.value)
+                raise ConfigError(place, problem, fix)
+            notices.add(row, entry.value)
+    return Loaded(_build(cls, values, ()), notices.texts(), origins)
+
+
+def read_value(described: Setting, text: str, place: str) -> Any:
+    """Turn the text of one entry into its value; raise ConfigError with the place, the cause and the fix."""
+    written = text.strip()
+    try:
+        return described.admit(described.kind.read(written))
+    except ValueError as error:
+        reason, _, fix = str(error).partition("; ")
+        wanted = fix or described.range_text() or f"give it a {described.kind.name}"
+        raise ConfigError(place, f"{described.java}={written}: {reason}", wanted) from None
+
+
+def render(config: Any) -> dict[str, str]:
+    """The effective values of a configuration by Java name, in declared order; `load` reads them back."""
+    texts: dict[str, str] = {}
+    for path, _, described in settings_of(type(config)):
+        value = config
+        for name in path:
+            value = getattr(value, name)
+        texts[described.java] = described.kind.write(value)
+    return texts
+
+
+def _build(cls: type[_Config], values: Mapping[tuple[str, ...], Any], prefix: tuple[str, ...]) -> _Config:
+    arguments: dict[str, Any] = {}
+    for attribute in attrs.fields(cls):  # type: ignore[arg-type]
+        path = (*prefix, attribute.name)
+        if "group" in attribute.metadata:
+            arguments[attribute.name] = _build(attribute.metadata["group"], values, path)
+        elif path in values:
+            arguments[attribute.name] = values[path]
+    return cls(**arguments)
+
+
+def _nearest_fix(key: str, fields: Mapping[str, Any], known: KeyTable) -> str:
+    nearest = known.nearest(key, fields)
+    if nearest is None:
+        return "remove it; docs/configuration.md lists every key"
+    return f"did you mean {nearest}? (docs/configuration.md lists every key)"
