@@ -1,0 +1,255 @@
+"""BrokerConfig: every setting of a broker that has an effect, under its Java name (docs/configuration.md is made from it).
+
+Values only: files and options are read by `triomq.broker.options`.  Groups are classes of their own so that each part of
+the broker is given the part it needs.  Thread counts of Java are numbers of worker tasks here; their defaults are ours,
+since no speed depends on them.
+"""
+
+# ruff: noqa: RUF009  (setting() and group() are attrs field specifiers)
+from __future__ import annotations
+
+import enum
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+
+import attrs
+
+from triomq.broker.advertise import local_address
+from triomq.broker.store.config import FlushMode, StoreConfig
+from triomq.remoting.server.config import PoolConfig
+from triomq.remoting.server.settings import NetworkSettings
+from triomq.remoting.settings import ADDRESSES, BOOLEAN, INTEGER, PATH, TEXT, ConfigError, choice, group, setting
+
+DEFAULT_PORT = 10911
+_INT_MAX = 2**31 - 1
+_WORKERS_MAX = 1024
+_QUEUE_ENTRY_BYTES = 20
+
+
+class BrokerRole(enum.Enum):
+    """Java's ``brokerRole``. This version runs masters without slaves: see `check_role`."""
+
+    ASYNC_MASTER = "ASYNC_MASTER"
+    SYNC_MASTER = "SYNC_MASTER"
+    SLAVE = "SLAVE"
+
+
+def _workers(java: str, default: int, what: str) -> int:
+    value: int = setting(java, INTEGER, default, f"worker tasks for {what}", low=1, high=_WORKERS_MAX)
+    return value
+
+
+def _capacity(java: str, default: int, what: str) -> int:
+    value: int = setting(java, INTEGER, default, f"{what} that may wait; one more is refused as busy", low=1, high=_INT_MAX)
+    return value
+
+
+def _patience(java: str, default: int, what: str) -> int:
+    value: int = setting(java, INTEGER, default, f"{what} that waited longer (ms) are refused as busy; 0: never", low=0, high=_INT_MAX)
+    return value
+
+
+@attrs.frozen(kw_only=True)
+class PoolSettings:
+    """Bounds of the business pools: one for each family of requests."""
+
+    send_workers: int = _workers("sendMessageThreadPoolNums", 4, "sending")
+    send_queue: int = _capacity("sendThreadPoolQueueCapacity", 10_000, "sends")
+    send_wait_ms: int = _patience("waitTimeMillsInSendQueue", 200, "sends")
+    pull_workers: int = _workers("pullMessageThreadPoolNums", 4, "pulling")
+    pull_queue: int = _capacity("pullThreadPoolQueueCapacity", 100_000, "pulls")
+    pull_wait_ms: int = _patience("waitTimeMillsInPullQueue", 5_000, "pulls")
+    query_workers: int = _workers("queryMessageThreadPoolNums", 2, "queries by key or id")
+    query_queue: int = _capacity("queryThreadPoolQueueCapacity", 20_000, "queries")
+    client_workers: int = _workers("clientManageThreadPoolNums", 1, "clients that come and go")
+    client_queue: int = _capacity("clientManagerThreadPoolQueueCapacity", 1_000_000, "client requests")
+    consumer_workers: int = _workers("consumerManageThreadPoolNums", 1, "offsets and members of consumer groups")
+    consumer_queue: int = _capacity("consumerManagerThreadPoolQueueCapacity", 1_000_000, "consumer requests")
+    heartbeat_workers: int = _workers("heartbeatThreadPoolNums", 1, "heartbeats")
+    heartbeat_queue: int = _capacity("heartbeatThreadPoolQueueCapacity", 50_000, "heartbeats")
+    heartbeat_wait_ms: int = _patience("waitTimeMillsInHeartbeatQueue", 31_000, "heartbeats")
+    admin_workers: int = _workers("adminBrokerThreadPoolNums", 1, "administration")
+    admin_queue: int = _capacity("adminBrokerThreadPoolQueueCapacity", 10_000, "admin requests")
+    admin_wait_ms: int = _patience("waitTimeMillsInAdminBrokerQueue", 5_000, "admin requests")
+
+    def by_name(self) -> Mapping[str, PoolConfig]:
+        """The pools as the server wants them, by the names that the handler table uses."""
+
+        def pool(workers: int, queue: int, wait_ms: int = 0) -> PoolConfig:
+            return PoolConfig(workers=workers, queue_requests_max=queue, wait_ms_max=wait_ms)
+
+        return {
+            "send": pool(self.send_workers, self.send_queue, self.send_wait_ms),
+            "pull": pool(self.pull_workers, self.pull_queue, self.pull_wait_ms),
+            "query": pool(self.query_workers, self.query_queue),
+            "client": pool(self.client_workers, self.client_queue),
+            "consumer": pool(self.consumer_workers, self.consumer_queue),
+            "heartbeat": pool(self.heartbeat_workers, self.heartbeat_queue, self.heartbeat_wait_ms),
+            "admin": pool(self.admin_workers, self.admin_queue, self.admin_wait_ms),
+        }
+
+
+@attrs.frozen(kw_only=True)
+class StoreSettings:
+    """Where and how messages are kept; the names of the fields are those of `StoreConfig`."""
+
+    root: Path = setting("storePathRootDir", PATH, attrs.Factory(lambda: Path.home() / "store"), "directory of everything the broker keeps", default_text="~/store")
+    commitlog: Path = setting(
+        "storePathCommitLog",
+        PATH,
+        attrs.Factory(lambda self: self.root / "commitlog", takes_self=True),
+        "directory of the commit log",
+        default_text="commitlog under storePathRootDir",
+    )
+    segment_size_bytes: int = setting(
+        "mappedFileSizeCommitLog", INTEGER, 1 << 30, "size of a commit log file; must match files that exist", low=4096, high=_INT_MAX
+    )
+    queue_file_size_bytes: int = setting(
+        "mappedFileSizeConsumeQueue",
+        INTEGER,
+        300_000 * _QUEUE_ENTRY_BYTES,
+        "size of a consume queue file, rounded up to whole entries of 20 bytes; must match files that exist",
+        low=_QUEUE_ENTRY_BYTES,
+        high=_INT_MAX,
+        step=_QUEUE_ENTRY_BYTES,
+    )
+    index_enabled: bool = setting("messageIndexEnable", BOOLEAN, True, "keep the key index, so that messages are found by key")
+    index_slot_count: int = setting("maxHashSlotNum", INTEGER, 5_000_000, "hash slots of a key index file; must match files that exist", low=1, high=_INT_MAX)
+    index_entry_count: int = setting("maxIndexNum", INTEGER, 20_000_000, "entries of a key index file; must match files that exist", low=2, high=_INT_MAX)
+    flush_mode: FlushMode = setting(
+        "flushDiskType", choice(FlushMode), FlushMode.ASYNC, "when a send is answered: after the page cache has it, or after the disk has it"
+    )
+    flush_interval_ms: int = setting("flushIntervalCommitLog", INTEGER, 500, "pause between two flushes with ASYNC_FLUSH (ms)", low=1, high=_INT_MAX)
+    sync_flush_timeout_ms: int = setting(
+        "syncFlushTimeout", INTEGER, 5_000, "a send with SYNC_FLUSH is answered FLUSH_DISK_TIMEOUT after so long (ms)", low=1, high=_INT_MAX
+    )
+    index_write_interval_ms: int = setting(
+        "flushIntervalConsumeQueue", INTEGER, 1_000, "how often consume queue entries leave memory for their files (ms)", low=1, high=_INT_MAX
+    )
+    checkpoint_interval_ms: int = setting(
+        "flushConsumeQueueThoroughInterval",
+        INTEGER,
+        10_000,
+        "how often indexes are forced to the disk and the checkpoint moves (ms): what recovery reads again after a crash",
+        low=1,
+        high=_INT_MAX,
+    )
+    message_size_bytes_max: int = setting("maxMessageSize", INTEGER, 4 * 1024 * 1024, "largest message body", low=1, high=_INT_MAX)
+    check_crc_on_recover: bool = setting("checkCRCOnRecover", BOOLEAN, True, "check the CRC of message bodies while recovering")
+    transfer_bytes_memory_max: int = setting(
+        "maxTransferBytesOnMessageInMemory", INTEGER, 262_144, "bytes of one pull when the messages are in memory", low=1, high=_INT_MAX
+    )
+    transfer_count_memory_max: int = setting(
+        "maxTransferCountOnMessageInMemory", INTEGER, 32, "messages of one pull when they are in memory", low=1, high=_INT_MAX
+    )
+    transfer_bytes_disk_max: int = setting(
+        "maxTransferBytesOnMessageInDisk", INTEGER, 65_536, "bytes of one pull when the messages must be read from the disk", low=1, high=_INT_MAX
+    )
+    transfer_count_disk_max: int = setting(
+        "maxTransferCountOnMessageInDisk", INTEGER, 8, "messages of one pull when they must be read from the disk", low=1, high=_INT_MAX
+    )
+    memory_percent_max: int = setting(
+        "accessMessageInMemoryMaxRatio",
+        INTEGER,
+        40,
+        "messages farther behind the end of the log than this share (%) of the machine's memory count as on disk",
+        low=1,
+        high=100,
+    )
+    filter_bytes_max: int = setting(
+        "maxFilterMessageSize", INTEGER, 16_000, "consume queue bytes that one pull looks through at most", low=_QUEUE_ENTRY_BYTES, high=_INT_MAX
+    )
+    query_count_max: int = setting("maxMsgsNumBatch", INTEGER, 64, "messages of one query by key", low=1, high=_INT_MAX)
+    query_unique_count_max: int = setting("defaultQueryMaxNum", INTEGER, 32, "messages of one query by unique key", low=1, high=_INT_MAX)
+
+    def store_config(self, store_host: bytes) -> StoreConfig:
+        """The store's own settings; `store_host` is the address that goes into every record."""
+        return StoreConfig(**attrs.asdict(self, recurse=False), store_host=store_host)
+
+
+@attrs.frozen(kw_only=True)
+class BrokerConfig:
+    """All settings of one broker."""
+
+    cluster_name: str = setting("brokerClusterName", TEXT, "DefaultCluster", "the cluster that this broker joins")
+    broker_name: str = setting(
+        "brokerName", TEXT, attrs.Factory(socket.gethostname), "name of this broker, unique in the cluster", default_text="host name"
+    )
+    broker_id: int = setting("brokerId", INTEGER, 0, "0: master", low=-1, high=_INT_MAX)
+    broker_role: BrokerRole = setting("brokerRole", choice(BrokerRole), BrokerRole.ASYNC_MASTER, "only ASYNC_MASTER: there is no replication yet")
+    broker_ip: str = setting(
+        "brokerIP1",
+        TEXT,
+        attrs.Factory(local_address),
+        "address or host name that clients are told to connect to; checked at start",
+        default_text="first public IPv4 address of this machine, else the last private one",
+    )
+    ha_ip: str = setting(
+        "brokerIP2", TEXT, attrs.Factory(lambda self: self.broker_ip, takes_self=True), "address announced to slaves", default_text="brokerIP1"
+    )
+    listen_host: str = setting("bindAddress", TEXT, "0.0.0.0", "address to listen on; :: takes IPv6 and IPv4")
+    listen_port: int = setting("listenPort", INTEGER, DEFAULT_PORT, "port to listen on; 0: any free one", low=0, high=65_535)
+    ha_port: int = setting(
+        "haListenPort",
+        INTEGER,
+        attrs.Factory(lambda self: self.listen_port + 1, takes_self=True),
+        "port announced to slaves; nothing listens there yet",
+        low=0,
+        high=65_536,
+        default_text="listenPort + 1",
+    )
+    namesrv_addresses: tuple[str, ...] = setting(
+        "namesrvAddr", ADDRESSES, (), "name servers to register with: host:port, separated by ;", default_text="environment NAMESRV_ADDR"
+    )
+    register_period_ms: int = setting(
+        "registerNameServerPeriod", INTEGER, 30_000, "how often the broker registers again (ms); brought into 10 to 60 s", low=10_000, high=60_000, clamp=True
+    )
+    register_timeout_ms: int = setting("registerBrokerTimeoutMills", INTEGER, 24_000, "how long a registration may take (ms)", low=1, high=_INT_MAX)
+    force_register: bool = setting("forceRegister", BOOLEAN, True, "send all topics each time; false: ask first whether they changed")
+    broker_permission: int = setting("brokerPermission", INTEGER, 6, "4: clients may read, 2: write, 6: both", low=0, high=7)
+    region_id: str = setting("regionId", TEXT, "DefaultRegion", "MSG_REGION of messages and answers")
+    trace_on: bool = setting("traceOn", BOOLEAN, True, "tell clients that they may send traces")
+    auto_create_topics: bool = setting("autoCreateTopicEnable", BOOLEAN, True, "a send to an unknown topic creates it")
+    auto_create_groups: bool = setting("autoCreateSubscriptionGroup", BOOLEAN, True, "an unknown consumer group is created when it first connects")
+    default_topic_queue_count: int = setting("defaultTopicQueueNums", INTEGER, 8, "queues of a topic created by a send, at most", low=1, high=65_535)
+    cluster_topic: bool = setting("clusterTopicEnable", BOOLEAN, True, "the topic named after the cluster may be read and written")
+    broker_topic: bool = setting("brokerTopicEnable", BOOLEAN, True, "the topic named after the broker may be read and written")
+    trace_topic: bool = setting("traceTopicEnable", BOOLEAN, False, "create the topic for message traces at start")
+    trace_topic_name: str = setting("msgTraceTopicName", TEXT, "RMQ_SYS_TRACE_TOPIC", "name of the topic for message traces")
+    long_polling: bool = setting("longPollingEnable", BOOLEAN, True, "hold a pull that finds nothing until a message comes")
+    short_polling_ms: int = setting("shortPollingTimeMills", INTEGER, 1_000, "how long such a pull is held when longPollingEnable is false (ms)", low=0, high=_INT_MAX)
+    notify_consumer_changes: bool = setting("notifyConsumerIdsChangedEnable", BOOLEAN, True, "tell the members of a group when one comes or goes")
+    channel_expired_ms: int = setting("channelExpiredTimeout", INTEGER, 120_000, "a client without heartbeat for so long is gone (ms)", low=1, high=_INT_MAX)
+    subscription_expired_ms: int = setting(
+        "subscriptionExpiredTimeout", INTEGER, 600_000, "a subscription that no heartbeat names for so long is dropped (ms)", low=1, high=_INT_MAX
+    )
+    offset_flush_ms: int = setting("flushConsumerOffsetInterval", INTEGER, 5_000, "how often changed consumer offsets are saved (ms)", low=1, high=_INT_MAX)
+    store: StoreSettings = group(StoreSettings)
+    network: NetworkSettings = group(NetworkSettings)
+    pools: PoolSettings = group(PoolSettings)
+
+
+def check_role(config: BrokerConfig, origins: Mapping[str, str]) -> None:
+    """Refuse a role that promises replication; raise ConfigError that says where it was set and what to do.
+
+    Java forces brokerId 0 on a master in silence; a file that says otherwise describes a slave, so it is refused here.
+    """
+    role = config.broker_role
+    where = origins.get("brokerRole", "")
+    if role is BrokerRole.SLAVE:
+        raise ConfigError(
+            where, "brokerRole=SLAVE: this version does not replicate and must not pose as a slave", "run the slave with Java's broker, or only the master here"
+        )
+    if role is BrokerRole.SYNC_MASTER:
+        raise ConfigError(
+            where,
+            "brokerRole=SYNC_MASTER: this version does not replicate, so it cannot wait for a slave",
+            "write brokerRole=ASYNC_MASTER, and flushDiskType=SYNC_FLUSH if sends must survive a power failure",
+        )
+    if config.broker_id != 0:
+        raise ConfigError(
+            origins.get("brokerId", ""),
+            f"brokerId={config.broker_id} with brokerRole=ASYNC_MASTER: only slaves have another id than 0",
+            "write brokerId=0, or remove the line",
+        )

@@ -1,0 +1,54 @@
+"""The keys that a Java broker's configuration file may hold, beside those that `BrokerConfig` honours.
+
+``java_keys.tsv`` was read off the setters of Java's BrokerConfig, BrokerIdentity, MessageStoreConfig, NettyServerConfig,
+NettyClientConfig, AuthConfig and the tiered store's MessageStoreConfig, releases 5.5.0 and 4.9.4: names, types and
+defaults.  What each group of keys is, and why we do not honour it, is said here.
+"""
+
+from pathlib import Path
+
+from triomq.remoting.java_keys import KeyTable, Reason
+
+_SINGLE_MASTER = "start a single master: brokerRole=ASYNC_MASTER, brokerId=0, and remove this key"
+_TRUSTED_NETWORK = "remove the key and keep the port inside a trusted network, or stay with the Java broker for now"
+
+REASONS = {
+    # meaningless
+    "batchqueue": Reason("index of batch consume queues"),
+    "internal": Reason("set by Java itself or by its launch scripts"),
+    "javalog": Reason("more or fewer lines in Java's own log and statistics"),
+    "legacy": Reason("without effect in current Java as well"),
+    "locks": Reason("a choice between locks; one loop needs none"),
+    "mmap": Reason("memory-mapped files, page locking and buffer pools; files are read and written by plain calls here"),
+    "netty": Reason("a detail of Netty or of socket buffers"),
+    "never read": Reason("neither Java 4.9.4 nor 5.5.0 reads it, though many copied files have it"),
+    "polling": Reason("pace of a background scan that is driven by events here"),
+    "rocksdb": Reason("details of RocksDB, which is not used"),
+    "threads": Reason("sizes a Java thread pool or its queue that has no counterpart here"),
+    # not yet
+    "auth": Reason("access control", _TRUSTED_NETWORK),
+    "broadcast": Reason("broadcast offsets kept by the broker"),
+    "cold": Reason("flow control of cold reads"),
+    "compaction": Reason("compaction topics"),
+    "consumers": Reason("limits on consumers"),
+    "container": Reason("several brokers in one process", "start one mqbroker for each broker configuration file"),
+    "delay": Reason("delayed messages"),
+    "discovery": Reason("name servers found through a web address or DNS; list them in namesrvAddr"),
+    "filter": Reason("SQL92 filters"),
+    "fixed": Reason("fixed at Java's default"),
+    "lite": Reason("light queues and lite topics"),
+    "metrics": Reason("metrics exporter"),
+    "multipath": Reason("a commit log spread over several directories"),
+    "pop": Reason("POP consumption"),
+    "registration": Reason("other ways to register at a name server"),
+    "replication": Reason("replication to slaves", _SINGLE_MASTER),
+    "reply": Reason("request-reply"),
+    "retention": Reason("deletion of old log files: they stay until somebody removes them"),
+    "rocksdb on": Reason("storage in RocksDB", "set the key to its default; existing RocksDB data stays readable by Java only"),
+    "tiered": Reason("tiered storage"),
+    "timer": Reason("timer messages"),
+    "tls": Reason("TLS", "remove the key and keep the traffic inside a trusted network"),
+    "transactions": Reason("transactional messages"),
+}
+
+BROKER_KEYS = KeyTable(Path(__file__).with_name("java_keys.tsv"), REASONS)
