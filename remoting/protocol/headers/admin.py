@@ -1,0 +1,71 @@
+"""Headers of looking into a broker: 26, 208, 315, 317, 321, 401s, 906, 908, 2004.
+
+Source: remoting/…/header/GetConsumeStatsRequestHeader.java and its neighbours, broker/…/AdminBrokerProcessor.java.
+"""
+
+from triomq.remoting.protocol.fields import header, wire
+
+
+@header
+class BrokerConfigResponseHeader:
+    """``version`` is the JSON text of a DataVersion (26)."""
+
+    version: str | None = wire("version", default=None)
+
+
+@header
+class ConsumeStatsHeader:
+    """Lag of a group (208); ``topic_list`` joins names by ``;`` and beats ``topic``."""
+
+    consumer_group: str = wire("consumerGroup")
+    topic: str | None = wire("topic", default=None)
+    topic_list: str | None = wire("topicList", default=None)
+
+
+@header
+class BrokerConsumeStatsHeader:
+    """Lag of all groups (317); ``order`` restricts to ordered topics."""
+
+    order: bool = wire("isOrder", default=False)
+
+
+@header
+class BrokerStatsHeader:
+    """One counter (315)."""
+
+    stats_name: str = wire("statsName")
+    stats_key: str = wire("statsKey")
+
+
+@header
+class QueryConsumeQueueHeader:
+    """Raw index entries of a queue (321)."""
+
+    topic: str = wire("topic")
+    queue_id: int = wire("queueId")
+    index: int = wire("index", bits=64)
+    count: int = wire("count")
+    consumer_group: str | None = wire("consumerGroup", default=None)
+
+
+@header
+class ExchangeHaAddressHeader:
+    """906, and its response; empty asks, filled tells."""
+
+    master_ha_address: str | None = wire("masterHaAddress", default=None)
+    master_flush_offset: int | None = wire("masterFlushOffset", default=None, bits=64)
+    master_address: str | None = wire("masterAddress", default=None)
+
+
+@header
+class ResetMasterFlushOffsetHeader:
+    """908."""
+
+    master_flush_offset: int | None = wire("masterFlushOffset", default=None, bits=64)
+
+
+@header
+class ReadModeHeader:
+    """2004: 0 normal, 1 random."""
+
+    read_ahead_mode: str | None = wire("READ_AHEAD_MODE", default=None)

@@ -1,0 +1,135 @@
+"""Which header classes belong to which request code: for tools and tests that meet any code.
+
+A server builds its own table from its handlers; importing this module imports every header class.
+"""
+
+from typing import NamedTuple
+
+from triomq.remoting.protocol.codes import RequestCode as Code
+from triomq.remoting.protocol.command import SHORT_NAME_CODES
+from triomq.remoting.protocol.headers import admin, client, offset, pop, pull, query, route, send, topic, transaction
+
+
+class HeaderPair(NamedTuple):
+    """The header classes of a request code; None where there is no header."""
+
+    request: type | None
+    response: type | None
+    short: bool  # the request uses the one-letter names
+
+
+_PAIRS: dict[Code, tuple[type | None, type | None]] = {
+    Code.SEND_MESSAGE: (send.SendMessageHeader, send.SendMessageResponseHeader),
+    Code.SEND_MESSAGE_V2: (send.SendMessageHeader, send.SendMessageResponseHeader),
+    Code.SEND_BATCH_MESSAGE: (send.SendMessageHeader, send.SendMessageResponseHeader),
+    Code.SEND_REPLY_MESSAGE: (send.SendMessageHeader, send.SendMessageResponseHeader),
+    Code.SEND_REPLY_MESSAGE_V2: (send.SendMessageHeader, send.SendMessageResponseHeader),
+    Code.CONSUMER_SEND_MSG_BACK: (send.SendBackHeader, None),
+    Code.PUSH_REPLY_MESSAGE_TO_CLIENT: (send.ReplyMessageHeader, None),
+    Code.RECALL_MESSAGE: (send.RecallMessageHeader, send.RecallMessageResponseHeader),
+    Code.END_TRANSACTION: (transaction.EndTransactionHeader, None),
+    Code.CHECK_TRANSACTION_STATE: (transaction.CheckTransactionHeader, None),
+    Code.RESUME_CHECK_HALF_MESSAGE: (transaction.ResumeCheckHeader, None),
+    Code.PULL_MESSAGE: (pull.PullMessageHeader, pull.PullMessageResponseHeader),
+    Code.LITE_PULL_MESSAGE: (pull.PullMessageHeader, pull.PullMessageResponseHeader),
+    Code.QUERY_MESSAGE: (query.QueryMessageHeader, query.QueryMessageResponseHeader),
+    Code.VIEW_MESSAGE_BY_ID: (query.ViewMessageHeader, None),
+    Code.QUERY_CONSUMER_OFFSET: (offset.QueryConsumerOffsetHeader, offset.QueryConsumerOffsetResponseHeader),
+    Code.UPDATE_CONSUMER_OFFSET: (offset.UpdateConsumerOffsetHeader, None),
+    Code.SEARCH_OFFSET_BY_TIMESTAMP: (offset.SearchOffsetHeader, offset.OffsetResponseHeader),
+    Code.GET_MAX_OFFSET: (offset.GetMaxOffsetHeader, offset.OffsetResponseHeader),
+    Code.GET_MIN_OFFSET: (offset.GetMinOffsetHeader, offset.OffsetResponseHeader),
+    Code.GET_EARLIEST_MSG_STORETIME: (offset.GetEarliestStoreTimeHeader, offset.StoreTimeResponseHeader),
+    Code.INVOKE_BROKER_TO_RESET_OFFSET: (offset.ResetOffsetHeader, None),
+    Code.RESET_CONSUMER_CLIENT_OFFSET: (offset.ResetOffsetHeader, None),
+    Code.QUERY_CORRECTION_OFFSET: (offset.CorrectionOffsetHeader, None),
+    Code.CLONE_GROUP_OFFSET: (offset.CloneGroupOffsetHeader, None),
+    Code.HEART_BEAT: (None, client.HeartbeatResponseHeader),
+    Code.UNREGISTER_CLIENT: (client.UnregisterClientHeader, None),
+    Code.GET_CONSUMER_LIST_BY_GROUP: (client.GetConsumerListHeader, None),
+    Code.NOTIFY_CONSUMER_IDS_CHANGED: (client.NotifyConsumerIdsChangedHeader, None),
+    Code.LOCK_BATCH_MQ: (None, None),
+    Code.UNLOCK_BATCH_MQ: (None, None),
+    Code.CHECK_CLIENT_CONFIG: (None, None),
+    Code.GET_CONSUMER_CONNECTION_LIST: (client.ConsumerConnectionHeader, None),
+    Code.GET_PRODUCER_CONNECTION_LIST: (client.ProducerConnectionHeader, None),
+    Code.GET_ALL_PRODUCER_INFO: (None, None),
+    Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: (client.ConsumerStatusHeader, None),
+    Code.GET_CONSUMER_STATUS_FROM_CLIENT: (client.ConsumerStatusHeader, None),
+    Code.GET_CONSUMER_RUNNING_INFO: (client.ConsumerRunningHeader, None),
+    Code.CONSUME_MESSAGE_DIRECTLY: (client.ConsumeDirectlyHeader, None),
+    Code.UPDATE_AND_CREATE_TOPIC: (topic.CreateTopicHeader, None),
+    Code.UPDATE_AND_CREATE_TOPIC_LIST: (None, None),
+    Code.UPDATE_AND_CREATE_STATIC_TOPIC: (topic.CreateTopicHeader, None),
+    Code.GET_ALL_TOPIC_CONFIG: (topic.AllTopicsHeader, topic.AllTopicsResponseHeader),
+    Code.DELETE_TOPIC_IN_BROKER: (topic.DeleteTopicHeader, None),
+    Code.DELETE_TOPIC_IN_NAMESRV: (topic.DeleteTopicHeader, None),
+    Code.GET_TOPIC_CONFIG: (topic.TopicHeader, None),
+    Code.GET_TOPIC_STATS_INFO: (topic.TopicHeader, None),
+    Code.QUERY_TOPIC_CONSUME_BY_WHO: (topic.TopicHeader, None),
+    Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: (None, None),
+    Code.CLEAN_EXPIRED_CONSUMEQUEUE: (None, None),
+    Code.CLEAN_UNUSED_TOPIC: (None, None),
+    Code.DELETE_EXPIRED_COMMITLOG: (None, None),
+    Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: (None, None),
+    Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: (None, None),
+    Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: (topic.AllGroupsHeader, topic.AllGroupsResponseHeader),
+    Code.DELETE_SUBSCRIPTIONGROUP: (topic.DeleteGroupHeader, None),
+    Code.GET_SUBSCRIPTIONGROUP_CONFIG: (topic.GroupHeader, None),
+    Code.QUERY_TOPICS_BY_CONSUMER: (topic.GroupHeader, None),
+    Code.QUERY_SUBSCRIPTION_BY_CONSUMER: (topic.GroupTopicHeader, None),
+    Code.QUERY_CONSUME_TIME_SPAN: (topic.GroupTopicHeader, None),
+    Code.UPDATE_AND_GET_GROUP_FORBIDDEN: (topic.GroupForbiddenHeader, None),
+    Code.GET_CONSUME_STATS: (admin.ConsumeStatsHeader, None),
+    Code.GET_BROKER_CONSUME_STATS: (admin.BrokerConsumeStatsHeader, None),
+    Code.VIEW_BROKER_STATS_DATA: (admin.BrokerStatsHeader, None),
+    Code.QUERY_CONSUME_QUEUE: (admin.QueryConsumeQueueHeader, None),
+    Code.UPDATE_BROKER_CONFIG: (None, None),
+    Code.GET_BROKER_CONFIG: (None, admin.BrokerConfigResponseHeader),
+    Code.GET_BROKER_RUNTIME_INFO: (None, None),
+    Code.GET_BROKER_HA_STATUS: (None, None),
+    Code.EXCHANGE_BROKER_HA_INFO: (admin.ExchangeHaAddressHeader, admin.ExchangeHaAddressHeader),
+    Code.RESET_MASTER_FLUSH_OFFSET: (admin.ResetMasterFlushOffsetHeader, None),
+    Code.SET_COMMITLOG_READ_MODE: (admin.ReadModeHeader, None),
+    Code.GET_ALL_CONSUMER_OFFSET: (None, None),
+    Code.GET_ALL_DELAY_OFFSET: (None, None),
+    Code.GET_TIMER_CHECK_POINT: (None, None),
+    Code.GET_TIMER_METRICS: (None, None),
+    Code.QUERY_ASSIGNMENT: (None, None),
+    Code.SET_MESSAGE_REQUEST_MODE: (None, None),
+    Code.GET_ALL_MESSAGE_REQUEST_MODE: (None, None),
+    Code.PUT_KV_CONFIG: (route.PutKvConfigHeader, None),
+    Code.GET_KV_CONFIG: (route.KvConfigHeader, route.GetKvConfigResponseHeader),
+    Code.DELETE_KV_CONFIG: (route.KvConfigHeader, None),
+    Code.GET_KVLIST_BY_NAMESPACE: (route.KvNamespaceHeader, None),
+    Code.REGISTER_BROKER: (route.RegisterBrokerHeader, route.RegisterBrokerResponseHeader),
+    Code.UNREGISTER_BROKER: (route.UnregisterBrokerHeader, None),
+    Code.QUERY_DATA_VERSION: (route.QueryDataVersionHeader, route.QueryDataVersionResponseHeader),
+    Code.BROKER_HEARTBEAT: (route.BrokerHeartbeatHeader, None),
+    Code.GET_BROKER_MEMBER_GROUP: (route.BrokerMembersHeader, None),
+    Code.NOTIFY_MIN_BROKER_ID_CHANGE: (route.MinBrokerIdChangeHeader, None),
+    Code.REGISTER_TOPIC_IN_NAMESRV: (topic.TopicHeader, None),
+    Code.GET_ROUTEINFO_BY_TOPIC: (route.GetRouteHeader, None),
+    Code.GET_BROKER_CLUSTER_INFO: (None, None),
+    Code.WIPE_WRITE_PERM_OF_BROKER: (route.BrokerNameHeader, route.WipeWritePermResponseHeader),
+    Code.ADD_WRITE_PERM_OF_BROKER: (route.BrokerNameHeader, route.AddWritePermResponseHeader),
+    Code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: (None, None),
+    Code.GET_TOPICS_BY_CLUSTER: (route.ClusterHeader, None),
+    Code.GET_SYSTEM_TOPIC_LIST_FROM_NS: (None, None),
+    Code.GET_UNIT_TOPIC_LIST: (None, None),
+    Code.GET_HAS_UNIT_SUB_TOPIC_LIST: (None, None),
+    Code.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: (None, None),
+    Code.UPDATE_NAMESRV_CONFIG: (None, None),
+    Code.GET_NAMESRV_CONFIG: (None, None),
+    Code.POP_MESSAGE: (pop.PopMessageHeader, pop.PopMessageResponseHeader),
+    Code.ACK_MESSAGE: (pop.AckMessageHeader, None),
+    Code.BATCH_ACK_MESSAGE: (None, None),
+    Code.CHANGE_MESSAGE_INVISIBLETIME: (pop.ChangeInvisibleTimeHeader, pop.ChangeInvisibleTimeResponseHeader),
+    Code.NOTIFICATION: (pop.NotificationHeader, pop.NotificationResponseHeader),
+    Code.PEEK_MESSAGE: (pop.PeekMessageHeader, pop.PopMessageResponseHeader),
+    Code.POLLING_INFO: (pop.PollingCountHeader, pop.PollingCountResponseHeader),
+}
+
+HEADERS: dict[int, HeaderPair] = {
+    code: HeaderPair(asked, answered, code in SHORT_NAME_CODES) for code, (asked, answered) in _PAIRS.items()
+}

@@ -1,0 +1,71 @@
+"""Headers about clients and groups: 34, 35, 38, 40, 203, 204, 221, 223, 307, 309.
+
+Source: remoting/…/header/UnregisterClientRequestHeader.java, HeartbeatResponseHeader (set by ClientManageProcessor.java),
+GetConsumerListByGroupRequestHeader.java and their neighbours.
+"""
+
+from triomq.remoting.protocol.fields import header, wire
+
+
+@header
+class HeartbeatResponseHeader:
+    supports_v2: bool | None = wire("IS_SUPPORT_HEART_BEAT_V2", default=None)
+    subscription_changed: bool | None = wire("IS_SUB_CHANGE", default=None)
+
+
+@header
+class UnregisterClientHeader:
+    client_id: str = wire("clientID")
+    producer_group: str | None = wire("producerGroup", default=None)
+    consumer_group: str | None = wire("consumerGroup", default=None)
+
+
+@header
+class GetConsumerListHeader:
+    consumer_group: str = wire("consumerGroup")
+
+
+@header
+class NotifyConsumerIdsChangedHeader:
+    consumer_group: str = wire("consumerGroup")
+
+
+@header
+class ConsumerConnectionHeader:
+    consumer_group: str = wire("consumerGroup")
+
+
+@header
+class ProducerConnectionHeader:
+    producer_group: str = wire("producerGroup")
+
+
+@header
+class ConsumerStatusHeader:
+    """Local offsets of a group's clients (223 to the broker, 221 to a client); ``client_id`` restricts 223 to one."""
+
+    topic: str = wire("topic")
+    group: str = wire("group")
+    client_id: str | None = wire("clientAddr", default=None)
+
+
+@header
+class ConsumerRunningHeader:
+    """Diagnostics of one client (307, both hops)."""
+
+    consumer_group: str = wire("consumerGroup")
+    client_id: str = wire("clientId")
+    jstack: bool = wire("jstackEnable", default=False)
+
+
+@header
+class ConsumeDirectlyHeader:
+    """Make one client consume one message (309, both hops)."""
+
+    consumer_group: str = wire("consumerGroup")
+    client_id: str | None = wire("clientId", default=None)
+    message_id: str | None = wire("msgId", default=None)
+    broker_name: str | None = wire("brokerName", default=None)
+    topic: str | None = wire("topic", default=None)
+    topic_sys_flag: int | None = wire("topicSysFlag", default=None)
+    group_sys_flag: int | None = wire("groupSysFlag", default=None)
