@@ -1,0 +1,236 @@
+"""One consume queue: the 20-byte entries of one topic and queue id, in files named by the byte offset of their first entry.
+
+=========  ====  ======================================================================
+position   type  field
+=========  ====  ======================================================================
+0          i8    log offset of the record
+8          i4    size of the record; 0 = nothing was ever written here
+12         i8    tags code: hash of TAGS, or the time of delivery in the schedule topic
+=========  ====  ======================================================================
+
+Entry number q lies at byte ``20·q``. A queue whose first record has q > 0 (a fresh slave) begins with *fillers* (size 0x7FFFFFFF), which no reader may load.
+The newest entries lie in memory (``tail``) until they are written out in one piece; a crash loses none, recovery reads the log again.
+
+Source: store/…/ConsumeQueue.java.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import attrs
+
+from triomq.broker.store.config import QUEUE_ENTRY_BYTES
+from triomq.broker.store.disk import Disk
+from triomq.broker.store.errors import StoreDamaged
+from triomq.broker.store.open_files import OpenFiles
+from triomq.broker.store.segment import NAME_DIGITS, segment_name
+
+ENTRY = struct.Struct(">qiq")
+FILLER_SIZE = 0x7FFFFFFF
+FILLER = ENTRY.pack(0, FILLER_SIZE, 0)
+SCAN_BYTES = 3_200 * QUEUE_ENTRY_BYTES
+
+
+@attrs.frozen
+class QueueFiles:
+    """What all queues of a store share."""
+
+    disk: Disk
+    open_files: OpenFiles
+    file_size: int
+
+
+@attrs.define(eq=False)
+class ConsumeQueue:
+    """Offsets are entry numbers ("queue offsets") unless a name says bytes."""
+
+    topic: str
+    queue_id: int
+    directory: Path
+    files: QueueFiles
+    next_offset: int = 0
+    """Number that the next appended message gets; belongs to the append."""
+    min_offset: int = 0
+    end_offset: int = 0
+    """One past the last entry; belongs to the indexer."""
+    log_end: int = -1
+    """End of the record of the last entry: a record at or before it has its entry already."""
+    tail: bytearray = attrs.field(factory=bytearray, init=False)
+    tail_offset: int = attrs.field(default=0, init=False)
+    """Number of the first entry in ``tail``; all before it are in the files."""
+    bases: list[int] = attrs.field(factory=list, init=False)
+    """Byte offsets (= names) of the files, ascending, without gaps."""
+    unsynced: set[int] = attrs.field(factory=set, init=False)
+    """Files written since they were last forced to the disk."""
+    names_durable: bool = attrs.field(default=True, init=False)
+    """False while a new file's name may be lost in a power failure."""
+
+    # Writing
+
+    def add(self, queue_offset: int, log_offset: int, size: int, tags_code: int) -> bool:
+        """Add an entry that is not simply the next one; False if it is there already. Atomic: no checkpoint.
+
+        A gap is filled with fillers, so that every entry keeps the position its number says (Java appends at the end and is off by the gap).
+        """
+        if log_offset + size <= self.log_end or queue_offset < self.end_offset:
+            return False
+        if queue_offset > self.end_offset:
+            if not self.bases and not self.tail:  # the first entry ever: the queue begins at its file, which is not file 0
+                per_file = self.files.file_size // QUEUE_ENTRY_BYTES
+                self.end_offset = self.tail_offset = queue_offset - queue_offset % per_file
+                self.min_offset = queue_offset
+            self.tail += FILLER * (queue_offset - self.end_offset)
+        self.tail += ENTRY.pack(log_offset, size, tags_code)
+        self.end_offset = queue_offset + 1
+        self.log_end = log_offset + size
+        return True
+
+    def write_out(self) -> None:
+        """Move ``tail`` to the files. Raises DiskFull or StoreIoError; then all is still in memory. Atomic: no checkpoint."""
+        position, start = self.tail_offset * QUEUE_ENTRY_BYTES, 0
+        file_size = self.files.file_size
+        while start < len(self.tail):
+            base = position - position % file_size
+            piece = self.tail[start : start + base + file_size - position]
+            self.files.disk.write_at(self._fd_for_writing(base), piece, position - base, self.path(base))
+            self.unsynced.add(base)
+            position, start = position + len(piece), start + len(piece)
+        self.tail_offset = self.end_offset
+        self.tail = bytearray()
+
+    def _fd_for_writing(self, base: int) -> int:
+        if self.bases and self.bases[-1] >= base:
+            return self.files.open_files.get(self.path(base))
+        self.directory.mkdir(parents=True, exist_ok=True)
+        fd = self.files.open_files.get(self.path(base), create_size=self.files.file_size)
+        self.bases.append(base)
+        self.names_durable = False
+        return fd
+
+    def path(self, base: int) -> Path:
+        return self.directory / segment_name(base)
+
+    # Reading
+
+    def place(self, offset: int, count: int) -> tuple[Path, int, int]:
+        """(file, position, bytes) of entries from ``offset`` on, cut at the end of that file and of what is written out."""
+        position = offset * QUEUE_ENTRY_BYTES
+        base = position - position % self.files.file_size
+        stop = min((offset + count) * QUEUE_ENTRY_BYTES, self.tail_offset * QUEUE_ENTRY_BYTES, base + self.files.file_size)
+        return self.path(base), position - base, stop - position
+
+    def in_memory(self, offset: int, count: int) -> bytearray | None:
+        """Entries from ``offset`` on if they have not been written out yet, else None."""
+        start = (offset - self.tail_offset) * QUEUE_ENTRY_BYTES
+        return self.tail[start : start + count * QUEUE_ENTRY_BYTES] if start >= 0 else None
+
+    def entry(self, offset: int) -> tuple[int, int, int]:
+        """(log offset, size, tags code), waiting for the disk if need be: for recovery. Raises OSError."""
+        data = self.in_memory(offset, 1)
+        if data is None:
+            path, position, size = self.place(offset, 1)
+            data = bytearray(self.files.disk.read(self.files.open_files.get(path), size, position))
+        return ENTRY.unpack(data)
+
+    # Loading and truncating (before the store serves)
+
+    def load(self) -> None:
+        """Find the files. Raises StoreDamaged, OSError."""
+        for name in sorted(path.name for path in self.directory.iterdir()):
+            path = self.directory / name
+            if len(name) != NAME_DIGITS or not name.isdecimal():
+                raise StoreDamaged(path, "not a consume queue file", "move it away")
+            length = path.stat().st_size
+            if length != self.files.file_size:
+                raise StoreDamaged(
+                    path,
+                    f"its length is {length}, but the configured size is {self.files.file_size}",
+                    f"set mappedFileSizeConsumeQueue={length} if all queues were written so; or delete the folder consumequeue, it is rebuilt from the log",
+                )
+            if self.bases and int(name) != self.bases[-1] + self.files.file_size:
+                raise StoreDamaged(path, "a file before it is missing", "delete this queue's folder and the checkpoint file, it is rebuilt from the log")
+            self.bases.append(int(name))
+        # Where the entries end is not known yet: a file always has its full length. ``truncate`` or ``find_end_by_scan`` comes next.
+        self.end_offset = self.tail_offset = self._capacity_offset
+
+    @property
+    def _first_offset(self) -> int:
+        return self.bases[0] // QUEUE_ENTRY_BYTES if self.bases else 0
+
+    @property
+    def _capacity_offset(self) -> int:
+        return (self.bases[-1] + self.files.file_size) // QUEUE_ENTRY_BYTES if self.bases else 0
+
+    def first_not(self, holds: Callable[[int, int], bool], low: int, high: int) -> int:
+        """Smallest offset in [low, high) whose (log offset, size) does not hold, else ``high``; ``holds`` must be true up to it and false after."""
+        while low < high:
+            middle = (low + high) // 2
+            log_offset, size, _ = self.entry(middle)
+            if holds(log_offset, size):
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def find_end_by_scan(self) -> None:
+        """Read entries from the third-last file on; the first one never written is the end. Source: ConsumeQueue.java#recover."""
+        offset = self.bases[max(0, len(self.bases) - 3)] // QUEUE_ENTRY_BYTES if self.bases else 0
+        capacity = self._capacity_offset
+        while offset < capacity:
+            path, position, size = self.place(offset, SCAN_BYTES // QUEUE_ENTRY_BYTES)
+            data = self.files.disk.read(self.files.open_files.get(path), size, position)
+            for log_offset, entry_size, _ in ENTRY.iter_unpack(data):
+                if log_offset < 0 or entry_size <= 0:
+                    self._cut(offset)
+                    return
+                offset += 1
+        self._cut(offset)
+
+    def truncate(self, log_offset: int, *, clean: bool = False) -> None:
+        """Drop all entries of records that start at or after ``log_offset``. ``clean``: nothing was ever written behind the end, so nothing needs zeros."""
+        if self.log_end >= 0 and self.log_end <= log_offset:
+            return
+        end = self.first_not(lambda start, size: size > 0 and start < log_offset, self._first_offset, self.end_offset)
+        if end != self.end_offset or self.log_end < 0:
+            self._cut(end, clean=clean)
+
+    def _cut(self, end: int, *, clean: bool = False) -> None:
+        """Make ``end`` the end: later files go, the rest of its file becomes zeros, since any other entry there would count as valid."""
+        if self.tail:
+            self.write_out()
+        while self.bases and self.bases[-1] > max(end * QUEUE_ENTRY_BYTES, self.bases[0]):
+            path = self.path(self.bases.pop())
+            self.files.open_files.forget(path)
+            path.unlink()
+        if not clean and self.bases and end < self._capacity_offset:
+            path = self.path(self.bases[-1])
+            position = end * QUEUE_ENTRY_BYTES - self.bases[-1]
+            self.files.disk.zero_tail(self.files.open_files.get(path), position, self.files.file_size, path)
+            self.unsynced.add(self.bases[-1])
+        self._set_end(end)
+
+    def _set_end(self, end: int) -> None:
+        self.next_offset = self.end_offset = self.tail_offset = end
+        self.log_end = -1
+        if end > self._first_offset:
+            log_offset, size, _ = self.entry(end - 1)
+            self.log_end = -1 if size == FILLER_SIZE else log_offset + size
+
+    def find_min(self, log_min: int) -> None:
+        """Set ``min_offset``: the first entry that is no filler and whose record still exists. Source: ConsumeQueue.java#correctMinOffset."""
+        self.min_offset = self.first_not(lambda start, size: size == FILLER_SIZE or start < log_min, self._first_offset, self.end_offset)
+
+    def delete(self) -> None:
+        """Remove the files."""
+        for base in self.bases:
+            self.files.open_files.forget(self.path(base))
+            self.path(base).unlink(missing_ok=True)
+        self.bases.clear()
+        self.unsynced.clear()
+        self.tail = bytearray()
+        with contextlib.suppress(OSError):  # something foreign lies in it: not ours to remove
+            self.directory.rmdir()

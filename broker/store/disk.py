@@ -1,0 +1,177 @@
+"""The seam to the operating system: every call of the store on a file goes through a ``Disk``.
+
+Three calls do not exist everywhere, and each has a fallback: ``preadv(RWF_NOWAIT)`` (Linux; not on every file system) -> read in a thread,
+``fdatasync`` -> ``fsync`` (macOS: F_FULLFSYNC, since its fsync stops at the drive's cache), ``posix_fallocate`` -> writing back what is
+there.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import mmap
+import os
+from pathlib import Path
+
+import attrs
+
+from triomq.broker.store.errors import DiskFull, StoreIoError
+
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+NOT_NOW = (errno.EAGAIN, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
+ZEROS = bytes(1 << 20)
+
+
+@attrs.frozen(kw_only=True)
+class DiskFeatures:
+    """Which of the calls this system has. Tests switch them off one by one."""
+
+    nowait: bool = hasattr(os, "preadv") and hasattr(os, "RWF_NOWAIT")
+    datasync: bool = hasattr(os, "fdatasync")
+    allocate: bool = hasattr(os, "posix_fallocate")
+    seek_data: bool = hasattr(os, "SEEK_DATA")
+
+
+@attrs.define(eq=False)
+class Disk:
+    """Files by descriptor. Offsets and sizes are bytes; errors of a write are DiskFull or StoreIoError."""
+
+    features: DiskFeatures = attrs.field(factory=DiskFeatures)
+    nowait: bool = attrs.field(init=False)
+    """False once the file system has said that it cannot read without waiting."""
+
+    def __attrs_post_init__(self) -> None:
+        self.nowait = self.features.nowait
+
+    # Opening
+
+    def open(self, path: Path, *, writable: bool = True) -> int:
+        """Open an existing file. Raises OSError."""
+        return os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
+
+    def create(self, path: Path, size: int) -> int:
+        """Create (or reopen) a sparse file that has its full size from the first moment: a short one would stop Java's start."""
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                os.ftruncate(fd, size)
+            except OSError:
+                os.close(fd)
+                raise
+        except OSError as error:
+            raise self.write_error(path, error) from error
+        return fd
+
+    def close(self, fd: int) -> None:
+        os.close(fd)
+
+    # Writing
+
+    def write_at(self, fd: int, data: bytes | bytearray | memoryview, offset: int, path: Path) -> None:
+        """Write all of ``data`` at ``offset``. On an error any part of it may be on the file."""
+        try:
+            written = os.pwrite(fd, data, offset)
+            while written < len(data):
+                written += os.pwrite(fd, memoryview(data)[written:], offset + written)
+        except OSError as error:
+            raise self.write_error(path, error) from error
+
+    def allocate(self, fd: int, offset: int, length: int, path: Path) -> None:
+        """Make sure that a write through a memory map cannot fail there: on a full disk that would be a SIGBUS, not an error."""
+        try:
+            if self.features.allocate:
+                os.posix_fallocate(fd, offset, length)
+                return
+            while length > 0:  # writing back what is there gives a hole its block and changes no byte
+                written = os.pwrite(fd, os.pread(fd, min(length, len(ZEROS)), offset), offset)
+                offset, length = offset + written, length - written
+        except OSError as error:
+            raise self.write_error(path, error) from error
+
+    def zero_tail(self, fd: int, offset: int, end: int, path: Path) -> None:
+        """Overwrite what is left of old data in [offset, end) with zeros; holes stay holes. At least 8 bytes are written."""
+        self.write_at(fd, ZEROS[: min(8, end - offset)], offset, path)
+        while offset < end:
+            stop = end
+            if self.features.seek_data:
+                try:
+                    offset = os.lseek(fd, offset, os.SEEK_DATA)
+                    stop = min(end, os.lseek(fd, offset, os.SEEK_HOLE))
+                except OSError as error:
+                    if error.errno == errno.ENXIO:  # nothing but a hole up to the end of the file
+                        return
+                    raise
+            while offset < stop:
+                size = min(len(ZEROS), stop - offset)
+                if os.pread(fd, size, offset).count(0) != size:
+                    self.write_at(fd, ZEROS[:size], offset, path)
+                offset += size
+
+    def write_error(self, path: Path, error: OSError) -> DiskFull | StoreIoError:
+        return DiskFull(path) if error.errno in NO_SPACE else StoreIoError(path, error)
+
+    # Reading
+
+    def read(self, fd: int, size: int, offset: int) -> bytes:
+        """Read, waiting for the disk if it must; short only at the end of the file."""
+        data = os.pread(fd, size, offset)
+        while len(data) < size:
+            more = os.pread(fd, size - len(data), offset + len(data))
+            if not more:
+                break
+            data += more
+        return data
+
+    def read_nowait(self, fd: int, size: int, offset: int) -> bytearray | None:
+        """Read from the page cache; None if any of it is not there (or this system cannot tell)."""
+        if not self.nowait:
+            return None
+        data = bytearray(size)
+        try:
+            got = os.preadv(fd, [data], offset, os.RWF_NOWAIT)
+        except OSError as error:
+            if error.errno not in NOT_NOW:
+                raise
+            if error.errno != errno.EAGAIN:
+                self.nowait = False
+            return None
+        return data if got == size else None
+
+    def read_path(self, path: Path, size: int, offset: int) -> bytes:
+        """Open, read, close: for threads, which must not share descriptors with the loop (it may close them)."""
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return self.read(fd, size, offset)
+        finally:
+            os.close(fd)
+
+    def map(self, fd: int, size: int, *, writable: bool = False) -> mmap.mmap:
+        """A shared memory map of the whole file."""
+        return mmap.mmap(fd, size, access=mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ)
+
+    # Durability (call these in a thread: they wait for the device)
+
+    def sync_path(self, path: Path) -> None:
+        """Force the data of a file to the disk, whoever wrote it. Raises OSError."""
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            self.sync(fd)
+        finally:
+            os.close(fd)
+
+    def sync(self, fd: int) -> None:
+        """fdatasync, or the nearest thing. Raises OSError."""
+        if self.features.datasync:
+            os.fdatasync(fd)
+        elif hasattr(fcntl, "F_FULLFSYNC"):
+            fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
+        else:
+            os.fsync(fd)
+
+    def sync_directory(self, path: Path) -> None:
+        """Make new and removed names durable. Raises OSError."""
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)

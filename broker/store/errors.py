@@ -1,0 +1,112 @@
+"""What can go wrong in the store; every message names the place, the cause and what to do about it.
+
+::
+
+    StoreError
+    ├── StoreUnavailable      no append now; reads go on
+    │   └── DiskFull          the file system has no room; appends work again when it has
+    ├── IllegalMessage        a message that cannot be stored, whatever the state of the store
+    ├── FlushFailed           fatal: fsync failed, so nobody knows what the disk holds
+    ├── StoreIoError          fatal: any other error of the operating system on a store file
+    └── StartError            only from open_store
+        ├── StoreLocked       another process (or another store of this one) has the directory
+        ├── StoreDenied       no permission
+        └── StoreDamaged      files that cannot be a store, or not with this configuration
+"""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+
+class StoreError(Exception):
+    """Root of the tree."""
+
+
+class StoreUnavailable(StoreError):
+    """No append now: the store is closing, or the disk is full. Nothing of the refused batch is in the log."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the store takes no messages now: {reason}")
+        self.reason = reason
+
+
+class DiskFull(StoreUnavailable):
+    """ENOSPC or EDQUOT on a write. The store tries again by itself; reads go on."""
+
+    def __init__(self, path: Path | str) -> None:
+        super().__init__(f"no space left for {path}; free some space on its file system, the store goes on by itself")
+        self.path = Path(path)
+
+
+class IllegalMessage(StoreError):
+    """A message that breaks a limit of the format or of the configuration.
+
+    ``properties`` tells the one limit that has an answer of its own on the wire (PROPERTIES_SIZE_EXCEEDED) from all others (MESSAGE_ILLEGAL).
+    """
+
+    def __init__(self, reason: str, *, properties: bool = False) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.properties = properties
+
+
+class FlushFailed(StoreError):
+    """fsync failed. Fatal and never tried again: the kernel may have dropped the dirty pages, and a second fsync would lie."""
+
+    def __init__(self, path: Path | str, cause: OSError) -> None:
+        super().__init__(
+            f"flushing {path} to the disk failed ({cause.strerror or cause}); messages since the last flush may be lost in a power failure; "
+            "check the disk, then start the broker again: it recovers from the log"
+        )
+        self.path = Path(path)
+
+
+class StoreIoError(StoreError):
+    """An error of the operating system on a store file while running."""
+
+    def __init__(self, path: Path | str, cause: OSError) -> None:
+        super().__init__(f"{path}: {cause.strerror or cause}; check the disk and the file's permissions, then start the broker again")
+        self.path = Path(path)
+
+
+class StartError(StoreError):
+    """The store cannot be opened. ``path``, ``reason`` and ``fix`` are the three parts of the message."""
+
+    def __init__(self, path: Path | str, reason: str, fix: str) -> None:
+        super().__init__(f"{path}: {reason}; {fix}")
+        self.path = Path(path)
+        self.reason = reason
+        self.fix = fix
+
+
+class StoreLocked(StartError):
+    """Another broker works in this directory. ``pid`` is its process, None if the system does not tell."""
+
+    def __init__(self, path: Path | str, pid: int | None) -> None:
+        owner = "another process" if pid is None else f"process {pid}"
+        super().__init__(path, f"the store is locked by {owner}", "stop that broker first, or give this one another storePathRootDir")
+        self.pid = pid
+
+
+class StoreDenied(StartError):
+    """A file or directory that this user may not read or write."""
+
+    def __init__(self, path: Path | str, cause: OSError) -> None:
+        super().__init__(path, f"{cause.strerror or cause}", "give the user of the broker read and write permission, or choose another storePathRootDir")
+
+
+class StoreDamaged(StartError):
+    """The directory holds something that the store did not write, or not with this configuration."""
+
+
+def start_error(path: Path | str, cause: OSError) -> StoreError:
+    """Map an error of the operating system at start-up to the tree."""
+    if cause.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return StoreDenied(cause.filename or path, cause)
+    if cause.errno in (errno.ENOSPC, errno.EDQUOT):
+        return DiskFull(cause.filename or path)
+    if cause.errno in (errno.ENOTDIR, errno.EEXIST, errno.EISDIR):
+        return StoreDamaged(cause.filename or path, cause.strerror or str(cause), "move it away or choose another storePathRootDir")
+    return StoreIoError(cause.filename or path, cause)

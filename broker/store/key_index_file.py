@@ -1,0 +1,226 @@
+"""One file of the key index: a hash table on disk that chains the newest entry of a slot to the older ones.
+
+=========================  =======================================================================================
+position                   content
+=========================  =======================================================================================
+0                          begin time i8, end time i8, begin log offset i8, end log offset i8 (first and last entry)
+32                         slots in use i4; number of the next entry i4 (entries are counted from 1)
+40 + 4·s                   slot s: number of its newest entry, 0 = none
+40 + 4·slots + 20·n        entry n: hash i4, log offset i8, seconds since the begin time i4, previous entry of the slot i4
+=========================  =======================================================================================
+
+Source: store/…/index/IndexFile.java, IndexHeader.java.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from array import array
+from mmap import mmap
+from pathlib import Path
+
+import attrs
+
+from triomq.broker.store.disk import Disk
+from triomq.broker.store.reads import Reads
+
+HEADER = struct.Struct(">qqqqii")
+ENTRY = struct.Struct(">iqii")
+HASH_ONLY = struct.Struct(">i16x")
+NUMBER = struct.Struct(">i")
+SECONDS_MAX = 0x7FFFFFFF
+RESERVE_BYTES = 1 << 20
+"""Room for entries is claimed from the file system in steps of this size."""
+
+
+@attrs.frozen
+class Geometry:
+    """How many slots and entries (entry 0 included) a file has."""
+
+    slot_count: int
+    entry_count: int
+
+    @property
+    def entries_position(self) -> int:
+        return HEADER.size + 4 * self.slot_count
+
+    @property
+    def size_bytes(self) -> int:
+        return self.entries_position + ENTRY.size * self.entry_count
+
+
+def to_disk_order(numbers: array[int]) -> array[int]:
+    """Native u4 <-> big-endian u4, as the map shows them."""
+    if sys.byteorder == "little":
+        numbers.byteswap()
+    return numbers
+
+
+@attrs.define(eq=False)
+class KeyIndexFile:
+    """The header's fields live here and are copied to the map at the end of every put. Only the newest file has a map."""
+
+    disk: Disk
+    path: Path
+    geometry: Geometry
+    begin_timestamp: int = 0
+    end_timestamp: int = 0
+    begin_offset: int = 0
+    end_offset: int = 0
+    slots_used: int = 0
+    next_entry: int = 1
+    _map: mmap | None = attrs.field(default=None, init=False)
+    _slots: memoryview | None = attrs.field(default=None, init=False)
+    _fd: int = attrs.field(default=-1, init=False)
+    _reserved: int = attrs.field(default=0, init=False)
+    """Bytes of the file in which a write through the map cannot fail."""
+
+    # Opening and closing
+
+    @classmethod
+    def create(cls, disk: Disk, path: Path, geometry: Geometry) -> KeyIndexFile:
+        """Make an empty file with room for all slots. Raises DiskFull or StoreIoError, and then leaves nothing."""
+        file = cls(disk, path, geometry)
+        file._fd = disk.create(path, geometry.size_bytes)
+        try:
+            disk.allocate(file._fd, 0, geometry.entries_position, path)
+        except Exception:
+            disk.close(file._fd)
+            path.unlink()
+            raise
+        file._reserved = geometry.entries_position
+        file._make_map()
+        return file
+
+    @classmethod
+    def load(cls, disk: Disk, path: Path, geometry: Geometry) -> KeyIndexFile:
+        """Read the header. An entry number of 0 counts as 1, as in Java."""
+        fields = HEADER.unpack(disk.read_path(path, HEADER.size, 0))
+        return cls(disk, path, geometry, *fields[:5], max(1, min(fields[5], geometry.entry_count)))
+
+    def open(self) -> None:
+        """Map the file for writing. Raises DiskFull, StoreIoError, OSError."""
+        if self._map is None:
+            self._fd = self.disk.open(self.path)
+            self.disk.allocate(self._fd, 0, self.geometry.entries_position, self.path)
+            self._reserved = self.geometry.entries_position
+            self._make_map()
+
+    def _make_map(self) -> None:
+        self._map = self.disk.map(self._fd, self.geometry.size_bytes, writable=True)
+        self._slots = memoryview(self._map)[HEADER.size : self.geometry.entries_position].cast("I")
+
+    def close(self) -> None:
+        """Drop the map; the system writes its pages back."""
+        if self._map is not None and self._slots is not None:
+            self._slots.release()
+            self._map.close()
+            self.disk.close(self._fd)
+            self._map = self._slots = None
+
+    @property
+    def room(self) -> int:
+        """Entries that still fit."""
+        return self.geometry.entry_count - self.next_entry
+
+    # Writing
+
+    def reserve(self, count: int) -> None:
+        """Claim room for ``count`` more entries. Raises DiskFull or StoreIoError."""
+        end = self.geometry.entries_position + ENTRY.size * (self.next_entry + count)
+        if end > self._reserved:
+            end = min(max(end, self._reserved + RESERVE_BYTES), self.geometry.size_bytes)
+            self.disk.allocate(self._fd, self._reserved, end - self._reserved, self.path)
+            self._reserved = end
+
+    def follow(self, older: KeyIndexFile) -> None:
+        """Begin where ``older`` ends: Java pre-sets a new header so, and computes the first entry's seconds from it."""
+        self.begin_timestamp = self.end_timestamp = older.end_timestamp
+        self.begin_offset = self.end_offset = older.end_offset
+
+    def put(self, hashes: list[int], offsets: list[int], timestamps: list[int]) -> None:
+        """Add entries for which room has been reserved: non-negative hashes, log offsets and store times (ms) that never decrease. Cannot fail."""
+        slots, data = self._slots, self._map
+        assert slots is not None
+        assert data is not None
+        first, count, slot_count = self.next_entry, len(hashes), self.geometry.slot_count
+        previous = []
+        for slot, number in zip([value % slot_count for value in hashes], to_disk_order(array("I", range(first, first + count)))):
+            previous.append(slots[slot])
+            slots[slot] = number
+        seconds = [self._seconds(timestamps[0])]
+        if first == 1:
+            self.begin_timestamp, self.begin_offset = timestamps[0], offsets[0]
+        if timestamps[-1] == timestamps[0]:
+            seconds += [self._seconds(timestamps[0])] * (count - 1)
+        else:
+            seconds += [self._seconds(timestamp) for timestamp in timestamps[1:]]
+        self.slots_used += previous.count(0)
+        position = self.geometry.entries_position + ENTRY.size * first
+        data[position : position + ENTRY.size * count] = b"".join(
+            map(ENTRY.pack, hashes, offsets, seconds, to_disk_order(array("I", previous)))
+        )
+        self.next_entry = first + count
+        self.end_timestamp, self.end_offset = timestamps[-1], offsets[-1]
+        self._write_header()
+
+    def _seconds(self, timestamp: int) -> int:
+        return 0 if self.begin_timestamp <= 0 else max(0, min((timestamp - self.begin_timestamp) // 1000, SECONDS_MAX))
+
+    def _write_header(self) -> None:
+        assert self._map is not None
+        HEADER.pack_into(
+            self._map, 0, self.begin_timestamp, self.end_timestamp, self.begin_offset, self.end_offset, self.slots_used, self.next_entry
+        )
+
+    # Repair
+
+    def truncate(self, log_offset: int) -> None:
+        """Keep the entries of records that start before ``log_offset``, which must all be whole, and make the rest as if it had never been.
+
+        The slots are made anew from those entries: after a crash of the machine a slot may name an entry that never reached the disk.
+        """
+        self.open()
+        assert self._map is not None
+        entries = self.geometry.entries_position
+        low, high = 1, self.geometry.entry_count
+        while low < high:
+            middle = (low + high) // 2
+            value, offset, _, _ = ENTRY.unpack_from(self._map, entries + ENTRY.size * middle)
+            if (value or offset) and offset < log_offset:
+                low = middle + 1
+            else:
+                high = middle
+        slots = array("I", bytes(4 * self.geometry.slot_count))
+        slot_count = self.geometry.slot_count
+        used = memoryview(self._map)[entries + ENTRY.size : entries + ENTRY.size * low]
+        for number, (value,) in enumerate(HASH_ONLY.iter_unpack(used), 1):
+            slots[value % slot_count] = number
+        used.release()
+        self.slots_used = slot_count - slots.count(0)
+        self._map[HEADER.size : entries] = to_disk_order(slots).tobytes()
+        self.disk.zero_tail(self._fd, entries + ENTRY.size * low, self.geometry.size_bytes, self.path)
+        self.next_entry = low
+        if low > 1:
+            _, self.end_offset, seconds, _ = ENTRY.unpack_from(self._map, entries + ENTRY.size * (low - 1))
+            # Entries know their second only; a time range that ends too late finds too much, one that ends too early would hide keys.
+            self.end_timestamp = max(self.begin_timestamp, min(self.end_timestamp, self.begin_timestamp + 1000 * seconds + 999))
+        self._write_header()
+
+    # Reading
+
+    def find(self, value: int, begin_ms: int, end_ms: int, count_max: int, reads: Reads) -> list[int]:
+        """Log offsets of the entries with this hash and a store time in [begin_ms, end_ms], newest first. Raises Cold."""
+        found: list[int] = []
+        (number,) = NUMBER.unpack(reads.file(self.path, HEADER.size + 4 * (value % self.geometry.slot_count), NUMBER.size))
+        while 0 < number < self.next_entry and len(found) < count_max:
+            entry = reads.file(self.path, self.geometry.entries_position + ENTRY.size * number, ENTRY.size)
+            entry_value, offset, seconds, previous = ENTRY.unpack(entry)
+            timestamp = self.begin_timestamp + 1000 * seconds
+            if seconds < 0 or timestamp < begin_ms:
+                break
+            if entry_value == value and timestamp <= end_ms:
+                found.append(offset)
+            number = previous if previous < number else 0
+        return found

@@ -1,0 +1,179 @@
+"""All consume queues of the store, as one index: ``apply`` gives every record its entry.
+
+Queues exist in memory from their first append on and on disk from the first ``write_out``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import attrs
+
+from triomq.broker.store.config import StoreConfig
+from triomq.broker.store.consume_queue import ENTRY, ConsumeQueue, QueueFiles
+from triomq.broker.store.disk import Disk
+from triomq.broker.store.draft import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK, Appended, Batch, Draft
+from triomq.broker.store.open_files import OpenFiles
+from triomq.remoting.protocol.message import decode_properties, tags_code
+
+logger = logging.getLogger(__name__)
+
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+TAG_CODES_MAX = 65_536
+
+Arrival = tuple[str, int, int, int]
+"""(topic, queue id, new end offset, tags code)"""
+
+
+@attrs.define(eq=False)
+class QueueTable:
+    """(topic, queue id) -> ConsumeQueue."""
+
+    config: StoreConfig
+    disk: Disk
+    queues: dict[tuple[str, int], ConsumeQueue] = attrs.field(factory=dict, init=False)
+    dirty: dict[ConsumeQueue, None] = attrs.field(factory=dict, init=False)
+    """Queues with entries in memory only, in the order in which they became so."""
+    _files: QueueFiles = attrs.field(init=False)
+    _tag_codes: dict[str | None, int] = attrs.field(factory=dict, init=False)
+    _unsynced: set[ConsumeQueue] = attrs.field(factory=set, init=False)
+    _arrivals: dict[tuple[str, int, int], int] = attrs.field(factory=dict, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._files = QueueFiles(self.disk, OpenFiles(self.disk, self.config.open_files_max), self.config.queue_file_size_bytes)
+
+    @property
+    def directory(self) -> Path:
+        return self.config.root / "consumequeue"
+
+    def open(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """The queue, made if it does not exist."""
+        queue = self.queues.get((topic, queue_id))
+        if queue is None:
+            queue = ConsumeQueue(topic, queue_id, self.directory / topic / str(queue_id), self._files)
+            self.queues[topic, queue_id] = queue
+        return queue
+
+    # As an index
+
+    def apply(self, batch: Batch) -> None:
+        """Add the entries of a batch; what is there already is skipped. Atomic: no checkpoint, and it cannot fail halfway: nothing is written to files."""
+        queues, codes, arrivals, pack = self.queues, self._tag_codes, self._arrivals, ENTRY.pack
+        for draft, place in zip(batch.drafts, batch.places):
+            topic, queue_id, tags = draft.topic, draft.queue_id, draft.tags
+            queue = queues.get((topic, queue_id)) or self.open(topic, queue_id)
+            code = codes.get(tags)
+            if code is None or topic == SCHEDULE_TOPIC:
+                code = self._code(draft, place)
+            queue_offset = place.queue_offset
+            if queue_offset == queue.end_offset and not draft.sys_flag & TRANSACTION_MASK:
+                if not queue.tail:
+                    self.dirty[queue] = None
+                queue.tail += pack(place.log_offset, place.size, code)
+                queue.end_offset = queue_offset + 1
+                queue.log_end = place.log_offset + place.size
+            elif not self._add(queue, draft, place, code):
+                continue
+            arrivals[topic, queue_id, code] = queue_offset + 1
+
+    def _add(self, queue: ConsumeQueue, draft: Draft, place: Appended, code: int) -> bool:
+        if draft.sys_flag & TRANSACTION_MASK in (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK):
+            return False
+        if place.queue_offset > queue.end_offset and queue.end_offset:
+            logger.warning(
+                "%s-%s: entries %s to %s are missing in the log; readers skip them", queue.topic, queue.queue_id, queue.end_offset, place.queue_offset - 1
+            )
+        if not queue.add(place.queue_offset, place.log_offset, place.size, code):
+            return False
+        self.dirty[queue] = None
+        return True
+
+    def _code(self, draft: Draft, place: Appended) -> int:
+        """Tags code; in the schedule topic the time of delivery. Source: store/…/CommitLog.java#checkMessageAndReturnSize."""
+        if draft.topic == SCHEDULE_TOPIC:
+            level = decode_properties(draft.properties).get("DELAY", "0")
+            number = int(level) if level.isascii() and level.isdigit() else 0
+            if number > 0:
+                levels = self.config.delay_levels_ms
+                return place.store_timestamp + (levels[min(number, len(levels)) - 1] if levels else 1_000)
+        if len(self._tag_codes) >= TAG_CODES_MAX:  # tags are few; somebody who makes them up must not fill the memory
+            self._tag_codes.clear()
+        code = tags_code(draft.tags)
+        if draft.topic != SCHEDULE_TOPIC:
+            self._tag_codes[draft.tags] = code
+        return code
+
+    def take_arrivals(self) -> list[Arrival]:
+        """What ``apply`` has added since the last call."""
+        arrivals = [(topic, queue_id, end, code) for (topic, queue_id, code), end in self._arrivals.items()]
+        self._arrivals.clear()
+        return arrivals
+
+    @property
+    def log_end(self) -> int:
+        """End of the last record that any queue has; -1 if there is none."""
+        return max((queue.log_end for queue in self.queues.values()), default=-1)
+
+    def truncate(self, log_offset: int, *, clean: bool = False) -> None:
+        """Drop the entries of all records that start at or after ``log_offset``."""
+        for queue in self.queues.values():
+            queue.truncate(log_offset, clean=clean)
+            queue.next_offset = queue.end_offset
+
+    def write_out(self) -> Iterator[ConsumeQueue]:
+        """Write the entries that lie in memory to their files, one queue a step, so that the caller may let others run in between."""
+        while self.dirty:
+            queue = next(iter(self.dirty))
+            queue.write_out()
+            del self.dirty[queue]
+            self._unsynced.add(queue)
+            yield queue
+
+    def take_unsynced(self) -> tuple[list[Path], list[Path]]:
+        """(files, directories) that ``write_out`` has touched since the last call: what must be forced to the disk, files first."""
+        files: list[Path] = []
+        directories: dict[Path, None] = {}
+        for queue in self._unsynced:
+            files += [queue.path(base) for base in queue.unsynced]
+            queue.unsynced.clear()
+            if not queue.names_durable:
+                queue.names_durable = True
+                directories.update(dict.fromkeys((queue.directory, queue.directory.parent, self.directory, self.directory.parent)))
+        self._unsynced.clear()
+        return files, list(directories)
+
+    # Loading and deleting
+
+    def load(self) -> None:
+        """Find the queues on disk; where each ends is for recovery to say. Raises StoreDamaged, OSError."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        for topic in self.directory.iterdir():
+            if not topic.is_dir():
+                continue
+            for directory in topic.iterdir():
+                if directory.is_dir() and directory.name.isdecimal():  # others are ignored, as in Java
+                    self.open(topic.name, int(directory.name)).load()
+
+    def delete_topic(self, topic: str) -> None:
+        """Forget a topic's queues and remove their files. A topic of the same name starts at 0 again."""
+        for key in [key for key in self.queues if key[0] == topic]:
+            self._delete(key)
+        with contextlib.suppress(OSError):
+            (self.directory / topic).rmdir()
+
+    def delete_all(self) -> None:
+        """Remove every queue: there is no log."""
+        for topic in {topic for topic, _ in self.queues}:
+            self.delete_topic(topic)
+
+    def _delete(self, key: tuple[str, int]) -> None:
+        queue = self.queues.pop(key)
+        self.dirty.pop(queue, None)
+        self._unsynced.discard(queue)
+        queue.delete()
+
+    def close(self) -> None:
+        self._files.open_files.close()

@@ -1,0 +1,103 @@
+"""The rolling sequence of log files, addressed by log offset: no gaps, every file but the last one full."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import attrs
+
+from triomq.broker.store.disk import Disk
+from triomq.broker.store.errors import StoreDamaged
+from triomq.broker.store.segment import NAME_DIGITS, Segment
+
+logger = logging.getLogger(__name__)
+
+
+@attrs.define(eq=False)
+class Segments:
+    """The files of one directory. Empty until ``load``; ``grow`` adds the next one."""
+
+    disk: Disk
+    directory: Path
+    size: int
+    items: list[Segment] = attrs.field(factory=list, init=False)
+
+    def load(self) -> None:
+        """Find the files and check that they can be one log. Raises StoreDamaged, OSError.
+
+        Sub-directories are skipped and an empty last file is removed, as Java does; anything else that is not a segment stops the start, since a
+        guess about a foreign file would be a guess about messages. Source: store/…/MappedFileQueue.java#doLoad.
+        """
+        self.directory.mkdir(parents=True, exist_ok=True)
+        names = sorted(path.name for path in self.directory.iterdir() if not path.is_dir())
+        for name in names:
+            path = self.directory / name
+            if len(name) != NAME_DIGITS or not name.isdecimal():
+                raise StoreDamaged(path, "not a log segment, and only segments may lie in this directory", "move the file away")
+            length = path.stat().st_size
+            if length == 0 and name == names[-1]:
+                logger.warning("%s is empty (a crash while it was made); removed", path)
+                path.unlink()
+                continue
+            self._check(path, int(name), length)
+            self.items.append(Segment(self.disk, self.directory, int(name), self.size))
+
+    def _check(self, path: Path, base: int, length: int) -> None:
+        if length != self.size:
+            raise StoreDamaged(
+                path,
+                f"its length is {length}, but the configured segment size is {self.size}",
+                f"set mappedFileSizeCommitLog={length} if the whole store was written so; otherwise restore the file from a copy",
+            )
+        if base % self.size:
+            raise StoreDamaged(path, f"its name is not a multiple of the segment size {self.size}", "check mappedFileSizeCommitLog")
+        if self.items and base != self.items[-1].end:
+            raise StoreDamaged(
+                path,
+                f"the log has a hole: the segment {self.items[-1].end:020d} before it is missing",
+                "restore it from a copy, or move this and all later segments away and lose their messages",
+            )
+
+    @property
+    def first_offset(self) -> int:
+        """Smallest log offset there is; 0 for an empty log."""
+        return self.items[0].base if self.items else 0
+
+    @property
+    def end(self) -> int:
+        """End of the last file, written or not."""
+        return self.items[-1].end if self.items else 0
+
+    def find(self, offset: int) -> Segment | None:
+        """The file that holds ``offset``."""
+        if not self.items:
+            return None
+        number = (offset - self.items[0].base) // self.size
+        return self.items[number] if 0 <= number < len(self.items) else None
+
+    def grow(self, base: int) -> Segment:
+        """Make the file that starts at ``base``, the end of the log. Raises DiskFull or StoreIoError."""
+        assert base % self.size == 0
+        assert not self.items or base == self.items[-1].end
+        segment = Segment.create(self.disk, self.directory, base, self.size)
+        self.items.append(segment)
+        return segment
+
+    def drop_from(self, offset: int) -> list[Path]:
+        """Delete all files that begin at or after ``offset``; their paths."""
+        dropped = []
+        while self.items and self.items[-1].base >= offset:
+            segment = self.items.pop()
+            segment.close()
+            segment.path.unlink()
+            dropped.append(segment.path)
+        return dropped
+
+    def covering(self, start: int, end: int) -> list[Segment]:
+        """The files that overlap [start, end)."""
+        return [segment for segment in self.items if segment.base < end and segment.end > start]
+
+    def close(self) -> None:
+        for segment in self.items:
+            segment.close()

@@ -1,0 +1,45 @@
+"""Watermark: an integer that only grows, and tasks that wait for it. Most of what the broker waits for is one of these."""
+
+from __future__ import annotations
+
+import attrs
+import trio
+
+
+@attrs.define(eq=False)
+class Watermark:
+    """``value`` grows by ``advance``; whoever waits is woken in the order of arrival, and only when its own goal is reached."""
+
+    value: int = 0
+    _waiters: dict[trio.Event, int] = attrs.field(factory=dict, init=False)
+
+    def advance(self, value: int) -> None:
+        """Move to ``value``; a smaller one is ignored, so two sources may report in any order. Atomic: no checkpoint."""
+        if value <= self.value:
+            return
+        self.value = value
+        if self._waiters:
+            for event in [event for event, goal in self._waiters.items() if goal <= value]:
+                del self._waiters[event]
+                event.set()
+
+    async def wait_reached(self, goal: int) -> None:
+        """Return once ``value >= goal``. Checkpoint: always."""
+        if self.value >= goal:
+            await trio.lowlevel.checkpoint()
+            return
+        event = trio.Event()
+        self._waiters[event] = goal
+        try:
+            await event.wait()
+        finally:
+            self._waiters.pop(event, None)
+
+    async def wait_beyond(self, value: int) -> None:
+        """Return once ``self.value > value``. Checkpoint: always."""
+        await self.wait_reached(value + 1)
+
+    @property
+    def waiting(self) -> int:
+        """How many tasks wait."""
+        return len(self._waiters)
