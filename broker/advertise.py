@@ -113,8 +113,10 @@ def _root_reason(error: BaseException) -> str:
         if inner is None:
             break
         cause = inner
-    if isinstance(cause, OSError) and cause.strerror:
-        return cause.strerror.lower()
+    if isinstance(cause, OSError) and cause.errno is not None:
+        # Trio puts the address into its texts; it stands in ours already
+        text = cause.strerror if isinstance(cause, socket.gaierror) else os.strerror(cause.errno)
+        return (text or str(cause)).lower()
     return str(cause) or type(cause).__name__
 
 

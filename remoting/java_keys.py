@@ -5,7 +5,7 @@ fields turns up.  Columns: key, Java type, default of 5.5.0, default of 4.9.4, c
 
 A key is *honoured* (one of our fields), *meaningless* (it tunes something that does not exist here) or *not yet* (it has
 an effect in Java that this version does not offer).  For the last kind the values column says at which values nothing is
-missed (``ok=false``) and which ones must not be ignored in silence (``refuse=true``), because data or access would be less
+missed (``ok=false``) and which ones must not be ignored in silence (``refuse=true``, ``*`` for any), because data or access would be less
 safe than the operator believes.
 """
 
@@ -46,7 +46,7 @@ class KeyRow:
 
     def refuses(self, value: str) -> bool:
         """True when starting with this value would promise something that is not kept."""
-        return value.strip().lower() in self.refused
+        return "*" in self.refused or value.strip().lower() in self.refused
 
     def missed(self, value: str) -> bool:
         """True when an operator who set this value gets less than from Java."""

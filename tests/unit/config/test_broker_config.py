@@ -1,0 +1,147 @@
+"""A broker's configuration: the files of a RocketMQ installation, sources in Java's order, roles that must be refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from triomq.broker.config import BrokerConfig, BrokerRole, PoolSettings, StoreSettings
+from triomq.broker.options import load_broker_config, parse_options
+from triomq.broker.store.config import FlushMode
+from triomq.remoting.properties import Entry, format_properties
+from triomq.remoting.settings import ConfigError, render
+
+CONF = Path(__file__).parents[2] / "golden" / "conf"
+RETENTION = "deleteWhen, fileReservedTime (deletion of old log files: they stay until somebody removes them)"
+
+
+def refusal(file: Path) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load_broker_config(file, environment={})
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["broker.conf", "2m-noslave/broker-a.properties", "2m-noslave/broker-b.properties", "2m-noslave/broker-trace.properties", "2m-2s-async/broker-a.properties", "2m-2s-async/broker-b.properties"],
+)
+def test_java_s_files_of_asynchronous_masters_work(name: str) -> None:
+    loaded = load_broker_config(CONF / name, environment={})
+    config = loaded.config
+    assert config.cluster_name == "DefaultCluster"
+    assert config.broker_name == (Path(name).stem if "/" in name else "broker-a")
+    assert (config.broker_id, config.broker_role) == (0, BrokerRole.ASYNC_MASTER)
+    assert config.store.flush_mode is FlushMode.ASYNC
+    assert loaded.warnings == (f"known to Java but not offered by this version, so without effect: {RETENTION}",)
+
+
+@pytest.mark.parametrize("name", sorted(str(path.relative_to(CONF)) for path in CONF.rglob("*-s.properties")))
+def test_java_s_files_of_slaves_are_refused(name: str) -> None:
+    assert refusal(CONF / name) == (
+        f"{Path(name).name}:6: brokerRole=SLAVE: this version does not replicate and must not pose as a slave; "
+        "run the slave with Java's broker, or only the master here"
+    )
+
+
+@pytest.mark.parametrize("name", ["broker-a.properties", "broker-b.properties"])
+def test_java_s_files_of_synchronous_masters_are_refused(name: str) -> None:
+    assert refusal(CONF / "2m-2s-sync" / name) == (
+        f"{name}:6: brokerRole=SYNC_MASTER: this version does not replicate, so it cannot wait for a slave; "
+        "write brokerRole=ASYNC_MASTER, and flushDiskType=SYNC_FLUSH if sends must survive a power failure"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "start"),
+    [
+        ("dledger/broker-n0.conf", "broker-n0.conf:7: enableDLegerCommitLog=true is not offered by this version (replication to slaves); start a single master"),
+        ("controller/quick-start/broker-n0.conf", "broker-n0.conf:7: enableControllerMode=true is not offered by this version (replication to slaves)"),
+        ("container/2container-2m-2s/broker-container1.conf", "broker-container1.conf:4: brokerConfigPaths="),
+        ("container/2container-2m-2s/broker-a-in-container1.conf", "broker-a-in-container1.conf:4: brokerRole=SYNC_MASTER"),
+        ("controller/controller-standalone.conf", "controller-standalone.conf:1: unknown key controllerDLegerGroup"),
+    ],
+)
+def test_java_s_files_for_what_we_lack_are_refused(name: str, start: str) -> None:
+    assert refusal(CONF / name).startswith(start)
+
+
+def test_the_file_that_tutorials_copy_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/q")
+    loaded = load_broker_config(CONF / "folklore.properties", environment={})
+    config = loaded.config
+    assert config.namesrv_addresses == ("rocketmq-nameserver1:9876", "rocketmq-nameserver2:9876")
+    assert config.default_topic_queue_count == 4
+    assert config.store.root == Path("/home/q/rocketmq/store")
+    assert config.store.message_size_bytes_max == 65536
+    assert config.store.checkpoint_interval_ms == 60000
+    assert config.pools.by_name()["pull"].workers == 128
+    assert len(loaded.warnings) == 2
+    assert "storePathConsumeQueue, storePathIndex" in loaded.warnings[0]
+    assert "diskMaxUsedSpaceRatio" in loaded.warnings[1]
+
+
+def test_name_servers_come_from_environment_file_option_in_java_s_order(tmp_path: Path) -> None:
+    file = tmp_path / "b.conf"
+    file.write_text("namesrvAddr=file:1\n")
+    environment = {"NAMESRV_ADDR": "env:1"}
+    assert load_broker_config(None, environment={}).config.namesrv_addresses == ()
+    assert load_broker_config(None, environment=environment).config.namesrv_addresses == ("env:1",)
+    assert load_broker_config(file, environment=environment).config.namesrv_addresses == ("file:1",)
+    assert parse_options(["-c", str(file), "-n", "o:1;o:2"], environment).loaded.config.namesrv_addresses == ("o:1", "o:2")
+    assert parse_options(["-c", str(file), "-D", "namesrvAddr=d:1"], environment).loaded.config.namesrv_addresses == ("d:1",)
+    with pytest.raises(ConfigError, match="environment NAMESRV_ADDR: namesrvAddr=nonsense: address 'nonsense' has no port"):
+        load_broker_config(None, environment={"NAMESRV_ADDR": "nonsense"})
+
+
+def test_options_are_read() -> None:
+    options = parse_options(["-D", "brokerName=b", "-D", "listenPort=0", "--print-config", "--log-dir", "logs", "--log-level", "debug"], {})
+    assert (options.loaded.config.broker_name, options.loaded.config.listen_port, options.print_config) == ("b", 0, True)
+    assert (options.log.directory, options.log.level) == (Path("logs"), "debug")
+    with pytest.raises(ConfigError, match="option -D: brokerName has no value; write -D KEY=VALUE"):
+        parse_options(["-D", "brokerName"], {})
+    with pytest.raises(ConfigError, match="option -c: cannot read /no/such/file: no such file or directory; name an existing properties file"):
+        parse_options(["-c", "/no/such/file"], {})
+
+
+def test_an_id_that_is_no_master_s_is_refused() -> None:
+    with pytest.raises(ConfigError, match="option -D: brokerId=1 with brokerRole=ASYNC_MASTER: only slaves have another id than 0; write brokerId=0"):
+        load_broker_config(None, environment={}, definitions=[Entry("brokerId", "1")])
+
+
+@pytest.mark.parametrize("key", ["aclEnable", "authenticationEnabled", "authorizationEnabled", "useTLS", "enableControllerMode"])
+def test_what_would_be_less_safe_than_believed_is_refused(key: str) -> None:
+    assert load_broker_config(None, environment={}, definitions=[Entry(key, "false")]).warnings == ()
+    with pytest.raises(ConfigError, match=f"option -D: {key}=true is not offered by this version"):
+        load_broker_config(None, environment={}, definitions=[Entry(key, "true")])
+
+
+def test_printed_configuration_is_read_back(tmp_path: Path) -> None:
+    config = BrokerConfig(broker_name="b-é", broker_ip="192.0.2.7", namesrv_addresses=("a:1", "b:2"), store=StoreSettings(root=Path("/s"), flush_mode=FlushMode.SYNC))
+    file = tmp_path / "printed.conf"
+    file.write_text(format_properties(render(config)))
+    again = load_broker_config(file, environment={})
+    assert again.config == config
+    assert again.warnings == ()
+
+
+def test_derived_defaults() -> None:
+    config = BrokerConfig(broker_ip="192.0.2.7", listen_port=20911, store=StoreSettings(root=Path("/s")))
+    assert (config.ha_port, config.ha_ip) == (20912, "192.0.2.7")
+    assert config.store.commitlog == Path("/s/commitlog")
+    assert config.broker_name
+    assert BrokerConfig(broker_ip="x", register_period_ms=1).register_period_ms == 10_000
+    assert BrokerConfig(broker_ip="x", register_period_ms=90_000).register_period_ms == 60_000
+
+
+def test_store_and_pools_get_what_they_need() -> None:
+    settings = StoreSettings(root=Path("/s"), queue_file_size_bytes=1001)
+    store = settings.store_config(bytes(8))
+    assert (store.root, store.queue_file_size_bytes, store.store_host) == (Path("/s"), 1020, bytes(8))
+    pools = PoolSettings(send_workers=7, send_queue=9, send_wait_ms=11).by_name()
+    assert set(pools) == {"send", "pull", "query", "client", "consumer", "heartbeat", "admin"}
+    assert (pools["send"].workers, pools["send"].queue_requests_max, pools["send"].wait_ms_max) == (7, 9, 11)
+    assert pools["query"].wait_ms_max == 0
+    assert pools["heartbeat"].wait_ms_max == 31_000
+    server = BrokerConfig(broker_ip="x").network.server_config("127.0.0.1", 0, pools)
+    assert (server.selector_count, server.codec_count, server.outbox_high_bytes, server.outbox_hard_bytes) == (1, 1, 4 << 20, 64 << 20)

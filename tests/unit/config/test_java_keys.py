@@ -1,0 +1,72 @@
+"""The tables of Java's keys: complete, consistent with the configuration classes, every reason explained."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from triomq.broker.config import BrokerConfig
+from triomq.broker.java_keys import BROKER_KEYS
+from triomq.namesrv.config import NAMESRV_KEYS, NamesrvConfig
+from triomq.remoting.java_keys import KeyTable, Status
+from triomq.remoting.settings import settings_of
+
+TABLES = [pytest.param(BROKER_KEYS, BrokerConfig, 566, id="broker"), pytest.param(NAMESRV_KEYS, NamesrvConfig, 88, id="namesrv")]
+
+
+@pytest.mark.parametrize(("table", "config", "count"), TABLES)
+def test_honoured_keys_are_exactly_our_fields(table: KeyTable, config: type[Any], count: int) -> None:
+    assert len(table.rows) == count
+    assert len(table.path.read_text().splitlines()) == count + 1
+    honoured = {key for key, row in table.rows.items() if row.status is Status.HONOURED}
+    assert honoured == {described.java for _, _, described in settings_of(config)}
+
+
+@pytest.mark.parametrize(("table", "config", "count"), TABLES)
+def test_every_reason_is_explained_and_used(table: KeyTable, config: type[Any], count: int) -> None:
+    used = {row.reason for row in table.rows.values() if row.status is not Status.HONOURED}
+    assert used <= set(table.reasons)
+    assert set(table.reasons) <= used
+    assert all(table.reasons[row.reason].fix for row in table.rows.values() if row.refused)
+
+
+@pytest.mark.parametrize(("table", "config", "count"), TABLES)
+def test_java_types_match_ours(table: KeyTable, config: type[Any], count: int) -> None:
+    kinds = {"int": "whole number", "long": "whole number", "boolean": "true or false"}
+    for _, _, described in settings_of(config):
+        row = table.rows[described.java]
+        if row.java_type in kinds:
+            assert described.kind.name == kinds[row.java_type], row.key
+
+
+@pytest.mark.parametrize(("table", "config", "count"), TABLES)
+def test_no_two_settings_share_a_key(table: KeyTable, config: type[Any], count: int) -> None:
+    names = [described.java for _, _, described in settings_of(config)]
+    assert len(names) == len(set(names))
+
+
+# Where our default differs from Java 5.5.0 on purpose: counts of tasks that no speed depends on, and paces of our own.
+OWN_DEFAULTS = {
+    "adminBrokerThreadPoolNums", "clientManageThreadPoolNums", "consumerManageThreadPoolNums", "flushConsumeQueueThoroughInterval", "heartbeatThreadPoolNums",
+    "pullMessageThreadPoolNums", "queryMessageThreadPoolNums", "sendMessageThreadPoolNums", "serverSelectorThreads", "serverWorkerThreads", "shutdownWaitTimeSeconds",
+    "clientRequestThreadPoolNums", "defaultThreadPoolNums",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("table", "config", "count"), TABLES)
+def test_other_defaults_are_java_s(table: KeyTable, config: type[Any], count: int) -> None:
+    different = set()
+    for _, attribute, described in settings_of(config):
+        if described.default_text is None and described.kind.write(attribute.default) != table.rows[described.java].default:
+            different.add(described.java)
+    assert different == OWN_DEFAULTS & set(table.rows)
+
+
+def test_a_sample_of_each_class() -> None:
+    rows = BROKER_KEYS.rows
+    assert rows["brokerRole"].owner == "MessageStoreConfig"
+    assert (rows["registerBrokerTimeoutMills"].default, rows["registerBrokerTimeoutMills"].default_494) == ("24000", "6000")
+    assert (rows["timerWheelEnable"].default_494, rows["filterServerNums"].default) == ("-", "-")
+    assert (rows["serverWorkerThreads"].owner, rows["clientWorkerThreads"].owner) == ("NettyServerConfig", "NettyClientConfig")
+    assert (rows["aclCacheMaxNum"].owner, rows["tieredStoreFilePath"].owner) == ("AuthConfig", "TieredStoreConfig")
