@@ -1,0 +1,69 @@
+"""What name servers and brokers say about the cluster: 106, 901, key-value tables, HA state.
+
+Source: remoting/…/protocol/body/ClusterInfo.java, KVTable.java, HARuntimeInfo.java, GetBrokerMemberGroupResponseBody.java.
+"""
+
+import attrs
+
+from triomq.remoting.protocol.bodies.route import BrokerData
+from triomq.remoting.protocol.bodies.schema import JsonBody, named
+
+
+@attrs.frozen
+class ClusterTable(JsonBody):
+    """All brokers by name and all broker names by cluster (106). Java writes it with bare ids."""
+
+    broker_addr_table: dict[str, BrokerData] = attrs.field(factory=dict)
+    cluster_addr_table: dict[str, list[str]] = attrs.field(factory=dict)
+
+
+@attrs.frozen
+class BrokerMembers(JsonBody):
+    cluster: str
+    broker_name: str
+    broker_addrs: dict[int, str] = attrs.field(factory=dict)
+
+
+@attrs.frozen
+class BrokerMembersBody(JsonBody):
+    """The answer to 901; no members if the broker name is unknown."""
+
+    broker_member_group: BrokerMembers | None = None
+
+
+@attrs.frozen
+class KvTable(JsonBody):
+    """Any table of texts: runtime figures (28), key-value namespaces (219, 103)."""
+
+    table: dict[str, str] = attrs.field(factory=dict)
+
+
+@attrs.frozen(kw_only=True)
+class HaConnectionState(JsonBody):
+    address: str = attrs.field(metadata=named("addr"))
+    slave_ack_offset: int = 0
+    diff: int = 0
+    in_sync: bool = False
+    transferred_bytes_per_second: int = attrs.field(default=0, metadata=named("transferredByteInSecond"))
+    transfer_from: int = attrs.field(default=0, metadata=named("transferFromWhere"))
+
+
+@attrs.frozen(kw_only=True)
+class HaClientState(JsonBody):
+    master_address: str | None = attrs.field(default=None, metadata=named("masterAddr"))
+    transferred_bytes_per_second: int = attrs.field(default=0, metadata=named("transferredByteInSecond"))
+    max_offset: int = 0
+    last_read_timestamp: int = 0
+    last_write_timestamp: int = 0
+    master_flush_offset: int = 0
+
+
+@attrs.frozen(kw_only=True)
+class HaStatus(JsonBody):
+    """The answer to 907."""
+
+    master: bool = False
+    master_log_max_offset: int = attrs.field(default=0, metadata=named("masterCommitLogMaxOffset"))
+    in_sync_slave_count: int = attrs.field(default=0, metadata=named("inSyncSlaveNums"))
+    connections: list[HaConnectionState] = attrs.field(factory=list, metadata=named("haConnectionInfo"))
+    client: HaClientState = attrs.field(factory=HaClientState, metadata=named("haClientRuntimeInfo"))

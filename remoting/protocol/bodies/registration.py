@@ -1,0 +1,107 @@
+"""The body of REGISTER_BROKER (103): plain JSON, or a deflated form of length-prefixed pieces.
+
+Brokers up to and including 5.3 set the header's ``compressed`` to false even when they did compress, so the bytes decide.
+Source: remoting/…/protocol/body/RegisterBrokerBody.java.
+"""
+
+import zlib
+from collections.abc import Callable
+from struct import Struct
+
+import attrs
+
+from triomq.remoting.errors import RemoteProtocolError
+from triomq.remoting.protocol.bodies.schema import JsonBody, named
+from triomq.remoting.protocol.bodies.topics import DataVersion, TopicConfig, TopicTable
+from triomq.remoting.protocol.loose_json import loads
+
+INFLATED_BYTES_MAX = 64 * 1024 * 1024
+_WRAPPER_ONLY_BELOW = 37  # V3_0_11: older brokers send the table alone
+_MAPPINGS_FROM = 413  # V5_0_0
+_FIX = "send the body as RegisterBrokerBody of RocketMQ 4.x or 5.x does"
+_SIZE: Callable[..., tuple[int]] = Struct(">i").unpack_from
+
+
+@attrs.frozen
+class RegisterBrokerBody(JsonBody):
+    table: TopicTable = attrs.field(factory=TopicTable, metadata=named("topicConfigSerializeWrapper"))
+    filter_server_list: list[str] = attrs.field(factory=list)
+
+
+def decode_registration(data: bytes, version: int) -> RegisterBrokerBody:
+    """Read the body of a broker that presents itself as *version*; RemoteProtocolError if it cannot be read."""
+    if version < _WRAPPER_ONLY_BELOW:
+        return RegisterBrokerBody(TopicTable.decode(data))
+    if data[:1] == b"\x78":
+        return _Inflated(_inflate(data)).read(version)
+    return RegisterBrokerBody.decode(data)
+
+
+def _inflate(data: bytes) -> bytes:
+    inflater = zlib.decompressobj()
+    try:
+        plain = inflater.decompress(data, INFLATED_BYTES_MAX)
+    except zlib.error as error:
+        raise RemoteProtocolError(f"the compressed registration cannot be inflated: {error}", _FIX) from None
+    if inflater.unconsumed_tail:
+        raise RemoteProtocolError(f"the registration inflates to more than {INFLATED_BYTES_MAX} bytes", _FIX)
+    return plain
+
+
+class _Inflated:
+    """A cursor over ``i32 length | bytes`` pieces."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._position = 0
+
+    def read(self, version: int) -> RegisterBrokerBody:
+        data_version = DataVersion.decode(self._piece())
+        topics = [_parse_topic(self._piece()) for _ in range(self._number())]
+        servers = loads(self._piece())
+        mappings: dict[str, object] | None = None
+        if version >= _MAPPINGS_FROM and self._position < len(self._data):
+            mappings = {}
+            for _ in range(self._number()):
+                mapping = loads(self._piece())
+                if isinstance(mapping, dict) and isinstance(mapping.get("topic"), str):
+                    mappings[mapping["topic"]] = mapping
+        table = TopicTable({topic.topic_name: topic for topic in topics}, data_version)
+        if mappings is not None:
+            table = attrs.evolve(table, topic_queue_mapping_info_map=mappings)
+        names = [str(server) for server in servers] if isinstance(servers, list) else []
+        return RegisterBrokerBody(table, names)
+
+    def _number(self) -> int:
+        end = self._position + 4
+        if end > len(self._data):
+            raise RemoteProtocolError("the compressed registration ends too early", _FIX)
+        (number,) = _SIZE(self._data, self._position)
+        self._position = end
+        return number
+
+    def _piece(self) -> bytes:
+        size = self._number()
+        end = self._position + size
+        if size < 0 or end > len(self._data):
+            raise RemoteProtocolError(f"a piece of {size} bytes overruns the compressed registration", _FIX)
+        piece = self._data[self._position : end]
+        self._position = end
+        return piece
+
+
+def _parse_topic(piece: bytes) -> TopicConfig:
+    """``name readNums writeNums perm filterType {attributes}``, separated by single spaces."""
+    try:
+        name, read, write, perm, filter_type, *rest = piece.decode().split(" ", 5)
+        attributes = loads(rest[0]) if rest and rest[0].strip() else {}
+        return TopicConfig(
+            topic_name=name,
+            read_queue_count=int(read),
+            write_queue_count=int(write),
+            perm=int(perm),
+            topic_filter_type=filter_type,
+            attributes={str(key): str(value) for key, value in attributes.items()},
+        )
+    except (ValueError, AttributeError):
+        raise RemoteProtocolError(f"cannot read the topic {piece[:80]!r} of a compressed registration", _FIX) from None

@@ -1,0 +1,65 @@
+"""Where a topic lives: the answer to GET_ROUTEINFO_BY_TOPIC (105), and the name of one queue.
+
+Source: remoting/…/protocol/route/TopicRouteData.java, QueueData.java, BrokerData.java, common/…/MessageQueue.java.
+"""
+
+from typing import Any
+
+import attrs
+
+from triomq.remoting.protocol.bodies.schema import JsonBody, escape_non_ascii, named
+
+MASTER_ID = 0
+
+PERM_INHERIT = 1
+PERM_WRITE = 2
+PERM_READ = 4
+PERM_PRIORITY = 8
+
+
+@attrs.frozen(order=True)
+class MessageQueue(JsonBody):
+    """One queue of one broker; sorts by topic, broker, number, as allocation needs it."""
+
+    topic: str
+    broker_name: str
+    queue_id: int
+
+
+@attrs.frozen
+class QueueData(JsonBody):
+    """How many queues of the topic a broker has. Queue numbers run from 0."""
+
+    broker_name: str
+    read_queue_count: int = attrs.field(metadata=named("readQueueNums"))
+    write_queue_count: int = attrs.field(metadata=named("writeQueueNums"))
+    perm: int = 6
+    topic_sys_flag: int = 0
+
+
+@attrs.frozen
+class BrokerData(JsonBody):
+    """The processes behind one broker name: id -> ``ip:port``; id 0 is the master."""
+
+    cluster: str
+    broker_name: str
+    broker_addrs: dict[int, str]
+    enable_acting_master: bool = False
+    zone_name: str | None = None
+
+
+@attrs.frozen
+class TopicRoute(JsonBody):
+    queue_datas: list[QueueData] = attrs.field(factory=list)
+    broker_datas: list[BrokerData] = attrs.field(factory=list)
+    order_topic_conf: str | None = None
+    filter_server_table: dict[str, list[str]] = attrs.field(factory=dict)
+    topic_queue_mapping_by_broker: dict[str, Any] | None = None
+
+    def encode_standard(self) -> bytes:
+        """Standard JSON: quoted ids, ASCII only; for peers of version 401 or above, and who ask for it."""
+        return escape_non_ascii(self.encode())
+
+    def encode_legacy(self) -> bytes:
+        """Ids without quotes, for older peers."""
+        return self.encode(bare_keys=True)

@@ -1,0 +1,293 @@
+"""How JSON bodies become attrs classes and back, as tolerantly as fastjson reads and as strictly as Java writes.
+
+A body class is an ``attrs.frozen`` class below ``JsonBody``. A member's JSON name is the attribute in camel case, or what
+``named()`` says. Types: str, int, float, bool, other body classes, ``list``, ``tuple[T, ...]``, ``frozenset``, ``dict``
+(keys str, int or a body class), ``Any``, and each of these ``| None``.
+
+Reading ignores unknown members, treats null as absent, and turns numbers, texts and bools into each other as Java does.
+A member without default that is absent, or a value of the wrong shape, raises RemoteProtocolError. Writing leaves out
+None, sorts members by name, and writes maps with object keys as Java's readers need them.
+Source: remoting/…/protocol/RemotingSerializable.java (fastjson 1.2.83).
+"""
+
+import re
+import types
+from collections.abc import Callable, Mapping
+from typing import Any, Self, TypeAlias, Union, get_args, get_origin
+
+import attrs
+
+from triomq.remoting.errors import LocalProtocolError, RemoteProtocolError
+from triomq.remoting.protocol.fields import LIMITS
+from triomq.remoting.protocol.loose_json import bare_key_map, dumps, loads, object_key_map
+
+Reader: TypeAlias = Callable[[Any], Any]
+Writer: TypeAlias = Callable[[Any, bool], Any]
+
+_NAME = "triomq.json"
+_FIX = "send the body as a RocketMQ 4.x or 5.x peer would"
+_NON_ASCII = re.compile("[^\x00-\x7f]")
+_WHOLE = re.compile(r"\s*([+-]?\d{1,20})(?:\.0*)?\s*\Z")
+
+
+def named(name: str) -> dict[str, str]:
+    """Metadata of an ``attrs.field`` whose JSON name is not its attribute in camel case."""
+    return {_NAME: name}
+
+
+class JsonBody:
+    """What all body classes share; no state."""
+
+    __slots__ = ()
+
+    def encode(self, *, bare_keys: bool = False) -> bytes:
+        """The body as JSON; *bare_keys* writes numeric map keys without quotes, as fastjson does."""
+        return dumps(write_plain(self, bare_keys=bare_keys))
+
+    @classmethod
+    def decode(cls, data: bytes | memoryview) -> Self:
+        """Read a body; RemoteProtocolError if it is empty, no JSON, or of another shape."""
+        if not data:
+            raise RemoteProtocolError(f"the body should be a {cls.__name__} but is empty", _FIX)
+        return cls.from_plain(loads(data))
+
+    @classmethod
+    def from_plain(cls, plain: Any) -> Self:
+        """Read a value as ``loose_json.loads`` returns it."""
+        value: Self = _reader(cls)(plain)
+        return value
+
+
+def write_plain(value: JsonBody, *, bare_keys: bool = False) -> Any:
+    """A body as dicts, lists and scalars (and raw JSON where a map has object keys), ready for ``dumps``."""
+    return _writer(type(value))(value, bare_keys)
+
+
+def escape_non_ascii(text: bytes) -> bytes:
+    """JSON with everything beyond ASCII as ``\\uXXXX``, upper-case hex, as "standard" route answers have it."""
+    if text.isascii():
+        return text
+    return _NON_ASCII.sub(_escape_character, text.decode()).encode()
+
+
+def _escape_character(match: re.Match[str]) -> str:
+    units = match[0].encode("utf-16-be")
+    return "".join(f"\\u{units[place : place + 2].hex().upper()}" for place in range(0, len(units), 2))
+
+
+def _wire_name(field: "attrs.Attribute[Any]") -> str:
+    name: str | None = field.metadata.get(_NAME)
+    if name is None:
+        first, *rest = field.name.split("_")
+        name = first + "".join(word.capitalize() for word in rest)
+    return name
+
+
+def _complaint(what: str) -> RemoteProtocolError:
+    return RemoteProtocolError(what, _FIX)
+
+
+# ---------------------------------------------------------------------------------------------------------- reading
+
+_readers: dict[Any, Reader] = {}
+
+
+def _reader(annotation: Any) -> Reader:
+    reader = _readers.get(annotation)
+    if reader is None:
+        reader = _readers[annotation] = _make_reader(annotation)
+    return reader
+
+
+def _make_reader(annotation: Any) -> Reader:
+    scalar = _SCALARS.get(annotation)
+    if scalar is not None:
+        return scalar
+    if annotation is Any:
+        return lambda value: value
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin in (types.UnionType, Union):
+        (inner,) = (argument for argument in arguments if argument is not type(None))
+        read = _reader(inner)
+        return lambda value: None if value is None else read(value)
+    if origin in (list, tuple, frozenset):
+        return _collection_reader(origin, _reader(arguments[0]))
+    if origin is dict:
+        return _map_reader(arguments[0], _reader(arguments[1]))
+    if attrs.has(annotation):
+        return _class_reader(annotation)
+    raise TypeError(f"body members cannot be {annotation}")
+
+
+def _class_reader(cls: Any) -> Reader:
+    members: list[tuple[str, str, Reader, bool]] = []
+
+    def read(value: Any) -> Any:
+        if not members:  # filled at first use: attrs classes may be read before the last of them is made
+            members.extend(
+                (field.name, _wire_name(field), _reader(field.type), field.default is attrs.NOTHING)
+                for field in attrs.fields(cls)
+            )
+        if not isinstance(value, dict):
+            raise _complaint(f"{cls.__name__} should be a JSON object, not {_shown(value)}")
+        made = {}
+        for attribute, name, read_member, required in members:
+            member = value.get(name)
+            if member is not None:
+                try:
+                    made[attribute] = read_member(member)
+                except RemoteProtocolError as error:
+                    raise _complaint(f"{name}: {error.reason}") from None
+            elif required:
+                raise _complaint(f"{cls.__name__} lacks {name}")
+        return cls(**made)
+
+    return read
+
+
+def _collection_reader(kind: Any, read: Reader) -> Reader:
+    def read_all(value: Any) -> Any:
+        if not isinstance(value, list):
+            raise _complaint(f"should be a JSON array, not {_shown(value)}")
+        return kind([read(member) for member in value])
+
+    return read_all
+
+
+def _map_reader(key_kind: Any, read: Reader) -> Reader:
+    if key_kind in (str, int):
+        read_key = _SCALARS[key_kind]
+    else:
+        read_object = _reader(key_kind)
+
+        def read_key(text: Any) -> Any:
+            return read_object(loads(text))
+
+    def read_all(value: Any) -> Any:
+        if not isinstance(value, dict):
+            raise _complaint(f"should be a JSON object, not {_shown(value)}")
+        return {read_key(key): read(member) for key, member in value.items()}
+
+    return read_all
+
+
+def _read_text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return repr(value)
+    return dumps(value).decode()
+
+
+def _read_whole(value: Any) -> int:
+    if isinstance(value, int) and not isinstance(value, bool):
+        number = value
+    else:
+        match = _WHOLE.match(value if isinstance(value, str) else repr(value))
+        if match is None:
+            raise _complaint(f"should be a whole number, not {_shown(value)}")
+        number = int(match[1])
+    low, high = LIMITS[64]
+    if not low <= number <= high:
+        raise _complaint(f"{_shown(value)} does not fit 64 bits")
+    return number
+
+
+def _read_float(value: Any) -> float:
+    if isinstance(value, int | float | str) and not isinstance(value, bool):
+        try:
+            return float(value)
+        except (ValueError, OverflowError):
+            pass
+    raise _complaint(f"should be a number, not {_shown(value)}")
+
+
+def _read_bool(value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value.lower() in ("true", "false", "1", "0"):
+        return value.lower() in ("true", "1")
+    if isinstance(value, int) and value in (0, 1):
+        return value == 1
+    raise _complaint(f"should be true or false, not {_shown(value)}")
+
+
+_SCALARS: dict[Any, Reader] = {str: _read_text, int: _read_whole, float: _read_float, bool: _read_bool}
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+# ---------------------------------------------------------------------------------------------------------- writing
+
+_writers: dict[Any, Writer] = {}
+
+
+def _writer(annotation: Any) -> Writer:
+    writer = _writers.get(annotation)
+    if writer is None:
+        writer = _writers[annotation] = _make_writer(annotation)
+    return writer
+
+
+def _as_is(value: Any, bare_keys: bool) -> Any:
+    return value
+
+
+def _make_writer(annotation: Any) -> Writer:
+    if annotation in _SCALARS or annotation is Any:
+        return _as_is
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin in (types.UnionType, Union):
+        (inner,) = (argument for argument in arguments if argument is not type(None))
+        return _writer(inner)
+    if origin in (list, tuple):
+        write = _writer(arguments[0])
+        return lambda value, bare_keys: [write(member, bare_keys) for member in value]
+    if origin is frozenset:
+        return lambda value, bare_keys: sorted(value)
+    if origin is dict:
+        return _map_writer(arguments[0], _writer(arguments[1]))
+    return _class_writer(annotation)
+
+
+def _class_writer(cls: Any) -> Writer:
+    members: list[tuple[str, str, Writer]] = []
+
+    def write(value: Any, bare_keys: bool) -> Any:
+        if not members:
+            ordered = sorted(attrs.fields(cls), key=_wire_name)
+            members.extend((_wire_name(field), field.name, _writer(field.type)) for field in ordered)
+        made = {}
+        for name, attribute, write_member in members:
+            member = getattr(value, attribute)
+            if member is not None:
+                made[name] = write_member(member, bare_keys)
+        return made
+
+    return write
+
+
+def _map_writer(key_kind: Any, write: Writer) -> Writer:
+    def write_text_keys(value: Mapping[str, Any], bare_keys: bool) -> Any:
+        return {key: write(member, bare_keys) for key, member in value.items()}
+
+    def write_number_keys(value: Mapping[int, Any], bare_keys: bool) -> Any:
+        if bare_keys:
+            return bare_key_map((key, write(value[key], True)) for key in sorted(value))
+        return {str(key): write(value[key], False) for key in sorted(value)}
+
+    def write_object_keys(value: Mapping[Any, Any], bare_keys: bool) -> Any:
+        write_key = _writer(key_kind)
+        try:
+            return object_key_map((write_key(key, bare_keys), write(member, bare_keys)) for key, member in value.items())
+        except (TypeError, ValueError) as error:
+            raise LocalProtocolError(f"cannot write a map with {key_kind.__name__} keys: {error}") from error
+
+    if key_kind is str:
+        return write_text_keys
+    return write_number_keys if key_kind is int else write_object_keys
