@@ -1,0 +1,183 @@
+"""Who is connected: producer and consumer groups, their members and subscriptions, learned from heartbeats.
+
+The core is sans-IO: every method gets ``now`` (seconds of one monotonic clock) and returns the names of the consumer groups whose members
+must be told that something changed; ``ClientGroups`` around it sends these notices and looks for silent clients.  A member is one
+connection; the same client sends heartbeats over one connection to each broker.
+Source: broker/client/ConsumerManager.java, ConsumerGroupInfo.java, ProducerManager.java, ClientHousekeepingService.java.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable
+from typing import Generic, TypeVar
+
+import attrs
+import trio
+
+from triomq.remoting.protocol.bodies.heartbeat import BROADCASTING, ConsumerData, SubscriptionData
+
+EXPIRY_SECONDS = 120.0
+SCAN_SECONDS = 10.0
+C = TypeVar("C", bound=Hashable)
+
+
+@attrs.define(eq=False)
+class Member(Generic[C]):
+    """One client in one group, over one connection."""
+
+    connection: C
+    client_id: str
+    language: int
+    version: int
+    last_seen: float
+
+
+@attrs.define(eq=False)
+class ConsumerGroup(Generic[C]):
+    """What the broker knows of a group while at least one member is connected."""
+
+    name: str
+    consume_type: str
+    message_model: str
+    consume_from_where: str
+    fingerprint: int = 0
+    members: dict[C, Member[C]] = attrs.field(factory=dict)
+    subscriptions: dict[str, SubscriptionData] = attrs.field(factory=dict)
+
+    @property
+    def client_ids(self) -> list[str]:
+        return list(dict.fromkeys(member.client_id for member in self.members.values()))
+
+
+@attrs.frozen
+class HeartbeatOutcome:
+    """``members_changed``: somebody joined.  ``subscriptions_changed``: a topic or expression did.  ``fingerprint_changed``: send it all again."""
+
+    members_changed: bool
+    subscriptions_changed: bool
+    fingerprint_changed: bool
+
+    @property
+    def notice_due(self) -> bool:
+        return self.members_changed or self.subscriptions_changed
+
+
+@attrs.define(eq=False)
+class GroupTable(Generic[C]):
+    """The pure part: tables of groups.  atomic: no method has a checkpoint."""
+
+    consumers: dict[str, ConsumerGroup[C]] = attrs.field(factory=dict)
+    producers: dict[str, dict[C, Member[C]]] = attrs.field(factory=dict)
+
+    def consumer_heartbeat(
+        self, member: Member[C], data: ConsumerData, *, fingerprint: int = 0, without_subscriptions: bool = False
+    ) -> HeartbeatOutcome:
+        """Note that a client is alive in one consumer group."""
+        group = self.consumers.get(data.group)
+        if group is None:
+            group = self.consumers[data.group] = ConsumerGroup(
+                data.group, data.consume_type, data.message_model, data.consume_from_where
+            )
+        known = group.members.get(member.connection)
+        joined = known is None or known.client_id != member.client_id
+        group.members[member.connection] = member
+        group.consume_type, group.message_model = data.consume_type, data.message_model
+        group.consume_from_where = data.consume_from_where
+        fingerprint_changed = fingerprint == 0 or fingerprint != group.fingerprint
+        if fingerprint != 0 and without_subscriptions:
+            return HeartbeatOutcome(joined, False, fingerprint_changed)
+        if fingerprint != 0:
+            group.fingerprint = fingerprint
+        return HeartbeatOutcome(joined, self._subscribe(group, data.subscriptions), fingerprint_changed)
+
+    def _subscribe(self, group: ConsumerGroup[C], subscriptions: Iterable[SubscriptionData]) -> bool:
+        """Take over newer subscriptions and forget topics that are no longer named.  True when the set of topics or an expression changed."""
+        changed = False
+        named = set()
+        for subscription in subscriptions:
+            named.add(subscription.topic)
+            known = group.subscriptions.get(subscription.topic)
+            if known is None or known.sub_version < subscription.sub_version:
+                changed = changed or known is None or known.sub_string != subscription.sub_string
+                group.subscriptions[subscription.topic] = subscription
+        for topic in [topic for topic in group.subscriptions if topic not in named]:
+            del group.subscriptions[topic]
+            changed = True
+        return changed
+
+    def producer_heartbeat(self, member: Member[C], group: str) -> None:
+        self.producers.setdefault(group, {})[member.connection] = member
+
+    def leave(self, connection: C, *, consumer_group: str | None, producer_group: str | None) -> list[str]:
+        """A client unregisters from a group; return the consumer groups to tell."""
+        if producer_group is not None:
+            self._remove_producer(connection, producer_group)
+        if consumer_group is not None and self._remove_consumer(connection, consumer_group):
+            return [consumer_group]
+        return []
+
+    def forget_connection(self, connection: C) -> list[str]:
+        """A connection is closed: it leaves every group.  Return the consumer groups to tell."""
+        for group in [group for group, members in self.producers.items() if connection in members]:
+            self._remove_producer(connection, group)
+        mine = [group.name for group in self.consumers.values() if connection in group.members]
+        return [group for group in mine if self._remove_consumer(connection, group)]
+
+    def expire(self, now: float, expiry_seconds: float) -> list[C]:
+        """The connections of clients that are silent for too long (their owner closes them, which removes them)."""
+        tables = [group.members for group in self.consumers.values()] + list(self.producers.values())
+        silent = (
+            member.connection for members in tables for member in members.values() if now - member.last_seen > expiry_seconds
+        )
+        return list(dict.fromkeys(silent))
+
+    def groups_subscribing(self, topic: str) -> list[str]:
+        return [group.name for group in self.consumers.values() if topic in group.subscriptions]
+
+    def _remove_consumer(self, connection: C, name: str) -> bool:
+        group = self.consumers.get(name)
+        if group is None or group.members.pop(connection, None) is None:
+            return False
+        if not group.members:
+            del self.consumers[name]
+        return True
+
+    def _remove_producer(self, connection: C, name: str) -> None:
+        members = self.producers.get(name, {})
+        members.pop(connection, None)
+        if not members:
+            self.producers.pop(name, None)
+
+
+@attrs.define(eq=False)
+class ClientGroups(Generic[C]):
+    """The table, the notices to members, and the scan for silent clients.
+
+    ``notify(connection, group)`` sends NOTIFY_CONSUMER_IDS_CHANGED without waiting; ``close(connection, reason)`` closes; ``wants_notice(group)``
+    asks the group's settings.
+    """
+
+    notify: Callable[[C, str], None]
+    close: Callable[[C, str], None]
+    wants_notice: Callable[[str], bool]
+    expiry_seconds: float = EXPIRY_SECONDS
+    scan_seconds: float = SCAN_SECONDS
+    table: GroupTable[C] = attrs.field(factory=GroupTable)
+
+    def announce_change(self, groups: Iterable[str]) -> None:
+        """Tell every member of each group, so that they divide the queues again.  Broadcasting groups have nothing to divide."""
+        for name in groups:
+            group = self.table.consumers.get(name)
+            if group is None or group.message_model == BROADCASTING or not self.wants_notice(name):
+                continue
+            for connection in list(group.members):
+                self.notify(connection, name)
+
+    def connection_closed(self, connection: C) -> None:
+        self.announce_change(self.table.forget_connection(connection))
+
+    async def run(self) -> None:
+        while True:
+            await trio.sleep(self.scan_seconds)
+            for connection in self.table.expire(trio.current_time(), self.expiry_seconds):
+                self.close(connection, f"no heartbeat for {self.expiry_seconds:g} s")

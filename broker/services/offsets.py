@@ -1,0 +1,113 @@
+"""How far each consumer group has come: ``topic@group`` -> queue -> next offset to consume, kept in consumerOffset.json.
+
+Source: broker/offset/ConsumerOffsetManager.java.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import attrs
+
+from triomq.broker.services.persisted import PersistedTable, encode_pretty, load_table
+from triomq.broker.services.versions import Version
+from triomq.remoting.protocol.bodies.offsets import ConsumerOffsetTable
+from triomq.remoting.protocol.bodies.schema import write_plain
+from triomq.remoting.protocol.bodies.topics import DataVersion
+
+# A plain commit is far too frequent to count as a new version of the table: slaves would copy it each time.
+CHANGES_PER_VERSION = 500
+SAVE_SECONDS = 5.0
+
+
+@attrs.define(eq=False)
+class ConsumerOffsets:
+    """The committed offsets (saved) and the positions of the last pulls (statistics only, not saved).
+
+    The first level is the group, then the topic, so that all topics of a group and all groups of a topic are at hand.
+    """
+
+    table: PersistedTable
+    version: Version
+    committed: dict[str, dict[str, dict[int, int]]] = attrs.field(factory=dict)
+    pulled: dict[str, dict[str, dict[int, int]]] = attrs.field(factory=dict)
+    _changes: int = 0
+
+    def committed_offset(self, group: str, topic: str, queue_id: int) -> int | None:
+        """The next offset the group wants of this queue; None when it never committed one."""
+        topics = self.committed.get(group)
+        queues = topics.get(topic) if topics is not None else None
+        return queues.get(queue_id) if queues is not None else None
+
+    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Store an offset, also a smaller one: the consumer is the one that knows.  atomic: no checkpoint."""
+        queues = self.committed.setdefault(group, {}).setdefault(topic, {})
+        if queues.get(queue_id) == offset:
+            return
+        queues[queue_id] = offset
+        self._changes += 1
+        if self._changes % CHANGES_PER_VERSION == 0:
+            self.version.bump()
+        self.table.touch()
+
+    def pulled_offset(self, group: str, topic: str, queue_id: int) -> int:
+        return self.pulled.get(group, {}).get(topic, {}).get(queue_id, 0)
+
+    def note_pull(self, group: str, topic: str, queue_id: int, next_offset: int) -> None:
+        try:
+            self.pulled[group][topic][queue_id] = next_offset
+        except KeyError:
+            self.pulled.setdefault(group, {}).setdefault(topic, {})[queue_id] = next_offset
+
+    def topics_of(self, group: str) -> list[str]:
+        return list(self.committed.get(group, ()))
+
+    def groups_of(self, topic: str) -> list[str]:
+        return [group for group, topics in self.committed.items() if topic in topics]
+
+    def queues_of(self, group: str, topic: str) -> dict[int, int]:
+        return dict(self.committed.get(group, {}).get(topic, {}))
+
+    def forget_topic(self, topic: str) -> None:
+        changed = False
+        for topics in self.committed.values():
+            changed = topics.pop(topic, None) is not None or changed
+        for topics in self.pulled.values():
+            topics.pop(topic, None)
+        if changed:
+            self.version.bump()
+            self.table.touch()
+
+    def forget_group(self, group: str) -> None:
+        self.pulled.pop(group, None)
+        if self.committed.pop(group, None) is not None:
+            self.version.bump()
+            self.table.touch()
+
+    def encode(self) -> bytes:
+        """The file's content: a row for each topic and group."""
+        groups = self.committed.items()
+        rows = {f"{topic}@{group}": queues for group, topics in groups for topic, queues in topics.items()}
+        return encode_pretty({"dataVersion": write_plain(self.version.current), "offsetTable": rows})
+
+
+def open_consumer_offsets(directory: Path, version: Version, *, save_seconds: float = SAVE_SECONDS) -> ConsumerOffsets:
+    """Load consumerOffset.json of the config directory, or begin with an empty table.  Raises DamagedTable."""
+    path = directory / "consumerOffset.json"
+    offsets = ConsumerOffsets(PersistedTable(path, bytes, gather_seconds=save_seconds), version)
+    offsets.table.encode = offsets.encode
+    loaded = load_table(path, decode_offsets)
+    if loaded is not None:
+        offsets.committed, saved_version = loaded
+        version.load(saved_version)
+    return offsets
+
+
+def decode_offsets(content: bytes) -> tuple[dict[str, dict[str, dict[int, int]]], DataVersion | None]:
+    """Read the table of any RocketMQ release; 4.9 writes only ``offsetTable``."""
+    table = ConsumerOffsetTable.decode(content)
+    committed: dict[str, dict[str, dict[int, int]]] = {}
+    for key, queues in table.offset_table.items():
+        topic, _, group = key.partition("@")
+        committed.setdefault(group, {})[topic] = queues
+    return committed, table.data_version

@@ -1,0 +1,210 @@
+"""Tables that outlive the process: JSON files in the layout of a Java broker, replaced as a whole by one saver task.
+
+A save writes ``<file>.tmp``, syncs it, moves the present file to ``<file>.bak`` and the new one into its place, so that a crash at any
+point leaves at least one whole version.  Loading takes the file, else the ``.bak`` (Java leaves only that one when it dies between its
+two steps); a file that does not decode is kept as ``<file>.damaged`` for whoever wants to look at it.
+Source: common/ConfigManager.java, common/MixAll.java#string2File.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import attrs
+import msgspec
+import trio
+
+from triomq.remoting.errors import RemotingError
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+RETRY_SECONDS = 5.0
+FINAL_SAVE_SECONDS = 10.0
+
+
+class DamagedTable(Exception):
+    """Neither a table file nor its backup can be read.  The message names both and the way out."""
+
+
+def load_table(path: Path, decode: Callable[[bytes], T]) -> T | None:
+    """Return the decoded table, from the backup if need be; None when there is neither (a new broker).
+
+    ``decode`` raises ValueError or RemotingError for content that is no such table.  A damaged or empty file counts as missing.
+    Raises DamagedTable when something is there but nothing of it can be used.
+    """
+    backup = path.with_name(path.name + ".bak")
+    problems: list[str] = []
+    for candidate in (path, backup):
+        try:
+            content = candidate.read_bytes()
+        except FileNotFoundError:
+            continue
+        if not content.strip():
+            problems.append(f"{candidate} is empty")
+            continue
+        try:
+            table = decode(content)
+        except (ValueError, RemotingError) as error:
+            problems.append(f"{candidate} cannot be read ({error})")
+            continue
+        if problems:
+            logger.warning("%s; using %s", "; ".join(problems), candidate)
+            keep_damaged(path)
+        return table
+    if any("cannot be read" in problem for problem in problems):
+        raise DamagedTable("; ".join(problems) + ": restore one of them, or move both away to start with an empty table")
+    return None
+
+
+def keep_damaged(path: Path) -> None:
+    """Move a file that could not be read aside, so that the next save does not make it the backup."""
+    if path.exists():
+        os.replace(path, path.with_name(path.name + ".damaged"))
+
+
+def save_bytes(path: Path, content: bytes) -> None:
+    """Replace a file atomically and durably; the former content becomes ``.bak``.  Blocks on the disk: call it in a thread."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(path.name + ".tmp")
+    with open(temporary, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    if path.exists():
+        os.replace(path, path.with_name(path.name + ".bak"))
+    os.replace(temporary, path)
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def encode_pretty(table: Mapping[str, Any], *, depth: int = 2) -> bytes:
+    """Encode as Java does it, tab-indented, but one entry per line from ``depth`` on: a table of 100,000 rows must not stall the loop.
+
+    Integer keys come out quoted: valid JSON, and Java's reader takes them.
+    """
+    lines: list[bytes] = []
+    write_member(lines, table, depth, b"")
+    return b"".join(lines) + b"\n"
+
+
+def write_member(out: list[bytes], value: Any, depth: int, indent: bytes) -> None:
+    if depth == 0 or not isinstance(value, Mapping) or not value:
+        out.append(msgspec.json.encode(value))
+        return
+    inner = indent + b"\t"
+    separator = b"{\n"
+    for key, member in value.items():
+        out.append(separator + inner + msgspec.json.encode(str(key)) + b":")
+        write_member(out, member, depth - 1, inner)
+        separator = b",\n"
+    out.append(b"\n" + indent + b"}")
+
+
+def no_saver_yet() -> None:
+    """Changes before the saver runs are found by it at its start."""
+
+
+@attrs.define(eq=False)
+class PersistedTable:
+    """One file: how to encode it, how long changes may gather, and how far the disk has come."""
+
+    path: Path
+    encode: Callable[[], bytes]
+    gather_seconds: float = 0.0
+    changes: int = 0
+    changes_saved: int = 0
+    due: float | None = None
+    failing: bool = False
+    on_change: Callable[[], None] = no_saver_yet
+    _saved: trio.Event = attrs.field(factory=trio.Event)
+
+    @property
+    def dirty(self) -> bool:
+        return self.changes != self.changes_saved
+
+    @property
+    def unsaved(self) -> bool:
+        """True while a save is due and can be expected soon: worth waiting for."""
+        return self.changes != self.changes_saved and not self.failing
+
+    def touch(self) -> None:
+        """Note a change: the saver will write the table ``gather_seconds`` after the first one."""
+        self.changes += 1
+        self.on_change()
+
+    async def wait_saved(self) -> None:
+        """Return when every change so far is on disk.  The caller sets the deadline."""
+        wanted = self.changes
+        while self.changes_saved < wanted:
+            await self._saved.wait()
+
+    def note_saved(self, changes: int) -> None:
+        self.changes_saved = changes
+        self.due = None
+        self.failing = False
+        saved, self._saved = self._saved, trio.Event()
+        saved.set()
+
+
+@attrs.define(eq=False)
+class TableSaver:
+    """The one task that writes tables.  Leaving it saves whatever is dirty, shielded, with a deadline."""
+
+    tables: tuple[PersistedTable, ...]
+    _wake: trio.Event = attrs.field(factory=trio.Event)
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        for table in self.tables:
+            table.on_change = self.wake_up
+        task_status.started()
+        try:
+            while True:
+                now = trio.current_time()
+                for table in self.tables:
+                    if table.dirty and table.due is None:
+                        table.due = now + table.gather_seconds
+                next_due = min((table.due for table in self.tables if table.due is not None), default=float("inf"))
+                if next_due <= now:
+                    await self.save_due(now)
+                    continue
+                self._wake = trio.Event()
+                with trio.move_on_at(next_due):
+                    await self._wake.wait()
+        finally:
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + FINAL_SAVE_SECONDS):
+                await self.save_all()
+
+    def wake_up(self) -> None:
+        self._wake.set()
+
+    async def save_due(self, now: float) -> None:
+        for table in self.tables:
+            if table.due is not None and table.due <= now:
+                await self.save(table)
+
+    async def save_all(self) -> None:
+        for table in self.tables:
+            if table.dirty:
+                await self.save(table)
+
+    async def save(self, table: PersistedTable) -> bool:
+        """Write one table in a thread.  A failure is logged and tried again later."""
+        changes = table.changes
+        content = table.encode()
+        try:
+            await trio.to_thread.run_sync(save_bytes, table.path, content)
+        except OSError as error:
+            logger.error("cannot save %s: %s; next try in %g s", table.path, error, RETRY_SECONDS)
+            table.due = trio.current_time() + RETRY_SECONDS
+            table.failing = True
+            return False
+        table.note_saved(changes)
+        return True

@@ -1,0 +1,77 @@
+"""Locks by which the members of an orderly group own queues one at a time; memory only, 60 s from the last renewal.
+
+Source: broker/client/rebalance/RebalanceLockManager.java.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import attrs
+import trio
+
+from triomq.remoting.protocol.bodies.route import MessageQueue
+
+LIFE_SECONDS = 60.0
+SWEEP_SECONDS = 30.0
+
+
+@attrs.define
+class QueueLock:
+    client_id: str
+    renewed: float
+
+
+@attrs.define(eq=False)
+class QueueLocks:
+    """Pure but for ``run``: every method gets ``now`` in seconds of one monotonic clock."""
+
+    life_seconds: float = LIFE_SECONDS
+    _groups: dict[str, dict[MessageQueue, QueueLock]] = attrs.field(factory=dict)
+
+    def lock(self, group: str, client_id: str, queues: Iterable[MessageQueue], now: float) -> list[MessageQueue]:
+        """Take what is free or expired, renew what is the client's own; return what it holds afterwards."""
+        locks = self._groups.setdefault(group, {})
+        held = []
+        for queue in queues:
+            lock = locks.get(queue)
+            if lock is not None and lock.client_id != client_id and self._alive(lock, now):
+                continue
+            locks[queue] = QueueLock(client_id, now)
+            held.append(queue)
+        return held
+
+    def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
+        """Give up the client's own locks; those of others stay."""
+        locks = self._groups.get(group, {})
+        for queue in queues:
+            lock = locks.get(queue)
+            if lock is not None and lock.client_id == client_id:
+                del locks[queue]
+        if not locks:
+            self._groups.pop(group, None)
+
+    def any_alive(self, group: str, now: float) -> bool:
+        """Does any member hold a queue?  Then the group consumes in order, and what it gives up is dead."""
+        locks = self._groups.get(group)
+        return locks is not None and any(self._alive(lock, now) for lock in locks.values())
+
+    def expire(self, now: float) -> int:
+        """Drop locks that nobody renewed; return how many."""
+        dropped = 0
+        for group, locks in list(self._groups.items()):
+            dead = [queue for queue, lock in locks.items() if not self._alive(lock, now)]
+            for queue in dead:
+                del locks[queue]
+            dropped += len(dead)
+            if not locks:
+                del self._groups[group]
+        return dropped
+
+    def _alive(self, lock: QueueLock, now: float) -> bool:
+        return now - lock.renewed < self.life_seconds
+
+    async def run(self) -> None:
+        while True:
+            await trio.sleep(SWEEP_SECONDS)
+            self.expire(trio.current_time())

@@ -1,0 +1,217 @@
+"""Announces this broker to every name server: at the start, every 30 s, and at once when a topic changes or a name server comes back.
+
+Each name server has a child task of its own, so that one that is down delays nobody; it is tried again after 1 s, 2 s, … up to 30 s.
+Name servers know nothing of each other, and a broker that cannot reach any goes on serving whoever knows its address.
+Source: broker/BrokerController.java#registerBrokerAll, broker/out/BrokerOuterAPI.java.
+"""
+
+from __future__ import annotations
+
+import logging
+import zlib
+from collections.abc import Mapping
+from typing import Protocol
+
+import attrs
+import trio
+
+from triomq.broker.services.topics import Topics
+from triomq.remoting.errors import RemoteProtocolError, RemotingError
+from triomq.remoting.protocol.bodies.cluster import KvTable
+from triomq.remoting.protocol.bodies.registration import RegisterBrokerBody
+from triomq.remoting.protocol.bodies.topics import TopicConfig, TopicTable
+from triomq.remoting.protocol.codes import RequestCode, ResponseCode
+from triomq.remoting.protocol.command import Command, request
+from triomq.remoting.protocol.headers.route import (
+    QueryDataVersionHeader,
+    QueryDataVersionResponseHeader,
+    RegisterBrokerHeader,
+    UnregisterBrokerHeader,
+)
+
+logger = logging.getLogger(__name__)
+
+RETRY_SECONDS_FIRST = 1.0
+RETRY_SECONDS_MAX = 30.0
+UNREGISTER_SECONDS = 1.0
+FIRST_TRY_SECONDS = 1.0
+
+
+class Caller(Protocol):
+    """What is needed of ``triomq.remoting.client.Connector``."""
+
+    async def invoke(self, address: str, command: Command, *, timeout: float) -> Command: ...
+
+
+@attrs.frozen(kw_only=True)
+class RegistrationSettings:
+    """Who this broker is, and how often it says so."""
+
+    cluster_name: str
+    broker_name: str
+    broker_id: int
+    broker_address: str
+    ha_address: str
+    permission: int = 6
+    period_seconds: float = 30.0
+    timeout_seconds: float = 24.0
+    send_always: bool = True
+
+
+@attrs.define(eq=False)
+class NameServer:
+    """One name server as this broker sees it."""
+
+    address: str
+    registered: bool = False
+    tried: bool = False
+    generation: int = -1
+    pending: set[str] = attrs.field(factory=set)
+    wake: trio.Event = attrs.field(factory=trio.Event)
+    progress: trio.Event = attrs.field(factory=trio.Event)
+
+    def note_progress(self) -> None:
+        self.tried = True
+        progress, self.progress = self.progress, trio.Event()
+        progress.set()
+
+
+@attrs.define(eq=False)
+class Registration:
+    """The tasks and what they have reached."""
+
+    settings: RegistrationSettings
+    topics: Topics
+    connector: Caller
+    servers: dict[str, NameServer]
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Keep the broker registered; ``started`` once every name server was tried (or is slow).  Unregisters when cancelled."""
+        try:
+            async with trio.open_nursery() as nursery:
+                for server in self.servers.values():
+                    nursery.start_soon(self._keep_registered, server, name=f"registration-{server.address}")
+                with trio.move_on_after(FIRST_TRY_SECONDS):
+                    for server in self.servers.values():
+                        while not server.tried:
+                            await server.progress.wait()
+                task_status.started()
+                await trio.sleep_forever()
+        finally:
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + UNREGISTER_SECONDS):
+                await self._unregister()
+
+    def topics_changed(self, topics: list[str]) -> None:
+        """Announce these topics to every name server.  atomic: no checkpoint."""
+        for server in self.servers.values():
+            server.pending.update(topics)
+            server.wake.set()
+
+    def connection_lost(self, address: str) -> None:
+        """A name server forgets a broker whose connection closes: register again at once."""
+        server = self.servers.get(address)
+        if server is not None and server.registered:
+            server.registered = False
+            server.wake.set()
+
+    async def wait_announced(self) -> None:
+        """Return when every name server that is reachable knows the topics of now.  The caller sets the deadline."""
+        generation = self.topics.generation
+        for server in self.servers.values():
+            while server.registered and server.generation < generation:
+                await server.progress.wait()
+
+    async def _keep_registered(self, server: NameServer) -> None:
+        retry_seconds = RETRY_SECONDS_FIRST
+        while True:
+            server.wake = trio.Event()
+            pending, server.pending = server.pending, set()
+            try:
+                await self._register(server, pending if server.registered else None)
+            except RemotingError as error:
+                server.registered = False
+                logger.warning(
+                    "name server %s: cannot register (%s); clients that ask it will not find this broker; next try in %g s",
+                    server.address,
+                    error,
+                    retry_seconds,
+                )
+                server.note_progress()
+                await trio.sleep(retry_seconds)
+                retry_seconds = min(retry_seconds * 2, RETRY_SECONDS_MAX)
+                continue
+            retry_seconds = RETRY_SECONDS_FIRST
+            server.note_progress()
+            with trio.move_on_after(self.settings.period_seconds):
+                await server.wake.wait()
+
+    async def _register(self, server: NameServer, changed: set[str] | None) -> None:
+        """Register with all topics, or with the changed ones where a name server has the others already."""
+        generation = self.topics.generation
+        configs = self.topics.configs
+        if changed:
+            configs = {name: configs[name] for name in changed if name in configs}
+        elif changed is not None and not self.settings.send_always and not await self._outdated(server):
+            return
+        body = self._body(configs)
+        header = RegisterBrokerHeader(
+            broker_name=self.settings.broker_name,
+            broker_addr=self.settings.broker_address,
+            cluster_name=self.settings.cluster_name,
+            ha_server_addr=self.settings.ha_address,
+            broker_id=self.settings.broker_id,
+            enable_acting_master=False,
+            compressed=False,
+            body_crc=zlib.crc32(body) & 0x7FFFFFFF,
+        )
+        answer = await self._call(server, request(RequestCode.REGISTER_BROKER, header, body))
+        if not server.registered:
+            logger.info("registered with name server %s as %s", server.address, self.settings.broker_address)
+        server.registered = True
+        server.generation = max(server.generation, generation)
+        if answer.body:
+            self.topics.mark_ordered(set(KvTable.decode(bytes(answer.body)).table))
+
+    def _body(self, configs: Mapping[str, TopicConfig]) -> bytes:
+        mask = self.settings.permission
+        if mask & 6 != 6:
+            configs = {name: attrs.evolve(config, perm=config.perm & mask) for name, config in configs.items()}
+        return RegisterBrokerBody(TopicTable(dict(configs), self.topics.version.current)).encode()
+
+    async def _outdated(self, server: NameServer) -> bool:
+        """Ask whether the name server has an older version of our topics."""
+        header = QueryDataVersionHeader(
+            broker_name=self.settings.broker_name,
+            broker_addr=self.settings.broker_address,
+            cluster_name=self.settings.cluster_name,
+            broker_id=self.settings.broker_id,
+        )
+        body = self.topics.version.current.encode()
+        answer = await self._call(server, request(RequestCode.QUERY_DATA_VERSION, header, body))
+        return bool(answer.header(QueryDataVersionResponseHeader).changed)
+
+    async def _call(self, server: NameServer, command: Command) -> Command:
+        answer = await self.connector.invoke(server.address, command, timeout=self.settings.timeout_seconds)
+        if answer.code != ResponseCode.SUCCESS:
+            raise RemoteProtocolError(f"it answered {answer.code} {answer.remark}", "see the name server's log")
+        return answer
+
+    async def _unregister(self) -> None:
+        async with trio.open_nursery() as nursery:
+            for server in self.servers.values():
+                if server.registered:
+                    nursery.start_soon(self._unregister_one, server)
+
+    async def _unregister_one(self, server: NameServer) -> None:
+        header = UnregisterBrokerHeader(
+            broker_name=self.settings.broker_name,
+            broker_addr=self.settings.broker_address,
+            cluster_name=self.settings.cluster_name,
+            broker_id=self.settings.broker_id,
+        )
+        try:
+            await self.connector.invoke(
+                server.address, request(RequestCode.UNREGISTER_BROKER, header), timeout=UNREGISTER_SECONDS
+            )
+        except RemotingError as error:
+            logger.warning("name server %s: cannot unregister (%s); it will notice by itself", server.address, error)

@@ -1,0 +1,174 @@
+"""What the broker has done: counters added to once per batch, and rates read from samples of them.
+
+Two grains.  The totals of the whole broker are sampled every second, for rates over the last 10 s, 60 s and 600 s.  Single items (a topic,
+a topic and group) are sampled every 10 s for the last minute, every 10 min for the hour and every hour for the day, as the names of a
+Java broker's statistics promise.
+Source: store/StoreStatsService.java, common/stats/StatsItem.java, store/stats/BrokerStatsManager.java.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections import deque
+from collections.abc import Callable
+
+import attrs
+import trio
+
+RATE_WINDOWS_SECONDS = (10, 60, 600)
+# Upper bounds of the put-time histogram, in milliseconds, as the runtime information prints them.
+PUT_TIME_BOUNDS_MS = (1, 10, 50, 100, 200, 500, 1000, 2000, 3000, 4000, 5000, 10000)
+
+
+@attrs.define(eq=False)
+class Totals:
+    """Counters since the start; one addition per batch."""
+
+    puts: int = 0
+    put_bytes: int = 0
+    puts_failed: int = 0
+    gets_found: int = 0
+    gets_missed: int = 0
+    gets_messages: int = 0
+
+
+@attrs.define(eq=False)
+class Item:
+    """One statistics item: a sum of values and how often something was added."""
+
+    value: int = 0
+    times: int = 0
+    minute: deque[tuple[float, int, int]] = attrs.field(factory=lambda: deque(maxlen=7))
+    hour: deque[tuple[float, int, int]] = attrs.field(factory=lambda: deque(maxlen=7))
+    day: deque[tuple[float, int, int]] = attrs.field(factory=lambda: deque(maxlen=25))
+
+
+@attrs.frozen
+class Snapshot:
+    """``total`` within the window, per second, and per addition."""
+
+    total: int
+    per_second: float
+    per_time: float
+
+
+def snapshot(samples: deque[tuple[float, int, int]]) -> Snapshot:
+    if len(samples) < 2:
+        return Snapshot(0, 0.0, 0.0)
+    (begin, value_begin, times_begin), (end, value_end, times_end) = samples[0], samples[-1]
+    total, times = value_end - value_begin, times_end - times_begin
+    return Snapshot(total, total / (end - begin) if end > begin else 0.0, total / times if times else 0.0)
+
+
+@attrs.define(eq=False)
+class Statistics:
+    """Owned by the broker; processors add to it, the runtime information reads it."""
+
+    clock_ms: Callable[[], int]
+    totals: Totals = attrs.field(factory=Totals)
+    items: dict[tuple[str, str], Item] = attrs.field(factory=dict)
+    put_times: list[int] = attrs.field(factory=lambda: [0] * (len(PUT_TIME_BOUNDS_MS) + 1))
+    put_time_max: float = 0.0
+    get_time_max: float = 0.0
+    boot_ms: int = 0
+    _samples: deque[tuple[float, int, int, int, int]] = attrs.field(factory=lambda: deque(maxlen=RATE_WINDOWS_SECONDS[-1] + 1))
+    puts_at_midnights: tuple[int, int] = (0, 0)
+    gets_at_midnights: tuple[int, int] = (0, 0)
+    _day: datetime.date | None = None
+
+    def __attrs_post_init__(self) -> None:
+        self.boot_ms = self.clock_ms()
+
+    def item(self, name: str, key: str) -> Item:
+        """One item, made at first use; a caller on a hot path may keep it."""
+        item = self.items.get((name, key))
+        if item is None:
+            item = self.items[name, key] = Item()
+        return item
+
+    def add(self, name: str, key: str, value: int) -> None:
+        """Add to one item, e.g. ``add("TOPIC_PUT_NUMS", topic, 64)``.  Cheap, but meant per batch."""
+        item = self.item(name, key)
+        item.value += value
+        item.times += 1
+
+    def note_put(self, messages: int, size_bytes: int, seconds: float) -> None:
+        totals = self.totals
+        totals.puts += messages
+        totals.put_bytes += size_bytes
+        if seconds > self.put_time_max:
+            self.put_time_max = seconds
+        milliseconds = seconds * 1000
+        for bucket, bound in enumerate(PUT_TIME_BOUNDS_MS):
+            if milliseconds < bound:
+                self.put_times[bucket] += messages
+                return
+        self.put_times[-1] += messages
+
+    def put_time_quantile(self, share: float) -> float:
+        """An upper bound, in milliseconds, of the given share of all puts: the edge of the histogram's bucket."""
+        wanted = share * sum(self.put_times)
+        seen = 0
+        for count, bound in zip(self.put_times, (*PUT_TIME_BOUNDS_MS, self.put_time_max * 1000), strict=True):
+            seen += count
+            if count and seen >= wanted:
+                return float(bound)
+        return 0.0
+
+    def topic_put_rate(self, topic: str) -> float:
+        item = self.items.get(("TOPIC_PUT_NUMS", topic))
+        return snapshot(item.minute).per_second if item is not None else 0.0
+
+    def group_get_rate(self, topic: str, group: str) -> float:
+        item = self.items.get(("GROUP_GET_NUMS", f"{topic}@{group}"))
+        return snapshot(item.minute).per_second if item is not None else 0.0
+
+    def forget(self, topic: str) -> None:
+        """Drop the items of a deleted topic."""
+        for name, key in [entry for entry in self.items if topic in entry[1].split("@")]:
+            del self.items[name, key]
+
+    def sample_totals(self, now: float) -> None:
+        totals = self.totals
+        self._samples.append((now, totals.puts, totals.gets_found, totals.gets_missed, totals.gets_messages))
+        today = datetime.datetime.fromtimestamp(self.clock_ms() / 1000).date()
+        if today != self._day:
+            if self._day is not None:
+                self.puts_at_midnights = (self.puts_at_midnights[1], totals.puts)
+                self.gets_at_midnights = (self.gets_at_midnights[1], totals.gets_messages)
+            self._day = today
+
+    def sample_items(self, now: float, tick: int) -> None:
+        """Once every 10 s; ``tick`` counts the calls."""
+        for item in self.items.values():
+            sample = (now, item.value, item.times)
+            item.minute.append(sample)
+            if tick % 60 == 0:
+                item.hour.append(sample)
+            if tick % 360 == 0:
+                item.day.append(sample)
+
+    def rates(self, column: int) -> tuple[float, float, float]:
+        """Rates per second of one column of the samples over the last 10 s, 60 s and 600 s.
+
+        Columns: 1 puts, 2 gets that found something, 3 gets that did not, 4 messages handed out.
+        """
+        if not self._samples:
+            return (0.0, 0.0, 0.0)
+        newest = self._samples[-1]
+        result = []
+        for window in RATE_WINDOWS_SECONDS:
+            oldest = self._samples[max(0, len(self._samples) - 1 - window)]
+            seconds = newest[0] - oldest[0]
+            result.append((newest[column] - oldest[column]) / seconds if seconds > 0 else 0.0)
+        return (result[0], result[1], result[2])
+
+    async def run(self) -> None:
+        tick = 0
+        while True:
+            now = trio.current_time()
+            self.sample_totals(now)
+            if tick % 10 == 0:
+                self.sample_items(now, tick // 10)
+            tick += 1
+            await trio.sleep(1)

@@ -1,0 +1,94 @@
+"""Settings of consumer groups, created by an admin or by the first member that connects; kept in subscriptionGroup.json.
+
+Source: broker/subscription/SubscriptionGroupManager.java, remoting/protocol/subscription/SubscriptionGroupConfig.java.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import attrs
+
+from triomq.broker.services import names
+from triomq.broker.services.attributes import GROUP_ATTRIBUTES, alter_attributes
+from triomq.broker.services.persisted import PersistedTable, encode_pretty, load_table
+from triomq.broker.services.versions import Version
+from triomq.remoting.protocol.bodies.groups import SubscriptionGroupConfig, SubscriptionGroupTable
+from triomq.remoting.protocol.bodies.schema import write_plain
+
+
+@attrs.define(eq=False)
+class SubscriptionGroups:
+    """The table.  ``forbidden`` (group -> topic -> bits) is kept for the sake of files that have it."""
+
+    table: PersistedTable
+    version: Version
+    auto_create: bool = True
+    configs: dict[str, SubscriptionGroupConfig] = attrs.field(factory=dict)
+    forbidden: dict[str, dict[str, int]] = attrs.field(factory=dict)
+
+    def find(self, group: str) -> SubscriptionGroupConfig | None:
+        """The group's settings as they are stored."""
+        return self.configs.get(group)
+
+    def find_or_create(self, group: str) -> SubscriptionGroupConfig | None:
+        """The group's settings, made with the defaults if the broker may; None if it may not or the name is illegal."""
+        config = self.configs.get(group)
+        if config is not None:
+            return config
+        if not (self.auto_create or names.is_system_group(group)) or names.group_complaint(group) is not None:
+            return None
+        config = SubscriptionGroupConfig(group_name=group)
+        self._store(config)
+        return config
+
+    def put(self, config: SubscriptionGroupConfig) -> None:
+        """Create or replace.  Attribute keys of ``config`` carry the sign of the change.  Raises ValueError for illegal ones."""
+        known = self.configs.get(config.group_name)
+        current = known.attributes if known is not None else {}
+        attributes = alter_attributes(GROUP_ATTRIBUTES, current, config.attributes, create=known is None)
+        config = attrs.evolve(config, attributes=attributes)
+        if config != known:
+            self._store(config)
+
+    def delete(self, group: str) -> bool:
+        if self.configs.pop(group, None) is None:
+            return False
+        self.forbidden.pop(group, None)
+        self._changed()
+        return True
+
+    def wants_notice(self, group: str) -> bool:
+        """May the members of this group be told that one came or went?"""
+        config = self.configs.get(group)
+        return config is None or config.notify_consumer_ids_changed_enable
+
+    def _store(self, config: SubscriptionGroupConfig) -> None:
+        self.configs[config.group_name] = config
+        self._changed()
+
+    def _changed(self) -> None:
+        self.version.bump()
+        self.table.touch()
+
+    def encode(self) -> bytes:
+        table = SubscriptionGroupTable(dict(sorted(self.configs.items())), self.version.current, self.forbidden)
+        return encode_pretty(write_plain(table))
+
+
+def open_subscription_groups(directory: Path, version: Version, *, auto_create: bool) -> SubscriptionGroups:
+    """Load subscriptionGroup.json and add the system's groups.  Raises DamagedTable."""
+    path = directory / "subscriptionGroup.json"
+    groups = SubscriptionGroups(PersistedTable(path, bytes), version, auto_create)
+    groups.table.encode = groups.encode
+    loaded = load_table(path, SubscriptionGroupTable.decode)
+    if loaded is not None:
+        groups.configs = dict(loaded.subscription_group_table)
+        groups.forbidden = dict(loaded.forbidden_table)
+        version.load(loaded.data_version)
+    missing = [name for name in names.SYSTEM_GROUPS if name not in groups.configs]
+    for name in missing:
+        groups.configs[name] = SubscriptionGroupConfig(group_name=name)
+    if missing:
+        groups._changed()
+    return groups

@@ -1,0 +1,175 @@
+"""The topics of this broker: system topics, those created by an admin, and those created by the first message; kept in topics.json.
+
+Source: broker/topic/TopicConfigManager.java, common/attribute/AttributeUtil.java.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import attrs
+
+from triomq.broker.services import names
+from triomq.broker.services.attributes import TOPIC_ATTRIBUTES, alter_attributes
+from triomq.broker.services.persisted import PersistedTable, encode_pretty, load_table
+from triomq.broker.services.versions import Version
+from triomq.remoting.protocol.bodies.schema import write_plain
+from triomq.remoting.protocol.bodies.topics import TopicConfig, TopicTable
+
+PERM_PRIORITY, PERM_READ, PERM_WRITE, PERM_INHERIT = 8, 4, 2, 1
+PERM_READ_WRITE = PERM_READ | PERM_WRITE
+UNIT_FLAG, UNIT_SUBSCRIPTION_FLAG = 1, 2
+
+
+@attrs.frozen(kw_only=True)
+class TopicSettings:
+    """What of the broker's configuration concerns topics."""
+
+    cluster_name: str
+    broker_name: str
+    auto_create: bool = True
+    default_queue_count: int = 8
+    cluster_topic_open: bool = True
+    broker_topic_open: bool = True
+    trace_topic: str | None = None
+
+
+def system_topics(settings: TopicSettings) -> list[TopicConfig]:
+    """The topics that every broker has from its start."""
+    inherit = PERM_INHERIT
+    cluster_perm = inherit | (PERM_READ_WRITE if settings.cluster_topic_open else 0)
+    broker_perm = inherit | (PERM_READ_WRITE if settings.broker_topic_open else 0)
+    rows = [
+        (names.SELF_TEST_TOPIC, 1, PERM_READ_WRITE),
+        (names.BENCHMARK_TOPIC, 1024, PERM_READ_WRITE),
+        (settings.cluster_name, 16, cluster_perm),
+        (settings.broker_name, 1, broker_perm),
+        (names.OFFSET_MOVED_TOPIC, 1, PERM_READ_WRITE),
+        (names.SCHEDULE_TOPIC, 18, PERM_READ_WRITE),
+        (f"{settings.cluster_name}_REPLY_TOPIC", 1, PERM_READ_WRITE),
+        (f"rmq_sys_REVIVE_LOG_{settings.cluster_name}", 8, PERM_READ_WRITE),
+        (f"rmq_sys_SYNC_BROKER_MEMBER_{settings.broker_name}", 1, inherit),
+        (names.HALF_TOPIC, 1, PERM_READ_WRITE),
+        (names.OP_HALF_TOPIC, 1, PERM_READ_WRITE),
+        (names.TIMER_TOPIC, 1, PERM_READ_WRITE),
+    ]
+    if settings.auto_create:
+        rows.insert(1, (names.DEFAULT_TOPIC, settings.default_queue_count, inherit | PERM_READ_WRITE))
+    if settings.trace_topic is not None:
+        rows.append((settings.trace_topic, 1, PERM_READ_WRITE))
+    return [new_topic(name, queues, perm) for name, queues, perm in rows]
+
+
+def new_topic(name: str, queues: int, perm: int = PERM_READ_WRITE, *, sys_flag: int = 0) -> TopicConfig:
+    return TopicConfig(topic_name=name, read_queue_count=queues, write_queue_count=queues, perm=perm, topic_sys_flag=sys_flag)
+
+
+@attrs.define(eq=False)
+class Topics:
+    """The table.  ``version`` says what other nodes have of it; ``generation`` grows with every change, for caches in this process.
+
+    ``on_change`` is told the names of changed topics, so that name servers hear of them at once.
+    """
+
+    settings: TopicSettings
+    table: PersistedTable
+    version: Version
+    configs: dict[str, TopicConfig] = attrs.field(factory=dict)
+    generation: int = 0
+    on_change: Callable[[list[str]], None] = lambda topics: None
+
+    def find(self, name: str) -> TopicConfig | None:
+        return self.configs.get(name)
+
+    def is_system_topic(self, name: str) -> bool:
+        """Reserved names: the well-known ones, what this broker made at its start, and everything with the system's prefix."""
+        return (
+            name in names.WELL_KNOWN_SYSTEM_TOPICS
+            or name.startswith(names.SYSTEM_TOPIC_PREFIX)
+            or name in (self.settings.cluster_name, self.settings.broker_name)
+            or name == f"{self.settings.cluster_name}_REPLY_TOPIC"
+        )
+
+    def system_topic_names(self) -> list[str]:
+        return sorted({name for name in self.configs if self.is_system_topic(name)} | names.WELL_KNOWN_SYSTEM_TOPICS)
+
+    def put(self, config: TopicConfig, attribute_changes: dict[str, str] | None = None) -> bool:
+        """Create or replace a topic; False when it is already exactly so.  Raises ValueError for attributes that cannot be."""
+        known = self.configs.get(config.topic_name)
+        current = known.attributes if known is not None else {}
+        attributes = alter_attributes(TOPIC_ATTRIBUTES, current, attribute_changes or {}, create=known is None)
+        config = attrs.evolve(config, attributes=attributes)
+        if config == known:
+            return False
+        self._store(config)
+        return True
+
+    def create_on_send(self, name: str, default_topic: str, wanted_queues: int, *, sys_flag: int = 0) -> TopicConfig | None:
+        """Create a topic after the pattern that the sender names; None when it may not be inherited.  atomic: no checkpoint."""
+        pattern = self.configs.get(default_topic)
+        if pattern is None or not pattern.perm & PERM_INHERIT:
+            return None
+        if default_topic == names.DEFAULT_TOPIC and not self.settings.auto_create:
+            return None
+        queues = max(0, min(wanted_queues, pattern.write_queue_count))
+        config = new_topic(name, queues, pattern.perm & ~PERM_INHERIT, sys_flag=sys_flag)
+        self._store(attrs.evolve(config, topic_filter_type=pattern.topic_filter_type))
+        return self.configs[name]
+
+    def ensure(self, name: str, queues: int, *, order: bool = False, sys_flag: int = 0) -> TopicConfig:
+        """The topic, created with read and write permission if it is missing (retry and dead-letter topics)."""
+        config = self.configs.get(name)
+        if config is None:
+            config = attrs.evolve(new_topic(name, queues, sys_flag=sys_flag), order=order)
+            self._store(config)
+        return config
+
+    def delete(self, name: str) -> bool:
+        if self.configs.pop(name, None) is None:
+            return False
+        self._changed([])
+        return True
+
+    def mark_ordered(self, ordered: set[str]) -> None:
+        """Set the order flag of the topics that the name servers call ordered; it is never cleared."""
+        changed = [name for name in ordered if (config := self.configs.get(name)) is not None and not config.order]
+        for name in changed:
+            self.configs[name] = attrs.evolve(self.configs[name], order=True)
+        if changed:
+            self._changed(changed)
+
+    def touch_version(self) -> None:
+        """Something that is registered with every topic changed (the broker's permission)."""
+        self._changed(list(self.configs))
+
+    def _store(self, config: TopicConfig) -> None:
+        self.configs[config.topic_name] = config
+        self._changed([config.topic_name])
+
+    def _changed(self, topics: list[str]) -> None:
+        self.generation += 1
+        self.version.bump()
+        self.table.touch()
+        if topics:
+            self.on_change(topics)
+
+    def encode(self) -> bytes:
+        return encode_pretty(write_plain(TopicTable(dict(sorted(self.configs.items())), self.version.current)))
+
+
+def open_topics(directory: Path, settings: TopicSettings, version: Version) -> Topics:
+    """Load topics.json and add what every broker has.  Raises DamagedTable."""
+    path = directory / "topics.json"
+    topics = Topics(settings, PersistedTable(path, bytes), version)
+    topics.table.encode = topics.encode
+    loaded = load_table(path, TopicTable.decode)
+    if loaded is not None:
+        topics.configs = dict(loaded.topic_config_table)
+        version.load(loaded.data_version)
+    missing = [config for config in system_topics(settings) if config.topic_name not in topics.configs]
+    for config in missing:
+        topics.configs[config.topic_name] = config
+    if missing:
+        topics._changed([])
+    return topics

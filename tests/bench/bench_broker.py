@@ -1,0 +1,255 @@
+"""Load on any broker that speaks RocketMQ's remoting protocol: pre-encoded SEND_MESSAGE_V2 frames over plain sockets, one process, one epoll.
+
+    python tests/bench/bench_broker.py 127.0.0.1:10911 --seconds 5 --shapes 1x1,1x64,64x8
+
+A shape is connections × requests in flight per connection.  Every request is a frame of its own with its own opaque number, queue and
+UNIQ_KEY (patched into the frame, so that the client costs little); a response frees its place for the next request.  The program knows
+nothing of TrioMQ, so that the same load can be put on the Java broker.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import selectors
+import socket
+import struct
+import sys
+import time
+from dataclasses import dataclass
+
+SHAPES = "1x1,1x64,1x256,8x1,64x1,64x8"
+QUEUES = 8
+OPAQUE_FIRST = 1_000_000  # always seven digits, so that frames keep their length
+KEY_DIGITS = 16
+
+
+@dataclass
+class ShapeResult:
+    connections: int
+    in_flight: int
+    messages: int
+    failed: int
+    seconds: float
+    p50_ms: float
+    p99_ms: float
+
+    @property
+    def rate(self) -> float:
+        return self.messages / self.seconds
+
+
+def frame(code: int, fields: dict[str, str] | None, body: bytes = b"", opaque: int = OPAQUE_FIRST) -> bytes:
+    header = {"code": code, "extFields": fields or {}, "flag": 0, "language": "JAVA", "opaque": opaque, "serializeTypeCurrentRPC": "JSON", "version": 513}
+    head = json.dumps(header, separators=(",", ":")).encode()
+    return struct.pack(">II", 4 + len(head) + len(body), len(head)) + head + body
+
+
+def connect(address: str) -> socket.socket:
+    host, _, port = address.rpartition(":")
+    sock = socket.create_connection((host, int(port)), timeout=10)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return sock
+
+
+def call(sock: socket.socket, request: bytes) -> tuple[dict[str, object], bytes]:
+    """One request, one response, blocking."""
+    sock.sendall(request)
+    data = b""
+    while len(data) < 4 or len(data) < 4 + struct.unpack_from(">I", data)[0]:
+        piece = sock.recv(65536)
+        if not piece:
+            raise ConnectionError("the broker closed the connection")
+        data += piece
+    length = struct.unpack_from(">I", data, 4)[0] & 0xFFFFFF
+    return json.loads(data[8 : 8 + length]), data[8 + length :]
+
+
+def create_topic(address: str, topic: str) -> None:
+    fields = {
+        "topic": topic, "defaultTopic": "TBW102", "readQueueNums": str(QUEUES), "writeQueueNums": str(QUEUES), "perm": "6",
+        "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false", "attributes": "", "force": "false",
+    }  # fmt: skip
+    with connect(address) as sock:
+        header, _ = call(sock, frame(17, fields))
+        if header["code"] != 0:
+            raise SystemExit(f"cannot create topic {topic}: {header}")
+
+
+class Templates:
+    """As many frames in one buffer as a connection may have in flight; opaque, queue and key are patched in place."""
+
+    def __init__(self, topic: str, body: bytes, count: int, run_key: str) -> None:
+        born = str(int(time.time() * 1000))
+        key = run_key + "0" * KEY_DIGITS
+        properties = f"UNIQ_KEY\x01{key}\x02WAIT\x01true\x02TAGS\x01TagA\x02"
+        fields = {
+            "a": "bench", "b": topic, "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": born, "h": "0", "i": properties,
+            "j": "0", "k": "false", "m": "false", "n": "broker-a",
+        }  # fmt: skip
+        one = frame(310, fields, body)
+        self.size = len(one)
+        self.opaque_at = one.index(b'"opaque":') + 9
+        self.queue_at = one.index(b'"e":"') + 5
+        self.key_at = one.index(run_key.encode()) + len(run_key)
+        self.buffer = bytearray(one * count)
+        self.view = memoryview(self.buffer)
+        self.count = count
+
+    def take(self, first: int, count: int) -> memoryview:
+        """Patch the first ``count`` frames for the messages ``first``, ``first + 1``, …"""
+        buffer, size = self.buffer, self.size
+        opaque_at, queue_at, key_at = self.opaque_at, self.queue_at, self.key_at
+        for number in range(first, first + count):
+            buffer[opaque_at : opaque_at + 7] = b"%d" % (OPAQUE_FIRST + number % 8_000_000)
+            buffer[queue_at] = 48 + number % QUEUES
+            buffer[key_at : key_at + KEY_DIGITS] = b"%016X" % number
+            opaque_at += size
+            queue_at += size
+            key_at += size
+        return self.view[: count * size]
+
+
+class Loader:
+    """One connection: what is still to be written, and the unparsed rest of what was read."""
+
+    __slots__ = ("pending", "rest", "sent_at", "sock")
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.pending = b""
+        self.rest = b""
+        self.sent_at = 0.0
+
+
+def count_responses(data: bytes) -> tuple[int, int, int]:
+    """(whole frames, of these not successful, bytes they take)."""
+    position, end, frames, failed = 0, len(data), 0, 0
+    unpack = struct.unpack_from
+    while end - position >= 4:
+        stop = position + 4 + unpack(">I", data, position)[0]
+        if stop > end:
+            break
+        frames += 1
+        if data.find(b'"code":0,', position, stop) < 0:
+            failed += 1
+        position = stop
+    return frames, failed, position
+
+
+def run_shape(address: str, topic: str, connections: int, in_flight: int, seconds: float, body_size: int = 1024, *, prefix: str | None = None) -> ShapeResult:
+    """Put the load on for ``seconds``, then let what is in flight come back."""
+    run_key = prefix if prefix is not None else f"{os.getpid():08X}{int(time.time() * 1000) & 0xFFFFFFFF:08X}"
+    templates = Templates(topic, os.urandom(body_size // 2).hex().encode()[:body_size], in_flight, run_key)
+    selector = selectors.DefaultSelector()
+    loaders = []
+    for _ in range(connections):
+        sock = connect(address)
+        sock.setblocking(False)
+        loader = Loader(sock)
+        loaders.append(loader)
+        selector.register(sock, selectors.EVENT_READ, loader)
+    sent = received = failed = 0
+    round_trips: list[float] = []
+
+    def send(loader: Loader, count: int) -> None:
+        nonlocal sent
+        data = templates.take(sent, count)
+        sent += count
+        loader.sent_at = time.perf_counter()
+        if loader.pending:
+            loader.pending += bytes(data)
+            return
+        try:
+            written = loader.sock.send(data)
+        except BlockingIOError:
+            written = 0
+        if written < len(data):
+            loader.pending = bytes(data[written:])
+            selector.modify(loader.sock, selectors.EVENT_READ | selectors.EVENT_WRITE, loader)
+
+    def flush(loader: Loader) -> None:
+        try:
+            written = loader.sock.send(loader.pending)
+        except BlockingIOError:
+            return
+        loader.pending = loader.pending[written:]
+        if not loader.pending:
+            selector.modify(loader.sock, selectors.EVENT_READ, loader)
+
+    begin = time.perf_counter()
+    stop = begin + seconds
+    give_up = stop + 30
+    for loader in loaders:
+        send(loader, in_flight)
+    now = begin
+    while received < sent:
+        if now > give_up:
+            raise SystemExit(f"{sent - received} of {sent} requests were never answered")
+        for key, events in selector.select(timeout=1):
+            loader = key.data
+            if events & selectors.EVENT_WRITE:
+                flush(loader)
+            if not events & selectors.EVENT_READ:
+                continue
+            piece = loader.sock.recv(262144)
+            if not piece:
+                raise SystemExit("the broker closed a connection")
+            data = loader.rest + piece if loader.rest else piece
+            frames, bad, used = count_responses(data)
+            loader.rest = data[used:]
+            received += frames
+            failed += bad
+            now = time.perf_counter()
+            round_trips.append(now - loader.sent_at)
+            if frames and now < stop:
+                send(loader, frames)
+        now = time.perf_counter()
+    elapsed = time.perf_counter() - begin
+    for loader in loaders:
+        loader.sock.close()
+    selector.close()
+    round_trips.sort()
+    p50 = round_trips[len(round_trips) // 2] * 1000
+    p99 = round_trips[len(round_trips) * 99 // 100] * 1000
+    return ShapeResult(connections, in_flight, received - failed, failed, elapsed, p50, p99)
+
+
+def parse_shapes(text: str) -> list[tuple[int, int]]:
+    shapes = []
+    for part in text.split(","):
+        connections, _, in_flight = part.replace("×", "x").partition("x")  # noqa: RUF001
+        shapes.append((int(connections), int(in_flight)))
+    return shapes
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Send load to a RocketMQ broker and print messages per second.")
+    parser.add_argument("address", help="host:port of the broker")
+    parser.add_argument("--topic", default="BenchTopic")
+    parser.add_argument("--seconds", type=float, default=5.0, help="per shape")
+    parser.add_argument("--warm-up", type=float, default=0.0, help="seconds of 1x64 before the first shape (a Java broker needs 40)")
+    parser.add_argument("--shapes", default=SHAPES, help=f"connections x in flight, default {SHAPES}")
+    parser.add_argument("--body", type=int, default=1024, help="bytes")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args(argv)
+    create_topic(options.address, options.topic)
+    if options.warm_up > 0:
+        run_shape(options.address, options.topic, 1, 64, options.warm_up, options.body)
+    rows = []
+    for connections, in_flight in parse_shapes(options.shapes):
+        result = run_shape(options.address, options.topic, connections, in_flight, options.seconds, options.body)
+        rows.append(result)
+        if not options.json:
+            print(
+                f"{connections:>3} x {in_flight:<4} {result.rate:>10,.0f} msgs/s   p50 {result.p50_ms:.2f} ms   p99 {result.p99_ms:.2f} ms   failed {result.failed}",
+                flush=True,
+            )
+    if options.json:
+        print(json.dumps([{**row.__dict__, "rate": row.rate} for row in rows]))
+    return 1 if any(row.failed for row in rows) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
