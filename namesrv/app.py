@@ -1,0 +1,70 @@
+"""A name server put together: key-value table, routes, requests, server; and the task that looks for silent brokers.
+
+::
+
+    run_namesrv ─┬ expire
+                 └ Server.run ── boss, selectors, codecs, pool workers, sweeper, idle scan
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import attrs
+import trio
+
+from triomq.namesrv.config import NamesrvConfig
+from triomq.namesrv.kv import KvConfig
+from triomq.namesrv.processor import NamesrvProcessor, handler_table, route_rules
+from triomq.namesrv.routes import RouteTable
+from triomq.remoting.address import format_address
+from triomq.remoting.server.server import Server
+
+
+@attrs.frozen
+class NamesrvReady:
+    """A name server that answers requests on this address."""
+
+    host: str
+    port: int
+    _stop: Callable[[], None] = attrs.field(eq=False, repr=False)
+
+    def stop(self) -> None:
+        """Begin an orderly stop: accept nothing more, answer what was accepted, leave `run_namesrv`."""
+        self._stop()
+
+    def banner(self) -> str:
+        """What runs where."""
+        return f"name server ready on {format_address(self.host, self.port)}"
+
+
+async def run_namesrv(config: NamesrvConfig, *, task_status: trio.TaskStatus[NamesrvReady] = trio.TASK_STATUS_IGNORED) -> None:
+    """Serve until cancelled or stopped; `started(NamesrvReady(...))` when requests are answered.
+
+    Raises KvFileError, AddressInUse or ListenFailed if it cannot start.
+    """
+    kv = KvConfig.open(config.kv_path)
+    routes = RouteTable(route_rules(config))
+    processor = NamesrvProcessor(config, routes, kv, _now_ms, started_ms=_now_ms())
+    server = Server(
+        config.network.server_config(config.listen_host, config.listen_port, config.pools()),
+        handler_table(processor),
+        on_close=processor.connection_closed,
+        name="name server",
+    )
+    with trio.CancelScope() as serving:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_expire, processor, config.scan_interval_ms / 1000, name="expire")
+            host, port = await nursery.start(server.run, name="server")
+            task_status.started(NamesrvReady(host, port, serving.cancel))
+
+
+async def _expire(processor: NamesrvProcessor, period_seconds: float) -> None:
+    while True:
+        await trio.sleep(period_seconds)
+        processor.expire()
+
+
+def _now_ms() -> int:
+    """Time for ages only: it never jumps, unlike the wall clock."""
+    return int(trio.current_time() * 1000)

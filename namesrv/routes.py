@@ -1,0 +1,411 @@
+"""RouteTable: which broker name has which topic, which processes stand behind a broker name, and who is alive.
+
+Pure: no clock, no sockets, no log.  Times are milliseconds given by the caller; the connection of a broker is an opaque
+`owner`.  Every method is atomic.  Routes are asked for far more often than they change, so their encoded forms are kept
+until something changes.  Source: namesrv/…/routeinfo/RouteInfoManager.java.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from triomq.remoting.protocol.bodies.cluster import BrokerMembers, ClusterTable
+from triomq.remoting.protocol.bodies.route import MASTER_ID, PERM_READ, PERM_WRITE, BrokerData, QueueData, TopicRoute
+from triomq.remoting.protocol.bodies.topics import DataVersion, TopicConfig, TopicNames, TopicTable
+
+DEFAULT_TIMEOUT_MS = 120_000
+SYNC_MEMBER_TOPIC_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"
+"""Topics whose routes never show an acting master."""
+UNIT_FLAG = 1
+UNIT_SUBSCRIPTION_FLAG = 2
+
+Address = tuple[str, str]
+"""(cluster, ``ip:port``): what identifies a broker process."""
+
+
+@attrs.frozen(kw_only=True)
+class RouteRules:
+    """Switches of a name server that change what its table does."""
+
+    delete_missing_topics: bool = False
+    acting_master: bool = False
+
+
+@attrs.frozen(kw_only=True)
+class Registration:
+    """What a broker says about itself in REGISTER_BROKER.
+
+    ``acting_master`` None marks a broker older than 5.x; ``filter_servers`` None leaves what is known, empty removes it.
+    """
+
+    cluster: str
+    broker_name: str
+    broker_id: int
+    address: str
+    ha_address: str
+    table: TopicTable
+    timeout_ms: int | None = None
+    acting_master: bool | None = None
+    zone_name: str | None = None
+    filter_servers: Sequence[str] | None = None
+
+
+class Outcome(enum.Enum):
+    """What became of a registration."""
+
+    NEW = "new"
+    RENEWED = "renewed"
+    IGNORED = "ignored"  # another process holds the id with a newer state; answered as success
+    TOO_EARLY = "too early"  # a single topic from a broker that is not registered yet
+
+
+@attrs.frozen
+class Registered:
+    """The answer to a registration; the master's addresses are for slaves only."""
+
+    outcome: Outcome
+    master_address: str | None = None
+    master_ha_address: str | None = None
+
+
+@attrs.frozen
+class Departed:
+    """One broker process that left the table."""
+
+    cluster: str
+    broker_name: str
+    broker_id: int
+    address: str
+
+
+@attrs.define(eq=False)
+class _Group:
+    """The processes of one broker name."""
+
+    cluster: str
+    broker_name: str
+    addresses: dict[int, str] = attrs.field(factory=dict)
+    acting_master: bool = False
+    zone_name: str | None = None
+
+    def data(self) -> BrokerData:
+        return BrokerData(self.cluster, self.broker_name, dict(sorted(self.addresses.items())), self.acting_master, self.zone_name)
+
+
+@attrs.define(eq=False)
+class _Alive:
+    """The last sign of life of one broker process."""
+
+    seen_ms: int
+    timeout_ms: int
+    version: DataVersion
+    ha_address: str
+    owner: object
+
+
+@attrs.define(eq=False)
+class RouteTable:
+    """All that one name server knows. Changed by its methods only."""
+
+    rules: RouteRules = attrs.field(factory=RouteRules)
+    _queues: dict[str, dict[str, QueueData]] = attrs.field(factory=dict, init=False)  # topic -> broker name -> queues
+    _groups: dict[str, _Group] = attrs.field(factory=dict, init=False)
+    _clusters: dict[str, dict[str, None]] = attrs.field(factory=dict, init=False)  # cluster -> broker names in order
+    _alive: dict[Address, _Alive] = attrs.field(factory=dict, init=False)
+    _filter_servers: dict[Address, list[str]] = attrs.field(factory=dict, init=False)
+    _mappings: dict[str, dict[str, Any]] = attrs.field(factory=dict, init=False)  # static topics: topic -> broker name -> mapping
+    _encoded: dict[object, bytes] = attrs.field(factory=dict, init=False)
+
+    # Brokers come and go
+
+    def register(self, registration: Registration, owner: object, now_ms: int) -> Registered:
+        """Take over what a broker says about itself and its topics; `owner` is the connection that it said it on."""
+        name, broker_id, address = registration.broker_name, registration.broker_id, registration.address
+        group = self._groups.get(name)
+        held = {} if group is None else {i: held for i, held in group.addresses.items() if i == broker_id or held != address}
+        if broker_id not in held and len(registration.table.topic_config_table) == 1:
+            return Registered(Outcome.TOO_EARLY)
+        self._clusters.setdefault(registration.cluster, {}).setdefault(name)
+        if group is None:
+            group = self._groups[name] = _Group(registration.cluster, name)
+            self._changed()
+        described = (held, bool(registration.acting_master), registration.zone_name)
+        if described != (group.addresses, group.acting_master, group.zone_name):
+            group.addresses, group.acting_master, group.zone_name = described
+            self._changed()
+        if self._held_by_newer(registration, group):
+            self._alive.pop((registration.cluster, address), None)
+            return Registered(Outcome.IGNORED)
+
+        first = broker_id not in group.addresses
+        if group.addresses.get(broker_id) != address:
+            group.addresses[broker_id] = address
+            self._changed()
+        self._take_topics(registration, group, first)
+        self._alive[(registration.cluster, address)] = _Alive(
+            now_ms,
+            DEFAULT_TIMEOUT_MS if registration.timeout_ms is None else registration.timeout_ms,
+            registration.table.data_version,
+            registration.ha_address,
+            owner,
+        )
+        self._take_filter_servers(registration)
+        outcome = Outcome.NEW if first else Outcome.RENEWED
+        master = group.addresses.get(MASTER_ID)
+        alive = None if master is None else self._alive.get((registration.cluster, master))
+        if broker_id == MASTER_ID or alive is None:
+            return Registered(outcome)
+        return Registered(outcome, master, alive.ha_address)
+
+    def _held_by_newer(self, registration: Registration, group: _Group) -> bool:
+        """True if another living process has this id and a higher state version."""
+        holder = group.addresses.get(registration.broker_id)
+        if holder is None or holder == registration.address:
+            return False
+        alive = self._alive.get((registration.cluster, holder))
+        return alive is not None and alive.version.state_version > registration.table.data_version.state_version
+
+    def _take_topics(self, registration: Registration, group: _Group, first: bool) -> None:
+        """Topics count only from the master, or from the smallest id of a group of new brokers."""
+        broker_id, name, table = registration.broker_id, registration.broker_name, registration.table
+        prime_slave = broker_id != MASTER_ID and registration.acting_master is not None and broker_id == min(group.addresses)
+        if broker_id != MASTER_ID and not prime_slave:
+            return
+        mappings = table.topic_queue_mapping_info_map or {}
+        if self.rules.delete_missing_topics and not mappings:
+            known = {topic.topic_name for topic in table.topic_config_table.values()}
+            self._forget_queues([topic for topic, queues in self._queues.items() if name in queues and topic not in known], [name])
+        alive = self._alive.get((registration.cluster, registration.address))
+        changed = first or alive is None or alive.version != table.data_version
+        readonly = prime_slave and group.acting_master
+        for config in table.topic_config_table.values():
+            if changed or name not in self._queues.get(config.topic_name, {}):
+                self._set_queues(config.topic_name, _queue_data(name, config, readonly))
+        if changed:
+            for topic, mapping in mappings.items():
+                holder = mapping.get("bname") if isinstance(mapping, dict) else None
+                self._mappings.setdefault(topic, {})[holder if isinstance(holder, str) else name] = mapping
+                self._changed()
+
+    def _take_filter_servers(self, registration: Registration) -> None:
+        key = (registration.cluster, registration.address)
+        servers = registration.filter_servers
+        if servers is None or list(servers) == self._filter_servers.get(key, []):
+            return
+        self._changed()
+        if servers:
+            self._filter_servers[key] = list(servers)
+        else:
+            self._filter_servers.pop(key, None)
+
+    def unregister(self, cluster: str, broker_name: str, address: str) -> Departed | None:
+        """Forget one broker process; the last one of a name takes its queues, and its topics without queues, with it."""
+        self._alive.pop((cluster, address), None)
+        self._filter_servers.pop((cluster, address), None)
+        group = self._groups.get(broker_name)
+        if group is None:
+            return None
+        left = [broker_id for broker_id, held in group.addresses.items() if held == address]
+        for broker_id in left:
+            del group.addresses[broker_id]
+        if not group.addresses:
+            del self._groups[broker_name]
+            names = self._clusters.get(cluster, {})
+            names.pop(broker_name, None)
+            if not names:
+                self._clusters.pop(cluster, None)
+            self._forget_queues(list(self._queues), [broker_name])
+        elif group.acting_master and MASTER_ID not in group.addresses:
+            self._change_permissions(broker_name, lambda perm: perm & ~PERM_WRITE)
+        self._changed()
+        return Departed(cluster, broker_name, left[0], address) if left else None
+
+    def touch(self, cluster: str, address: str, now_ms: int) -> None:
+        """A sign of life without news; nothing happens for an unknown broker."""
+        alive = self._alive.get((cluster, address))
+        if alive is not None:
+            alive.seen_ms = now_ms
+
+    def expire(self, now_ms: int) -> tuple[list[Departed], list[object]]:
+        """Forget the brokers that were silent for too long; return them and the owners (connections) to be closed."""
+        silent = [(key, alive) for key, alive in self._alive.items() if alive.seen_ms + alive.timeout_ms < now_ms]
+        return self._unregister_all(key for key, _ in silent), [alive.owner for _, alive in silent]
+
+    def lost(self, owner: object) -> list[Departed]:
+        """A connection ended: forget the brokers that last spoke on it."""
+        return self._unregister_all([key for key, alive in self._alive.items() if alive.owner is owner])
+
+    def _unregister_all(self, keys: Iterable[Address]) -> list[Departed]:
+        departed = []
+        for cluster, address in keys:
+            name = next((g.broker_name for g in self._groups.values() if g.cluster == cluster and address in g.addresses.values()), None)
+            if name is None:
+                self._alive.pop((cluster, address), None)
+            elif (gone := self.unregister(cluster, name, address)) is not None:
+                departed.append(gone)
+        return departed
+
+    # Questions
+
+    def route(self, topic: str, order_conf: str | None = None) -> TopicRoute | None:
+        """Queues and brokers of a topic; None if there are no queues or none of their brokers is known."""
+        queues = self._queues.get(topic)
+        if not queues:
+            return None
+        brokers = [self._groups[name].data() for name in queues if name in self._groups]
+        if not brokers:
+            return None
+        servers = {
+            address: self._filter_servers[(data.cluster, address)]
+            for data in (brokers if self._filter_servers else ())
+            for address in data.broker_addrs.values()
+            if (data.cluster, address) in self._filter_servers
+        }
+        if self.rules.acting_master and not topic.startswith(SYNC_MEMBER_TOPIC_PREFIX):
+            brokers = [_with_acting_master(data, queues[data.broker_name]) for data in brokers]
+        return TopicRoute(list(queues.values()), brokers, order_conf, servers, self._mappings.get(topic))
+
+    def encoded_route(self, topic: str, *, standard: bool, order_conf: str | None = None) -> bytes | None:
+        """The body that answers a route lookup, in standard JSON or with bare ids; kept until something changes."""
+        key = (topic, standard, order_conf)
+        encoded = self._encoded.get(key)
+        if encoded is None:
+            route = self.route(topic, order_conf)
+            if route is None:
+                return None
+            encoded = self._encoded[key] = route.encode_standard() if standard else route.encode_legacy()
+        return encoded
+
+    def cluster_table(self) -> ClusterTable:
+        """All brokers and clusters."""
+        return ClusterTable(
+            {name: group.data() for name, group in self._groups.items()},
+            {cluster: list(names) for cluster, names in self._clusters.items()},
+        )
+
+    def encoded_cluster_table(self) -> bytes:
+        """The body that answers GET_BROKER_CLUSTER_INFO: ids without quotes; kept until something changes."""
+        encoded = self._encoded.get("cluster")
+        if encoded is None:
+            encoded = self._encoded["cluster"] = self.cluster_table().encode(bare_keys=True)
+        return encoded
+
+    def members(self, cluster: str, broker_name: str) -> BrokerMembers:
+        """The processes of one broker name; none if it is unknown."""
+        group = self._groups.get(broker_name)
+        return BrokerMembers(cluster, broker_name, {} if group is None else dict(sorted(group.addresses.items())))
+
+    def version(self, cluster: str, address: str) -> DataVersion | None:
+        """The version of the topics that this broker last registered; None if it is unknown."""
+        alive = self._alive.get((cluster, address))
+        return None if alive is None else alive.version
+
+    def topic_names(self) -> list[str]:
+        """All topics."""
+        return list(self._queues)
+
+    def cluster_topics(self, cluster: str) -> list[str]:
+        """The topics of a cluster; none if it is unknown. A topic stands once for each broker name that has it, as in Java."""
+        return [topic for name in self._clusters.get(cluster, ()) for topic, queues in self._queues.items() if name in queues]
+
+    def system_names(self) -> TopicNames:
+        """Names of clusters and brokers (they are topics too), and the address of some broker to ask for the rest."""
+        names = [text for cluster, brokers in self._clusters.items() for text in (cluster, *brokers)]
+        addresses = [group.addresses[min(group.addresses)] for group in self._groups.values() if group.addresses]
+        return TopicNames(names, addresses[0] if addresses else None)
+
+    def flagged_topics(self, present: int, absent: int = 0) -> list[str]:
+        """Topics whose system flag has the bits `present` and not the bits `absent`; their first broker decides."""
+        flags = {topic: next(iter(queues.values())).topic_sys_flag for topic, queues in self._queues.items() if queues}
+        return [topic for topic, flag in flags.items() if flag & present == present and not flag & absent]
+
+    # Changes by operators
+
+    def set_rules(self, rules: RouteRules) -> None:
+        """Go on under other rules."""
+        self.rules = rules
+        self._changed()
+
+    def set_topic(self, topic: str, queues: Sequence[QueueData]) -> bool:
+        """Write the queues of one topic; entries up to the first of an unknown broker name count only for a known topic."""
+        known = [data for data in queues if data.broker_name in self._groups]
+        if not queues or (topic not in self._queues and len(known) < len(queues)):
+            return False
+        for data in queues:
+            if data.broker_name not in self._groups:
+                return False
+            self._set_queues(topic, data)
+        return True
+
+    def delete_topic(self, topic: str, cluster: str | None = None) -> None:
+        """Forget a topic: everywhere, or on the brokers of one cluster. A broker that has it registers it again."""
+        if cluster:
+            self._forget_queues([topic], list(self._clusters.get(cluster, ())))
+        elif self._queues.pop(topic, None) is not None:
+            self._changed()
+
+    def wipe_write_permission(self, broker_name: str) -> int:
+        """No more writes to this broker, until it registers changed topics; return the number of its topics."""
+        return self._change_permissions(broker_name, lambda perm: perm & ~PERM_WRITE)
+
+    def add_write_permission(self, broker_name: str) -> int:
+        """Set every topic of this broker to read and write, exactly; return the number of its topics."""
+        return self._change_permissions(broker_name, lambda _: PERM_READ | PERM_WRITE)
+
+    # Helpers
+
+    def _set_queues(self, topic: str, data: QueueData) -> None:
+        queues = self._queues.setdefault(topic, {})
+        if queues.get(data.broker_name) != data:
+            queues[data.broker_name] = data
+            self._changed()
+
+    def _forget_queues(self, topics: Iterable[str], broker_names: Sequence[str]) -> None:
+        for topic in topics:
+            queues = self._queues.get(topic, {})
+            for name in broker_names:
+                if queues.pop(name, None) is not None:
+                    self._changed()
+            if topic in self._queues and not queues:
+                del self._queues[topic]
+
+    def _change_permissions(self, broker_name: str, change: Callable[[int], int]) -> int:
+        mine = [(topic, queues[broker_name]) for topic, queues in self._queues.items() if broker_name in queues]
+        for topic, data in mine:
+            self._set_queues(topic, attrs.evolve(data, perm=change(data.perm)))
+        return len(mine)
+
+    def _changed(self) -> None:
+        self._encoded.clear()
+
+
+def in_zone(route: TopicRoute, zone: str) -> TopicRoute:
+    """The route for a client that wants only its zone: masters of other zones and their queues are left out."""
+    brokers = [data for data in route.broker_datas if MASTER_ID not in data.broker_addrs or (data.zone_name or "").lower() == zone.lower()]
+    names = {data.broker_name for data in brokers}
+    addresses = {address for data in brokers for address in data.broker_addrs.values()}
+    return attrs.evolve(
+        route,
+        broker_datas=brokers,
+        queue_datas=[data for data in route.queue_datas if data.broker_name in names],
+        filter_server_table={address: servers for address, servers in route.filter_server_table.items() if address in addresses},
+    )
+
+
+def _queue_data(broker_name: str, config: TopicConfig, readonly: bool) -> QueueData:
+    perm = config.perm & ~PERM_WRITE if readonly else config.perm
+    return QueueData(broker_name, config.read_queue_count, config.write_queue_count, perm, config.topic_sys_flag)
+
+
+def _with_acting_master(data: BrokerData, queues: QueueData) -> BrokerData:
+    """Show the smallest id as master when there is none, the group allows it, and its queues take no writes."""
+    addresses: Mapping[int, str] = data.broker_addrs
+    if not data.enable_acting_master or not addresses or MASTER_ID in addresses or queues.perm & PERM_WRITE:
+        return data
+    smallest = min(addresses)
+    others = {broker_id: address for broker_id, address in addresses.items() if broker_id != smallest}
+    return attrs.evolve(data, broker_addrs={MASTER_ID: addresses[smallest], **others})
