@@ -1,0 +1,58 @@
+"""The body of SEND_BATCH_MESSAGE (320): several messages of one topic and queue, one after the other.
+
+``totalSize i32 | magic i32 | bodyCRC i32 | flag i32 | bodyLength i32 | body | propertiesLength i16 | properties``
+
+Magic and CRC are 0 on the wire and ignored. Source: common/…/message/MessageDecoder.java (encodeMessage, decodeMessage).
+"""
+
+from collections.abc import Iterable
+from struct import Struct
+from typing import NamedTuple
+
+from triomq.remoting.errors import LocalProtocolError, RemoteProtocolError
+from triomq.remoting.protocol.message import PROPERTIES_BYTES_MAX
+
+_HEAD = Struct(">iiiii")
+_LENGTH = Struct(">h")
+_FIXED_BYTES = _HEAD.size + _LENGTH.size
+_FIX = "encode the batch as MessageDecoder.encodeMessages of RocketMQ does"
+
+
+class BatchElement(NamedTuple):
+    """One message of a batch; properties in their encoded text form."""
+
+    flag: int
+    body: bytes
+    properties: bytes
+
+
+def encode_batch(elements: Iterable[tuple[int, bytes, bytes]]) -> bytes:
+    """Write (flag, body, encoded properties) triples; LocalProtocolError if properties are too long."""
+    pieces: list[bytes] = []
+    for flag, body, properties in elements:
+        if len(properties) > PROPERTIES_BYTES_MAX:
+            raise LocalProtocolError(f"properties of {len(properties)} bytes; the limit is {PROPERTIES_BYTES_MAX}")
+        size = _FIXED_BYTES + len(body) + len(properties)
+        pieces += (_HEAD.pack(size, 0, 0, flag, len(body)), body, _LENGTH.pack(len(properties)), properties)
+    return b"".join(pieces)
+
+
+def decode_batch(data: bytes) -> list[BatchElement]:
+    """Read the elements; RemoteProtocolError if lengths do not fit."""
+    elements: list[BatchElement] = []
+    position = 0
+    while position < len(data):
+        if len(data) - position < _FIXED_BYTES:
+            raise RemoteProtocolError(f"{len(data) - position} bytes left over after a batch", _FIX)
+        size, _, _, flag, body_size = _HEAD.unpack_from(data, position)
+        start = position + _HEAD.size
+        body_end = start + body_size
+        if body_size < 0 or body_end + _LENGTH.size > len(data):
+            raise RemoteProtocolError(f"a body of {body_size} bytes overruns the batch of {len(data)}", _FIX)
+        (properties_size,) = _LENGTH.unpack_from(data, body_end)
+        end = body_end + _LENGTH.size + properties_size
+        if properties_size < 0 or end > len(data) or end - position != size:
+            raise RemoteProtocolError(f"batch element {len(elements)} announces {size} bytes, has other lengths", _FIX)
+        elements.append(BatchElement(flag, data[start:body_end], data[body_end + _LENGTH.size : end]))
+        position = end
+    return elements
