@@ -1,0 +1,82 @@
+"""From answers to bytes: encoded in the requests' own serialisation, joined per connection, written once."""
+
+import logging
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from triomq.remoting.errors import LocalProtocolError, Rejected
+from triomq.remoting.protocol.codes import ResponseCode
+from triomq.remoting.protocol.command import encode_response_head
+
+if TYPE_CHECKING:
+    from triomq.remoting.server.connection import Connection
+    from triomq.remoting.server.handlers import Request, Response
+
+_log = logging.getLogger(__name__)
+
+Chunks = list[bytes | memoryview]
+_REMARK_CHARACTERS_MAX = 2000
+
+
+def send_answers(requests: Iterable["Request"], answers: Iterable["Response | None"]) -> None:
+    """Write the answers of a batch. None and the answers of one-way requests are not sent. No checkpoint."""
+    current: Connection | None = None
+    chunks: Chunks = []
+    others: dict[Connection, Chunks] = {}
+    for request, answer in zip(requests, answers, strict=True):
+        if answer is None or request.oneway:
+            continue
+        connection = request.connection
+        if connection is not current:
+            if current is not None:
+                others[current] = chunks
+            chunks = others.get(connection) or []
+            current = connection
+        body = answer.body
+        if isinstance(body, bytes | memoryview):
+            pieces: Sequence[bytes | memoryview] = (body,) if body else ()
+            size = len(body)
+        else:
+            pieces, size = body, sum(map(len, body))
+        try:
+            head = encode_response_head(answer.header, answer.code, request.opaque, answer.remark, size, request.serialize, answer.ext)
+        except (LocalProtocolError, TypeError) as error:
+            _log.exception("the answer to request %d of %s cannot be encoded", request.code, connection.peer_text)
+            chunks.append(error_head(request, ResponseCode.SYSTEM_ERROR, error_remark(error)))
+            continue
+        chunks.append(head)
+        if pieces:
+            chunks += pieces
+    if current is not None:
+        others.pop(current, None)
+        for connection, joined in others.items():
+            connection.write(joined)
+        current.write(chunks)
+
+
+def send_error(requests: Iterable["Request"], code: int, remark: str) -> None:
+    """Give all these requests the same refusal; one-way requests get nothing."""
+    by_connection: dict[Connection, Chunks] = {}
+    for request in requests:
+        if not request.oneway:
+            by_connection.setdefault(request.connection, []).append(error_head(request, code, remark))
+    for connection, chunks in by_connection.items():
+        connection.write(chunks)
+
+
+def error_head(request: "Request", code: int, remark: str) -> bytes:
+    """A whole frame: a refusal has no body."""
+    return encode_response_head(None, code, request.opaque, remark, 0, request.serialize)
+
+
+def error_remark(error: BaseException) -> str:
+    """What the caller is told about an error in a handler: class, message and the place, as Java does."""
+    if isinstance(error, Rejected):
+        return error.remark
+    text = f"{type(error).__name__}: {error}"
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is not None:
+        text += f", {trace.tb_frame.f_code.co_filename.rsplit('/', 1)[-1]}:{trace.tb_lineno} in {trace.tb_frame.f_code.co_name}"
+    return text[:_REMARK_CHARACTERS_MAX].encode("utf-8", "replace").decode()

@@ -1,0 +1,47 @@
+"""Settings of one server. Sizes in bytes, times as their names say; the defaults are those that the benchmarks ran with."""
+
+from collections.abc import Callable, Mapping
+
+import attrs
+from attrs import validators
+
+from triomq.remoting.server.connection import BytesFilter, Connection
+from triomq.remoting.server.poller import Poller, open_poller
+
+
+@attrs.frozen(kw_only=True)
+class PoolConfig:
+    """Bounds of one business pool.
+
+    `workers` says how many batches may wait (for durability, for another server) at once; it is no measure of speed.
+    `wait_ms_max` is how long a request may lie in the queue before it is refused as Java does (0: any time).
+    """
+
+    workers: int = attrs.field(default=1, validator=validators.ge(1))
+    queue_requests_max: int = attrs.field(default=10_000, validator=validators.ge(1))
+    queue_bytes_max: int = attrs.field(default=64 * 1024 * 1024, validator=validators.ge(1))
+    wait_ms_max: int = attrs.field(default=0, validator=validators.ge(0))
+
+
+@attrs.frozen(kw_only=True)
+class ServerConfig:
+    """One listening server.
+
+    `pools` names every pool that the handler table uses. `selector_count` and `codec_count` are knobs of fairness, not of
+    speed. `filter_factory` may give each connection a `BytesFilter`, the place of TLS.
+    """
+
+    host: str = "0.0.0.0"
+    port: int = attrs.field(default=0, validator=[validators.ge(0), validators.le(65535)])
+    backlog: int = attrs.field(default=1024, validator=validators.ge(1))
+    selector_count: int = attrs.field(default=1, validator=validators.ge(1))
+    codec_count: int = attrs.field(default=1, validator=validators.ge(1))
+    pools: Mapping[str, PoolConfig] = attrs.Factory(lambda: {"default": PoolConfig()})
+    frame_max_bytes: int = attrs.field(default=16 * 1024 * 1024, validator=validators.ge(64))
+    connections_max: int = attrs.field(default=50_000, validator=validators.ge(1))
+    idle_seconds: float = attrs.field(default=120.0, validator=validators.gt(0))
+    outbox_high_bytes: int = attrs.field(default=4 * 1024 * 1024, validator=validators.ge(1))
+    outbox_hard_bytes: int = attrs.field(default=64 * 1024 * 1024, validator=validators.ge(1))
+    drain_seconds: float = attrs.field(default=5.0, validator=validators.ge(0))
+    poller_factory: Callable[[], Poller] = open_poller
+    filter_factory: Callable[[Connection], BytesFilter | None] | None = None

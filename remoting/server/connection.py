@@ -1,0 +1,262 @@
+"""One accepted connection: its outbox, its facts, and the requests that the server itself sends on it.
+
+`write` is synchronous: it tries the socket at once and keeps what does not fit in the outbox, which the owning selector flushes
+when the socket takes bytes again. An outbox above its high mark stops reading from that peer (it should first take its
+answers); above the hard mark the connection is closed.
+"""
+
+import logging
+import socket
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import islice
+from struct import Struct
+from typing import Protocol
+
+import attrs
+import trio
+
+from triomq.remoting.address import format_address
+from triomq.remoting.errors import ConnectionLost, RequestTimeout
+from triomq.remoting.protocol.command import Command
+from triomq.remoting.protocol.framing import FrameBuffer
+from triomq.remoting.protocol.peer import ClientPeer
+from triomq.remoting.server.poller import READABLE, WRITABLE, Poller
+
+_log = logging.getLogger(__name__)
+
+_PORT = Struct(">i")
+_FRAME_TOTAL = Struct(">i")
+_PIECES_PER_SEND = 64
+# Joining small pieces is cheaper than giving the kernel a vector of them; from about 8 KiB a piece it is dearer.
+_JOIN_PIECE_BYTES_MAX = 8 * 1024
+_JOIN_PIECES_MAX = 512
+
+
+class BytesFilter(Protocol):
+    """What may stand between socket and frames: TLS. A plain connection has none."""
+
+    def received(self, data: bytes) -> bytes:
+        """Bytes from the socket -> bytes for the framing (b"" if there are none yet). RemotingError ends the connection."""
+
+    def to_send(self, data: bytes) -> bytes:
+        """Bytes of frames -> bytes for the socket. Called with b"" after each `received`, for what the filter itself must say."""
+
+
+@attrs.frozen
+class OutboxLimits:
+    """Marks of an outbox in bytes."""
+
+    high_bytes: int
+    hard_bytes: int
+
+
+@attrs.define(eq=False)
+class _Waiter:
+    """Somebody waits for the client's answer; `done` without an answer means that the connection ended."""
+
+    done: trio.Event = attrs.field(factory=trio.Event)
+    answer: Command | None = None
+
+
+@attrs.define(eq=False)
+class Connection:
+    """Changed by its codec (input), any synchronous `write` (output), and its selector (flush, close); all in one loop."""
+
+    sock: socket.socket
+    number: int
+    peer: tuple[str, int]
+    limits: OutboxLimits
+    frames: FrameBuffer
+    poller: Poller
+    ended: Callable[["Connection"], None]  # the selector's: forget me
+    fd: int = attrs.field(init=False)
+    peer_text: str = attrs.field(init=False)
+    peer_bytes: bytes = attrs.field(init=False)
+    filter: BytesFilter | None = attrs.field(default=None, init=False)
+    closed: bool = attrs.field(default=False, init=False)
+    close_reason: str = attrs.field(default="", init=False)
+    read_count: int = attrs.field(default=0, init=False)
+    write_count: int = attrs.field(default=0, init=False)
+    sent_bytes: int = attrs.field(default=0, init=False)
+    idle_traffic: int = attrs.field(default=-1, init=False)  # the idle scan's: reads and writes when it last looked
+    idle_since: float = attrs.field(default=0.0, init=False)
+    reading: bool = attrs.field(default=True, init=False)
+    outbox_bytes: int = attrs.field(default=0, init=False)
+    recv: Callable[[int], bytes] = attrs.field(init=False)
+    _send: Callable[[bytes | memoryview], int] = attrs.field(init=False)
+    _peer: ClientPeer["_Waiter"] | None = attrs.field(default=None, init=False)
+    _outbox: deque[bytes | memoryview] = attrs.field(factory=deque, init=False)
+    _events: int | None = attrs.field(default=None, init=False)  # what the poller was told; None = it does not know us
+    _stopped: bool = attrs.field(default=False, init=False)  # the server takes no more from it
+    _finished: bool = attrs.field(default=False, init=False)  # the peer has said its last word
+
+    def __attrs_post_init__(self) -> None:
+        host, port = self.peer
+        self.fd = self.sock.fileno()
+        self.peer_text = format_address(host, port)
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self.peer_bytes = socket.inet_pton(family, host.partition("%")[0]) + _PORT.pack(port)
+        self.recv = self.sock.recv
+        self._send = self.sock.send
+
+    # Output
+
+    def write(self, pieces: Sequence[bytes | memoryview], *, filtered: bool = False) -> None:
+        """Send these bytes, in this order, after all earlier ones. No checkpoint; nothing happens on a closed connection."""
+        if self.closed:
+            return
+        if self.filter is not None and not filtered:
+            pieces = (self.filter.to_send(b"".join(pieces)),)
+        self.write_count += 1
+        if self._outbox:
+            self._keep(b"".join(pieces))
+            return
+        count = len(pieces)
+        try:
+            if count == 1:
+                data: bytes | memoryview = pieces[0]
+                size = len(data)
+                sent = self._send(data)
+            else:
+                size = sum(map(len, pieces))
+                if size <= count * _JOIN_PIECE_BYTES_MAX or count > _JOIN_PIECES_MAX:
+                    data = b"".join(pieces)
+                    sent = self._send(data)
+                else:
+                    data = b""
+                    sent = self.sock.sendmsg(pieces)
+        except BlockingIOError:
+            sent = 0
+        except OSError as error:
+            self.close(f"sending failed: {error.strerror or error}")
+            return
+        self.sent_bytes += sent
+        if sent != size:
+            # A copy, since a piece may be a view of a file that is to be unmapped.
+            self._keep(bytes(memoryview(data or b"".join(pieces))[sent:]))
+
+    def _keep(self, rest: bytes) -> None:
+        if not rest:
+            return
+        self._outbox.append(rest)
+        self.outbox_bytes += len(rest)
+        if self.outbox_bytes > self.limits.hard_bytes:
+            _log.warning(
+                "closing %s: it does not read its answers, %d bytes wait (limit %d)", self.peer_text, self.outbox_bytes, self.limits.hard_bytes
+            )
+            self.close("the outbox is above its hard mark")
+            return
+        if self.outbox_bytes > self.limits.high_bytes:
+            self.reading = False
+        self.watch()
+
+    def flush(self) -> None:
+        """Send from the outbox what the socket takes; called by the selector when it takes bytes again."""
+        outbox = self._outbox
+        while outbox:
+            try:
+                sent = self.sock.sendmsg(list(islice(outbox, _PIECES_PER_SEND)))
+            except BlockingIOError:
+                break
+            except OSError as error:
+                self.close(f"sending failed: {error.strerror or error}")
+                return
+            self.write_count += 1
+            self.sent_bytes += sent
+            self.outbox_bytes -= sent
+            while sent:
+                size = len(outbox[0])
+                if sent < size:
+                    outbox[0] = memoryview(outbox[0])[sent:]
+                    break
+                sent -= size
+                outbox.popleft()
+        if not self.reading and self.outbox_bytes <= self.limits.high_bytes // 2:
+            self.reading = True
+        self.watch()
+
+    # Its place in the poller
+
+    def watch(self) -> None:
+        """Tell the poller what this connection waits for now."""
+        if self.closed or self._finished:
+            return
+        events = (READABLE if self.reading and not self._stopped else 0) | (WRITABLE if self._outbox else 0)
+        if events == self._events:
+            return
+        if self._events is None:
+            self.poller.register(self.sock, events)
+        else:
+            self.poller.modify(self.sock, events)
+        self._events = events
+
+    def stop_reading(self) -> None:
+        """The server stops: take no more from this peer, but let it have its answers."""
+        self._stopped = True
+        self.watch()
+
+    def finish(self, reason: str) -> None:
+        """The peer has said its last word: no more events from this socket. What it said before is still being worked on."""
+        self.close_reason = self.close_reason or reason
+        self._finished = True
+        if self._events is not None:
+            self._events = None
+            self.poller.unregister(self.sock)
+
+    # Requests of the server
+
+    def oneway(self, command: Command) -> None:
+        """Send a request that is never answered. No checkpoint; nothing happens on a closed connection."""
+        self.write((self._requester().send_oneway(command),))
+
+    async def invoke(self, command: Command, timeout: float) -> Command:
+        """Send a request to the client and wait for its answer; RequestTimeout after *timeout* seconds, ConnectionLost at its end.
+
+        Whoever is cancelled here leaves the connection as it is; the late answer is dropped.
+        """
+        if self.closed:
+            raise ConnectionLost(self.peer_text, self.close_reason)
+        waiter = _Waiter()
+        requester = self._requester()
+        now = trio.current_time()
+        pending, data = requester.send(command, waiter, now=now, deadline=now + timeout)
+        self.write((data,))
+        try:
+            with trio.move_on_after(timeout):
+                await waiter.done.wait()
+        finally:
+            requester.give_up(pending.opaque)
+        if waiter.answer is not None:
+            return waiter.answer
+        if self.closed:
+            raise ConnectionLost(self.peer_text, self.close_reason)
+        raise RequestTimeout(self.peer_text, int(command.code), timeout)
+
+    def take_response(self, frame: bytes) -> None:
+        """The codec found an answer to one of our requests among the frames. RemoteProtocolError if it is damaged."""
+        for pending, command in self._requester().receive(_FRAME_TOTAL.pack(len(frame)) + frame).replies:
+            pending.token.answer = command
+            pending.token.done.set()
+
+    def _requester(self) -> ClientPeer["_Waiter"]:
+        """Most connections never carry a request of ours: made at the first one."""
+        if self._peer is None:
+            self._peer = ClientPeer()
+        return self._peer
+
+    # The end
+
+    def close(self, reason: str = "closed by this side") -> None:
+        """Close at once; queued output is dropped. No checkpoint. The first call decides the reason."""
+        if self.closed:
+            return
+        self.finish(reason)
+        self.closed = True
+        self._outbox.clear()
+        self.outbox_bytes = 0
+        self.sock.close()
+        if self._peer is not None:
+            for pending in self._peer.lose():
+                pending.token.done.set()
+        self.ended(self)

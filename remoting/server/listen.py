@@ -1,0 +1,62 @@
+"""Open the listening socket, and say clearly why that failed."""
+
+import errno
+import os
+import socket
+
+from triomq.remoting.address import format_address
+from triomq.remoting.errors import RemotingError
+
+
+class ListenFailed(RemotingError, OSError):
+    """The server cannot listen on *address*; *fix* says what its owner can do. Carries the system's `errno`."""
+
+    def __init__(self, address: str, number: int, reason: str, fix: str) -> None:
+        super().__init__(number, f"cannot listen on {address}: {reason}; {fix}")
+        self.errno = number
+        self.address = address
+        self.reason = reason
+        self.fix = fix
+
+    def __str__(self) -> str:
+        return f"cannot listen on {self.address}: {self.reason}; {self.fix}"
+
+
+class AddressInUse(ListenFailed):
+    """Another socket already listens there (EADDRINUSE)."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__(address, errno.EADDRINUSE, "the port is in use", "stop the process that holds it or configure another port")
+
+
+_FIXES = {
+    errno.EACCES: "ports below 1024 need privileges: configure a higher port",
+    errno.EADDRNOTAVAIL: "the address does not belong to this machine: configure one that does, or 0.0.0.0",
+}
+
+
+def open_listener(host: str, port: int, backlog: int) -> socket.socket:
+    """Bind and listen, non-blocking. An empty host means every IPv4 address; `::` takes IPv4 peers too.
+
+    Raises AddressInUse or ListenFailed. A host that is a name is looked up, so this may block for a moment: call it at start-up.
+    """
+    address = format_address(host, port)
+    try:
+        family, kind, protocol, _, where = socket.getaddrinfo(host or "0.0.0.0", port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    except socket.gaierror as error:
+        raise ListenFailed(address, errno.EADDRNOTAVAIL, f"unknown host ({error.strerror})", "configure an address of this machine") from None
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0 if host == "::" else 1)
+        listener.setblocking(False)
+        listener.bind(where)
+        listener.listen(backlog)
+    except OSError as error:
+        listener.close()
+        number = error.errno or errno.EINVAL
+        if number == errno.EADDRINUSE:
+            raise AddressInUse(address) from None
+        raise ListenFailed(address, number, os.strerror(number), _FIXES.get(number, "check host and port in the configuration")) from None
+    return listener

@@ -1,0 +1,374 @@
+"""Business pools: bounded queues in front of request handlers.
+
+`submit` never waits. A request that does not fit, that its handler refuses, or that lay too long is answered SYSTEM_BUSY with
+Java's remarks, so that a client can tell overload from a lost request; a one-way request is dropped. When a pool is idle, the
+codec's requests run in place: no hop, no worker. A handler that must wait returns an awaitable, and only that goes to a worker.
+Source of the remarks: remoting/…/netty/NettyRemotingAbstract.java, broker/…/latency/BrokerFastFailure.java.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from itertools import takewhile
+from typing import Any
+
+import attrs
+import trio
+
+from triomq.remoting.errors import Rejected
+from triomq.remoting.protocol.codes import ResponseCode
+from triomq.remoting.server.answers import error_remark, send_answers, send_error
+from triomq.remoting.server.config import PoolConfig
+from triomq.remoting.server.handlers import Answer, Handler, Request, Response
+from triomq.remoting.server.statistics import CodeStatistics, PoolStatistics
+
+_log = logging.getLogger(__name__)
+
+# What a batch handler gets at once, and what one turn may do before other tasks get theirs.
+BATCH_REQUESTS_MAX = 64
+BATCH_BYTES_MAX = 1024 * 1024
+TURN_REQUESTS_MAX = 256
+
+_OVERLOAD = "[OVERLOAD]system busy, start flow control for a while"
+_REJECTED = "[REJECTREQUEST]system busy, start flow control for a while"
+_TOO_OLD = "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while, period in queue: %dms, size of queue: %d"
+
+
+@attrs.define(eq=False)
+class Route:
+    """Where the requests of one code go, and how many went. Routes that share a batch handler share its batches (`key`)."""
+
+    handler: Handler
+    pool: "Pool"
+    key: int
+    batch: bool = attrs.field(init=False)
+    call: Callable[[Any], Any] = attrs.field(init=False)
+    requests: int = attrs.field(default=0, init=False)
+    refused: int = attrs.field(default=0, init=False)
+    failed: int = attrs.field(default=0, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.batch = self.handler.batch
+        self.call = self.handler.call
+
+    def statistics(self) -> CodeStatistics:
+        return CodeStatistics(requests=self.requests, refused=self.refused, failed=self.failed)
+
+
+@attrs.frozen
+class _Waiting:
+    """Requests whose handler must wait: a worker awaits the rest of the work."""
+
+    requests: list[Request]
+    work: Awaitable[Any]
+
+
+@attrs.define(eq=False)
+class Pool:
+    """One pool; `queued` is called whenever requests had to be queued (it wakes the sweeper)."""
+
+    name: str
+    config: PoolConfig
+    queued: Callable[[], None]
+    queued_bytes: int = attrs.field(default=0, init=False)
+    _queue: deque[Request] = attrs.field(factory=deque, init=False)
+    _waiting: deque[_Waiting] = attrs.field(factory=deque, init=False)
+    _idle_workers: int = attrs.field(default=0, init=False)  # parked ones that nobody has woken yet
+    _idle: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
+    _quiet: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
+    _selective: bool = attrs.field(default=False, init=False)  # some handler has a `reject`
+    _wait_seconds: float = attrs.field(init=False)
+    _in_place_count: int = attrs.field(default=0, init=False)
+    _queued_count: int = attrs.field(default=0, init=False)
+    _overloaded: int = attrs.field(default=0, init=False)
+    _rejected: int = attrs.field(default=0, init=False)
+    _expired: int = attrs.field(default=0, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._wait_seconds = self.config.wait_ms_max / 1000
+
+    def __len__(self) -> int:
+        """Requests in the queue."""
+        return len(self._queue)
+
+    def route(self, handler: Handler, key: int) -> Route:
+        """A new route into this pool."""
+        self._selective = self._selective or handler.reject is not None
+        return Route(handler, self, key)
+
+    # Admission
+
+    def submit(self, requests: list[Request], *, in_place: bool = False) -> None:
+        """Let requests in, in their order, or answer why not. No checkpoint.
+
+        With `in_place` (codecs only: nobody else can tell how deep the stack is) an idle pool does the work at once.
+        """
+        if self._selective:
+            requests = self._not_rejected(requests)
+        if in_place and self._idle_workers and not self._queue and not self._waiting:
+            done = self._run_in_place(requests)
+            self._in_place_count += done
+            if done == len(requests):
+                return
+            requests = requests[done:]
+        elif self._wait_seconds:
+            requests = self._not_expired(requests)
+        if requests:
+            self._enqueue(requests)
+
+    def _not_rejected(self, requests: list[Request]) -> list[Request]:
+        verdicts: dict[Route, bool] = {}
+        refused: list[Request] = []
+        admitted: list[Request] = []
+        for request in requests:
+            route = request.route
+            verdict = verdicts.get(route)
+            if verdict is None:
+                reject = route.handler.reject
+                verdict = verdicts[route] = reject is not None and reject()
+            (refused if verdict else admitted).append(request)
+        if refused:
+            self._rejected += len(refused)
+            self._refuse(refused, _REJECTED)
+        return admitted
+
+    def _not_expired(self, requests: list[Request]) -> list[Request]:
+        """What is left after the requests that lay too long were answered; those are at the front, mostly."""
+        now = trio.current_time()
+        kept = [request for request in requests if now - request.arrived <= self._wait_seconds]
+        if len(kept) < len(requests):
+            for request in requests:
+                waited = now - request.arrived
+                if waited > self._wait_seconds:
+                    self._expired += 1
+                    self._refuse([request], _TOO_OLD % (waited * 1000, len(self._queue)))
+        return kept
+
+    def _enqueue(self, requests: list[Request]) -> None:
+        queue = self._queue
+        size = sum([len(request.body) + len(request.raw_header) for request in requests])
+        if len(queue) + len(requests) > self.config.queue_requests_max or self.queued_bytes + size > self.config.queue_bytes_max:
+            self._enqueue_what_fits(requests)
+        else:
+            queue.extend(requests)
+            self.queued_bytes += size
+            self._queued_count += len(requests)
+        if queue:
+            self._wake_worker()
+            self.queued()
+
+    def _wake_worker(self) -> None:
+        if self._idle_workers:
+            self._idle_workers -= 1
+            self._idle.unpark()
+
+    def _enqueue_what_fits(self, requests: list[Request]) -> None:
+        """One by one; the first that does not fit refuses all after it, for order's sake. An empty queue takes any single one."""
+        queue = self._queue
+        for index, request in enumerate(requests):
+            size = len(request.body) + len(request.raw_header)
+            full = len(queue) >= self.config.queue_requests_max or self.queued_bytes + size > self.config.queue_bytes_max
+            if full and queue:
+                refused = requests[index:]
+                self._overloaded += len(refused)
+                self._refuse(refused, _OVERLOAD)
+                return
+            queue.append(request)
+            self.queued_bytes += size
+            self._queued_count += 1
+
+    def _refuse(self, requests: Sequence[Request], remark: str) -> None:
+        for request in requests:
+            request.route.refused += 1
+        send_error(requests, ResponseCode.SYSTEM_BUSY, remark)
+
+    def sweep(self) -> None:
+        """Answer the requests that lay too long in the queue. No checkpoint."""
+        if not self._wait_seconds:
+            return
+        now = trio.current_time()
+        expired = 0
+        for request in self._queue:  # arrival order, except for requests that came back: stop at the first young one
+            if now - request.arrived <= self._wait_seconds:
+                break
+            expired += 1
+        self._not_expired([self._pop() for _ in range(expired)])
+
+    # Work
+
+    def _run_in_place(self, requests: list[Request]) -> int:
+        """Run from the front until the turn is over or something must wait; how many were run."""
+        position = 0
+        end = min(len(requests), TURN_REQUESTS_MAX)
+        while position < end:
+            position, waiting = self._run_some(requests, position, end)
+            if waiting is not None:
+                self._waiting.append(waiting)
+                self._wake_worker()
+                break
+        return position
+
+    async def work(self) -> None:
+        """One worker: run until cancelled."""
+        while True:
+            if self._waiting:
+                # First come, first started: an `async def` handler has not begun yet.
+                await self._finish(self._waiting.popleft())
+            elif self._queue:
+                waiting = self._run_turn()
+                if waiting is None:
+                    await trio.lowlevel.checkpoint()
+                    continue
+                if self._queue:
+                    self._wake_worker()
+                await self._finish(waiting)
+            else:
+                self._idle_workers += 1
+                if self._idle_workers == self.config.workers:
+                    self._quiet.unpark_all()
+                await self._idle.park()
+
+    def _run_turn(self) -> _Waiting | None:
+        for _ in range(TURN_REQUESTS_MAX // BATCH_REQUESTS_MAX):
+            taken: list[Request] = []
+            size_before = self.queued_bytes
+            while self._queue and len(taken) < BATCH_REQUESTS_MAX and size_before - self.queued_bytes < BATCH_BYTES_MAX:
+                taken.append(self._pop())
+            if self._wait_seconds:
+                taken = self._not_expired(taken)
+            position = 0
+            while position < len(taken):
+                position, waiting = self._run_some(taken, position, len(taken))
+                if waiting is not None:
+                    for request in reversed(taken[position:]):
+                        self._queue.appendleft(request)
+                        self.queued_bytes += len(request.body) + len(request.raw_header)
+                    return waiting
+            if not self._queue:
+                break
+        return None
+
+    def _pop(self) -> Request:
+        request = self._queue.popleft()
+        self.queued_bytes -= len(request.body) + len(request.raw_header)
+        return request
+
+    def _run_some(self, requests: list[Request], start: int, end: int) -> tuple[int, _Waiting | None]:
+        """Run one batch, or singles up to the next batch, from `start`; the position after them, and what must wait."""
+        route = requests[start].route
+        if not route.batch:
+            return self._run_singles(requests, start, end)
+        batch = requests[start : min(end, start + BATCH_REQUESTS_MAX)]
+        if any([request.route is not route for request in batch]):  # noqa: C419 - half the time of a generator
+            batch = _same_key(batch)
+        else:
+            route.requests += len(batch)
+        position = start + len(batch)
+        try:
+            result = route.call(batch)
+        except Exception as error:
+            self._failed(batch, error)
+            return position, None
+        if not isinstance(result, list):
+            return position, _Waiting(batch, result)
+        if len(result) == len(batch):
+            send_answers(batch, result)
+        else:
+            self._answer(batch, result)
+        return position, None
+
+    def _run_singles(self, requests: list[Request], start: int, end: int) -> tuple[int, _Waiting | None]:
+        asked: list[Request] = []
+        answers: list[Answer] = []
+        waiting: _Waiting | None = None
+        position = start
+        while position < end:
+            request = requests[position]
+            route = request.route
+            if route.batch:
+                break
+            position += 1
+            route.requests += 1
+            try:
+                result = route.call(request)
+            except Exception as error:
+                result = self._failure([request], error)
+            if result is None:
+                continue
+            if isinstance(result, Response):
+                asked.append(request)
+                answers.append(result)
+                continue
+            waiting = _Waiting([request], result)
+            break
+        if asked:
+            send_answers(asked, answers)
+        return position, waiting
+
+    async def _finish(self, waiting: _Waiting) -> None:
+        requests = waiting.requests
+        try:
+            result = await waiting.work
+        except Exception as error:
+            self._failed(requests, error)
+            return
+        self._answer(requests, result if requests[0].route.batch else [result])
+
+    def _answer(self, requests: list[Request], answers: Any) -> None:
+        if not isinstance(answers, list) or len(answers) != len(requests):
+            self._failed(requests, TypeError(f"the handler gave {answers!r:.80} for {len(requests)} requests"))
+            return
+        send_answers(requests, answers)
+
+    def _failed(self, requests: Sequence[Request], error: Exception) -> None:
+        failure = self._failure(requests, error)
+        send_error(requests, failure.code, failure.remark or "")
+
+    def _failure(self, requests: Sequence[Request], error: Exception) -> Response:
+        """The answer to requests whose handler raised; unexpected errors are logged here, once."""
+        if isinstance(error, Rejected):
+            return Response(error.code, remark=error.remark)
+        route = requests[0].route
+        route.failed += len(requests)
+        _log.error("request %d from %s failed in its handler", requests[0].code, requests[0].connection.peer_text, exc_info=error)
+        return Response(ResponseCode.SYSTEM_ERROR, remark=error_remark(error))
+
+    # The end
+
+    async def wait_quiet(self) -> None:
+        """Wait until nothing is queued and no handler runs. Checkpoint: only if something is."""
+        while self._queue or self._waiting or self._idle_workers < self.config.workers:
+            await self._quiet.park()
+
+    def abandon(self) -> None:
+        """The workers are gone: forget what is queued, and close handlers that never began."""
+        for waiting in self._waiting:
+            close = getattr(waiting.work, "close", None)
+            if close is not None:
+                close()
+        self._waiting.clear()
+        self._queue.clear()
+        self.queued_bytes = 0
+
+    def statistics(self) -> PoolStatistics:
+        return PoolStatistics(
+            workers=self.config.workers,
+            idle_workers=self._idle_workers,
+            queued_requests=len(self._queue),
+            queued_bytes=self.queued_bytes,
+            requests_in_place=self._in_place_count,
+            requests_queued=self._queued_count,
+            overloaded=self._overloaded,
+            rejected=self._rejected,
+            expired=self._expired,
+        )
+
+
+
+def _same_key(requests: list[Request]) -> list[Request]:
+    """The requests at the front that go to one batch handler under several codes; counted as taken."""
+    key = requests[0].route.key
+    batch = list(takewhile(lambda request: request.route.key == key, requests))
+    for request in batch:
+        request.route.requests += 1
+    return batch

@@ -1,0 +1,232 @@
+"""The server: its stages, the order in which they start, and the order in which they stop.
+
+::
+
+    Server.run ─┬ boss                    cancelled first: nothing new comes in
+                └ stages ─┬ selector-i    stop reading, go on writing
+                          ├ codec-j       empty their mailboxes
+                          ├ pool-NAME-k   finish what was let in
+                          ├ sweeper
+                          └ idle-scan     … then all connections are closed
+"""
+
+import itertools
+import logging
+import socket
+from collections.abc import Callable, Iterable, Iterator
+
+import attrs
+import trio
+
+from triomq.remoting.address import format_address
+from triomq.remoting.server.boss import Boss
+from triomq.remoting.server.codec import Codec
+from triomq.remoting.server.config import ServerConfig
+from triomq.remoting.server.connection import Connection, OutboxLimits
+from triomq.remoting.server.handlers import HandlerTable, Request
+from triomq.remoting.server.listen import open_listener
+from triomq.remoting.server.pool import Pool, Route
+from triomq.remoting.server.selector import Selector
+from triomq.remoting.server.statistics import ServerStatistics, StageStatistics
+from triomq.remoting.server.sweeper import IdleScan, Sweeper
+from triomq.remoting.server.tasks import format_tasks
+
+_log = logging.getLogger(__name__)
+
+_FLUSH_POLL_SECONDS = 0.005
+
+
+@attrs.define(eq=False)
+class Server:
+    """One listening port with its stages. `on_close` is told of every connection that ended."""
+
+    config: ServerConfig
+    table: HandlerTable
+    on_close: Callable[[Connection], None] | None = attrs.field(default=None, kw_only=True)
+    name: str = attrs.field(default="broker", kw_only=True)
+    host: str = attrs.field(default="", init=False)
+    port: int = attrs.field(default=0, init=False)
+    pools: dict[str, Pool] = attrs.field(factory=dict, init=False)
+    _routes: dict[int, Route] = attrs.field(factory=dict, init=False)
+    _codecs: list[Codec] = attrs.field(factory=list, init=False)
+    _selectors: list[Selector] = attrs.field(factory=list, init=False)
+    _sweeper: Sweeper = attrs.field(factory=Sweeper, init=False)
+    _idle_scan: IdleScan = attrs.field(init=False)
+    _boss: Boss | None = attrs.field(default=None, init=False)
+    _task: trio.lowlevel.Task | None = attrs.field(default=None, init=False)
+    _stages_run: bool = attrs.field(default=False, init=False)
+    _closed_count: int = attrs.field(default=0, init=False)
+    _closed_bytes: int = attrs.field(default=0, init=False)  # sent on connections that are gone
+    _turned_away: int = attrs.field(default=0, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        config = self.config
+        self.pools = {name: Pool(name, pool, self._sweeper.wake) for name, pool in config.pools.items()}
+        self._sweeper.pools = [pool for pool in self.pools.values() if pool.config.wait_ms_max]
+        batch_keys: dict[object, int] = {}
+        for number, (code, handler) in enumerate(self.table.handlers.items()):
+            if handler.pool not in self.pools:
+                raise ValueError(f"the handler of request {code} wants pool {handler.pool!r}; configured are {', '.join(self.pools)}")
+            key = batch_keys.setdefault(handler.call, number) if handler.batch else number
+            self._routes[code] = self.pools[handler.pool].route(handler, key)
+        self._idle_scan = IdleScan(self.connections, config.idle_seconds)
+
+    def connections(self) -> Iterator[Connection]:
+        """All open connections."""
+        return itertools.chain.from_iterable(selector.connections.values() for selector in self._selectors)
+
+    def submit(self, requests: Iterable[Request]) -> None:
+        """Let requests into their pools once more, as if they arrived now (a held pull whose message came). No checkpoint."""
+        now = trio.current_time()
+        by_pool: dict[Pool, list[Request]] = {}
+        for request in requests:
+            request.arrived = now
+            by_pool.setdefault(request.route.pool, []).append(request)
+        for pool, batch in by_pool.items():
+            pool.submit(batch)
+
+    async def run(self, *, task_status: trio.TaskStatus[tuple[str, int]] = trio.TASK_STATUS_IGNORED) -> None:
+        """Listen and serve until cancelled; `started((host, port))` once connections are accepted.
+
+        Raises AddressInUse or ListenFailed (both OSError) if it cannot listen.
+        """
+        self._task = trio.lowlevel.current_task()
+        listener = open_listener(self.config.host, self.config.port, self.config.backlog)
+        try:
+            self.host, self.port = listener.getsockname()[:2]
+            self._boss = Boss(listener, self._deal)
+            self._open_stages()
+            stages = trio.CancelScope(shield=True)
+            async with trio.open_nursery() as nursery:
+                await nursery.start(self._run_stages, stages, name="stages")
+                nursery.start_soon(self._boss.run, name="boss")
+                _log.info("%s listens on %s", self.name, format_address(self.host, self.port))
+                task_status.started((self.host, self.port))
+                try:
+                    await trio.sleep_forever()
+                finally:
+                    listener.close()
+                    with trio.CancelScope(shield=True, deadline=trio.current_time() + self.config.drain_seconds):
+                        await self._drain()
+                    stages.cancel()
+        finally:
+            listener.close()
+            self._close_stages()
+
+    def _open_stages(self) -> None:
+        config = self.config
+        limits = OutboxLimits(config.outbox_high_bytes, config.outbox_hard_bytes)
+        decoder = self.table.decoder()
+        pools = list(self.pools.values())
+        self._codecs = [Codec(decoder, self._routes, pools) for _ in range(config.codec_count)]
+        self._selectors = [
+            Selector(
+                config.poller_factory(),
+                self._codecs[number % config.codec_count],
+                limits,
+                config.frame_max_bytes,
+                config.filter_factory,
+                self._connection_closed,
+            )
+            for number in range(config.selector_count)
+        ]
+
+    async def _run_stages(self, scope: trio.CancelScope, *, task_status: trio.TaskStatus[None]) -> None:
+        with scope:
+            async with trio.open_nursery() as nursery:
+                self._stages_run = True
+                try:
+                    for number, selector in enumerate(self._selectors):
+                        nursery.start_soon(selector.run, name=f"selector-{number}")
+                    for number, codec in enumerate(self._codecs):
+                        nursery.start_soon(codec.run, name=f"codec-{number}")
+                    for pool in self.pools.values():
+                        for number in range(pool.config.workers):
+                            nursery.start_soon(pool.work, name=f"pool-{pool.name}-{number}")
+                    nursery.start_soon(self._sweeper.run, name="sweeper")
+                    nursery.start_soon(self._idle_scan.run, name="idle-scan")
+                    task_status.started()
+                    await trio.sleep_forever()
+                finally:
+                    self._stages_run = False
+
+    async def _drain(self) -> None:
+        """Stop reading, then wait until all that was read is answered. Nothing to wait for if a stage has crashed."""
+        for selector in self._selectors:
+            selector.stop_reading()
+        for codec in self._codecs:
+            while self._stages_run and not codec.mailbox.idle:
+                await trio.lowlevel.checkpoint()
+        for pool in self.pools.values():
+            if self._stages_run:
+                await pool.wait_quiet()
+        while self._stages_run and any(connection.outbox_bytes for connection in self.connections()):  # noqa: ASYNC110 - rare, bounded
+            await trio.sleep(_FLUSH_POLL_SECONDS)
+
+    def _close_stages(self) -> None:
+        for connection in list(self.connections()):
+            connection.close("the server stopped")
+        for selector in self._selectors:
+            selector.poller.close()
+        for pool in self.pools.values():
+            pool.abandon()
+
+    def _deal(self, number: int, sock: socket.socket) -> None:
+        """Give a new socket to its selector. No checkpoint."""
+        open_count = sum(len(selector.connections) for selector in self._selectors)
+        try:
+            if open_count >= self.config.connections_max:
+                self._turned_away += 1
+                _log.warning("turning away a connection: %d are open, the limit", open_count)
+                sock.close()
+                return
+            host, port = sock.getpeername()[:2]
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except OSError:
+            sock.close()  # it was reset before we looked at it
+            return
+        self._selectors[number % len(self._selectors)].add(number, sock, (_plain_host(host), port))
+
+    def _connection_closed(self, connection: Connection) -> None:
+        self._closed_count += 1
+        self._closed_bytes += connection.sent_bytes
+        _log.debug("connection from %s closed: %s", connection.peer_text, connection.close_reason)
+        if self.on_close is None:
+            return
+        try:
+            self.on_close(connection)
+        except Exception:
+            _log.exception("what should follow the end of the connection from %s failed", connection.peer_text)
+
+    def task_dump(self) -> str:
+        """Every task of this server by its name, one a line, and where it waits."""
+        return "" if self._task is None else format_tasks(self._task)
+
+    def statistics(self) -> ServerStatistics:
+        """A snapshot of all counters."""
+        connections = list(self.connections())
+        stages = [selector.statistics() for selector in self._selectors]
+        return ServerStatistics(
+            connections=len(connections),
+            accepted=self._boss.accepted if self._boss is not None else 0,
+            turned_away=self._turned_away,
+            closed=self._closed_count,
+            closed_idle=self._idle_scan.closed_count,
+            broken=sum(codec.broken_count for codec in self._codecs),
+            received_bytes=sum(selector.received_bytes for selector in self._selectors),
+            sent_bytes=self._closed_bytes + sum(connection.sent_bytes for connection in connections),
+            requests=sum(codec.request_count for codec in self._codecs),
+            unknown_requests=sum(codec.unknown_count for codec in self._codecs),
+            selectors=StageStatistics(
+                turns=sum(stage.turns for stage in stages),
+                batches_in_place=sum(stage.batches_in_place for stage in stages),
+                batches_queued=sum(stage.batches_queued for stage in stages),
+            ),
+            pools={name: pool.statistics() for name, pool in self.pools.items()},
+            codes={code: route.statistics() for code, route in self._routes.items() if route.requests or route.refused},
+        )
+
+
+def _plain_host(host: str) -> str:
+    """An IPv4 peer of an IPv6 socket shows its IPv4 address."""
+    return host.removeprefix("::ffff:") if host.startswith("::ffff:") and "." in host else host
