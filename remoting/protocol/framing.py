@@ -86,7 +86,7 @@ class FrameBuffer:
 
     def _keep(self, rest: bytes, frames: list[bytes]) -> None:
         self._size = len(rest)
-        self._needed = 8
+        self._needed = 4
         if rest:
             self._pieces.append(rest)
             if len(rest) >= 4:

@@ -14,6 +14,7 @@ import msgspec
 from triomq.remoting.errors import LocalProtocolError, RemoteProtocolError
 
 DEPTH_MAX = 64
+REFERENCED_VALUES_MAX = 100_000
 _FIX = "send JSON as a RocketMQ peer would"
 _TOKEN = re.compile(
     r'[ \t\r\n]*(?:([{}\[\]:,])|"((?:[^"\\]|\\.)*)"|\'((?:[^\'\\]|\\.)*)\'|([^\s{}\[\]:,"\']+))', re.DOTALL
@@ -34,9 +35,8 @@ def loads(data: bytes | bytearray | memoryview | str) -> Any:
         value = msgspec.json.decode(data)
     except (ValueError, RecursionError):  # DecodeError and UnicodeDecodeError are ValueErrors
         value = _loads_loosely(data)
-    text = data if isinstance(data, str) else bytes(data)
-    if (isinstance(text, str) and '"$ref"' in text) or (isinstance(text, bytes) and b'"$ref"' in text):
-        value = _resolve(value, value, DEPTH_MAX)
+    if '"$ref"' in data if isinstance(data, str) else b'"$ref"' in bytes(data):
+        value = _Resolver(value).resolve(value, DEPTH_MAX, False)
     return value
 
 
@@ -183,18 +183,30 @@ def _unescape_one(match: re.Match[str]) -> str:
     return chr(int(digits, 16)) if digits else _SIMPLE_ESCAPES.get(letter, letter)
 
 
-def _resolve(value: Any, root: Any, depth: int) -> Any:
-    """Replace every ``{"$ref": path}``; a path that cannot be followed gives None."""
-    if isinstance(value, dict):
-        path = value.get("$ref")
-        if isinstance(path, str) and len(value) == 1:
-            target = _follow(root, path)
-            # One level only: a reference to a reference, or a cycle, ends as None.
-            return None if depth == 0 else _resolve(target, {}, depth - 1)
-        return {key: _resolve(member, root, depth - 1) if depth else None for key, member in value.items()}
-    if isinstance(value, list):
-        return [_resolve(member, root, depth - 1) if depth else None for member in value]
-    return value
+class _Resolver:
+    """Replaces every ``{"$ref": path}`` by what it means; a path that cannot be followed gives None.
+
+    What a reference brings in counts against a budget: a small text must not stand for gigabytes.
+    """
+
+    def __init__(self, root: Any) -> None:
+        self._root = root
+        self._budget = REFERENCED_VALUES_MAX
+
+    def resolve(self, value: Any, depth: int, inside: bool) -> Any:
+        """*inside* a reference, further references give None: chains and cycles end there."""
+        if inside:
+            self._budget -= 1
+            if self._budget < 0:
+                raise RemoteProtocolError(f"references stand for more than {REFERENCED_VALUES_MAX} values", _FIX)
+        if isinstance(value, dict):
+            path = value.get("$ref")
+            if isinstance(path, str) and len(value) == 1:
+                return None if inside or depth == 0 else self.resolve(_follow(self._root, path), depth - 1, True)
+            return {key: self.resolve(member, depth - 1, inside) if depth else None for key, member in value.items()}
+        if isinstance(value, list):
+            return [self.resolve(member, depth - 1, inside) if depth else None for member in value]
+        return value
 
 
 def _follow(root: Any, path: str) -> Any:
