@@ -1,0 +1,148 @@
+"""A connection for threads without an event loop (Spark executors, scripts): plain sockets, the same protocol core.
+
+Requests can be pipelined: `send` several, then `receive` their answers in the order in which they are needed. One thread at a
+time may use a connection.
+"""
+
+import math
+import socket
+import time
+from types import TracebackType
+
+import attrs
+
+from triomq.remoting.address import parse_address
+from triomq.remoting.errors import ConnectFailed, ConnectionLost, RemotingError, RequestTimeout
+from triomq.remoting.protocol.codes import ResponseCode
+from triomq.remoting.protocol.command import Command, encode_command, response_to
+from triomq.remoting.protocol.peer import ClientPeer
+
+_READ_BYTES = 64 * 1024
+
+
+@attrs.define(eq=False)
+class BlockingConnection:
+    """Connects at once; ConnectFailed if that does not work within *timeout* seconds.
+
+    After ConnectionLost the object is of no more use. After RequestTimeout it is: the late answer is dropped.
+    """
+
+    address: str
+    timeout: float = attrs.field(default=3.0, kw_only=True)
+    _sock: socket.socket = attrs.field(init=False)
+    _peer: ClientPeer[None] = attrs.field(factory=ClientPeer, init=False)
+    _codes: dict[int, int] = attrs.field(
+        factory=dict, init=False
+    )  # opaque -> request code, of answers not yet received
+    _answers: dict[int, Command] = attrs.field(factory=dict, init=False)
+    _lost: str = attrs.field(default="", init=False)
+
+    def __attrs_post_init__(self) -> None:
+        host, port = parse_address(self.address)
+        try:
+            self._sock = socket.create_connection((host, port), self.timeout)
+        except TimeoutError:
+            raise ConnectFailed(self.address, f"no answer within {self.timeout:g} s") from None
+        except OSError as error:
+            raise ConnectFailed(self.address, error.strerror or str(error)) from None
+        self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def __enter__(self) -> "BlockingConnection":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def closed(self) -> bool:
+        return bool(self._lost)
+
+    def invoke(self, command: Command, timeout: float = 3.0) -> Command:
+        """Send a request and wait for its answer. Raises ConnectionLost, RequestTimeout."""
+        return self.receive(self.send(command), timeout)
+
+    def send(self, command: Command) -> int:
+        """Send a request; the number by which `receive` finds its answer. Raises ConnectionLost."""
+        self._check()
+        pending, data = self._peer.send(command, None, now=time.monotonic(), deadline=math.inf)
+        self._codes[pending.opaque] = pending.code
+        self._transmit(data)
+        return pending.opaque
+
+    def oneway(self, command: Command) -> None:
+        """Send a request that is never answered. Raises ConnectionLost."""
+        self._check()
+        self._transmit(self._peer.send_oneway(command))
+
+    def receive(self, opaque: int, timeout: float = 3.0) -> Command:
+        """The answer to a request sent before; answers to others are kept until they are asked for.
+
+        Raises ConnectionLost, RequestTimeout (the request is given up then), KeyError for a number that is not waited for.
+        """
+        code = self._codes[opaque]
+        deadline = time.monotonic() + timeout
+        while opaque not in self._answers:
+            self._check()
+            left = deadline - time.monotonic()
+            if left <= 0 or not self._read(left):
+                self._peer.give_up(opaque)
+                del self._codes[opaque]
+                raise RequestTimeout(self.address, code, timeout)
+        del self._codes[opaque]
+        return self._answers.pop(opaque)
+
+    def close(self) -> None:
+        """Close; may be called again."""
+        self._lose("closed by this side")
+
+    def _read(self, seconds: float) -> bool:
+        """Read once; False if nothing came in time."""
+        try:
+            self._sock.settimeout(seconds)
+            data = self._sock.recv(_READ_BYTES)
+        except TimeoutError:
+            return False
+        except OSError as error:
+            self._lose(f"reading failed: {error.strerror or error}")
+            return True
+        if not data:
+            self._lose("the peer closed the connection")
+            return True
+        try:
+            received = self._peer.receive(data)
+        except RemotingError as error:
+            self._lose(str(error))
+            return True
+        for pending, answer in received.replies:
+            self._answers[pending.opaque] = answer
+        for request in received.requests:
+            if not request.is_oneway:  # nobody listens for requests of the server here
+                remark = f" request type {request.code} not supported"
+                self._transmit(
+                    encode_command(response_to(request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark))
+                )
+        return True
+
+    def _transmit(self, data: bytes) -> None:
+        try:
+            self._sock.settimeout(self.timeout)
+            self._sock.sendall(data)
+        except TimeoutError:
+            # Half a frame may be on the way: nothing sensible can follow it.
+            self._lose(f"the peer did not take {len(data)} bytes within {self.timeout:g} s")
+            self._check()
+        except OSError as error:
+            self._lose(f"sending failed: {error.strerror or error}")
+            self._check()
+
+    def _lose(self, reason: str) -> None:
+        if not self._lost:
+            self._lost = reason
+            self._peer.lose()
+            self._sock.close()
+
+    def _check(self) -> None:
+        if self._lost:
+            raise ConnectionLost(self.address, self._lost)

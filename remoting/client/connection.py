@@ -1,0 +1,232 @@
+"""One connection of a connector: a reader, a writer, and the requests that wait for their answers.
+
+A request that finds nothing else in flight goes straight to the socket; many at once are joined by the writer task into few
+sends. The bytes belong to the connection as soon as they are posted: a caller that is cancelled never leaves half a frame
+behind, only an answer that nobody takes.
+"""
+
+import logging
+import socket
+from collections.abc import Callable
+
+import attrs
+import trio
+
+from triomq.remoting.errors import ConnectionLost, RemotingError, RequestTimeout
+from triomq.remoting.protocol.command import Command
+from triomq.remoting.protocol.peer import ClientPeer
+
+_log = logging.getLogger(__name__)
+
+_READ_BYTES = 64 * 1024
+_SEND_BYTES = 256 * 1024
+
+
+@attrs.define(eq=False)
+class Waiter:
+    """A task that waits for an answer, and what it got."""
+
+    task: trio.lowlevel.Task
+    answer: Command | None = None
+
+
+@attrs.define(eq=False)
+class ClientConnection:
+    """`on_request` is called with every request of the server, `on_lost` once, when the connection has ended."""
+
+    address: str
+    sock: socket.socket
+    peer: ClientPeer[Waiter]
+    outbox_high_bytes: int
+    on_request: Callable[["ClientConnection", Command], None]
+    on_lost: Callable[["ClientConnection"], None]
+    on_deadline: Callable[[float], None]  # told every deadline that the connector's timer must know of
+    lost: bool = attrs.field(default=False, init=False)
+    reason: str = attrs.field(default="", init=False)
+    traffic: int = attrs.field(default=0, init=False)  # reads and sends; the idle scan looks whether it moves
+    idle_traffic: int = attrs.field(default=-1, init=False)
+    idle_since: float = attrs.field(default=0.0, init=False)
+    _retired: bool = attrs.field(default=False, init=False)
+    _outbox: list[bytes] = attrs.field(factory=list, init=False)
+    _outbox_bytes: int = attrs.field(default=0, init=False)
+    _writer: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
+    _writing: bool = attrs.field(default=False, init=False)  # the writer is awake
+    _rest: memoryview = attrs.field(default=memoryview(b""), init=False)  # what the writer is sending
+    _room: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
+    _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
+
+    # Requests
+
+    async def invoke(self, command: Command, *, deadline: float, timeout: float) -> Command:
+        """Send a request and wait for its answer; ConnectionLost, RequestTimeout, LocalProtocolError."""
+        await self._wait_for_room(command, deadline, timeout)
+        waiter = Waiter(trio.lowlevel.current_task())
+        pending, data = self.peer.send(command, waiter, now=trio.current_time(), deadline=deadline)
+        self.on_deadline(deadline)
+        self.post(data, alone=self.peer.pending_count == 1)
+
+        def give_up(_raise_cancel: object) -> trio.lowlevel.Abort:
+            self.peer.give_up(pending.opaque)
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        if not self.lost:  # else it was lost while posting, and nobody will wake us
+            await trio.lowlevel.wait_task_rescheduled(give_up)
+        if waiter.answer is not None:
+            return waiter.answer
+        if self.lost:
+            raise ConnectionLost(self.address, self.reason)
+        raise RequestTimeout(self.address, int(command.code), timeout)
+
+    async def oneway(self, command: Command, *, deadline: float, timeout: float) -> None:
+        """Send a request that is never answered; returns when it is posted. ConnectionLost, RequestTimeout."""
+        await self._wait_for_room(command, deadline, timeout)
+        self.post(self.peer.send_oneway(command), alone=not self.peer.pending_count)
+        await trio.lowlevel.checkpoint()
+
+    async def _wait_for_room(self, command: Command, deadline: float, timeout: float) -> None:
+        if self._outbox_bytes > self.outbox_high_bytes:
+            with trio.move_on_at(deadline):
+                while self._outbox_bytes > self.outbox_high_bytes and not self.lost:
+                    await self._room.park()
+        if self.lost:
+            raise ConnectionLost(self.address, self.reason)
+        if self._outbox_bytes > self.outbox_high_bytes:
+            raise RequestTimeout(self.address, int(command.code), timeout)
+
+    def expire(self, now: float) -> None:
+        """Wake those whose time is over. No checkpoint."""
+        for pending in self.peer.expire(now):
+            trio.lowlevel.reschedule(pending.token.task)
+        self._close_if_retired()
+
+    # Output
+
+    def post(self, data: bytes, *, alone: bool = False) -> None:
+        """Send a frame after all earlier ones. No checkpoint. `alone`: nothing else is in flight, so do it at once."""
+        if self.lost:
+            return
+        if alone and not self._writing:
+            try:
+                sent = self.sock.send(data)
+            except BlockingIOError:
+                sent = 0
+            except OSError as error:
+                self.close(f"sending failed: {error.strerror or error}")
+                return
+            self.traffic += 1
+            if sent == len(data):
+                return
+            data = data[sent:]
+        self._outbox.append(data)
+        self._outbox_bytes += len(data)
+        if not self._writing:
+            self._writing = True
+            self._writer.unpark()
+
+    async def _write(self) -> None:
+        """The writer task: join what was posted, send it, sleep."""
+        while True:
+            if not self._outbox:
+                self._writing = False
+                await self._writer.park()
+            self._rest = memoryview(self._take())
+            while self._rest:
+                try:
+                    sent = self.sock.send(self._rest)
+                except BlockingIOError:
+                    await trio.lowlevel.wait_writable(self.sock)
+                    continue
+                except OSError as error:
+                    self.close(f"sending failed: {error.strerror or error}")
+                    return
+                self.traffic += 1
+                self._rest = self._rest[sent:]
+            await trio.lowlevel.checkpoint()
+
+    def _take(self) -> bytes:
+        """The next piece to send: whole posts, joined up to a size that the socket takes in a few bites."""
+        count = size = 0
+        for data in self._outbox:
+            if count and size + len(data) > _SEND_BYTES:
+                break
+            count += 1
+            size += len(data)
+        joined = self._outbox[0] if count == 1 else b"".join(self._outbox[:count])
+        del self._outbox[:count]
+        self._outbox_bytes -= size
+        if self._room:
+            self._room.unpark_all()
+        return joined
+
+    def flush_nowait(self) -> None:
+        """Before a close: hand the socket what it takes of the posted frames. No checkpoint."""
+        data = b"".join((self._rest, *self._outbox))
+        if data and not self.lost:
+            try:
+                self.sock.send(data)
+            except OSError as error:
+                _log.debug("the last %d bytes for %s were not sent: %s", len(data), self.address, error)
+
+    # Input
+
+    async def run(self) -> None:
+        """The reader task, with the writer as its child; returns when the connection has ended."""
+        try:
+            with self._scope:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._write, name=f"writer {self.address}")
+                    await self._read()
+        finally:
+            self.close("the connector was closed")
+
+    async def _read(self) -> None:
+        """Read until the connection ends, wake the callers whose answers came."""
+        while not self.lost:
+            await trio.lowlevel.wait_readable(self.sock)
+            try:
+                data = self.sock.recv(_READ_BYTES)
+                if not data:
+                    self.close("the peer closed the connection")
+                    return
+                self.traffic += 1
+                received = self.peer.receive(data)
+            except BlockingIOError:
+                continue
+            except OSError as error:
+                self.close(f"reading failed: {error.strerror or error}")
+                return
+            except RemotingError as error:
+                _log.warning("closing the connection to %s: %s", self.address, error)
+                self.close(str(error))
+                return
+            for pending, answer in received.replies:
+                pending.token.answer = answer
+                trio.lowlevel.reschedule(pending.token.task)
+            for request in received.requests:
+                self.on_request(self, request)
+            self._close_if_retired()
+
+    # The end
+
+    def retire(self) -> None:
+        """No new requests (the connector has forgotten us); close as soon as nobody waits for an answer. No checkpoint."""
+        self._retired = True
+        self._close_if_retired()
+
+    def _close_if_retired(self) -> None:
+        if self._retired and not self.peer.pending_count:
+            self.close("the server asked to go away")
+
+    def close(self, reason: str) -> None:
+        """End the connection now: all who wait get ConnectionLost at once. No checkpoint; the first reason stays."""
+        if self.lost:
+            return
+        self.lost = True
+        self.reason = reason
+        for pending in self.peer.lose():
+            trio.lowlevel.reschedule(pending.token.task)
+        self._room.unpark_all()
+        trio.lowlevel.notify_closing(self.sock)
+        self.sock.close()
+        self._scope.cancel()
+        self.on_lost(self)

@@ -1,0 +1,282 @@
+"""The connector: address -> connection. One lazily opened connection for each address, shared by all callers.
+
+::
+
+    async with Connector(ConnectorConfig()) as connector:
+        answer = await connector.invoke("127.0.0.1:9876", request(RequestCode.GET_BROKER_CLUSTER_INFO))
+
+Tasks, all inside the `async with`: per address a reader and a writer; one timer for all deadlines; one idle scan; one task for
+each request of a server that is being answered. A request is never repeated by itself, with one exception: a server that is
+shutting down answers GO_AWAY instead of working, and then the request goes once more, over a new connection.
+"""
+
+import logging
+import math
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+
+import attrs
+import trio
+
+from triomq.remoting.address import parse_address
+from triomq.remoting.client.config import ConnectorConfig
+from triomq.remoting.client.connection import ClientConnection
+from triomq.remoting.client.dial import dial
+from triomq.remoting.errors import ConnectFailed, ConnectionLost, LocalProtocolError, Rejected, RequestTimeout
+from triomq.remoting.protocol.codes import ResponseCode
+from triomq.remoting.protocol.command import RESPONSE_FLAG, Command, encode_command, response_to
+from triomq.remoting.protocol.peer import ClientPeer
+
+_log = logging.getLogger(__name__)
+
+PeerHandler = Callable[[str, Command], Awaitable[Command | None]]
+"""(address, request of that server) -> response; None if there is none to give. May raise Rejected."""
+
+_IDLE_SCANS_PER_PERIOD = 4
+
+
+@attrs.define(eq=False)
+class _Attempt:
+    """One try to connect, shared by all who want that address."""
+
+    done: trio.Event = attrs.field(factory=trio.Event)
+    connection: ClientConnection | None = None
+    reason: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class ConnectorStatistics:
+    """`opened` connections since the start, `open` ones now, `pending` requests, `late` answers that nobody waited for (open ones)."""
+
+    open: int
+    opened: int
+    pending: int
+    late: int
+
+
+@attrs.define(eq=False)
+class Connector:
+    """`handlers` answer the requests of servers; `on_connected(address)` and `on_lost(address, reason)` are told, and must not wait."""
+
+    config: ConnectorConfig = attrs.Factory(ConnectorConfig)
+    handlers: Mapping[int, PeerHandler] = attrs.field(factory=dict, kw_only=True)
+    on_connected: Callable[[str], None] | None = attrs.field(default=None, kw_only=True)
+    on_lost: Callable[[str, str], None] | None = attrs.field(default=None, kw_only=True)
+    _connections: dict[str, ClientConnection] = attrs.field(factory=dict, init=False)
+    _retiring: set[ClientConnection] = attrs.field(factory=set, init=False)
+    _attempts: dict[str, _Attempt] = attrs.field(factory=dict, init=False)
+    _timer: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
+    _serving: int = attrs.field(default=0, init=False)
+    _opened: int = attrs.field(default=0, init=False)
+    _opening: AbstractAsyncContextManager[trio.Nursery, bool | None] | None = attrs.field(default=None, init=False)
+    _nursery: trio.Nursery | None = attrs.field(default=None, init=False)
+
+    async def __aenter__(self) -> "Connector":
+        self._opening = trio.open_nursery()
+        self._nursery = await self._opening.__aenter__()
+        self._nursery.start_soon(self._run_timer, name="connector-timer")
+        self._nursery.start_soon(self._scan_idle, name="connector-idle-scan")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._opening is not None
+        assert self._nursery is not None
+        crashed = self._nursery.cancel_scope.cancel_called
+        self._nursery.cancel_scope.cancel()
+        for connection in (*self._connections.values(), *self._retiring):
+            connection.flush_nowait()
+            connection.close("the connector was closed")
+        if crashed:
+            await self._opening.__aexit__(kind, error, trace)
+        else:
+            await self._opening.__aexit__(None, None, None)  # an error of the body stays what it is: no group around it
+
+    # Requests
+
+    async def invoke(self, address: str, command: Command, *, timeout: float = 3.0) -> Command:
+        """Send a request and wait for its answer, whatever its code. Connecting counts towards *timeout*.
+
+        Raises ConnectFailed, ConnectionLost, RequestTimeout. ValueError for an address that is none.
+        """
+        deadline = trio.current_time() + timeout
+        connection = self._connections.get(address) or await self._connect(address, command, deadline, timeout)
+        answer = await connection.invoke(command, deadline=deadline, timeout=timeout)
+        if answer.code != ResponseCode.GO_AWAY:
+            return answer
+        self._retire(connection)
+        connection = self._connections.get(address) or await self._connect(address, command, deadline, timeout)
+        return await connection.invoke(command, deadline=deadline, timeout=timeout)
+
+    async def oneway(self, address: str, command: Command, *, timeout: float = 3.0) -> None:
+        """Send a request that is never answered. Raises as `invoke`; nobody tells whether it arrived."""
+        deadline = trio.current_time() + timeout
+        connection = self._connections.get(address) or await self._connect(address, command, deadline, timeout)
+        await connection.oneway(command, deadline=deadline, timeout=timeout)
+
+    def close_address(self, address: str) -> None:
+        """Close the connection to an address, if there is one; who waits on it gets ConnectionLost."""
+        connection = self._connections.get(address)
+        if connection is not None:
+            connection.close("closed by this side")
+
+    def connected(self, address: str) -> bool:
+        """Whether there is a connection now."""
+        return address in self._connections
+
+    def statistics(self) -> ConnectorStatistics:
+        peers = [connection.peer.statistics() for connection in (*self._connections.values(), *self._retiring)]
+        return ConnectorStatistics(
+            open=len(peers),
+            opened=self._opened,
+            pending=sum(peer.pending for peer in peers),
+            late=sum(peer.late_replies for peer in peers),
+        )
+
+    # Connections
+
+    async def _connect(self, address: str, command: Command, deadline: float, timeout: float) -> ClientConnection:
+        parse_address(address)
+        if self._nursery is None or self._nursery.cancel_scope.cancel_called:
+            raise ConnectFailed(address, "the connector is not open; use it inside `async with`")
+        attempt = self._attempts.get(address)
+        if attempt is None:
+            attempt = self._attempts[address] = _Attempt()
+            self._nursery.start_soon(self._dial, address, attempt, name=f"connect {address}")
+        with trio.move_on_at(deadline):
+            await attempt.done.wait()
+        if not attempt.done.is_set():
+            raise RequestTimeout(address, int(command.code), timeout)
+        if attempt.connection is None:
+            raise ConnectFailed(address, attempt.reason)
+        if attempt.connection.lost:
+            raise ConnectionLost(address, attempt.connection.reason)
+        return attempt.connection
+
+    async def _dial(self, address: str, attempt: _Attempt) -> None:
+        """One try. It goes on when the callers who wanted it are cancelled: others may want it too."""
+        assert self._nursery is not None
+        try:
+            with trio.fail_after(self.config.connect_seconds):
+                sock = await dial(*parse_address(address))
+        except trio.TooSlowError:
+            attempt.reason = f"no answer within {self.config.connect_seconds:g} s"
+        except OSError as error:
+            attempt.reason = error.strerror or str(error)
+        else:
+            connection = ClientConnection(
+                address,
+                sock,
+                ClientPeer(frame_max_bytes=self.config.frame_max_bytes),
+                self.config.outbox_high_bytes,
+                self._take_request,
+                self._forget,
+                self._watch_deadline,
+            )
+            connection.idle_since = trio.current_time()
+            attempt.connection = self._connections[address] = connection
+            self._opened += 1
+            self._nursery.start_soon(connection.run, name=f"reader {address}")
+            self._tell(self.on_connected, address)
+        finally:
+            del self._attempts[address]
+            attempt.reason = attempt.reason or "the connector was closed"
+            attempt.done.set()
+
+    def _retire(self, connection: ClientConnection) -> None:
+        """The server wants us to leave: answers on the way may still come, new requests take a new connection."""
+        if self._connections.get(connection.address) is connection:
+            del self._connections[connection.address]
+            self._retiring.add(connection)
+            connection.retire()
+
+    def _forget(self, connection: ClientConnection) -> None:
+        self._retiring.discard(connection)
+        if self._connections.get(connection.address) is connection:
+            del self._connections[connection.address]
+        _log.debug("connection to %s ended: %s", connection.address, connection.reason)
+        self._tell(self.on_lost, connection.address, connection.reason)
+
+    def _tell(self, callback: Callable[..., None] | None, *arguments: str) -> None:
+        if callback is None:
+            return
+        try:
+            callback(*arguments)
+        except Exception:
+            _log.exception("a callback about the connection to %s failed", arguments[0])
+
+    # Time
+
+    def _watch_deadline(self, deadline: float) -> None:
+        if deadline < self._timer.deadline:
+            self._timer.deadline = deadline
+
+    async def _run_timer(self) -> None:
+        """Sleep until the earliest deadline of all; a new request may bring it forward."""
+        while True:
+            everyone = (*self._connections.values(), *self._retiring)
+            deadlines = [connection.peer.next_deadline() for connection in everyone]
+            earliest = min((deadline for deadline in deadlines if deadline is not None), default=math.inf)
+            with trio.CancelScope(deadline=earliest) as self._timer:
+                await trio.sleep_forever()
+            now = trio.current_time()
+            for connection in (*self._connections.values(), *self._retiring):
+                connection.expire(now)
+
+    async def _scan_idle(self) -> None:
+        """Close connections without traffic; those that wait for an answer stay."""
+        while True:
+            await trio.sleep(self.config.idle_seconds / _IDLE_SCANS_PER_PERIOD)
+            now = trio.current_time()
+            for connection in list(self._connections.values()):
+                if connection.traffic != connection.idle_traffic or connection.peer.pending_count:
+                    connection.idle_traffic = connection.traffic
+                    connection.idle_since = now
+                elif now - connection.idle_since >= self.config.idle_seconds:
+                    connection.close("idle")
+
+    # Requests of servers
+
+    def _take_request(self, connection: ClientConnection, command: Command) -> None:
+        """A server asks: answer in a task of its own, or say at once why not. No checkpoint."""
+        assert self._nursery is not None
+        handler = self.handlers.get(command.code)
+        if handler is None:
+            remark = f" request type {command.code} not supported"
+            self._answer(
+                connection, command, response_to(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark)
+            )
+        elif self._serving >= self.config.peer_requests_max:
+            remark = "[OVERLOAD]system busy, start flow control for a while"
+            self._answer(connection, command, response_to(command, ResponseCode.SYSTEM_BUSY, remark=remark))
+        else:
+            self._serving += 1
+            self._nursery.start_soon(
+                self._serve, connection, command, handler, name=f"answer {command.code} of {connection.address}"
+            )
+
+    async def _serve(self, connection: ClientConnection, command: Command, handler: PeerHandler) -> None:
+        try:
+            answer = await handler(connection.address, command)
+        except Rejected as error:
+            answer = response_to(command, error.code, remark=error.remark)
+        except Exception as error:
+            _log.exception("request %d from %s failed in its handler", command.code, connection.address)
+            answer = response_to(command, ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")
+        finally:
+            self._serving -= 1
+        if answer is not None:
+            self._answer(connection, command, answer)
+
+    def _answer(self, connection: ClientConnection, command: Command, answer: Command) -> None:
+        if command.is_oneway:
+            return
+        answer.opaque = command.opaque
+        answer.flag |= RESPONSE_FLAG
+        answer.serialize = command.serialize
+        try:
+            connection.post(encode_command(answer))
+        except LocalProtocolError:
+            _log.exception("the answer to request %d of %s cannot be encoded", command.code, connection.address)

@@ -1,0 +1,41 @@
+"""Open a TCP connection, without threads unless a host name must be looked up."""
+
+import errno
+import os
+import socket
+
+import trio
+
+
+async def dial(host: str, port: int) -> socket.socket:
+    """A connected, non-blocking socket with TCP_NODELAY. Tries every address of the host; OSError of the last one if none works."""
+    found = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    failure: OSError = OSError(errno.EADDRNOTAVAIL, "the host has no address")
+    for family, kind, protocol, _, where in found:
+        try:
+            return await _dial_one(socket.socket(family, kind, protocol), where)
+        except OSError as error:
+            failure = error
+    raise failure
+
+
+async def _dial_one(sock: socket.socket, where: tuple[object, ...]) -> socket.socket:
+    try:
+        sock.setblocking(False)
+        try:
+            sock.connect(where)
+        except BlockingIOError:
+            await trio.lowlevel.wait_writable(sock)
+            number = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            if number:
+                raise OSError(number, os.strerror(number)) from None
+        else:
+            await trio.lowlevel.checkpoint()
+        if sock.getsockname() == sock.getpeername():
+            # A port of the ephemeral range can meet itself (TCP simultaneous open) while nobody listens there.
+            raise OSError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
