@@ -9,10 +9,11 @@ position   type  field (store times in ms; each of a *message*, none of the flus
 24         i8    a slave: how far its master has flushed
 32         i8    confirmed log offset
 40         i8    start of the last record whose queue entry is on the disk (RocketMQ 5.5.0; 0 in other versions)
-4064       8 B   b"TRIOMQ1\\0": our mark, in a part of the file that Java neither reads nor changes
-4072       i8    the same as position 40: Java moves that one and not this one, so a difference means that Java was here
-4080       i8    end of that record
-4088       i8    last record in the key index at that time, -1 = none
+4056       8 B   b"TRIOMQ1\\0": our mark, in a part of the file that Java neither reads nor changes
+4064       i8    the same as position 40: Java moves that one and not this one, so a difference means that Java was here
+4072       i8    end of that record
+4080       i8    last record in the key index at that time, -1 = none
+4088       i8    1 if there were consume queues, so that a removed folder is noticed
 =========  ====  =====================================================================================================
 
 Law: a value may be too low, never too high. Java's recovery trusts the times with a margin of 3 s; ours starts exactly at the mark, since everything
@@ -30,7 +31,7 @@ from triomq.broker.store.disk import Disk
 
 SIZE_BYTES = 4096
 JAVA_FIELDS = struct.Struct(">6q")
-MARK = struct.Struct(">8s3q")
+MARK = struct.Struct(">8s4q")
 MARK_POSITION = SIZE_BYTES - MARK.size
 MAGIC = b"TRIOMQ1\0"
 JAVA_MARGIN_MS = 3_000
@@ -43,6 +44,7 @@ class Mark:
     record_offset: int
     record_end: int
     index_position: int
+    has_queues: bool
 
 
 @attrs.frozen(kw_only=True)
@@ -68,7 +70,7 @@ class Checkpoint:
             data, 0, self.log_timestamp, self.queue_timestamp, self.index_timestamp, self.master_flushed, self.confirmed, self.queue_log_offset
         )
         if self.mark is not None:
-            MARK.pack_into(data, MARK_POSITION, MAGIC, self.mark.record_offset, self.mark.record_end, self.mark.index_position)
+            MARK.pack_into(data, MARK_POSITION, MAGIC, self.mark.record_offset, self.mark.record_end, self.mark.index_position, self.mark.has_queues)
         return bytes(data)
 
     @classmethod
@@ -76,10 +78,10 @@ class Checkpoint:
         """Read the bytes; short ones are as if filled with zeros, a mark that Java's fields contradict is none."""
         data = data.ljust(SIZE_BYTES, b"\0")
         log, queue, index, master, confirmed, queue_log_offset = JAVA_FIELDS.unpack_from(data)
-        magic, record_offset, record_end, index_position = MARK.unpack_from(data, MARK_POSITION)
+        magic, record_offset, record_end, index_position, has_queues = MARK.unpack_from(data, MARK_POSITION)
         mark = None
         if magic == MAGIC and record_offset == queue_log_offset and record_offset < record_end:
-            mark = Mark(record_offset, record_end, index_position)
+            mark = Mark(record_offset, record_end, index_position, bool(has_queues))
         return cls(
             log_timestamp=log,
             queue_timestamp=queue,

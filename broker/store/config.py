@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable
 from pathlib import Path
 
 import attrs
@@ -28,8 +29,10 @@ def _whole_entries(size_bytes: int) -> int:
     return -(-size_bytes // QUEUE_ENTRY_BYTES) * QUEUE_ENTRY_BYTES
 
 
-def parse_delay_levels(text: str) -> tuple[int, ...]:
+def parse_delay_levels(text: str | Iterable[int]) -> tuple[int, ...]:
     """``"1s 5s 2h"`` -> milliseconds of level 1, 2, 3. Raises ValueError with the word that is wrong."""
+    if not isinstance(text, str):
+        return tuple(text)
     levels = []
     for word in text.split():
         unit = DELAY_UNITS_MS.get(word[-1])
@@ -75,7 +78,7 @@ class StoreConfig:
     query_unique_count_max: int = attrs.field(default=32, metadata=_java("defaultQueryMaxNum"))
     delay_levels_ms: tuple[int, ...] = attrs.field(
         default="1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h",
-        converter=lambda value: parse_delay_levels(value) if isinstance(value, str) else tuple(value),
+        converter=parse_delay_levels,
         metadata=_java("messageDelayLevel"),
     )
     store_host: bytes = attrs.field(default=bytes([127, 0, 0, 1]) + (10911).to_bytes(4, "big"))

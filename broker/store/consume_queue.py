@@ -28,6 +28,7 @@ from triomq.broker.store.disk import Disk
 from triomq.broker.store.errors import StoreDamaged
 from triomq.broker.store.open_files import OpenFiles
 from triomq.broker.store.segment import NAME_DIGITS, segment_name
+from triomq.remoting.protocol.record import topic_field
 
 ENTRY = struct.Struct(">qiq")
 FILLER_SIZE = 0x7FFFFFFF
@@ -66,8 +67,14 @@ class ConsumeQueue:
     """Byte offsets (= names) of the files, ascending, without gaps."""
     unsynced: set[int] = attrs.field(factory=set, init=False)
     """Files written since they were last forced to the disk."""
+    record_magic: int = attrs.field(init=False)
+    record_topic: bytes = attrs.field(init=False)
+    """The topic as every record of this queue has it: length and text; a long one needs the second version of the format."""
     names_durable: bool = attrs.field(default=True, init=False)
     """False while a new file's name may be lost in a power failure."""
+
+    def __attrs_post_init__(self) -> None:
+        self.record_magic, self.record_topic = topic_field(self.topic)
 
     # Writing
 
@@ -191,7 +198,7 @@ class ConsumeQueue:
         self._cut(offset)
 
     def truncate(self, log_offset: int, *, clean: bool = False) -> None:
-        """Drop all entries of records that start at or after ``log_offset``. ``clean``: nothing was ever written behind the end, so nothing needs zeros."""
+        """Drop all entries of records that start at or after ``log_offset``. ``clean``: there was no crash, so an empty entry has only empty ones behind it."""
         if self.log_end >= 0 and self.log_end <= log_offset:
             return
         end = self.first_not(lambda start, size: size > 0 and start < log_offset, self._first_offset, self.end_offset)
@@ -206,7 +213,7 @@ class ConsumeQueue:
             path = self.path(self.bases.pop())
             self.files.open_files.forget(path)
             path.unlink()
-        if not clean and self.bases and end < self._capacity_offset:
+        if self.bases and end < self._capacity_offset and not (clean and self.entry(end)[1] == 0):
             path = self.path(self.bases[-1])
             position = end * QUEUE_ENTRY_BYTES - self.bases[-1]
             self.files.disk.zero_tail(self.files.open_files.get(path), position, self.files.file_size, path)
@@ -222,7 +229,11 @@ class ConsumeQueue:
 
     def find_min(self, log_min: int) -> None:
         """Set ``min_offset``: the first entry that is no filler and whose record still exists. Source: ConsumeQueue.java#correctMinOffset."""
-        self.min_offset = self.first_not(lambda start, size: size == FILLER_SIZE or start < log_min, self._first_offset, self.end_offset)
+        first = self._first_offset
+        if first < self.end_offset and log_min == 0 and self.entry(first)[1] != FILLER_SIZE:
+            self.min_offset = first
+            return
+        self.min_offset = self.first_not(lambda start, size: size == FILLER_SIZE or start < log_min, first, self.end_offset)
 
     def delete(self) -> None:
         """Remove the files."""

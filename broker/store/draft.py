@@ -5,20 +5,24 @@ An index sees the same pairs again: straight from an append, or read back from t
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import attrs
 
 from triomq.broker.store.config import StoreConfig
 from triomq.broker.store.errors import IllegalMessage
+from triomq.remoting.protocol.message import PROPERTIES_BYTES_MAX, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 
-TRANSACTION_MASK = 0x0C
-TRANSACTION_PREPARED = 0x04
-TRANSACTION_ROLLBACK = 0x0C
+UNQUEUED = (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK)
+"""Transaction kinds that have no entry in a queue and use up no queue offset."""
 RETRY_PREFIX = "%RETRY%"
 TOPIC_BYTES_MAX = 127
 RETRY_TOPIC_BYTES_MAX = 255
-PROPERTIES_BYTES_MAX = 32_767
+HEAD_BYTES_MAX = 88 + 12 + 12 + 2 + RETRY_TOPIC_BYTES_MAX + 2
+"""All of a record but body and properties."""
+I4_MAX = (1 << 31) - 1
+I8_MAX = (1 << 63) - 1
 RECORD_EXTRA_BYTES_MAX = 65_536
 """A whole record may be this much longer than the largest body."""
 
@@ -57,32 +61,47 @@ class Appended:
 
 @attrs.define(eq=False)
 class Batch:
-    """Drafts and their places, in log order, up to log offset ``end``."""
+    """Drafts and their places, in log order: all records of the log in [start, end)."""
 
     drafts: Sequence[Draft]
-    places: Sequence[Appended]
+    places: list[Appended]
+    start: int
     end: int
+
+
+def is_directory_name(topic: str) -> bool:
+    """A topic is a folder under ``consumequeue``; it must not lead out of it."""
+    return topic not in ("", ".", "..") and "/" not in topic and "\0" not in topic
+
+
+@functools.lru_cache(maxsize=4096)
+def topic_fault(topic: str) -> str | None:
+    """Why this cannot be the topic of a stored message, None if it can."""
+    text = topic.encode("utf-8", "surrogatepass")
+    limit = RETRY_TOPIC_BYTES_MAX if topic.startswith(RETRY_PREFIX) else TOPIC_BYTES_MAX
+    if len(text) > limit:
+        return f"the topic has {len(text)} bytes, at most {limit} are allowed"
+    if not is_directory_name(topic) or text != topic.encode("utf-8", "replace"):
+        return f"the topic {topic!r} cannot be the name of a directory"
+    return None
 
 
 def check_draft(draft: Draft, config: StoreConfig) -> None:
     """Raise IllegalMessage if the draft cannot be stored. Source: store/…/MessageExtEncoder.java#encode, broker/…/HookUtils.java."""
-    topic = draft.topic.encode()
-    limit = RETRY_TOPIC_BYTES_MAX if draft.topic.startswith(RETRY_PREFIX) else TOPIC_BYTES_MAX
-    if len(topic) > limit:
-        raise IllegalMessage(f"the topic has {len(topic)} bytes, at most {limit} are allowed")
-    if not topic or b"/" in topic or b"\0" in topic or topic in (b".", b".."):
-        raise IllegalMessage(f"the topic {draft.topic!r} cannot be the name of a directory")
-    if not 0 <= draft.queue_id < 1 << 31:
-        raise IllegalMessage(f"the queue id {draft.queue_id} is out of range")
-    if len(draft.properties) > PROPERTIES_BYTES_MAX:
-        raise IllegalMessage(f"the properties have {len(draft.properties)} bytes, at most {PROPERTIES_BYTES_MAX} are allowed", properties=True)
-    if len(draft.body) > config.message_size_bytes_max:
+    fault = topic_fault(draft.topic)
+    if fault is not None:
+        raise IllegalMessage(fault)
+    body_size, properties_size = len(draft.body), len(draft.properties)
+    if properties_size > PROPERTIES_BYTES_MAX:
+        raise IllegalMessage(f"the properties have {properties_size} bytes, at most {PROPERTIES_BYTES_MAX} are allowed", properties=True)
+    if body_size > config.message_size_bytes_max:
         raise IllegalMessage(
-            f"the body has {len(draft.body)} bytes, at most {config.message_size_bytes_max} are allowed (maxMessageSize); send less, or raise it"
+            f"the body has {body_size} bytes, at most {config.message_size_bytes_max} are allowed (maxMessageSize); send less, or raise it"
         )
     size_max = min(config.message_size_bytes_max + RECORD_EXTRA_BYTES_MAX, config.segment_size_bytes - 8)
-    size = 91 + len(draft.body) + len(topic) + len(draft.properties) + 12 * 2 + 1  # never less than the true size
-    if size > size_max:
-        raise IllegalMessage(f"the record would have {size} bytes, at most {size_max} are allowed")
-    if len(draft.born_host) not in (8, 20):
-        raise IllegalMessage(f"the born host has {len(draft.born_host)} bytes, not 8 (IPv4) or 20 (IPv6)")
+    if body_size + properties_size + HEAD_BYTES_MAX > size_max:
+        raise IllegalMessage(f"the record would have more than the allowed {size_max} bytes")
+    if not (0 <= draft.queue_id <= I4_MAX and -I4_MAX <= draft.flag <= I4_MAX and 0 <= draft.reconsume_times <= I4_MAX):
+        raise IllegalMessage("queue id, flag or reconsume times is out of range")
+    if not (0 <= draft.sys_flag <= I4_MAX and -I8_MAX <= draft.born_timestamp <= I8_MAX and len(draft.born_host) in (8, 20)):
+        raise IllegalMessage("sysFlag, born timestamp or born host is out of range")

@@ -17,11 +17,11 @@ import attrs
 
 from triomq.broker.store.config import StoreConfig
 from triomq.broker.store.disk import Disk
-from triomq.broker.store.draft import TRANSACTION_MASK, TRANSACTION_ROLLBACK, Batch
+from triomq.broker.store.draft import Batch
 from triomq.broker.store.errors import StoreDamaged
 from triomq.broker.store.key_index_file import Geometry, KeyIndexFile
 from triomq.broker.store.reads import Reads
-from triomq.remoting.protocol.message import hash_batch, java_hash
+from triomq.remoting.protocol.message import TRANSACTION_MASK, TRANSACTION_ROLLBACK, hash_batch, java_hash
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +51,8 @@ class KeyIndex:
     geometry: Geometry = attrs.field(init=False)
     _spare: list[KeyIndexFile] = attrs.field(factory=list, init=False)
     _unsynced: dict[Path, None] = attrs.field(factory=dict, init=False)
-    _names_durable: bool = attrs.field(default=True, init=False)
+    names_durable: bool = attrs.field(default=True, init=False)
+    """False while a new file's name may be lost in a power failure."""
     _prefixes: dict[str, int] = attrs.field(factory=dict, init=False)
     _tag_hashes: dict[tuple[str, str], int] = attrs.field(factory=dict, init=False)
     _powers: list[int] = attrs.field(factory=lambda: [1], init=False)
@@ -98,7 +99,7 @@ class KeyIndex:
                 count += 1
             offsets += [offset] * count
             timestamps += [place.store_timestamp] * count
-        hashes = self._finish(prefixes, texts)
+        hashes = self._hashes(prefixes, texts)
         for number, value in tags:
             hashes.insert(number, value)
         if hashes:
@@ -119,14 +120,22 @@ class KeyIndex:
         value = self._tag_hashes[topic, tags] = index_hash(topic, "T#" + tags)
         return value
 
-    def _finish(self, prefixes: list[int], texts: list[str]) -> list[int]:
+    def _hashes(self, prefixes: list[int], texts: list[str]) -> list[int]:
         """Hashes of prefix + text: h(a + b) = h(a)·31^len(b) + h(b), made non-negative as Java does."""
+        lengths = set(map(len, texts))
+        if len(lengths) <= 1:
+            values = hash_batch("", texts)
+        else:  # texts of one length are hashed together
+            values = [0] * len(texts)
+            for length in lengths:
+                members = [number for number, text in enumerate(texts) if len(text) == length]
+                for number, value in zip(members, hash_batch("", [texts[number] for number in members])):
+                    values[number] = value
         powers = self._powers
-        longest = max(map(len, texts), default=0) * 2  # in UTF-16 units, of which a character has at most two
-        while len(powers) <= longest:
+        while len(powers) <= 2 * max(lengths, default=0):  # lengths count UTF-16 units, of which a character has at most two
             powers.append(powers[-1] * 31 & U32)
         hashes = []
-        for prefix, text, value in zip(prefixes, texts, hash_batch(texts)):
+        for prefix, text, value in zip(prefixes, texts, values):
             units = len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2
             value = (prefix * powers[units] + value) & U32
             hashes.append(value if value < 1 << 31 else (1 << 32) - value & 0x7FFFFFFF)
@@ -171,13 +180,10 @@ class KeyIndex:
         """A new file, named by local time, always behind the last one in the order of names. Raises DiskFull or StoreIoError."""
         self.directory.mkdir(parents=True, exist_ok=True)
         now_ms = self.clock()
-        last = (self._spare or self.files or [None])[-1]
-        while True:
-            name = time.strftime("%Y%m%d%H%M%S", time.localtime(now_ms / 1000)) + f"{now_ms % 1000:03d}"
-            if last is None or name > last.path.name:
-                break
+        last = next((file.path.name for file in reversed(self.files + self._spare)), "")
+        while (name := time.strftime("%Y%m%d%H%M%S", time.localtime(now_ms / 1000)) + f"{now_ms % 1000:03d}") <= last:
             now_ms += 1
-        self._names_durable = False
+        self.names_durable = False
         return KeyIndexFile.create(self.disk, self.directory / name, self.geometry)
 
     # Loading and repair
@@ -212,6 +218,7 @@ class KeyIndex:
             self._drop(self.files.pop())
         if self.files:
             self.files[-1].truncate(log_offset)
+            self.files[-1].close()  # gives back the memory of all slots, which the repair has touched; the next put opens it again
             self._unsynced[self.files[-1].path] = None
         self._note_position()
 
@@ -231,8 +238,8 @@ class KeyIndex:
         """(files, directories) changed since the last call."""
         files = list(self._unsynced)
         self._unsynced.clear()
-        directories = [] if self._names_durable else [self.directory, self.directory.parent]
-        self._names_durable = True
+        directories = [] if self.names_durable else [self.directory, self.directory.parent]
+        self.names_durable = True
         return files, directories
 
     def close(self) -> None:
@@ -255,6 +262,11 @@ class KeyIndex:
             if file.begin_timestamp < begin_ms:
                 break
         return list(found)
+
+    @property
+    def last_offset(self) -> int:
+        """Log offset of the newest entry, -1 if there is none."""
+        return self.files[-1].end_offset if self.files else -1
 
     @property
     def last(self) -> tuple[int, int]:

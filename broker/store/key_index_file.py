@@ -96,8 +96,8 @@ class KeyIndexFile:
     @classmethod
     def load(cls, disk: Disk, path: Path, geometry: Geometry) -> KeyIndexFile:
         """Read the header. An entry number of 0 counts as 1, as in Java."""
-        fields = HEADER.unpack(disk.read_path(path, HEADER.size, 0))
-        return cls(disk, path, geometry, *fields[:5], max(1, min(fields[5], geometry.entry_count)))
+        begin, end, begin_offset, end_offset, slots_used, next_entry = HEADER.unpack(disk.read_path(path, HEADER.size, 0))
+        return cls(disk, path, geometry, begin, end, begin_offset, end_offset, slots_used, max(1, min(next_entry, geometry.entry_count)))
 
     def open(self) -> None:
         """Map the file for writing. Raises DiskFull, StoreIoError, OSError."""

@@ -15,14 +15,13 @@ import attrs
 from triomq.broker.store.config import StoreConfig
 from triomq.broker.store.consume_queue import ENTRY, ConsumeQueue, QueueFiles
 from triomq.broker.store.disk import Disk
-from triomq.broker.store.draft import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK, Appended, Batch, Draft
+from triomq.broker.store.draft import UNQUEUED, Appended, Batch, Draft
 from triomq.broker.store.open_files import OpenFiles
-from triomq.remoting.protocol.message import decode_properties, tags_code
+from triomq.remoting.protocol.message import DELAY, TRANSACTION_MASK, decode_properties, tags_code
 
 logger = logging.getLogger(__name__)
 
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
-TAG_CODES_MAX = 65_536
 
 Arrival = tuple[str, int, int, int]
 """(topic, queue id, new end offset, tags code)"""
@@ -38,12 +37,15 @@ class QueueTable:
     dirty: dict[ConsumeQueue, None] = attrs.field(factory=dict, init=False)
     """Queues with entries in memory only, in the order in which they became so."""
     _files: QueueFiles = attrs.field(init=False)
-    _tag_codes: dict[str | None, int] = attrs.field(factory=dict, init=False)
     _unsynced: set[ConsumeQueue] = attrs.field(factory=set, init=False)
     _arrivals: dict[tuple[str, int, int], int] = attrs.field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
         self._files = QueueFiles(self.disk, OpenFiles(self.disk, self.config.open_files_max), self.config.queue_file_size_bytes)
+
+    @property
+    def open_files(self) -> OpenFiles:
+        return self._files.open_files
 
     @property
     def directory(self) -> Path:
@@ -61,13 +63,11 @@ class QueueTable:
 
     def apply(self, batch: Batch) -> None:
         """Add the entries of a batch; what is there already is skipped. Atomic: no checkpoint, and it cannot fail halfway: nothing is written to files."""
-        queues, codes, arrivals, pack = self.queues, self._tag_codes, self._arrivals, ENTRY.pack
+        queues, arrivals, pack = self.queues, self._arrivals, ENTRY.pack
         for draft, place in zip(batch.drafts, batch.places):
-            topic, queue_id, tags = draft.topic, draft.queue_id, draft.tags
+            topic, queue_id = draft.topic, draft.queue_id
             queue = queues.get((topic, queue_id)) or self.open(topic, queue_id)
-            code = codes.get(tags)
-            if code is None or topic == SCHEDULE_TOPIC:
-                code = self._code(draft, place)
+            code = tags_code(draft.tags) if topic != SCHEDULE_TOPIC else self._delivery_time(draft, place)
             queue_offset = place.queue_offset
             if queue_offset == queue.end_offset and not draft.sys_flag & TRANSACTION_MASK:
                 if not queue.tail:
@@ -80,7 +80,7 @@ class QueueTable:
             arrivals[topic, queue_id, code] = queue_offset + 1
 
     def _add(self, queue: ConsumeQueue, draft: Draft, place: Appended, code: int) -> bool:
-        if draft.sys_flag & TRANSACTION_MASK in (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK):
+        if draft.sys_flag & TRANSACTION_MASK in UNQUEUED:
             return False
         if place.queue_offset > queue.end_offset and queue.end_offset:
             logger.warning(
@@ -91,20 +91,14 @@ class QueueTable:
         self.dirty[queue] = None
         return True
 
-    def _code(self, draft: Draft, place: Appended) -> int:
-        """Tags code; in the schedule topic the time of delivery. Source: store/…/CommitLog.java#checkMessageAndReturnSize."""
-        if draft.topic == SCHEDULE_TOPIC:
-            level = decode_properties(draft.properties).get("DELAY", "0")
-            number = int(level) if level.isascii() and level.isdigit() else 0
-            if number > 0:
-                levels = self.config.delay_levels_ms
-                return place.store_timestamp + (levels[min(number, len(levels)) - 1] if levels else 1_000)
-        if len(self._tag_codes) >= TAG_CODES_MAX:  # tags are few; somebody who makes them up must not fill the memory
-            self._tag_codes.clear()
-        code = tags_code(draft.tags)
-        if draft.topic != SCHEDULE_TOPIC:
-            self._tag_codes[draft.tags] = code
-        return code
+    def _delivery_time(self, draft: Draft, place: Appended) -> int:
+        """The tags code of a delayed message is the time of its delivery. Source: store/…/CommitLog.java#checkMessageAndReturnSize."""
+        level = decode_properties(draft.properties).get(DELAY, "")
+        number = int(level) if level.isascii() and level.isdigit() else 0
+        if number == 0:
+            return tags_code(draft.tags)
+        levels = self.config.delay_levels_ms
+        return place.store_timestamp + (levels[min(number, len(levels)) - 1] if levels else 1_000)
 
     def take_arrivals(self) -> list[Arrival]:
         """What ``apply`` has added since the last call."""

@@ -1,0 +1,198 @@
+"""The commit log: the records of all topics, one behind the other, in segments. The only truth of the store.
+
+A segment ends with a BLANK record (rest of the segment i4, magic CBD43194) when the next record does not fit with 8 bytes to spare. Record layout:
+``triomq.remoting.protocol.record``. Source: store/…/CommitLog.java.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections.abc import Sequence
+from zlib import crc32
+
+import attrs
+
+from triomq.broker.store.config import StoreConfig
+from triomq.broker.store.disk import Disk
+from triomq.broker.store.draft import UNQUEUED, Appended, Batch, Draft
+from triomq.broker.store.errors import IllegalMessage, StoreError
+from triomq.broker.store.queue_table import QueueTable
+from triomq.broker.store.reads import Buffer, Cold, Range, Reads
+from triomq.broker.store.segment import Segment
+from triomq.broker.store.segments import Segments
+from triomq.broker.store.watermark import Watermark
+from triomq.remoting.protocol.message import BORN_HOST_V6, STORE_HOST_V6, TRANSACTION_MASK
+from triomq.remoting.protocol.record import BLANK, HOST_V4_BYTES, HOST_V6_BYTES, encode_blank, head_struct, host_flags
+
+logger = logging.getLogger(__name__)
+
+CRC_MASK = 0x7FFFFFFF
+SPAN_FACTOR_MAX = 4
+"""Scattered records are read as one range if that is at most this many times their own bytes: one system call instead of many."""
+NO_HOST_FLAGS = ~(BORN_HOST_V6 | STORE_HOST_V6)
+Run = tuple[int, int]
+"""[start, end) of adjacent records in one segment."""
+
+
+@attrs.define(eq=False)
+class CommitLog:
+    """Append and read. ``appended`` is the end of the log."""
+
+    config: StoreConfig
+    disk: Disk
+    segments: Segments
+    appended: Watermark = attrs.field(factory=Watermark, init=False)
+    last_timestamp: int = attrs.field(default=0, init=False)
+    """Store time of the last record; the next one gets no smaller one."""
+    _heads: dict[int, tuple[struct.Struct, int]] = attrs.field(init=False)
+    """Length of the born host -> (layout of the record up to the body, bits of sysFlag)."""
+    _hot_start: int = attrs.field(default=0, init=False)
+    """Start of what this process has written: it is in the page cache, unless it is too long ago."""
+
+    def __attrs_post_init__(self) -> None:
+        flags = {size: host_flags(bytes(size), self.config.store_host) for size in (HOST_V4_BYTES, HOST_V6_BYTES)}
+        self._heads = {size: (head_struct(bits), bits) for size, bits in flags.items()}
+
+    def start_at(self, end: int, last_timestamp: int) -> None:
+        """Tell where the log ends, after recovery."""
+        self.appended.advance(end)
+        self.last_timestamp = max(self.last_timestamp, last_timestamp)
+        self._hot_start = end
+
+    # Appending
+
+    def append(self, drafts: Sequence[Draft], queues: QueueTable, now_ms: int) -> Batch:
+        """Give every draft its queue offset and place, and write all records with one call. Atomic: no checkpoint.
+
+        ``appended`` is left for the caller to advance. Raises DiskFull, StoreIoError or IllegalMessage; then nothing of the batch is in the log and no
+        queue offset is used up. One Struct and one join for the whole batch: see tests/bench/bench_store.py before changing the loop.
+        """
+        timestamp = max(now_ms, self.last_timestamp)
+        start = offset = piece_start = self.appended.value
+        segment = self._segment_at(start)
+        stop = segment.end - BLANK.size
+        table, heads, store_host = queues.queues, self._heads, self.config.store_host
+        parts: list[bytes] = []
+        places: list[Appended] = []
+        try:
+            for draft in drafts:
+                queue = table.get((draft.topic, draft.queue_id)) or queues.open(draft.topic, draft.queue_id)
+                body, properties, topic = draft.body, draft.properties, queue.record_topic
+                layout, host_flags = heads[len(draft.born_host)]
+                size = layout.size + len(body) + len(topic) + 2 + len(properties)
+                if offset + size > stop:
+                    segment = self._roll(segment, parts, piece_start, offset)
+                    parts, offset, stop = [], segment.base, segment.end - BLANK.size
+                    piece_start = offset
+                    if offset + size > stop:
+                        raise IllegalMessage(f"a record of {size} bytes does not fit into a segment of {segment.size} bytes")
+                kind = draft.sys_flag & TRANSACTION_MASK
+                queue_offset = queue.next_offset if kind not in UNQUEUED else 0
+                parts += (
+                    layout.pack(
+                        size,
+                        queue.record_magic,
+                        crc32(body) & CRC_MASK,
+                        draft.queue_id,
+                        draft.flag,
+                        queue_offset,
+                        offset,
+                        draft.sys_flag & NO_HOST_FLAGS | host_flags,
+                        draft.born_timestamp,
+                        draft.born_host,
+                        timestamp,
+                        store_host,
+                        draft.reconsume_times,
+                        draft.prepared_transaction_offset,
+                        len(body),
+                    ),
+                    body,
+                    topic,
+                    len(properties).to_bytes(2, "big"),
+                    properties,
+                )
+                places.append(Appended(offset, size, queue_offset, timestamp))
+                if kind not in UNQUEUED:
+                    queue.next_offset = queue_offset + 1
+                offset += size
+            self.disk.write_at(segment.fd, b"".join(parts), piece_start - segment.base, segment.path)
+        except (StoreError, struct.error) as error:
+            self._undo(drafts[: len(places)], queues, start)
+            if isinstance(error, struct.error):
+                raise IllegalMessage(f"a number of the message is out of range: {error}") from error
+            raise
+        self.last_timestamp = timestamp
+        return Batch(drafts, places, start, offset)
+
+    def _segment_at(self, offset: int) -> Segment:
+        return self.segments.find(offset) or self.segments.grow(offset)
+
+    def _roll(self, segment: Segment, parts: list[bytes], piece_start: int, offset: int) -> Segment:
+        """Write what has been collected and the BLANK that ends the segment; the next segment."""
+        data = b"".join(parts) + encode_blank(segment.end - offset)
+        self.disk.write_at(segment.fd, data, piece_start - segment.base, segment.path)
+        return self._segment_at(segment.end)
+
+    def _undo(self, drafts: Sequence[Draft], queues: QueueTable, start: int) -> None:
+        """Take back an append that failed: its queue offsets, and its bytes, which recovery would take for messages."""
+        for draft in drafts:
+            if draft.sys_flag & TRANSACTION_MASK not in UNQUEUED:
+                queues.queues[draft.topic, draft.queue_id].next_offset -= 1
+        try:
+            self.erase_from(start)
+        except (StoreError, OSError) as error:
+            logger.error("after a failed append: %s", error)
+
+    def erase_from(self, offset: int) -> None:
+        """Make all bytes of the log from ``offset`` on zeros. Raises DiskFull, StoreIoError, OSError."""
+        for segment in self.segments.covering(offset, self.segments.end):
+            self.disk.zero_tail(segment.fd, max(0, offset - segment.base), segment.size, segment.path)
+
+    # Reading
+
+    @property
+    def first_offset(self) -> int:
+        return self.segments.first_offset
+
+    def read(self, runs: Sequence[Run], reads: Reads) -> list[Buffer]:
+        """Bytes of ``runs``, which ascend and lie in the log. Slices of the memory map where the page cache has them for sure. Raises Cold."""
+        first = runs[0][0]
+        if first < self._hot_start or first < self.appended.value - self.config.hot_bytes_max:
+            return self._read_files(runs, reads)
+        chunks: list[Buffer] = []
+        segment = self._segment_at(first)
+        view, base, end = segment.view, segment.base, segment.end
+        for start, stop in runs:
+            if start >= end:
+                segment = self._segment_at(start)
+                view, base, end = segment.view, segment.base, segment.end
+            chunks.append(view[start - base : stop - base])
+        return chunks
+
+    def _read_files(self, runs: Sequence[Run], reads: Reads) -> list[Buffer]:
+        chunks: list[Buffer] = []
+        missing: list[Range] = []
+        index = 0
+        while index < len(runs):
+            segment = self._segment_at(runs[index][0])
+            start, stop = runs[index]
+            last, wanted = index + 1, stop - start
+            while last < len(runs) and runs[last][1] <= segment.end:
+                wanted += runs[last][1] - runs[last][0]
+                if runs[last][1] - start > SPAN_FACTOR_MAX * wanted:
+                    break
+                stop = runs[last][1]
+                last += 1
+            try:
+                data = memoryview(reads.descriptor(segment.fd, segment.path, start - segment.base, stop - start))
+                chunks += [data[run_start - start : run_stop - start] for run_start, run_stop in runs[index:last]]
+            except Cold as cold:
+                missing += cold.ranges
+            index = last
+        if missing:
+            raise Cold(missing)
+        return chunks
+
+    def close(self) -> None:
+        self.segments.close()

@@ -1,0 +1,32 @@
+"""Why the store takes no messages, if it does not."""
+
+from __future__ import annotations
+
+import attrs
+
+from triomq.broker.store.errors import DiskFull, StoreUnavailable
+
+
+@attrs.define(eq=False)
+class Health:
+    """One field per reason, each set and cleared by one part of the store only."""
+
+    closing: bool = False
+    failed: bool = False
+    """A task of the store has died; the process is about to."""
+    index_fault: DiskFull | None = None
+    """The indexer cannot go on."""
+    queue_fault: DiskFull | None = None
+    """Queue entries cannot leave memory."""
+
+    @property
+    def writable(self) -> bool:
+        return not (self.closing or self.failed or self.index_fault or self.queue_fault)
+
+    def check_writable(self) -> None:
+        """Raise StoreUnavailable or DiskFull."""
+        if self.closing or self.failed:
+            raise StoreUnavailable("it is closing")
+        fault = self.index_fault or self.queue_fault
+        if fault is not None:
+            raise DiskFull(fault.path)

@@ -1,0 +1,161 @@
+"""The indexer: gives every confirmed record its queue entry and its keys, in log order.
+
+Law: one function, ``_apply``, feeds all indexes; its batches come straight from the append, or, when those did not fit into memory, from the log. A batch is
+applied in place right after its append if nothing else waits, so a message is readable before its sender has an answer; otherwise the task takes over.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+import attrs
+import trio
+
+from triomq.broker.store.draft import Batch
+from triomq.broker.store.errors import DiskFull
+from triomq.broker.store.health import Health
+from triomq.broker.store.log_scan import LogScan
+from triomq.broker.store.queue_table import Arrival, QueueTable
+from triomq.broker.store.watermark import Watermark
+
+logger = logging.getLogger(__name__)
+
+RETRY_SECONDS = 1.0
+
+
+class Index(Protocol):
+    """Something derived from the log.
+
+    ``apply`` skips what it has already, and either takes a whole batch or, with DiskFull, may be called with it again.
+    """
+
+    def apply(self, batch: Batch) -> None: ...
+
+
+@attrs.define(eq=False)
+class Indexer:
+    """``indexed`` is the end of the last record that all indexes have."""
+
+    queues: QueueTable
+    others: tuple[Index, ...]
+    confirmed: Watermark
+    """How far records may be shown to readers."""
+    health: Health
+    scan: Callable[[int, int], LogScan]
+    """Makes a scan of the log from one offset to another."""
+    backlog_bytes_max: int
+    limiter: trio.CapacityLimiter
+    on_arrival: Callable[[list[Arrival]], None] | None = None
+    indexed: Watermark = attrs.field(factory=Watermark, init=False)
+    last: tuple[int, int, int] | None = attrs.field(default=None, init=False)
+    """(log offset, end, store time) of the last record applied."""
+    _backlog: deque[Batch] = attrs.field(factory=deque, init=False)
+    _backlog_bytes: int = attrs.field(default=0, init=False)
+    _work: Watermark = attrs.field(factory=Watermark, init=False)
+    """End of what the task has to do: grows only when something is left for it."""
+    overruns: int = attrs.field(default=0, init=False)
+
+    def start_at(self, log_offset: int, last: tuple[int, int, int] | None) -> None:
+        """Tell what recovery has indexed."""
+        self.indexed.advance(log_offset)
+        self.last = last
+
+    @property
+    def backlog_bytes(self) -> int:
+        return self._backlog_bytes
+
+    def offer(self, batch: Batch) -> None:
+        """Take the batch just appended: index it now if that is possible, else leave it for the task. Atomic: no checkpoint.
+
+        If an index fails with a bug, the exception goes to the sender now and to the store's nursery as soon as the task tries again.
+        """
+        self._backlog.append(batch)
+        self._backlog_bytes += batch.end - batch.start
+        try:
+            if self._backlog[0] is batch and batch.start == self.indexed.value and batch.end <= self.confirmed.value:
+                self._apply_oldest()
+        except DiskFull:
+            pass  # the message is stored; the task tries again and says so
+        finally:
+            if self._backlog:
+                if self._backlog_bytes > self.backlog_bytes_max:
+                    logger.warning("the indexer is %s bytes behind; it reads the log instead of memory", self._backlog_bytes)
+                    self._backlog.clear()
+                    self._backlog_bytes = 0
+                    self.overruns += 1
+                self._work.advance(batch.end)
+
+    def _apply_oldest(self) -> None:
+        batch = self._backlog[0]
+        self._apply(batch)
+        self._backlog.popleft()
+        self._backlog_bytes -= batch.end - batch.start
+
+    def _apply(self, batch: Batch) -> None:
+        """The one way into the indexes. Raises DiskFull."""
+        self.queues.apply(batch)
+        for index in self.others:
+            index.apply(batch)
+        if batch.places:
+            place = batch.places[-1]
+            self.last = (place.log_offset, place.log_offset + place.size, place.store_timestamp)
+        self.indexed.advance(batch.end)
+        arrivals = self.queues.take_arrivals()
+        if self.on_arrival is not None and arrivals:
+            self.on_arrival(arrivals)
+
+    async def run(self) -> None:
+        """The task "store-indexer": do what ``offer`` could not."""
+        while True:
+            await self._work.wait_beyond(self.indexed.value)
+            await self.confirmed.wait_beyond(self.indexed.value)
+            await self.catch_up()
+
+    async def catch_up(self) -> None:
+        """Index all that is confirmed now. On a full disk: again every second, appends are refused meanwhile. Checkpoint: always."""
+        await trio.lowlevel.checkpoint()
+        while self.indexed.value < self.confirmed.value:
+            try:
+                if not await self._step():
+                    return
+            except DiskFull as error:
+                if self.health.index_fault is None:
+                    logger.error("the key index cannot grow, messages are refused until it can: %s", error)
+                self.health.index_fault = error
+                await trio.sleep(RETRY_SECONDS)
+            else:
+                self.health.index_fault = None
+                await trio.lowlevel.checkpoint()
+
+    async def _step(self) -> bool:
+        """Apply one batch; False if the next one is not confirmed as a whole."""
+        position = self.indexed.value
+        while self._backlog and self._backlog[0].end <= position:
+            batch = self._backlog.popleft()
+            self._backlog_bytes -= batch.end - batch.start
+        first = self._backlog[0] if self._backlog else None
+        if first is not None and first.start <= position:
+            if first.end > self.confirmed.value:
+                return False
+            self._apply_oldest()
+            return True
+        return await self._apply_from_log(position, first.start if first is not None else self.confirmed.value)
+
+    async def _apply_from_log(self, start: int, end: int) -> bool:
+        """Read the log between ``start`` and ``end``, the disk's part in a thread."""
+        scan = self.scan(start, end)
+        while True:
+            batch = await trio.to_thread.run_sync(scan.next_batch, limiter=self.limiter)
+            if batch is None:
+                break
+            self._apply(batch)
+        assert scan.position == end, f"the log cannot be read at {scan.position}, before its end {end}: {scan.stopped_by}"
+        return True
+
+    async def finish(self) -> None:
+        """Closing: index what is confirmed, but do not wait for a full disk. Raises DiskFull."""
+        while self.indexed.value < self.confirmed.value and await self._step():
+            pass

@@ -1,0 +1,105 @@
+"""LogScan: the log read from one offset on, record by record, as the batches that indexes take.
+
+A record counts only if it is whole: known magic, lengths that add up, the CRC of its body, and its own offset written inside it. The last is stricter than
+Java and tells stale bytes of an earlier life of the file from a record. Source: store/…/CommitLog.java#checkMessageAndReturnSize.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from triomq.broker.store.disk import Disk
+from triomq.broker.store.draft import Appended, Batch, Draft, is_directory_name
+from triomq.broker.store.segment import Segment
+from triomq.broker.store.segments import Segments
+from triomq.remoting.protocol.message import KEYS, TAGS, UNIQ_KEY, decode_properties
+from triomq.remoting.protocol.record import BLANK, HEAD_V4, MAGIC_BLANK, RecordStatus, check_record
+
+BLOCK_BYTES = 4 * 1024 * 1024
+BATCH_RECORDS = 512
+
+
+@attrs.define(eq=False)
+class LogScan:
+    """Iterate by ``next_batch``; it waits for the disk, so call it at start-up or in a thread. A draft made from a record has what indexes look at, no more."""
+
+    disk: Disk
+    segments: Segments
+    position: int
+    """Where the next record is expected; at the end of the scan, the end of the last whole record (or of the BLANK behind it)."""
+    end: int
+    """Not read beyond. Must be a boundary of records, or the end of the last segment."""
+    check_crc: bool = True
+    stopped_by: str = attrs.field(default="", init=False)
+    """Why the record at ``position`` does not count; empty while the scan goes on, and when it came to ``end``."""
+    _segment: Segment | None = attrs.field(default=None, init=False)
+    _data: bytes = attrs.field(default=b"", init=False)
+    _data_start: int = attrs.field(default=0, init=False)
+
+    def next_batch(self) -> Batch | None:
+        """The next records; None at the end or at the first that does not count. A batch may have no records, only a BLANK. Raises OSError."""
+        start = self.position
+        drafts: list[Draft] = []
+        places: list[Appended] = []
+        while len(places) < BATCH_RECORDS and self.position < self.end and not self.stopped_by:
+            record = self._next_record()
+            if isinstance(record, str):
+                self.stopped_by = record
+            elif record is not None:
+                drafts.append(record[0])
+                places.append(record[1])
+        return Batch(drafts, places, start, self.position) if self.position > start else None
+
+    def _next_record(self) -> tuple[Draft, Appended] | str | None:
+        """One step: a record, None after a BLANK, or why there is no record."""
+        position = self.position
+        at = self._load(position, BLANK.size)
+        if at is None:
+            return "the segment ends, or is missing"
+        segment = self._segment
+        assert segment is not None
+        size, magic = BLANK.unpack_from(self._data, at)
+        if magic == MAGIC_BLANK:
+            self.position = segment.end
+            return None
+        if size < HEAD_V4.size or position + size > segment.end:
+            return "no record was ever written there" if magic == 0 else f"no record starts there: size {size}, magic {magic:08x}"
+        at = self._load(position, size)
+        if at is None:
+            return "the file is too short"
+        check = check_record(self._data, at, at + size, self.check_crc)
+        if check.status is not RecordStatus.MESSAGE:
+            return check.reason
+        if check.log_offset != position:
+            return f"the record says that it lies at {check.log_offset}"
+        if not is_directory_name(check.topic) or check.queue_id < 0:
+            return f"the record belongs to queue {check.queue_id} of {check.topic!r}, which cannot be"
+        found = decode_properties(check.properties)
+        self.position = position + size
+        draft = Draft(
+            check.topic,
+            check.queue_id,
+            b"",
+            check.properties,
+            0,
+            check.sys_flag,
+            0,
+            b"",
+            tags=found.get(TAGS),
+            unique_key=found.get(UNIQ_KEY),
+            keys=found.get(KEYS),
+        )
+        return draft, Appended(position, size, check.queue_offset, check.store_timestamp)
+
+    def _load(self, position: int, size: int) -> int | None:
+        """Place of ``size`` bytes from log offset ``position`` in ``_data``; None if the segment has not so many."""
+        at = position - self._data_start
+        if self._segment is not None and at >= 0 and at + size <= len(self._data):
+            return at
+        self._segment = self.segments.find(position)
+        if self._segment is None or position + size > self._segment.end:
+            return None
+        stop = min(self._segment.end, position + max(size, BLOCK_BYTES))
+        self._data = self.disk.read_path(self._segment.path, stop - position, position - self._segment.base)
+        self._data_start = position
+        return 0 if len(self._data) >= size else None

@@ -1,0 +1,220 @@
+"""Reader: everything that is asked of a store, each as one synchronous function of a ``Reads`` (see reads.py).
+
+Scan and size limits of a get, and the next offset of each status, are Java's. Source: store/…/DefaultMessageStore.java#getMessage, #queryMessage,
+store/…/ConsumeQueue.java#getOffsetInQueueByTime.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import attrs
+
+from triomq.broker.store.commitlog import CommitLog, Run
+from triomq.broker.store.config import QUEUE_ENTRY_BYTES, StoreConfig
+from triomq.broker.store.consume_queue import ENTRY, FILLER_SIZE, ConsumeQueue
+from triomq.broker.store.key_index import KeyIndex
+from triomq.broker.store.queue_table import QueueTable
+from triomq.broker.store.reads import Buffer, Cold, Range, Reads
+from triomq.broker.store.results import GetResult, GetStatus, QueryResult
+from triomq.remoting.protocol.message import BORN_HOST_V6
+from triomq.remoting.protocol.record import (
+    BLANK,
+    HEAD_V4,
+    HOST_V4_BYTES,
+    HOST_V6_BYTES,
+    LOG_OFFSET_AT,
+    MAGIC_V1,
+    MAGIC_V2,
+    SYS_FLAG_AT,
+)
+
+I8 = struct.Struct(">q")
+U4 = struct.Struct(">I")
+BORN_HOST_AT = 48
+QUERY_ROUNDS_MAX = 3
+
+
+@attrs.define(eq=False)
+class Reader:
+    """Reads only; owns nothing."""
+
+    config: StoreConfig
+    log: CommitLog
+    queues: QueueTable
+    key_index: KeyIndex
+    memory_bytes_max: int
+    """Records farther than this behind the end of the log count as "on disk"."""
+
+    # Messages of a queue
+
+    def get(
+        self, topic: str, queue_id: int, offset: int, messages_max: int, bytes_max: int, tag_codes: frozenset[int] | None, reads: Reads
+    ) -> GetResult:
+        """Messages from ``offset`` on, at most so many and so many bytes (the first one always, whatever its size). Raises Cold."""
+        queue = self.queues.queues.get((topic, queue_id))
+        if queue is None:
+            return GetResult(GetStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
+        low, high = queue.min_offset, queue.end_offset
+        if high == 0:
+            return GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, 0, low, high)
+        if offset >= high:
+            if offset == high:
+                return GetResult(GetStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
+            return GetResult(GetStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
+        if offset < low:
+            return GetResult(GetStatus.OFFSET_TOO_SMALL, low, low, high)
+        if tag_codes is None:
+            scan_count = min(messages_max, self.config.transfer_count_memory_max)
+        else:
+            scan_count = max(self.config.filter_bytes_max // QUEUE_ENTRY_BYTES, messages_max)
+        entries = self._entries(queue, offset, max(1, min(scan_count, high - offset)), reads)
+        return self._collect(queue, offset, entries, messages_max, bytes_max, tag_codes, reads)
+
+    def _entries(self, queue: ConsumeQueue, offset: int, count: int, reads: Reads) -> Buffer:
+        data = queue.in_memory(offset, count)
+        return data if data is not None else reads.file(*queue.place(offset, count))
+
+    def _collect(
+        self, queue: ConsumeQueue, offset: int, entries: Buffer, messages_max: int, bytes_max: int, tag_codes: frozenset[int] | None, reads: Reads
+    ) -> GetResult:
+        """Choose among ``entries``, which begin with number ``offset``; adjacent records become one run."""
+        end, log_min = self.log.appended.value, self.log.first_offset
+        memory_start = end - self.memory_bytes_max
+        runs: list[Run] = []
+        run_start = run_end = -1
+        count = size_bytes = removed = 0
+        next_offset = offset
+        log_offset = end
+        for log_offset, size, code in ENTRY.iter_unpack(entries):
+            if size == FILLER_SIZE or log_offset < log_min:
+                removed += 1
+                next_offset += 1
+                continue
+            if tag_codes is not None and code not in tag_codes:
+                next_offset += 1
+                continue
+            if count:
+                if log_offset >= memory_start:
+                    full = count >= self.config.transfer_count_memory_max or size_bytes + size > self.config.transfer_bytes_memory_max
+                else:
+                    full = count >= self.config.transfer_count_disk_max or size_bytes + size > self.config.transfer_bytes_disk_max
+                if full or count >= messages_max or size_bytes + size > bytes_max:
+                    break
+            if log_offset == run_end:
+                run_end += size
+            else:
+                if run_start >= 0:
+                    runs.append((run_start, run_end))
+                run_start, run_end = log_offset, log_offset + size
+            count += 1
+            size_bytes += size
+            next_offset += 1
+        low, high = queue.min_offset, queue.end_offset
+        if not count:
+            status = GetStatus.MESSAGE_WAS_REMOVING if removed else GetStatus.NO_MATCHED_MESSAGE
+            if next_offset == offset:  # the file was deleted while it was read
+                return GetResult(GetStatus.OFFSET_FOUND_NULL, min(high, offset + 1), low, high)
+            return GetResult(status, next_offset, low, high)
+        runs.append((run_start, run_end))
+        chunks = self.log.read(runs, reads)
+        return GetResult(GetStatus.FOUND, next_offset, low, high, chunks, count, size_bytes, log_offset < memory_start)
+
+    # Single records
+
+    def record(self, log_offset: int, reads: Reads) -> bytes | None:
+        """The record that begins at a log offset; None if none does. Raises Cold."""
+        head = self._head(log_offset, reads)
+        if head is None:
+            return None
+        size, magic = BLANK.unpack_from(head)
+        if magic not in (MAGIC_V1, MAGIC_V2) or size < HEAD_V4.size or I8.unpack_from(head, LOG_OFFSET_AT)[0] != log_offset:
+            return None
+        if log_offset + size > self._readable_end(log_offset):
+            return None
+        (data,) = self.log.read([(log_offset, log_offset + size)], reads)
+        return bytes(data)
+
+    def _readable_end(self, log_offset: int) -> int:
+        """End of what is written in the segment of a log offset; 0 if there is none."""
+        segment = self.log.segments.find(log_offset)
+        return min(segment.end, self.log.appended.value) if segment is not None else 0
+
+    def _head(self, log_offset: int, reads: Reads) -> Buffer | None:
+        """The fixed part of what may be a record."""
+        if log_offset < 0 or log_offset + HEAD_V4.size > self._readable_end(log_offset):
+            return None
+        (head,) = self.log.read([(log_offset, log_offset + HEAD_V4.size)], reads)
+        return head
+
+    def store_time(self, log_offset: int, reads: Reads) -> int:
+        """Store time of the record at a log offset, 0 if it is gone. Raises Cold."""
+        head = self._head(log_offset, reads)
+        if head is None:
+            return 0
+        (sys_flag,) = U4.unpack_from(head, SYS_FLAG_AT)
+        (stored,) = I8.unpack_from(head, BORN_HOST_AT + (HOST_V6_BYTES if sys_flag & BORN_HOST_V6 else HOST_V4_BYTES))
+        return int(stored)
+
+    def entry(self, queue: ConsumeQueue, offset: int, reads: Reads) -> tuple[int, int, int]:
+        """(log offset, size, tags code) of one entry. Raises Cold."""
+        log_offset, size, code = ENTRY.unpack(self._entries(queue, offset, 1, reads))
+        return log_offset, size, code
+
+    def store_time_at(self, topic: str, queue_id: int, offset: int, reads: Reads) -> int:
+        """Store time of a queue's message, -1 if there is none. Raises Cold."""
+        queue = self.queues.queues.get((topic, queue_id))
+        if queue is None or not queue.min_offset <= offset < queue.end_offset:
+            return -1
+        return self.store_time(self.entry(queue, offset, reads)[0], reads) or -1
+
+    # By time
+
+    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, upper: bool, reads: Reads) -> int:
+        """Lower: the first message stored at or after the time, or the end of the queue. Upper: the last one stored at or before it. Raises Cold."""
+        queue = self.queues.queues.get((topic, queue_id))
+        if queue is None:
+            return 0
+        low, high = queue.min_offset, queue.end_offset
+        bound = timestamp_ms + 1 if upper else timestamp_ms
+        while low < high:  # first message with store time >= bound
+            middle = (low + high) // 2
+            log_offset, size, _ = self.entry(queue, middle, reads)
+            stored = 0 if size == FILLER_SIZE else self.store_time(log_offset, reads)
+            if stored < bound:
+                low = middle + 1
+            else:
+                high = middle
+        return max(queue.min_offset, low - 1) if upper else low
+
+    # By key
+
+    def query(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int, unique: bool, reads: Reads) -> QueryResult:
+        """Records whose index entries have the hash of the key and a store time in the range. Raises Cold."""
+        count = self.config.query_unique_count_max if unique else min(max_count, self.config.query_count_max)
+        chunks: list[bytes] = []
+        for _ in range(QUERY_ROUNDS_MAX):
+            offsets = sorted(self.key_index.find(topic, key, begin_ms, end_ms, count, reads))
+            if not offsets:
+                break
+            chunks = self._records(offsets, reads)
+            if chunks:
+                break
+            end_ms = self.store_time(offsets[0], reads)  # all gone: what is older may still be there
+        last_update_ms, last_update_offset = self.key_index.last
+        return QueryResult(chunks, last_update_ms, last_update_offset)
+
+    def _records(self, offsets: list[int], reads: Reads) -> list[bytes]:
+        chunks: list[bytes] = []
+        missing: list[Range] = []
+        for log_offset in offsets:
+            try:
+                data = self.record(log_offset, reads)
+            except Cold as cold:
+                missing += cold.ranges
+                continue
+            if data is not None:
+                chunks.append(data)
+        if missing:
+            raise Cold(missing)
+        return chunks

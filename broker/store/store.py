@@ -1,0 +1,349 @@
+"""MessageStore: append, get, query. The facade of the store, and ``open_store``, which owns its tasks and the order of start and stop."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+import attrs
+import trio
+
+from triomq.broker.store.checkpoint import CheckpointFile
+from triomq.broker.store.checkpointer import Checkpointer
+from triomq.broker.store.commitlog import CommitLog
+from triomq.broker.store.config import FlushMode, StoreConfig
+from triomq.broker.store.disk import Disk
+from triomq.broker.store.draft import Appended, Draft, check_draft
+from triomq.broker.store.durability import DurabilityResult, Flusher
+from triomq.broker.store.errors import DiskFull, start_error
+from triomq.broker.store.health import Health
+from triomq.broker.store.indexer import Indexer
+from triomq.broker.store.key_index import KeyIndex
+from triomq.broker.store.lock import StoreLock
+from triomq.broker.store.log_scan import LogScan
+from triomq.broker.store.queue_table import Arrival, QueueTable
+from triomq.broker.store.reader import Reader
+from triomq.broker.store.reads import Cold, Reads, until_warm
+from triomq.broker.store.recovery import Recovered, Recovery
+from triomq.broker.store.results import GetResult, QueryResult, StoreStatistics
+from triomq.broker.store.segments import Segments
+from triomq.broker.store.watermark import Watermark
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+COLD_READERS_MAX = 4
+CLOSE_SECONDS_MAX = 60
+
+
+def wall_clock_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def memory_bytes() -> int:
+    """Physical memory of this machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+@attrs.define(eq=False)
+class MessageStore:
+    """Made by ``open_store``. Methods without ``async`` are atomic: no checkpoint.
+
+    Every read has two forms: the plain one answers at once, or None when the disk would have to be waited for; ``…_cold`` waits, in a thread.
+    """
+
+    config: StoreConfig
+    disk: Disk
+    clock: Callable[[], int]
+    log: CommitLog
+    queue_table: QueueTable
+    key_index: KeyIndex
+    flusher: Flusher
+    indexer: Indexer
+    checkpointer: Checkpointer
+    reader: Reader
+    health: Health
+    recovered: Recovered
+    _cold_limiter: trio.CapacityLimiter = attrs.field(factory=lambda: trio.CapacityLimiter(COLD_READERS_MAX), init=False)
+    _warm: Reads = attrs.field(init=False)
+    append_count: int = attrs.field(default=0, init=False)
+    append_bytes: int = attrs.field(default=0, init=False)
+    append_max_seconds: float = attrs.field(default=0.0, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._warm = self._reads()
+
+    def _reads(self) -> Reads:
+        return Reads(self.disk, self.queue_table.open_files)
+
+    async def _wait(self, read: Callable[[Reads], T]) -> T:
+        return await until_warm(read, self._reads(), self._cold_limiter)
+
+    # Writing
+
+    def check_draft(self, draft: Draft) -> None:
+        """Raise IllegalMessage if this draft can never be stored; call it for every draft before ``append``."""
+        check_draft(draft, self.config)
+
+    def append(self, drafts: Sequence[Draft]) -> list[Appended]:
+        """Store all drafts or none, one behind the other in log and queues. Raises StoreUnavailable, DiskFull, StoreIoError.
+
+        When it returns, the page cache has the messages (they survive the death of this process), and with ASYNC_FLUSH readers see them already.
+        """
+        if not self.health.writable:
+            self.health.check_writable()
+        if not drafts:
+            return []
+        begun = time.perf_counter()
+        batch = self.log.append(drafts, self.queue_table, self.clock())
+        self.log.appended.advance(batch.end)
+        self.indexer.offer(batch)
+        self.append_count += len(drafts)
+        self.append_bytes += batch.end - batch.start
+        self.append_max_seconds = max(self.append_max_seconds, time.perf_counter() - begun)
+        return batch.places
+
+    def durable_now(self, log_end: int) -> bool:
+        """Whether a sender of messages up to ``log_end`` may be answered without waiting; always true with ASYNC_FLUSH."""
+        return self.flusher.durable_now(log_end)
+
+    async def wait_durable(self, log_end: int) -> DurabilityResult:
+        """Wait until the disk has everything up to ``log_end`` (``Appended.log_offset + size`` of the last one)."""
+        return await self.flusher.wait_durable(log_end)
+
+    @property
+    def on_arrival(self) -> Callable[[list[Arrival]], None] | None:
+        """Called after each indexed batch with ``(topic, queue id, new end offset, tags code)``, once per queue and tag."""
+        return self.indexer.on_arrival
+
+    @on_arrival.setter
+    def on_arrival(self, callback: Callable[[list[Arrival]], None] | None) -> None:
+        self.indexer.on_arrival = callback
+
+    # Reading messages
+
+    def get(
+        self, topic: str, queue_id: int, offset: int, *, messages_max: int, bytes_max: int, tag_codes: frozenset[int] | None = None
+    ) -> GetResult | None:
+        """Messages of a queue from ``offset`` on; None if some of them are not in memory: then use ``get_cold``."""
+        try:
+            return self.reader.get(topic, queue_id, offset, messages_max, bytes_max, tag_codes, self._warm)
+        except Cold:
+            return None
+
+    async def get_cold(
+        self, topic: str, queue_id: int, offset: int, *, messages_max: int, bytes_max: int, tag_codes: frozenset[int] | None = None
+    ) -> GetResult:
+        """The same, waiting for the disk in a thread. Raises StoreIoError."""
+        return await self._wait(lambda reads: self.reader.get(topic, queue_id, offset, messages_max, bytes_max, tag_codes, reads))
+
+    async def read_record(self, log_offset: int) -> bytes | None:
+        """The whole record that begins at ``log_offset``, None if none does."""
+        return await self._wait(lambda reads: self.reader.record(log_offset, reads))
+
+    async def query(self, topic: str, key: str, *, max_count: int, begin_ms: int, end_ms: int, unique: bool = False) -> QueryResult:
+        """Records that carry the key, or one with the same hash: the asker compares. ``unique``: the key is a UNIQ_KEY."""
+        return await self._wait(lambda reads: self.reader.query(topic, key, max_count, begin_ms, end_ms, unique, reads))
+
+    # Facts about queues
+
+    def queues(self) -> dict[str, list[int]]:
+        """Topic -> ids of its queues, ascending."""
+        found: dict[str, list[int]] = {}
+        for topic, queue_id in sorted(self.queue_table.queues):
+            found.setdefault(topic, []).append(queue_id)
+        return found
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        """Smallest readable offset; 0 for a queue that does not exist."""
+        queue = self.queue_table.queues.get((topic, queue_id))
+        return queue.min_offset if queue is not None else 0
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        """One past the last readable offset; 0 for a queue that does not exist."""
+        queue = self.queue_table.queues.get((topic, queue_id))
+        return queue.end_offset if queue is not None else 0
+
+    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, *, upper: bool = False) -> int | None:
+        """First offset stored at or after the time (``upper``: last one at or before it), within min and max; None if cold."""
+        try:
+            return self.reader.offset_by_time(topic, queue_id, timestamp_ms, upper, self._warm)
+        except Cold:
+            return None
+
+    async def offset_by_time_cold(self, topic: str, queue_id: int, timestamp_ms: int, *, upper: bool = False) -> int:
+        return await self._wait(lambda reads: self.reader.offset_by_time(topic, queue_id, timestamp_ms, upper, reads))
+
+    def store_time_at(self, topic: str, queue_id: int, offset: int) -> int | None:
+        """Store time (ms) of one message, -1 if there is none; None if cold."""
+        try:
+            return self.reader.store_time_at(topic, queue_id, offset, self._warm)
+        except Cold:
+            return None
+
+    async def store_time_at_cold(self, topic: str, queue_id: int, offset: int) -> int:
+        return await self._wait(lambda reads: self.reader.store_time_at(topic, queue_id, offset, reads))
+
+    def earliest_store_time(self, topic: str, queue_id: int) -> int | None:
+        """Store time of the queue's first message, -1 if it is empty; None if cold."""
+        return self.store_time_at(topic, queue_id, self.min_offset(topic, queue_id))
+
+    async def earliest_store_time_cold(self, topic: str, queue_id: int) -> int:
+        return await self.store_time_at_cold(topic, queue_id, self.min_offset(topic, queue_id))
+
+    # The whole
+
+    @property
+    def appended(self) -> Watermark:
+        """End of the log."""
+        return self.log.appended
+
+    @property
+    def flushed(self) -> Watermark:
+        """What the disk has."""
+        return self.flusher.flushed
+
+    @property
+    def confirmed(self) -> Watermark:
+        """What may be shown to readers: ``flushed`` with SYNC_FLUSH, else ``appended``."""
+        return self.indexer.confirmed
+
+    @property
+    def indexed(self) -> Watermark:
+        """What readers find."""
+        return self.indexer.indexed
+
+    def delete_topic(self, topic: str) -> None:
+        """Remove a topic's queues; its records stay in the log until that is deleted. Raises StoreError."""
+        if all(name == topic for name, _ in self.queue_table.queues):
+            self.checkpointer.forget_queues()
+        self.queue_table.delete_topic(topic)
+        self.checkpointer.save_soon()
+
+    def statistics(self) -> StoreStatistics:
+        return StoreStatistics(
+            oldest=self.log.first_offset,
+            appended=self.log.appended.value,
+            flushed=self.flusher.flushed.value,
+            confirmed=self.indexer.confirmed.value,
+            indexed=self.indexer.indexed.value,
+            segment_count=len(self.log.segments.items),
+            queue_count=len(self.queue_table.queues),
+            index_file_count=len(self.key_index.files),
+            backlog_bytes=self.indexer.backlog_bytes,
+            backlog_overruns=self.indexer.overruns,
+            flush_count=self.flusher.flush_count,
+            last_store_timestamp=self.log.last_timestamp,
+            append_count=self.append_count,
+            append_bytes=self.append_bytes,
+            append_max_ms=self.append_max_seconds * 1000,
+            open_queue_files=len(self.queue_table.open_files),
+            writable=self.health.writable,
+        )
+
+
+@asynccontextmanager
+async def open_store(config: StoreConfig, clock: Callable[[], int] = wall_clock_ms, *, disk: Disk | None = None) -> AsyncIterator[MessageStore]:
+    """Lock the directory, recover, run the store's tasks; at the end index what is left, flush, move the checkpoint, unlock.
+
+    ``clock`` gives wall time in ms. Raises StartError and its kin before the body runs. If a task fails, the body is cancelled and the failure comes out in an
+    exception group; the store is then closed as it is, and the next start recovers.
+    """
+    disk = disk or Disk()
+    try:
+        config.root.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise start_error(config.root, error) from error
+    lock = StoreLock(config.root / "lock")
+    lock.take()
+    try:
+        store = await _load(config, clock, disk)
+        try:
+            async with trio.open_nursery() as nursery:
+                for run, name in ((store.flusher.run, "flusher"), (store.indexer.run, "indexer"), (store.checkpointer.run, "checkpointer")):
+                    nursery.start_soon(_fail_with, run, store.health, name=f"store-{name}")
+                yield store
+                nursery.cancel_scope.cancel()
+        finally:
+            with trio.move_on_after(CLOSE_SECONDS_MAX, shield=True):
+                await _finish(store)
+            _close_files(store)
+    finally:
+        lock.release()
+
+
+async def _load(config: StoreConfig, clock: Callable[[], int], disk: Disk) -> MessageStore:
+    """Build the parts and recover."""
+    abort = config.root / "abort"
+    log = CommitLog(config, disk, Segments(disk, config.commitlog_directory, config.segment_size_bytes))
+    queues = QueueTable(config, disk)
+    key_index = KeyIndex(config, disk, clock)
+    checkpoint_file = CheckpointFile(disk, config.root / "checkpoint")
+    health = Health()
+    sync_limiter = trio.CapacityLimiter(1)
+    flusher = Flusher(config, disk, log, sync_limiter)
+    try:
+        clean = not abort.exists()
+        checkpoint = checkpoint_file.load()
+        log.segments.load()
+        queues.load()
+        if config.index_enabled:
+            key_index.load()
+        recovered = await Recovery(config, disk, log, queues, key_index, checkpoint, clean).run()
+        log.start_at(recovered.end, recovered.last[2] if recovered.last is not None else 0)
+        flusher.flushed.advance(recovered.scanned_from)
+        if recovered.end > recovered.scanned_from:
+            await flusher.flush()
+        abort.write_text(str(os.getpid()))
+    except OSError as error:
+        raise start_error(config.root, error) from error
+    indexer = Indexer(
+        queues=queues,
+        others=(key_index,) if config.index_enabled else (),
+        confirmed=log.appended if config.flush_mode is FlushMode.ASYNC else flusher.flushed,
+        health=health,
+        scan=lambda start, end: LogScan(disk, log.segments, start, end, check_crc=False),
+        backlog_bytes_max=config.backlog_bytes_max,
+        limiter=trio.CapacityLimiter(1),
+    )
+    indexer.start_at(recovered.end, recovered.last)
+    current = checkpoint if recovered.trusted else attrs.evolve(checkpoint, mark=None)
+    checkpointer = Checkpointer(config, disk, checkpoint_file, flusher, indexer, queues, key_index, health, sync_limiter, current)
+    reader = Reader(config, log, queues, key_index, memory_bytes() * config.memory_percent_max // 100)
+    return MessageStore(config, disk, clock, log, queues, key_index, flusher, indexer, checkpointer, reader, health, recovered)
+
+
+async def _fail_with(run: Callable[[], Awaitable[None]], health: Health) -> None:
+    """Run a task of the store; if it fails, nothing on the disk may say that all is well."""
+    try:
+        await run()
+    except Exception:
+        health.failed = True
+        raise
+
+
+async def _finish(store: MessageStore) -> None:
+    """Bring everything to the end of the log; then, and only then, ``abort`` goes. Raises FlushFailed."""
+    store.health.closing = True
+    if store.health.failed:
+        return
+    try:
+        await store.flusher.flush()
+        await store.indexer.finish()
+        await store.checkpointer.save()
+    except DiskFull as error:
+        logger.error("the store is closed with work left, the next start does it: %s", error)
+        return
+    if store.indexed.value == store.appended.value:
+        (store.config.root / "abort").unlink(missing_ok=True)
+
+
+def _close_files(store: MessageStore) -> None:
+    store.key_index.close()
+    store.queue_table.close()
+    store.log.close()
+    store.checkpointer.file.close()
