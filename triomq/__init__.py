@@ -1,1 +1,101 @@
-"""TrioMQ."""
+"""TrioMQ: a message-queue cluster in pure Python on Trio that speaks Apache RocketMQ's protocol.
+
+This module offers the SDK; names are loaded on first use.
+
+    from triomq import Producer, PushConsumer
+
+Other doors: `triomq.sync` (blocking), `triomq.aio` (asyncio), `triomq.spark`, `triomq.testing`.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from triomq.client import (
+        AlreadySettled,
+        BatchIncomplete,
+        BrokerError,
+        ClientSettings,
+        ConnectionFailed,
+        ConnectionLost,
+        ConsumeFrom,
+        ConsumerSettings,
+        ConsumerStatistics,
+        Message,
+        MessageInvalid,
+        MessageQueue,
+        NoNameServer,
+        NotRunning,
+        OffsetOutOfRange,
+        Producer,
+        ProducerSettings,
+        PullConsumer,
+        PushConsumer,
+        QueueNotAssigned,
+        ReceivedMessage,
+        RequestTimeout,
+        RouteNotFound,
+        SendError,
+        SendFailed,
+        SendReceipt,
+        SendStatus,
+        SendTimeout,
+        SettingsError,
+        TopicInvalid,
+        TopicNotFound,
+        TrioMQError,
+        allocate_average,
+        allocate_circle,
+    )
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AlreadySettled",
+    "BatchIncomplete",
+    "BrokerError",
+    "ClientSettings",
+    "ConnectionFailed",
+    "ConnectionLost",
+    "ConsumeFrom",
+    "ConsumerSettings",
+    "ConsumerStatistics",
+    "Message",
+    "MessageInvalid",
+    "MessageQueue",
+    "NoNameServer",
+    "NotRunning",
+    "OffsetOutOfRange",
+    "Producer",
+    "ProducerSettings",
+    "PullConsumer",
+    "PushConsumer",
+    "QueueNotAssigned",
+    "ReceivedMessage",
+    "RequestTimeout",
+    "RouteNotFound",
+    "SendError",
+    "SendFailed",
+    "SendReceipt",
+    "SendStatus",
+    "SendTimeout",
+    "SettingsError",
+    "TopicInvalid",
+    "TopicNotFound",
+    "TrioMQError",
+    "__version__",
+    "allocate_average",
+    "allocate_circle",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module("triomq.client"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

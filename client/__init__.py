@@ -1,0 +1,108 @@
+"""The SDK: `Producer`, `PushConsumer`, `PullConsumer`, and what they take, return and raise.
+
+Names are loaded on first use, so that tools which need a part (the command line, Spark's workers) do not load the rest.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from triomq.client.config import ClientSettings, ConsumerSettings, ProducerSettings
+    from triomq.client.consumer.allocation import allocate_average, allocate_circle
+    from triomq.client.consumer.offsets import ConsumeFrom
+    from triomq.client.consumer.pull import PullConsumer
+    from triomq.client.consumer.push import ConsumerStatistics, PushConsumer
+    from triomq.client.consumer.received import ReceivedMessage
+    from triomq.client.errors import (
+        AlreadySettled,
+        BatchIncomplete,
+        BrokerError,
+        ConnectionFailed,
+        ConnectionLost,
+        MessageInvalid,
+        NoNameServer,
+        NotRunning,
+        OffsetOutOfRange,
+        QueueNotAssigned,
+        RequestTimeout,
+        RouteNotFound,
+        SendError,
+        SendFailed,
+        SendTimeout,
+        SettingsError,
+        TopicInvalid,
+        TopicNotFound,
+        TrioMQError,
+    )
+    from triomq.client.producer.producer import Producer
+    from triomq.client.producer.receipt import SendReceipt, SendStatus
+    from triomq.remoting.protocol.bodies.route import MessageQueue
+    from triomq.remoting.protocol.message import Message
+
+__all__ = [
+    "AlreadySettled",
+    "BatchIncomplete",
+    "BrokerError",
+    "ClientSettings",
+    "ConnectionFailed",
+    "ConnectionLost",
+    "ConsumeFrom",
+    "ConsumerSettings",
+    "ConsumerStatistics",
+    "Message",
+    "MessageInvalid",
+    "MessageQueue",
+    "NoNameServer",
+    "NotRunning",
+    "OffsetOutOfRange",
+    "Producer",
+    "ProducerSettings",
+    "PullConsumer",
+    "PushConsumer",
+    "QueueNotAssigned",
+    "ReceivedMessage",
+    "RequestTimeout",
+    "RouteNotFound",
+    "SendError",
+    "SendFailed",
+    "SendReceipt",
+    "SendStatus",
+    "SendTimeout",
+    "SettingsError",
+    "TopicInvalid",
+    "TopicNotFound",
+    "TrioMQError",
+    "allocate_average",
+    "allocate_circle",
+]
+
+_HOMES = {
+    "ClientSettings": "triomq.client.config",
+    "ConsumeFrom": "triomq.client.consumer.offsets",
+    "ConsumerSettings": "triomq.client.config",
+    "ConsumerStatistics": "triomq.client.consumer.push",
+    "Message": "triomq.remoting.protocol.message",
+    "MessageQueue": "triomq.remoting.protocol.bodies.route",
+    "Producer": "triomq.client.producer.producer",
+    "ProducerSettings": "triomq.client.config",
+    "PullConsumer": "triomq.client.consumer.pull",
+    "PushConsumer": "triomq.client.consumer.push",
+    "ReceivedMessage": "triomq.client.consumer.received",
+    "SendReceipt": "triomq.client.producer.receipt",
+    "SendStatus": "triomq.client.producer.receipt",
+    "allocate_average": "triomq.client.consumer.allocation",
+    "allocate_circle": "triomq.client.consumer.allocation",
+}
+"""Where each public name is defined; the errors have one home."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOMES.get(name, "triomq.client.errors")), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

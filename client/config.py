@@ -1,0 +1,149 @@
+"""Settings of the SDK: frozen values, seconds as floats, sizes as bytes.
+
+Every default is the one that is in effect in the official Java client, where a peer could tell the difference; `metadata["java"]` names
+its setting there.  Each class is complete: build it, or change one with `attrs.evolve`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from triomq.client.errors import NoNameServer, SettingsError
+from triomq.remoting.address import parse_address_list
+
+NAMESRV_VARIABLE = "NAMESRV_ADDR"
+
+
+def _java(name: str) -> dict[str, Any]:
+    return {"java": name}
+
+
+def _positive(instance: object, attribute: attrs.Attribute[Any], value: float | None) -> None:
+    if value is not None and not value > 0:
+        raise SettingsError(f"{attribute.name} must be greater than 0, not {value!r}")
+
+
+def _not_negative(instance: object, attribute: attrs.Attribute[Any], value: float) -> None:
+    if value < 0:
+        raise SettingsError(f"{attribute.name} must be 0 or greater, not {value!r}")
+
+
+def namesrv_addresses(
+    value: str | Sequence[str] | None, environment: Mapping[str, str] | None = None
+) -> tuple[str, ...]:
+    """Return the name servers: the given ones (`"a:9876;b:9876"` or a list), else those of `NAMESRV_ADDR`.
+
+    Errors: `NoNameServer` if there are none, `SettingsError` if one is not `host:port`.
+    """
+    if value is None:
+        value = (os.environ if environment is None else environment).get(NAMESRV_VARIABLE, "")
+    text = value if isinstance(value, str) else ";".join(value)
+    addresses = [part.strip() for part in text.replace(",", ";").split(";") if part.strip()]
+    if not addresses:
+        raise NoNameServer({})
+    try:
+        parse_address_list(";".join(addresses))
+    except ValueError as error:
+        raise SettingsError(
+            f"name server addresses {text!r}: {error}; write 'host:port', several separated by ';'"
+        ) from error
+    return tuple(dict.fromkeys(addresses))
+
+
+@attrs.frozen(kw_only=True)
+class ClientSettings:
+    """What producers and consumers share: connections, routes, heartbeats, start and stop."""
+
+    request_timeout: float = attrs.field(default=3.0, validator=_positive, metadata=_java("mqClientApiTimeout"))
+    """seconds for heartbeats, member lists, unregistering and other small requests"""
+    route_timeout: float = attrs.field(default=3.0, validator=_positive)
+    """seconds for one route look-up, all name servers together"""
+    route_interval: float = attrs.field(default=30.0, validator=_positive, metadata=_java("pollNameServerInterval"))
+    heartbeat_interval: float = attrs.field(
+        default=30.0, validator=_positive, metadata=_java("heartbeatBrokerInterval")
+    )
+    shutdown_timeout: float = attrs.field(
+        default=10.0, validator=_not_negative, metadata=_java("awaitTerminationMillisWhenShutdown")
+    )
+    """seconds that running handlers get at the end (Java: 0, they are interrupted and their messages come again)"""
+    farewell_timeout: float = attrs.field(default=0.5, validator=_not_negative)
+    """seconds in all for the last words to the brokers: offsets, then unregistering.  A broker that is slower notices the closed
+    connection instead, so nothing but a moment of rebalancing is lost."""
+    client_ip: str | None = attrs.field(default=None, metadata=_java("clientIP"))
+    """address shown in the client id; None finds the one that reaches the first name server"""
+    unit_name: str = attrs.field(default="", metadata=_java("unitName"))
+
+
+@attrs.frozen(kw_only=True)
+class ProducerSettings:
+    """How messages are sent."""
+
+    send_timeout: float | None = attrs.field(default=3.0, validator=_positive, metadata=_java("sendMsgTimeout"))
+    """seconds for one `send`, all tries and look-ups together; None waits for ever"""
+    retries: int = attrs.field(default=2, validator=_not_negative, metadata=_java("retryTimesWhenSendFailed"))
+    """further tries after the first"""
+    retry_not_stored: bool = attrs.field(default=False, metadata=_java("retryAnotherBrokerWhenNotStoreOK"))
+    """whether FLUSH_DISK_TIMEOUT, FLUSH_SLAVE_TIMEOUT and SLAVE_NOT_AVAILABLE are tried again on another broker"""
+    compress_over_bytes: int = attrs.field(
+        default=4096, validator=_positive, metadata=_java("compressMsgBodyOverHowmuch")
+    )
+    """bodies of this size and above travel deflated"""
+    compress_level: int = attrs.field(default=5, metadata=_java("compressLevel"))
+    message_bytes_max: int = attrs.field(default=4 * 1024 * 1024, validator=_positive, metadata=_java("maxMessageSize"))
+    batch_bytes_max: int = attrs.field(default=1024 * 1024, validator=_positive)
+    """`send_batch` cuts its list into requests of about this size; larger ones keep a broker busy for too long"""
+    default_topic_queues: int = attrs.field(default=4, validator=_positive, metadata=_java("defaultTopicQueueNums"))
+    """queues wished for a topic that the first message creates"""
+    create_topic_key: str = attrs.field(default="TBW102", metadata=_java("createTopicKey"))
+    """template topic of automatic creation"""
+    client: ClientSettings = attrs.field(factory=ClientSettings)
+
+
+@attrs.frozen(kw_only=True)
+class ConsumerSettings:
+    """How messages are fetched and settled."""
+
+    pull_batch: int = attrs.field(default=32, validator=_positive, metadata=_java("pullBatchSize"))
+    """messages wanted by one pull request"""
+    pull_batch_bytes: int = attrs.field(default=256 * 1024, validator=_positive, metadata=_java("pullBatchSizeInBytes"))
+    suspend: float = attrs.field(default=15.0, validator=_positive, metadata=_java("brokerSuspendMaxTimeMillis"))
+    """seconds that a broker may hold a pull that finds nothing"""
+    pull_timeout: float = attrs.field(
+        default=30.0, validator=_positive, metadata=_java("consumerTimeoutMillisWhenSuspend")
+    )
+    cached_messages_max: int = attrs.field(default=1000, validator=_positive, metadata=_java("pullThresholdForQueue"))
+    """per queue; above any of these three limits pulling pauses"""
+    cached_bytes_max: int = attrs.field(
+        default=100 * 1024 * 1024, validator=_positive, metadata=_java("pullThresholdSizeForQueue")
+    )
+    cached_span_max: int = attrs.field(default=2000, validator=_positive, metadata=_java("consumeConcurrentlyMaxSpan"))
+    """highest minus lowest offset that is not settled yet"""
+    error_delay: float = attrs.field(
+        default=1.0, validator=_positive, metadata=_java("pullTimeDelayMillsWhenException")
+    )
+    """seconds before the next pull of a queue after a failure"""
+    flow_control_delay: float = attrs.field(default=0.02, validator=_positive)
+    """seconds before the next pull after the broker asked for patience (code 215)"""
+    rebalance_interval: float = attrs.field(
+        default=20.0, validator=_positive, metadata=_java("rocketmq.client.rebalance.waitInterval")
+    )
+    rebalance_retry: float = attrs.field(
+        default=1.0, validator=_positive, metadata=_java("rocketmq.client.rebalance.minInterval")
+    )
+    """seconds to the next round when the last one could not give every queue its owner"""
+    offset_interval: float = attrs.field(
+        default=5.0, validator=_positive, metadata=_java("persistConsumerOffsetInterval")
+    )
+    offset_timeout: float = attrs.field(default=5.0, validator=_positive)
+    """seconds for a question about offsets"""
+    max_reconsume_times: int = attrs.field(default=16, metadata=_java("maxReconsumeTimes"))
+    """deliveries after the first; then the broker moves the message to `%DLQ%<group>`"""
+    retry_delay: float = attrs.field(default=5.0, validator=_positive)
+    """seconds until a message that could not be given back to the broker is handed out again here"""
+    consume_timeout: float = attrs.field(default=15 * 60.0, validator=_positive, metadata=_java("consumeTimeout"))
+    """seconds after which a message without a verdict is sent back to the broker"""
+    client: ClientSettings = attrs.field(factory=ClientSettings)

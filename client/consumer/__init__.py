@@ -1,0 +1,1 @@
+"""Receiving: push and pull consumers, and what they are made of."""

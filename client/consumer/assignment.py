@@ -1,0 +1,102 @@
+"""`Assignment`: one queue that this consumer owns at the moment, from gaining it until losing it."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import attrs
+import trio
+
+from triomq.client.consumer.process_queue import Limits, ProcessQueue
+from triomq.client.consumer.received import ReceivedMessage
+from triomq.remoting.protocol.bodies.route import MessageQueue
+
+
+class SendsBack(Protocol):
+    """Who has messages delivered again."""
+
+    async def send_back(self, assignment: Assignment, message: ReceivedMessage, delay_level: int) -> bool: ...
+
+
+@attrs.define(eq=False)
+class Assignment:
+    """A queue while it is ours.
+
+    When the queue is lost, or its offset is moved, the object is marked `lost` for good and (in the second case) replaced: messages that
+    it handed out keep pointing at it, so that late verdicts find no target.
+    """
+
+    queue: MessageQueue
+    held: ProcessQueue[ReceivedMessage]
+    limits: Limits
+    sends_back: SendsBack | None
+    """None: messages have no verdict, offsets are committed by position"""
+    lost: bool = False
+    paused: bool = False
+    broker_id: int = 0
+    """which member of the broker group to pull from, as the broker suggests it"""
+    stored: int = -1
+    """the offset that the broker is known to have for the group"""
+    committable: int = -1
+    """without verdicts: the position that may be stored, -1 for none yet"""
+    scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, repr=False)
+    """of the task that pulls"""
+    _room: trio.Event | None = attrs.field(default=None, init=False, repr=False)
+
+    @property
+    def to_store(self) -> int:
+        """The offset that the group has come to."""
+        return self.held.committed if self.sends_back is not None else self.committable
+
+    def settle(self, queue_offset: int) -> bool:
+        """Count a message as done; False if this queue is not ours any more.  Atomic: no checkpoint."""
+        if self.lost or not self.held.settle(queue_offset):
+            return False
+        if self._room is not None:
+            self.look_again()
+        return True
+
+    async def send_back(self, message: ReceivedMessage, delay_level: int) -> bool:
+        """Have a message delivered again later; False if this queue is not ours any more."""
+        if self.lost or self.sends_back is None or not self.held.holds(message.queue_offset):
+            await trio.lowlevel.checkpoint()
+            return False
+        return await self.sends_back.send_back(self, message, delay_level)
+
+    async def wait_room(self) -> bool:
+        """Wait until the limits allow another pull and the queue is not paused.  Returns whether there was anything to wait for."""
+        if not self._full():
+            return False
+        while self._full():
+            self._room = trio.Event()
+            await self._room.wait()
+        return True
+
+    def look_again(self) -> None:
+        """Let a waiting puller go on if it may."""
+        if self._room is not None and not self._full():
+            self._room.set()
+            self._room = None
+
+    def lose(self) -> None:
+        """End this ownership: nothing is pulled, no verdict counts.  Atomic: no checkpoint."""
+        self.lost = True
+        self.scope.cancel()
+
+    def successor(self, position: int) -> Assignment:
+        """Return the assignment that takes over after a jump to another offset; this one is lost, its puller goes on for the new one."""
+        self.lost = True
+        return Assignment(
+            queue=self.queue,
+            held=ProcessQueue(position),
+            limits=self.limits,
+            sends_back=self.sends_back,
+            paused=self.paused,
+            broker_id=self.broker_id,
+            stored=self.stored,
+            committable=position if self.sends_back is None else -1,
+            scope=self.scope,
+        )
+
+    def _full(self) -> bool:
+        return self.paused or self.held.above(self.limits) is not None

@@ -1,0 +1,83 @@
+"""The place where pulled messages wait for the application: lists come in, single messages go out, nobody is held up.
+
+The bound is elsewhere: each queue stops pulling when too much of it is unsettled (`process_queue.Limits`), so a slow application slows the
+pulls and nothing is dropped.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+import attrs
+import trio
+
+from triomq.client.consumer.received import ReceivedMessage
+
+MESSAGES_BETWEEN_CHECKPOINTS = 32
+"""A full checkpoint costs as much as handling a small message; so one task may take this many before it lets others run.  Every `get` is a
+cancel point."""
+
+
+class InboxClosed(Exception):
+    """The consumer is stopping; internal, ends workers and iterations."""
+
+
+@attrs.define(eq=False)
+class Inbox:
+    """Messages of all queues in the order in which they were pulled."""
+
+    _messages: deque[ReceivedMessage] = attrs.field(factory=deque, init=False)
+    _waiting: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
+    _closed: bool = attrs.field(default=False, init=False)
+    _taken_in_a_row: int = attrs.field(default=0, init=False)
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def put(self, messages: Sequence[ReceivedMessage]) -> None:
+        """Take in a batch.  Atomic: no checkpoint."""
+        self._messages.extend(messages)
+        if self._waiting:
+            self._waiting.unpark(count=len(messages))
+
+    def close(self) -> None:
+        """Hand out nothing more; whoever waits is told so."""
+        self._closed = True
+        self._messages.clear()
+        self._waiting.unpark_all()
+
+    async def get(self) -> ReceivedMessage:
+        """Wait for a message whose queue is still ours.  Errors: `InboxClosed`."""
+        if self._messages and self._taken_in_a_row < MESSAGES_BETWEEN_CHECKPOINTS:
+            self._taken_in_a_row += 1
+            await trio.lowlevel.checkpoint_if_cancelled()
+        else:
+            self._taken_in_a_row = 0
+            await trio.lowlevel.checkpoint()
+        while True:
+            message = self._pop()
+            if message is not None:
+                return message
+            if self._closed:
+                raise InboxClosed
+            await self._waiting.park()
+
+    async def get_some(self, count_max: int) -> list[ReceivedMessage]:
+        """Wait for a message and return it with what else is here, at most `count_max`.  Errors: `InboxClosed`."""
+        messages = [await self.get()]
+        while len(messages) < count_max:
+            message = self._pop()
+            if message is None:
+                break
+            messages.append(message)
+        return messages
+
+    def _pop(self) -> ReceivedMessage | None:
+        messages = self._messages
+        while messages:
+            message = messages.popleft()
+            if not message.lost:
+                message.handed_out = trio.current_time()
+                return message
+        return None

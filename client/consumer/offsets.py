@@ -1,0 +1,168 @@
+"""The group's offsets on the brokers: where to begin, and storing how far it has come.
+
+Source for the rules: client/…/impl/consumer/RebalancePushImpl.java#computePullFromWhereWithException, store/RemoteBrokerOffsetStore.java.
+"""
+
+from __future__ import annotations
+
+import datetime
+import enum
+import logging
+from collections.abc import Iterable
+from typing import TypeVar
+
+import attrs
+import trio
+
+from triomq.client.consumer.assignment import Assignment
+from triomq.client.errors import OffsetNotFound, RouteNotFound, SettingsError, TrioMQError
+from triomq.client.session import Session
+from triomq.client.trouble import TroubleLog
+from triomq.remoting.protocol.bodies.route import MessageQueue
+from triomq.remoting.protocol.codes import RequestCode
+from triomq.remoting.protocol.command import Command, request
+from triomq.remoting.protocol.headers.offset import (
+    GetMaxOffsetHeader,
+    GetMinOffsetHeader,
+    OffsetResponseHeader,
+    QueryConsumerOffsetHeader,
+    QueryConsumerOffsetResponseHeader,
+    SearchOffsetHeader,
+    UpdateConsumerOffsetHeader,
+)
+
+logger = logging.getLogger(__name__)
+
+H = TypeVar("H")
+
+RETRY_TOPIC_PREFIX = "%RETRY%"
+
+
+class ConsumeFrom(enum.Enum):
+    """Where a group begins in a queue for which it has no offset."""
+
+    LAST = "CONSUME_FROM_LAST_OFFSET"
+    """With what is sent from now on.  A young queue (nothing deleted yet, its beginning still in memory) is read from its beginning all
+    the same: brokers answer 0 there, for every client."""
+    FIRST = "CONSUME_FROM_FIRST_OFFSET"
+    TIMESTAMP = "CONSUME_FROM_TIMESTAMP"
+
+
+@attrs.frozen
+class StartPoint:
+    """`ConsumeFrom` with the instant that `TIMESTAMP` needs."""
+
+    where: ConsumeFrom
+    timestamp_ms: int = 0
+
+    @classmethod
+    def of(cls, value: str | ConsumeFrom | datetime.datetime) -> StartPoint:
+        """Read `"first"`, `"last"`, a `ConsumeFrom`, or an aware `datetime`."""
+        if isinstance(value, datetime.datetime):
+            if value.tzinfo is None:
+                raise SettingsError(f"consume_from {value!r} has no time zone: use datetime.now(UTC) or .astimezone()")
+            return cls(ConsumeFrom.TIMESTAMP, round(value.timestamp() * 1000))
+        if value in ("first", ConsumeFrom.FIRST):
+            return cls(ConsumeFrom.FIRST)
+        if value in ("last", ConsumeFrom.LAST):
+            return cls(ConsumeFrom.LAST)
+        raise SettingsError(f"consume_from must be 'first', 'last' or an aware datetime, not {value!r}")
+
+
+@attrs.define(eq=False)
+class GroupOffsets:
+    """Questions and updates about the offsets of one group."""
+
+    group: str
+    session: Session
+    timeout: float
+    _trouble: TroubleLog = attrs.field(factory=lambda: TroubleLog(logger), init=False)
+
+    async def start_position(self, queue: MessageQueue, start: StartPoint) -> tuple[int, int]:
+        """Return (where to pull from, offset stored on the broker or -1) for a queue that was just gained.  Errors: `TrioMQError`."""
+        stored = await self.stored(queue)
+        if stored >= 0:
+            return stored, stored
+        retry_topic = queue.topic.startswith(RETRY_TOPIC_PREFIX)
+        if start.where is ConsumeFrom.FIRST:
+            return 0, -1  # if 0 is too old the broker answers the first pull with the lowest valid offset
+        if start.where is ConsumeFrom.LAST:
+            return 0 if retry_topic else await self.max_offset(queue), -1
+        return await (self.max_offset(queue) if retry_topic else self.offset_for_time(queue, start.timestamp_ms)), -1
+
+    async def stored(self, queue: MessageQueue) -> int:
+        """Return the group's offset as the broker has it, -1 if it has none."""
+        header = QueryConsumerOffsetHeader(
+            consumer_group=self.group, topic=queue.topic, queue_id=queue.queue_id, broker_name=queue.broker_name
+        )
+        try:
+            answer = await self._ask(
+                queue, request(RequestCode.QUERY_CONSUMER_OFFSET, header), QueryConsumerOffsetResponseHeader
+            )
+        except OffsetNotFound:
+            return -1
+        return answer.offset
+
+    async def max_offset(self, queue: MessageQueue) -> int:
+        """Return the offset that the next message of the queue will get."""
+        header = GetMaxOffsetHeader(topic=queue.topic, queue_id=queue.queue_id, broker_name=queue.broker_name)
+        return (await self._ask(queue, request(RequestCode.GET_MAX_OFFSET, header), OffsetResponseHeader)).offset
+
+    async def min_offset(self, queue: MessageQueue) -> int:
+        """Return the lowest offset that can still be read."""
+        header = GetMinOffsetHeader(topic=queue.topic, queue_id=queue.queue_id, broker_name=queue.broker_name)
+        return (await self._ask(queue, request(RequestCode.GET_MIN_OFFSET, header), OffsetResponseHeader)).offset
+
+    async def offset_for_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """Return the offset of the first message stored at or after an instant."""
+        header = SearchOffsetHeader(
+            topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp_ms, broker_name=queue.broker_name
+        )
+        return (
+            await self._ask(queue, request(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header), OffsetResponseHeader)
+        ).offset
+
+    async def store(self, assignments: Iterable[Assignment]) -> None:
+        """Tell the brokers how far the group has come, where that is new; failures are logged and tried again next time.
+
+        The requests are answered (the official client sends them one-way), so that an offset counts as stored only when it is.
+        """
+        async with trio.open_nursery() as nursery:
+            for assignment in assignments:
+                if assignment.to_store >= 0 and assignment.to_store != assignment.stored:
+                    nursery.start_soon(self._store_fenced, assignment)
+
+    async def _store_fenced(self, assignment: Assignment) -> None:
+        what = (
+            f"storing the offset of {assignment.queue.topic} {assignment.queue.broker_name}:{assignment.queue.queue_id}"
+        )
+        try:
+            await self.store_one(assignment)
+        except TrioMQError as error:
+            self._trouble.failed(what, error)
+        else:
+            self._trouble.worked(what)
+
+    async def store_one(self, assignment: Assignment) -> None:
+        """Tell the broker how far the group has come in one queue.  Errors: `TrioMQError`."""
+        queue, offset = assignment.queue, assignment.to_store
+        header = UpdateConsumerOffsetHeader(
+            consumer_group=self.group,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            commit_offset=offset,
+            broker_name=queue.broker_name,
+        )
+        command = request(RequestCode.UPDATE_CONSUMER_OFFSET, header)
+        await self.session.call(self._address(queue), command, self.timeout)
+        assignment.stored = offset
+
+    async def _ask(self, queue: MessageQueue, command: Command, answer: type[H]) -> H:
+        return await self.session.ask(self._address(queue), command, self.timeout, answer)
+
+    def _address(self, queue: MessageQueue) -> str:
+        """Return the queue's master, or a slave if there is none."""
+        address = self.session.routes.any_address(queue.broker_name)
+        if address is None:
+            raise RouteNotFound(queue.topic, f"broker {queue.broker_name} is in no route")
+        return address

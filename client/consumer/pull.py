@@ -1,0 +1,290 @@
+"""`PullConsumer`: the application asks for messages and decides about offsets.
+
+    async with PullConsumer("ns1:9876", group="reports", subscriptions="Orders") as consumer:
+        messages = await consumer.poll(max_messages=100)
+        ...
+        await consumer.commit()
+
+Either `subscriptions` (the group shares the queues, as with a push consumer) or `assign` (exactly these queues, nobody else is asked).
+Messages have no verdict; what counts is the position.  With `auto_commit` (the default, as in Java's lite pull consumer) each `poll` first
+declares everything that *earlier* polls returned as done, and a saver tells the brokers every `offset_interval`.
+"""
+
+from __future__ import annotations
+
+import datetime
+import time
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from types import TracebackType
+
+import trio
+
+from triomq.client.config import ConsumerSettings, namesrv_addresses
+from triomq.client.consumer.allocation import Allocation, allocate_average
+from triomq.client.consumer.assignment import Assignment
+from triomq.client.consumer.inbox import Inbox, InboxClosed
+from triomq.client.consumer.membership import Membership, open_membership
+from triomq.client.consumer.offsets import ConsumeFrom, StartPoint
+from triomq.client.consumer.received import ReceivedMessage
+from triomq.client.consumer.subscribing import Subscriptions, make_subscriptions
+from triomq.client.errors import NotRunning, OffsetOutOfRange, QueueNotAssigned, RouteNotFound, SettingsError
+from triomq.client.names import check_group
+from triomq.client.session import Member, open_session
+from triomq.remoting.protocol.bodies.heartbeat import CLUSTERING, CONSUME_ACTIVELY, ConsumerData, SubscriptionData
+from triomq.remoting.protocol.bodies.route import MessageQueue
+from triomq.remoting.protocol.codes import ResponseCode
+
+
+class PullConsumer:
+    """Reads queues at the application's own pace, used with `async with`."""
+
+    def __init__(
+        self,
+        namesrv: str | Sequence[str] | None = None,
+        *,
+        group: str,
+        subscriptions: Subscriptions | None = None,
+        consume_from: str | ConsumeFrom | datetime.datetime = ConsumeFrom.LAST,
+        auto_commit: bool = True,
+        allocate: Allocation = allocate_average,
+        settings: ConsumerSettings | None = None,
+    ) -> None:
+        """Describe a consumer; nothing is started.  The arguments are those of `PushConsumer`."""
+        self.group = check_group(group)
+        self.settings = settings or ConsumerSettings()
+        self.auto_commit = auto_commit
+        self._namesrv = namesrv_addresses(namesrv)
+        self._subscriptions: dict[str, SubscriptionData] = {}
+        if subscriptions:
+            self._subscriptions.update(make_subscriptions(subscriptions, time.time_ns() // 1_000_000))
+        self._subscribed = bool(self._subscriptions)
+        self._start = StartPoint.of(consume_from)
+        self._allocate = allocate
+        self._membership: Membership | None = None
+        self._inbox = Inbox()
+        self._touched: set[MessageQueue] = set()
+        """queues of which messages were returned since offsets were last declared done"""
+        self._context: AbstractAsyncContextManager[None] | None = None
+
+    def __repr__(self) -> str:
+        state = f"owns {len(self._membership.fetcher.assignments)} queues" if self._membership else "not running"
+        return f"<PullConsumer of {self.group}: {state}>"
+
+    # -- life -------------------------------------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> PullConsumer:
+        """Start.  Errors: `NoNameServer` if none answers."""
+        if self._context is not None:
+            raise NotRunning("this consumer was started before: make a new one")
+        self._context = self._open()
+        await self._context.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        """Stop.  After a normal end of the block, and with `auto_commit`, everything that was returned counts as done."""
+        assert self._context is not None
+        return await self._context.__aexit__(kind, error, trace)
+
+    @asynccontextmanager
+    async def _open(self) -> AsyncIterator[None]:
+        member = Member(consumer_group=self.group, consumer_data=self._describe)
+        async with open_session(self._namesrv, self.settings.client, member) as session:
+            if not self._subscriptions:
+                await session.check_name_server()
+            async with open_membership(
+                session,
+                self.settings,
+                group=self.group,
+                subscriptions=self._subscriptions,
+                start=self._start,
+                allocate=self._allocate,
+                deliver=self._inbox.put,
+                sends_back=None,
+            ) as membership:
+                self._membership = membership
+                try:
+                    yield
+                    if self.auto_commit:
+                        self._declare_done()
+                finally:
+                    self._inbox.close()
+                    self._membership = None
+
+    def _describe(self) -> ConsumerData:
+        return ConsumerData(
+            group=self.group,
+            consume_type=CONSUME_ACTIVELY,
+            message_model=CLUSTERING,
+            consume_from_where=self._start.where.value,
+            subscriptions=list(self._subscriptions.values()) if self._subscribed else [],
+        )
+
+    # -- which queues -----------------------------------------------------------------------------------------------------------
+
+    async def subscribe(self, subscriptions: Subscriptions) -> None:
+        """Share further topics with the group.  Errors: `SettingsError` after `assign`."""
+        membership = self._member()
+        if membership.fetcher.assignments and not self._subscribed:
+            raise SettingsError("subscribe and assign exclude each other: use one consumer for each")
+        added = make_subscriptions(subscriptions, time.time_ns() // 1_000_000)
+        self._subscriptions.update(added)
+        first, self._subscribed = not self._subscribed, True
+        await membership.join(added)
+        if first:
+            membership.start_rebalancing()
+
+    async def assign(self, queues: Iterable[MessageQueue], *, tags: str = "*") -> None:
+        """Read exactly these queues; replaces an earlier call.  Errors: `SettingsError` after `subscribe`, `TrioMQError` from the broker."""
+        membership = self._member()
+        if self._subscribed:
+            raise SettingsError("subscribe and assign exclude each other: use one consumer for each")
+        wanted = set(queues)
+        for topic in {queue.topic for queue in wanted}:
+            self._subscriptions.update(make_subscriptions({topic: tags}, time.time_ns() // 1_000_000))
+            if await membership.session.refresh(topic) is None:
+                raise RouteNotFound(topic)
+        for queue in set(membership.fetcher.assignments) - wanted:
+            membership.fetcher.drop(queue)
+        for queue in sorted(wanted - set(membership.fetcher.assignments)):
+            position, stored = await membership.offsets.start_position(queue, self._start)
+            membership.fetcher.take(queue, position, stored)
+
+    async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """Return all readable queues of a topic.  Errors: `RouteNotFound`."""
+        known = await self._member().session.refresh(topic)
+        if known is None:
+            raise RouteNotFound(topic)
+        return known.subscribe
+
+    @property
+    def assignment(self) -> tuple[MessageQueue, ...]:
+        """The queues that are read now, sorted."""
+        return tuple(sorted(self._member().fetcher.assignments))
+
+    async def wait_assigned(self) -> None:
+        """Wait until the group has given this member its first share."""
+        await self._member().rebalancer.wait_balanced()
+
+    # -- messages ---------------------------------------------------------------------------------------------------------------
+
+    async def poll(self, max_messages: int = 32) -> list[ReceivedMessage]:
+        """Wait until something is there and return it, at most `max_messages`, of whatever queues.
+
+        There is no time limit: use `trio.move_on_after`.  A cancelled poll returns nothing and loses nothing.
+        """
+        membership = self._member()
+        if self.auto_commit:
+            self._declare_done()
+        messages = await self._inbox.get_some(max_messages)
+        assignments = membership.fetcher.assignments
+        for message in messages:
+            assignments[message.queue].settle(message.queue_offset)
+            self._touched.add(message.queue)
+        return messages
+
+    def __aiter__(self) -> PullConsumer:
+        return self
+
+    async def __anext__(self) -> ReceivedMessage:
+        """Return the next message; with `auto_commit` the ones before it then count as done."""
+        try:
+            return (await self.poll(1))[0]
+        except InboxClosed:
+            raise StopAsyncIteration from None
+
+    # -- offsets ----------------------------------------------------------------------------------------------------------------
+
+    def position(self, queue: MessageQueue) -> int:
+        """Return the offset of the message that comes next.  Errors: `QueueNotAssigned`."""
+        return self._assigned(queue).held.committed
+
+    async def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Go on at another offset.  Errors: `QueueNotAssigned`; `OffsetOutOfRange` if the queue does not have it."""
+        paused = self._assigned(queue).paused
+        offsets = self._member().offsets
+        lowest, end = await offsets.min_offset(queue), await offsets.max_offset(queue)
+        if not lowest <= offset <= end:
+            raise OffsetOutOfRange(
+                ResponseCode.PULL_OFFSET_MOVED,
+                f"{queue} has offsets {lowest} to {end}, not {offset}",
+                queue.broker_name,
+                "seek",
+            )
+        self._assigned(queue)  # it may have been lost meanwhile
+        self._member().fetcher.restart(queue, offset, paused=paused)
+
+    async def seek_to_begin(self, queue: MessageQueue) -> None:
+        """Go on at the oldest message."""
+        await self.seek(queue, await self.min_offset(queue))
+
+    async def seek_to_end(self, queue: MessageQueue) -> None:
+        """Go on with what is sent from now on."""
+        await self.seek(queue, await self.max_offset(queue))
+
+    def pause(self, *queues: MessageQueue) -> None:
+        """Return nothing more of these queues until `resume`; they stay ours."""
+        for queue in queues:
+            if not self._assigned(queue).paused:
+                self._member().fetcher.restart(queue, self.position(queue), paused=True)
+
+    def resume(self, *queues: MessageQueue) -> None:
+        """Go on where `pause` stopped."""
+        for queue in queues:
+            assignment = self._assigned(queue)
+            assignment.paused = False
+            assignment.look_again()
+
+    async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
+        """Store offsets now: the given ones, or else the positions behind everything that was returned.
+
+        An offset is that of the next message to read.  Errors: `QueueNotAssigned`, `TrioMQError` from the broker.
+        """
+        if offsets is None:
+            self._declare_done()
+            chosen = self._member().owned()
+        else:
+            chosen = [self._assigned(queue) for queue in offsets]
+            for assignment in chosen:
+                assignment.committable = offsets[assignment.queue]
+        for assignment in chosen:
+            if assignment.committable >= 0 and assignment.committable != assignment.stored:
+                await self._member().offsets.store_one(assignment)
+        await trio.lowlevel.checkpoint()
+
+    async def committed(self, queue: MessageQueue) -> int | None:
+        """Return the group's offset as the broker has it, None if it has none."""
+        offset = await self._member().offsets.stored(queue)
+        return offset if offset >= 0 else None
+
+    async def min_offset(self, queue: MessageQueue) -> int:
+        """Return the offset of the oldest message."""
+        return await self._member().offsets.min_offset(queue)
+
+    async def max_offset(self, queue: MessageQueue) -> int:
+        """Return the offset that the next message will get."""
+        return await self._member().offsets.max_offset(queue)
+
+    async def offset_for_time(self, queue: MessageQueue, instant: datetime.datetime) -> int:
+        """Return the offset of the first message stored at or after an aware `datetime`."""
+        return await self._member().offsets.offset_for_time(queue, StartPoint.of(instant).timestamp_ms)
+
+    def _declare_done(self) -> None:
+        assignments = self._member().fetcher.assignments
+        for queue in self._touched:
+            if queue in assignments:
+                assignments[queue].committable = assignments[queue].held.committed
+        self._touched.clear()
+
+    def _assigned(self, queue: MessageQueue) -> Assignment:
+        assignment = self._member().fetcher.assignments.get(queue)
+        if assignment is None:
+            raise QueueNotAssigned(f"{queue} does not belong to this consumer (any more): look at its `assignment`")
+        return assignment
+
+    def _member(self) -> Membership:
+        if self._membership is None:
+            raise NotRunning("this consumer is not running: use it inside `async with`")
+        return self._membership

@@ -1,0 +1,230 @@
+"""`ReceivedMessage`: what a consumer hands to the application, and the verdict that the application gives back."""
+
+from __future__ import annotations
+
+import datetime
+import types
+from typing import TYPE_CHECKING, Protocol
+
+import attrs
+import trio
+
+from triomq.client.errors import AlreadySettled, MessageInvalid
+from triomq.remoting.errors import ProtocolError
+from triomq.remoting.protocol.bodies.route import MessageQueue
+from triomq.remoting.protocol.compression import plain_body
+from triomq.remoting.protocol.message import COMPRESSED, RETRY_TOPIC
+
+if TYPE_CHECKING:
+    from triomq.remoting.protocol.record import StoredMessage
+
+DEAD_LETTER = -1
+"""delay level that sends a message straight to `%DLQ%<group>`"""
+
+
+class Owner(Protocol):
+    """The queue that a message came from, as the message sees it."""
+
+    queue: MessageQueue
+    lost: bool
+
+    def settle(self, queue_offset: int) -> bool:
+        """Count the message as done; False if it is not ours any more."""
+
+    async def send_back(self, message: ReceivedMessage, delay_level: int) -> bool:
+        """Have the message delivered again later; False if it is not ours any more."""
+
+
+@attrs.define(eq=False)
+class ReceivedMessage:
+    """One received message.  Its fields never change; what changes is whether it has a verdict.
+
+    A message gets exactly one verdict: `ack`, `retry` or `dead_letter`, or by `async with message:` (acknowledged at a normal end, retried
+    after an exception, neither when cancelled).  Until then it holds back the group's committed offset.
+    """
+
+    _stored: StoredMessage
+    _owner: Owner
+    _settled: bool = False
+    extra_reconsume_times: int = attrs.field(default=0, repr=False)
+    """deliveries that the broker does not know of: it refused to take the message back, so it was kept and handed out again here"""
+    handed_out: float = attrs.field(default=0.0, repr=False)
+    """trio time when the application got it; 0.0 while it waits"""
+    _body: bytes | None = attrs.field(default=None, repr=False)
+
+    @property
+    def topic(self) -> str:
+        """The topic it was sent to (for a retried message not the retry topic that it travelled through)."""
+        return self._stored.properties.get(RETRY_TOPIC) or self._stored.topic
+
+    @property
+    def body(self) -> bytes:
+        """The body as it was sent, decompressed if it travelled compressed.
+
+        Errors: `MessageInvalid` if it is compressed by another method than zlib, or broken.
+        """
+        if not self._stored.sys_flag & COMPRESSED:
+            return self._stored.body
+        if self._body is None:
+            self._body = _plain(self._stored)
+        return self._body
+
+    @property
+    def tag(self) -> str | None:
+        return self._stored.tag
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The business keys."""
+        return self._stored.keys
+
+    @property
+    def properties(self) -> types.MappingProxyType[str, str]:
+        """All properties, the system's own included; read-only."""
+        return types.MappingProxyType(self._stored.properties)
+
+    @property
+    def flag(self) -> int:
+        return self._stored.flag
+
+    @property
+    def queue(self) -> MessageQueue:
+        """The queue it was pulled from."""
+        return self._owner.queue
+
+    @property
+    def queue_offset(self) -> int:
+        return self._stored.queue_offset
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of its record in the broker's log."""
+        return self._stored.size
+
+    @property
+    def message_id(self) -> str:
+        """The id that the producer gave it (`SendReceipt.message_id`); equal for all deliveries."""
+        return self._stored.message_id
+
+    @property
+    def offset_message_id(self) -> str:
+        """The id that says where it lies: broker address and log offset."""
+        return self._stored.offset_message_id
+
+    @property
+    def log_offset(self) -> int:
+        return self._stored.log_offset
+
+    @property
+    def born_timestamp(self) -> int:
+        """Milliseconds since 1970 by the producer's clock."""
+        return self._stored.born_timestamp
+
+    @property
+    def store_timestamp(self) -> int:
+        """Milliseconds since 1970 by the broker's clock."""
+        return self._stored.store_timestamp
+
+    @property
+    def born_at(self) -> datetime.datetime:
+        return datetime.datetime.fromtimestamp(self._stored.born_timestamp / 1000, datetime.UTC)
+
+    @property
+    def stored_at(self) -> datetime.datetime:
+        return datetime.datetime.fromtimestamp(self._stored.store_timestamp / 1000, datetime.UTC)
+
+    @property
+    def born_host(self) -> tuple[str, int]:
+        """The producer's address as the broker saw it."""
+        return self._stored.born_host
+
+    @property
+    def reconsume_times(self) -> int:
+        """How often it was delivered before: 0 for the first time."""
+        return self._stored.reconsume_times + self.extra_reconsume_times
+
+    @property
+    def settled(self) -> bool:
+        """Whether it has its verdict."""
+        return self._settled
+
+    @property
+    def lost(self) -> bool:
+        """Whether its queue belongs to another consumer by now: a verdict has no effect any more, somebody else gets the message."""
+        return self._owner.lost
+
+    async def ack(self) -> bool:
+        """Count the message as done.  False if the consumer does not own it any more (rebalanced, stopped, timed out).
+
+        Errors: `AlreadySettled` for a second verdict.
+        """
+        await trio.lowlevel.checkpoint()
+        return self.ack_nowait()
+
+    def ack_nowait(self) -> bool:
+        """As `ack`, without a checkpoint: for loops over many messages."""
+        if self._settled:
+            raise AlreadySettled(_second_verdict(self))
+        self._settled = True
+        return self._owner.settle(self._stored.queue_offset)
+
+    async def retry(self, delay_level: int = 0) -> bool:
+        """Ask for the message again, later.  False if the consumer does not own it any more.
+
+        The broker stores it for the group's retry topic; `delay_level` 0 lets it choose a delay that grows with each time, 1–18 names a
+        level (1 s … 2 h).  If the broker does not take it, the message stays here and is handed out again after `retry_delay`.
+        Errors: `AlreadySettled` for a second verdict.
+        """
+        if self._settled:
+            raise AlreadySettled(_second_verdict(self))
+        self._settled = True
+        try:
+            return await self._owner.send_back(self, delay_level)
+        except BaseException:  # cancelled: no verdict was given after all
+            self._settled = False
+            raise
+
+    async def dead_letter(self) -> bool:
+        """Move the message to the group's dead letters.  False if the consumer does not own it any more.
+
+        Errors: `AlreadySettled` for a second verdict.
+        """
+        return await self.retry(DEAD_LETTER)
+
+    async def __aenter__(self) -> ReceivedMessage:
+        await trio.lowlevel.checkpoint()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: types.TracebackType | None
+    ) -> None:
+        if self._settled:
+            await trio.lowlevel.checkpoint_if_cancelled()
+        elif error is None:
+            await self.ack()
+        elif isinstance(error, Exception):
+            await self.retry()
+
+
+def again(message: ReceivedMessage) -> ReceivedMessage:
+    """Return a new message object for another local delivery of the same record."""
+    return ReceivedMessage(
+        stored=message._stored,
+        owner=message._owner,
+        extra_reconsume_times=message.extra_reconsume_times + 1,
+        body=message._body,
+    )
+
+
+def _second_verdict(message: ReceivedMessage) -> str:
+    return (
+        f"message {message.message_id} already has its verdict: ack, retry or dead_letter once "
+        "(messages of a PullConsumer have none, they are settled by commit)"
+    )
+
+
+def _plain(stored: StoredMessage) -> bytes:
+    try:
+        return plain_body(stored.body, stored.sys_flag)
+    except ProtocolError as error:
+        raise MessageInvalid(f"message {stored.message_id} of {stored.topic}: {error}") from error

@@ -1,0 +1,34 @@
+"""Which names brokers accept for topics and groups.
+
+Source: common/…/topic/TopicValidator.java, client/…/Validators.java.
+"""
+
+from __future__ import annotations
+
+import re
+
+from triomq.client.errors import SettingsError, TopicInvalid
+
+_NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
+TOPIC_LENGTH_MAX = 127
+GROUP_LENGTH_MAX = 120
+_DEFAULT_GROUPS = frozenset({"DEFAULT_PRODUCER", "DEFAULT_CONSUMER"})
+
+
+def check_topic(topic: str) -> str:
+    """Return a topic name that brokers accept.  Errors: `TopicInvalid`."""
+    if len(topic) > TOPIC_LENGTH_MAX or _NAME.fullmatch(topic) is None:
+        raise TopicInvalid(
+            f"topic {topic!r} cannot be used: 1 to {TOPIC_LENGTH_MAX} characters out of letters, digits, '_', '-', '%' and '|' (no dots)"
+        )
+    return topic
+
+
+def check_group(group: str) -> str:
+    """Return a group name that brokers accept.  Errors: `SettingsError`."""
+    if len(group) > GROUP_LENGTH_MAX or _NAME.fullmatch(group) is None or group in _DEFAULT_GROUPS:
+        raise SettingsError(
+            f"group {group!r} cannot be used: 1 to {GROUP_LENGTH_MAX} characters out of letters, digits, '_', '-', '%' and '|', "
+            "and not one of RocketMQ's default names"
+        )
+    return group

@@ -1,0 +1,214 @@
+"""A Trio loop in a thread of its own, for callers that live outside Trio: the blocking façade and the asyncio one.
+
+One portal belongs to one producer or consumer, which is opened and closed by one task of the loop, as nurseries demand.  A call from outside
+becomes a task inside, with a cancel scope of its own, and its outcome a `concurrent.futures.Future`.  Any number of threads may call.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import logging
+import os
+import threading
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Generic, ParamSpec, TypeVar
+
+import attrs
+import trio
+
+from triomq.client.errors import CallTimeout, ForkDetected, NotRunning
+
+logger = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+T = TypeVar("T")
+R = TypeVar("R")
+
+_CANCEL_SECONDS = 5.0
+"""how long a cancelled call may take to end, before the caller goes on without it"""
+
+
+class _BodyFailed(Exception):
+    """Stands in the loop for an error of the caller's `with` block."""
+
+
+@attrs.define(eq=False)
+class Call(Generic[R]):
+    """One call under way."""
+
+    future: concurrent.futures.Future[R]
+    scope: trio.CancelScope
+    token: trio.lowlevel.TrioToken
+
+    def fail(self, error: BaseException) -> None:
+        """End the call with an error, unless it has ended."""
+        with contextlib.suppress(concurrent.futures.InvalidStateError):
+            self.future.set_exception(error)
+
+    def cancel(self) -> None:
+        """Cancel the call; its future then ends as cancelled, or with the result if that came first.  From any thread."""
+        try:
+            self.token.run_sync_soon(self.scope.cancel)
+        except trio.RunFinishedError:
+            self.fail(NotRunning("this object has stopped"))
+
+
+class Portal(Generic[T]):
+    """Runs one async context manager in a background thread."""
+
+    def __init__(self, target: AbstractAsyncContextManager[T]) -> None:
+        """Describe; nothing is started."""
+        self._target = target
+        self._pid = os.getpid()
+        self._thread: threading.Thread | None = None
+        self._entered: concurrent.futures.Future[T] = concurrent.futures.Future()
+        self._left: concurrent.futures.Future[None] = concurrent.futures.Future()
+        self._token: trio.lowlevel.TrioToken | None = None
+        self._nursery: trio.Nursery | None = None
+        self._leave = trio.Event()
+        self._body_failed = False
+        self._calls: set[Call[Any]] = set()
+        """calls without outcome; additions and removals are single operations, so threads need no lock"""
+
+    # -- from outside -----------------------------------------------------------------------------------------------------------
+
+    def start(self) -> concurrent.futures.Future[T]:
+        """Start the thread; the future ends when the context is entered, or could not be."""
+        if self._thread is not None:
+            raise NotRunning("this object was started before: make a new one")
+        self._thread = threading.Thread(target=self._run, name=f"triomq-{type(self._target).__name__}", daemon=True)
+        self._thread.start()
+        return self._entered
+
+    def submit(self, function: Callable[P, Awaitable[R]], *args: P.args, **kwargs: P.kwargs) -> Call[R]:
+        """Run an async function in the loop.  From any thread.  Errors: `NotRunning`, `ForkDetected`."""
+        if os.getpid() != self._pid:
+            raise ForkDetected(
+                "this object was made before a fork, its thread and connections do not exist in this process: "
+                "make a new one in the child (with multiprocessing: in the worker, or use the 'spawn' start method)"
+            )
+        if self._token is None or self._nursery is None or self._left.done():
+            raise NotRunning("this object is not running: use it inside its `with` block")
+        call: Call[R] = Call(concurrent.futures.Future(), trio.CancelScope(), self._token)
+        call.future.set_running_or_notify_cancel()
+        self._calls.add(call)
+        try:
+            self._token.run_sync_soon(self._spawn, call, function, args, kwargs)
+        except trio.RunFinishedError:
+            self._calls.discard(call)
+            raise NotRunning("this object has stopped") from None
+        if self._left.done():
+            self._give_up()
+        return call
+
+    def call(self, timeout: float | None, function: Callable[P, Awaitable[R]], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run an async function in the loop and wait for it.  Errors: its own; `CallTimeout`.
+
+        An interrupted wait (KeyboardInterrupt) cancels the call and leaves the object usable.
+        """
+        call = self.submit(function, *args, **kwargs)
+        try:
+            return call.future.result(timeout)
+        except TimeoutError:
+            if call.future.done():  # the function's own
+                raise
+            call.cancel()
+            concurrent.futures.wait([call.future], _CANCEL_SECONDS)
+            if call.future.done() and not isinstance(call.future.exception(), CallCancelled):
+                return call.future.result()
+            raise CallTimeout(timeout or 0.0) from None
+        except BaseException:
+            if not call.future.done():
+                call.cancel()
+                concurrent.futures.wait([call.future], _CANCEL_SECONDS)
+            raise
+
+    def stop(self, *, body_failed: bool = False) -> concurrent.futures.Future[None]:
+        """Leave the context; the future ends when it is left, with the error of a crashed background task."""
+        self._body_failed = body_failed
+        if self._token is not None:
+            try:
+                self._token.run_sync_soon(self._leave.set)
+            except trio.RunFinishedError:
+                logger.debug("the loop had ended before")
+        return self._left
+
+    def join(self) -> None:
+        """Wait for the thread's end."""
+        if self._thread is not None and self._pid == os.getpid():
+            self._thread.join()
+
+    # -- inside -----------------------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            trio.run(self._main)
+        except BaseException as error:  # a thread has nobody to raise to: the next caller gets it
+            if not self._entered.done():
+                self._entered.set_exception(error)
+            if not self._left.done():
+                self._left.set_exception(error)
+        else:
+            self._left.set_result(None)
+        self._give_up()
+
+    def _give_up(self) -> None:
+        """End the calls that the loop will never get to: it has stopped."""
+        while self._calls:
+            call = self._calls.pop()
+            call.fail(NotRunning("this object stopped before the call could begin"))
+
+    async def _main(self) -> None:
+        self._token = trio.lowlevel.current_trio_token()
+        try:
+            async with self._target as target, trio.open_nursery() as nursery:
+                self._nursery = nursery
+                self._entered.set_result(target)
+                await self._leave.wait()
+                nursery.cancel_scope.cancel()
+                if self._body_failed:
+                    raise _BodyFailed
+        except BaseExceptionGroup as group:
+            if not isinstance(_sole(group), _BodyFailed):
+                raise
+        except _BodyFailed:
+            pass
+
+    def _spawn(self, call: Call[Any], function: Callable[..., Awaitable[Any]], args: Any, kwargs: Any) -> None:
+        assert self._nursery is not None
+        self._calls.discard(call)
+        if self._nursery.cancel_scope.cancel_called:
+            call.fail(NotRunning("this object is stopping"))
+            return
+        self._nursery.start_soon(self._carry_out, call, function, args, kwargs)
+
+    async def _carry_out(
+        self, call: Call[Any], function: Callable[..., Awaitable[Any]], args: Any, kwargs: Any
+    ) -> None:
+        try:
+            with call.scope:
+                result = await function(*args, **kwargs)
+        except Exception as error:  # whatever it is, it belongs to the caller
+            call.fail(error)
+        except BaseException:
+            call.fail(NotRunning("this object stopped during the call; its outcome is unknown"))
+            raise
+        else:
+            if call.scope.cancelled_caught:
+                call.fail(CallCancelled())
+            else:
+                call.future.set_result(result)
+
+
+class CallCancelled(concurrent.futures.CancelledError):
+    """The outcome of a call that was cancelled from outside."""
+
+
+def _sole(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Return the only leaf of a group, or the group."""
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error

@@ -1,0 +1,283 @@
+"""`Producer`: sends messages.
+
+    async with Producer("ns1:9876;ns2:9876", group="orders") as producer:
+        receipt = await producer.send("Orders", b"...", tag="paid", keys=["o-1"])
+
+What a cancelled `send` means: while it waits for a route or a connection, nothing was sent; later the outcome is unknown, the answer is
+discarded when it comes, and the connection stays usable.  A message given its `message_id` beforehand (`Producer.new_message_id`) can be
+sent again without doubt: consumers see the same id.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import random
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from types import TracebackType
+from typing import overload
+
+import trio
+
+from triomq.client.config import ProducerSettings, namesrv_addresses
+from triomq.client.errors import BatchIncomplete, MessageInvalid, NotRunning, TrioMQError
+from triomq.client.names import check_group
+from triomq.client.producer.encoding import Outgoing, OutgoingBatch, check_sendable, prepare, prepare_batches
+from triomq.client.producer.receipt import SendReceipt
+from triomq.client.producer.sender import Sender
+from triomq.client.session import Member, open_session
+from triomq.remoting.protocol.bodies.route import MessageQueue
+from triomq.remoting.protocol.codes import RequestCode
+from triomq.remoting.protocol.message import Message, UniqueIds
+
+
+class Producer:
+    """Sends messages for a producer group, used with `async with`.
+
+    One producer serves any number of tasks; make one for the life of the application, not one for each message.
+    """
+
+    def __init__(
+        self, namesrv: str | Sequence[str] | None = None, *, group: str, settings: ProducerSettings | None = None
+    ) -> None:
+        """Describe a producer; nothing is started.
+
+        `namesrv` is `"host:9876;host2:9876"`, a list, or None for the environment variable NAMESRV_ADDR.
+        """
+        self.group = check_group(group)
+        self.settings = settings or ProducerSettings()
+        self._namesrv = namesrv_addresses(namesrv)
+        self._sender: Sender | None = None
+        self._ids: UniqueIds | None = None
+        self._known_topics: set[str] = set()
+        self._context: AbstractAsyncContextManager[None] | None = None
+
+    def __repr__(self) -> str:
+        return f"<Producer of {self.group}: {'running' if self._sender else 'not running'}>"
+
+    # -- life -------------------------------------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Producer:
+        """Start.  Errors: `NoNameServer` if none answers."""
+        if self._context is not None:
+            raise NotRunning("this producer was started before: make a new one")
+        self._context = self._open()
+        await self._context.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        """Unregister and close the connections."""
+        assert self._context is not None
+        return await self._context.__aexit__(kind, error, trace)
+
+    @asynccontextmanager
+    async def _open(self) -> AsyncIterator[None]:
+        async with open_session(self._namesrv, self.settings.client, Member(producer_group=self.group)) as session:
+            await session.check_name_server()
+            self._ids = _make_ids(session.client_id.partition("@")[0])
+            self._sender = Sender(self.group, session, self.settings)
+            try:
+                yield
+            finally:
+                self._sender = None
+
+    # -- sending ----------------------------------------------------------------------------------------------------------------
+
+    @overload
+    async def send(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        tag: str | None = None,
+        keys: Sequence[str] = (),
+        properties: Mapping[str, str] | None = None,
+        flag: int = 0,
+        wait_stored: bool = True,
+        queue: MessageQueue | int | None = None,
+        sharding_key: str | None = None,
+        delay_level: int = 0,
+        message_id: str | None = None,
+    ) -> SendReceipt: ...
+
+    @overload
+    async def send(
+        self,
+        topic: Message,
+        *,
+        queue: MessageQueue | int | None = None,
+        sharding_key: str | None = None,
+        delay_level: int = 0,
+        message_id: str | None = None,
+    ) -> SendReceipt: ...
+
+    async def send(
+        self,
+        topic: str | Message,
+        body: bytes | None = None,
+        *,
+        tag: str | None = None,
+        keys: Sequence[str] = (),
+        properties: Mapping[str, str] | None = None,
+        flag: int = 0,
+        wait_stored: bool = True,
+        queue: MessageQueue | int | None = None,
+        sharding_key: str | None = None,
+        delay_level: int = 0,
+        message_id: str | None = None,
+    ) -> SendReceipt:
+        """Send one message and wait until a broker has it.
+
+        The queue is the next one in turn; or `queue`, a `MessageQueue` or an index of the publish list; or the one that belongs to
+        `sharding_key`, always the same for equal keys.  With `queue` or `sharding_key` there is one try only, so that order is kept.
+        `delay_level` 1–18 delivers after 1 s … 2 h.  `wait_stored=False` lets the broker answer before disk and slave have it.
+
+        Errors: `MessageInvalid`, `TopicInvalid` (not sent); `RouteNotFound`, `NoNameServer` (not sent); `BrokerError` (refused);
+        `SendTimeout`, `SendFailed` (see their `maybe_stored`).
+        """
+        message = _as_message(topic, body, tag, keys, properties, flag, wait_stored)
+        outgoing = self._prepare(message, message_id, sharding_key, delay_level)
+        return await self._active().send(outgoing, queue=queue, sharding_key=sharding_key)
+
+    async def send_oneway(
+        self,
+        topic: str | Message,
+        body: bytes | None = None,
+        *,
+        tag: str | None = None,
+        keys: Sequence[str] = (),
+        properties: Mapping[str, str] | None = None,
+        flag: int = 0,
+        queue: MessageQueue | int | None = None,
+        sharding_key: str | None = None,
+        delay_level: int = 0,
+    ) -> None:
+        """Send one message and ask for no answer: fast, and without any guarantee.  Returns when the bytes are written."""
+        message = _as_message(topic, body, tag, keys, properties, flag, True)
+        outgoing = self._prepare(message, None, sharding_key, delay_level)
+        await self._active().send_oneway(outgoing, queue=queue, sharding_key=sharding_key)
+
+    async def send_batch(
+        self, messages: Sequence[Message], *, queue: MessageQueue | int | None = None
+    ) -> list[SendReceipt]:
+        """Send messages of one topic, many in each request; returns their receipts in the same order.
+
+        A list beyond `batch_bytes_max` is cut into several requests, one after the other, each stored as a whole.  Errors: as `send`;
+        `BatchIncomplete` if one of them fails after others were stored.
+        """
+        if not messages:
+            await trio.lowlevel.checkpoint()
+            return []
+        sender = self._active()
+        self._check_topic(messages[0].topic)
+        assert self._ids is not None
+        batches = prepare_batches(messages, self.settings, self._ids, time.time_ns() // 1_000_000)
+        receipts: list[SendReceipt] = []
+        for batch in batches:
+            try:
+                receipt = await sender.send(batch.carrier, queue=queue, code=RequestCode.SEND_BATCH_MESSAGE)
+            except TrioMQError as error:
+                if not receipts:
+                    raise
+                raise BatchIncomplete(receipts, len(messages) - len(receipts)) from error
+            receipts += _split_receipt(receipt, batch)
+        return receipts
+
+    def new_message_id(self) -> str:
+        """Return an id for `send(message_id=…)`, to be kept by who wants to send the same message again after a doubt."""
+        self._active()
+        assert self._ids is not None
+        return self._ids.next(time.time_ns() // 1_000_000)
+
+    # -- what it knows ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def client_id(self) -> str:
+        """The name under which the brokers know this producer."""
+        return self._active().session.client_id
+
+    async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """Return the publish list of a topic: what `queue=` counts in.  Errors: `RouteNotFound`, `NoNameServer`."""
+        settings = self.settings
+        session = self._active().session
+        await trio.lowlevel.checkpoint()
+        return await session.publish_queues(topic, settings.create_topic_key, settings.default_topic_queues)
+
+    def _prepare(
+        self, message: Message, message_id: str | None, sharding_key: str | None, delay_level: int
+    ) -> Outgoing:
+        self._active()
+        self._check_topic(message.topic)
+        assert self._ids is not None
+        return prepare(
+            message,
+            self.settings,
+            self._ids,
+            time.time_ns() // 1_000_000,
+            message_id=message_id,
+            sharding_key=sharding_key,
+            delay_level=delay_level,
+        )
+
+    def _check_topic(self, topic: str) -> None:
+        if topic not in self._known_topics:
+            check_sendable(topic)
+            self._known_topics.add(topic)
+
+    def _active(self) -> Sender:
+        if self._sender is None:
+            raise NotRunning("this producer is not running: use it inside `async with`")
+        return self._sender
+
+
+def _as_message(
+    topic: str | Message,
+    body: bytes | None,
+    tag: str | None,
+    keys: Sequence[str],
+    properties: Mapping[str, str] | None,
+    flag: int,
+    wait_stored: bool,
+) -> Message:
+    if isinstance(topic, Message):
+        if body is not None or tag is not None or keys or properties or flag or not wait_stored:
+            raise MessageInvalid("a Message brings its own body, tag, keys, properties and flag: give one or the other")
+        return topic
+    if not isinstance(body, bytes | bytearray | memoryview):
+        raise MessageInvalid(
+            f"the body must be bytes, not {type(body).__name__}: encode it, for example with .encode()"
+        )
+    if isinstance(keys, str):
+        raise MessageInvalid(f"keys must be a list of texts, not the text {keys!r}: write keys=[{keys!r}]")
+    return Message(
+        topic=topic,
+        body=bytes(body),
+        tag=tag,
+        keys=tuple(keys),
+        properties=properties or {},
+        flag=flag,
+        wait_stored=wait_stored,
+    )
+
+
+def _split_receipt(receipt: SendReceipt, batch: OutgoingBatch) -> list[SendReceipt]:
+    """Make one receipt for each message of a batch: the broker's answer holds all ids, joined by commas, and the first offset."""
+    offset_ids = receipt.offset_message_id.split(",")
+    if len(offset_ids) != len(batch.message_ids):
+        offset_ids = [receipt.offset_message_id] * len(batch.message_ids)
+    return [
+        SendReceipt(
+            message_id, offset_id, receipt.queue, receipt.queue_offset + number, receipt.status, receipt.region, None
+        )
+        for number, (message_id, offset_id) in enumerate(zip(batch.message_ids, offset_ids))
+    ]
+
+
+def _make_ids(host: str) -> UniqueIds:
+    address = ipaddress.ip_address(host.strip("[]"))
+    utc_offset = time.localtime().tm_gmtoff
+    return UniqueIds(address.packed, os.getpid(), random.getrandbits(32), utc_offset_seconds=utc_offset)

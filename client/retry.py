@@ -1,0 +1,76 @@
+"""When to try again, where, and how long to wait: pure rules, no clock, no I/O.
+
+The set of response codes and the number of tries are those of the official client (sync sends).  One thing differs on purpose: there a
+broker that hangs eats the whole time budget in the first try, so that a time-out is in effect never retried.  Here a try may use only
+half of what is left while another broker could still be asked.  The price is a possible duplicate (same message id, another offset id)
+when the slow broker stores the message after all.
+
+Source for the rules: client/…/producer/DefaultMQProducer.java (retryResponseCodes), DefaultMQProducerImpl.java#sendDefaultImpl.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from triomq.client.errors import (
+    BrokerError,
+    ConnectionFailed,
+    ConnectionLost,
+    ProtocolBroken,
+    RequestTimeout,
+    TrioMQError,
+)
+from triomq.remoting.protocol.codes import ResponseCode
+
+RETRY_CODES = frozenset(
+    {
+        ResponseCode.SYSTEM_ERROR,
+        ResponseCode.SYSTEM_BUSY,
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        ResponseCode.NO_PERMISSION,
+        ResponseCode.TOPIC_NOT_EXIST,
+        ResponseCode.NO_BUYER_ID,
+        ResponseCode.NOT_IN_CURRENT_UNIT,
+        ResponseCode.GO_AWAY,
+    }
+)
+"""Refusals that another broker (or the same one, a moment later) may not share."""
+
+_TRANSPORT_ERRORS = (ConnectionFailed, ConnectionLost, RequestTimeout, ProtocolBroken)
+
+
+def may_send_again(error: TrioMQError) -> bool:
+    """Say whether a failed try of a send is worth another one."""
+    if isinstance(error, BrokerError):
+        return error.code in RETRY_CODES
+    return isinstance(error, _TRANSPORT_ERRORS)
+
+
+def may_be_stored(error: TrioMQError) -> bool:
+    """Say whether the message of a failed try can lie on the broker: the request may have arrived, and no refusal came back."""
+    return isinstance(error, ConnectionLost | RequestTimeout)
+
+
+def try_seconds(seconds_left: float, *, last_try: bool, other_broker: bool) -> float:
+    """Return the time limit of the next try: all that is left, or half of it while another broker could be asked afterwards."""
+    return seconds_left if last_try or not other_broker else seconds_left / 2
+
+
+@attrs.define(eq=False)
+class Backoff:
+    """Waiting times that grow by a factor up to a limit, in seconds."""
+
+    first: float
+    longest: float
+    factor: float = 2.0
+    _next: float | None = attrs.field(default=None, init=False)
+
+    def wait(self) -> float:
+        """Return the next waiting time."""
+        now = self.first if self._next is None else self._next
+        self._next = min(now * self.factor, self.longest)
+        return now
+
+    def reset(self) -> None:
+        """Begin again with the shortest."""
+        self._next = None

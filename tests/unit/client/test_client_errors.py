@@ -1,0 +1,171 @@
+"""Errors and settings: every message names cause and fix, the tree is what its docstring draws, values survive pickling."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+import re
+
+import attrs
+import pytest
+
+import triomq
+from triomq.client import config, errors
+from triomq.client.config import ClientSettings, ConsumerSettings, ProducerSettings, namesrv_addresses
+from triomq.client.consumer.offsets import ConsumeFrom, StartPoint
+from triomq.client.consumer.subscribing import make_subscriptions
+from triomq.client.errors import (
+    Attempt,
+    BatchIncomplete,
+    BrokerError,
+    CallTimeout,
+    ConnectionFailed,
+    NoNameServer,
+    RequestTimeout,
+    RouteNotFound,
+    SendFailed,
+    SendTimeout,
+    SettingsError,
+    TopicInvalid,
+    TopicNotFound,
+    TrioMQError,
+    broker_error,
+    from_remoting,
+)
+from triomq.client.names import check_group
+from triomq.remoting import errors as remoting_errors
+from triomq.remoting.protocol.codes import ResponseCode
+
+ATTEMPTS = [Attempt(broker="broker-a", seconds=0.5, error=ConnectionFailed("10.0.0.1:10911", "refused"))]
+EXAMPLES = [
+    NoNameServer({"a:9876": "refused"}),
+    NoNameServer({}),
+    RouteNotFound("Orders"),
+    ConnectionFailed("a:1", "refused"),
+    errors.ConnectionLost("a:1", "reset"),
+    RequestTimeout("a:1", "SEND_MESSAGE_V2", 3.0),
+    broker_error(17, "topic[Orders] not exist", "broker-a", "SEND_MESSAGE_V2"),
+    broker_error(31337, None),
+    SendFailed("Orders", ATTEMPTS),
+    SendTimeout("Orders", ATTEMPTS, maybe_stored=True),
+    BatchIncomplete([], 3),
+    CallTimeout(2.0),
+]
+
+
+@pytest.mark.parametrize("error", EXAMPLES, ids=lambda error: type(error).__name__)
+def test_errors_survive_pickling(error: TrioMQError) -> None:
+    copy = pickle.loads(pickle.dumps(error))
+    assert type(copy) is type(error)
+    assert str(copy) == str(error)
+    assert len(str(error)) > 20
+
+
+def test_a_broker_s_refusal_tells_code_name_remark_and_fix() -> None:
+    error = broker_error(17, "topic[Orders] not exist", "broker-a", "SEND_MESSAGE_V2")
+    assert isinstance(error, TopicNotFound)
+    for part in ("broker-a", "SEND_MESSAGE_V2", "17 TOPIC_NOT_EXIST", "topic[Orders] not exist", "mqadmin updateTopic"):
+        assert part in str(error)
+    assert type(broker_error(31337, "?")) is BrokerError
+
+
+def test_every_code_of_the_table_has_its_own_class_and_fix() -> None:
+    assert len(set(errors.BROKER_ERRORS.values())) == len(errors.BROKER_ERRORS)
+    for code, kind in errors.BROKER_ERRORS.items():
+        assert issubclass(kind, BrokerError)
+        assert kind.fix
+        assert f"({int(code)})" in (kind.__doc__ or ""), kind
+        assert ResponseCode(code).name in (kind.__doc__ or ""), kind
+
+
+def test_everything_has_one_root_and_the_docstring_draws_it() -> None:
+    tree = errors.__doc__ or ""
+    for name, kind in inspect.getmembers(errors, inspect.isclass):
+        if issubclass(kind, Exception) and kind.__module__ == errors.__name__:
+            assert issubclass(kind, TrioMQError)
+            if not issubclass(kind, BrokerError) or kind is BrokerError:
+                assert re.search(rf"\b{name}\b", tree), name
+
+
+def test_relatives_outside_the_tree() -> None:
+    assert issubclass(SettingsError, ValueError)
+    assert issubclass(ConnectionFailed, OSError)
+    assert issubclass(RequestTimeout, TimeoutError)
+    assert issubclass(SendTimeout, TimeoutError)
+
+
+def test_the_transport_s_errors_are_translated() -> None:
+    assert isinstance(from_remoting(remoting_errors.ConnectFailed("a:1", "refused")), ConnectionFailed)
+    lost = from_remoting(remoting_errors.ConnectionLost("a:1", "reset"))
+    assert isinstance(lost, errors.ConnectionLost)
+    slow = from_remoting(remoting_errors.RequestTimeout("a:1", 310, 3.0))
+    assert isinstance(slow, RequestTimeout)
+    assert "SEND_MESSAGE_V2" in str(slow)
+    assert isinstance(from_remoting(remoting_errors.FrameError("garbage", "stop it")), errors.ProtocolBroken)
+
+
+def test_name_server_addresses() -> None:
+    assert namesrv_addresses(" a:9876 ; b:9876;a:9876;") == ("a:9876", "b:9876")
+    assert namesrv_addresses(["a:1", "[::1]:2"]) == ("a:1", "[::1]:2")
+    assert namesrv_addresses(None, {"NAMESRV_ADDR": "c:3"}) == ("c:3",)
+    with pytest.raises(NoNameServer, match="NAMESRV_ADDR"):
+        namesrv_addresses(None, {})
+    with pytest.raises(SettingsError, match="has no port"):
+        namesrv_addresses("justahost")
+
+
+def test_settings_are_checked_and_travel() -> None:
+    with pytest.raises(SettingsError, match="send_timeout must be greater than 0"):
+        ProducerSettings(send_timeout=0)
+    with pytest.raises(SettingsError, match="shutdown_timeout"):
+        ClientSettings(shutdown_timeout=-1)
+    assert ProducerSettings(send_timeout=None).send_timeout is None
+    settings = ConsumerSettings(pull_batch=64)
+    assert pickle.loads(pickle.dumps(settings)) == settings
+    for kind in (ClientSettings, ProducerSettings, ConsumerSettings):
+        assert attrs.fields(kind)
+    assert "Every default" in (config.__doc__ or "")
+
+
+def test_defaults_are_java_s() -> None:
+    consumer, producer = ConsumerSettings(), ProducerSettings()
+    assert (consumer.pull_batch, consumer.suspend, consumer.pull_timeout) == (32, 15.0, 30.0)
+    assert (consumer.cached_messages_max, consumer.cached_bytes_max, consumer.cached_span_max) == (
+        1000,
+        100 << 20,
+        2000,
+    )
+    assert (consumer.rebalance_interval, consumer.offset_interval, consumer.max_reconsume_times) == (20.0, 5.0, 16)
+    assert (producer.send_timeout, producer.retries, producer.compress_over_bytes) == (3.0, 2, 4096)
+    assert (producer.message_bytes_max, producer.default_topic_queues) == (4 << 20, 4)
+
+
+def test_groups_and_start_points() -> None:
+    assert check_group("billing-1") == "billing-1"
+    for bad in ("", "a.b", "DEFAULT_PRODUCER", "x" * 121):
+        with pytest.raises(SettingsError):
+            check_group(bad)
+    assert StartPoint.of("first").where is ConsumeFrom.FIRST
+    with pytest.raises(SettingsError, match="consume_from"):
+        StartPoint.of("middle")
+
+
+def test_subscriptions_in_their_three_forms() -> None:
+    assert make_subscriptions("T", 5)["T"].sub_string == "*"
+    assert sorted(make_subscriptions(["T", "U"], 5)) == ["T", "U"]
+    made = make_subscriptions({"T": "paid || refunded"}, 5)["T"]
+    assert made.tags == {"paid", "refunded"}
+    assert made.sub_version == 5
+    assert make_subscriptions({"T": ""}, 5)["T"].tags == frozenset()
+    with pytest.raises(SettingsError, match="names no tag"):
+        make_subscriptions({"T": " || "}, 5)
+    with pytest.raises(TopicInvalid):
+        make_subscriptions("a.b", 5)
+
+
+def test_public_names_can_be_loaded() -> None:
+    for name in triomq.__all__:
+        assert getattr(triomq, name) is not None
+    assert set(triomq.client.__all__) | {"__version__"} == set(triomq.__all__)
+    with pytest.raises(AttributeError, match="Prodcer"):
+        _ = triomq.Prodcer  # type: ignore[attr-defined]

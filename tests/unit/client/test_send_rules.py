@@ -1,0 +1,207 @@
+"""Pure rules of sending: which queue, which errors are worth another try, how long a try may take, the wire form of messages."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from triomq.client.config import ProducerSettings
+from triomq.client.errors import (
+    BROKER_ERRORS,
+    ConnectionFailed,
+    ConnectionLost,
+    MessageInvalid,
+    RequestTimeout,
+    RouteNotFound,
+    TopicInvalid,
+    broker_error,
+)
+from triomq.client.producer.encoding import check_sendable, prepare, prepare_batches
+from triomq.client.producer.queue_choice import RoundRobin, choose_by_key, find_queue, has_other_broker
+from triomq.client.retry import RETRY_CODES, Backoff, may_be_stored, may_send_again, try_seconds
+from triomq.remoting.protocol.batch import decode_batch
+from triomq.remoting.protocol.bodies.route import MessageQueue
+from triomq.remoting.protocol.compression import plain_body
+from triomq.remoting.protocol.message import Message, UniqueIds, decode_properties, parse_properties
+
+NOW_MS = 1_700_000_000_000
+
+
+def queues(*brokers: str, count: int = 4) -> list[MessageQueue]:
+    return [MessageQueue("T", broker, queue_id) for broker in brokers for queue_id in range(count)]
+
+
+def ids() -> UniqueIds:
+    return UniqueIds(bytes([10, 0, 0, 1]), 4711, 1)
+
+
+@pytest.mark.parametrize("start", [0, 3, 1023])
+def test_round_robin_is_even(start: int) -> None:
+    turn = RoundRobin(start)
+    chosen = Counter(turn.choose(queues("a")) for _ in range(400))
+    assert set(chosen.values()) == {100}
+    assert len(chosen) == 4
+
+
+def test_a_retry_goes_to_another_broker() -> None:
+    turn = RoundRobin(0)
+    both = queues("a", "b")
+    first = turn.choose(both)
+    assert first == both[0]
+    second = turn.choose(both, avoid_broker="a")
+    assert second == both[4]
+    assert turn.choose(both) == both[5]
+    assert turn.choose(both, avoid_broker="elsewhere") == both[6]
+
+
+def test_with_one_broker_the_next_queue_must_do() -> None:
+    turn = RoundRobin(0)
+    assert [turn.choose(queues("a"), avoid_broker="a").queue_id for _ in range(5)] == [0, 1, 2, 3, 0]
+
+
+@pytest.mark.parametrize(
+    ("key", "of_4", "of_8", "of_16"),
+    [
+        ("", 0, 0, 0),
+        ("TagA", 3, 7, 7),
+        ("order-1", 2, 6, 14),
+        ("order-42", 1, 5, 13),
+        ("hello world", 0, 4, 4),
+        ("订单", 3, 3, 3),
+        ("😀", 3, 3, 3),
+    ],
+)
+def test_sharding_key_vectors_of_the_java_client(key: str, of_4: int, of_8: int, of_16: int) -> None:
+    assert [choose_by_key(queues("a", count=count), key).queue_id for count in (4, 8, 16)] == [of_4, of_8, of_16]
+
+
+def test_a_named_queue() -> None:
+    both = queues("a", "b")
+    assert find_queue(both, 5) == MessageQueue("T", "b", 1)
+    assert find_queue(both, MessageQueue("T", "z", 9)) == MessageQueue("T", "z", 9)
+    with pytest.raises(MessageInvalid, match="queues 0 to 7"):
+        find_queue(both, 8)
+    assert has_other_broker(both, "a")
+    assert not has_other_broker(queues("a"), "a")
+
+
+def test_what_is_tried_again() -> None:
+    for code in BROKER_ERRORS:
+        assert may_send_again(broker_error(code, "no")) == (code in RETRY_CODES)
+    assert sorted(int(code) for code in RETRY_CODES) == [1, 2, 14, 16, 17, 204, 205, 1500]
+    assert may_send_again(ConnectionFailed("a:1", "refused"))
+    assert may_send_again(ConnectionLost("a:1", "reset"))
+    assert may_send_again(RequestTimeout("a:1", "SEND_MESSAGE_V2", 1.0))
+    assert not may_send_again(MessageInvalid("empty"))
+    assert not may_send_again(RouteNotFound("T"))
+
+
+def test_what_may_be_stored_after_a_failed_try() -> None:
+    assert may_be_stored(ConnectionLost("a:1", "reset"))
+    assert may_be_stored(RequestTimeout("a:1", "SEND_MESSAGE_V2", 1.0))
+    assert not may_be_stored(ConnectionFailed("a:1", "refused"))
+    assert not may_be_stored(broker_error(2, "busy"))
+
+
+def test_a_hanging_broker_leaves_time_for_another() -> None:
+    assert try_seconds(3.0, last_try=False, other_broker=True) == 1.5
+    assert try_seconds(1.5, last_try=False, other_broker=True) == 0.75
+    assert try_seconds(0.75, last_try=True, other_broker=True) == 0.75
+    assert try_seconds(3.0, last_try=False, other_broker=False) == 3.0
+
+
+def test_backoff_grows_and_starts_again() -> None:
+    backoff = Backoff(1.0, 30.0)
+    assert [backoff.wait() for _ in range(7)] == [1, 2, 4, 8, 16, 30, 30]
+    backoff.reset()
+    assert backoff.wait() == 1
+
+
+def test_a_message_on_the_wire() -> None:
+    message = Message(topic="T", body=b"hello", tag="paid", keys=("k1", "k2"), properties={"region": "出"}, flag=7)
+    made = prepare(message, ProducerSettings(), ids(), NOW_MS, sharding_key="s", delay_level=3)
+    assert parse_properties(made.properties) == {
+        "region": "出",
+        "TAGS": "paid",
+        "KEYS": "k1 k2",
+        "WAIT": "true",
+        "UNIQ_KEY": made.message_id,
+        "__SHARDINGKEY": "s",
+        "DELAY": "3",
+    }
+    assert (made.topic, made.body, made.flag, made.sys_flag, made.born_timestamp) == ("T", b"hello", 7, 0, NOW_MS)
+    assert len(made.message_id) == 32
+
+
+def test_a_given_message_id_is_kept() -> None:
+    made = prepare(Message(topic="T", body=b"x"), ProducerSettings(), ids(), NOW_MS, message_id="ABC")
+    assert made.message_id == "ABC"
+    assert parse_properties(made.properties)["UNIQ_KEY"] == "ABC"
+
+
+def test_large_bodies_are_deflated_from_4096_bytes_on() -> None:
+    small = prepare(Message(topic="T", body=b"a" * 4095), ProducerSettings(), ids(), NOW_MS)
+    large = prepare(Message(topic="T", body=b"a" * 4096), ProducerSettings(), ids(), NOW_MS)
+    assert small.sys_flag == 0
+    assert large.sys_flag == 0x301
+    assert len(large.body) < 100
+    assert plain_body(large.body, large.sys_flag) == b"a" * 4096
+
+
+@pytest.mark.parametrize(
+    ("message", "complaint"),
+    [
+        (Message(topic="T", body=b""), "empty body"),
+        (Message(topic="T", body=b"x" * 101), "the limit is 100"),
+        (Message(topic="T", body=b"x", properties={"KEYS": "a"}), "reserved"),
+        (Message(topic="T", body=b"x", properties={"a\x01b": "c"}), "0x01"),
+        (Message(topic="T", body=b"x", properties={"a": "x" * 40_000}), "32767"),
+        (Message(topic="T", body=b"x", properties={"a": "\ud800"}), "valid text"),
+    ],
+)
+def test_messages_that_brokers_refuse_are_not_sent(message: Message, complaint: str) -> None:
+    settings = ProducerSettings(message_bytes_max=100)
+    with pytest.raises(MessageInvalid, match=complaint):
+        prepare(message, settings, ids(), NOW_MS)
+    with pytest.raises(MessageInvalid, match=complaint):
+        prepare_batches([message], settings, ids(), NOW_MS)
+
+
+def test_delay_levels() -> None:
+    with pytest.raises(MessageInvalid, match="delay_level 19"):
+        prepare(Message(topic="T", body=b"x"), ProducerSettings(), ids(), NOW_MS, delay_level=19)
+
+
+@pytest.mark.parametrize("topic", ["", "a.b", "x" * 128, "SCHEDULE_TOPIC_XXXX", "t\n"])
+def test_topics_that_cannot_be_used(topic: str) -> None:
+    with pytest.raises(TopicInvalid):
+        check_sendable(topic)
+
+
+def test_a_batch_is_cut_at_the_size_limit_and_keeps_its_order() -> None:
+    messages = [Message(topic="T", body=bytes([number]) * 100, tag="t", flag=number) for number in range(10)]
+    made = list(prepare_batches(messages, ProducerSettings(batch_bytes_max=600), ids(), NOW_MS))
+    assert len(made) > 1
+    assert all(len(batch.carrier.body) <= 600 for batch in made)
+    elements = [element for batch in made for element in decode_batch(batch.carrier.body)]
+    assert [element.flag for element in elements] == list(range(10))
+    assert [element.body for element in elements] == [message.body for message in messages]
+    sent_ids = [message_id for batch in made for message_id in batch.message_ids]
+    assert [decode_properties(element.properties)["UNIQ_KEY"] for element in elements] == sent_ids
+    carriers = [parse_properties(batch.carrier.properties) for batch in made]
+    assert all(carrier["WAIT"] == "true" for carrier in carriers)
+    assert len({*sent_ids, *(carrier["UNIQ_KEY"] for carrier in carriers)}) == 10 + len(made)
+
+
+def test_a_message_larger_than_the_batch_limit_goes_alone() -> None:
+    messages = [Message(topic="T", body=b"x" * 500), Message(topic="T", body=b"y"), Message(topic="T", body=b"z")]
+    made = list(prepare_batches(messages, ProducerSettings(batch_bytes_max=300), ids(), NOW_MS))
+    assert [len(batch.message_ids) for batch in made] == [1, 2]
+
+
+def test_a_batch_has_one_topic() -> None:
+    with pytest.raises(MessageInvalid, match="one topic"):
+        prepare_batches(
+            [Message(topic="T", body=b"x"), Message(topic="U", body=b"x")], ProducerSettings(), ids(), NOW_MS
+        )
