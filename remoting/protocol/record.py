@@ -378,7 +378,7 @@ def decode_record(data: bytes, position: int = 0, limit: int | None = None, *, c
     if (magic != MAGIC_V1 and magic != MAGIC_V2) or body_size < 0 or topic_at >= end:
         raise RemoteProtocolError(f"no whole record at byte {position}: magic {magic:#010x}, body {body_size}", _FIX)
     spans = _spans(data, magic, topic_at, end)
-    if spans is None or spans[2] != position + size:
+    if spans is None or spans[2] != position + size or spans[2] > end:
         raise RemoteProtocolError(f"lengths inside the record at byte {position} do not add up to {size}", _FIX)
     topic_start, topic_end, properties_end = spans
     body = data[body_at:topic_at]
