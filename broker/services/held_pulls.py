@@ -45,7 +45,7 @@ class HeldPullStatistics:
 class HeldPulls:
     """``resume`` is called with the request of every pull that must be run again, now without waiting."""
 
-    resume: Callable[[Any], None]
+    resume: Callable[[Any], None] = attrs.field(init=False)
     _by_queue: dict[tuple[str, int], list[HeldPull]] = attrs.field(factory=dict)
     _by_connection: dict[Hashable, dict[HeldPull, None]] = attrs.field(factory=dict)
     _deadlines: list[tuple[float, int, HeldPull]] = attrs.field(factory=list)

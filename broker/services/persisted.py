@@ -156,7 +156,7 @@ class PersistedTable:
 
 @attrs.define(eq=False)
 class TableSaver:
-    """The one task that writes tables.  Leaving it saves whatever is dirty, shielded, with a deadline."""
+    """The one task that writes tables.  Cancelling it saves nothing more; an orderly stop calls ``save_all`` afterwards."""
 
     tables: tuple[PersistedTable, ...]
     _wake: trio.Event = attrs.field(factory=trio.Event)
@@ -165,22 +165,18 @@ class TableSaver:
         for table in self.tables:
             table.on_change = self.wake_up
         task_status.started()
-        try:
-            while True:
-                now = trio.current_time()
-                for table in self.tables:
-                    if table.dirty and table.due is None:
-                        table.due = now + table.gather_seconds
-                next_due = min((table.due for table in self.tables if table.due is not None), default=float("inf"))
-                if next_due <= now:
-                    await self.save_due(now)
-                    continue
-                self._wake = trio.Event()
-                with trio.move_on_at(next_due):
-                    await self._wake.wait()
-        finally:
-            with trio.CancelScope(shield=True, deadline=trio.current_time() + FINAL_SAVE_SECONDS):
-                await self.save_all()
+        while True:
+            now = trio.current_time()
+            for table in self.tables:
+                if table.dirty and table.due is None:
+                    table.due = now + table.gather_seconds
+            next_due = min((table.due for table in self.tables if table.due is not None), default=float("inf"))
+            if next_due <= now:
+                await self.save_due(now)
+                continue
+            self._wake = trio.Event()
+            with trio.move_on_at(next_due):
+                await self._wake.wait()
 
     def wake_up(self) -> None:
         self._wake.set()
@@ -191,16 +187,20 @@ class TableSaver:
                 await self.save(table)
 
     async def save_all(self) -> None:
-        for table in self.tables:
-            if table.dirty:
-                await self.save(table)
+        """The last save, after ``run`` has ended.  A disk that does not answer does not keep the broker from stopping."""
+        with trio.move_on_after(FINAL_SAVE_SECONDS) as scope:
+            for table in self.tables:
+                if table.dirty:
+                    await self.save(table)
+        if scope.cancelled_caught:
+            logger.error("saving the tables took longer than %g s; the last changes may be lost", FINAL_SAVE_SECONDS)
 
     async def save(self, table: PersistedTable) -> bool:
         """Write one table in a thread.  A failure is logged and tried again later."""
         changes = table.changes
         content = table.encode()
         try:
-            await trio.to_thread.run_sync(save_bytes, table.path, content)
+            await trio.to_thread.run_sync(save_bytes, table.path, content, abandon_on_cancel=True)
         except OSError as error:
             logger.error("cannot save %s: %s; next try in %g s", table.path, error, RETRY_SECONDS)
             table.due = trio.current_time() + RETRY_SECONDS

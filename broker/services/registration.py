@@ -15,6 +15,7 @@ from typing import Protocol
 import attrs
 import trio
 
+from triomq.broker.services.live_settings import LiveSettings
 from triomq.broker.services.topics import Topics
 from triomq.remoting.errors import RemoteProtocolError, RemotingError
 from triomq.remoting.protocol.bodies.cluster import KvTable
@@ -52,7 +53,6 @@ class RegistrationSettings:
     broker_id: int
     broker_address: str
     ha_address: str
-    permission: int = 6
     period_seconds: float = 30.0
     timeout_seconds: float = 24.0
     send_always: bool = True
@@ -82,24 +82,21 @@ class Registration:
 
     settings: RegistrationSettings
     topics: Topics
-    connector: Caller
+    live: LiveSettings
     servers: dict[str, NameServer]
+    connector: Caller = attrs.field(init=False)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Keep the broker registered; ``started`` once every name server was tried (or is slow).  Unregisters when cancelled."""
-        try:
-            async with trio.open_nursery() as nursery:
+        """Keep the broker registered; ``started`` once every name server was tried (or is slow)."""
+        async with trio.open_nursery() as nursery:
+            for server in self.servers.values():
+                nursery.start_soon(self._keep_registered, server, name=f"registration-{server.address}")
+            with trio.move_on_after(FIRST_TRY_SECONDS):
                 for server in self.servers.values():
-                    nursery.start_soon(self._keep_registered, server, name=f"registration-{server.address}")
-                with trio.move_on_after(FIRST_TRY_SECONDS):
-                    for server in self.servers.values():
-                        while not server.tried:
-                            await server.progress.wait()
-                task_status.started()
-                await trio.sleep_forever()
-        finally:
-            with trio.CancelScope(shield=True, deadline=trio.current_time() + UNREGISTER_SECONDS):
-                await self._unregister()
+                    while not server.tried:
+                        await server.progress.wait()
+            task_status.started()
+            await trio.sleep_forever()
 
     def topics_changed(self, topics: list[str]) -> None:
         """Announce these topics to every name server.  atomic: no checkpoint."""
@@ -107,7 +104,7 @@ class Registration:
             server.pending.update(topics)
             server.wake.set()
 
-    def connection_lost(self, address: str) -> None:
+    def connection_lost(self, address: str, reason: str) -> None:
         """A name server forgets a broker whose connection closes: register again at once."""
         server = self.servers.get(address)
         if server is not None and server.registered:
@@ -173,7 +170,7 @@ class Registration:
             self.topics.mark_ordered(set(KvTable.decode(bytes(answer.body)).table))
 
     def _body(self, configs: Mapping[str, TopicConfig]) -> bytes:
-        mask = self.settings.permission
+        mask = self.live.broker_permission
         if mask & 6 != 6:
             configs = {name: attrs.evolve(config, perm=config.perm & mask) for name, config in configs.items()}
         return RegisterBrokerBody(TopicTable(dict(configs), self.topics.version.current)).encode()
@@ -196,7 +193,8 @@ class Registration:
             raise RemoteProtocolError(f"it answered {answer.code} {answer.remark}", "see the name server's log")
         return answer
 
-    async def _unregister(self) -> None:
+    async def unregister(self) -> None:
+        """Say goodbye to every name server that knows this broker: the first step of an orderly stop, after ``run`` was cancelled."""
         async with trio.open_nursery() as nursery:
             for server in self.servers.values():
                 if server.registered:

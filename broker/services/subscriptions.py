@@ -11,6 +11,7 @@ import attrs
 
 from triomq.broker.services import names
 from triomq.broker.services.attributes import GROUP_ATTRIBUTES, alter_attributes
+from triomq.broker.services.live_settings import LiveSettings
 from triomq.broker.services.persisted import PersistedTable, encode_pretty, load_table
 from triomq.broker.services.versions import Version
 from triomq.remoting.protocol.bodies.groups import SubscriptionGroupConfig, SubscriptionGroupTable
@@ -23,7 +24,7 @@ class SubscriptionGroups:
 
     table: PersistedTable
     version: Version
-    auto_create: bool = True
+    live: LiveSettings
     configs: dict[str, SubscriptionGroupConfig] = attrs.field(factory=dict)
     forbidden: dict[str, dict[str, int]] = attrs.field(factory=dict)
 
@@ -36,7 +37,7 @@ class SubscriptionGroups:
         config = self.configs.get(group)
         if config is not None:
             return config
-        if not (self.auto_create or names.is_system_group(group)) or names.group_complaint(group) is not None:
+        if not (self.live.auto_create_groups or names.is_system_group(group)) or names.group_complaint(group) is not None:
             return None
         config = SubscriptionGroupConfig(group_name=group)
         self._store(config)
@@ -61,7 +62,7 @@ class SubscriptionGroups:
     def wants_notice(self, group: str) -> bool:
         """May the members of this group be told that one came or went?"""
         config = self.configs.get(group)
-        return config is None or config.notify_consumer_ids_changed_enable
+        return self.live.notify_consumer_changes and (config is None or config.notify_consumer_ids_changed_enable)
 
     def _store(self, config: SubscriptionGroupConfig) -> None:
         self.configs[config.group_name] = config
@@ -76,10 +77,10 @@ class SubscriptionGroups:
         return encode_pretty(write_plain(table))
 
 
-def open_subscription_groups(directory: Path, version: Version, *, auto_create: bool) -> SubscriptionGroups:
+def open_subscription_groups(directory: Path, live: LiveSettings, version: Version) -> SubscriptionGroups:
     """Load subscriptionGroup.json and add the system's groups.  Raises DamagedTable."""
     path = directory / "subscriptionGroup.json"
-    groups = SubscriptionGroups(PersistedTable(path, bytes), version, auto_create)
+    groups = SubscriptionGroups(PersistedTable(path, bytes), version, live)
     groups.table.encode = groups.encode
     loaded = load_table(path, SubscriptionGroupTable.decode)
     if loaded is not None:

@@ -12,6 +12,7 @@ import attrs
 
 from triomq.broker.services import names
 from triomq.broker.services.attributes import TOPIC_ATTRIBUTES, alter_attributes
+from triomq.broker.services.live_settings import LiveSettings
 from triomq.broker.services.persisted import PersistedTable, encode_pretty, load_table
 from triomq.broker.services.versions import Version
 from triomq.remoting.protocol.bodies.schema import write_plain
@@ -28,14 +29,13 @@ class TopicSettings:
 
     cluster_name: str
     broker_name: str
-    auto_create: bool = True
     default_queue_count: int = 8
     cluster_topic_open: bool = True
     broker_topic_open: bool = True
     trace_topic: str | None = None
 
 
-def system_topics(settings: TopicSettings) -> list[TopicConfig]:
+def system_topics(settings: TopicSettings, live: LiveSettings) -> list[TopicConfig]:
     """The topics that every broker has from its start."""
     inherit = PERM_INHERIT
     cluster_perm = inherit | (PERM_READ_WRITE if settings.cluster_topic_open else 0)
@@ -54,7 +54,7 @@ def system_topics(settings: TopicSettings) -> list[TopicConfig]:
         (names.OP_HALF_TOPIC, 1, PERM_READ_WRITE),
         (names.TIMER_TOPIC, 1, PERM_READ_WRITE),
     ]
-    if settings.auto_create:
+    if live.auto_create_topics:
         rows.insert(1, (names.DEFAULT_TOPIC, settings.default_queue_count, inherit | PERM_READ_WRITE))
     if settings.trace_topic is not None:
         rows.append((settings.trace_topic, 1, PERM_READ_WRITE))
@@ -73,6 +73,7 @@ class Topics:
     """
 
     settings: TopicSettings
+    live: LiveSettings
     table: PersistedTable
     version: Version
     configs: dict[str, TopicConfig] = attrs.field(factory=dict)
@@ -110,7 +111,7 @@ class Topics:
         pattern = self.configs.get(default_topic)
         if pattern is None or not pattern.perm & PERM_INHERIT:
             return None
-        if default_topic == names.DEFAULT_TOPIC and not self.settings.auto_create:
+        if default_topic == names.DEFAULT_TOPIC and not self.live.auto_create_topics:
             return None
         queues = max(0, min(wanted_queues, pattern.write_queue_count))
         config = new_topic(name, queues, pattern.perm & ~PERM_INHERIT, sys_flag=sys_flag)
@@ -158,16 +159,16 @@ class Topics:
         return encode_pretty(write_plain(TopicTable(dict(sorted(self.configs.items())), self.version.current)))
 
 
-def open_topics(directory: Path, settings: TopicSettings, version: Version) -> Topics:
+def open_topics(directory: Path, settings: TopicSettings, live: LiveSettings, version: Version) -> Topics:
     """Load topics.json and add what every broker has.  Raises DamagedTable."""
     path = directory / "topics.json"
-    topics = Topics(settings, PersistedTable(path, bytes), version)
+    topics = Topics(settings, live, PersistedTable(path, bytes), version)
     topics.table.encode = topics.encode
     loaded = load_table(path, TopicTable.decode)
     if loaded is not None:
         topics.configs = dict(loaded.topic_config_table)
         version.load(loaded.data_version)
-    missing = [config for config in system_topics(settings) if config.topic_name not in topics.configs]
+    missing = [config for config in system_topics(settings, live) if config.topic_name not in topics.configs]
     for config in missing:
         topics.configs[config.topic_name] = config
     if missing:

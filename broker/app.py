@@ -1,0 +1,255 @@
+"""A broker put together: the only file that knows all parts.  Nesting is start order, its reverse is stop order.
+
+::
+
+    run_broker ─┬ store ── store-flusher, store-indexer, store-checkpointer
+                ├ saver, groups-expire, held-pulls-expire, queue-locks-expire, statistics
+                ├ Server.run ── boss, selectors, codecs, pool workers, sweeper, idle scan
+                └ registration ── one child per name server
+
+An orderly stop (``BrokerReady.stop``): unregister, stop accepting, drain the pools, close connections, save the tables, let the indexer
+catch up, flush, write the checkpoint.  Cancelling ``run_broker`` instead leaves everything as a crash would.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+import struct
+import time
+from collections.abc import Callable
+
+import attrs
+import trio
+
+from triomq.broker.advertise import warn_if_unreachable
+from triomq.broker.config import BrokerConfig
+from triomq.broker.processors.admission import Admission
+from triomq.broker.processors.broker_config import LIVE_KEYS, BrokerConfigRequests
+from triomq.broker.processors.clients import Clients, notify_members_changed
+from triomq.broker.processors.consumption import Consumption
+from triomq.broker.processors.locks import Locks
+from triomq.broker.processors.offsets import GroupOffsets, QueueOffsets
+from triomq.broker.processors.pull import PullMessages
+from triomq.broker.processors.query import QueryMessages
+from triomq.broker.processors.runtime import RuntimeFigures
+from triomq.broker.processors.send import SendMessages, SendSettings
+from triomq.broker.processors.send_back import SendBack
+from triomq.broker.processors.subscriptions import GroupRequests
+from triomq.broker.processors.table import Processors, handler_table
+from triomq.broker.processors.topics import TopicRequests
+from triomq.broker.services.groups import ClientGroups
+from triomq.broker.services.held_pulls import HeldPulls
+from triomq.broker.services.live_settings import LiveSettings
+from triomq.broker.services.offsets import ConsumerOffsets, open_consumer_offsets
+from triomq.broker.services.persisted import TableSaver
+from triomq.broker.services.queue_locks import QueueLocks
+from triomq.broker.services.registration import NameServer, Registration, RegistrationSettings
+from triomq.broker.services.statistics import Statistics
+from triomq.broker.services.subscriptions import SubscriptionGroups, open_subscription_groups
+from triomq.broker.services.topics import Topics, TopicSettings, open_topics
+from triomq.broker.services.versions import Version
+from triomq.broker.store.store import MessageStore, open_store
+from triomq.remoting.address import format_address
+from triomq.remoting.client.config import ConnectorConfig
+from triomq.remoting.client.connector import Connector
+from triomq.remoting.protocol.message import UniqueIds
+from triomq.remoting.server.connection import Connection
+from triomq.remoting.server.server import Server
+from triomq.remoting.settings import ConfigError
+
+
+@attrs.frozen
+class BrokerReady:
+    """A broker that answers requests; ``address`` is what clients are told."""
+
+    host: str
+    port: int
+    address: str
+    name: str
+    _stop: Callable[[], None] = attrs.field(eq=False, repr=False)
+
+    def stop(self) -> None:
+        """Begin an orderly stop; ``run_broker`` returns when it is done."""
+        self._stop()
+
+    def banner(self) -> str:
+        """What runs where."""
+        return f"broker {self.name} ready on {format_address(self.host, self.port)}, clients connect to {self.address}"
+
+
+@attrs.frozen(kw_only=True)
+class Services:
+    """Everything with state beside the store."""
+
+    live: LiveSettings
+    topics: Topics
+    groups: SubscriptionGroups
+    offsets: ConsumerOffsets
+    saver: TableSaver
+    clients: ClientGroups[Connection]
+    held: HeldPulls
+    locks: QueueLocks
+    statistics: Statistics
+    registration: Registration
+
+    def connection_closed(self, connection: Connection) -> None:
+        self.held.forget_connection(connection)
+        self.clients.connection_closed(connection)
+
+
+async def run_broker(config: BrokerConfig, *, task_status: trio.TaskStatus[BrokerReady] = trio.TASK_STATUS_IGNORED) -> None:
+    """Serve until stopped or cancelled; ``started(BrokerReady(...))`` when requests are answered and registration was tried.
+
+    Raises StartError (store), DamagedTable, AddressInUse or ListenFailed, ConfigError if it cannot start.
+    """
+    config = with_port(config)
+    store_host = await encoded_host(config)
+    stopping = trio.Event()
+    async with open_store(config.store.store_config(store_host), now_ms) as store:
+        services = open_services(config)
+        server = open_server(config, store, services, store_host)
+        registration = services.registration
+        async with trio.open_nursery() as tasks:
+            await tasks.start(services.saver.run, name="saver")
+            tasks.start_soon(services.clients.run, name="groups-expire")
+            tasks.start_soon(services.held.run, name="held-pulls-expire")
+            tasks.start_soon(services.locks.run, name="queue-locks-expire")
+            tasks.start_soon(services.statistics.run, name="statistics")
+            async with trio.open_nursery() as serving:
+                host, port = await serving.start(server.run, name="server")
+                serving.start_soon(warn_if_unreachable, config.broker_ip, port, name="advertised-address")
+                async with Connector(ConnectorConfig(), on_lost=registration.connection_lost) as connector:
+                    registration.connector = connector
+                    async with trio.open_nursery() as announcing:
+                        await announcing.start(registration.run, name="registration")
+                        task_status.started(BrokerReady(host, port, registration.settings.broker_address, config.broker_name, stopping.set))
+                        await stopping.wait()
+                        announcing.cancel_scope.cancel()
+                    await registration.unregister()
+                serving.cancel_scope.cancel()
+            tasks.cancel_scope.cancel()
+        await services.saver.save_all()
+
+
+def open_services(config: BrokerConfig) -> Services:
+    """Load the tables and make what has no file.  Raises DamagedTable."""
+    live = LiveSettings(**{name: getattr(config, name) for name in LIVE_KEYS.values()})
+    directory = config.store.root / "config"
+    topic_settings = TopicSettings(
+        cluster_name=config.cluster_name,
+        broker_name=config.broker_name,
+        default_queue_count=config.default_topic_queue_count,
+        cluster_topic_open=config.cluster_topic,
+        broker_topic_open=config.broker_topic,
+        trace_topic=config.trace_topic_name if config.trace_topic else None,
+    )
+    topics = open_topics(directory, topic_settings, live, Version(now_ms))
+    groups = open_subscription_groups(directory, live, Version(now_ms))
+    offsets = open_consumer_offsets(directory, Version(now_ms), save_seconds=config.offset_flush_ms / 1000)
+    registration = Registration(
+        RegistrationSettings(
+            cluster_name=config.cluster_name,
+            broker_name=config.broker_name,
+            broker_id=config.broker_id,
+            broker_address=format_address(config.broker_ip, config.listen_port),
+            ha_address=format_address(config.ha_ip, config.ha_port),
+            period_seconds=config.register_period_ms / 1000,
+            timeout_seconds=config.register_timeout_ms / 1000,
+            send_always=config.force_register,
+        ),
+        topics,
+        live,
+        {address: NameServer(address) for address in config.namesrv_addresses},
+    )
+    topics.on_change = registration.topics_changed
+    return Services(
+        live=live,
+        topics=topics,
+        groups=groups,
+        offsets=offsets,
+        saver=TableSaver((topics.table, groups.table, offsets.table)),
+        clients=ClientGroups(
+            notify_members_changed,
+            Connection.close,
+            groups.wants_notice,
+            expiry_seconds=config.channel_expired_ms / 1000,
+        ),
+        held=HeldPulls(),
+        locks=QueueLocks(),
+        statistics=Statistics(now_ms),
+        registration=registration,
+    )
+
+
+def open_server(config: BrokerConfig, store: MessageStore, services: Services, store_host: bytes) -> Server:
+    """Give every processor what it needs, and the server its table."""
+    live, topics, groups, offsets = services.live, services.topics, services.groups, services.offsets
+    clients, statistics, held = services.clients.table, services.statistics, services.held
+    admission = Admission(topics, groups, services.locks, statistics, live, config.broker_ip)
+    send_settings = SendSettings(
+        cluster_name=config.cluster_name,
+        region_id=config.region_id,
+        trace_on=config.trace_on,
+        message_size_bytes_max=config.store.message_size_bytes_max,
+        store_host=store_host,
+    )
+    unique_ids = UniqueIds(store_host[:-4], os.getpid(), random.getrandbits(32))
+    pull = PullMessages(store, topics, groups, clients, offsets, held, statistics, live, config.broker_ip)
+    runtime = RuntimeFigures(config, store, statistics)
+    processors = Processors(
+        send=SendMessages(store, topics, admission, statistics, unique_ids, now_ms, send_settings),
+        send_back=SendBack(store, topics, groups, admission, statistics, live, config.broker_ip),
+        pull=pull,
+        query=QueryMessages(store),
+        queues=QueueOffsets(store),
+        offsets=GroupOffsets(store, topics, groups, offsets),
+        clients=Clients(services.clients, groups, topics),
+        locks=Locks(services.locks),
+        topics=TopicRequests(
+            store, topics, offsets, clients, held, services.registration, statistics, config.broker_name
+        ),
+        groups=GroupRequests(groups, offsets),
+        consumption=Consumption(
+            store, topics, groups, offsets, clients, statistics, config.broker_name, services.registration.settings.broker_address
+        ),
+        config=BrokerConfigRequests(config, live, topics),
+        runtime=runtime,
+    )
+    server = Server(
+        config.network.server_config(config.listen_host, config.listen_port, config.pools.by_name()),
+        handler_table(processors),
+        on_close=services.connection_closed,
+        name="broker",
+    )
+    store.on_arrival = held.arrived
+    held.resume = lambda request: server.submit([pull.resumable(request)])
+    runtime.server = server
+    return server
+
+
+def with_port(config: BrokerConfig) -> BrokerConfig:
+    """A free port in place of 0: every record and every registration names the port, so it must be known before the store opens."""
+    if config.listen_port:
+        return config
+    family = socket.AF_INET6 if ":" in config.listen_host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.bind((config.listen_host, 0))
+        return attrs.evolve(config, listen_port=probe.getsockname()[1])
+
+
+async def encoded_host(config: BrokerConfig) -> bytes:
+    """The advertised address as records carry it: 4 or 16 bytes, then the port.  A name is looked up."""
+    host = config.broker_ip.removeprefix("[").removesuffix("]")
+    try:
+        found = await trio.socket.getaddrinfo(host, config.listen_port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise ConfigError("", f"brokerIP1={config.broker_ip}: {error}", "name an address of this machine, or a name that it can look up") from None
+    family, _, _, _, where = found[0]
+    return socket.inet_pton(family, str(where[0]).partition("%")[0]) + struct.pack(">i", config.listen_port)
+
+
+def now_ms() -> int:
+    """The wall clock that goes into records and tables."""
+    return time.time_ns() // 1_000_000

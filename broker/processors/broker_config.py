@@ -1,0 +1,83 @@
+"""The broker's configuration over the wire: UPDATE_BROKER_CONFIG (25) and GET_BROKER_CONFIG (26).
+
+Only what ``LiveSettings`` holds can change while the broker runs; any other key is refused with the reason, and nothing of the request is
+applied.  Changes last until the broker stops: its file belongs to the operator.
+Source: broker/processor/AdminBrokerProcessor.java#updateBrokerConfig, #getBrokerConfig.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+from triomq.broker.config import BrokerConfig
+from triomq.broker.java_keys import BROKER_KEYS
+from triomq.broker.services.live_settings import LiveSettings
+from triomq.broker.services.topics import Topics
+from triomq.remoting.errors import Rejected
+from triomq.remoting.properties import format_properties, parse_entries
+from triomq.remoting.protocol.codes import ResponseCode
+from triomq.remoting.protocol.headers.admin import BrokerConfigResponseHeader
+from triomq.remoting.server.handlers import Request, Response
+from triomq.remoting.settings import ConfigError, Source, load, render
+
+logger = logging.getLogger(__name__)
+
+BLACK_LIST = frozenset({"configBlackList", "brokerConfigPath"})
+# Java's name -> the field of BrokerConfig and of LiveSettings, which bear the same name.
+LIVE_KEYS: Mapping[str, str] = {
+    "autoCreateTopicEnable": "auto_create_topics",
+    "autoCreateSubscriptionGroup": "auto_create_groups",
+    "brokerPermission": "broker_permission",
+    "longPollingEnable": "long_polling",
+    "shortPollingTimeMills": "short_polling_ms",
+    "notifyConsumerIdsChangedEnable": "notify_consumer_changes",
+}
+
+
+@attrs.define(eq=False)
+class BrokerConfigRequests:
+    """The two handlers."""
+
+    config: BrokerConfig
+    live: LiveSettings
+    topics: Topics
+
+    def get(self, request: Request) -> Response:
+        """All settings as they are in effect now, in the form of a properties file."""
+        config = attrs.evolve(self.config, **{name: getattr(self.live, name) for name in LIVE_KEYS.values()})
+        version = self.topics.version.current.encode().decode()
+        return Response(header=BrokerConfigResponseHeader(version), body=format_properties(render(config)).encode())
+
+    def update(self, request: Request) -> Response:
+        changes = self._checked(request.body)
+        for name, value in changes.items():
+            logger.info("%s set to %s by %s", name, value, request.connection.peer_text)
+            permission_before = self.live.broker_permission
+            setattr(self.live, name, value)
+            if self.live.broker_permission != permission_before:
+                self.topics.touch_version()
+        return Response()
+
+    def _checked(self, body: bytes) -> dict[str, Any]:
+        """Field name -> value of every entry; Rejected if one of them cannot be applied."""
+        try:
+            entries = tuple(parse_entries(body.decode()))
+        except ValueError:
+            raise Rejected(ResponseCode.SYSTEM_ERROR, "string2Properties error") from None
+        if any(entry.key in BLACK_LIST for entry in entries):
+            raise Rejected(ResponseCode.NO_PERMISSION, "Can not update config in black list.")
+        try:
+            loaded = load(BrokerConfig, [Source("", entries)], BROKER_KEYS)
+        except ConfigError as error:
+            raise Rejected(ResponseCode.SYSTEM_ERROR, str(error)) from None
+        if loaded.warnings:
+            raise Rejected(ResponseCode.SYSTEM_ERROR, "; ".join(loaded.warnings))
+        fixed = sorted({entry.key for entry in entries} - LIVE_KEYS.keys())
+        if fixed:
+            remark = f"{', '.join(fixed)}: takes effect at a start only; write it into the broker's file and start it again"
+            raise Rejected(ResponseCode.SYSTEM_ERROR, remark)
+        return {name: getattr(loaded.config, name) for key, name in LIVE_KEYS.items() if key in loaded.origins}

@@ -1,0 +1,103 @@
+"""Clients that come, stay and go: HEART_BEAT (34), UNREGISTER_CLIENT (35), GET_CONSUMER_LIST_BY_GROUP (38), CHECK_CLIENT_CONFIG (46).
+
+Source: broker/processor/ClientManageProcessor.java, ConsumerManageProcessor.java.
+"""
+
+from __future__ import annotations
+
+import attrs
+import trio
+
+from triomq.broker.processors.bodies import read_body
+from triomq.broker.services import names
+from triomq.broker.services.groups import ClientGroups, Member
+from triomq.broker.services.subscriptions import SubscriptionGroups
+from triomq.broker.services.topics import UNIT_SUBSCRIPTION_FLAG, Topics
+from triomq.remoting.errors import Rejected
+from triomq.remoting.protocol.bodies.groups import ConsumerIds
+from triomq.remoting.protocol.bodies.heartbeat import TAG, CheckClientBody, ConsumerData, HeartbeatData
+from triomq.remoting.protocol.codes import RequestCode, ResponseCode
+from triomq.remoting.protocol.command import request as new_request
+from triomq.remoting.protocol.headers.client import (
+    GetConsumerListHeader,
+    HeartbeatResponseHeader,
+    NotifyConsumerIdsChangedHeader,
+    UnregisterClientHeader,
+)
+from triomq.remoting.server.connection import Connection
+from triomq.remoting.server.handlers import Request, Response
+
+
+@attrs.define(eq=False)
+class Clients:
+    """The four handlers."""
+
+    clients: ClientGroups[Connection]
+    groups: SubscriptionGroups
+    topics: Topics
+
+    def heartbeat(self, request: Request) -> Response:
+        """Note that a client is alive in its groups; groups that may not be created are skipped in silence, as in Java."""
+        data = read_body(HeartbeatData, request)
+        now = trio.current_time()
+        fingerprint_changed = data.fingerprint == 0
+        for consumer in data.consumers:
+            outcome = self._consumer(request, data, consumer, now)
+            fingerprint_changed = fingerprint_changed or outcome
+        for producer in data.producers:
+            self.clients.table.producer_heartbeat(self._member(request, data.client_id, now), producer.group)
+        return Response(header=HeartbeatResponseHeader(True, fingerprint_changed))
+
+    def _consumer(self, request: Request, data: HeartbeatData, consumer: ConsumerData, now: float) -> bool:
+        """One group of a heartbeat; True when the client should send its subscriptions again."""
+        config = self.groups.find_or_create(consumer.group)
+        if config is None:
+            return False
+        ordered = any(
+            (topic := self.topics.find(subscription.topic)) is not None and topic.order
+            for subscription in consumer.subscriptions
+        )
+        flag = UNIT_SUBSCRIPTION_FLAG if consumer.unit_mode else 0
+        if config.retry_queue_count > 0:
+            self.topics.ensure(names.retry_topic(consumer.group), config.retry_queue_count, order=ordered, sys_flag=flag)
+        outcome = self.clients.table.consumer_heartbeat(
+            self._member(request, data.client_id, now),
+            consumer,
+            fingerprint=data.fingerprint,
+            without_subscriptions=data.without_subscriptions,
+        )
+        if outcome.notice_due:
+            self.clients.announce_change([consumer.group])
+        return outcome.fingerprint_changed
+
+    def _member(self, request: Request, client_id: str, now: float) -> Member[Connection]:
+        return Member(request.connection, client_id, request.language, request.version, now)
+
+    def unregister(self, request: Request) -> Response:
+        header: UnregisterClientHeader = request.header
+        changed = self.clients.table.leave(
+            request.connection, consumer_group=header.consumer_group, producer_group=header.producer_group
+        )
+        self.clients.announce_change(changed)
+        return Response(ext={})
+
+    def consumer_list(self, request: Request) -> Response:
+        header: GetConsumerListHeader = request.header
+        group = self.clients.table.consumers.get(header.consumer_group)
+        if group is None:
+            raise Rejected(ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {header.consumer_group}")
+        return Response(body=ConsumerIds(group.client_ids).encode(), ext={})
+
+    def check(self, request: Request) -> Response:
+        """Is this filter possible here?  Only tags are."""
+        wanted = read_body(CheckClientBody, request).subscription
+        if wanted.expression_type and wanted.expression_type != TAG:
+            remark = f"The broker does not support consumer to filter message by {wanted.expression_type}"
+            raise Rejected(ResponseCode.SYSTEM_ERROR, remark)
+        return Response()
+
+
+def notify_members_changed(connection: Connection, group: str) -> None:
+    """Tell one member to divide the queues of its group again; one way, lost if the connection is."""
+    header = NotifyConsumerIdsChangedHeader(group)
+    connection.oneway(new_request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, header, oneway=True))

@@ -1,0 +1,135 @@
+"""Who consumes, and how far behind: GET_CONSUMER_CONNECTION_LIST (203), GET_PRODUCER_CONNECTION_LIST (204), GET_CONSUME_STATS (208),
+GET_BROKER_CONSUME_STATS (317).
+
+Source: broker/processor/AdminBrokerProcessor.java.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import attrs
+
+from triomq.broker.services.groups import GroupTable, Member
+from triomq.broker.services.offsets import ConsumerOffsets
+from triomq.broker.services.statistics import Statistics
+from triomq.broker.services.subscriptions import SubscriptionGroups
+from triomq.broker.services.topics import Topics
+from triomq.broker.store.store import MessageStore
+from triomq.remoting.errors import Rejected
+from triomq.remoting.protocol.bodies.groups import ConnectionData, ConsumerConnection, ProducerConnection
+from triomq.remoting.protocol.bodies.offsets import BrokerConsumeStats, ConsumeOffset, ConsumeStats
+from triomq.remoting.protocol.bodies.route import MessageQueue
+from triomq.remoting.protocol.codes import LanguageCode, ResponseCode
+from triomq.remoting.protocol.headers.admin import BrokerConsumeStatsHeader, ConsumeStatsHeader
+from triomq.remoting.protocol.headers.client import ConsumerConnectionHeader, ProducerConnectionHeader
+from triomq.remoting.server.connection import Connection
+from triomq.remoting.server.handlers import Request, Response
+
+
+@attrs.define(eq=False)
+class Consumption:
+    """The handlers."""
+
+    store: MessageStore
+    topics: Topics
+    groups: SubscriptionGroups
+    offsets: ConsumerOffsets
+    clients: GroupTable[Connection]
+    statistics: Statistics
+    broker_name: str
+    broker_address: str
+
+    def consumer_connections(self, request: Request) -> Response:
+        header: ConsumerConnectionHeader = request.header
+        group = self.clients.consumers.get(header.consumer_group)
+        if group is None:
+            remark = f"the consumer group[{header.consumer_group}] not online"
+            raise Rejected(ResponseCode.CONSUMER_NOT_ONLINE, remark)
+        body = ConsumerConnection(
+            connections=connection_list(group.members.values()),
+            subscriptions=dict(group.subscriptions),
+            consume_type=group.consume_type,
+            message_model=group.message_model,
+            consume_from_where=group.consume_from_where,
+        )
+        return Response(body=body.encode())
+
+    def producer_connections(self, request: Request) -> Response:
+        header: ProducerConnectionHeader = request.header
+        members = self.clients.producers.get(header.producer_group)
+        if members is None:
+            remark = f"the producer group[{header.producer_group}] not exist"
+            raise Rejected(ResponseCode.SYSTEM_ERROR, remark)
+        return Response(body=ProducerConnection(connection_list(members.values())).encode())
+
+    async def group_lag(self, request: Request) -> Response:
+        """GET_CONSUME_STATS: of the named topics, or of all that the group has offsets for."""
+        header: ConsumeStatsHeader = request.header
+        group = header.consumer_group
+        if header.topic_list:
+            topics = [topic for topic in header.topic_list.split(";") if topic]
+        elif header.topic:
+            topics = [header.topic]
+        else:
+            topics = self.offsets.topics_of(group)
+        stats = await self._lag(group, topics, with_pulls=True)
+        return Response(body=stats.encode())
+
+    async def broker_lag(self, request: Request) -> Response:
+        """GET_BROKER_CONSUME_STATS: of every group that has settings here."""
+        header: BrokerConsumeStatsHeader = request.header
+        rows: list[dict[str, list[ConsumeStats]]] = []
+        total = 0
+        for group in list(self.groups.configs):
+            per_topic = []
+            for topic in self.offsets.topics_of(group):
+                config = self.topics.find(topic)
+                if config is None or (header.order and not config.order):
+                    continue
+                stats = await self._lag(group, [topic], with_pulls=False)
+                total += sum(row.broker_offset - row.consumer_offset for row in stats.offset_table.values())
+                per_topic.append(stats)
+            rows.append({group: per_topic})
+        return Response(body=BrokerConsumeStats(self.broker_address, rows, total).encode())
+
+    async def _lag(self, group: str, topics: Iterable[str], *, with_pulls: bool) -> ConsumeStats:
+        """Every queue of these topics; those that an online group no longer subscribes are left out."""
+        online = self.clients.consumers.get(group)
+        table: dict[MessageQueue, ConsumeOffset] = {}
+        rate = 0.0
+        for topic in topics:
+            config = self.topics.find(topic)
+            if config is None or (online is not None and online.subscriptions and topic not in online.subscriptions):
+                continue
+            for queue_id in range(config.read_queue_count):
+                end = max(0, self.store.max_offset(topic, queue_id))
+                consumed = self.offsets.committed_offset(group, topic, queue_id) or 0
+                pulled = self.offsets.pulled_offset(group, topic, queue_id) if with_pulls else 0
+                last = await store_time(self.store, topic, queue_id, consumed - 1) if consumed > 0 else 0
+                queue = MessageQueue(topic, self.broker_name, queue_id)
+                table[queue] = ConsumeOffset(end, max(0, consumed), last, pulled)
+            rate += self.statistics.group_get_rate(topic, group)
+        return ConsumeStats(table, rate)
+
+
+async def store_time(store: MessageStore, topic: str, queue_id: int, offset: int) -> int:
+    """When a message was stored (ms), 0 if it is gone.  Checkpoint: only when the disk must be asked."""
+    found = store.store_time_at(topic, queue_id, offset)
+    if found is None:
+        found = await store.store_time_at_cold(topic, queue_id, offset)
+    return max(0, found)
+
+
+def connection_list(members: Iterable[Member[Connection]]) -> list[ConnectionData]:
+    return [
+        ConnectionData(member.client_id, member.connection.peer_text, language_name(member.language), member.version)
+        for member in members
+    ]
+
+
+def language_name(number: int) -> str:
+    try:
+        return LanguageCode(number).name
+    except ValueError:
+        return LanguageCode.OTHER.name

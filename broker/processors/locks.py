@@ -1,0 +1,30 @@
+"""Queue locks of orderly consumers: LOCK_BATCH_MQ (41) and UNLOCK_BATCH_MQ (42).
+
+Source: broker/processor/AdminBrokerProcessor.java#lockBatchMQ, #unlockBatchMQ.
+"""
+
+from __future__ import annotations
+
+import attrs
+import trio
+
+from triomq.broker.processors.bodies import read_body
+from triomq.broker.services.queue_locks import QueueLocks
+from triomq.remoting.protocol.bodies.locks import LockRequest, LockResponse
+from triomq.remoting.server.handlers import Request, Response
+
+
+@attrs.define(eq=False)
+class Locks:
+    locks: QueueLocks
+
+    def lock(self, request: Request) -> Response:
+        """Take or renew; the answer lists what the client holds now."""
+        asked = read_body(LockRequest, request)
+        held = self.locks.lock(asked.consumer_group, asked.client_id, asked.queues, trio.current_time())
+        return Response(body=LockResponse(held).encode())
+
+    def unlock(self, request: Request) -> Response:
+        asked = read_body(LockRequest, request)
+        self.locks.unlock(asked.consumer_group, asked.client_id, asked.queues)
+        return Response()

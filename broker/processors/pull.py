@@ -1,0 +1,252 @@
+"""Messages going out: PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361), with long polling.
+
+The answer's body is records as they lie in the log.  A pull that finds nothing and may wait is handed to ``HeldPulls``; when something
+arrives, or its time is up, it goes through the pool again as a pull that may not wait.
+Source: broker/processor/PullMessageProcessor.java, DefaultPullMessageResultHandler.java.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Sequence
+from typing import cast
+
+import attrs
+import trio
+
+from triomq.broker.services import names
+from triomq.broker.services.groups import GroupTable
+from triomq.broker.services.held_pulls import HeldPull, HeldPulls
+from triomq.broker.services.live_settings import LiveSettings
+from triomq.broker.services.offsets import ConsumerOffsets
+from triomq.broker.services.statistics import Item, Statistics
+from triomq.broker.services.subscriptions import SubscriptionGroups
+from triomq.broker.services.topics import PERM_READ, Topics
+from triomq.broker.store.results import GetResult, GetStatus
+from triomq.broker.store.store import MessageStore
+from triomq.remoting.errors import LocalProtocolError, Rejected
+from triomq.remoting.protocol.bodies.groups import SubscriptionGroupConfig
+from triomq.remoting.protocol.bodies.heartbeat import BROADCASTING, TAG, SubscriptionData
+from triomq.remoting.protocol.bodies.route import MASTER_ID
+from triomq.remoting.protocol.bodies.topics import TopicConfig
+from triomq.remoting.protocol.codes import ResponseCode
+from triomq.remoting.protocol.headers.pull import (
+    COMMIT_OFFSET,
+    SUBSCRIPTION,
+    SUSPEND,
+    PullMessageHeader,
+    PullMessageResponseHeader,
+)
+from triomq.remoting.protocol.message import subscription
+from triomq.remoting.server.connection import Connection
+from triomq.remoting.server.handlers import Request, Response
+
+# Why a pull is forbidden (header field ``forbiddenType``).
+FORBIDDEN_BROKER, FORBIDDEN_GROUP, FORBIDDEN_TOPIC, FORBIDDEN_BROADCAST = 1, 2, 3, 4
+
+CODES: dict[GetStatus, int] = {
+    GetStatus.FOUND: ResponseCode.SUCCESS,
+    GetStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetStatus.OFFSET_FOUND_NULL: ResponseCode.PULL_NOT_FOUND,
+    GetStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
+    GetStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
+    GetStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
+    GetStatus.NO_MATCHED_LOGIC_QUEUE: ResponseCode.PULL_NOT_FOUND,
+    GetStatus.NO_MESSAGE_IN_QUEUE: ResponseCode.PULL_NOT_FOUND,
+}
+# What one answer may hold when the client names no limit (4.9 clients).
+PULL_BYTES_MAX = 128 * 1024 * 1024
+# These two mean that the offset has moved, unless it was 0.
+EMPTY_QUEUE = (GetStatus.NO_MATCHED_LOGIC_QUEUE, GetStatus.NO_MESSAGE_IN_QUEUE)
+
+
+@attrs.define(eq=False)
+class PullMessages:
+    """The handler of both codes.  It waits only for a cold disk."""
+
+    store: MessageStore
+    topics: Topics
+    groups: SubscriptionGroups
+    clients: GroupTable[Connection]
+    offsets: ConsumerOffsets
+    held: HeldPulls
+    statistics: Statistics
+    live: LiveSettings
+    broker_ip: str
+    _get_items: dict[tuple[str, str], tuple[Item, Item]] = attrs.field(factory=dict, init=False)
+
+    def handle(self, request: Request) -> Response | Awaitable[Response | None] | None:
+        header: PullMessageHeader = request.header
+        group = self._group(header)
+        topic = self._topic(header)
+        if not 0 <= header.queue_id < topic.read_queue_count:
+            raise Rejected(
+                ResponseCode.INVALID_PARAMETER,
+                f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] "
+                f"topicConfig.readQueueNums:[{topic.read_queue_count}] consumer:[{request.connection.peer_text}]",
+            )
+        tag_codes = self._tag_codes(header, group)
+        if header.sys_flag & COMMIT_OFFSET:
+            self.offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
+        found = self.store.get(
+            header.topic,
+            header.queue_id,
+            header.queue_offset,
+            messages_max=header.message_count_max,
+            bytes_max=PULL_BYTES_MAX if header.message_bytes_max is None else header.message_bytes_max,
+            tag_codes=tag_codes,
+        )
+        if found is None:
+            return self._handle_cold(request, topic, group, tag_codes)
+        return self._answer(request, topic, group, tag_codes, found)
+
+    async def _handle_cold(
+        self, request: Request, topic: TopicConfig, group: SubscriptionGroupConfig, tag_codes: frozenset[int] | None
+    ) -> Response | None:
+        header: PullMessageHeader = request.header
+        found = await self.store.get_cold(
+            header.topic,
+            header.queue_id,
+            header.queue_offset,
+            messages_max=header.message_count_max,
+            bytes_max=PULL_BYTES_MAX if header.message_bytes_max is None else header.message_bytes_max,
+            tag_codes=tag_codes,
+        )
+        return self._answer(request, topic, group, tag_codes, found)
+
+    def resumable(self, request: Request) -> Request:
+        """A held request as it goes through the pool again: it may not wait, and what it committed is committed."""
+        request.header.sys_flag &= ~(SUSPEND | COMMIT_OFFSET)
+        return request
+
+    # The checks, in the order of a Java broker
+
+    def _group(self, header: PullMessageHeader) -> SubscriptionGroupConfig:
+        if not self.live.readable:
+            remark = f"the broker[{self.broker_ip}] pulling message is forbidden"
+            raise Rejected(ResponseCode.NO_PERMISSION, remark)
+        config = self.groups.find_or_create(header.consumer_group)
+        if config is None:
+            remark = f"subscription group [{header.consumer_group}] does not exist, {names.FAQ}"
+            raise Rejected(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
+        if not config.consume_enable:
+            remark = f"subscription group no permission, {header.consumer_group}"
+            raise Rejected(ResponseCode.NO_PERMISSION, remark)
+        return config
+
+    def _topic(self, header: PullMessageHeader) -> TopicConfig:
+        config = self.topics.configs.get(header.topic)
+        if config is None:
+            remark = f"topic[{header.topic}] not exist, apply first please! {names.FAQ}"
+            raise Rejected(ResponseCode.TOPIC_NOT_EXIST, remark)
+        if not config.perm & PERM_READ:
+            raise Rejected(ResponseCode.NO_PERMISSION, f"the topic[{header.topic}] pulling message is forbidden")
+        return config
+
+    def _tag_codes(self, header: PullMessageHeader, group: SubscriptionGroupConfig) -> frozenset[int] | None:
+        """What the store must filter by: the request's own expression, or the one that the group's heartbeats brought."""
+        if header.sys_flag & SUBSCRIPTION:
+            self._refuse_sql(header.expression_type)
+            if not header.subscription or header.subscription == "*":
+                return None
+            try:
+                wanted = subscription(header.topic, header.subscription, header.sub_version)
+            except LocalProtocolError:
+                remark = "parse the consumer's subscription failed"
+                raise Rejected(ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark) from None
+            return wanted.codes or None
+        wanted = self._registered_subscription(header, group)
+        self._refuse_sql(wanted.expression_type)
+        return wanted.codes or None
+
+    def _registered_subscription(self, header: PullMessageHeader, group: SubscriptionGroupConfig) -> SubscriptionData:
+        connected = self.clients.consumers.get(header.consumer_group)
+        if connected is None:
+            remark = "the consumer's group info not exist" + names.FAQ
+            raise Rejected(ResponseCode.SUBSCRIPTION_NOT_EXIST, remark)
+        if not group.consume_broadcast_enable and connected.message_model == BROADCASTING:
+            remark = f"the consumer group[{header.consumer_group}] can not consume by broadcast way"
+            raise Rejected(ResponseCode.NO_PERMISSION, remark)
+        found = connected.subscriptions.get(header.topic)
+        if found is None:
+            remark = "the consumer's subscription not exist" + names.FAQ
+            raise Rejected(ResponseCode.SUBSCRIPTION_NOT_EXIST, remark)
+        if found.sub_version < header.sub_version:
+            raise Rejected(ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
+        return found
+
+    def _refuse_sql(self, expression_type: str | None) -> None:
+        if expression_type and expression_type != TAG:
+            remark = f"The broker does not support consumer to filter message by {expression_type}"
+            raise Rejected(ResponseCode.SYSTEM_ERROR, remark)
+
+    # The answer
+
+    def _answer(
+        self,
+        request: Request,
+        topic: TopicConfig,
+        group: SubscriptionGroupConfig,
+        tag_codes: frozenset[int] | None,
+        found: GetResult,
+    ) -> Response | None:
+        """Build the answer, or hold the pull.  atomic: no checkpoint since the store was asked."""
+        header: PullMessageHeader = request.header
+        status = found.status
+        code: int = CODES[status]
+        if status in EMPTY_QUEUE and header.queue_offset:
+            code = ResponseCode.PULL_OFFSET_MOVED
+        totals = self.statistics.totals
+        if code == ResponseCode.SUCCESS:
+            totals.gets_found += 1
+            totals.gets_messages += found.count
+            self._count_get(header, found)
+        else:
+            totals.gets_missed += 1
+            if code == ResponseCode.PULL_NOT_FOUND and header.sys_flag & SUSPEND:
+                self._hold(request, tag_codes)
+                return None
+        self.offsets.note_pull(header.consumer_group, header.topic, header.queue_id, found.next_offset)
+        made = PullMessageResponseHeader(
+            MASTER_ID,
+            found.next_offset,
+            found.min_offset,
+            found.max_offset,
+            None,
+            topic.topic_sys_flag,
+            group.group_sys_flag,
+        )
+        # A bytearray is sent like bytes, and nobody changes it any more.
+        chunks = cast("Sequence[bytes | memoryview]", found.chunks)
+        return Response(code, made, chunks, status.name)
+
+    def _hold(self, request: Request, tag_codes: frozenset[int] | None) -> None:
+        header: PullMessageHeader = request.header
+        seconds = header.suspend_timeout_ms / 1000
+        if not self.live.long_polling:
+            seconds = self.live.short_polling_ms / 1000
+        pull = HeldPull(
+            header.topic,
+            header.queue_id,
+            header.queue_offset,
+            tag_codes,
+            trio.current_time() + max(0.0, seconds),
+            request.connection,
+            request,
+        )
+        self.held.hold(pull)
+
+    def _count_get(self, header: PullMessageHeader, found: GetResult) -> None:
+        key = (header.topic, header.consumer_group)
+        items = self._get_items.get(key)
+        if items is None:
+            name = f"{header.topic}@{header.consumer_group}"
+            items = self._get_items[key] = (
+                self.statistics.item("GROUP_GET_NUMS", name),
+                self.statistics.item("GROUP_GET_SIZE", name),
+            )
+        count, size = items
+        count.value += found.count
+        count.times += 1
+        size.value += found.size_bytes
+        size.times += 1

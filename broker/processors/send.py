@@ -1,0 +1,324 @@
+"""Messages coming in: SEND_MESSAGE (10), SEND_MESSAGE_V2 (310) and SEND_BATCH_MESSAGE (320), many requests at a time.
+
+A batch of requests becomes one append: check each request, append all that passed (atomic, no checkpoint), wait until the log is as durable
+as configured, answer.  What a topic allows is looked up once and kept until any topic changes.
+Source: broker/processor/SendMessageProcessor.java, AbstractSendMessageProcessor.java.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from time import perf_counter
+from typing import TypeAlias
+
+import attrs
+import trio
+
+from triomq.broker.processors import properties as props
+from triomq.broker.processors.admission import Admission, Target
+from triomq.broker.services import names
+from triomq.broker.services.statistics import Statistics
+from triomq.broker.services.topics import Topics
+from triomq.broker.store.draft import Appended, Draft, check_draft
+from triomq.broker.store.durability import DurabilityResult
+from triomq.broker.store.errors import IllegalMessage, StoreUnavailable
+from triomq.broker.store.store import MessageStore
+from triomq.remoting.errors import Rejected, RemoteProtocolError
+from triomq.remoting.protocol.batch import decode_batch
+from triomq.remoting.protocol.codes import RequestCode, ResponseCode
+from triomq.remoting.protocol.headers.send import SendMessageHeader, SendMessageResponseHeader
+from triomq.remoting.protocol.message import (
+    CLUSTER,
+    KEYS,
+    MSG_REGION,
+    POP_CK,
+    TAGS,
+    TRACE_ON,
+    TRANSACTION_MASK,
+    UNIQ_KEY,
+    WAIT,
+    UniqueIds,
+    properties_text,
+)
+from triomq.remoting.server.handlers import Answer, Request, Response
+
+# Below these sizes a message cannot break a limit of the store, so that only larger ones are checked one by one.
+EASY_PROPERTIES_CHARACTERS = 7 * 1024
+EASY_REST_BYTES = 32 * 1024
+TABLE_SAVE_SECONDS = 3.0
+
+Entry: TypeAlias = tuple[int, int, Target, int, str, bool]
+"""Request number, how many messages it has, their topic, their queue, the id it gets back, and whether it waits for durability."""
+
+
+@attrs.frozen(kw_only=True)
+class SendSettings:
+    """What of the broker's configuration concerns incoming messages."""
+
+    cluster_name: str
+    region_id: str
+    trace_on: bool
+    message_size_bytes_max: int
+    store_host: bytes
+
+
+@attrs.define(eq=False)
+class SendMessages:
+    """The batch handler of all three codes."""
+
+    store: MessageStore
+    topics: Topics
+    admission: Admission
+    statistics: Statistics
+    unique_ids: UniqueIds
+    clock_ms: Callable[[], int]
+    settings: SendSettings
+    _suffix: str = attrs.field(init=False)
+    _host: str = attrs.field(init=False)
+    _easy_body_bytes: int = attrs.field(init=False)
+    _targets: dict[str, Target] = attrs.field(factory=dict, init=False)
+    _generation: int = attrs.field(default=-1, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._host = self.settings.store_host.hex().upper()
+        self._easy_body_bytes = min(self.settings.message_size_bytes_max, self.store.config.segment_size_bytes - EASY_REST_BYTES)
+        self._suffix = properties_text(
+            {
+                MSG_REGION: self.settings.region_id,
+                TRACE_ON: "true" if self.settings.trace_on else "false",
+                CLUSTER: self.settings.cluster_name,
+            }
+        )
+
+    def handle(self, requests: list[Request]) -> list[Answer] | Awaitable[list[Answer]]:
+        """Store a batch of messages.  Everything up to the append happens before the first checkpoint."""
+        begin = perf_counter()
+        if self._generation != self.topics.generation:
+            self._targets.clear()
+            self._generation = self.topics.generation
+        answers: list[Answer] = [None] * len(requests)
+        drafts: list[Draft] = []
+        entries: list[Entry] = []
+        targets, known_properties, usual, suffix = self._targets, props.known_properties, props.USUAL, self._suffix
+        easy_body_bytes = self._easy_body_bytes
+        for index, request in enumerate(requests):
+            header = request.header
+            text = header.properties or ""
+            known = known_properties(text)
+            target = targets.get(header.topic)
+            unique_key = known.get(UNIQ_KEY)
+            queue_id = header.queue_id
+            if (
+                target is None
+                or not unique_key
+                or header.batch
+                or header.sys_flag & TRANSACTION_MASK
+                or not 0 <= queue_id < target.queue_limit
+                or not usual.issuperset(known)
+                or len(request.body) > easy_body_bytes
+                or len(text) > EASY_PROPERTIES_CHARACTERS
+            ):
+                try:
+                    self._take_unusual(index, request, text, known, drafts, entries)
+                except Rejected as rejected:
+                    answers[index] = self._refusal(rejected.code, rejected.remark)
+                continue
+            if text[-1] != props.PROPERTY_END:
+                text += props.PROPERTY_END
+            draft = Draft(
+                target.topic,
+                queue_id,
+                request.body,
+                (text + suffix).encode("utf-8", "replace"),
+                header.flag,
+                header.sys_flag,
+                header.born_timestamp,
+                request.connection.peer_bytes,
+                header.reconsume_times or 0,
+                0,
+                known.get(TAGS),
+                unique_key,
+                known.get(KEYS),
+            )
+            drafts.append(draft)
+            entries.append((index, 1, target, queue_id, unique_key, known.get(WAIT) != "false"))
+        if not drafts:
+            return answers
+        try:
+            places = self.store.append(drafts)
+        except StoreUnavailable as error:
+            self.statistics.totals.puts_failed += len(drafts)
+            refusal = self._refusal(ResponseCode.SERVICE_NOT_AVAILABLE, unavailable_remark(error))
+            for entry in entries:
+                answers[entry[0]] = refusal
+            return answers
+        end = places[-1].log_offset + places[-1].size
+        self.statistics.note_put(len(drafts), end - places[0].log_offset, perf_counter() - begin)
+        if not self.topics.table.unsaved and self.store.durable_now(end):
+            return self._fill(answers, entries, places)
+        return self._fill_when_durable(requests, answers, entries, places, end)
+
+    # What is not an ordinary message
+
+    def _take_unusual(
+        self, index: int, request: Request, text: str, known: dict[str, str], drafts: list[Draft], entries: list[Entry]
+    ) -> None:
+        """Check and prepare any request; raises Rejected."""
+        header: SendMessageHeader = request.header
+        target = self.admission.target(header, request.connection.peer_text)
+        if not header.topic.startswith(names.RETRY_PREFIX):
+            self._targets[header.topic] = target
+        queue_id = header.queue_id if header.queue_id >= 0 else random.randrange(max(1, target.write_queues))
+        wait = known.get(WAIT) != "false"
+        if header.batch or request.code == RequestCode.SEND_BATCH_MESSAGE:
+            unique_key = known.get(UNIQ_KEY) or self.unique_ids.next(self.clock_ms())
+            made = self._batch_drafts(request, target, queue_id, known)
+            entries.append((index, len(made), target, queue_id, unique_key, wait))
+            drafts.extend(made)
+            return
+        self.admission.refuse_unsupported(header, known)
+        reconsume_times = header.reconsume_times or 0
+        if self.admission.is_dead(header, request.version):
+            target, queue_id = self.admission.dead_letter_target(header.topic), 0
+        dropped = [name for name in (POP_CK, *props.OWN) if name in known]
+        unique_key = known.get(UNIQ_KEY, "")
+        added = self._suffix
+        if not unique_key:
+            unique_key = self.unique_ids.next(self.clock_ms())
+            dropped.append(UNIQ_KEY)
+            added = properties_text({UNIQ_KEY: unique_key}) + added
+        if dropped:
+            text = props.without_properties(text, dropped)
+        elif text and text[-1] != props.PROPERTY_END:
+            text += props.PROPERTY_END
+        draft = Draft(
+            target.topic,
+            queue_id,
+            request.body,
+            (text + added).encode("utf-8", "replace"),
+            header.flag,
+            header.sys_flag,
+            header.born_timestamp,
+            request.connection.peer_bytes,
+            reconsume_times,
+            tags=known.get(TAGS),
+            unique_key=unique_key,
+            keys=known.get(KEYS),
+        )
+        self._check(draft)
+        drafts.append(draft)
+        entries.append((index, 1, target, queue_id, unique_key, wait))
+
+    def _batch_drafts(self, request: Request, target: Target, queue_id: int, known: dict[str, str]) -> list[Draft]:
+        """The messages of one batch request; they keep their properties as they are."""
+        header: SendMessageHeader = request.header
+        if header.topic.startswith(names.RETRY_PREFIX):
+            raise Rejected(ResponseCode.MESSAGE_ILLEGAL, f"batch request does not support retry group {header.topic}")
+        self.admission.refuse_unsupported(header, known)
+        if len(request.body) > self.settings.message_size_bytes_max:
+            raise Rejected(ResponseCode.MESSAGE_ILLEGAL, self._illegal_remark(f"the batch has {len(request.body)} bytes"))
+        try:
+            elements = decode_batch(request.body)
+        except RemoteProtocolError as error:
+            raise Rejected(ResponseCode.MESSAGE_ILLEGAL, self._illegal_remark(error.reason)) from None
+        drafts = []
+        for flag, body, encoded in elements:
+            of_element = props.known_properties(encoded.decode("utf-8", "replace"))
+            self.admission.refuse_unsupported(header, of_element)
+            draft = Draft(
+                target.topic,
+                queue_id,
+                body,
+                encoded,
+                flag,
+                header.sys_flag,
+                header.born_timestamp,
+                request.connection.peer_bytes,
+                header.reconsume_times or 0,
+                tags=of_element.get(TAGS),
+                unique_key=of_element.get(UNIQ_KEY),
+                keys=of_element.get(KEYS),
+            )
+            self._check(draft)
+            drafts.append(draft)
+        return drafts
+
+    def _check(self, draft: Draft) -> None:
+        try:
+            check_draft(draft, self.store.config)
+        except IllegalMessage as error:
+            raise Rejected(ResponseCode.MESSAGE_ILLEGAL, self._illegal_remark(error.reason)) from None
+
+    def _illegal_remark(self, detail: str) -> str:
+        return (
+            "the message is illegal, maybe msg body or properties length not matched. "
+            f"msg body length limit {self.settings.message_size_bytes_max}B, msg properties length limit 32KB. ({detail})"
+        )
+
+    # Answers
+
+    def _refusal(self, code: int, remark: str) -> Response:
+        """An error answer; every answer to a send names region and trace switch."""
+        trace_on = "true" if self.settings.trace_on else "false"
+        return Response(code, remark=remark, ext={MSG_REGION: self.settings.region_id, TRACE_ON: trace_on})
+
+    def _fill(
+        self,
+        answers: list[Answer],
+        entries: Sequence[Entry],
+        places: Sequence[Appended],
+        code: int = ResponseCode.SUCCESS,
+        remark: str | None = None,
+    ) -> list[Answer]:
+        """Put the answers of appended messages into their places."""
+        host, region_id, trace_on = self._host, self.settings.region_id, self.settings.trace_on
+        position = 0
+        for index, count, target, queue_id, unique_key, _ in entries:
+            place = places[position]
+            if count == 1:
+                position += 1
+                message_id = f"{host}{place.log_offset:016X}"
+                target.put_bytes.value += place.size
+            else:
+                mine = places[position : position + count]
+                position += count
+                message_id = ",".join([f"{host}{one.log_offset:016X}" for one in mine])
+                target.put_bytes.value += sum([one.size for one in mine])
+            target.puts.value += count
+            header = SendMessageResponseHeader(message_id, queue_id, place.queue_offset, unique_key, region_id, trace_on)
+            answers[index] = Response(code, header, b"", remark)
+        return answers
+
+    async def _fill_when_durable(
+        self, requests: list[Request], answers: list[Answer], entries: list[Entry], places: list[Appended], end: int
+    ) -> list[Answer]:
+        """Wait for the disk, and for the table of topics if one was created; answer at once whoever does not want to wait."""
+        self._fill(answers, entries, places)
+        waiting = []
+        for entry in entries:
+            index, wait = entry[0], entry[5]
+            answer = answers[index]
+            if wait:
+                waiting.append(index)
+            elif answer is not None:
+                requests[index].reply(answer)
+                answers[index] = None
+        if self.topics.table.unsaved:
+            with trio.move_on_after(TABLE_SAVE_SECONDS):
+                await self.topics.table.wait_saved()
+        if waiting and not self.store.durable_now(end):
+            result = await self.store.wait_durable(end)
+            if result is not DurabilityResult.DURABLE:
+                for index in waiting:
+                    answer = answers[index]
+                    if answer is not None:
+                        answer.code, answer.remark = ResponseCode.FLUSH_DISK_TIMEOUT, None
+        return answers
+
+
+def unavailable_remark(error: StoreUnavailable) -> str:
+    return (
+        "service not available now. It may be caused by one of the following reasons: the broker's disk is full, "
+        f"messages are put to the slave, message store has been shut down, etc. ({error})"
+    )

@@ -1,0 +1,76 @@
+"""Settings of consumer groups: create, delete, describe (200, 201, 207, 352).
+
+Source: broker/processor/AdminBrokerProcessor.java.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+
+import attrs
+import trio
+
+from triomq.broker.processors.bodies import read_body
+from triomq.broker.services import names
+from triomq.broker.services.offsets import ConsumerOffsets
+from triomq.broker.services.subscriptions import SubscriptionGroups
+from triomq.remoting.errors import Rejected
+from triomq.remoting.protocol.bodies.groups import SubscriptionGroupConfig, SubscriptionGroupTable
+from triomq.remoting.protocol.codes import ResponseCode
+from triomq.remoting.protocol.headers.topic import (
+    AllGroupsHeader,
+    AllGroupsResponseHeader,
+    DeleteGroupHeader,
+    GroupHeader,
+)
+from triomq.remoting.server.handlers import Request, Response
+
+SETTLE_SECONDS = 3.0
+
+
+@attrs.define(eq=False)
+class GroupRequests:
+    """The handlers."""
+
+    groups: SubscriptionGroups
+    offsets: ConsumerOffsets
+
+    def put(self, request: Request) -> Awaitable[Response]:
+        config = read_body(SubscriptionGroupConfig, request)
+        complaint = names.group_complaint(config.group_name)
+        if complaint is not None:
+            raise Rejected(ResponseCode.INVALID_PARAMETER, complaint)
+        try:
+            self.groups.put(config)
+        except ValueError as error:
+            raise Rejected(ResponseCode.SYSTEM_ERROR, str(error)) from None
+        return self._settled()
+
+    def delete(self, request: Request) -> Awaitable[Response]:
+        header: DeleteGroupHeader = request.header
+        self.groups.delete(header.group)
+        if header.clean_offset:
+            self.offsets.forget_group(header.group)
+        return self._settled()
+
+    async def _settled(self) -> Response:
+        """Answer when the change would survive a crash."""
+        if self.groups.table.unsaved:
+            with trio.move_on_after(SETTLE_SECONDS):
+                await self.groups.table.wait_saved()
+        return Response()
+
+    def describe(self, request: Request) -> Response:
+        header: GroupHeader = request.header
+        config = self.groups.find_or_create(header.group)
+        if config is None:
+            raise Rejected(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "No group in this broker")
+        return Response(body=config.encode())
+
+    def all(self, request: Request) -> Response:
+        """GET_ALL_SUBSCRIPTIONGROUP_CONFIG: the whole table; its size is named only to those who asked for pages."""
+        header: AllGroupsHeader = request.header
+        paged = (header.first, header.data_version, header.count_max) != (None, None, None)
+        table = SubscriptionGroupTable(dict(self.groups.configs), self.groups.version.current, self.groups.forbidden)
+        total = len(self.groups.configs) if paged else None
+        return Response(header=AllGroupsResponseHeader(total), body=table.encode())

@@ -1,0 +1,111 @@
+"""THE list: request code, method, pool, header.  What is not in it is in ``UNSUPPORTED`` with its reason, and answered with code 3."""
+
+from __future__ import annotations
+
+import attrs
+
+from triomq.broker.processors.broker_config import BrokerConfigRequests
+from triomq.broker.processors.clients import Clients
+from triomq.broker.processors.consumption import Consumption
+from triomq.broker.processors.locks import Locks
+from triomq.broker.processors.offsets import GroupOffsets, QueueOffsets
+from triomq.broker.processors.pull import PullMessages
+from triomq.broker.processors.query import QueryMessages
+from triomq.broker.processors.runtime import RuntimeFigures
+from triomq.broker.processors.send import SendMessages
+from triomq.broker.processors.send_back import SendBack
+from triomq.broker.processors.subscriptions import GroupRequests
+from triomq.broker.processors.topics import TopicRequests
+from triomq.broker.processors.unsupported import UNSUPPORTED as UNSUPPORTED
+from triomq.remoting.protocol.codes import RequestCode as Code
+from triomq.remoting.protocol.headers import admin, client, offset, pull, query, send, topic
+from triomq.remoting.server.handlers import Handler, HandlerTable
+
+
+@attrs.frozen(kw_only=True)
+class Processors:
+    """One object of each kind, made by ``broker/app.py``."""
+
+    send: SendMessages
+    send_back: SendBack
+    pull: PullMessages
+    query: QueryMessages
+    queues: QueueOffsets
+    offsets: GroupOffsets
+    clients: Clients
+    locks: Locks
+    topics: TopicRequests
+    groups: GroupRequests
+    consumption: Consumption
+    config: BrokerConfigRequests
+    runtime: RuntimeFigures
+
+
+def handler_table(do: Processors) -> HandlerTable:
+    """Every request code that this broker answers."""
+    message, offsets, topics, groups = do.send.handle, do.offsets, do.topics, do.groups
+    return HandlerTable(
+        [
+            # messages in
+            Handler(Code.SEND_MESSAGE, message, "send", send.SendMessageHeader, batch=True),
+            Handler(Code.SEND_MESSAGE_V2, message, "send", send.SendMessageHeader, short=True, batch=True),
+            Handler(Code.SEND_BATCH_MESSAGE, message, "send", send.SendMessageHeader, short=True, batch=True),
+            Handler(Code.CONSUMER_SEND_MSG_BACK, do.send_back.handle, "send", send.SendBackHeader),
+            # messages out
+            Handler(Code.PULL_MESSAGE, do.pull.handle, "pull", pull.PullMessageHeader),
+            Handler(Code.LITE_PULL_MESSAGE, do.pull.handle, "pull", pull.PullMessageHeader),
+            Handler(Code.QUERY_MESSAGE, do.query.by_key, "query", query.QueryMessageHeader),
+            Handler(Code.VIEW_MESSAGE_BY_ID, do.query.by_offset, "query", query.ViewMessageHeader),
+            # positions
+            Handler(Code.QUERY_CONSUMER_OFFSET, offsets.query, "consumer", offset.QueryConsumerOffsetHeader),
+            Handler(Code.UPDATE_CONSUMER_OFFSET, offsets.update, "consumer", offset.UpdateConsumerOffsetHeader),
+            Handler(Code.GET_ALL_CONSUMER_OFFSET, offsets.all, "admin"),
+            Handler(Code.SEARCH_OFFSET_BY_TIMESTAMP, do.queues.search, "admin", offset.SearchOffsetHeader),
+            Handler(Code.GET_MAX_OFFSET, do.queues.max_offset, "admin", offset.GetMaxOffsetHeader),
+            Handler(Code.GET_MIN_OFFSET, do.queues.min_offset, "admin", offset.GetMinOffsetHeader),
+            Handler(
+                Code.GET_EARLIEST_MSG_STORETIME, do.queues.earliest_store_time, "admin", offset.GetEarliestStoreTimeHeader
+            ),
+            # clients
+            Handler(Code.HEART_BEAT, do.clients.heartbeat, "heartbeat"),
+            Handler(Code.UNREGISTER_CLIENT, do.clients.unregister, "client", client.UnregisterClientHeader),
+            Handler(Code.CHECK_CLIENT_CONFIG, do.clients.check, "client"),
+            Handler(Code.GET_CONSUMER_LIST_BY_GROUP, do.clients.consumer_list, "consumer", client.GetConsumerListHeader),
+            Handler(Code.LOCK_BATCH_MQ, do.locks.lock, "admin"),
+            Handler(Code.UNLOCK_BATCH_MQ, do.locks.unlock, "admin"),
+            # topics
+            Handler(Code.UPDATE_AND_CREATE_TOPIC, topics.create, "admin", topic.CreateTopicHeader),
+            Handler(Code.DELETE_TOPIC_IN_BROKER, topics.delete, "admin", topic.DeleteTopicHeader),
+            Handler(Code.GET_TOPIC_CONFIG, topics.describe, "admin", topic.TopicHeader),
+            Handler(Code.GET_ALL_TOPIC_CONFIG, topics.all, "admin", topic.AllTopicsHeader),
+            Handler(Code.GET_TOPIC_STATS_INFO, topics.stats, "admin", topic.TopicHeader),
+            Handler(Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, topics.system, "admin"),
+            Handler(Code.QUERY_TOPIC_CONSUME_BY_WHO, topics.consumers, "admin", topic.TopicHeader),
+            # groups
+            Handler(Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, groups.put, "admin"),
+            Handler(Code.DELETE_SUBSCRIPTIONGROUP, groups.delete, "admin", topic.DeleteGroupHeader),
+            Handler(Code.GET_SUBSCRIPTIONGROUP_CONFIG, groups.describe, "admin", topic.GroupHeader),
+            Handler(Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, groups.all, "admin", topic.AllGroupsHeader),
+            # consumption
+            Handler(
+                Code.GET_CONSUMER_CONNECTION_LIST,
+                do.consumption.consumer_connections,
+                "admin",
+                client.ConsumerConnectionHeader,
+            ),
+            Handler(
+                Code.GET_PRODUCER_CONNECTION_LIST,
+                do.consumption.producer_connections,
+                "admin",
+                client.ProducerConnectionHeader,
+            ),
+            Handler(Code.GET_CONSUME_STATS, do.consumption.group_lag, "admin", admin.ConsumeStatsHeader),
+            Handler(Code.GET_BROKER_CONSUME_STATS, do.consumption.broker_lag, "admin", admin.BrokerConsumeStatsHeader),
+            # the broker itself
+            Handler(Code.GET_BROKER_CONFIG, do.config.get, "admin"),
+            Handler(Code.UPDATE_BROKER_CONFIG, do.config.update, "admin"),
+            Handler(Code.GET_BROKER_RUNTIME_INFO, do.runtime.handle, "admin"),
+            Handler(Code.VIEW_BROKER_STATS_DATA, do.runtime.item, "admin", admin.BrokerStatsHeader),
+        ],
+        unsupported=UNSUPPORTED,
+    )
