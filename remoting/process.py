@@ -117,7 +117,7 @@ def report_fatal(program: str, error: BaseException, exit_codes: ExitCodes | Non
             return ExitCode.FAILED
         found = found or (code, leaf)
     assert found is not None
-    if not _logs_to_standard_error():
+    if _logs_to_files():
         _log.error("%s", _one_line(found[1]))
     print(f"{program}: {_one_line(found[1])}", file=sys.stderr)
     return found[0]
@@ -150,8 +150,8 @@ def _one_line(error: BaseException) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
-def _logs_to_standard_error() -> bool:
-    return any(type(handler) is logging.StreamHandler for handler in logging.getLogger().handlers)
+def _logs_to_files() -> bool:
+    return any(isinstance(handler, logging.FileHandler) for handler in logging.getLogger().handlers)
 
 
 @attrs.define(eq=False)
@@ -182,8 +182,9 @@ async def _serve(program: str, service: ServiceCall) -> None:
 
         ready: Ready = await nursery.start(run)
         stop.ready = ready
-        _log.info("%s", ready.banner())
-        print(f"{program}: {ready.banner()}", flush=True)
+        banner = ready.banner()
+        _log.info("%s", banner)
+        print(f"{program}: {banner}", flush=True)
 
 
 async def _watch_signals(stop: _Stop, *, task_status: trio.TaskStatus[None]) -> None:

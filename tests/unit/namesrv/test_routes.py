@@ -1,0 +1,408 @@
+"""RouteTable, rule by rule; the numbers of the registration rules are those of the name server's documentation in RocketMQ's terms."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import attrs
+import pytest
+
+from triomq.namesrv.routes import Departed, Outcome, Registered, Registration, RouteRules, RouteTable, in_zone
+from triomq.remoting.protocol.bodies.route import BrokerData, QueueData, TopicRoute
+from triomq.remoting.protocol.bodies.topics import DataVersion, TopicConfig, TopicTable
+from triomq.remoting.protocol.loose_json import loads
+
+CLUSTER = "C"
+OWNER = object()
+
+
+def topics(*names: str, version: int = 1, state: int = 0, perm: int = 6, queues: int = 4, **more: Any) -> TopicTable:
+    table = {name: TopicConfig(topic_name=name, read_queue_count=queues, write_queue_count=queues, perm=perm) for name in names}
+    return TopicTable(table, DataVersion(state, 0, version), **more)
+
+
+def broker(name: str = "a", broker_id: int = 0, address: str | None = None, table: TopicTable | None = None, **more: Any) -> Registration:
+    return Registration(
+        cluster=more.pop("cluster", CLUSTER),
+        broker_name=name,
+        broker_id=broker_id,
+        address=address or f"{name}{broker_id}:1",
+        ha_address=f"{name}{broker_id}:2",
+        table=topics("T", "U") if table is None else table,
+        **more,
+    )
+
+
+def register(routes: RouteTable, registration: Registration, owner: object = OWNER, now_ms: int = 0) -> Registered:
+    return routes.register(registration, owner, now_ms)
+
+
+def addresses(routes: RouteTable, name: str = "a") -> dict[int, str]:
+    return routes.members(CLUSTER, name).broker_addrs
+
+
+def perm(routes: RouteTable, topic: str = "T", name: str = "a") -> int:
+    route = routes.route(topic)
+    assert route is not None
+    return next(data.perm for data in route.queue_datas if data.broker_name == name)
+
+
+@pytest.fixture
+def routes() -> RouteTable:
+    return RouteTable()
+
+
+# Registration
+
+
+def test_a_master_brings_its_topics(routes: RouteTable) -> None:
+    assert register(routes, broker()) == Registered(Outcome.NEW)
+    assert register(routes, broker()) == Registered(Outcome.RENEWED)
+    assert routes.route("T") == TopicRoute([QueueData("a", 4, 4)], [BrokerData(CLUSTER, "a", {0: "a0:1"})])
+    assert routes.topic_names() == ["T", "U"]
+    assert routes.cluster_table().cluster_addr_table == {CLUSTER: ["a"]}
+    assert routes.route("other") is None
+
+
+def test_two_brokers_share_a_topic(routes: RouteTable) -> None:
+    register(routes, broker("a"))
+    register(routes, broker("b", table=topics("T", "V", queues=2)))
+    route = routes.route("T")
+    assert route is not None
+    assert route.queue_datas == [QueueData("a", 4, 4), QueueData("b", 2, 2)]
+    assert [data.broker_name for data in route.broker_datas] == ["a", "b"]
+    assert routes.cluster_topics(CLUSTER) == ["T", "U", "T", "V"]
+    assert routes.cluster_topics("nowhere") == []
+
+
+def test_a_slave_learns_its_master_but_brings_no_topics(routes: RouteTable) -> None:
+    assert register(routes, broker(broker_id=1, table=topics("S", "R"))) == Registered(Outcome.NEW)
+    assert routes.topic_names() == []
+    register(routes, broker())
+    assert register(routes, broker(broker_id=1, table=topics("S", "R"))) == Registered(Outcome.RENEWED, "a0:1", "a0:2")
+    assert routes.topic_names() == ["T", "U"]
+    assert addresses(routes) == {0: "a0:1", 1: "a1:1"}
+
+
+def test_an_address_has_one_id(routes: RouteTable) -> None:
+    register(routes, broker())
+    register(routes, broker(broker_id=1, address="x:1"))
+    register(routes, broker(broker_id=0, address="x:1"))
+    assert addresses(routes) == {0: "x:1"}
+
+
+@pytest.mark.parametrize(("newcomer", "wins"), [(4, False), (5, True), (6, True)])
+def test_an_id_held_by_another_process_goes_to_the_newer_state(routes: RouteTable, newcomer: int, wins: bool) -> None:
+    register(routes, broker(table=topics("T", "U", state=5)))
+    outcome = register(routes, broker(address="new:1", table=topics("T", "W", state=newcomer))).outcome
+    assert outcome is (Outcome.RENEWED if wins else Outcome.IGNORED)
+    assert addresses(routes) == {0: "new:1" if wins else "a0:1"}
+    assert ("W" in routes.topic_names()) is wins
+    assert (routes.version(CLUSTER, "new:1") is not None) is wins
+
+
+def test_a_dead_holder_gives_way(routes: RouteTable) -> None:
+    register(routes, broker(table=topics("T", "U", state=5)))
+    routes.touch(CLUSTER, "a0:1", 0)
+    routes.lost(OWNER)
+    assert register(routes, broker(address="new:1", table=topics("T", "U", state=1))).outcome is Outcome.NEW
+
+
+def test_a_single_topic_is_too_early_and_leaves_no_trace(routes: RouteTable) -> None:
+    assert register(routes, broker(table=topics("T"))).outcome is Outcome.TOO_EARLY
+    assert routes.cluster_table().broker_addr_table == {}
+    assert routes.cluster_table().cluster_addr_table == {}
+    register(routes, broker())
+    assert register(routes, broker(table=topics("New", version=2))).outcome is Outcome.RENEWED
+    assert routes.topic_names() == ["T", "U", "New"]
+    assert register(routes, broker("b", table=topics())).outcome is Outcome.NEW
+
+
+def test_topics_are_written_when_the_version_differs_or_the_pair_is_missing(routes: RouteTable) -> None:
+    register(routes, broker(table=topics("T", "U", queues=4, version=1)))
+    register(routes, broker(table=topics("T", "U", queues=8, version=1)))
+    assert routes.route("T").queue_datas == [QueueData("a", 4, 4)]  # type: ignore[union-attr]
+    routes.delete_topic("U")
+    register(routes, broker(table=topics("T", "U", queues=8, version=1)))
+    assert routes.route("U").queue_datas == [QueueData("a", 8, 8)]  # type: ignore[union-attr]
+    assert routes.route("T").queue_datas == [QueueData("a", 4, 4)]  # type: ignore[union-attr]
+    register(routes, broker(table=topics("T", "U", queues=8, version=2)))
+    assert routes.route("T").queue_datas == [QueueData("a", 8, 8)]  # type: ignore[union-attr]
+
+
+def test_a_topic_that_is_no_longer_registered_stays_unless_told_otherwise(routes: RouteTable) -> None:
+    register(routes, broker(table=topics("T", "U", "V")))
+    register(routes, broker(table=topics("T", "V", version=2)))
+    assert routes.topic_names() == ["T", "U", "V"]
+    strict = RouteTable(RouteRules(delete_missing_topics=True))
+    register(strict, broker(table=topics("T", "U", "V")))
+    register(strict, broker("b", table=topics("U", "V")))
+    register(strict, broker(table=topics("T", "V", version=2)))
+    assert [data.broker_name for data in strict.route("U").queue_datas] == ["b"]  # type: ignore[union-attr]
+    register(strict, broker("b", table=topics("V", "W", version=2)))
+    assert strict.topic_names() == ["T", "V", "W"]
+
+
+def test_static_topics_are_never_deleted_by_registration() -> None:
+    routes = RouteTable(RouteRules(delete_missing_topics=True))
+    register(routes, broker(table=topics("T", "U", "V")))
+    register(routes, broker(table=topics("T", "V", version=2, topic_queue_mapping_info_map={"M": {"bname": "a"}})))
+    assert routes.topic_names() == ["T", "U", "V"]
+
+
+def test_mappings_of_static_topics_follow_the_version(routes: RouteTable) -> None:
+    register(routes, broker(table=topics("T", "U", topic_queue_mapping_info_map={"T": {"bname": "a", "epoch": 1}})))
+    register(routes, broker(table=topics("T", "U", topic_queue_mapping_info_map={"T": {"bname": "a", "epoch": 2}})))
+    assert routes.route("T").topic_queue_mapping_by_broker == {"a": {"bname": "a", "epoch": 1}}  # type: ignore[union-attr]
+    register(routes, broker(table=topics("T", "U", version=2, topic_queue_mapping_info_map={"T": {"bname": "b", "epoch": 3}, "U": "odd"})))
+    assert routes.route("T").topic_queue_mapping_by_broker == {"a": {"bname": "a", "epoch": 1}, "b": {"bname": "b", "epoch": 3}}  # type: ignore[union-attr]
+    assert routes.route("U").topic_queue_mapping_by_broker == {"a": "odd"}  # type: ignore[union-attr]
+
+
+def test_filter_servers(routes: RouteTable) -> None:
+    register(routes, broker(filter_servers=["f:1"]))
+    assert routes.route("T").filter_server_table == {"a0:1": ["f:1"]}  # type: ignore[union-attr]
+    register(routes, broker())
+    assert routes.route("T").filter_server_table == {"a0:1": ["f:1"]}  # type: ignore[union-attr]
+    register(routes, broker(filter_servers=[]))
+    assert routes.route("T").filter_server_table == {}  # type: ignore[union-attr]
+
+
+def test_zone_and_acting_master_are_taken_from_each_registration(routes: RouteTable) -> None:
+    register(routes, broker(zone_name="z1", acting_master=True))
+    assert routes.route("T").broker_datas == [BrokerData(CLUSTER, "a", {0: "a0:1"}, True, "z1")]  # type: ignore[union-attr]
+    register(routes, broker())
+    assert routes.route("T").broker_datas == [BrokerData(CLUSTER, "a", {0: "a0:1"}, False, None)]  # type: ignore[union-attr]
+
+
+# Slaves that stand in for a master
+
+
+def test_the_smallest_slave_of_new_brokers_brings_topics_without_write_permission(routes: RouteTable) -> None:
+    register(routes, broker(broker_id=2, table=topics("T", "U"), acting_master=True))
+    assert perm(routes) == 4
+    register(routes, broker(broker_id=1, table=topics("T", "V"), acting_master=False))
+    assert perm(routes, "V") == 6
+    register(routes, broker(broker_id=2, table=topics("X", "Y", version=2), acting_master=True))
+    assert "X" not in routes.topic_names()
+    old = RouteTable()
+    register(old, broker(broker_id=1, table=topics("T", "U"), acting_master=None))
+    assert old.topic_names() == []
+
+
+def test_a_group_that_lost_its_master_becomes_read_only_if_it_allows_an_acting_one(routes: RouteTable) -> None:
+    register(routes, broker(acting_master=True))
+    register(routes, broker(broker_id=1, acting_master=True))
+    assert perm(routes) == 6
+    routes.unregister(CLUSTER, "a", "a0:1")
+    assert perm(routes) == 4
+    classic = RouteTable()
+    register(classic, broker())
+    register(classic, broker(broker_id=1))
+    classic.unregister(CLUSTER, "a", "a0:1")
+    assert perm(classic) == 6
+    assert addresses(classic) == {1: "a1:1"}
+
+
+def test_acting_master_is_shown_as_master_only_when_enabled() -> None:
+    for enabled, shown in ((False, {1: "a1:1", 2: "a2:1"}), (True, {0: "a1:1", 2: "a2:1"})):
+        routes = RouteTable(RouteRules(acting_master=enabled))
+        table = topics("T", "rmq_sys_SYNC_BROKER_MEMBER_a")
+        for broker_id in (0, 1, 2):
+            register(routes, broker(broker_id=broker_id, table=table, acting_master=True))
+        assert routes.route("T").broker_datas[0].broker_addrs == {0: "a0:1", 1: "a1:1", 2: "a2:1"}  # type: ignore[union-attr]
+        routes.unregister(CLUSTER, "a", "a0:1")
+        assert routes.route("T").broker_datas[0].broker_addrs == shown  # type: ignore[union-attr]
+        assert routes.route("rmq_sys_SYNC_BROKER_MEMBER_a").broker_datas[0].broker_addrs == {1: "a1:1", 2: "a2:1"}  # type: ignore[union-attr]
+        routes.add_write_permission("a")
+        assert routes.route("T").broker_datas[0].broker_addrs == {1: "a1:1", 2: "a2:1"}  # type: ignore[union-attr]
+
+
+# Signs of life
+
+
+def test_silence_beyond_the_time_out_expires_a_broker(routes: RouteTable) -> None:
+    first, second = object(), object()
+    register(routes, broker("a"), first, now_ms=1000)
+    register(routes, broker("b", timeout_ms=500), second, now_ms=1000)
+    assert routes.expire(1500) == ([], [])
+    assert routes.expire(1501) == ([Departed(CLUSTER, "b", 0, "b0:1")], [second])
+    assert routes.expire(121_000) == ([], [])
+    routes.touch(CLUSTER, "a0:1", 5000)
+    routes.touch(CLUSTER, "unknown:1", 5000)
+    assert routes.expire(125_000) == ([], [])
+    register(routes, broker("a"), first, now_ms=125_000)
+    assert routes.expire(245_000) == ([], [])
+    assert routes.expire(245_001) == ([Departed(CLUSTER, "a", 0, "a0:1")], [first])
+    assert routes.topic_names() == []
+
+
+def test_a_lost_connection_takes_only_the_brokers_that_last_spoke_on_it(routes: RouteTable) -> None:
+    old, new, other = object(), object(), object()
+    register(routes, broker("a"), old)
+    register(routes, broker("b"), other)
+    register(routes, broker("a"), new)
+    assert routes.lost(old) == []
+    assert routes.lost(new) == [Departed(CLUSTER, "a", 0, "a0:1")]
+    assert routes.lost(new) == []
+    assert routes.cluster_table().cluster_addr_table == {CLUSTER: ["b"]}
+
+
+def test_one_connection_may_speak_for_several_brokers(routes: RouteTable) -> None:
+    register(routes, broker("a"))
+    register(routes, broker("b"))
+    assert {gone.broker_name for gone in routes.lost(OWNER)} == {"a", "b"}
+    assert routes.cluster_table().cluster_addr_table == {}
+
+
+def test_an_ignored_broker_leaves_nothing_behind(routes: RouteTable) -> None:
+    late = object()
+    register(routes, broker(table=topics("T", "U", state=5)))
+    register(routes, broker(address="late:1"), late)
+    assert routes.lost(late) == []
+    assert addresses(routes) == {0: "a0:1"}
+
+
+# Leaving
+
+
+def test_the_last_process_of_a_name_takes_topics_name_and_cluster_with_it(routes: RouteTable) -> None:
+    register(routes, broker("a", table=topics("T", "OnlyA")))
+    register(routes, broker("b", table=topics("T", "OnlyB"), cluster="D"))
+    register(routes, broker("a", 1))
+    assert routes.unregister(CLUSTER, "a", "a1:1") == Departed(CLUSTER, "a", 1, "a1:1")
+    assert routes.topic_names() == ["T", "OnlyA", "OnlyB"]
+    assert routes.unregister(CLUSTER, "a", "a0:1") == Departed(CLUSTER, "a", 0, "a0:1")
+    assert routes.topic_names() == ["T", "OnlyB"]
+    assert routes.cluster_table().cluster_addr_table == {"D": ["b"]}
+    assert routes.unregister(CLUSTER, "a", "a0:1") is None
+    assert routes.unregister("D", "b", "other:1") is None
+    assert routes.topic_names() == ["T", "OnlyB"]
+
+
+def test_a_name_without_process_has_no_route(routes: RouteTable) -> None:
+    register(routes, broker("a"))
+    routes.set_topic("T", [QueueData("a", 1, 1)])
+    routes.lost(OWNER)
+    assert routes.route("T") is None
+
+
+# Operators
+
+
+def test_write_permission_goes_and_comes(routes: RouteTable) -> None:
+    register(routes, broker("a", table=topics("T", "U", perm=7)))
+    register(routes, broker("b"))
+    assert routes.wipe_write_permission("a") == 2
+    assert (perm(routes, "T", "a"), perm(routes, "T", "b")) == (5, 6)
+    register(routes, broker("a", table=topics("T", "U", perm=7)))
+    assert perm(routes, "T", "a") == 5
+    assert routes.add_write_permission("a") == 2
+    assert perm(routes, "T", "a") == 6
+    register(routes, broker("a", table=topics("T", "U", perm=7, version=2)))
+    assert perm(routes, "T", "a") == 7
+    assert routes.wipe_write_permission("nobody") == 0
+
+
+def test_a_topic_is_deleted_everywhere_or_in_one_cluster_and_comes_back(routes: RouteTable) -> None:
+    register(routes, broker("a"))
+    register(routes, broker("b", cluster="D"))
+    routes.delete_topic("T", "D")
+    assert [data.broker_name for data in routes.route("T").queue_datas] == ["a"]  # type: ignore[union-attr]
+    routes.delete_topic("T", "nowhere")
+    routes.delete_topic("T", CLUSTER)
+    assert routes.route("T") is None
+    routes.delete_topic("U")
+    routes.delete_topic("U")
+    assert routes.topic_names() == []
+    register(routes, broker("a"))
+    assert routes.topic_names() == ["T", "U"]
+
+
+def test_queues_of_one_topic_may_be_written_directly(routes: RouteTable) -> None:
+    register(routes, broker("a"))
+    assert not routes.set_topic("N", [])
+    assert not routes.set_topic("N", [QueueData("a", 1, 1), QueueData("stranger", 1, 1)])
+    assert routes.route("N") is None
+    assert routes.set_topic("N", [QueueData("a", 1, 1)])
+    assert not routes.set_topic("N", [QueueData("a", 2, 2), QueueData("stranger", 1, 1)])
+    assert routes.route("N").queue_datas == [QueueData("a", 2, 2)]  # type: ignore[union-attr]
+
+
+def test_lists_for_operators(routes: RouteTable) -> None:
+    assert routes.system_names().topic_list == []
+    assert routes.system_names().broker_addr is None
+    register(routes, broker("a", 1))
+    register(routes, broker("a"))
+    register(routes, broker("b", cluster="D"))
+    assert routes.system_names().topic_list == [CLUSTER, "a", "D", "b"]
+    assert routes.system_names().broker_addr == "a0:1"
+    assert routes.members(CLUSTER, "nobody").broker_addrs == {}
+    assert routes.version(CLUSTER, "a0:1") == DataVersion(0, 0, 1)
+    flags = {"unit": 1, "sub": 2, "both": 3, "none": 0}
+    table = {name: TopicConfig(topic_name=name, topic_sys_flag=flag) for name, flag in flags.items()}
+    register(routes, broker("c", table=TopicTable(table, DataVersion())))
+    assert set(routes.flagged_topics(1)) == {"unit", "both"}
+    assert set(routes.flagged_topics(2)) == {"sub", "both"}
+    assert set(routes.flagged_topics(2, 1)) == {"sub"}
+
+
+# Encodings
+
+
+def test_encoded_forms_are_kept_until_something_changes(routes: RouteTable) -> None:
+    register(routes, broker())
+    first = routes.encoded_route("T", standard=True)
+    cluster = routes.encoded_cluster_table()
+    register(routes, broker(), now_ms=30_000)
+    routes.touch(CLUSTER, "a0:1", 31_000)
+    assert routes.encoded_route("T", standard=True) is first
+    assert routes.encoded_cluster_table() is cluster
+    changes = [
+        lambda: register(routes, broker("b")),
+        lambda: register(routes, broker("b", 1)),
+        lambda: register(routes, broker("b", 1, address="moved:1")),
+        lambda: register(routes, broker("b", zone_name="z")),
+        lambda: register(routes, broker("b", filter_servers=["f:1"])),
+        lambda: register(routes, broker("b", table=topics("T", "U", version=9, queues=1))),
+        lambda: register(routes, broker("b", table=topics("T", "U", version=10, topic_queue_mapping_info_map={"T": {"bname": "b"}}))),
+        lambda: routes.wipe_write_permission("b"),
+        lambda: routes.delete_topic("T", CLUSTER) or register(routes, broker("a")),
+        lambda: routes.set_rules(RouteRules(acting_master=True)),
+        lambda: routes.unregister(CLUSTER, "b", "moved:1"),
+        lambda: routes.lost(OWNER),
+    ]
+    for number, change in enumerate(changes):
+        before = routes.encoded_route("T", standard=True)
+        change()
+        after = routes.encoded_route("T", standard=True)
+        fresh = routes.route("T")
+        assert after is None if fresh is None else after == fresh.encode_standard(), number
+        assert after is not before or after is None, number
+    assert routes.encoded_route("T", standard=True) is None
+
+
+def test_standard_and_legacy_forms(routes: RouteTable) -> None:
+    register(routes, broker("brökér-中", table=topics("T", "U")))
+    register(routes, broker("brökér-中", 1))
+    standard = routes.encoded_route("T", standard=True)
+    legacy = routes.encoded_route("T", standard=False)
+    assert standard is not None
+    assert legacy is not None
+    assert standard.isascii()
+    assert b'{"0":"br\\u00F6k\\u00E9r-\\u4E2D0:1","1":' in standard
+    assert "{0:\"brökér-中0:1\",1:".encode() in legacy
+    assert loads(legacy) == json.loads(standard)
+    assert routes.encoded_route("T", standard=True, order_conf="a:4") != standard
+    assert b'{0:"' in routes.encoded_cluster_table()
+
+
+def test_zone_filter_keeps_own_zone_and_groups_without_master() -> None:
+    near, far, headless = BrokerData("C", "near", {0: "n:1"}, False, "Z1"), BrokerData("C", "far", {0: "f:1"}, False, "z2"), BrokerData("C", "headless", {1: "h:1"}, False, "z2")
+    route = TopicRoute([QueueData(name, 1, 1) for name in ("near", "far", "headless")], [near, far, headless], None, {"f:1": ["x:1"], "n:1": ["y:1"]})
+    seen = in_zone(route, "z1")
+    assert [data.broker_name for data in seen.broker_datas] == ["near", "headless"]
+    assert [data.broker_name for data in seen.queue_datas] == ["near", "headless"]
+    assert seen.filter_server_table == {"n:1": ["y:1"]}
+    assert in_zone(attrs.evolve(route, broker_datas=[attrs.evolve(near, zone_name=None)]), "z1").broker_datas == []
