@@ -118,6 +118,13 @@ class PullWindow:
         self._in_flight -= segment.in_flight
         segment.sent = False
 
+    def skip(self, queue: Queue) -> None:
+        """Nothing more will come of *queue*."""
+        for segment in self._segments:
+            if segment.queue == queue and segment.answer is None:
+                self._in_flight -= segment.in_flight
+                segment.sent, segment.answer = True, b""
+
     def take_ready(self) -> Iterator[Block]:
         """Hand on answers that nothing older holds back, in order."""
         while self._segments and self._segments[0].answer is not None:
