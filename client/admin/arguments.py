@@ -1,0 +1,203 @@
+"""Options of a command: how they are declared, and how an argument list becomes values.  Pure.
+
+The names are those of RocketMQ's mqadmin, one letter and one long name each.  The rules of reading are getopt's: an option that takes a
+value always takes the next argument, whatever that looks like (``-a -message.type`` removes an attribute), ``-tValue``, ``--topic=Value``
+and ``-t=Value`` work too, letters without value may be joined.  Long names match without regard to case and inner dashes, so
+``--brokerAddr`` and ``--broker-addr`` are the same.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from triomq.client.errors import TrioMQError
+
+
+class UsageError(TrioMQError, ValueError):
+    """The command line cannot be understood; nothing was done."""
+
+
+@attrs.frozen
+class Option:
+    """One option of a command."""
+
+    letter: str
+    """the short form without its dash; empty = only the long one"""
+    name: str
+    """the long form without its dashes, as Java spells it"""
+    meaning: str
+    kind: Callable[[str], Any] | None = str
+    """turns the text into a value, `ValueError` with the reason if it cannot; None = a flag without value"""
+    required: bool = attrs.field(default=False, kw_only=True)
+    default: Any = attrs.field(default=None, kw_only=True)
+    placeholder: str = attrs.field(default="VALUE", kw_only=True)
+    ours: bool = attrs.field(default=False, kw_only=True)
+    """not in RocketMQ's mqadmin"""
+
+    @property
+    def title(self) -> str:
+        """Return the option as messages name it, `-t/--topic`."""
+        return f"-{self.letter}/--{self.name}" if self.letter else f"--{self.name}"
+
+
+class Values:
+    """The options of one call, by long name.  A name that no option has is our own mistake (`KeyError`)."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self._values = dict(values)
+
+    def __contains__(self, name: str) -> bool:
+        """Tell whether the option was given or has a default."""
+        return self._values[name] is not None
+
+    def text(self, name: str) -> str:
+        """Return a required or defaulted text."""
+        value: str = self._values[name]
+        assert value is not None, name
+        return value
+
+    def maybe_text(self, name: str) -> str | None:
+        value: str | None = self._values[name]
+        return value
+
+    def number(self, name: str) -> int:
+        """Return a required or defaulted whole number."""
+        value: int = self._values[name]
+        assert value is not None, name
+        return value
+
+    def maybe_number(self, name: str) -> int | None:
+        value: int | None = self._values[name]
+        return value
+
+    def maybe_flag(self, name: str) -> bool | None:
+        """Return True, False, or None for a true|false option that was not given."""
+        value: bool | None = self._values[name]
+        return value
+
+    def flag(self, name: str) -> bool:
+        return bool(self._values[name])
+
+    def value(self, name: str) -> Any:
+        """Return the value of an option with a kind of its own."""
+        return self._values[name]
+
+
+def parse(options: Sequence[Option], arguments: Sequence[str], one_of: Sequence[Sequence[str]] = ()) -> Values:
+    """Read an argument list; `one_of` lists groups of long names of which exactly one must be given."""
+    found: dict[str, Any] = {option.name: option.default for option in options}
+    given: set[str] = set()
+    rest = list(arguments)
+    while rest:
+        token = rest.pop(0)
+        option, text = _match(options, token, rest)
+        given.add(option.name)
+        found[option.name] = True if option.kind is None else _convert(option, text)
+    for names in one_of:
+        _check_one_of(options, names, given)
+    for option in options:
+        if option.required and option.name not in given:
+            raise UsageError(f"{option.title} is missing: {option.meaning}")
+    return Values(found)
+
+
+def _match(options: Sequence[Option], token: str, rest: list[str]) -> tuple[Option, str]:
+    """Find the option that `token` names and take its text from `token` or from `rest`."""
+    if not token.startswith("-") or token == "-":
+        raise UsageError(f"{token!r} belongs to no option: put a text with blanks in quotes, and give each value right after its option")
+    if token.startswith("--"):
+        name, equals, text = token[2:].partition("=")
+        option = next((option for option in options if _folded(option.name) == _folded(name)), None)
+        if option is None:
+            raise UsageError(_unknown(options, token.partition("=")[0]))
+        if option.kind is None:
+            if equals:
+                raise UsageError(f"{option.title} takes no value")
+            return option, ""
+        return option, text if equals else _next(option, rest)
+    option = next((option for option in options if option.letter == token[1]), None)
+    if option is None:
+        raise UsageError(_unknown(options, token))
+    joined = token[2:]
+    if option.kind is None:
+        if joined:
+            rest.insert(0, f"-{joined}")
+        return option, ""
+    return option, joined.removeprefix("=") if joined else _next(option, rest)
+
+
+def _next(option: Option, rest: list[str]) -> str:
+    if not rest:
+        raise UsageError(f"{option.title} needs a value: {option.meaning}")
+    return rest.pop(0)
+
+
+def _convert(option: Option, text: str) -> Any:
+    assert option.kind is not None
+    try:
+        return option.kind(text)
+    except ValueError as error:
+        raise UsageError(f"{option.title} cannot be {text!r}: {error}") from None
+
+
+def _check_one_of(options: Sequence[Option], names: Sequence[str], given: set[str]) -> None:
+    titles = [option.title for option in options if option.name in names]
+    match len(given.intersection(names)):
+        case 1:
+            return
+        case 0:
+            raise UsageError(f"one of {' and '.join(titles)} is needed")
+        case _:
+            raise UsageError(f"give only one of {' and '.join(titles)}")
+
+
+def _unknown(options: Sequence[Option], token: str) -> str:
+    folded = {_folded(option.name): option.title for option in options}
+    near = difflib.get_close_matches(_folded(token), folded, n=1, cutoff=0.5)
+    if near:
+        return f"there is no option {token}; the nearest is {folded[near[0]]}"
+    return f"there is no option {token}; --help lists those that exist"
+
+
+def _folded(name: str) -> str:
+    return name.replace("-", "").lower()
+
+
+# --- kinds -----------------------------------------------------------------------------------------------------------------------------
+
+
+def truth(text: str) -> bool:
+    """Read `true` or `false`."""
+    match text.strip().lower():
+        case "true":
+            return True
+        case "false":
+            return False
+    raise ValueError("use true or false")
+
+
+def whole(minimum: int, maximum: int | None = None) -> Callable[[str], int]:
+    """Return a reader of whole numbers within a range."""
+    limits = f"from {minimum} up" if maximum is None else f"from {minimum} to {maximum}"
+
+    def read(text: str) -> int:
+        try:
+            value = int(text.strip())
+        except ValueError:
+            raise ValueError(f"use a whole number {limits}") from None
+        if value < minimum or (maximum is not None and value > maximum):
+            raise ValueError(f"use a whole number {limits}")
+        return value
+
+    return read
+
+
+def filled(text: str) -> str:
+    """Read a text that must not be blank; blanks around it are dropped."""
+    if not (stripped := text.strip()):
+        raise ValueError("it is empty")
+    return stripped

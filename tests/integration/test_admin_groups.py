@@ -1,0 +1,159 @@
+"""consumerProgress, consumerConnection, producerConnection and updateSubGroup with real members, and clusters that answer in part."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+
+from tests.support.admin import failed, mqadmin
+from triomq.client.consumer.push import PushConsumer
+from triomq.client.producer.producer import Producer
+from triomq.remoting.client.config import ConnectorConfig
+from triomq.remoting.client.connector import Connector
+from triomq.remoting.protocol.bodies.registration import RegisterBrokerBody
+from triomq.remoting.protocol.bodies.topics import DataVersion, TopicConfig, TopicTable
+from triomq.remoting.protocol.codes import RequestCode
+from triomq.remoting.protocol.command import request
+from triomq.remoting.protocol.headers.route import RegisterBrokerHeader
+from triomq.testing import InProcessCluster, local_cluster
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[InProcessCluster]:
+    async with local_cluster(brokers=2) as running:
+        await running.create_topic("orders", queues=2)
+        yield running
+
+
+async def produce(cluster: InProcessCluster, count: int) -> None:
+    async with Producer(cluster.namesrv_address, group="shop") as producer:
+        for number in range(count):
+            await producer.send("orders", str(number).encode())
+
+
+async def progress(cluster: InProcessCluster, *words: object) -> Any:
+    return (await mqadmin("consumerProgress", *words, "-n", cluster.namesrv_address, "--json")).document
+
+
+@pytest.mark.feature(14, 90)
+async def test_progress_of_a_group_with_a_member_and_after_it_left(cluster: InProcessCluster) -> None:
+    await produce(cluster, 8)
+    async with PushConsumer(cluster.namesrv_address, group="billing", subscriptions="orders", consume_from="first") as consumer:
+        for _ in range(8):
+            await (await anext(consumer)).ack()
+        online = await progress(cluster, "-g", "billing")
+        assert online["online"] is True
+        (summary,) = [row for row in (await progress(cluster))["groups"] if row["group"] == "billing"]
+        assert (summary["count"], summary["type"], summary["model"]) == (1, "PUSH", "CLUSTERING")
+    await produce(cluster, 4)
+
+    document = await progress(cluster, "-g", "billing", "-t", "orders")
+    assert (document["online"], document["diffTotal"]) == (False, 4)
+    assert [(row["brokerName"], row["queueId"]) for row in document["queues"]] == [("broker-a", 0), ("broker-a", 1), ("broker-b", 0), ("broker-b", 1)]
+    assert sum(row["brokerOffset"] for row in document["queues"]) == 12
+    assert sum(row["consumerOffset"] for row in document["queues"]) == 8
+    assert all(row["diff"] == row["brokerOffset"] - row["consumerOffset"] for row in document["queues"])
+
+    done = await mqadmin("consumerProgress", "-g", "billing", "-t", "orders", "-n", cluster.namesrv_address)
+    assert done.columns == ["#Topic", "#Broker Name", "#QID", "#Broker Offset", "#Consumer Offset", "#Diff", "#Inflight", "#LastTime"]
+    assert done.out.splitlines()[-3:] == ["Consume TPS: 0.00", "Consume Diff Total: 4", f"Consume Inflight Total: {document['inflightTotal']}"]
+
+    table = await mqadmin("consumerProgress", "-n", cluster.namesrv_address)
+    assert table.columns == ["#Group", "#Count", "#Version", "#Type", "#Model", "#TPS", "#Diff Total"]
+    (row,) = [row for row in table.rows if row[0] == "billing"]
+    assert [cell.strip() for cell in row][1:3] == ["0", "OFFLINE"]
+
+
+async def test_progress_with_client_addresses(cluster: InProcessCluster) -> None:
+    await produce(cluster, 4)
+    async with PushConsumer(cluster.namesrv_address, group="billing", subscriptions="orders", consume_from="first") as consumer:
+        for _ in range(4):
+            await (await anext(consumer)).ack()
+        done = await mqadmin("consumerProgress", "-g", "billing", "-s", "true", "-n", cluster.namesrv_address)
+        assert done.code == 0, done
+        assert "#Client IP" in done.columns
+
+
+async def test_progress_of_an_unknown_group(cluster: InProcessCluster) -> None:
+    assert failed(await mqadmin("consumerProgress", "-g", "nobody", "-n", cluster.namesrv_address), 4, "no broker knows group 'nobody'", "updateSubGroup")
+
+
+async def test_progress_of_a_group_that_never_consumed(cluster: InProcessCluster) -> None:
+    await mqadmin("updateSubGroup", "-c", "DefaultCluster", "-g", "newcomer", "-n", cluster.namesrv_address)
+    done = await mqadmin("consumerProgress", "-g", "newcomer", "-n", cluster.namesrv_address)
+    assert (done.code, done.err) == (0, "mqadmin: warning: group newcomer has no offsets yet: it is offline\n")
+    assert "newcomer" not in [row["group"] for row in (await progress(cluster))["groups"]]
+
+
+@pytest.mark.feature(14)
+async def test_connections(cluster: InProcessCluster) -> None:
+    namesrv = cluster.namesrv_address
+    assert failed(await mqadmin("consumerConnection", "-g", "billing", "-n", namesrv), 4, "206 CONSUMER_NOT_ONLINE", "start a consumer of the group")
+    async with Producer(namesrv, group="shop") as producer, PushConsumer(namesrv, group="billing", subscriptions={"orders": "paid || open"}) as consumer:
+        await producer.send("orders", b"x")
+        await consumer.wait_assigned()
+        document = (await mqadmin("consumerConnection", "-g", "billing", "-n", namesrv, "--json")).document
+        (client,) = document["clients"]
+        assert (client["clientId"], client["language"]) == (consumer.client_id, "PYTHON")
+        assert set(client["brokers"]) == {broker.address for broker in cluster.brokers}
+        assert document["subscriptions"]["orders"] == "paid || open"
+        assert (document["consumeType"], document["messageModel"]) == ("CONSUME_PASSIVELY", "CLUSTERING")
+        text = await mqadmin("consumerConnection", "-g", "billing", "-n", namesrv)
+        assert text.columns == ["#ClientId", "#ClientAddr", "#Language", "#Version"]
+        assert "ConsumeType: CONSUME_PASSIVELY" in text.out.splitlines()
+        with trio.fail_after(10):
+            while (done := await mqadmin("producerConnection", "-g", "shop", "-t", "orders", "-n", namesrv, "--json")).code == 1:  # noqa: ASYNC110  (the heartbeat is on its way)
+                await trio.sleep(0.01)
+        assert [client["clientId"] for client in done.document["clients"]] == [producer.client_id]
+    assert failed(await mqadmin("producerConnection", "-g", "shop", "-t", "orders", "-n", namesrv), 1, "shop")
+
+
+async def test_create_and_change_a_group(cluster: InProcessCluster) -> None:
+    namesrv = cluster.namesrv_address
+    done = await mqadmin("updateSubGroup", "-c", "DefaultCluster", "-g", "billing", "-r", 3, "-d", "false", "-n", namesrv)
+    assert done.code == 0, done
+    assert done.out.splitlines()[:2] == [f"create subscription group to {broker.address} success." for broker in cluster.brokers]
+    policy = {"type": "EXPONENTIAL", "exponentialRetryPolicy": {"initial": 1000, "max": 9000, "multiplier": 3}}
+    address = cluster.broker("broker-a").address
+    changed = (await mqadmin("updateSubGroup", "-b", address, "-g", "billing", "-p", json.dumps(policy), "-n", namesrv, "--json")).document
+    (config,) = changed["brokers"].values()
+    assert (config["retryMaxTimes"], config["consumeBroadcastEnable"], config["consumeEnable"], config["groupRetryPolicy"]) == (3, False, True, policy)
+    assert failed(await mqadmin("updateSubGroup", "-b", address, "-g", "billing", "-p", "{", "-n", namesrv), 2, "-p/--groupRetryPolicy cannot be '{'")
+    assert failed(await mqadmin("updateSubGroup", "-g", "billing", "-n", namesrv), 2, "one of -b/--brokerAddr and -c/--clusterName is needed")
+
+
+@asynccontextmanager
+async def ghost_broker(cluster: InProcessCluster, topic: str) -> AsyncIterator[str]:
+    """A broker that is registered, with a topic, at an address where nobody answers."""
+    with socket.socket() as bound:  # bound but not listening: every connection is refused
+        bound.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{bound.getsockname()[1]}"
+        names = TopicTable(topic_config_table={name: TopicConfig(topic_name=name) for name in (topic, "ghost-topic")}, data_version=DataVersion(0, 1, 1))
+        header = RegisterBrokerHeader(broker_name="ghost", broker_addr=address, cluster_name=cluster.cluster_name, ha_server_addr=address, broker_id=0)
+        async with Connector(ConnectorConfig()) as connector:
+            body = RegisterBrokerBody(names).encode()
+            answer = await connector.invoke(cluster.namesrvs[0].address, request(RequestCode.REGISTER_BROKER, header, body))
+            assert answer.code == 0
+            yield address
+
+
+@pytest.mark.feature(2)
+async def test_half_an_answer_is_said_to_be_one(cluster: InProcessCluster) -> None:
+    """One of three brokers is registered but cannot be reached: rows of the others, a warning, exit code 3."""
+    async with ghost_broker(cluster, "orders") as gone:
+        done = await mqadmin("clusterList", "-n", cluster.namesrv_address)
+        assert done.code == 3, done
+        assert done.err.startswith(f"mqadmin: warning: 2 of 3 answered, the output is incomplete: {gone}: cannot connect to {gone}")
+        assert done.err.count("\n") == 1
+        assert [row[4].strip() for row in done.rows if row[1] == "ghost"] == ["no answer"]
+        status = (await mqadmin("topicStatus", "-t", "orders", "-n", cluster.namesrv_address, "--json")).document
+        assert {queue["brokerName"] for queue in status["queues"]} == {"broker-a", "broker-b"}
+        assert list(status["failures"]) == ["ghost"]
+        nobody = await mqadmin("topicStatus", "-t", "ghost-topic", "-n", cluster.namesrv_address)
+        assert failed(nobody, 1, f"ghost: cannot connect to {gone}", "brokerIP1")

@@ -1,0 +1,55 @@
+"""Run mqadmin inside the test's own loop: the program without its process."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import attrs
+
+from triomq.client.admin.cli import run
+
+
+@attrs.frozen
+class Done:
+    """What one call left behind."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def document(self) -> Any:
+        """The JSON document that it printed."""
+        assert self.code in (0, 3), self
+        assert self.out.count("\n") == 1, self
+        return json.loads(self.out)
+
+    @property
+    def rows(self) -> list[list[str]]:
+        """The rows of the first table that it printed, title row included, cells split at two blanks."""
+        table = self.out.split("\n\n")[0]
+        return [[cell for cell in line.split("  ") if cell.strip()] for line in table.splitlines()]
+
+    @property
+    def columns(self) -> list[str]:
+        return [title.strip() for title in self.rows[0]]
+
+
+async def mqadmin(*words: object) -> Done:
+    """`mqadmin WORDS…`, its exit code and what it wrote."""
+    out, err = io.StringIO(), io.StringIO()
+    code = await run([str(word) for word in words], out, err)
+    return Done(code, out.getvalue(), err.getvalue())
+
+
+def failed(done: Done, code: int, *words: str) -> bool:
+    """Whether the call failed as it should: exit code, nothing on stdout, one line on stderr with these words."""
+    assert done.code == code, done
+    assert done.out == "", done
+    assert done.err.count("\n") == 1, done
+    assert done.err.startswith("mqadmin: "), done
+    for word in words:
+        assert word in done.err, done
+    return True

@@ -1,0 +1,98 @@
+"""What people and programs see: plain columns, rich tables on a terminal, JSON, times."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+
+from triomq.client.admin.command import Column, Result, Table
+from triomq.client.admin.output import plain, print_result
+from triomq.client.admin.times import instant_ms, milliseconds_text, now_ms, seconds_text
+
+TABLE = Table((Column("Broker Name"), Column("QID", right=True), Column("Body")), [["broker-a", "0", "one"], ["b", "12", ""]])
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def utc(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+
+
+def test_plain_columns_can_be_counted_and_are_never_cut() -> None:
+    assert plain(TABLE) == "#Broker Name  #QID  #Body\nbroker-a         0  one\nb               12  -\n"
+
+
+def test_a_cell_stays_on_its_line() -> None:
+    assert plain(Table((Column("Body"),), [["one\ntwo\t\x1b[31m"]])) == "#Body\none\\ntwo\\t\\x1b[31m\n"
+
+
+def test_a_table_without_rows_still_says_what_it_would_show() -> None:
+    assert plain(Table((Column("Topic"),), [])) == "#Topic\n"
+
+
+def test_terminal_gets_a_rich_table_with_escapes_made_harmless() -> None:
+    stream = Terminal()
+    print_result(Result(document={}, blocks=[Table((Column("Broker Name"), Column("Body")), [["broker-a", "[red]x\x1b[0m"]]), "a line"]), stream, as_json=False)
+    text = stream.getvalue()
+    assert "Broker Name" in text
+    assert "#Broker" not in text
+    assert "[red]x" in text
+    assert "x\x1b[0m" not in text
+    assert text.endswith("a line\n")
+
+
+def test_json_is_one_line_with_text_as_it_is() -> None:
+    stream = io.StringIO()
+    print_result(Result(document={"topics": ["größe"], "n": None}, blocks=["not shown"]), stream, as_json=True)
+    assert stream.getvalue() == '{"topics":["größe"],"n":null}\n'
+    assert json.loads(stream.getvalue()) == {"topics": ["größe"], "n": None}
+
+
+def test_rich_is_not_loaded_by_anything_but_a_table_on_a_terminal() -> None:
+    code = "import sys, triomq.client.admin.cli; sys.exit(any(name.split('.')[0] in {'rich', 'cryptography', 'argparse'} for name in sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.usefixtures("utc")
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("1700000000123", 1_700_000_000_123),
+        ("0", 0),
+        ("-1", -1),
+        ("2023-11-14#22:13:20:123", 1_700_000_000_123),
+        ("2023-11-14#22:13:20", 1_700_000_000_000),
+        ("2023-11-14 22:13:20", 1_700_000_000_000),
+        ("2023-11-14T22:13:20.005", 1_700_000_000_005),
+    ],
+)
+def test_instants(text: str, expected: int) -> None:
+    assert instant_ms(text) == expected
+
+
+def test_now_is_an_instant() -> None:
+    before = now_ms()
+    assert before <= instant_ms(" NOW ") <= now_ms()
+
+
+@pytest.mark.parametrize("text", ["", "yesterday", "2023-11-14", "2023-13-14#22:13:20", "2023-11-14#22:13:20:xyz", "2023-11-14#22:13:20-000"])
+def test_other_texts_are_no_instants(text: str) -> None:
+    with pytest.raises(ValueError, match="use milliseconds since 1970, now, or yyyy-MM-dd#HH:mm:ss:SSS"):
+        instant_ms(text)
+
+
+@pytest.mark.usefixtures("utc")
+def test_times_as_java_prints_them() -> None:
+    assert seconds_text(1_700_000_000_123) == "2023-11-14 22:13:20"
+    assert milliseconds_text(1_700_000_000_007) == "2023-11-14 22:13:20,007"
+    assert (seconds_text(0), milliseconds_text(0)) == ("N/A", "")

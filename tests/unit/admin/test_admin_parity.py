@@ -1,0 +1,107 @@
+"""Every option of RocketMQ's mqadmin is here under its name, or its absence is written down.
+
+The table is what Java's commands declare (tools/…/command/**, develop, 2025-09): letter, long name, whether it takes a value.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from triomq.client.admin import manual
+from triomq.client.admin.cli import command_help, overview
+from triomq.client.admin.command import COMMON_OPTIONS, Command
+from triomq.client.admin.commands import MODULES, all_commands, commands_of, load
+
+# "letter name" takes a value; "letter name!" does not; an upper-case R after it: required.
+JAVA: dict[str, str] = {
+    "clusterList": "m moreStats!, i interval, c clusterName",
+    "brokerStatus": "b brokerAddr, c clusterName",
+    "topicList": "c clusterModel!",
+    "topicRoute": "t topic R, l list!",
+    "topicStatus": "t topic R, c cluster",
+    "updateTopic": "b brokerAddr, c clusterName, a attributes, t topic R, r readQueueNums, w writeQueueNums, p perm, o order, u unit, s hasUnitSub",
+    "deleteTopic": "t topic R, c clusterName R",
+    "consumerProgress": "g groupName, t topicName, s showClientIP, c cluster",
+    "consumerConnection": "g consumerGroup R, b brokerAddr",
+    "producerConnection": "g producerGroup R, t topic R",
+    "updateSubGroup": "b brokerAddr, c clusterName, g groupName R, s consumeEnable, m consumeFromMinEnable, d consumeBroadcastEnable, o consumeMessageOrderly, "
+    "q retryQueueNums, r retryMaxTimes, p groupRetryPolicy, i brokerId, w whichBrokerWhenConsumeSlowly, a notifyConsumerIdsChanged, - attributes",
+    "sendMessage": "t topic R, p body R, k key, c tags, b broker, i qid, m msgTraceEnable",
+    "consumeMessage": "t topic R, b brokerName, i queueId, o offset, g consumerGroup, s beginTimestamp, e endTimestamp, c MessageNumber",
+    "queryMsgByKey": "t topic R, k msgKey R, b beginTimestamp, e endTimestamp, m maxNum, c cluster",
+    "queryMsgById": "t topic R, i msgId R, g consumerGroup, d clientId, s sendMessage, u unitName, f bodyFormat, c cluster",
+    "queryMsgByUniqueKey": "i msgId R, g consumerGroup, d clientId, t topic R, a showAll!, c cluster",
+}
+ABSENT: dict[str, dict[str, str]] = {
+    "queryMsgById": dict.fromkeys(["consumerGroup", "clientId", "sendMessage", "unitName"], "delivering or sending the message again comes later"),
+    "queryMsgByUniqueKey": dict.fromkeys(["consumerGroup", "clientId"], "delivering the message again comes later"),
+}
+EXCLUSIVE = {"updateTopic": {"brokerAddr", "clusterName"}, "brokerStatus": {"brokerAddr", "clusterName"}, "updateSubGroup": {"brokerAddr", "clusterName"}}
+
+
+def command_named(name: str) -> Command:
+    command = load(name)
+    assert command is not None
+    return command
+
+
+def java_options(command: str) -> list[tuple[str, str, bool, bool]]:
+    """(letter, long name, takes a value, required) of a command of Java's tool."""
+    options = []
+    for entry in JAVA[command].split(", "):
+        letter, name, *required = entry.split(" ")
+        options.append(("" if letter == "-" else letter, name.removesuffix("!"), not name.endswith("!"), bool(required)))
+    return options
+
+
+def test_the_table_names_all_our_commands() -> None:
+    assert {command.name for command in all_commands()} == set(JAVA)
+    assert {module: tuple(command.name for command in commands_of(module)) for module in MODULES} == MODULES
+
+
+@pytest.mark.parametrize("name", JAVA)
+def test_options_are_java_s(name: str) -> None:
+    command = command_named(name)
+    ours = {(option.letter, option.name, option.kind is not None, option.required) for option in command.options if not option.ours}
+    absent = ABSENT.get(name, {})
+    assert ours == {option for option in java_options(name) if option[1] not in absent}
+
+
+@pytest.mark.parametrize(("name", "options"), EXCLUSIVE.items())
+def test_exclusive_options_are_java_s(name: str, options: set[str]) -> None:
+    assert [set(names) for names in command_named(name).one_of] == [options]
+
+
+def test_every_command_has_java_s_common_options() -> None:
+    assert {("n", "namesrvAddr"), ("h", "help")} <= {(option.letter, option.name) for option in COMMON_OPTIONS}
+
+
+def test_no_option_hides_another() -> None:
+    for command in all_commands():
+        options = [*command.options, *COMMON_OPTIONS]
+        letters = [option.letter for option in options if option.letter]
+        names = [option.name.lower() for option in options]
+        assert len(set(letters)) == len(letters), command.name
+        assert len(set(names)) == len(names), command.name
+
+
+@pytest.mark.parametrize(("alias", "name"), [("topic-list", "topicList"), ("query-msg-by-unique-key", "queryMsgByUniqueKey"), ("TOPICLIST", "topicList")])
+def test_names_match_in_other_spellings(alias: str, name: str) -> None:
+    assert command_named(alias).name == name
+    assert load(alias + "x") is None
+
+
+def test_every_help_has_an_example_of_its_command_and_every_option() -> None:
+    for command in all_commands():
+        text = command_help(command)
+        assert f"  mqadmin {command.name}" in text
+        for option in (*command.options, *COMMON_OPTIONS):
+            assert f"--{option.name}" in text
+        assert command.name in overview()
+
+
+def test_the_manual_is_up_to_date() -> None:
+    page = Path(__file__).resolve().parents[3] / "docs" / "mqadmin.md"
+    assert page.read_text() == manual.page(), "run: python -m triomq.client.admin.manual > docs/mqadmin.md"
