@@ -1,24 +1,28 @@
 """A whole TrioMQ cluster inside one Trio loop, for tests: ours and yours.
 
-The law of this file: it is the pytest plugin that the installed package registers, so *every* pytest session of the environment loads it. It must be
-light (no Trio, no broker, until somebody asks) and must not fail when pytest or pytest-trio is missing. The cluster itself is in
-``triomq.in_process``, which this module loads on first use.
+The law of this file: it is the pytest plugin that the installed package registers, so *every* pytest session of the environment loads it.  It
+must be light (no Trio, no broker, until somebody asks) and must not fail when pytest or pytest-trio is missing.  The cluster itself is
+`triomq.in_process`, which this module loads on first use.
 
     async def test_orders(triomq_cluster):
         await triomq_cluster.create_topic("orders")
         async with Producer(triomq_cluster.namesrv_address, group="shop") as producer:
             ...
 
-or, without the fixture, ``async with local_cluster(brokers=2) as cluster: ...``.
+or, with other numbers, ``async with local_cluster(brokers=2) as cluster: ...``.
 """
 
+from __future__ import annotations
+
 import importlib
+import sys
+from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from triomq.in_process import InProcessBroker, InProcessCluster, local_cluster
+    from triomq.in_process import InProcessBroker, InProcessCluster, InProcessNameServer, local_cluster
 
-__all__ = ["InProcessBroker", "InProcessCluster", "local_cluster"]
+__all__ = ["InProcessBroker", "InProcessCluster", "InProcessNameServer", "local_cluster"]
 
 
 def __getattr__(name: str) -> Any:
@@ -26,3 +30,13 @@ def __getattr__(name: str) -> Any:
     if name in __all__:
         return getattr(importlib.import_module("triomq.in_process"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+if "pytest" in sys.modules:
+    import pytest
+
+    @pytest.fixture
+    async def triomq_cluster() -> AsyncIterator[InProcessCluster]:
+        """A running cluster of one name server and one broker on free ports; its store goes away with the test. Needs pytest-trio."""
+        async with __getattr__("local_cluster")() as cluster:
+            yield cluster

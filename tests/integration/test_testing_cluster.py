@@ -1,0 +1,165 @@
+"""`triomq.testing`: the cluster in the test's own loop, and the fixture in a user's project of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import trio
+
+from triomq.client.consumer.push import PushConsumer
+from triomq.client.errors import TrioMQError
+from triomq.client.producer.producer import Producer
+from triomq.testing import InProcessCluster, local_cluster
+
+pytest_plugins = ["pytester"]
+
+
+@pytest.mark.feature(1, 180)
+async def test_the_fixture_is_a_cluster_that_works(triomq_cluster: InProcessCluster) -> None:
+    await triomq_cluster.create_topic("orders", queues=3)
+    async with (
+        Producer(triomq_cluster.namesrv_address, group="shop") as producer,
+        PushConsumer(triomq_cluster.namesrv_address, group="billing", subscriptions="orders", consume_from="first") as consumer,
+    ):
+        sent = {(await producer.send("orders", b"x")).message_id for _ in range(9)}
+        got = set()
+        with trio.fail_after(10):
+            while got != sent:
+                message = await anext(consumer)
+                got.add(message.message_id)
+                await message.ack()
+    assert len(sent) == 9
+
+
+@pytest.mark.feature(180)
+async def test_shape_and_names(tmp_path: Path) -> None:
+    async with local_cluster(brokers=["east", "west"], namesrvs=2, dir=tmp_path, cluster_name="Earth") as cluster:
+        assert len(cluster.namesrv_address.split(";")) == 2
+        assert [(broker.name, broker.running) for broker in cluster.brokers] == [("east", True), ("west", True)]
+        assert len({broker.address for broker in cluster.brokers}) == 2
+        assert cluster.broker("west").store_dir == tmp_path / "west"
+        async with cluster.admin() as admin:
+            assert {(broker.cluster, broker.name, broker.address) for broker in await admin.brokers()} == {
+                ("Earth", broker.name, broker.address) for broker in cluster.brokers
+            }
+        with pytest.raises(KeyError, match="the cluster has east, west"):
+            cluster.broker("north")
+        with pytest.raises(KeyError, match="the cluster has namesrv-1, namesrv-2"):
+            cluster.namesrv("namesrv-3")
+    assert (tmp_path / "east" / "commitlog").is_dir()
+    assert not (tmp_path / "east" / "abort").exists()
+
+
+@pytest.mark.feature(3, 8)
+async def test_stop_and_start_a_broker() -> None:
+    async with local_cluster(brokers=2) as cluster:
+        await cluster.create_topic("orders", queues=1)
+        address = cluster.broker("broker-b").address
+        async with Producer(cluster.namesrv_address, group="shop") as producer:
+            queue = next(queue for queue in await producer.queues("orders") if queue.broker_name == "broker-b")
+            await producer.send("orders", b"before", queue=queue)
+        await cluster.stop_broker("broker-b")
+        assert not cluster.broker("broker-b").running
+        async with cluster.admin() as admin:
+            assert [broker.name for broker in await admin.brokers()] == ["broker-a"]
+            assert list(await admin.topic_brokers("orders")) == ["broker-a"]
+            await cluster.start_broker("broker-b")
+            assert cluster.broker("broker-b").address == address
+            assert [message.body for message in await admin.read(queue, 0, count=10)] == [b"before"]
+
+
+@pytest.mark.feature(38)
+async def test_a_crashed_broker_comes_back_with_what_it_had() -> None:
+    async with local_cluster() as cluster:
+        await cluster.create_topic("orders", queues=1)
+        async with Producer(cluster.namesrv_address, group="shop") as producer:
+            receipts = [await producer.send("orders", str(number).encode()) for number in range(20)]
+        await cluster.crash_broker("broker-a")
+        assert (cluster.broker("broker-a").store_dir / "abort").exists()
+        await cluster.start_broker("broker-a")
+        async with cluster.admin() as admin:
+            messages = await admin.read(receipts[0].queue, 0, count=100)
+        assert [message.message_id for message in messages] == [receipt.message_id for receipt in receipts]
+
+
+@pytest.mark.feature(5)
+async def test_stop_and_start_a_name_server() -> None:
+    async with local_cluster(namesrvs=2) as cluster:
+        first, second = cluster.namesrvs
+        await cluster.stop_namesrv("namesrv-1")
+        assert (first.running, second.running) == (False, True)
+        await cluster.create_topic("orders")
+        address = first.address
+        await cluster.start_namesrv("namesrv-1")
+        assert first.address == address
+        async with Producer(address + ";" + second.address, group="shop") as producer:
+            assert (await producer.send("orders", b"x")).queue_offset == 0
+
+
+async def test_settings_have_rocketmq_s_names() -> None:
+    async with local_cluster(settings={"autoCreateTopicEnable": False}) as cluster, Producer(cluster.namesrv_address, group="shop") as producer:
+        with pytest.raises(TrioMQError, match="nowhere"):
+            await producer.send("nowhere", b"x")
+
+
+async def test_the_temporary_folder_goes_away() -> None:
+    async with local_cluster() as cluster:
+        folder = cluster.dir
+        assert (folder / "broker-a").is_dir()
+    assert not folder.exists()
+
+
+async def test_an_error_in_the_block_stops_the_cluster_and_comes_out() -> None:
+    with pytest.RaisesGroup(pytest.RaisesExc(ZeroDivisionError), flatten_subgroups=True, allow_unwrapped=True):
+        async with local_cluster() as cluster:
+            address = cluster.brokers[0].address
+            raise ZeroDivisionError
+    host, _, port = address.partition(":")
+    with pytest.raises(OSError, match=r"."):
+        await trio.open_tcp_stream(host, int(port))
+
+
+USER_PROJECT = """
+    import pytest
+    from triomq.client.producer.producer import Producer
+
+    {mark}
+    async def test_orders(triomq_cluster):
+        await triomq_cluster.create_topic("orders")
+        async with Producer(triomq_cluster.namesrv_address, group="shop") as producer:
+            assert (await producer.send("orders", b"x")).queue_offset == 0
+
+    def test_nothing_to_do_with_it():
+        assert True
+"""
+
+
+@pytest.mark.feature(180)
+@pytest.mark.parametrize(("mark", "ini"), [("", "trio_mode = true"), ("@pytest.mark.trio", "")])
+def test_the_fixture_in_a_project_of_its_own(pytester: pytest.Pytester, mark: str, ini: str) -> None:
+    pytester.makeini(f"[pytest]\n{ini}")
+    pytester.makepyfile(USER_PROJECT.format(mark=mark))
+    pytester.runpytest_subprocess("-p", "no:cacheprovider", "-W", "error").assert_outcomes(passed=2)
+
+
+def test_a_project_without_pytest_trio_is_not_disturbed(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("def test_plain():\n    import sys\n    assert 'trio' not in sys.modules")
+    pytester.runpytest_subprocess("-p", "no:trio", "-p", "no:hypothesispytest", "-p", "no:cacheprovider", "-W", "error").assert_outcomes(passed=1)
+    assert "triomq_cluster" in pytester.runpytest_subprocess("--fixtures", "-p", "no:cacheprovider").stdout.str()
+
+
+def test_the_module_works_without_pytest() -> None:
+    program = (
+        "import sys; sys.modules['pytest_trio'] = None; import triomq.testing as t; assert 'trio' not in sys.modules; "
+        "assert 'pytest' not in sys.modules; import trio\n"
+        "async def main():\n"
+        "    async with t.local_cluster() as cluster: print(cluster.brokers[0].running)\n"
+        "trio.run(main)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.stderr) == ("True\n", "")
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        __import__("triomq.testing").testing.nothing  # noqa: B018
