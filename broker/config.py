@@ -193,10 +193,10 @@ class BrokerConfig:
     ha_port: int = setting(
         "haListenPort",
         INTEGER,
-        attrs.Factory(lambda self: self.listen_port + 1, takes_self=True),
+        attrs.Factory(lambda self: min(self.listen_port + 1, 65_535), takes_self=True),
         "port announced to slaves; nothing listens there yet",
         low=0,
-        high=65_536,
+        high=65_535,
         default_text="listenPort + 1",
     )
     namesrv_addresses: tuple[str, ...] = setting(
@@ -221,9 +221,6 @@ class BrokerConfig:
     short_polling_ms: int = setting("shortPollingTimeMills", INTEGER, 1_000, "how long such a pull is held when longPollingEnable is false (ms)", low=0, high=_INT_MAX)
     notify_consumer_changes: bool = setting("notifyConsumerIdsChangedEnable", BOOLEAN, True, "tell the members of a group when one comes or goes")
     channel_expired_ms: int = setting("channelExpiredTimeout", INTEGER, 120_000, "a client without heartbeat for so long is gone (ms)", low=1, high=_INT_MAX)
-    subscription_expired_ms: int = setting(
-        "subscriptionExpiredTimeout", INTEGER, 600_000, "a subscription that no heartbeat names for so long is dropped (ms)", low=1, high=_INT_MAX
-    )
     offset_flush_ms: int = setting("flushConsumerOffsetInterval", INTEGER, 5_000, "how often changed consumer offsets are saved (ms)", low=1, high=_INT_MAX)
     store: StoreSettings = group(StoreSettings)
     network: NetworkSettings = group(NetworkSettings)

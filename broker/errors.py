@@ -5,13 +5,15 @@
     BrokerError
     └── NoNameServer     no name server took the registration, and the broker was told to insist
 
-The store has its own tree (`triomq.broker.store.errors`), configuration raises ConfigError.
+The store has its own tree (`triomq.broker.store.errors`), a table of `services` that cannot be read is a DamagedTable,
+configuration raises ConfigError.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from triomq.broker.services.persisted import DamagedTable
 from triomq.broker.store.errors import StoreDamaged, StoreDenied, StoreLocked
 from triomq.remoting.process import ExitCode, ExitCodes
 
@@ -33,6 +35,7 @@ class NoNameServer(BrokerError):
 EXIT_CODES: ExitCodes = {
     StoreLocked: ExitCode.STORE_LOCKED,
     StoreDamaged: ExitCode.STORE_DAMAGED,
+    DamagedTable: ExitCode.STORE_DAMAGED,
     StoreDenied: ExitCode.CONFIGURATION,
     NoNameServer: ExitCode.NO_NAME_SERVER,
 }

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 
 from triomq.broker.config import BrokerConfig
@@ -44,6 +47,17 @@ def test_java_types_match_ours(table: KeyTable, config: type[Any], count: int) -
 def test_no_two_settings_share_a_key(table: KeyTable, config: type[Any], count: int) -> None:
     names = [described.java for _, _, described in settings_of(config)]
     assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize(("package", "config"), [("broker", BrokerConfig), ("namesrv", NamesrvConfig)])
+def test_every_setting_is_used_by_its_program(package: str, config: type[Any]) -> None:
+    """A key that nothing reads must not be called honoured. Groups are handed over whole by their own methods."""
+    folder = Path(__file__).parents[3] / package
+    sources = "\n".join(path.read_text() for path in folder.rglob("*.py") if path != folder / "config.py")
+    config_methods = (folder / "config.py").read_text().split("def ", 1)[1]
+    for field in attrs.fields(config):
+        used = re.search(rf"config\.{field.name}\b|\"{field.name}\"", sources) or re.search(rf"(self|config)\.{field.name}\b", config_methods)
+        assert used, field.name
 
 
 # Where our default differs from Java 5.5.0 on purpose: counts of tasks that no speed depends on, and paces of our own.

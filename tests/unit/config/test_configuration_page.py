@@ -1,0 +1,30 @@
+"""docs/configuration.md says what the code does."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from pathlib import Path
+
+from triomq.broker.java_keys import BROKER_KEYS
+from triomq.namesrv.config import NAMESRV_KEYS
+from triomq.remoting.process import ExitCode
+
+DOCS = Path(__file__).parents[3] / "docs"
+
+
+def test_the_page_is_up_to_date() -> None:
+    page = runpy.run_path(str(DOCS / "generate_configuration.py"))["page"]()
+    assert (DOCS / "configuration.md").read_text() == page, "run: make docs"
+
+
+def test_every_key_has_its_line() -> None:
+    page = (DOCS / "configuration.md").read_text()
+    lines = set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE))
+    assert lines == set(BROKER_KEYS.rows) | set(NAMESRV_KEYS.rows)
+
+
+def test_the_table_of_exit_codes_is_complete() -> None:
+    text = (DOCS / "operations.md").read_text()
+    table = text[text.index("## Exit codes") : text.index("## Signals")]
+    assert {int(code) for code in re.findall(r"^\| (\d+) \|", table, re.MULTILINE)} == {int(code) for code in ExitCode}
