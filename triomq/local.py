@@ -27,7 +27,6 @@ from typing import IO
 import attrs
 import trio
 
-from triomq.client.admin.admin import Admin
 from triomq.client.admin.arguments import Option, UsageError, Values, filled, parse, whole
 from triomq.client.errors import TrioMQError
 from triomq.remoting.properties import format_properties
@@ -326,6 +325,8 @@ async def wait_ready(plan: Plan, *, brokers: bool) -> None:
 
 
 async def _wait_namesrv(address: str, brokers: Sequence[str]) -> None:
+    from triomq.client.admin.admin import Admin  # loads while the children do, so the cluster is ready earlier
+
     async with Admin(address, timeout_seconds=2) as admin:
         while True:
             with contextlib.suppress(TrioMQError):
