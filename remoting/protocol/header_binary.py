@@ -7,6 +7,7 @@
 
 Length 0 of the remark means none. Codes and versions are 16 bits wide, so POP requests have no binary form. An empty
 value is kept as ``""``, although Java reads it as null: nothing is lost that way. Entries may repeat; the last one wins.
+Bytes that are no UTF-8 become U+FFFD, as in Java.
 Source: remoting/…/protocol/RocketMQSerializable.java.
 """
 
@@ -51,15 +52,13 @@ def decode_header(header: Buffer) -> HeaderTuple:
         code, language, version, opaque, flag, remark_size = _FIXED.unpack_from(data)
         position = _FIXED.size
         remark_end = _end(data, position, remark_size, "remark")
-        remark = data[position:remark_end].decode() if remark_size else None
+        remark = data[position:remark_end].decode("utf-8", "replace") if remark_size else None
         (ext_size,) = _I32.unpack_from(data, remark_end)
         position = remark_end + 4
         end = _end(data, position, ext_size, "ext fields")
         ext = _decode_entries(data, position, end) if ext_size else None
     except struct.error:
         raise RemoteProtocolError(f"the binary header of {len(data)} bytes ends too early", _FIX) from None
-    except UnicodeDecodeError as error:
-        raise RemoteProtocolError(f"text in the binary header is not UTF-8: {error.reason}", _FIX) from None
     return code, opaque, flag, version, language, remark, ext
 
 
@@ -70,7 +69,8 @@ def _decode_entries(data: bytes, position: int, end: int) -> dict[str, str]:
         name_end = _end(data, position + 2, size, "name of an ext field")
         (value_size,) = _I32.unpack_from(data, name_end)
         value_end = _end(data, name_end + 4, value_size, "value of an ext field")
-        ext[data[position + 2 : name_end].decode()] = data[name_end + 4 : value_end].decode()
+        name = data[position + 2 : name_end].decode("utf-8", "replace")
+        ext[name] = data[name_end + 4 : value_end].decode("utf-8", "replace")
         position = value_end
     if position != end:
         raise RemoteProtocolError("the ext fields of the binary header overrun their length", _FIX)

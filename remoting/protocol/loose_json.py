@@ -1,8 +1,9 @@
 """JSON as fastjson writes it, which is not always JSON, and the two liberties we need when writing.
 
 Reading accepts, besides the standard: bare keys (``{0:"a"}``), objects as keys (``{{"topic":"T"}:1}``), single quotes,
-and resolves ``{"$ref":"$.path"}`` where the path can be followed (None otherwise). An object used as a key becomes a
-string: its compact JSON text with sorted members. Source: remoting/…/protocol/RemotingSerializable.java (fastjson 1.2.83).
+and resolves ``{"$ref":"$.path"}`` where the path can be followed (None otherwise). Bytes that are no UTF-8 become U+FFFD,
+as in Java. An object used as a key becomes a string: its compact JSON text with sorted members.
+Source: remoting/…/protocol/RemotingSerializable.java (fastjson 1.2.83).
 """
 
 import re
@@ -71,11 +72,7 @@ def dumps_object_keys(member: str, entries: Iterable[tuple[Any, Any]], **others:
 
 
 def _loads_loosely(data: bytes | bytearray | memoryview | str) -> Any:
-    try:
-        text = data if isinstance(data, str) else bytes(data).decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise RemoteProtocolError(f"JSON text is not UTF-8: {error.reason} at byte {error.start}", _FIX) from None
-    reader = _Reader(text)
+    reader = _Reader(data if isinstance(data, str) else str(data, "utf-8", "replace"))
     value = reader.value(DEPTH_MAX)
     if reader.next() != _END:
         raise reader.complaint("text after the end of the value")

@@ -164,12 +164,18 @@ def test_json_headers_that_java_could_not_read_either(header: bytes) -> None:
         frame_of(bytes(17) + (-1).to_bytes(4, "big", signed=True), kind=1),  # negative length of the entries
         frame_of(bytes(17) + (3).to_bytes(4, "big") + b"\0\x09a", kind=1),  # name overruns
         frame_of(bytes(17) + (9).to_bytes(4, "big") + b"\0\x01a\0\0\0\x7fxx", kind=1),  # value overruns
-        frame_of(bytes(17) + (8).to_bytes(4, "big") + b"\0\x01\xff\0\0\0\x01x", kind=1),  # no UTF-8
     ],
 )
 def test_damaged_frames_are_refused(frame: bytes) -> None:
     with pytest.raises(RemoteProtocolError):
         decode_frame(frame)
+
+
+def test_bytes_that_are_no_utf_8_become_replacement_characters() -> None:
+    entry = b"\0\x01\xff\0\0\0\x01\xfe"
+    binary = frame_of(bytes(17) + len(entry).to_bytes(4, "big") + entry, kind=1)
+    json_text = frame_of(b'{"code":0,"extFields":{"\xff":"\xfe"}}')
+    assert decode_frame(binary).ext == decode_frame(json_text).ext == {"\ufffd": "\ufffd"}
 
 
 def test_a_repeated_binary_entry_overwrites_the_first() -> None:

@@ -62,7 +62,7 @@ def test_reading(text: str, value: object) -> None:
         assert loads(memoryview(text.encode())) == value
 
 
-@pytest.mark.parametrize("data", [b"{'\xff':1}", b"\xff", b"[" * 100_000, b"{a:" * 100_000, b'{"a":' * 5000 + b"1"])
+@pytest.mark.parametrize("data", [b"\xff", b"[" * 100_000, b"{a:" * 100_000, b'{"a":' * 5000 + b"1"])
 def test_hostile_text_is_refused(data: bytes) -> None:
     with pytest.raises(RemoteProtocolError):
         loads(data)

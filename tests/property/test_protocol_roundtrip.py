@@ -1,0 +1,203 @@
+"""Whatever our classes can hold survives encoding and decoding, on the fast road and on the general one."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from typing import Any
+
+import attrs
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.protocol_strategies import NAMES, TEXT, bodies, headers
+from triomq.remoting.protocol import bodies as bodies_package
+from triomq.remoting.protocol.batch import decode_batch, encode_batch
+from triomq.remoting.protocol.bodies.schema import JsonBody
+from triomq.remoting.protocol.codes import SerializeType
+from triomq.remoting.protocol.command import (
+    Command,
+    decode_frame,
+    encode_command,
+    encode_response_head,
+    request,
+    response_to,
+)
+from triomq.remoting.protocol.fields import codec_of
+from triomq.remoting.protocol.header_fast import compile_head_encoder, compile_request_decoder
+from triomq.remoting.protocol.headers.catalogue import HEADERS
+from triomq.remoting.protocol.java_hash import concat_hash, hash_batch, java_hash
+from triomq.remoting.protocol.message import decode_properties, encode_properties, property_value
+from triomq.remoting.protocol.record import RecordStatus, check_record, decode_records, encode_record
+from triomq.remoting.protocol.request_decoder import RequestDecoder
+
+I32 = st.integers(-(2**31), 2**31 - 1)
+I64 = st.integers(-(2**63), 2**63 - 1)
+FIELDS = ("code", "opaque", "flag", "language", "version", "remark", "ext", "body", "serialize")
+
+HEADER_CLASSES = sorted(
+    {cls for pair in HEADERS.values() for cls in (pair.request, pair.response) if cls is not None},
+    key=lambda cls: cls.__name__,
+)
+REQUESTS = [(code, pair.request, pair.short) for code, pair in sorted(HEADERS.items()) if pair.request is not None]
+DECODER = RequestDecoder({code: (cls, short) for code, cls, short in REQUESTS})
+
+
+def body_classes() -> list[type[JsonBody]]:
+    found: list[type[JsonBody]] = []
+    for module in pkgutil.iter_modules(bodies_package.__path__):
+        names = vars(importlib.import_module(f"{bodies_package.__name__}.{module.name}"))
+        found += [
+            value
+            for value in names.values()
+            if isinstance(value, type)
+            and issubclass(value, JsonBody)
+            and attrs.has(value)
+            and value.__module__.endswith("." + module.name)
+        ]
+    return found
+
+
+COMMANDS = st.builds(
+    Command,
+    code=st.integers(-(2**15), 2**15 - 1),
+    opaque=I32,
+    flag=I32,
+    language=st.integers(0, 13),
+    version=st.integers(-(2**15), 2**15 - 1),
+    remark=st.none() | TEXT,
+    ext=st.none() | st.dictionaries(TEXT, TEXT, max_size=4),
+    body=st.binary(max_size=20),
+    serialize=st.sampled_from(SerializeType),
+)
+
+
+@given(COMMANDS)
+def test_commands(command: Command) -> None:
+    decoded = decode_frame(encode_command(command)[4:])
+    if command.serialize is SerializeType.ROCKETMQ:  # has no way to tell nothing from an empty text or table
+        command.remark = command.remark or None
+        command.ext = command.ext or None
+    for name in FIELDS:
+        assert getattr(decoded, name) == getattr(command, name), name
+
+
+@pytest.mark.parametrize("cls", HEADER_CLASSES, ids=lambda cls: cls.__name__)
+@settings(max_examples=25)
+@given(data=st.data())
+def test_header_classes(cls: type, data: st.DataObject) -> None:
+    header = data.draw(headers(cls))
+    codec = codec_of(cls)
+    for short in (False, True):
+        assert codec.from_ext(codec.to_ext(header, short=short), short=short) == header
+    remark = data.draw(st.none() | TEXT)
+    expected = decode_frame(encode_command(response_to(Command(0, opaque=5), 3, header, b"x", remark))[4:])
+    got = decode_frame((encode_response_head(header, 3, 5, remark, 1) + b"x")[4:])
+    for name in FIELDS:
+        assert getattr(got, name) == getattr(expected, name), name
+
+
+@settings(max_examples=300)
+@given(data=st.data(), opaque=I32, serialize=st.sampled_from(SerializeType), remark=st.none() | TEXT)
+def test_requests_by_the_typed_decoder(data: st.DataObject, opaque: int, serialize: SerializeType, remark: str | None) -> None:
+    code, cls, _ = data.draw(st.sampled_from(REQUESTS))
+    header = data.draw(headers(cls))
+    command = request(code, header, b"body")
+    command.opaque, command.serialize, command.remark = opaque, serialize, remark
+    decoded = DECODER.decode(encode_command(command)[4:])
+    assert (decoded[0], decoded[1], decoded[6], decoded[9]) == (code, opaque, header, b"body")
+
+
+@given(headers(HEADERS[310].request or object), st.none() | TEXT)
+def test_a_head_encoder_for_one_letter_names(header: Any, remark: str | None) -> None:
+    head = compile_head_encoder(type(header), short=True)(header, 310, 7, 0, remark, 0)
+    decode = compile_request_decoder(type(header), short=True)
+    assert decode(head[8:])[:3] == (310, 7, 0)
+    assert decode(head[8:])[5:] == (remark, header)
+
+
+@pytest.mark.parametrize("cls", body_classes(), ids=lambda cls: cls.__name__)
+@settings(max_examples=20)
+@given(data=st.data())
+def test_body_classes(cls: type[JsonBody], data: st.DataObject) -> None:
+    body = data.draw(bodies(cls))
+    assert cls.decode(body.encode()) == body
+    assert cls.decode(body.encode(bare_keys=True)) == body
+
+
+def test_all_body_classes_were_found() -> None:
+    assert len(body_classes()) > 50
+    assert len(HEADER_CLASSES) > 70
+
+
+PROPERTIES = st.dictionaries(
+    st.text(st.characters(codec="utf-8", exclude_characters="\x01\x02"), min_size=1, max_size=6),
+    st.text(st.characters(codec="utf-8", exclude_characters="\x01\x02"), min_size=1, max_size=6),
+    max_size=5,
+)
+
+
+@given(PROPERTIES, st.text("abA", min_size=1, max_size=3))
+def test_properties(properties: dict[str, str], name: str) -> None:
+    data = encode_properties(properties)
+    assert decode_properties(data) == decode_properties(data[:-1]) == properties
+    value = properties.get(name)
+    assert property_value(data, name.encode()) == (value.encode() if value else None)
+
+
+@given(st.text("AB\x01\x02", max_size=12), st.sampled_from(["A", "B", "AB"]))
+def test_one_property_of_any_text_is_what_the_whole_says(text: str, name: str) -> None:
+    expected = decode_properties(text.encode()).get(name)
+    assert property_value(text.encode(), name.encode()) == (expected.encode() if expected else None)
+
+
+@given(st.lists(st.tuples(I32, st.binary(max_size=9), st.binary(max_size=9)), max_size=5))
+def test_batches(elements: list[tuple[int, bytes, bytes]]) -> None:
+    assert decode_batch(encode_batch(elements)) == elements
+
+
+RECORDS = st.fixed_dictionaries(
+    {
+        "topic": NAMES | st.just("T" * 200) | st.just("中" * 50),
+        "queue_id": I32,
+        "queue_offset": I64,
+        "log_offset": I64,
+        "body": st.binary(max_size=30),
+        "properties": st.builds(encode_properties, PROPERTIES),
+        "born_timestamp": I64,
+        "born_host": st.binary(min_size=8, max_size=8) | st.binary(min_size=20, max_size=20),
+        "store_timestamp": I64,
+        "store_host": st.binary(min_size=8, max_size=8) | st.binary(min_size=20, max_size=20),
+        "flag": I32,
+        "sys_flag": I32,
+        "reconsume_times": I32,
+        "prepared_transaction_offset": I64,
+        "append_crc": st.booleans(),
+    }
+)
+
+
+@given(st.lists(RECORDS, min_size=1, max_size=3))
+def test_records(rows: list[dict[str, Any]]) -> None:
+    data = b"".join(encode_record(**row) for row in rows)
+    messages = decode_records(data, check_crc=True)
+    position = 0
+    for row, message in zip(rows, messages, strict=True):
+        for name in ("topic", "queue_id", "queue_offset", "log_offset", "body", "born_timestamp", "flag", "reconsume_times"):
+            assert getattr(message, name) == row[name]
+        assert (message.born_host_bytes, message.store_host_bytes) == (row["born_host"], row["store_host"])
+        assert message.sys_flag & ~0x30 == row["sys_flag"] & ~0x30
+        stored = dict(message.properties)
+        assert (stored.pop("__CRC32#", None) is not None) == row["append_crc"]
+        assert stored == decode_properties(row["properties"])
+        check = check_record(data, position, len(data))
+        assert (check.status, check.size, check.topic) == (RecordStatus.MESSAGE, message.size, message.topic)
+        position += message.size
+    assert position == len(data)
+
+
+@given(st.text(max_size=200), st.text(max_size=20), st.lists(TEXT, max_size=10))
+def test_hashes(text: str, other: str, keys: list[str]) -> None:
+    assert concat_hash(java_hash(text), java_hash(other), len(other.encode("utf-16-be")) // 2) == java_hash(text + other)
+    assert hash_batch(other, keys) == [java_hash(other + key) for key in keys]

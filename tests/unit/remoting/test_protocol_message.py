@@ -1,0 +1,114 @@
+"""Properties, ids and subscriptions, as Java writes and reads them."""
+
+import pytest
+
+from triomq.remoting.errors import LocalProtocolError
+from triomq.remoting.protocol.message import (
+    RESERVED_PROPERTIES,
+    Message,
+    UniqueIds,
+    decode_offset_message_id,
+    decode_properties,
+    encode_properties,
+    offset_message_id,
+    offset_message_ids,
+    parse_properties,
+    properties_text,
+    property_value,
+    subscription,
+)
+
+LOCALHOST = b"\x7f\0\0\1"
+
+
+def test_properties_text() -> None:
+    assert encode_properties({"TAGS": "T1", "中": "文"}) == "TAGS\x01T1\x02中\x01文\x02".encode()
+    assert properties_text({}) == ""
+    assert decode_properties(b"TAGS\x01T1\x02WAIT\x01true") == {"TAGS": "T1", "WAIT": "true"}
+    assert decode_properties(memoryview(b"")) == {}
+
+
+def test_odd_pieces_are_dropped_as_java_drops_them() -> None:
+    assert parse_properties("A\x01\x02B\x011\x02\x01x\x02C\x01xy\x02D\x012") == {"B": "1", "C": "xy", "D": "2"}
+    assert parse_properties("nothing\x02E\x01a\x01b\x02") == {"E": "a\x01b"}
+    assert decode_properties(b"A\x01\xff\x02") == {"A": "\ufffd"}
+
+
+@pytest.mark.parametrize("properties", [{"a\x01": "b"}, {"a": "b\x02"}, {"\x02": "x"}])
+def test_separators_inside_are_refused(properties: dict[str, str]) -> None:
+    with pytest.raises(LocalProtocolError, match="0x01 and 0x02"):
+        encode_properties(properties)
+    with pytest.raises(LocalProtocolError):
+        encode_properties({"a": "\ud800"})
+
+
+def test_one_property_without_the_others() -> None:
+    data = b"KEYS\x01k1 k2\x02UNIQ_KEY\x01AB\x02XKEYS\x01no\x02KEYS\x01k3\x02E\x01\x02"
+    assert property_value(data, b"KEYS") == b"k3"
+    assert property_value(data, b"UNIQ_KEY") == b"AB"
+    assert property_value(data, b"YS") is None
+    assert property_value(data, b"E") is None
+    assert property_value(b"A\x01x", b"A") == b"x"
+    assert property_value(b"A\x01x\x02A\x01\x02", b"A") == b"x"
+    assert property_value(b"", b"A") is None
+
+
+def test_message_properties() -> None:
+    message = Message(topic="T", body=b"x", tag="A", keys=("k1", "k2"), properties={"n": "1"}, wait_stored=False)
+    assert message.wire_properties() == {"n": "1", "TAGS": "A", "KEYS": "k1 k2", "WAIT": "false"}
+    assert Message(topic="T", body=b"").wire_properties() == {"WAIT": "true"}
+    for properties in ({"TAGS": "x"}, {"__CRC32#": "x"}, {" ": "x"}, {"x": ""}):
+        with pytest.raises(LocalProtocolError):
+            Message(topic="T", body=b"", properties=properties).wire_properties()
+    assert not {"__SHARDINGKEY", "INNER_NUM", "TRANSACTION_CHECK_TIMES"} & RESERVED_PROPERTIES
+
+
+def test_offset_ids() -> None:
+    text = "7F00000100002A9F0000000000100000"
+    assert offset_message_id(LOCALHOST, 10911, 1 << 20) == text
+    assert decode_offset_message_id(text) == (LOCALHOST, 10911, 1 << 20)
+    assert offset_message_ids(LOCALHOST + (10911).to_bytes(4, "big"), [1 << 20, 0]) == [
+        text,
+        "7F00000100002A9F0000000000000000",
+    ]
+    six = bytes(range(16))
+    assert len(offset_message_id(six, 1, 2)) == 56
+    assert decode_offset_message_id(offset_message_id(six, 1, 2)) == (six, 1, 2)
+    for bad in ("", "7F", "x" * 32, "7F 0000100002A9F0000000000100000", " " * 32):
+        with pytest.raises(ValueError, match="no offset message id"):
+            decode_offset_message_id(bad)
+
+
+def test_unique_ids_are_laid_out_as_java_does() -> None:
+    day_two_ms = 1_700_000_000_000  # 2023-11-14 22:13:20 UTC
+    ids = UniqueIds(LOCALHOST, 0x12345, 0xCAFEBABE)
+    first = ids.next(day_two_ms)
+    month_start_ms = 1_698_796_800_000
+    assert first == f"7F0000012345CAFEBABE{day_two_ms - month_start_ms:08X}0001"
+    assert ids.next(day_two_ms)[-4:] == "0002"
+    december_ms = 1_701_388_800_000
+    assert ids.next(december_ms - 1)[20:28] == f"{december_ms - 1 - month_start_ms:08X}"
+    assert ids.next(december_ms)[20:28] == "00000000"
+    assert ids.next(day_two_ms)[20:28] == first[20:28]  # a clock that steps back finds its month again
+    assert UniqueIds(LOCALHOST, 1, 1, utc_offset_seconds=3600).next(december_ms - 3_600_000)[20:28] == "00000000"
+    assert len(UniqueIds(bytes(16), 1, 1).next(0)) == 56
+    with pytest.raises(ValueError, match="4 or 16"):
+        UniqueIds(b"abc", 1, 1)
+
+
+def test_unique_ids_do_not_repeat_within_a_millisecond() -> None:
+    ids = UniqueIds(LOCALHOST, 1, 1)
+    assert len({ids.next(5) for _ in range(65536)}) == 65536
+
+
+def test_subscriptions() -> None:
+    data = subscription("TopicA", "TagA || TagB", 1_700_000_000_000)
+    assert data.encode() == (
+        b'{"classFilterMode":false,"codeSet":[2598919,2598920],"expressionType":"TAG","subString":"TagA || TagB",'
+        b'"subVersion":1700000000000,"tagsSet":["TagA","TagB"],"topic":"TopicA"}'
+    )
+    for everything in (None, "", "*", " * "):
+        assert (subscription("T", everything, 1).sub_string, subscription("T", everything, 1).tags) == ("*", frozenset())
+    assert subscription("T", "A||", 1).tags == {"A"}
+    with pytest.raises(LocalProtocolError, match="names no tag"):
+        subscription("T", " || ", 1)
