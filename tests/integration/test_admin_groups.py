@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import trio
+from mqadmin_calls import failed, mqadmin
 
-from tests.support.admin import failed, mqadmin
 from triomq.client.consumer.push import PushConsumer
 from triomq.client.producer.producer import Producer
 from triomq.remoting.client.config import ConnectorConfig

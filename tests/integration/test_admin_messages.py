@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from mqadmin_calls import failed, mqadmin
 
-from tests.support.admin import failed, mqadmin
 from triomq.client.producer.producer import Producer
 from triomq.testing import InProcessCluster, local_cluster
 

@@ -7,8 +7,10 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from mqadmin_calls import failed, mqadmin
 
-from tests.support.admin import failed, mqadmin
+from triomq.client.consumer.push import PushConsumer
+from triomq.client.producer.producer import Producer
 from triomq.testing import InProcessCluster, local_cluster
 
 
@@ -54,7 +56,7 @@ async def test_broker_status(cluster: InProcessCluster) -> None:
     assert failed(await mqadmin("brokerStatus", "-n", cluster.namesrv_address), 2, "one of -b/--brokerAddr and -c/--clusterName is needed")
 
 
-@pytest.mark.feature(2, 9, 10, 11)
+@pytest.mark.feature(2, 9, 11)
 async def test_create_change_and_look_at_a_topic(cluster: InProcessCluster) -> None:
     namesrv = cluster.namesrv_address
     created = await mqadmin("updateTopic", "-c", "DefaultCluster", "-t", "orders", "-r", 4, "-w", 4, "-n", namesrv)
@@ -90,6 +92,27 @@ async def test_a_topic_on_one_broker_only(cluster: InProcessCluster) -> None:
     assert (await mqadmin("updateTopic", "-b", target.address, "-t", "lonely", "-n", cluster.namesrv_address)).code == 0
     route = (await mqadmin("topicRoute", "-t", "lonely", "-n", cluster.namesrv_address, "--json")).document
     assert [(data["brokerName"], data["readQueueNums"]) for data in route["queueDatas"]] == [("broker-b", 8)]
+
+
+@pytest.mark.feature(9)
+async def test_a_send_to_an_unknown_topic_creates_it(cluster: InProcessCluster) -> None:
+    sent = (await mqadmin("sendMessage", "-t", "surprise", "-p", "x", "-n", cluster.namesrv_address, "--json")).document
+    route = (await mqadmin("topicRoute", "-t", "surprise", "-n", cluster.namesrv_address, "--json")).document
+    assert [(data["brokerName"], data["writeQueueNums"], data["perm"]) for data in route["queueDatas"]] == [(sent["brokerName"], 4, 6)]
+
+
+@pytest.mark.feature(10)
+async def test_queue_numbers_and_permission_are_what_clients_see(cluster: InProcessCluster) -> None:
+    namesrv, address = cluster.namesrv_address, cluster.broker("broker-a").address
+    assert (await mqadmin("updateTopic", "-b", address, "-t", "narrow", "-w", 4, "-r", 2, "-n", namesrv)).code == 0
+    async with Producer(namesrv, group="shop") as producer:
+        assert [queue.queue_id for queue in await producer.queues("narrow")] == [0, 1, 2, 3]
+    async with PushConsumer(namesrv, group="billing", subscriptions="narrow") as consumer:
+        await consumer.wait_assigned()
+        assert [queue.queue_id for queue in consumer.assignment if queue.topic == "narrow"] == [0, 1]
+    assert (await mqadmin("updateTopic", "-b", address, "-t", "narrow", "-p", 4, "-n", namesrv)).code == 0
+    assert failed(await mqadmin("sendMessage", "-t", "narrow", "-p", "x", "-n", namesrv), 4, "'narrow'")
+    assert (await mqadmin("consumeMessage", "-t", "narrow", "-n", namesrv)).code == 0
 
 
 @pytest.mark.feature(2)
