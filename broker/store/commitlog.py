@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from zlib import crc32
 
 import attrs
 
 from triomq.broker.store.config import StoreConfig
+from triomq.broker.store.consume_queue import ConsumeQueue
 from triomq.broker.store.disk import Disk
 from triomq.broker.store.draft import UNQUEUED, Appended, Batch, Draft
 from triomq.broker.store.errors import IllegalMessage, StoreError
@@ -23,10 +24,19 @@ from triomq.broker.store.segment import Segment
 from triomq.broker.store.segments import Segments
 from triomq.broker.store.watermark import Watermark
 from triomq.remoting.protocol.message import BORN_HOST_V6, STORE_HOST_V6, TRANSACTION_MASK
-from triomq.remoting.protocol.record import BLANK, HOST_V4_BYTES, HOST_V6_BYTES, encode_blank, head_struct, host_flags
+from triomq.remoting.protocol.record import (
+    BLANK,
+    HOST_V4_BYTES,
+    HOST_V6_BYTES,
+    LENGTH,
+    encode_blank,
+    head_struct,
+    host_flags,
+)
 
 logger = logging.getLogger(__name__)
 
+pack_length = LENGTH.pack
 CRC_MASK = 0x7FFFFFFF
 SPAN_FACTOR_MAX = 4
 """Scattered records are read as one range if that is at most this many times their own bytes: one system call instead of many."""
@@ -45,14 +55,14 @@ class CommitLog:
     appended: Watermark = attrs.field(factory=Watermark, init=False)
     last_timestamp: int = attrs.field(default=0, init=False)
     """Store time of the last record; the next one gets no smaller one."""
-    _heads: dict[int, tuple[struct.Struct, int]] = attrs.field(init=False)
-    """Length of the born host -> (layout of the record up to the body, bits of sysFlag)."""
+    _heads: dict[int, tuple[Callable[..., bytes], int, int]] = attrs.field(init=False)
+    """Length of the born host -> (packer of the record up to the body, size of all fixed fields, bits of sysFlag)."""
     _hot_start: int = attrs.field(default=0, init=False)
     """Start of what this process has written: it is in the page cache, unless it is too long ago."""
 
     def __attrs_post_init__(self) -> None:
         flags = {size: host_flags(bytes(size), self.config.store_host) for size in (HOST_V4_BYTES, HOST_V6_BYTES)}
-        self._heads = {size: (head_struct(bits), bits) for size, bits in flags.items()}
+        self._heads = {size: (head_struct(bits).pack, head_struct(bits).size + LENGTH.size, bits) for size, bits in flags.items()}
 
     def start_at(self, end: int, last_timestamp: int) -> None:
         """Tell where the log ends, after recovery."""
@@ -75,22 +85,24 @@ class CommitLog:
         table, heads, store_host = queues.queues, self._heads, self.config.store_host
         parts: list[bytes] = []
         places: list[Appended] = []
+        found: list[ConsumeQueue] = []
         try:
             for draft in drafts:
                 queue = table.get((draft.topic, draft.queue_id)) or queues.open(draft.topic, draft.queue_id)
-                body, properties, topic = draft.body, draft.properties, queue.record_topic
-                layout, host_flags = heads[len(draft.born_host)]
-                size = layout.size + len(body) + len(topic) + 2 + len(properties)
+                body, properties, topic, flags = draft.body, draft.properties, queue.record_topic, draft.sys_flag
+                body_size, properties_size = len(body), len(properties)
+                pack, head_size, host_bits = heads[len(draft.born_host)]
+                size = head_size + body_size + len(topic) + properties_size
                 if offset + size > stop:
                     segment = self._roll(segment, parts, piece_start, offset)
                     parts, offset, stop = [], segment.base, segment.end - BLANK.size
                     piece_start = offset
                     if offset + size > stop:
                         raise IllegalMessage(f"a record of {size} bytes does not fit into a segment of {segment.size} bytes")
-                kind = draft.sys_flag & TRANSACTION_MASK
-                queue_offset = queue.next_offset if kind not in UNQUEUED else 0
+                queued = flags & TRANSACTION_MASK not in UNQUEUED
+                queue_offset = queue.next_offset if queued else 0
                 parts += (
-                    layout.pack(
+                    pack(
                         size,
                         queue.record_magic,
                         crc32(body) & CRC_MASK,
@@ -98,22 +110,23 @@ class CommitLog:
                         draft.flag,
                         queue_offset,
                         offset,
-                        draft.sys_flag & NO_HOST_FLAGS | host_flags,
+                        flags & NO_HOST_FLAGS | host_bits,
                         draft.born_timestamp,
                         draft.born_host,
                         timestamp,
                         store_host,
                         draft.reconsume_times,
                         draft.prepared_transaction_offset,
-                        len(body),
+                        body_size,
                     ),
                     body,
                     topic,
-                    len(properties).to_bytes(2, "big"),
+                    pack_length(properties_size),
                     properties,
                 )
                 places.append(Appended(offset, size, queue_offset, timestamp))
-                if kind not in UNQUEUED:
+                found.append(queue)
+                if queued:
                     queue.next_offset = queue_offset + 1
                 offset += size
             self.disk.write_at(segment.fd, b"".join(parts), piece_start - segment.base, segment.path)
@@ -123,7 +136,7 @@ class CommitLog:
                 raise IllegalMessage(f"a number of the message is out of range: {error}") from error
             raise
         self.last_timestamp = timestamp
-        return Batch(drafts, places, start, offset)
+        return Batch(drafts, places, start, offset, found)
 
     def _segment_at(self, offset: int) -> Segment:
         return self.segments.find(offset) or self.segments.grow(offset)

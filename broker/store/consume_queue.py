@@ -31,6 +31,7 @@ from triomq.broker.store.segment import NAME_DIGITS, segment_name
 from triomq.remoting.protocol.record import topic_field
 
 ENTRY = struct.Struct(">qiq")
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 FILLER_SIZE = 0x7FFFFFFF
 FILLER = ENTRY.pack(0, FILLER_SIZE, 0)
 SCAN_BYTES = 3_200 * QUEUE_ENTRY_BYTES
@@ -63,10 +64,14 @@ class ConsumeQueue:
     tail: bytearray = attrs.field(factory=bytearray, init=False)
     tail_offset: int = attrs.field(default=0, init=False)
     """Number of the first entry in ``tail``; all before it are in the files."""
+    arrived: dict[int, int] = attrs.field(factory=dict, init=False)
+    """Tags code -> new end, since readers were told last."""
     bases: list[int] = attrs.field(factory=list, init=False)
     """Byte offsets (= names) of the files, ascending, without gaps."""
     unsynced: set[int] = attrs.field(factory=set, init=False)
     """Files written since they were last forced to the disk."""
+    delayed: bool = attrs.field(init=False)
+    """Whether entries carry the time of delivery instead of a hash."""
     record_magic: int = attrs.field(init=False)
     record_topic: bytes = attrs.field(init=False)
     """The topic as every record of this queue has it: length and text; a long one needs the second version of the format."""
@@ -74,6 +79,7 @@ class ConsumeQueue:
     """False while a new file's name may be lost in a power failure."""
 
     def __attrs_post_init__(self) -> None:
+        self.delayed = self.topic == SCHEDULE_TOPIC
         self.record_magic, self.record_topic = topic_field(self.topic)
 
     # Writing

@@ -8,9 +8,10 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
-import attrs
+import msgspec
 
 from triomq.broker.store.config import StoreConfig
+from triomq.broker.store.consume_queue import ConsumeQueue
 from triomq.broker.store.errors import IllegalMessage
 from triomq.remoting.protocol.message import PROPERTIES_BYTES_MAX, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 
@@ -27,9 +28,11 @@ RECORD_EXTRA_BYTES_MAX = 65_536
 """A whole record may be this much longer than the largest body."""
 
 
-@attrs.define(eq=False)
-class Draft:
-    """One message to append. Not frozen and without validators: made once per message (0.4 µs here, 1.2 µs frozen)."""
+class Draft(msgspec.Struct, eq=False, gc=False):
+    """One message to append.
+
+    A Struct, not attrs, because there is one per message: 0.2 µs against 0.9 µs, which includes what the garbage collector pays for tracked objects.
+    """
 
     topic: str
     queue_id: int
@@ -49,9 +52,8 @@ class Draft:
     keys: str | None = None
 
 
-@attrs.define(eq=False)
-class Appended:
-    """Where a draft came to lie."""
+class Appended(msgspec.Struct, eq=False, gc=False):
+    """Where a draft came to lie. A Struct for the same reason: 0.09 µs against 0.22 µs."""
 
     log_offset: int
     size: int
@@ -59,14 +61,15 @@ class Appended:
     store_timestamp: int
 
 
-@attrs.define(eq=False)
-class Batch:
+class Batch(msgspec.Struct, eq=False):
     """Drafts and their places, in log order: all records of the log in [start, end)."""
 
     drafts: Sequence[Draft]
     places: list[Appended]
     start: int
     end: int
+    queues: list[ConsumeQueue] | None = None
+    """The queue of each draft, if it has been looked up already."""
 
 
 def is_directory_name(topic: str) -> bool:

@@ -8,6 +8,7 @@ Source: store/…/index/IndexService.java.
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 from collections.abc import Callable
@@ -26,14 +27,35 @@ from triomq.remoting.protocol.message import TRANSACTION_MASK, TRANSACTION_ROLLB
 logger = logging.getLogger(__name__)
 
 NAME_DIGITS = 17
-U32 = 0xFFFFFFFF
-PREFIXES_MAX = 65_536
+FEW = 3
+"""In smaller batches keys are hashed one by one."""
+NO_WORDS: list[str] = []
+HASH_MASK = 0x7FFFFFFF
 
 
 def index_hash(topic: str, key: str) -> int:
     """Non-negative hash of ``topic#key``; |-2^31| does not fit and becomes 0, as in Java."""
-    value = abs(java_hash(f"{topic}#{key}"))
-    return value if value < 1 << 31 else 0
+    return abs(java_hash(f"{topic}#{key}")) & HASH_MASK
+
+
+@functools.lru_cache(maxsize=4096)
+def tag_hash(topic: str, tags: str) -> int:
+    """The hash under which all records with these tags are found."""
+    return index_hash(topic, f"T#{tags}")
+
+
+def hash_together(keys: list[tuple[str, str, int]], hashes: list[int]) -> None:
+    """Fill in the hashes of (topic, key, place); keys of one topic and length are hashed as one integer."""
+    groups: dict[tuple[str, int], tuple[list[str], list[int]]] = {}
+    for topic, key, number in keys:
+        group = groups.get((topic, len(key)))
+        if group is None:
+            group = groups[topic, len(key)] = ([], [])
+        group[0].append(key)
+        group[1].append(number)
+    for (topic, _), (texts, numbers) in groups.items():
+        for number, value in zip(numbers, hash_batch(topic + "#", texts)):
+            hashes[number] = abs(value) & HASH_MASK
 
 
 @attrs.define(eq=False)
@@ -53,10 +75,6 @@ class KeyIndex:
     _unsynced: dict[Path, None] = attrs.field(factory=dict, init=False)
     names_durable: bool = attrs.field(default=True, init=False)
     """False while a new file's name may be lost in a power failure."""
-    _prefixes: dict[str, int] = attrs.field(factory=dict, init=False)
-    _tag_hashes: dict[tuple[str, str], int] = attrs.field(factory=dict, init=False)
-    _powers: list[int] = attrs.field(factory=lambda: [1], init=False)
-    """31^n mod 2^32."""
 
     def __attrs_post_init__(self) -> None:
         self.geometry = Geometry(self.config.index_slot_count, self.config.index_entry_count)
@@ -69,82 +87,47 @@ class KeyIndex:
 
     def apply(self, batch: Batch) -> None:
         """Add all keys of a batch; records at or before ``position`` are skipped. Atomic: no checkpoint. Raises DiskFull, and then has added nothing."""
-        texts: list[str] = []
-        prefixes: list[int] = []
-        tags: list[tuple[int, int]] = []  # (place in the list of hashes, hash)
+        hashes: list[int] = []
         offsets: list[int] = []
-        timestamps: list[int] = []
+        later: list[tuple[str, str, int]] = []  # (topic, key, place in hashes)
         position = self.position
+        few = len(batch.places) < FEW
         for draft, place in zip(batch.drafts, batch.places):
             offset = place.log_offset
             if offset <= position or draft.sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK:
                 continue
-            topic, count = draft.topic, 0
-            prefix = self._prefixes.get(topic)
-            if prefix is None:
-                prefix = self._prefix(topic)
-            if draft.unique_key:
-                texts.append(draft.unique_key)
-                count = 1
-            if draft.keys:
-                words = [word for word in draft.keys.split(" ") if word]
-                texts += words
-                count += len(words)
-            prefixes += [prefix] * count
-            if draft.tags:
-                value = self._tag_hashes.get((topic, draft.tags))
-                if value is None:
-                    value = self._tag_hash(topic, draft.tags)
-                tags.append((len(offsets) + count, value))
-                count += 1
-            offsets += [offset] * count
-            timestamps += [place.store_timestamp] * count
-        hashes = self._hashes(prefixes, texts)
-        for number, value in tags:
-            hashes.insert(number, value)
+            topic, unique_key, keys, tags = draft.topic, draft.unique_key, draft.keys, draft.tags
+            words = [word for word in keys.split(" ") if word] if keys else NO_WORDS
+            for key in (unique_key, *words) if unique_key else words:
+                if few:
+                    hashes.append(index_hash(topic, key))
+                else:
+                    later.append((topic, key, len(hashes)))
+                    hashes.append(0)
+                offsets.append(offset)
+            if tags:
+                hashes.append(tag_hash(topic, tags))
+                offsets.append(offset)
+        if later:
+            hash_together(later, hashes)
         if hashes:
-            self._put(hashes, offsets, timestamps)
+            self._put(hashes, offsets, self._timestamps(batch, offsets))
         if batch.places:
             self.position = max(position, batch.places[-1].log_offset)
 
-    def _prefix(self, topic: str) -> int:
-        """Hash of ``topic#``, unsigned."""
-        if len(self._prefixes) >= PREFIXES_MAX:
-            self._prefixes.clear()
-        prefix = self._prefixes[topic] = java_hash(topic + "#") & U32
-        return prefix
-
-    def _tag_hash(self, topic: str, tags: str) -> int:
-        if len(self._tag_hashes) >= PREFIXES_MAX:
-            self._tag_hashes.clear()
-        value = self._tag_hashes[topic, tags] = index_hash(topic, "T#" + tags)
-        return value
-
-    def _hashes(self, prefixes: list[int], texts: list[str]) -> list[int]:
-        """Hashes of prefix + text: h(a + b) = h(a)·31^len(b) + h(b), made non-negative as Java does."""
-        lengths = set(map(len, texts))
-        if len(lengths) <= 1:
-            values = hash_batch("", texts)
-        else:  # texts of one length are hashed together
-            values = [0] * len(texts)
-            for length in lengths:
-                members = [number for number, text in enumerate(texts) if len(text) == length]
-                for number, value in zip(members, hash_batch("", [texts[number] for number in members])):
-                    values[number] = value
-        powers = self._powers
-        while len(powers) <= 2 * max(lengths, default=0):  # lengths count UTF-16 units, of which a character has at most two
-            powers.append(powers[-1] * 31 & U32)
-        hashes = []
-        for prefix, text, value in zip(prefixes, texts, values):
-            units = len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2
-            value = (prefix * powers[units] + value) & U32
-            hashes.append(value if value < 1 << 31 else (1 << 32) - value & 0x7FFFFFFF)
-        return hashes
+    def _timestamps(self, batch: Batch, offsets: list[int]) -> list[int]:
+        """Store time of the record at each of ``offsets``."""
+        first, last = batch.places[0].store_timestamp, batch.places[-1].store_timestamp
+        if first == last:
+            return [first] * len(offsets)
+        known = {place.log_offset: place.store_timestamp for place in batch.places}
+        return [known[offset] for offset in offsets]
 
     def _put(self, hashes: list[int], offsets: list[int], timestamps: list[int]) -> None:
         """Distribute entries over files. Room for all is claimed before the first is written."""
         count, start = len(hashes), 0
-        self._claim(count)
+        if not self.files or self.files[-1].room_reserved < count:
+            self._claim(count)
         while start < count:
             file = self.files[-1]
             if not file.room:

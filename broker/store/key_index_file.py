@@ -30,8 +30,10 @@ ENTRY = struct.Struct(">iqii")
 HASH_ONLY = struct.Struct(">i16x")
 NUMBER = struct.Struct(">i")
 SECONDS_MAX = 0x7FFFFFFF
-RESERVE_BYTES = 1 << 20
-"""Room for entries is claimed from the file system in steps of this size."""
+RESERVE_ENTRIES = 50_000
+"""Room is claimed from the file system in steps of this size, about 1 MB."""
+FEW = 4
+"""Fewer entries than this are put one by one, more as arrays (1: 1.9 against 5.2 µs; 64: 0.75 against 0.41 µs each)."""
 
 
 @attrs.frozen
@@ -73,8 +75,8 @@ class KeyIndexFile:
     _map: mmap | None = attrs.field(default=None, init=False)
     _slots: memoryview | None = attrs.field(default=None, init=False)
     _fd: int = attrs.field(default=-1, init=False)
-    _reserved: int = attrs.field(default=0, init=False)
-    """Bytes of the file in which a write through the map cannot fail."""
+    _reserved_entries: int = attrs.field(default=0, init=False)
+    """Up to this entry a write through the map cannot fail."""
 
     # Opening and closing
 
@@ -89,7 +91,6 @@ class KeyIndexFile:
             disk.close(file._fd)
             path.unlink()
             raise
-        file._reserved = geometry.entries_position
         file._make_map()
         return file
 
@@ -104,7 +105,7 @@ class KeyIndexFile:
         if self._map is None:
             self._fd = self.disk.open(self.path)
             self.disk.allocate(self._fd, 0, self.geometry.entries_position, self.path)
-            self._reserved = self.geometry.entries_position
+            self._reserved_entries = 0
             self._make_map()
 
     def _make_map(self) -> None:
@@ -126,13 +127,19 @@ class KeyIndexFile:
 
     # Writing
 
+    @property
+    def room_reserved(self) -> int:
+        """Entries for which a put cannot fail."""
+        return self._reserved_entries - self.next_entry
+
     def reserve(self, count: int) -> None:
-        """Claim room for ``count`` more entries. Raises DiskFull or StoreIoError."""
-        end = self.geometry.entries_position + ENTRY.size * (self.next_entry + count)
-        if end > self._reserved:
-            end = min(max(end, self._reserved + RESERVE_BYTES), self.geometry.size_bytes)
-            self.disk.allocate(self._fd, self._reserved, end - self._reserved, self.path)
-            self._reserved = end
+        """Claim room for ``count`` more entries (at most ``room``). Raises DiskFull or StoreIoError."""
+        if count > self.room_reserved:
+            first = self._reserved_entries
+            last = min(max(self.next_entry + count, first + RESERVE_ENTRIES), self.geometry.entry_count)
+            position = self.geometry.entries_position + ENTRY.size * first
+            self.disk.allocate(self._fd, position, ENTRY.size * (last - first), self.path)
+            self._reserved_entries = last
 
     def follow(self, older: KeyIndexFile) -> None:
         """Begin where ``older`` ends: Java pre-sets a new header so, and computes the first entry's seconds from it."""
@@ -141,32 +148,53 @@ class KeyIndexFile:
 
     def put(self, hashes: list[int], offsets: list[int], timestamps: list[int]) -> None:
         """Add entries for which room has been reserved: non-negative hashes, log offsets and store times (ms) that never decrease. Cannot fail."""
-        slots, data = self._slots, self._map
-        assert slots is not None
-        assert data is not None
-        first, count, slot_count = self.next_entry, len(hashes), self.geometry.slot_count
-        previous = []
-        for slot, number in zip([value % slot_count for value in hashes], to_disk_order(array("I", range(first, first + count)))):
-            previous.append(slots[slot])
-            slots[slot] = number
-        seconds = [self._seconds(timestamps[0])]
-        if first == 1:
+        assert self._map is not None
+        begin = self.begin_timestamp
+        if self.next_entry == 1:
             self.begin_timestamp, self.begin_offset = timestamps[0], offsets[0]
+        # The seconds of a file's very first entry count from the begin time that it had before: see follow().
         if timestamps[-1] == timestamps[0]:
-            seconds += [self._seconds(timestamps[0])] * (count - 1)
+            seconds = [self._seconds(timestamps[0], begin)]
+            if len(hashes) > 1:
+                seconds += [self._seconds(timestamps[0], self.begin_timestamp)] * (len(hashes) - 1)
         else:
-            seconds += [self._seconds(timestamp) for timestamp in timestamps[1:]]
-        self.slots_used += previous.count(0)
-        position = self.geometry.entries_position + ENTRY.size * first
-        data[position : position + ENTRY.size * count] = b"".join(
-            map(ENTRY.pack, hashes, offsets, seconds, to_disk_order(array("I", previous)))
-        )
-        self.next_entry = first + count
+            seconds = [self._seconds(timestamps[0], begin), *(self._seconds(timestamp, self.begin_timestamp) for timestamp in timestamps[1:])]
+        if len(hashes) < FEW:
+            self._put_few(self._map, hashes, offsets, seconds)
+        else:
+            self._put_many(self._map, hashes, offsets, seconds)
+        self.next_entry += len(hashes)
         self.end_timestamp, self.end_offset = timestamps[-1], offsets[-1]
         self._write_header()
 
-    def _seconds(self, timestamp: int) -> int:
-        return 0 if self.begin_timestamp <= 0 else max(0, min((timestamp - self.begin_timestamp) // 1000, SECONDS_MAX))
+    def _put_few(self, data: mmap, hashes: list[int], offsets: list[int], seconds: list[int]) -> None:
+        number, slot_count, entries = self.next_entry, self.geometry.slot_count, self.geometry.entries_position
+        for value, offset, second in zip(hashes, offsets, seconds):
+            slot = HEADER.size + 4 * (value % slot_count)
+            (previous,) = NUMBER.unpack_from(data, slot)
+            NUMBER.pack_into(data, slot, number)
+            ENTRY.pack_into(data, entries + ENTRY.size * number, value, offset, second, previous)
+            if not previous:
+                self.slots_used += 1
+            number += 1
+
+    def _put_many(self, data: mmap, hashes: list[int], offsets: list[int], seconds: list[int]) -> None:
+        slots, slot_count = self._slots, self.geometry.slot_count
+        assert slots is not None
+        first = self.next_entry
+        numbers = to_disk_order(array("I", range(first, first + len(hashes))))
+        previous = []
+        for slot, number in zip([value % slot_count for value in hashes], numbers):
+            previous.append(slots[slot])
+            slots[slot] = number
+        self.slots_used += previous.count(0)
+        position = self.geometry.entries_position + ENTRY.size * first
+        data[position : position + ENTRY.size * len(hashes)] = b"".join(
+            map(ENTRY.pack, hashes, offsets, seconds, to_disk_order(array("I", previous)))
+        )
+
+    def _seconds(self, timestamp: int, begin: int) -> int:
+        return 0 if begin <= 0 else max(0, min((timestamp - begin) // 1000, SECONDS_MAX))
 
     def _write_header(self) -> None:
         assert self._map is not None

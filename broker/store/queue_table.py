@@ -21,7 +21,7 @@ from triomq.remoting.protocol.message import DELAY, TRANSACTION_MASK, decode_pro
 
 logger = logging.getLogger(__name__)
 
-SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+pack_entry = ENTRY.pack
 
 Arrival = tuple[str, int, int, int]
 """(topic, queue id, new end offset, tags code)"""
@@ -38,7 +38,7 @@ class QueueTable:
     """Queues with entries in memory only, in the order in which they became so."""
     _files: QueueFiles = attrs.field(init=False)
     _unsynced: set[ConsumeQueue] = attrs.field(factory=set, init=False)
-    _arrivals: dict[tuple[str, int, int], int] = attrs.field(factory=dict, init=False)
+    _arrived: list[ConsumeQueue] = attrs.field(factory=list, init=False)
 
     def __attrs_post_init__(self) -> None:
         self._files = QueueFiles(self.disk, OpenFiles(self.disk, self.config.open_files_max), self.config.queue_file_size_bytes)
@@ -63,21 +63,21 @@ class QueueTable:
 
     def apply(self, batch: Batch) -> None:
         """Add the entries of a batch; what is there already is skipped. Atomic: no checkpoint, and it cannot fail halfway: nothing is written to files."""
-        queues, arrivals, pack = self.queues, self._arrivals, ENTRY.pack
-        for draft, place in zip(batch.drafts, batch.places):
-            topic, queue_id = draft.topic, draft.queue_id
-            queue = queues.get((topic, queue_id)) or self.open(topic, queue_id)
-            code = tags_code(draft.tags) if topic != SCHEDULE_TOPIC else self._delivery_time(draft, place)
+        queues = batch.queues or [self.open(draft.topic, draft.queue_id) for draft in batch.drafts]
+        for draft, place, queue in zip(batch.drafts, batch.places, queues):
             queue_offset = place.queue_offset
+            code = tags_code(draft.tags) if not queue.delayed else self._delivery_time(draft, place)
             if queue_offset == queue.end_offset and not draft.sys_flag & TRANSACTION_MASK:
                 if not queue.tail:
                     self.dirty[queue] = None
-                queue.tail += pack(place.log_offset, place.size, code)
+                queue.tail += pack_entry(place.log_offset, place.size, code)
                 queue.end_offset = queue_offset + 1
                 queue.log_end = place.log_offset + place.size
             elif not self._add(queue, draft, place, code):
                 continue
-            arrivals[topic, queue_id, code] = queue_offset + 1
+            if not queue.arrived:
+                self._arrived.append(queue)
+            queue.arrived[code] = queue_offset + 1
 
     def _add(self, queue: ConsumeQueue, draft: Draft, place: Appended, code: int) -> bool:
         if draft.sys_flag & TRANSACTION_MASK in UNQUEUED:
@@ -102,8 +102,10 @@ class QueueTable:
 
     def take_arrivals(self) -> list[Arrival]:
         """What ``apply`` has added since the last call."""
-        arrivals = [(topic, queue_id, end, code) for (topic, queue_id, code), end in self._arrivals.items()]
-        self._arrivals.clear()
+        arrivals = [(queue.topic, queue.queue_id, end, code) for queue in self._arrived for code, end in queue.arrived.items()]
+        for queue in self._arrived:
+            queue.arrived.clear()
+        self._arrived.clear()
         return arrivals
 
     @property
