@@ -151,7 +151,7 @@ def _one_line(error: BaseException) -> str:
 
 
 def _logs_to_files() -> bool:
-    return any(isinstance(handler, logging.FileHandler) for handler in logging.getLogger().handlers)
+    return any(isinstance(handler, logging.FileHandler) for handler in logging.root.handlers)
 
 
 @attrs.define(eq=False)
