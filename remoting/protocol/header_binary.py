@@ -19,6 +19,8 @@ from triomq.remoting.protocol.header_json import Buffer, HeaderTuple
 
 _FIXED = Struct(">hBhiii")  # code, language, version, opaque, flag, length of the remark
 _I16 = Struct(">h")
+_NAMES: dict[bytes, str] = {}  # of entries, decoded before: there are few, and every request repeats them
+_NAMES_MAX = 512
 _I32 = Struct(">i")
 _FIX = "send the header as RocketMQSerializable of RocketMQ 4.x or 5.x does"
 
@@ -56,24 +58,36 @@ def decode_header(header: Buffer) -> HeaderTuple:
         (ext_size,) = _I32.unpack_from(data, remark_end)
         position = remark_end + 4
         end = _end(data, position, ext_size, "ext fields")
-        ext = _decode_entries(data, position, end) if ext_size else None
-    except struct.error:
+        ext = None
+        if ext_size:
+            try:
+                ext = _decode_entries(data, position, end, "strict")
+            except UnicodeDecodeError:
+                ext = _decode_entries(data, position, end, "replace")
+    except (struct.error, IndexError):
         raise RemoteProtocolError(f"the binary header of {len(data)} bytes ends too early", _FIX) from None
     return code, opaque, flag, version, language, remark, ext
 
 
-def _decode_entries(data: bytes, position: int, end: int) -> dict[str, str]:
+def _decode_entries(data: bytes, position: int, end: int, errors: str) -> dict[str, str]:
     ext: dict[str, str] = {}
+    names = _NAMES
+    length_at = _I32.unpack_from
     while position < end:
-        (size,) = _I16.unpack_from(data, position)
-        name_end = _end(data, position + 2, size, "name of an ext field")
-        (value_size,) = _I32.unpack_from(data, name_end)
-        value_end = _end(data, name_end + 4, value_size, "value of an ext field")
-        name = data[position + 2 : name_end].decode("utf-8", "replace")
-        ext[name] = data[name_end + 4 : value_end].decode("utf-8", "replace")
+        name_start = position + 2
+        name_end = name_start + (data[position] << 8 | data[name_start - 1])
+        value_start = name_end + 4
+        value_end = value_start + length_at(data, name_end)[0]
+        if not value_start <= value_end <= end:
+            raise RemoteProtocolError("an ext field of the binary header overruns the length of all", _FIX)
+        raw = data[name_start:name_end]
+        name = names.get(raw)
+        if name is None:
+            name = raw.decode("utf-8", errors)
+            if len(names) < _NAMES_MAX and len(raw) <= 32 and raw.isalnum():
+                names[raw] = name
+        ext[name] = data[value_start:value_end].decode("utf-8", errors)
         position = value_end
-    if position != end:
-        raise RemoteProtocolError("the ext fields of the binary header overrun their length", _FIX)
     return ext
 
 

@@ -4,7 +4,8 @@ Decoding: one msgspec class per request code reads the whole header, ``extFields
 generated function turns it into the header object. Encoding: one generated function per header class fills a text
 template. Both fall back to the general codecs for anything unusual, and agree with them otherwise (a property test).
 
-Measured on CPython 3.11, SEND_MESSAGE_V2 with 13 fields: decode 1.9 µs against 6.5 µs; send response 0.9 µs against 2.4 µs.
+Measured on CPython 3.11 with 14 header fields of SEND_MESSAGE_V2: decoding 1.6 µs, the general way about 5 µs; head of a
+send response 1.2 µs, the general way 3.5 µs.
 """
 
 import struct
@@ -114,8 +115,7 @@ def compile_head_encoder(
         if field.optional:
             variable = f"_{field.attribute}"
             lines.append(f"{variable} = {value}")
-            entry = f"b',{_entry(field, short)}' % {_ENTRY_VALUE[field.kind].format(variable)}"
-            lines.append(f"{variable} = b'' if {variable} is None else {entry}")
+            lines.append(f"{variable} = b'' if {variable} is None else {_optional_entry(field, variable, short)}")
             template += "%b"
             values.append(variable)
         else:
@@ -158,6 +158,16 @@ def _entry(field: WireField, short: bool) -> str:
     """``"name":"value"`` as a piece of a bytes template; text brings its own quotes, escaped as JSON needs."""
     slot = {str: "%b", bool: '"%b"', int: '"%d"', float: '"%b"'}[field.kind]
     return f'"{field.wire_name(short)}":{slot}'
+
+
+def _optional_entry(field: WireField, value: str, short: bool) -> str:
+    """An expression for ``,"name":"value"``, by concatenation where that is cheaper than a template."""
+    name = f',"{field.wire_name(short)}":'
+    if field.kind is str:
+        return f"b'{name}' + text({value})"
+    if field.kind is bool:
+        return f"b'{name}\"true\"' if {value} else b'{name}\"false\"'"
+    return f"b',{_entry(field, short)}' % {_ENTRY_VALUE[field.kind].format(value)}"
 
 
 def _refusal(header: Any, code: int, reason: Exception) -> LocalProtocolError:
