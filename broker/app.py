@@ -25,6 +25,7 @@ import trio
 
 from triomq.broker.advertise import warn_if_unreachable
 from triomq.broker.config import BrokerConfig
+from triomq.broker.java_keys import BROKER_KEYS
 from triomq.broker.processors.admission import Admission
 from triomq.broker.processors.broker_config import LIVE_KEYS, BrokerConfigRequests
 from triomq.broker.processors.clients import Clients, notify_members_changed
@@ -214,7 +215,7 @@ def open_server(config: BrokerConfig, store: MessageStore, services: Services, s
         consumption=Consumption(
             store, topics, groups, offsets, clients, statistics, config.broker_name, services.registration.settings.broker_address
         ),
-        config=BrokerConfigRequests(config, live, topics),
+        config=BrokerConfigRequests(config, BROKER_KEYS, live, topics),
         runtime=runtime,
     )
     server = Server(

@@ -14,10 +14,10 @@ from typing import Any
 import attrs
 
 from triomq.broker.config import BrokerConfig
-from triomq.broker.java_keys import BROKER_KEYS
 from triomq.broker.services.live_settings import LiveSettings
 from triomq.broker.services.topics import Topics
 from triomq.remoting.errors import Rejected
+from triomq.remoting.java_keys import KeyTable
 from triomq.remoting.properties import format_properties, parse_entries
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.headers.admin import BrokerConfigResponseHeader
@@ -43,6 +43,7 @@ class BrokerConfigRequests:
     """The two handlers."""
 
     config: BrokerConfig
+    keys: KeyTable
     live: LiveSettings
     topics: Topics
 
@@ -71,7 +72,7 @@ class BrokerConfigRequests:
         if any(entry.key in BLACK_LIST for entry in entries):
             raise Rejected(ResponseCode.NO_PERMISSION, "Can not update config in black list.")
         try:
-            loaded = load(BrokerConfig, [Source("", entries)], BROKER_KEYS)
+            loaded = load(BrokerConfig, [Source("", entries)], self.keys)
         except ConfigError as error:
             raise Rejected(ResponseCode.SYSTEM_ERROR, str(error)) from None
         if loaded.warnings:

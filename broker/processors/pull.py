@@ -36,7 +36,7 @@ from triomq.remoting.protocol.headers.pull import (
     PullMessageHeader,
     PullMessageResponseHeader,
 )
-from triomq.remoting.protocol.message import subscription
+from triomq.remoting.protocol.message import ALL_TAGS, subscription
 from triomq.remoting.server.connection import Connection
 from triomq.remoting.server.handlers import Request, Response
 
@@ -147,17 +147,15 @@ class PullMessages:
         """What the store must filter by: the request's own expression, or the one that the group's heartbeats brought."""
         if header.sys_flag & SUBSCRIPTION:
             self._refuse_sql(header.expression_type)
-            if not header.subscription or header.subscription == "*":
-                return None
             try:
                 wanted = subscription(header.topic, header.subscription, header.sub_version)
             except LocalProtocolError:
                 remark = "parse the consumer's subscription failed"
                 raise Rejected(ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark) from None
-            return wanted.codes or None
-        wanted = self._registered_subscription(header, group)
-        self._refuse_sql(wanted.expression_type)
-        return wanted.codes or None
+        else:
+            wanted = self._registered_subscription(header, group)
+            self._refuse_sql(wanted.expression_type)
+        return None if wanted.sub_string == ALL_TAGS else wanted.codes
 
     def _registered_subscription(self, header: PullMessageHeader, group: SubscriptionGroupConfig) -> SubscriptionData:
         connected = self.clients.consumers.get(header.consumer_group)

@@ -81,9 +81,7 @@ class HeldPulls:
                 for pull in waiting
                 if pull.next_offset < end_offset and (pull.tag_codes is None or tags_code in pull.tag_codes)
             ]:
-                self._remove(pull)
-                self.woken += 1
-                self.resume(pull.request)
+                self._wake(pull)
 
     def forget_connection(self, connection: Hashable) -> None:
         """Drop what a closed connection was waiting for."""
@@ -95,9 +93,14 @@ class HeldPulls:
         """Resume every pull of a topic, whose state changed otherwise than by an arrival (deleted, no longer readable)."""
         for key in [key for key in self._by_queue if key[0] == topic]:
             for pull in list(self._by_queue.get(key, ())):
-                self._remove(pull)
-                self.woken += 1
-                self.resume(pull.request)
+                self._wake(pull)
+
+    def _wake(self, pull: HeldPull) -> None:
+        """Resume a pull, unless resuming another one has ended it (by closing its connection)."""
+        if not pull.done:
+            self._remove(pull)
+            self.woken += 1
+            self.resume(pull.request)
 
     def expire(self, now: float) -> float:
         """Resume pulls whose time is up; return when the next one is due."""

@@ -1,0 +1,90 @@
+"""Counters and the rates read from them."""
+
+from __future__ import annotations
+
+import datetime
+
+import pytest
+
+from triomq.broker.services.statistics import Statistics, snapshot
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = datetime.datetime(2026, 3, 1, 23, 59, 0)
+
+    def __call__(self) -> int:
+        return int(self.now.timestamp() * 1000)
+
+
+def test_rates_over_three_windows() -> None:
+    statistics = Statistics(Clock())
+    assert statistics.rates(1) == (0.0, 0.0, 0.0)
+    for second in range(701):
+        statistics.sample_totals(float(second))
+        statistics.totals.puts += 100 if second < 690 else 1000
+    assert statistics.rates(1) == pytest.approx((1000, (50 * 100 + 10 * 1000) / 60, (590 * 100 + 10 * 1000) / 600))
+
+
+def test_a_young_broker_counts_the_seconds_it_has() -> None:
+    statistics = Statistics(Clock())
+    statistics.sample_totals(0.0)
+    statistics.totals.gets_messages = 30
+    statistics.sample_totals(3.0)
+    assert statistics.rates(4) == (10.0, 10.0, 10.0)
+
+
+def test_items_over_minute_hour_and_day() -> None:
+    statistics = Statistics(Clock())
+    item = statistics.item("TOPIC_PUT_NUMS", "T")
+    for tick in range(6 * 60 * 25):
+        statistics.sample_items(tick * 10.0, tick)
+        statistics.add("TOPIC_PUT_NUMS", "T", 20)
+    minute, hour, day = snapshot(item.minute), snapshot(item.hour), snapshot(item.day)
+    assert (minute.total, minute.per_second, minute.per_time) == (120, 2.0, 20.0)
+    assert (hour.total, hour.per_second) == (7200, 2.0)
+    assert (day.total, day.per_second) == (2 * 86400, 2.0)
+    assert statistics.topic_put_rate("T") == 2.0
+    assert statistics.topic_put_rate("unknown") == 0.0
+    assert statistics.group_get_rate("T", "G") == 0.0
+
+
+def test_forgetting_a_topic_drops_its_items_only() -> None:
+    statistics = Statistics(Clock())
+    for name, key in (("TOPIC_PUT_NUMS", "T"), ("GROUP_GET_NUMS", "T@G"), ("TOPIC_PUT_NUMS", "T2"), ("GROUP_GET_NUMS", "U@T2")):
+        statistics.add(name, key, 1)
+    statistics.forget("T")
+    assert sorted(statistics.items) == [("GROUP_GET_NUMS", "U@T2"), ("TOPIC_PUT_NUMS", "T2")]
+
+
+def test_put_times_make_a_histogram() -> None:
+    statistics = Statistics(Clock())
+    assert statistics.put_time_quantile(0.99) == 0.0
+    statistics.note_put(98, 1000, 0.0004)
+    statistics.note_put(1, 10, 0.07)
+    statistics.note_put(1, 10, 60.0)
+    assert statistics.totals.puts == 100
+    assert statistics.totals.put_bytes == 1020
+    assert statistics.put_times[0] == 98
+    assert statistics.put_times[-1] == 1
+    assert statistics.put_time_quantile(0.5) == 1.0
+    assert statistics.put_time_quantile(0.99) == 100.0
+    assert statistics.put_time_quantile(0.999) == 60_000.0
+    assert statistics.put_time_max == 60.0
+
+
+def test_totals_at_midnight() -> None:
+    clock = Clock()
+    statistics = Statistics(clock)
+    statistics.sample_totals(0.0)
+    statistics.totals.puts, statistics.totals.gets_messages = 10, 5
+    clock.now += datetime.timedelta(minutes=2)
+    statistics.sample_totals(120.0)
+    assert statistics.puts_at_midnights == (0, 10)
+    statistics.totals.puts = 25
+    statistics.sample_totals(130.0)
+    assert statistics.puts_at_midnights == (0, 10)
+    clock.now += datetime.timedelta(days=1)
+    statistics.sample_totals(140.0)
+    assert statistics.puts_at_midnights == (10, 25)
+    assert statistics.gets_at_midnights == (5, 5)

@@ -1,0 +1,122 @@
+"""Producer and consumer groups by heartbeat: joining, subscribing, leaving, falling silent."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+import trio.testing
+
+from triomq.broker.services.groups import ClientGroups, GroupTable, Member
+from triomq.remoting.protocol.bodies.heartbeat import BROADCASTING, CLUSTERING, ConsumerData, SubscriptionData
+
+
+def member(connection: str, client_id: str | None = None, now: float = 0.0) -> Member[str]:
+    return Member(connection, client_id or f"client of {connection}", 12, 479, now)
+
+
+def data(group: str = "G", *topics: tuple[str, str, int], model: str = CLUSTERING) -> ConsumerData:
+    subscriptions = [SubscriptionData(topic=topic, sub_string=text, sub_version=version) for topic, text, version in topics]
+    return ConsumerData(group=group, message_model=model, subscriptions=subscriptions)
+
+
+def test_joining_is_a_change_and_staying_is_none() -> None:
+    table: GroupTable[str] = GroupTable()
+    first = table.consumer_heartbeat(member("c1"), data("G", ("T", "*", 1)))
+    assert first.members_changed
+    assert first.subscriptions_changed
+    again = table.consumer_heartbeat(member("c1", now=30.0), data("G", ("T", "*", 1)))
+    assert not again.notice_due
+    second = table.consumer_heartbeat(member("c2"), data("G", ("T", "*", 1)))
+    assert second.members_changed
+    assert table.consumers["G"].client_ids == ["client of c1", "client of c2"]
+
+
+def test_a_restarted_client_on_one_connection_counts_as_new() -> None:
+    table: GroupTable[str] = GroupTable()
+    table.consumer_heartbeat(member("c1", "old"), data())
+    assert table.consumer_heartbeat(member("c1", "new"), data()).members_changed
+    assert table.consumers["G"].client_ids == ["new"]
+
+
+@pytest.mark.parametrize(
+    ("later", "changed", "expected"),
+    [
+        ([("T", "A", 1)], False, {"T": "A"}),
+        ([("T", "B", 1)], False, {"T": "A"}),  # not newer: ignored
+        ([("T", "B", 2)], True, {"T": "B"}),
+        ([("T", "A", 2)], False, {"T": "A"}),  # newer, but says the same
+        ([("T", "A", 1), ("U", "*", 1)], True, {"T": "A", "U": "*"}),
+        ([("U", "*", 1)], True, {"U": "*"}),
+        ([], True, {}),
+    ],
+)
+def test_subscriptions_follow_the_newest_heartbeat(
+    later: list[tuple[str, str, int]], changed: bool, expected: dict[str, str]
+) -> None:
+    table: GroupTable[str] = GroupTable()
+    table.consumer_heartbeat(member("c1"), data("G", ("T", "A", 1)))
+    assert table.consumer_heartbeat(member("c1"), data("G", *later)).subscriptions_changed is changed
+    assert {topic: kept.sub_string for topic, kept in table.consumers["G"].subscriptions.items()} == expected
+
+
+def test_the_second_form_of_heartbeats_may_leave_subscriptions_out() -> None:
+    table: GroupTable[str] = GroupTable()
+    assert table.consumer_heartbeat(member("c1"), data("G", ("T", "*", 1))).fingerprint_changed, "the first form always says so"
+    assert table.consumer_heartbeat(member("c1"), data("G", ("T", "*", 1)), fingerprint=77).fingerprint_changed
+    short = table.consumer_heartbeat(member("c1"), data("G"), fingerprint=77, without_subscriptions=True)
+    assert not short.fingerprint_changed
+    assert "T" in table.consumers["G"].subscriptions
+    other = table.consumer_heartbeat(member("c1"), data("G"), fingerprint=78, without_subscriptions=True)
+    assert other.fingerprint_changed, "the client must send everything"
+    assert "T" in table.consumers["G"].subscriptions
+
+
+def test_leaving_by_request_by_closing_and_by_silence() -> None:
+    table: GroupTable[str] = GroupTable()
+    for connection, now in (("c1", 0.0), ("c2", 100.0), ("c3", 100.0)):
+        table.consumer_heartbeat(member(connection, now=now), data("G"))
+        table.consumer_heartbeat(member(connection, now=now), data("H"))
+        table.producer_heartbeat(member(connection, now=now), "P")
+    assert table.expire(121.0, 120.0) == ["c1"]
+    assert table.expire(119.0, 120.0) == []
+    assert table.leave("c2", consumer_group="G", producer_group="P") == ["G"]
+    assert table.leave("c2", consumer_group="G", producer_group="P") == [], "gone already"
+    assert sorted(table.forget_connection("c1")) == ["G", "H"]
+    assert list(table.producers["P"]) == ["c3"]
+    assert sorted(table.forget_connection("c3")) == ["G", "H"]
+    assert table.forget_connection("c2") == ["H"]
+    assert table.consumers == {}
+    assert table.producers == {}
+
+
+def test_notices_go_to_every_member_unless_there_is_nothing_to_divide() -> None:
+    told: list[tuple[str, str]] = []
+    clients: ClientGroups[str] = ClientGroups(
+        lambda connection, group: told.append((connection, group)), lambda connection, reason: None, lambda group: group != "quiet"
+    )
+    for group, model in (("G", CLUSTERING), ("B", BROADCASTING), ("quiet", CLUSTERING)):
+        for connection in ("c1", "c2"):
+            clients.table.consumer_heartbeat(member(connection), data(group, model=model))
+    clients.announce_change(["G", "B", "quiet", "unknown"])
+    assert told == [("c1", "G"), ("c2", "G")]
+    told.clear()
+    clients.connection_closed("c1")
+    assert told == [("c2", "G")]
+
+
+async def test_silent_clients_lose_their_connection(autojump_clock: trio.testing.MockClock) -> None:
+    closed: list[tuple[str, str]] = []
+    clients: ClientGroups[str] = ClientGroups(
+        lambda connection, group: None, lambda connection, reason: closed.append((connection, reason)), lambda group: True
+    )
+    clients.table.consumer_heartbeat(member("silent", now=trio.current_time()), data())
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(clients.run)
+        for _ in range(11):
+            clients.table.consumer_heartbeat(member("alive", now=trio.current_time()), data())
+            await trio.sleep(11)
+        assert {connection for connection, _ in closed} <= {"silent"}
+        await trio.sleep(11)
+        nursery.cancel_scope.cancel()
+    assert closed
+    assert closed[0] == ("silent", "no heartbeat for 120 s")

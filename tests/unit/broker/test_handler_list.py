@@ -1,0 +1,38 @@
+"""The list of request codes is complete: each code is answered, or left out with a reason, and never both."""
+
+from __future__ import annotations
+
+from unittest.mock import MagicMock
+
+import attrs
+
+from triomq.broker.config import PoolSettings
+from triomq.broker.processors.table import UNSUPPORTED, Processors, handler_table
+from triomq.remoting.protocol.codes import RequestCode
+from triomq.remoting.protocol.command import SHORT_NAME_CODES
+from triomq.remoting.protocol.headers.catalogue import HEADERS
+from triomq.remoting.server.handlers import HandlerTable
+
+
+def make_table() -> HandlerTable:
+    return handler_table(Processors(**{field.name: MagicMock() for field in attrs.fields(Processors)}))
+
+
+def test_every_code_is_in_exactly_one_of_the_two() -> None:
+    handled = set(make_table().handlers)
+    assert handled & set(UNSUPPORTED) == set()
+    assert handled | set(UNSUPPORTED) == {int(code) for code in RequestCode}
+    assert all(UNSUPPORTED.values())
+
+
+def test_headers_and_short_names_are_those_of_the_catalogue() -> None:
+    for code, handler in make_table().handlers.items():
+        assert handler.header is HEADERS[code].request, RequestCode(code).name
+        assert handler.short == (code in SHORT_NAME_CODES), RequestCode(code).name
+
+
+def test_every_pool_exists_and_the_three_sends_share_their_batches() -> None:
+    handlers = make_table().handlers
+    assert {handler.pool for handler in handlers.values()} == set(PoolSettings().by_name())
+    sends = [handlers[code] for code in (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)]
+    assert all(handler.batch and handler.call is sends[0].call for handler in sends)

@@ -1,0 +1,181 @@
+"""Tables on disk: what a save leaves behind, what a load takes, and when the saver writes."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import trio
+
+from triomq.broker.services import persisted
+from triomq.broker.services.persisted import (
+    RETRY_SECONDS,
+    DamagedTable,
+    PersistedTable,
+    TableSaver,
+    encode_pretty,
+    load_table,
+    save_bytes,
+)
+
+# How long the loop must be idle before time jumps: longer than a save in a thread takes.
+IDLE_SECONDS = 0.1
+
+
+def read_number(content: bytes) -> int:
+    document = json.loads(content)
+    if "n" not in document:
+        raise ValueError("n is missing")
+    return int(document["n"])
+
+
+def test_nothing_there_is_an_empty_table(tmp_path: Path) -> None:
+    assert load_table(tmp_path / "t.json", read_number) is None
+
+
+def test_a_save_keeps_the_former_version_beside_it(tmp_path: Path) -> None:
+    path = tmp_path / "config" / "t.json"
+    save_bytes(path, b'{"n":1}')
+    assert not path.with_name("t.json.bak").exists()
+    save_bytes(path, b'{"n":2}')
+    assert load_table(path, read_number) == 2
+    assert path.with_name("t.json.bak").read_bytes() == b'{"n":1}'
+    assert sorted(entry.name for entry in path.parent.iterdir()) == ["t.json", "t.json.bak"]
+
+
+@pytest.mark.parametrize("content", [b"", b"  \n", b"{", b'{"m":1}', b'{"n":"x"}', b"\xff\xfe"])
+def test_a_damaged_file_gives_way_to_its_backup_and_is_kept(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "t.json"
+    path.with_name("t.json.bak").write_bytes(b'{"n":7}')
+    path.write_bytes(content)
+    assert load_table(path, read_number) == 7
+    assert path.with_name("t.json.damaged").read_bytes() == content
+    save_bytes(path, b'{"n":8}')
+    assert path.with_name("t.json.bak").read_bytes() == b'{"n":7}', "the damaged file must not become the backup"
+
+
+def test_only_the_backup_is_left_when_java_died_between_its_two_steps(tmp_path: Path) -> None:
+    (tmp_path / "t.json.bak").write_bytes(b'{"n":7}')
+    assert load_table(tmp_path / "t.json", read_number) == 7
+
+
+def test_when_nothing_can_be_read_the_error_names_files_and_fix(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    path.write_bytes(b"{")
+    path.with_name("t.json.bak").write_bytes(b"[")
+    with pytest.raises(DamagedTable, match=r"t\.json cannot be read.*t\.json\.bak cannot be read.*restore one of them"):
+        load_table(path, read_number)
+
+
+def test_an_interrupted_save_leaves_a_whole_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever step the process dies at, a later load finds the old or the new content."""
+    path = tmp_path / "t.json"
+    save_bytes(path, b'{"n":1}')
+    real_replace = os.replace
+    for allowed in range(3):
+        calls = 0
+
+        def dying_replace(source: object, target: object, allowed: int = allowed) -> None:
+            nonlocal calls
+            if calls == allowed:
+                raise KeyboardInterrupt
+            calls += 1
+            real_replace(source, target)  # type: ignore[arg-type]
+
+        before = load_table(path, read_number)
+        assert before is not None
+        monkeypatch.setattr(persisted.os, "replace", dying_replace)
+        if allowed < 2:
+            with pytest.raises(KeyboardInterrupt):
+                save_bytes(path, b'{"n":%d}' % (before + 1))
+        else:
+            save_bytes(path, b'{"n":%d}' % (before + 1))
+        monkeypatch.setattr(persisted.os, "replace", real_replace)
+        assert load_table(path, read_number) in (before, before + 1)
+
+
+def test_pretty_form_is_json_with_one_entry_per_line() -> None:
+    table = {"dataVersion": {"counter": 1}, "empty": {}, "offsetTable": {"T@G": {0: 5, 1: 6}, 'q"@G': {}}}
+    text = encode_pretty(table)
+    assert json.loads(text) == {"dataVersion": {"counter": 1}, "empty": {}, "offsetTable": {"T@G": {"0": 5, "1": 6}, 'q"@G': {}}}
+    assert b'\n\t\t"T@G":{"0":5,"1":6},\n' in text
+
+
+async def test_changes_are_gathered_and_saved_once(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
+    saves: list[int] = []
+    table = PersistedTable(tmp_path / "t.json", lambda: saves.append(table.changes) or b'{"n":1}', gather_seconds=5.0)
+    saver = TableSaver((table,))
+    async with trio.open_nursery() as nursery:
+        await nursery.start(saver.run)
+        begin = trio.current_time()
+        for _ in range(4):
+            table.touch()
+            await trio.sleep(1)
+        assert saves == []
+        assert table.unsaved
+        await table.wait_saved()
+        assert trio.current_time() - begin == pytest.approx(5, abs=0.5)
+        assert saves == [4]
+        assert not table.dirty
+        await trio.sleep(100)
+        assert saves == [4], "a clean table is left alone"
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_change_before_the_saver_runs_is_saved(tmp_path: Path) -> None:
+    table = PersistedTable(tmp_path / "t.json", lambda: b'{"n":3}')
+    table.touch()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(TableSaver((table,)).run)
+        with trio.fail_after(5):
+            await table.wait_saved()
+        nursery.cancel_scope.cancel()
+    assert load_table(table.path, read_number) == 3
+
+
+async def test_a_later_table_with_an_earlier_deadline_is_not_kept_waiting(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    autojump_clock.autojump_threshold = IDLE_SECONDS
+    slow = PersistedTable(tmp_path / "slow.json", lambda: b"{}", gather_seconds=60)
+    quick = PersistedTable(tmp_path / "quick.json", lambda: b"{}")
+    async with trio.open_nursery() as nursery:
+        await nursery.start(TableSaver((slow, quick)).run)
+        slow.touch()
+        await trio.testing.wait_all_tasks_blocked()
+        quick.touch()
+        with trio.fail_after(1):
+            await quick.wait_saved()
+        assert slow.dirty
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_failed_save_is_logged_and_tried_again(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    autojump_clock.autojump_threshold = IDLE_SECONDS
+    folder = tmp_path / "config"
+    folder.write_text("a file where the folder should be")
+    table = PersistedTable(folder / "t.json", lambda: b'{"n":1}')
+    async with trio.open_nursery() as nursery:
+        await nursery.start(TableSaver((table,)).run)
+        table.touch()
+        await trio.sleep(RETRY_SECONDS / 2)
+        assert table.dirty
+        assert not table.unsaved, "nobody should wait for a disk that refuses"
+        folder.unlink()
+        await table.wait_saved()
+        nursery.cancel_scope.cancel()
+    assert "cannot save" in caplog.text
+    assert load_table(table.path, read_number) == 1
+
+
+async def test_the_last_save_writes_what_is_dirty(tmp_path: Path) -> None:
+    table = PersistedTable(tmp_path / "t.json", lambda: b'{"n":9}', gather_seconds=1000)
+    saver = TableSaver((table, PersistedTable(tmp_path / "clean.json", lambda: b"{}")))
+    table.touch()
+    await saver.save_all()
+    assert load_table(table.path, read_number) == 9
+    assert not (tmp_path / "clean.json").exists()
