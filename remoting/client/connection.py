@@ -226,7 +226,7 @@ class ClientConnection:
         for pending in self.peer.lose():
             trio.lowlevel.reschedule(pending.token.task)
         self._room.unpark_all()
+        self._scope.cancel()  # first: then nobody waits for the socket any more
         trio.lowlevel.notify_closing(self.sock)
         self.sock.close()
-        self._scope.cancel()
         self.on_lost(self)

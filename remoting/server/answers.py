@@ -39,7 +39,9 @@ def send_answers(requests: Iterable["Request"], answers: Iterable["Response | No
         else:
             pieces, size = body, sum(map(len, body))
         try:
-            head = encode_response_head(answer.header, answer.code, request.opaque, answer.remark, size, request.serialize, answer.ext)
+            head = encode_response_head(
+                answer.header, answer.code, request.opaque, answer.remark, size, request.serialize, answer.ext
+            )
         except (LocalProtocolError, TypeError) as error:
             _log.exception("the answer to request %d of %s cannot be encoded", request.code, connection.peer_text)
             chunks.append(error_head(request, ResponseCode.SYSTEM_ERROR, error_remark(error)))

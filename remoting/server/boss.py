@@ -53,5 +53,8 @@ class Boss:
         self.failed += 1
         if not self._exhausted:
             self._exhausted = True
-            _log.error("cannot accept connections: %s; raise the limit of open files (ulimit -n) or close clients", error.strerror)
+            _log.error(
+                "cannot accept connections: %s; raise the limit of open files (ulimit -n) or close clients",
+                error.strerror,
+            )
         await trio.sleep(_EXHAUSTED_PAUSE_SECONDS)

@@ -12,7 +12,7 @@ from typing import TypeAlias
 import attrs
 import trio
 
-from triomq.remoting.errors import FrameError, HeaderFieldError, RemotingError
+from triomq.remoting.errors import FrameError, HeaderFieldError, RemoteProtocolError, RemotingError
 from triomq.remoting.protocol.codes import ResponseCode, SerializeType
 from triomq.remoting.protocol.command import ONEWAY_FLAG, RESPONSE_FLAG
 from triomq.remoting.protocol.request_decoder import RequestDecoder
@@ -118,7 +118,9 @@ class Codec:
             return
         if error is not None:
             self.broken_count += 1
-            _log.warning("closing the connection from %s: %s", connection.peer_text, error)
+            header = isinstance(error, RemoteProtocolError) and not isinstance(error, FrameError)
+            what = f"a header cannot be read: {error}" if header else str(error)
+            _log.warning("closing the connection from %s: %s", connection.peer_text, what)
             connection.close(str(error))
         else:
             connection.close()

@@ -143,7 +143,10 @@ class Connection:
         self.outbox_bytes += len(rest)
         if self.outbox_bytes > self.limits.hard_bytes:
             _log.warning(
-                "closing %s: it does not read its answers, %d bytes wait (limit %d)", self.peer_text, self.outbox_bytes, self.limits.hard_bytes
+                "closing %s: it does not read its answers, %d bytes wait (limit %d)",
+                self.peer_text,
+                self.outbox_bytes,
+                self.limits.hard_bytes,
             )
             self.close("the outbox is above its hard mark")
             return

@@ -26,7 +26,9 @@ class AddressInUse(ListenFailed):
     """Another socket already listens there (EADDRINUSE)."""
 
     def __init__(self, address: str) -> None:
-        super().__init__(address, errno.EADDRINUSE, "the port is in use", "stop the process that holds it or configure another port")
+        super().__init__(
+            address, errno.EADDRINUSE, "the port is in use", "stop the process that holds it or configure another port"
+        )
 
 
 _FIXES = {
@@ -42,9 +44,13 @@ def open_listener(host: str, port: int, backlog: int) -> socket.socket:
     """
     address = format_address(host, port)
     try:
-        family, kind, protocol, _, where = socket.getaddrinfo(host or "0.0.0.0", port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        family, kind, protocol, _, where = socket.getaddrinfo(
+            host or "0.0.0.0", port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
     except socket.gaierror as error:
-        raise ListenFailed(address, errno.EADDRNOTAVAIL, f"unknown host ({error.strerror})", "configure an address of this machine") from None
+        raise ListenFailed(
+            address, errno.EADDRNOTAVAIL, f"unknown host ({error.strerror})", "configure an address of this machine"
+        ) from None
     listener = socket.socket(family, kind, protocol)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -58,5 +64,7 @@ def open_listener(host: str, port: int, backlog: int) -> socket.socket:
         number = error.errno or errno.EINVAL
         if number == errno.EADDRINUSE:
             raise AddressInUse(address) from None
-        raise ListenFailed(address, number, os.strerror(number), _FIXES.get(number, "check host and port in the configuration")) from None
+        raise ListenFailed(
+            address, number, os.strerror(number), _FIXES.get(number, "check host and port in the configuration")
+        ) from None
     return listener

@@ -120,7 +120,13 @@ class SelectorPoller:
             if key.fileobj is self._waker:
                 self._drain()
             else:
-                ready.append((key.fd, (READABLE if events & selectors.EVENT_READ else 0) | (WRITABLE if events & selectors.EVENT_WRITE else 0)))
+                ready.append(
+                    (
+                        key.fd,
+                        (READABLE if events & selectors.EVENT_READ else 0)
+                        | (WRITABLE if events & selectors.EVENT_WRITE else 0),
+                    )
+                )
         return ready
 
     async def wait(self) -> None:

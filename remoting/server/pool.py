@@ -147,7 +147,10 @@ class Pool:
     def _enqueue(self, requests: list[Request]) -> None:
         queue = self._queue
         size = sum([len(request.body) + len(request.raw_header) for request in requests])
-        if len(queue) + len(requests) > self.config.queue_requests_max or self.queued_bytes + size > self.config.queue_bytes_max:
+        if (
+            len(queue) + len(requests) > self.config.queue_requests_max
+            or self.queued_bytes + size > self.config.queue_bytes_max
+        ):
             self._enqueue_what_fits(requests)
         else:
             queue.extend(requests)
@@ -167,7 +170,9 @@ class Pool:
         queue = self._queue
         for index, request in enumerate(requests):
             size = len(request.body) + len(request.raw_header)
-            full = len(queue) >= self.config.queue_requests_max or self.queued_bytes + size > self.config.queue_bytes_max
+            full = (
+                len(queue) >= self.config.queue_requests_max or self.queued_bytes + size > self.config.queue_bytes_max
+            )
             if full and queue:
                 refused = requests[index:]
                 self._overloaded += len(refused)
@@ -330,7 +335,12 @@ class Pool:
             return Response(error.code, remark=error.remark)
         route = requests[0].route
         route.failed += len(requests)
-        _log.error("request %d from %s failed in its handler", requests[0].code, requests[0].connection.peer_text, exc_info=error)
+        _log.error(
+            "request %d from %s failed in its handler",
+            requests[0].code,
+            requests[0].connection.peer_text,
+            exc_info=error,
+        )
         return Response(ResponseCode.SYSTEM_ERROR, remark=error_remark(error))
 
     # The end
@@ -362,7 +372,6 @@ class Pool:
             rejected=self._rejected,
             expired=self._expired,
         )
-
 
 
 def _same_key(requests: list[Request]) -> list[Request]:

@@ -116,4 +116,6 @@ class Selector:
             connection.stop_reading()
 
     def statistics(self) -> StageStatistics:
-        return StageStatistics(turns=self.turns, batches_in_place=self.batches_in_place, batches_queued=self.batches_queued)
+        return StageStatistics(
+            turns=self.turns, batches_in_place=self.batches_in_place, batches_queued=self.batches_queued
+        )

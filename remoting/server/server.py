@@ -66,7 +66,9 @@ class Server:
         batch_keys: dict[object, int] = {}
         for number, (code, handler) in enumerate(self.table.handlers.items()):
             if handler.pool not in self.pools:
-                raise ValueError(f"the handler of request {code} wants pool {handler.pool!r}; configured are {', '.join(self.pools)}")
+                raise ValueError(
+                    f"the handler of request {code} wants pool {handler.pool!r}; configured are {', '.join(self.pools)}"
+                )
             key = batch_keys.setdefault(handler.call, number) if handler.batch else number
             self._routes[code] = self.pools[handler.pool].route(handler, key)
         self._idle_scan = IdleScan(self.connections, config.idle_seconds)

@@ -61,5 +61,7 @@ class IdleScan:
                 connection.idle_since = now
             elif now - connection.idle_since >= self.idle_seconds:
                 self.closed_count += 1
-                _log.info("closing the connection from %s: idle for %.0f s", connection.peer_text, now - connection.idle_since)
+                _log.info(
+                    "closing the connection from %s: idle for %.0f s", connection.peer_text, now - connection.idle_since
+                )
                 connection.close("idle")

@@ -25,4 +25,6 @@ def waiting_at(task: trio.lowlevel.Task) -> str:
 
 def format_tasks(root: trio.lowlevel.Task) -> str:
     """One line per task: its name, indented by its depth, and where it waits."""
-    return "\n".join(f"{'  ' * depth}{task.name:<{max(1, 32 - 2 * depth)}} {waiting_at(task)}" for depth, task in task_tree(root))
+    return "\n".join(
+        f"{'  ' * depth}{task.name:<{max(1, 32 - 2 * depth)}} {waiting_at(task)}" for depth, task in task_tree(root)
+    )

@@ -65,7 +65,10 @@ async def serve(kind: str, selector_count: int, codec_count: int) -> None:
     call, batch = HANDLERS[kind]
     table = HandlerTable([Handler(RequestCode.GET_MAX_OFFSET, call, "echo", EchoHeader, batch=batch)])
     config = ServerConfig(
-        host="127.0.0.1", selector_count=selector_count, codec_count=codec_count, pools={"echo": PoolConfig(workers=4, wait_ms_max=5000)}
+        host="127.0.0.1",
+        selector_count=selector_count,
+        codec_count=codec_count,
+        pools={"echo": PoolConfig(workers=4, wait_ms_max=5000)},
     )
     server = Server(config, table)
     async with trio.open_nursery() as nursery:
@@ -174,10 +177,14 @@ def main() -> None:
         trio.run(serve, options.handler, int(options.stages[0]), int(options.stages[1]))
         if profile is not None:
             profile.disable()
-            pstats.Stats(profile, stream=Path(options.profile).open("w")).sort_stats("tottime").print_stats(45)
+            with Path(options.profile).open("w") as report:
+                pstats.Stats(profile, stream=report).sort_stats("tottime").print_stats(45)
         return
     staged = ["--serve", "staged", "--handler", options.handler, "--stages", *options.stages]
-    servers = {"staged": start(*staged, *(["--profile", options.profile] if options.profile else [])), "bare epoll": start("--serve", "bare")}
+    servers = {
+        "staged": start(*staged, *(["--profile", options.profile] if options.profile else [])),
+        "bare epoll": start("--serve", "bare"),
+    }
     frame = one_request(options.size)
     print(f"{len(frame)}-byte requests; best of {options.repeat}, {options.seconds:g} s each, answers a second")
     for shape in options.shapes:

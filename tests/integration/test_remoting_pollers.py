@@ -1,0 +1,95 @@
+"""The same server on every kind of poller: nested epoll, and those without a pollable descriptor (as on other systems)."""
+
+from __future__ import annotations
+
+import select
+import selectors
+from collections.abc import Callable
+
+import pytest
+import trio
+from serving import ECHO, STAGES, RawPeer, serving, until
+
+from triomq.remoting.server import poller
+from triomq.remoting.server.poller import EpollPoller, Poller, SelectorPoller, open_poller
+
+FACTORIES: dict[str, tuple[Callable[[], Poller], bool]] = {
+    "default": (open_poller, True),
+    "nested selector": (lambda: SelectorPoller(selectors.DefaultSelector()), True),
+    "select": (lambda: SelectorPoller(selectors.SelectSelector()), False),
+    "poll": (lambda: SelectorPoller(selectors.PollSelector()), False),
+}
+
+
+@pytest.mark.feature(24)
+@pytest.mark.parametrize("stages", STAGES, ids=["1-1", "3-8"])
+@pytest.mark.parametrize("kind", list(FACTORIES))
+async def test_everything_a_poller_must_notice(kind: str, stages: tuple[int, int]) -> None:
+    factory, _ = FACTORIES[kind]
+    body = b"x" * 100_000
+    async with serving(stages=stages, poller_factory=factory, outbox_high_bytes=150_000) as server:
+        async with await RawPeer.open(server) as first:
+            for number in range(20):
+                assert (await first.call(ECHO, b"%d" % number)).body == b"%d" % number
+            # A socket added while the selector waits; then write interest, a paused reader, and its end.
+            async with await RawPeer.open(server, receive_buffer=4096) as second:
+                frames = [second.frame(ECHO, body) for _ in range(40)]
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(second.send, b"".join(data for _, data in frames))
+                    for number in range(20):
+                        assert (await first.call(ECHO, b"%d" % number)).body == b"%d" % number
+                    for opaque, _ in frames:
+                        assert (await second.answer(opaque)).body == body
+            await until(lambda: server.statistics().connections <= 1)
+            assert (await first.call(ECHO, b"still")).body == b"still"
+            others = [await RawPeer.open(server) for _ in range(30)]
+            for each in others:
+                assert (await each.call(ECHO, b"many")).body == b"many"
+            for each in others:
+                await each.stream.aclose()
+        await until(lambda: not server.statistics().connections)
+
+
+@pytest.mark.parametrize("kind", list(FACTORIES))
+def test_nesting_is_tried_out(kind: str) -> None:
+    factory, nested = FACTORIES[kind]
+    made = factory()
+    try:
+        assert getattr(made, "nested", True) is nested
+    finally:
+        made.close()
+
+
+def test_a_descriptor_that_tells_nothing_is_not_trusted() -> None:
+    """Some systems have a poller whose own descriptor cannot be polled: it must not be waited for."""
+
+    class Deaf(selectors.SelectSelector):
+        def fileno(self) -> int:
+            return idle.fileno()
+
+    with select.epoll() as idle:
+        made = SelectorPoller(Deaf())
+        assert not made.nested
+        made.close()
+
+
+def test_epoll_where_there_is_epoll(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = open_poller()
+    assert isinstance(made, EpollPoller)
+    made.close()
+    monkeypatch.delattr(poller.select, "epoll")
+    other = open_poller()
+    assert isinstance(other, SelectorPoller)
+    other.close()
+
+
+async def test_a_waiting_thread_ends_with_its_server() -> None:
+    made = SelectorPoller(selectors.SelectSelector())
+    with trio.move_on_after(0.01) as scope:
+        await made.wait()
+    assert scope.cancelled_caught
+    made.close()
+    with trio.fail_after(5):
+        # The abandoned thread saw the wake-up: the poller's only thread is free again.
+        async with made._limiter:
+            assert made._limiter.borrowed_tokens == 1

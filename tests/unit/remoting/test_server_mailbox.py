@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import trio
+
+from triomq.remoting.server.mailbox import Mailbox
+
+
+async def test_items_come_in_order_and_idle_means_asleep_and_empty() -> None:
+    mailbox: Mailbox[int] = Mailbox(2)
+    taken: list[int] = []
+
+    async def consume() -> None:
+        while True:
+            taken.append(await mailbox.take())
+
+    assert not mailbox.idle  # nobody consumes yet
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(consume)
+        await trio.testing.wait_all_tasks_blocked()
+        assert mailbox.idle
+        mailbox.put(1)
+        assert not mailbox.idle  # woken, not yet run
+        mailbox.put(2)
+        assert mailbox.full
+        assert len(mailbox) == 2
+        with trio.fail_after(5):
+            await mailbox.room()
+        await trio.testing.wait_all_tasks_blocked()
+        assert taken == [1, 2]
+        assert mailbox.idle
+        nursery.cancel_scope.cancel()
+
+
+async def test_producers_wait_for_room() -> None:
+    mailbox: Mailbox[int] = Mailbox(1)
+    mailbox.put(0)
+    done: list[int] = []
+
+    async def produce(number: int) -> None:
+        await mailbox.room()
+        mailbox.put(number)
+        done.append(number)
+
+    async with trio.open_nursery() as nursery:
+        for number in (1, 2, 3):
+            nursery.start_soon(produce, number)
+        await trio.testing.wait_all_tasks_blocked()
+        assert done == []
+        seen = []
+        for _ in range(4):
+            seen.append(await mailbox.take())
+            await trio.testing.wait_all_tasks_blocked()
+        assert sorted(seen) == [0, 1, 2, 3]
+        assert sorted(done) == [1, 2, 3]

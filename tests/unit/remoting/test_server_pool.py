@@ -1,0 +1,262 @@
+"""Admission and order of a pool, without sockets: connections that only remember what was written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+import pytest
+import trio
+
+from triomq.remoting.errors import Rejected
+from triomq.remoting.protocol.codes import SerializeType
+from triomq.remoting.protocol.command import Command, decode_frame
+from triomq.remoting.server.config import PoolConfig
+from triomq.remoting.server.handlers import Handler, Request, Response
+from triomq.remoting.server.pool import Pool
+
+
+@attrs.define(eq=False)
+class Paper:
+    """A connection to nobody."""
+
+    peer_text: str = "10.0.0.1:5"
+    written: list[bytes] = attrs.field(factory=list)
+
+    def write(self, pieces: list[bytes]) -> None:
+        self.written.append(b"".join(pieces))
+
+    def answers(self) -> list[Command]:
+        data, found = b"".join(self.written), []
+        while data:
+            size = int.from_bytes(data[:4], "big") + 4
+            found.append(decode_frame(data[4:size]))
+            data = data[size:]
+        return found
+
+
+@attrs.define(eq=False)
+class Bench:
+    pool: Pool
+    paper: Paper = attrs.field(factory=Paper)
+    routes: dict[int, Any] = attrs.field(factory=dict)
+    next_opaque: int = 0
+
+    def add(self, code: int, call: Callable[..., Any], **more: Any) -> None:
+        self.routes[code] = self.pool.route(Handler(code, call, **more), more.pop("key", code))
+
+    def requests(self, *codes: int, oneway: bool = False, size: int = 0, paper: Paper | None = None) -> list[Request]:
+        made = []
+        for code in codes:
+            self.next_opaque += 1
+            connection: Any = paper or self.paper
+            made.append(
+                Request(
+                    connection,
+                    code,
+                    self.next_opaque,
+                    oneway,
+                    479,
+                    3,
+                    SerializeType.JSON,
+                    None,
+                    b"x" * size,
+                    trio.current_time(),
+                    b"",
+                    self.routes[code],
+                )
+            )
+        return made
+
+
+def bench(nursery: trio.Nursery | None = None, **config: Any) -> Bench:
+    pool = Pool("test", PoolConfig(**config), lambda: None)
+    if nursery is not None:
+        for _ in range(pool.config.workers):
+            nursery.start_soon(pool.work)
+    return Bench(pool)
+
+
+def ok(request: Request) -> Response:
+    return Response(0)
+
+
+async def test_an_idle_pool_runs_in_place_and_a_busy_one_queues(nursery: trio.Nursery) -> None:
+    made = bench(nursery, workers=1)
+    gate = trio.Event()
+
+    async def slow(request: Request) -> Response:
+        await gate.wait()
+        return Response(0, remark="slow")
+
+    made.add(1, ok)
+    made.add(2, slow)
+    made.pool.submit(made.requests(1), in_place=True)
+    assert made.pool.statistics().requests_queued == 1  # the worker has not come to sleep yet
+    await trio.testing.wait_all_tasks_blocked()
+    made.pool.submit(made.requests(1, 1), in_place=True)
+    assert [answer.opaque for answer in made.paper.answers()] == [1, 2, 3]
+    made.pool.submit(made.requests(1))  # not from a codec: never in place
+    assert len(made.pool) == 1
+    await trio.testing.wait_all_tasks_blocked()
+    made.pool.submit(made.requests(2, 1), in_place=True)  # the second waits behind the first
+    assert [answer.opaque for answer in made.paper.answers()] == [1, 2, 3, 4]
+    made.pool.submit(made.requests(1), in_place=True)
+    await trio.testing.wait_all_tasks_blocked()
+    assert (len(made.pool), made.pool.statistics().idle_workers) == (2, 0)
+    gate.set()
+    await made.pool.wait_quiet()
+    assert [answer.opaque for answer in made.paper.answers()] == [1, 2, 3, 4, 5, 6, 7]
+    assert made.pool.queued_bytes == 0
+    nursery.cancel_scope.cancel()
+
+
+async def test_coroutines_begin_in_order_and_before_what_came_later(nursery: trio.Nursery) -> None:
+    made = bench(nursery, workers=4)
+    begun: list[int] = []
+
+    async def later(request: Request) -> Response:
+        begun.append(request.opaque)
+        await trio.lowlevel.checkpoint()
+        return Response(0)
+
+    def at_once(request: Request) -> Response:
+        begun.append(request.opaque)
+        return Response(0)
+
+    made.add(1, later)
+    made.add(2, at_once)
+    await trio.testing.wait_all_tasks_blocked()
+    for codes in ((1,), (2, 1), (1, 2, 2), (2,), (1, 1, 1, 1, 1), (2, 2)):
+        made.pool.submit(made.requests(*codes), in_place=True)
+    await made.pool.wait_quiet()
+    assert begun == list(range(1, 15))
+    assert len(made.paper.answers()) == 14
+    nursery.cancel_scope.cancel()
+
+
+async def test_a_turn_is_bounded(nursery: trio.Nursery) -> None:
+    made = bench(nursery, workers=1)
+    made.add(1, ok)
+    await trio.testing.wait_all_tasks_blocked()
+    made.pool.submit(made.requests(*[1] * 1000), in_place=True)
+    statistics = made.pool.statistics()
+    assert (statistics.requests_in_place, statistics.requests_queued) == (256, 744)
+    await made.pool.wait_quiet()
+    assert [answer.opaque for answer in made.paper.answers()] == list(range(1, 1001))
+    nursery.cancel_scope.cancel()
+
+
+async def test_batches_are_bounded_in_bytes(nursery: trio.Nursery) -> None:
+    made = bench(nursery, workers=1)
+    sizes: list[int] = []
+
+    def count(requests: list[Request]) -> list[Response | None]:
+        sizes.append(len(requests))
+        return [None] * len(requests)
+
+    made.add(1, count, batch=True)
+    made.pool.submit(made.requests(*[1] * 10, size=400_000))
+    await made.pool.wait_quiet()
+    assert sizes == [3, 3, 3, 1]
+    nursery.cancel_scope.cancel()
+
+
+async def test_one_write_for_each_connection_of_a_batch(nursery: trio.Nursery) -> None:
+    made = bench(nursery, workers=1)
+    made.add(1, lambda requests: [Response(0, body=b"b") for _ in requests], batch=True)
+    await trio.testing.wait_all_tasks_blocked()
+    papers = [Paper(f"10.0.0.{number}:5") for number in range(3)]
+    requests = [made.requests(1, paper=papers[number])[0] for number in (0, 1, 0, 2, 1, 0, 0)]
+    made.pool.submit(requests, in_place=True)
+    assert [len(paper.written) for paper in papers] == [1, 1, 1]
+    assert [[answer.opaque for answer in paper.answers()] for paper in papers] == [[1, 3, 6, 7], [2, 5], [4]]
+    nursery.cancel_scope.cancel()
+
+
+async def test_oneway_and_silent_answers_write_nothing(nursery: trio.Nursery) -> None:
+    made = bench(nursery, workers=1, queue_requests_max=1)
+
+    def refuse(request: Request) -> Response:
+        raise Rejected(17, "no")
+
+    made.add(1, ok)
+    made.add(2, refuse)
+    made.add(3, lambda request: None)
+    made.pool.submit(made.requests(1, 2, 3, 1, oneway=True))  # three of them overloaded
+    await made.pool.wait_quiet()
+    made.pool.submit(made.requests(1, 2, 3, oneway=True), in_place=True)
+    made.pool.submit(made.requests(3), in_place=True)
+    await made.pool.wait_quiet()
+    assert made.paper.written == []
+    assert made.pool.statistics().overloaded == 3
+    nursery.cancel_scope.cancel()
+
+
+async def test_too_old_on_submission(nursery: trio.Nursery) -> None:
+    made = bench(nursery, workers=1, wait_ms_max=50)
+    made.add(1, ok)
+    requests = made.requests(1, 1, 1)
+    for request in requests[:2]:
+        request.arrived -= 0.2
+    made.pool.submit(requests)
+    await made.pool.wait_quiet()
+    answers = made.paper.answers()
+    assert [(answer.opaque, answer.code) for answer in answers] == [(1, 2), (2, 2), (3, 0)]
+    assert (answers[0].remark or "").startswith(
+        "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while, period in queue: 2"
+    )
+    assert (answers[0].remark or "").endswith("ms, size of queue: 0")
+    nursery.cancel_scope.cancel()
+
+
+async def test_the_sweep_stops_at_the_first_young_request() -> None:
+    made = bench(workers=1, wait_ms_max=50)
+    made.add(1, ok)
+    requests = made.requests(1, 1, 1)
+    made.pool.submit(requests)
+    made.pool.sweep()
+    assert len(made.pool) == 3
+    requests[0].arrived -= 0.2
+    requests[2].arrived -= 0.2
+    made.pool.sweep()
+    assert [answer.opaque for answer in made.paper.answers()] == [1]
+    assert len(made.pool) == 2
+    bench(workers=1).pool.sweep()  # no limit: nothing to do
+
+
+async def test_what_never_began_is_closed_at_the_end(nursery: trio.Nursery) -> None:
+    made = bench(nursery, workers=1)
+
+    async def never(request: Request) -> Response:
+        raise AssertionError
+
+    made.add(1, never)
+    await trio.testing.wait_all_tasks_blocked()
+    made.pool.submit(made.requests(1, 1), in_place=True)
+    nursery.cancel_scope.cancel()
+    made.pool.abandon()  # a coroutine left open would warn, and warnings are errors here
+    assert len(made.pool) == 0
+
+
+async def test_errors_are_fenced_in_a_batch(nursery: trio.Nursery, caplog: pytest.LogCaptureFixture) -> None:
+    made = bench(nursery, workers=1)
+
+    def explode(requests: list[Request]) -> list[Response | None]:
+        raise ValueError("a \ud800 surrogate")
+
+    async def explode_later(request: Request) -> Response:
+        raise ValueError("later")
+
+    made.add(1, explode, batch=True)
+    made.add(2, explode_later)
+    await trio.testing.wait_all_tasks_blocked()
+    made.pool.submit(made.requests(1, 1, 2, 1), in_place=True)
+    await made.pool.wait_quiet()
+    answers = made.paper.answers()
+    assert [(answer.opaque, answer.code) for answer in answers] == [(1, 1), (2, 1), (3, 1), (4, 1)]
+    assert (answers[0].remark or "").startswith("ValueError: a ? surrogate, test_server_pool.py:")
+    assert [record.levelname for record in caplog.records] == ["ERROR"] * 3
+    assert {code: made.routes[code].failed for code in (1, 2)} == {1: 3, 2: 1}
+    nursery.cancel_scope.cancel()
