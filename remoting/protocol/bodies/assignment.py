@@ -9,7 +9,7 @@ from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.bodies.schema import JsonBody, named
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class QueryAssignmentRequest(JsonBody):
     """400. Strategies: ``AVG``, ``AVG_BY_CIRCLE``."""
 
@@ -20,7 +20,7 @@ class QueryAssignmentRequest(JsonBody):
     strategy_name: str = "AVG"
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class QueueAssignment(JsonBody):
     """A queue (number -1: any of the broker) and how to read it, ``PULL`` or ``POP``."""
 
@@ -29,14 +29,14 @@ class QueueAssignment(JsonBody):
     attachments: dict[str, str] | None = None
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class QueryAssignmentResponse(JsonBody):
     """Absent assignments mean "keep what you have", an empty list "drop everything"."""
 
     assignments: list[QueueAssignment] | None = attrs.field(default=None, metadata=named("messageQueueAssignments"))
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class MessageRequestMode(JsonBody):
     """401."""
 
@@ -46,7 +46,7 @@ class MessageRequestMode(JsonBody):
     pop_share_queue_count: int = attrs.field(default=0, metadata=named("popShareQueueNum"))
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class MessageRequestModeTable(JsonBody):
     """402: topic -> group -> mode."""
 

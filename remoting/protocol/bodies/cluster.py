@@ -9,7 +9,7 @@ from triomq.remoting.protocol.bodies.route import BrokerData
 from triomq.remoting.protocol.bodies.schema import JsonBody, named
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class ClusterTable(JsonBody):
     """All brokers by name and all broker names by cluster (106). Java writes it with bare ids."""
 
@@ -17,28 +17,28 @@ class ClusterTable(JsonBody):
     cluster_addr_table: dict[str, list[str]] = attrs.field(factory=dict)
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class BrokerMembers(JsonBody):
     cluster: str
     broker_name: str
     broker_addrs: dict[int, str] = attrs.field(factory=dict)
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class BrokerMembersBody(JsonBody):
     """The answer to 901; no members if the broker name is unknown."""
 
     broker_member_group: BrokerMembers | None = None
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class KvTable(JsonBody):
     """Any table of texts: runtime figures (28), key-value namespaces (219, 103)."""
 
     table: dict[str, str] = attrs.field(factory=dict)
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class HaConnectionState(JsonBody):
     address: str = attrs.field(metadata=named("addr"))
     slave_ack_offset: int = 0
@@ -48,7 +48,7 @@ class HaConnectionState(JsonBody):
     transfer_from: int = attrs.field(default=0, metadata=named("transferFromWhere"))
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class HaClientState(JsonBody):
     master_address: str | None = attrs.field(default=None, metadata=named("masterAddr"))
     transferred_bytes_per_second: int = attrs.field(default=0, metadata=named("transferredByteInSecond"))
@@ -58,7 +58,7 @@ class HaClientState(JsonBody):
     master_flush_offset: int = 0
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class HaStatus(JsonBody):
     """The answer to 907."""
 

@@ -16,21 +16,21 @@ RETRY_DELAYS_MS = (
 """What CUSTOMIZED means when it lists nothing."""
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class ConsumerIds(JsonBody):
     """38."""
 
     consumer_ids: list[str] = attrs.field(factory=list, metadata=named("consumerIdList"))
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class GroupNames(JsonBody):
     """300."""
 
     group_list: list[str] = attrs.field(factory=list)
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class ConnectionData(JsonBody):
     """One client's connection, ``client_addr`` as ``ip:port``."""
 
@@ -40,7 +40,7 @@ class ConnectionData(JsonBody):
     version: int = 0
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class ConsumerConnection(JsonBody):
     """203."""
 
@@ -51,14 +51,14 @@ class ConsumerConnection(JsonBody):
     consume_from_where: str | None = None
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class ProducerConnection(JsonBody):
     """204."""
 
     connections: list[ConnectionData] = attrs.field(factory=list, metadata=named("connectionSet"))
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class ProducerEntry(JsonBody):
     """``remote_address`` is written as Java prints it, ``/ip:port``."""
 
@@ -69,33 +69,33 @@ class ProducerEntry(JsonBody):
     last_update_timestamp: int = 0
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class ProducerTable(JsonBody):
     """328: producers of all groups."""
 
     data: dict[str, list[ProducerEntry]] = attrs.field(factory=dict)
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class CustomizedRetryPolicy(JsonBody):
     next: list[int] = attrs.field(factory=lambda: list(RETRY_DELAYS_MS))
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class ExponentialRetryPolicy(JsonBody):
     initial: int = 5000
     max: int = 7200000
     multiplier: int = 2
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class GroupRetryPolicy(JsonBody):
     type: str = "CUSTOMIZED"
     customized: CustomizedRetryPolicy | None = attrs.field(default=None, metadata=named("customizedRetryPolicy"))
     exponential: ExponentialRetryPolicy | None = attrs.field(default=None, metadata=named("exponentialRetryPolicy"))
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class SimpleSubscription(JsonBody):
     topic: str
     expression: str = "*"
@@ -103,7 +103,7 @@ class SimpleSubscription(JsonBody):
     version: int = 0
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class SubscriptionGroupConfig(JsonBody):
     """200, 352, and the entries of 201 and 225."""
 
@@ -124,7 +124,7 @@ class SubscriptionGroupConfig(JsonBody):
     attributes: dict[str, str] = attrs.field(factory=dict)
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class SubscriptionGroupTable(JsonBody):
     """201."""
 
@@ -133,14 +133,14 @@ class SubscriptionGroupTable(JsonBody):
     forbidden_table: dict[str, dict[str, int]] = attrs.field(factory=dict)
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class SubscriptionGroupList(JsonBody):
     """225."""
 
     group_config_list: list[SubscriptionGroupConfig] = attrs.field(factory=list)
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class GroupForbidden(JsonBody):
     """353."""
 
@@ -149,7 +149,7 @@ class GroupForbidden(JsonBody):
     readable: bool | None = None
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class GroupSubscription(JsonBody):
     """345."""
 

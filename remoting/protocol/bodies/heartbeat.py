@@ -19,7 +19,7 @@ TAG = "TAG"
 SQL92 = "SQL92"
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class SubscriptionData(JsonBody):
     """What a group wants of a topic. Empty tags mean everything; ``sub_version`` is the time (ms) it was made."""
 
@@ -32,7 +32,7 @@ class SubscriptionData(JsonBody):
     class_filter_mode: bool = False
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class ConsumerData(JsonBody):
     group: str = attrs.field(metadata=named("groupName"))
     consume_type: str = CONSUME_PASSIVELY
@@ -42,12 +42,12 @@ class ConsumerData(JsonBody):
     unit_mode: bool = False
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class ProducerData(JsonBody):
     group: str = attrs.field(metadata=named("groupName"))
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class HeartbeatData(JsonBody):
     """Fingerprint 0 is the first form of heartbeats; otherwise a client may leave its subscriptions out."""
 
@@ -58,7 +58,7 @@ class HeartbeatData(JsonBody):
     without_subscriptions: bool = attrs.field(default=False, metadata=named("withoutSub"))
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class CheckClientBody(JsonBody):
     """Ask the broker whether an expression is legal (46)."""
 

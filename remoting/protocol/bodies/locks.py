@@ -9,7 +9,7 @@ from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.bodies.schema import JsonBody, named
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class LockRequest(JsonBody):
     """Lock (41) or unlock (42) these queues for one client of a group."""
 
@@ -19,7 +19,7 @@ class LockRequest(JsonBody):
     only_this_broker: bool = False
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class LockResponse(JsonBody):
     """The queues that the client holds now."""
 

@@ -11,7 +11,7 @@ from triomq.remoting.protocol.bodies.schema import JsonBody, named
 from triomq.remoting.protocol.bodies.topics import DataVersion
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class TopicOffset(JsonBody):
     """First offset, next offset, and when the last message came (ms; 0 if none)."""
 
@@ -20,7 +20,7 @@ class TopicOffset(JsonBody):
     last_update_timestamp: int = 0
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class TopicStats(JsonBody):
     """202."""
 
@@ -28,7 +28,7 @@ class TopicStats(JsonBody):
     topic_put_tps: float = 0.0
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class ConsumeOffset(JsonBody):
     """One queue as one group sees it; lag is ``broker_offset - consumer_offset``."""
 
@@ -38,7 +38,7 @@ class ConsumeOffset(JsonBody):
     pull_offset: int = 0
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class ConsumeStats(JsonBody):
     """208."""
 
@@ -46,7 +46,7 @@ class ConsumeStats(JsonBody):
     consume_tps: float = 0.0
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class BrokerConsumeStats(JsonBody):
     """317: one map with one group each."""
 
@@ -56,7 +56,7 @@ class BrokerConsumeStats(JsonBody):
     total_inflight_diff: int = 0
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class ConsumerOffsetTable(JsonBody):
     """43: ``topic@group`` -> queue -> next offset to consume."""
 
@@ -64,7 +64,7 @@ class ConsumerOffsetTable(JsonBody):
     data_version: DataVersion | None = None
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class DelayOffsetTable(JsonBody):
     """45: delay level -> next offset."""
 
@@ -72,14 +72,14 @@ class DelayOffsetTable(JsonBody):
     data_version: DataVersion | None = None
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class QueueOffsets(JsonBody):
     """The body of 220 and the answer to 222."""
 
     offset_table: dict[MessageQueue, int] = attrs.field(factory=dict)
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class ConsumerStatus(JsonBody):
     """221 (the client's own table) and 223 (client id -> table)."""
 
@@ -87,7 +87,7 @@ class ConsumerStatus(JsonBody):
     consumer_table: dict[str, dict[MessageQueue, int]] = attrs.field(factory=dict)
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class QueueTimeSpan(JsonBody):
     message_queue: MessageQueue
     min_timestamp: int = attrs.field(default=0, metadata=named("minTimeStamp"))
@@ -96,21 +96,21 @@ class QueueTimeSpan(JsonBody):
     delay_ms: int = attrs.field(default=0, metadata=named("delayTime"))
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class ConsumeTimeSpans(JsonBody):
     """303."""
 
     spans: list[QueueTimeSpan] = attrs.field(factory=list, metadata=named("consumeTimeSpanSet"))
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class CorrectionOffsets(JsonBody):
     """308."""
 
     correction_offsets: dict[int, int] = attrs.field(factory=dict)
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class StatsItem(JsonBody):
     """A sum over some time, its rate per second, and the mean per call."""
 
@@ -119,7 +119,7 @@ class StatsItem(JsonBody):
     avgpt: float = 0.0
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class BrokerStats(JsonBody):
     """315."""
 
@@ -128,7 +128,7 @@ class BrokerStats(JsonBody):
     day: StatsItem = attrs.field(factory=StatsItem, metadata=named("statsDay"))
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class ConsumeQueueEntry(JsonBody):
     log_offset: int = attrs.field(metadata=named("physicOffset"))
     size_bytes: int = attrs.field(metadata=named("physicSize"))
@@ -139,7 +139,7 @@ class ConsumeQueueEntry(JsonBody):
     message: str | None = attrs.field(default=None, metadata=named("msg"))
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class ConsumeQueueEntries(JsonBody):
     """321."""
 

@@ -22,7 +22,7 @@ _FIX = "send the body as RegisterBrokerBody of RocketMQ 4.x or 5.x does"
 _SIZE: Callable[..., tuple[int]] = Struct(">i").unpack_from
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class RegisterBrokerBody(JsonBody):
     table: TopicTable = attrs.field(factory=TopicTable, metadata=named("topicConfigSerializeWrapper"))
     filter_server_list: list[str] = attrs.field(factory=list)

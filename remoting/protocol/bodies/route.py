@@ -26,7 +26,7 @@ class MessageQueue(JsonBody):
     queue_id: int
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class QueueData(JsonBody):
     """How many queues of the topic a broker has. Queue numbers run from 0."""
 
@@ -37,7 +37,7 @@ class QueueData(JsonBody):
     topic_sys_flag: int = 0
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class BrokerData(JsonBody):
     """The processes behind one broker name: id -> ``ip:port``; id 0 is the master."""
 
@@ -48,7 +48,7 @@ class BrokerData(JsonBody):
     zone_name: str | None = None
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class TopicRoute(JsonBody):
     queue_datas: list[QueueData] = attrs.field(factory=list)
     broker_datas: list[BrokerData] = attrs.field(factory=list)

@@ -12,7 +12,7 @@ from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.bodies.schema import JsonBody, named
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class ProcessQueueState(JsonBody):
     """Messages pulled from one queue and not yet settled. ``dropped`` travels as ``droped``."""
 
@@ -32,14 +32,14 @@ class ProcessQueueState(JsonBody):
     last_consume_timestamp: int = 0
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class PopQueueState(JsonBody):
     dropped: bool = attrs.field(default=False, metadata=named("droped"))
     last_pop_timestamp: int = 0
     wait_ack_count: int = 0
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class ConsumeRates(JsonBody):
     """Of one topic: per second, and mean times in ms."""
 
@@ -51,7 +51,7 @@ class ConsumeRates(JsonBody):
     consume_failed_count: int = attrs.field(default=0, metadata=named("consumeFailedMsgs"))
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class ConsumerRunning(JsonBody):
     """307. ``properties`` holds PROP_NAMESERVER_ADDR, PROP_CONSUME_TYPE and the settings of the consumer."""
 
@@ -64,7 +64,7 @@ class ConsumerRunning(JsonBody):
     jstack: str | None = None
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class ConsumeDirectlyResult(JsonBody):
     """309. Results: CR_SUCCESS, CR_LATER, CR_ROLLBACK, CR_COMMIT, CR_THROW_EXCEPTION, CR_RETURN_NULL."""
 

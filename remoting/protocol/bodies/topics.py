@@ -10,7 +10,7 @@ import attrs
 from triomq.remoting.protocol.bodies.schema import JsonBody, named
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class DataVersion(JsonBody):
     """Tells whether a table changed: compared by all three members."""
 
@@ -23,7 +23,7 @@ class DataVersion(JsonBody):
         return DataVersion(self.state_version, now_ms, self.counter + 1)
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class TopicConfig(JsonBody):
     """One topic of one broker. ``perm``: 4 read, 2 write, 1 inherit."""
 
@@ -37,7 +37,7 @@ class TopicConfig(JsonBody):
     attributes: dict[str, str] = attrs.field(factory=dict)
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class TopicTable(JsonBody):
     """All topics of a broker with the version of the table (21, and inside 103)."""
 
@@ -48,14 +48,14 @@ class TopicTable(JsonBody):
     topic_queue_mapping_info_map: dict[str, Any] | None = None
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class TopicConfigList(JsonBody):
     """18."""
 
     topic_config_list: list[TopicConfig] = attrs.field(factory=list)
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class TopicNames(JsonBody):
     """206, 224, 304 (with ``broker_addr``), 305, 343."""
 
