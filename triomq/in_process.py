@@ -168,7 +168,7 @@ class InProcessCluster:
             return
         lines = {**broker.settings, "listenPort": str(broker.port), "namesrvAddr": self.namesrv_address}
         config = _config(BrokerConfig, lines, BROKER_KEYS)
-        broker._running = await self._nursery.start(_run, run_broker, config)
+        broker._running = await self._start(run_broker, config)
         broker.port = broker._running.ready.port
         await self._wait_listed(broker.address, listed=True)
 
@@ -182,8 +182,18 @@ class InProcessCluster:
         if namesrv._running is not None:
             return
         lines = {"bindAddress": HOST, "listenPort": str(namesrv.port), "kvConfigPath": str(namesrv.kv_path)}
-        namesrv._running = await self._nursery.start(_run, run_namesrv, _config(NamesrvConfig, lines, NAMESRV_KEYS))
+        namesrv._running = await self._start(run_namesrv, _config(NamesrvConfig, lines, NAMESRV_KEYS))
         namesrv.port = namesrv._running.ready.port
+
+    async def _start(self, service: Callable[..., Awaitable[None]], config: object) -> _Running:
+        try:
+            running: _Running = await self._nursery.start(_run, service, config)
+        except BaseExceptionGroup as group:
+            error: BaseException = group
+            while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+                error = error.exceptions[0]
+            raise error from None
+        return running
 
     async def _wait_listed(self, address: str, *, listed: bool) -> None:
         """Ask every running name server until all agree."""
@@ -248,6 +258,7 @@ async def local_cluster(
     An error in any service cancels the block and leaves it.
     """
     names = [f"broker-{chr(ord('a') + number)}" for number in range(brokers)] if isinstance(brokers, int) else list(brokers)
+    failure: Exception | None = None
     async with AsyncExitStack() as stack:
         folder = Path(dir) if dir is not None else Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="triomq-", ignore_cleanup_errors=True)))
         async with trio.open_nursery() as nursery:
@@ -269,10 +280,14 @@ async def local_cluster(
                     cluster.brokers.append(InProcessBroker(name, folder / name, lines))
                     await cluster.start_broker(name)
                 yield cluster
+            except Exception as error:  # kept aside, so that it leaves the block as it is, without a group around it
+                failure = error
             finally:
                 with trio.CancelScope(shield=True, deadline=trio.current_time() + READY_SECONDS_MAX):
                     await cluster._stop_all()
                 nursery.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
 
 
 def _text(value: object) -> str:

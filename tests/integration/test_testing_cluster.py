@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 import trio
 
+from triomq.broker.store.errors import StoreLocked
 from triomq.client.consumer.push import PushConsumer
 from triomq.client.errors import TrioMQError
 from triomq.client.producer.producer import Producer
+from triomq.remoting.settings import ConfigError
 from triomq.testing import InProcessCluster, local_cluster
 
 pytest_plugins = ["pytester"]
@@ -113,13 +115,37 @@ async def test_the_temporary_folder_goes_away() -> None:
 
 
 async def test_an_error_in_the_block_stops_the_cluster_and_comes_out() -> None:
-    with pytest.RaisesGroup(pytest.RaisesExc(ZeroDivisionError), flatten_subgroups=True, allow_unwrapped=True):
+    with pytest.raises(ZeroDivisionError):  # noqa: PT012
         async with local_cluster() as cluster:
             address = cluster.brokers[0].address
             raise ZeroDivisionError
     host, _, port = address.partition(":")
     with pytest.raises(OSError, match=r"."):
         await trio.open_tcp_stream(host, int(port))
+
+
+async def test_a_cluster_that_cannot_start_says_why(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="autoCreateTopicEnable"):
+        async with local_cluster(settings={"autoCreateTopicEnabel": True}):
+            raise AssertionError("it started")
+    async with local_cluster(dir=tmp_path):
+        with pytest.raises(StoreLocked):
+            async with local_cluster(dir=tmp_path):
+                raise AssertionError("it started")
+
+
+async def test_a_service_that_crashes_ends_the_block() -> None:
+    with pytest.RaisesGroup(pytest.RaisesExc(ZeroDivisionError), flatten_subgroups=True):
+        async with local_cluster() as cluster:
+            running = cluster.brokers[0]._running
+            assert running is not None
+
+            async def crash(_: object, *, task_status: trio.TaskStatus[object]) -> None:
+                task_status.started(running.ready)
+                raise ZeroDivisionError
+
+            await cluster._start(crash, None)
+            await trio.sleep_forever()
 
 
 USER_PROJECT = """
