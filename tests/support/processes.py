@@ -44,6 +44,24 @@ def wait_listening(port: int, process: subprocess.Popen[bytes], log: Path, secon
     raise AssertionError(f"nothing listens on port {port}; log of {process.args!r}:\n{log.read_text()[-4000:]}")
 
 
+def wait_registered(namesrv: str, broker_name: str, seconds: float = 60) -> None:
+    """Until the name server's answer to GET_BROKER_CLUSTER_INFO (106) names the broker."""
+    host, port = namesrv.rsplit(":", 1)
+    header = b'{"code":106,"flag":0,"language":"JAVA","opaque":1,"version":513}'
+    frame = (4 + len(header)).to_bytes(4) + len(header).to_bytes(4) + header
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        with socket.create_connection((host, int(port)), timeout=5) as connection:
+            connection.sendall(frame)
+            answer = b""
+            while len(answer) < 4 or len(answer) < 4 + int.from_bytes(answer[:4]):
+                answer += connection.recv(65536)
+        if f'"{broker_name}"'.encode() in answer:
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"broker {broker_name} did not register with {namesrv}")
+
+
 @contextlib.contextmanager
 def running(command: Sequence[str], log: Path, *, port: int | None = None, env: dict[str, str] | None = None, cwd: Path | None = None) -> Iterator[subprocess.Popen[bytes]]:
     """Start a program, wait until its port listens, end it with SIGTERM (SIGKILL after ten seconds)."""
@@ -94,6 +112,7 @@ def our_broker(folder: Path, name: str, namesrv: str, port: int | None = None, *
     port = port or free_port()
     conf = write_broker_conf(folder, name, namesrv, port, **settings)
     with running([sys.executable, "-m", "triomq.broker", "-c", str(conf)], folder / f"{name}.log", port=port) as process:
+        wait_registered(namesrv, name)
         yield f"127.0.0.1:{port}", process
 
 
@@ -136,4 +155,5 @@ def java_broker(version: str, folder: Path, name: str, namesrv: str, *, heap: st
     conf = write_broker_conf(folder, name, namesrv, port, haListenPort=port + 1, **settings)
     command = java_command(version, "org.apache.rocketmq.broker.BrokerStartup", "-c", str(conf), home=folder, heap=heap)
     with running(command, folder / f"{name}.log", port=port):
+        wait_registered(namesrv, name)
         yield f"127.0.0.1:{port}"
