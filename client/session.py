@@ -311,19 +311,17 @@ class Session:
         consumers = [member.consumer_data()] if member.consumer_data is not None else []
         return HeartbeatData(client_id=self.client_id, producers=producers, consumers=consumers)
 
-    async def _beat_fenced(self, address: str) -> None:
-        try:
-            await self._beat(address)
-        except TrioMQError as error:
-            self._trouble.failed(f"broker {address}", error)
-
-    async def introduce(self) -> None:
-        """Send every broker a heartbeat now, because our subscriptions changed; failures are logged."""
-        await self._beat_each(self._brokers())
-
     async def greet_all(self) -> None:
         """Send a heartbeat to every broker that has not seen one on its present connection; failures are logged."""
-        await self._beat_each(self._brokers() - self._greeted)
+        async with trio.open_nursery() as nursery:
+            for address in self._brokers() - self._greeted:
+                nursery.start_soon(self._fenced, self.greet, address)
+
+    async def beat_all(self) -> None:
+        """Send every broker a heartbeat now: it is time, or our subscriptions changed; failures are logged."""
+        async with trio.open_nursery() as nursery:
+            for address in self._brokers():
+                nursery.start_soon(self._fenced, self._beat, address)
 
     async def _heartbeats(self) -> None:
         """Beat every `heartbeat_interval`, and at once for brokers that a new route brings."""
@@ -334,16 +332,17 @@ class Session:
                 self._new_brokers = trio.Event()
                 await self.greet_all()
                 continue
-            await self._beat_each(self._brokers())
+            await self.beat_all()
             due = trio.current_time() + self.settings.heartbeat_interval
 
     def _brokers(self) -> set[str]:
         return set(self.routes.addresses(masters_only=self._member.masters_only))
 
-    async def _beat_each(self, addresses: Iterable[str]) -> None:
-        async with trio.open_nursery() as nursery:
-            for address in addresses:
-                nursery.start_soon(self._beat_fenced, address)
+    async def _fenced(self, send: Callable[[str], Awaitable[None]], address: str) -> None:
+        try:
+            await send(address)
+        except TrioMQError as error:
+            self._trouble.failed(f"broker {address}", error)
 
     # -- the end ----------------------------------------------------------------------------------------------------------------
 

@@ -35,15 +35,15 @@ class Membership:
     def owned(self) -> list[Assignment]:
         return list(self.fetcher.assignments.values())
 
-    async def join(self, topics: Mapping[str, SubscriptionData]) -> None:
-        """Find the topics' brokers and introduce ourselves; then the rebalancer takes the first share.
+    async def join(self, topics: Mapping[str, SubscriptionData], *, again: bool = False) -> None:
+        """Find the topics' brokers and introduce ourselves (`again`: with new subscriptions); the rebalancer then takes our share.
 
         Errors: `NoNameServer` if none answers.  A topic that does not exist (yet) is not an error: it is looked for again and again.
         """
         self.session.watch(topics)
         for topic in topics:
             await self.session.refresh(topic)
-        await self.session.introduce()
+        await (self.session.beat_all() if again else self.session.greet_all())
         self.rebalancer.wake()
 
     def start_rebalancing(self) -> None:

@@ -132,7 +132,7 @@ class PullConsumer:
         added = make_subscriptions(subscriptions, time.time_ns() // 1_000_000)
         self._subscriptions.update(added)
         first, self._subscribed = not self._subscribed, True
-        await membership.join(added)
+        await membership.join(added, again=True)
         if first:
             membership.start_rebalancing()
 

@@ -255,7 +255,7 @@ def _as_message(
         raise MessageInvalid(f"keys must be a list of texts, not the text {keys!r}: write keys=[{keys!r}]")
     return Message(
         topic=topic,
-        body=bytes(body),
+        body=body,
         tag=tag,
         keys=tuple(keys),
         properties=properties or {},

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 import trio
+from serving import until
 
 from triomq import (
     AlreadySettled,
@@ -25,11 +26,16 @@ from triomq.client.config import ClientSettings
 from triomq.testing import InProcessCluster, local_cluster
 
 QUICK = ConsumerSettings(
-    retry_delay=0.05, error_delay=0.05, rebalance_retry=0.05, client=ClientSettings(route_interval=0.5, heartbeat_interval=0.5)
+    retry_delay=0.05,
+    error_delay=0.05,
+    rebalance_retry=0.05,
+    client=ClientSettings(route_interval=0.5, heartbeat_interval=0.5),
 )
 
 
-async def send_numbers(cluster: InProcessCluster, topic: str, numbers: Sequence[int], *, tag: str | None = None) -> None:
+async def send_numbers(
+    cluster: InProcessCluster, topic: str, numbers: Sequence[int], *, tag: str | None = None
+) -> None:
     async with Producer(cluster.namesrv_address, group="numbers") as producer:
         for start in range(0, len(numbers), 50):
             part = numbers[start : start + 50]
@@ -38,7 +44,12 @@ async def send_numbers(cluster: InProcessCluster, topic: str, numbers: Sequence[
 
 @asynccontextmanager
 async def collecting(
-    cluster: InProcessCluster, into: list[int], *, group: str = "collectors", topic: str = "Numbers", concurrency: int = 4
+    cluster: InProcessCluster,
+    into: list[int],
+    *,
+    group: str = "collectors",
+    topic: str = "Numbers",
+    concurrency: int = 4,
 ) -> AsyncIterator[PushConsumer]:
     """A consumer whose handler notes the numbers."""
 
@@ -57,13 +68,6 @@ async def collecting(
     ) as consumer:
         await consumer.wait_assigned()
         yield consumer
-
-
-async def until(condition: object, *, seconds: float = 20) -> None:
-    """Wait until a condition holds."""
-    with trio.fail_after(seconds):
-        while not condition():  # type: ignore[operator]  # noqa: ASYNC110  (the condition is spread over several objects)
-            await trio.sleep(0.01)
 
 
 async def group_offset(cluster: InProcessCluster, group: str, topic: str) -> int:
@@ -251,7 +255,7 @@ async def test_a_failing_message_is_handed_out_again_and_holds_the_offset(
         await triomq_cluster.create_topic("%RETRY%collectors", queues=1)
         await send_numbers(triomq_cluster, "Numbers", range(6))
         with caplog.at_level(logging.ERROR):
-            await until(lambda: len(done) >= 6, seconds=25)
+            await until(lambda: len(done) >= 6)
     assert sorted(done) == list(range(6))
     assert tries == [0, 1]
     assert "not today" in caplog.text
@@ -417,7 +421,11 @@ async def test_a_message_without_verdict_goes_back_after_the_consume_timeout(
     settings = ConsumerSettings(consume_timeout=0.2)
     with caplog.at_level(logging.WARNING):
         async with PushConsumer(
-            triomq_cluster.namesrv_address, group="forgetful", subscriptions="Numbers", consume_from="first", settings=settings
+            triomq_cluster.namesrv_address,
+            group="forgetful",
+            subscriptions="Numbers",
+            consume_from="first",
+            settings=settings,
         ) as consumer:
             with trio.fail_after(10):
                 forgotten = await anext(consumer)

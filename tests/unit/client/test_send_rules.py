@@ -19,10 +19,13 @@ from triomq.client.errors import (
 )
 from triomq.client.producer.encoding import check_sendable, prepare, prepare_batches
 from triomq.client.producer.queue_choice import RoundRobin, choose_by_key, find_queue, has_other_broker
+from triomq.client.producer.sender import Sender
 from triomq.client.retry import RETRY_CODES, Backoff, may_be_stored, may_send_again, try_seconds
 from triomq.remoting.protocol.batch import decode_batch
 from triomq.remoting.protocol.bodies.route import MessageQueue
+from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.compression import plain_body
+from triomq.remoting.protocol.headers.send import SendMessageHeader
 from triomq.remoting.protocol.message import Message, UniqueIds, decode_properties, parse_properties
 
 NOW_MS = 1_700_000_000_000
@@ -205,3 +208,29 @@ def test_a_batch_has_one_topic() -> None:
         prepare_batches(
             [Message(topic="T", body=b"x"), Message(topic="U", body=b"x")], ProducerSettings(), ids(), NOW_MS
         )
+
+
+@pytest.mark.parametrize("code", [RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE])
+def test_the_header_made_from_a_template_is_a_whole_header(code: RequestCode) -> None:
+    message = Message(topic="T", body=b"x" * 5000, tag="t", flag=3)
+    outgoing = prepare(message, ProducerSettings(), ids(), NOW_MS)
+    sender = Sender("orders", None, ProducerSettings())  # type: ignore[arg-type]
+    for queue in queues("a", "b"):
+        command = sender._command(outgoing, queue, code)
+        assert command.header(SendMessageHeader) == SendMessageHeader(
+            producer_group="orders",
+            topic="T",
+            default_topic="TBW102",
+            default_topic_queue_count=4,
+            queue_id=queue.queue_id,
+            sys_flag=0x301,
+            born_timestamp=NOW_MS,
+            flag=3,
+            properties=outgoing.properties,
+            reconsume_times=0,
+            unit_mode=False,
+            batch=code == RequestCode.SEND_BATCH_MESSAGE,
+            broker_name=queue.broker_name,
+        )
+        assert not command.is_oneway
+    assert sender._command(outgoing, queues("a")[0], code, oneway=True).is_oneway

@@ -1,0 +1,305 @@
+"""The blocking and the asyncio doors against a real cluster, and that they offer what the Trio one does."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import inspect
+import os
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+import trio
+
+import triomq
+from triomq import ConsumerSettings, Message, NoNameServer, NotRunning, aio, sync
+from triomq.client.config import ClientSettings
+from triomq.client.errors import AlreadySettled, CallTimeout, ForkDetected
+from triomq.client.portal import Portal
+from triomq.testing import local_cluster
+
+QUICK = ConsumerSettings(retry_delay=0.05, client=ClientSettings(shutdown_timeout=2))
+
+
+@contextlib.contextmanager
+def cluster_in_a_thread(*, topic: str = "Numbers", queues: int = 2) -> Iterator[str]:
+    """A cluster in a loop of its own, for callers that block; yields the name server's address."""
+    ready: concurrent.futures.Future[tuple[str, trio.lowlevel.TrioToken, trio.Event]] = concurrent.futures.Future()
+
+    async def run() -> None:
+        try:
+            async with local_cluster() as cluster:
+                await cluster.create_topic(topic, queues=queues)
+                done = trio.Event()
+                ready.set_result((cluster.namesrv_address, trio.lowlevel.current_trio_token(), done))
+                await done.wait()
+        except BaseException as error:
+            if not ready.done():
+                ready.set_exception(error)
+            raise
+
+    thread = threading.Thread(target=trio.run, args=[run])
+    thread.start()
+    try:
+        address, token, done = ready.result(30)
+        try:
+            yield address
+        finally:
+            token.run_sync_soon(done.set)
+    finally:
+        thread.join()
+
+
+@pytest.fixture
+def namesrv() -> Iterator[str]:
+    with cluster_in_a_thread() as address:
+        yield address
+
+
+@pytest.mark.feature(192)
+def test_blocking_producer_and_consumers(namesrv: str) -> None:
+    with sync.Producer(namesrv, group="jobs") as producer:
+        receipt = producer.send("Numbers", b"0", tag="t", keys=["k"], properties={"a": "b"}, timeout=5)
+        assert receipt.status is triomq.SendStatus.STORED
+        producer.send_oneway("Numbers", b"1")
+        batch = producer.send_batch([Message(topic="Numbers", body=b"2"), Message(topic="Numbers", body=b"3")])
+        assert len(batch) == 2
+        many = list(
+            producer.send_many((Message(topic="Numbers", body=b"%d" % number) for number in range(4, 100)), window=8)
+        )
+        assert len({receipt.message_id for receipt in many}) == 96
+        message_id = producer.new_message_id()
+        assert (
+            producer.send_message(Message(topic="Numbers", body=b"100"), message_id=message_id).message_id == message_id
+        )
+    seen = []
+    with sync.PushConsumer(namesrv, group="readers", subscriptions="Numbers", consume_from="first") as consumer:
+        consumer.wait_assigned(timeout=10)
+        for message in consumer:
+            with message:
+                seen.append(int(message.body))
+            assert message.settled
+            if len(seen) == 1:
+                assert message.keys in {("k",), ()}
+                with pytest.raises(AlreadySettled):
+                    message.ack()
+            if len(seen) == 101:
+                break
+        assert consumer.statistics().unsettled == 0
+    assert sorted(seen) == list(range(101))
+
+
+@pytest.mark.feature(192)
+def test_blocking_handlers_run_in_threads(namesrv: str) -> None:
+    with sync.Producer(namesrv, group="jobs") as producer:
+        for number in range(20):
+            producer.send("Numbers", b"%d" % number)
+    seen: list[int] = []
+    threads: set[int] = set()
+    failed_once: set[int] = set()
+    done = threading.Event()
+
+    def handle(message: sync.ReceivedMessage) -> None:
+        threads.add(threading.get_ident())
+        number = int(message.body)
+        if number == 7 and number not in failed_once:
+            failed_once.add(number)
+            message.retry(1)
+            return
+        seen.append(number)
+        if len(seen) == 19:
+            done.set()
+
+    with sync.PushConsumer(
+        namesrv,
+        group="readers",
+        subscriptions="Numbers",
+        consume_from="first",
+        handler=handle,
+        threads=3,
+        settings=QUICK,
+    ):
+        assert done.wait(20)
+    assert threading.get_ident() not in threads
+    assert set(seen) == set(range(20)) - {7} or set(seen) == set(range(20))
+    assert failed_once == {7}
+
+
+@pytest.mark.feature(192)
+def test_blocking_pull_consumer(namesrv: str) -> None:
+    with sync.Producer(namesrv, group="jobs") as producer:
+        for number in range(10):
+            producer.send("Numbers", b"%d" % number, queue=0)
+    with sync.PullConsumer(namesrv, group="readers", consume_from="first") as consumer:
+        assert consumer.poll(timeout=0.05) == []
+        queue = consumer.queues("Numbers", timeout=5)[0]
+        consumer.assign([queue])
+        assert consumer.assignment == (queue,)
+        assert int(next(consumer).body) == 0
+        assert [int(message.body) for message in consumer.poll(3, timeout=5)] == [1, 2, 3]
+        assert consumer.position(queue) == 4
+        consumer.commit()
+        assert consumer.committed(queue) == 4
+        consumer.seek(queue, 9)
+        assert int(next(consumer).body) == 9
+        consumer.seek_to_begin(queue)
+        consumer.pause(queue)
+        assert consumer.poll(timeout=0.1) == []
+        consumer.resume(queue)
+        assert int(next(consumer).body) == 0
+        consumer.seek_to_end(queue)
+        assert (consumer.min_offset(queue), consumer.max_offset(queue)) == (0, 10)
+
+
+def test_many_threads_may_share_a_producer(namesrv: str) -> None:
+    with sync.Producer(namesrv, group="jobs") as producer, concurrent.futures.ThreadPoolExecutor(8) as threads:
+        receipts = list(threads.map(lambda number: producer.send("Numbers", b"%d" % number), range(64)))
+    assert len({receipt.message_id for receipt in receipts}) == 64
+
+
+def test_time_limits_and_errors_reach_the_caller(namesrv: str) -> None:
+    with sync.PushConsumer(namesrv, group="readers", subscriptions="Numbers") as consumer:
+        consumer.wait_assigned(timeout=10)
+        portal = consumer._portal
+        with pytest.raises(CallTimeout, match=r"0\.05 s"):
+            portal.call(0.05, trio.sleep_forever)
+        with pytest.raises(TimeoutError, match="mine"):
+            portal.call(5, _raise, TimeoutError("mine"))
+        with pytest.raises(triomq.TopicInvalid), sync.Producer(namesrv, group="jobs") as producer:
+            producer.send("no.dots", b"x")
+    with pytest.raises(NotRunning):
+        next(consumer)
+    with pytest.raises(NotRunning, match="make a new one"), consumer:
+        pass
+
+
+def test_a_missing_name_server_is_told_at_the_with() -> None:
+    with pytest.raises(NoNameServer), sync.Producer("127.0.0.1:1", group="jobs"):
+        raise AssertionError("must not start")
+
+
+def test_an_error_of_the_body_comes_out_and_the_thread_ends(namesrv: str) -> None:
+    before = threading.active_count()
+    with pytest.raises(ZeroDivisionError), sync.Producer(namesrv, group="jobs"):
+        _ = 1 / 0
+    assert threading.active_count() == before
+
+
+def test_a_crash_inside_surfaces_at_the_end() -> None:
+    @contextlib.asynccontextmanager
+    async def crashing():  # type: ignore[no-untyped-def]
+        async with trio.open_nursery() as nursery:
+
+            async def crash() -> None:
+                await trio.sleep(0.01)
+                raise LookupError("inside")
+
+            nursery.start_soon(crash)
+            yield "target"
+
+    portal: Portal[str] = Portal(crashing())
+    assert portal.start().result(5) == "target"
+    with pytest.raises(NotRunning):
+        portal.call(5, trio.sleep_forever)
+    with pytest.raises(ExceptionGroup) as caught:
+        portal.stop().result(5)
+    assert caught.group_contains(LookupError, match="inside")
+    portal.join()
+
+
+def test_a_fork_is_named(namesrv: str) -> None:
+    with sync.Producer(namesrv, group="jobs") as producer:
+        producer._portal._pid = os.getpid() + 1  # as it looks from a child
+        with pytest.raises(ForkDetected, match="spawn"):
+            producer.send("Numbers", b"x")
+        producer._portal._pid = os.getpid()
+
+
+@pytest.mark.feature(191)
+def test_asyncio(namesrv: str) -> None:
+    async def main() -> list[int]:
+        seen: list[int] = []
+        async with aio.Producer(namesrv, group="web") as producer:
+            receipts = await asyncio.gather(
+                *(producer.send("Numbers", b"%d" % number, tag="t") for number in range(50))
+            )
+            assert len({receipt.message_id for receipt in receipts}) == 50
+            await producer.send_oneway("Numbers", b"50")
+            assert len(await producer.send_batch([Message(topic="Numbers", body=b"51")])) == 1
+            await producer.send_message(Message(topic="Numbers", body=b"52"))
+        async with aio.PushConsumer(
+            namesrv, group="readers", subscriptions="Numbers", consume_from="first"
+        ) as consumer:
+            await consumer.wait_assigned()
+            async with asyncio.timeout(20):
+                async for message in consumer:
+                    async with message:
+                        seen.append(int(message.body))
+                    if len(seen) == 53:
+                        break
+        async with aio.PullConsumer(namesrv, group="others", consume_from="first") as puller:
+            queues = await puller.queues("Numbers")
+            await puller.assign(queues)
+            messages = await puller.poll()
+            assert messages
+            await puller.seek(messages[0].queue, 0)
+            await puller.commit()
+            assert await puller.committed(queues[0]) is not None
+        return seen
+
+    assert sorted(asyncio.run(main())) == list(range(53))
+
+
+def test_cancelling_in_asyncio_cancels_in_trio(namesrv: str) -> None:
+    async def main() -> None:
+        async with aio.PushConsumer(namesrv, group="readers", subscriptions="Numbers") as consumer:
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.05):
+                    await anext(consumer)
+            task = asyncio.create_task(anext(consumer))  # type: ignore[arg-type]
+            await asyncio.sleep(0.02)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        with pytest.raises(NotRunning):
+            await anext(consumer)
+
+    asyncio.run(main())
+
+
+def test_both_doors_have_the_names_and_arguments_of_the_trio_one() -> None:
+    def parameters(function: Callable[..., object]) -> set[str]:
+        return set(inspect.signature(function).parameters) - {"self", "timeout"}
+
+    for name in ("Producer", "PushConsumer", "PullConsumer"):
+        for door in (sync, aio):
+            mirror, original = getattr(door, name), getattr(triomq, name)
+            extra = parameters(mirror) - parameters(original)
+            assert extra <= {"threads"}, (door.__name__, name, extra)
+            for method, function in inspect.getmembers(mirror, inspect.isfunction):
+                if method.startswith("_") or method in ("send_many", "send_message"):
+                    continue
+                assert parameters(function) <= parameters(getattr(original, method)), (door.__name__, name, method)
+    views = {name for name, _ in inspect.getmembers(triomq.ReceivedMessage, lambda value: isinstance(value, property))}
+    for door in (sync, aio):
+        mirrored = {
+            name for name, _ in inspect.getmembers(door.ReceivedMessage, lambda value: isinstance(value, property))
+        }
+        assert mirrored <= views
+        assert views - mirrored <= {"size_bytes", "log_offset", "born_timestamp", "store_timestamp", "born_host"}
+
+
+async def _raise(error: Exception) -> None:
+    await trio.lowlevel.checkpoint()
+    raise error
+
+
+def test_an_interrupted_wait_cancels_the_call_and_leaves_the_object_usable(namesrv: str) -> None:
+    with sync.Producer(namesrv, group="jobs") as producer:
+        call = producer._portal.submit(trio.sleep_forever)
+        call.cancel()
+        with pytest.raises(concurrent.futures.CancelledError):
+            call.future.result(5)
+        assert producer.send("Numbers", b"x", timeout=5).status is triomq.SendStatus.STORED

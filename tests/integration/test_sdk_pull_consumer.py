@@ -1,0 +1,197 @@
+"""The pull consumer against a real cluster: positions, commits, seeking, pausing, sharing."""
+
+from __future__ import annotations
+
+import datetime
+
+import pytest
+import trio
+from serving import until
+
+from triomq import (
+    AlreadySettled,
+    Message,
+    MessageQueue,
+    NotRunning,
+    OffsetOutOfRange,
+    Producer,
+    PullConsumer,
+    QueueNotAssigned,
+    RouteNotFound,
+    SettingsError,
+)
+from triomq.testing import InProcessCluster
+
+QUEUE = MessageQueue("Numbers", "broker-a", 0)
+
+
+async def send_numbers(cluster: InProcessCluster, count: int, *, queues: int = 1, tag: str | None = None) -> None:
+    await cluster.create_topic("Numbers", queues=queues)
+    async with Producer(cluster.namesrv_address, group="numbers") as producer:
+        for number in range(count):
+            await producer.send("Numbers", b"%d" % number, tag=tag)
+
+
+async def take(consumer: PullConsumer, count: int) -> list[int]:
+    """Poll until so many are here; fails if there are more."""
+    numbers: list[int] = []
+    with trio.fail_after(10):
+        while len(numbers) < count:
+            numbers += [int(message.body) for message in await consumer.poll(count - len(numbers))]
+    return numbers
+
+
+@pytest.mark.feature(81, 94)
+async def test_read_any_number_from_any_offset(triomq_cluster: InProcessCluster) -> None:
+    await send_numbers(triomq_cluster, 20)
+    async with PullConsumer(triomq_cluster.namesrv_address, group="readers", consume_from="first") as consumer:
+        assert await consumer.queues("Numbers") == (QUEUE,)
+        await consumer.assign([QUEUE])
+        assert consumer.assignment == (QUEUE,)
+        assert await take(consumer, 3) == [0, 1, 2]
+        assert consumer.position(QUEUE) == 3
+        await consumer.seek(QUEUE, 12)
+        assert consumer.position(QUEUE) == 12
+        assert await take(consumer, 8) == list(range(12, 20))
+        await consumer.seek_to_begin(QUEUE)
+        assert await take(consumer, 1) == [0]
+        await consumer.seek_to_end(QUEUE)
+        with trio.move_on_after(0.2) as scope:
+            await consumer.poll()
+        assert scope.cancelled_caught
+        assert (await consumer.min_offset(QUEUE), await consumer.max_offset(QUEUE)) == (0, 20)
+        with pytest.raises(OffsetOutOfRange, match="0 to 20, not 21"):
+            await consumer.seek(QUEUE, 21)
+
+
+@pytest.mark.feature(81, 176)
+async def test_commit_decides_where_the_next_one_begins(triomq_cluster: InProcessCluster) -> None:
+    await send_numbers(triomq_cluster, 10)
+    async with PullConsumer(
+        triomq_cluster.namesrv_address, group="readers", consume_from="first", auto_commit=False
+    ) as consumer:
+        await consumer.assign([QUEUE])
+        await take(consumer, 4)
+        assert await consumer.committed(QUEUE) in (None, 0)
+        await consumer.commit()
+        assert await consumer.committed(QUEUE) == 4
+        await take(consumer, 2)
+    async with PullConsumer(triomq_cluster.namesrv_address, group="readers", auto_commit=False) as consumer:
+        await consumer.assign([QUEUE])
+        assert await take(consumer, 1) == [4]
+        await consumer.commit({QUEUE: 8})
+        assert await consumer.committed(QUEUE) == 8
+
+
+@pytest.mark.feature(176)
+async def test_automatic_commit_stores_what_was_returned(triomq_cluster: InProcessCluster) -> None:
+    await send_numbers(triomq_cluster, 10)
+    async with PullConsumer(triomq_cluster.namesrv_address, group="readers", consume_from="first") as consumer:
+        await consumer.assign([QUEUE])
+        await take(consumer, 4)
+    with pytest.raises(ZeroDivisionError):  # noqa: PT012  (the block is what is tested)
+        async with PullConsumer(triomq_cluster.namesrv_address, group="readers") as consumer:
+            await consumer.assign([QUEUE])
+            assert await take(consumer, 2) == [4, 5]
+            assert await take(consumer, 3) == [6, 7, 8]
+            _ = 1 / 0  # the batch in hand is not done
+    async with PullConsumer(triomq_cluster.namesrv_address, group="readers") as consumer:
+        await consumer.assign([QUEUE])
+        assert await take(consumer, 1) == [6]
+
+
+async def test_iteration_counts_the_ones_before_as_done(triomq_cluster: InProcessCluster) -> None:
+    await send_numbers(triomq_cluster, 5)
+    seen = []
+    async with PullConsumer(
+        triomq_cluster.namesrv_address, group="readers", subscriptions="Numbers", consume_from="first"
+    ) as consumer:
+        with trio.fail_after(10):
+            async for message in consumer:
+                assert message.settled
+                with pytest.raises(AlreadySettled, match="commit"):
+                    await message.ack()
+                seen.append(int(message.body))
+                if len(seen) == 5:
+                    break
+        await consumer.commit()
+        assert await consumer.committed(QUEUE) == 5
+    assert seen == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.feature(176)
+async def test_members_share_and_a_paused_queue_is_silent(triomq_cluster: InProcessCluster) -> None:
+    await send_numbers(triomq_cluster, 40, queues=4)
+    async with PullConsumer(
+        triomq_cluster.namesrv_address, group="readers", subscriptions={"Numbers": "*"}, consume_from="first"
+    ) as consumer:
+        with trio.fail_after(10):
+            await consumer.wait_assigned()
+            await until(lambda: len(consumer.assignment) == 4)
+        consumer.pause(QUEUE)
+        consumer.pause(QUEUE)
+        messages = []
+        with trio.fail_after(10):
+            while len(messages) < 30:
+                messages += await consumer.poll(5)
+        assert {message.queue.queue_id for message in messages} == {1, 2, 3}
+        with trio.move_on_after(0.2) as scope:
+            await consumer.poll()
+        assert scope.cancelled_caught
+        consumer.resume(QUEUE)
+        await take(consumer, 10)
+        assert consumer.position(QUEUE) == 10
+        async with PullConsumer(
+            triomq_cluster.namesrv_address, group="readers", subscriptions="Numbers", consume_from="first"
+        ) as other:
+            await until(lambda: len(consumer.assignment) == len(other.assignment) == 2)
+            lost = (set(await consumer.queues("Numbers")) - set(consumer.assignment)).pop()
+            with pytest.raises(QueueNotAssigned, match="assignment"):
+                consumer.position(lost)
+
+
+@pytest.mark.feature(93)
+async def test_offset_by_time(triomq_cluster: InProcessCluster) -> None:
+    await send_numbers(triomq_cluster, 5)
+    await trio.sleep(0.02)
+    between = datetime.datetime.now(datetime.UTC)
+    await trio.sleep(0.02)
+    await send_numbers(triomq_cluster, 5)
+    async with PullConsumer(triomq_cluster.namesrv_address, group="readers") as consumer:
+        await consumer.assign([QUEUE])
+        assert await consumer.offset_for_time(QUEUE, between) == 5
+        with pytest.raises(SettingsError, match="time zone"):
+            await consumer.offset_for_time(QUEUE, datetime.datetime(2026, 1, 1))
+
+
+async def test_tags_are_checked(triomq_cluster: InProcessCluster) -> None:
+    await send_numbers(triomq_cluster, 3, tag="Aa")
+    async with Producer(triomq_cluster.namesrv_address, group="numbers") as producer:
+        await producer.send_batch([Message(topic="Numbers", body=b"%d" % number, tag="BB") for number in (3, 4)])
+    async with PullConsumer(triomq_cluster.namesrv_address, group="readers", consume_from="first") as consumer:
+        await consumer.assign([QUEUE], tags="BB")
+        assert await take(consumer, 2) == [3, 4]
+
+
+async def test_misuse_is_named(triomq_cluster: InProcessCluster) -> None:
+    await send_numbers(triomq_cluster, 1)
+    consumer = PullConsumer(triomq_cluster.namesrv_address, group="readers")
+    with pytest.raises(NotRunning, match="async with"):
+        await consumer.poll()
+    async with consumer:
+        with pytest.raises(RouteNotFound):
+            await consumer.assign([MessageQueue("Nowhere", "broker-a", 0)])
+        with pytest.raises(RouteNotFound):
+            await consumer.queues("Nowhere")
+        await consumer.assign([QUEUE])
+        with pytest.raises(SettingsError, match="exclude each other"):
+            await consumer.subscribe("Numbers")
+    async with PullConsumer(triomq_cluster.namesrv_address, group="readers") as sharing:
+        await sharing.subscribe("Numbers")
+        with pytest.raises(SettingsError, match="exclude each other"):
+            await sharing.assign([QUEUE])
+        with trio.fail_after(10):
+            await sharing.wait_assigned()
+        assert sharing.assignment == (QUEUE,)
+    with pytest.raises(NotRunning):
+        await consumer.poll()
