@@ -75,12 +75,13 @@ class Checkpoint:
 
     @classmethod
     def decode(cls, data: bytes) -> Checkpoint:
-        """Read the bytes; short ones are as if filled with zeros, a mark that Java's fields contradict is none."""
+        """Read the bytes; what a short file lacks is zero or no mark, and a mark that Java's fields contradict is none."""
+        whole = len(data) >= SIZE_BYTES
         data = data.ljust(SIZE_BYTES, b"\0")
         log, queue, index, master, confirmed, queue_log_offset = JAVA_FIELDS.unpack_from(data)
         magic, record_offset, record_end, index_position, has_queues = MARK.unpack_from(data, MARK_POSITION)
         mark = None
-        if magic == MAGIC and record_offset == queue_log_offset and record_offset < record_end:
+        if whole and magic == MAGIC and record_offset == queue_log_offset and record_offset < record_end:
             mark = Mark(record_offset, record_end, index_position, bool(has_queues))
         return cls(
             log_timestamp=log,

@@ -57,6 +57,8 @@ class CommitLog:
     """Store time of the last record; the next one gets no smaller one."""
     _heads: dict[int, tuple[Callable[..., bytes], int, int]] = attrs.field(init=False)
     """Length of the born host -> (packer of the record up to the body, size of all fixed fields, bits of sysFlag)."""
+    _erase_due: bool = attrs.field(default=False, init=False)
+    """Bytes of a failed append may lie behind the end."""
     _hot_start: int = attrs.field(default=0, init=False)
     """Start of what this process has written: it is in the page cache, unless it is too long ago."""
 
@@ -80,6 +82,8 @@ class CommitLog:
         """
         timestamp = max(now_ms, self.last_timestamp)
         start = offset = piece_start = self.appended.value
+        if self._erase_due:
+            self.erase_from(start)
         segment = self._segment_at(start)
         stop = segment.end - BLANK.size
         table, heads, store_host = queues.queues, self._heads, self.config.store_host
@@ -152,15 +156,17 @@ class CommitLog:
         for draft in drafts:
             if draft.sys_flag & TRANSACTION_MASK not in UNQUEUED:
                 queues.queues[draft.topic, draft.queue_id].next_offset -= 1
+        self._erase_due = True
         try:
             self.erase_from(start)
         except (StoreError, OSError) as error:
-            logger.error("after a failed append: %s", error)
+            logger.error("the rest of a failed append cannot be erased yet: %s", error)
 
     def erase_from(self, offset: int) -> None:
         """Make all bytes of the log from ``offset`` on zeros. Raises DiskFull, StoreIoError, OSError."""
         for segment in self.segments.covering(offset, self.segments.end):
             self.disk.zero_tail(segment.fd, max(0, offset - segment.base), segment.size, segment.path)
+        self._erase_due = False
 
     # Reading
 

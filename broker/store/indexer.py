@@ -93,6 +93,7 @@ class Indexer:
         self._apply(batch)
         self._backlog.popleft()
         self._backlog_bytes -= batch.end - batch.start
+        self._tell()
 
     def _apply(self, batch: Batch) -> None:
         """The one way into the indexes. Raises DiskFull."""
@@ -103,6 +104,9 @@ class Indexer:
             place = batch.places[-1]
             self.last = (place.log_offset, place.log_offset + place.size, place.store_timestamp)
         self.indexed.advance(batch.end)
+
+    def _tell(self) -> None:
+        """Report what has arrived. The last thing done: whoever is woken may append in turn."""
         arrivals = self.queues.take_arrivals()
         if self.on_arrival is not None and arrivals:
             self.on_arrival(arrivals)
@@ -152,6 +156,7 @@ class Indexer:
             if batch is None:
                 break
             self._apply(batch)
+            self._tell()
         assert scan.position == end, f"the log cannot be read at {scan.position}, before its end {end}: {scan.stopped_by}"
         return True
 

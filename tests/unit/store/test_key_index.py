@@ -1,0 +1,325 @@
+"""The key index: bytes as Java writes them, chains over files, and repair after a crash."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from stores import NO_FEATURES, NOW_MS, FaultyDisk, SteppingClock, draft, tiny_config
+
+from triomq.broker.store.disk import Disk
+from triomq.broker.store.draft import Appended, Batch, Draft
+from triomq.broker.store.errors import DiskFull, StoreDamaged
+from triomq.broker.store.key_index import KeyIndex, index_hash
+from triomq.broker.store.key_index_file import ENTRY, HEADER, Geometry, KeyIndexFile
+from triomq.broker.store.open_files import OpenFiles
+from triomq.broker.store.reads import Cold, Reads, _fetch
+
+ALL_TIME = (0, 1 << 60)
+
+
+def make_index(root: Path, *, disk: Disk | None = None, **changes: object) -> KeyIndex:
+    return KeyIndex(tiny_config(root, **changes), disk or Disk(), SteppingClock())
+
+
+def batch(*drafts: Draft, start: int = 0, step: int = 100, time_ms: int = NOW_MS, time_step: int = 0) -> Batch:
+    places = [Appended(start + step * number, step, number, time_ms + time_step * number) for number in range(len(drafts))]
+    return Batch(drafts, places, start, start + step * len(drafts))
+
+
+def find(index: KeyIndex, key: str, topic: str = "T", begin_ms: int = 0, end_ms: int = 1 << 60, count_max: int = 64) -> list[int]:
+    reads = Reads(index.disk, OpenFiles(index.disk, 4))
+    try:
+        while True:
+            try:
+                return index.find(topic, key, begin_ms, end_ms, count_max, reads)
+            except Cold as cold:
+                reads.fetched.update(_fetch(index.disk, cold.ranges))
+    finally:
+        reads.open_files.close()
+
+
+def content(index: KeyIndex) -> list[bytes]:
+    return [path.read_bytes() for path in sorted(index.directory.iterdir())]
+
+
+def test_bytes_of_the_fact_sheet(tmp_path: Path) -> None:
+    index = make_index(tmp_path, index_slot_count=10, index_entry_count=20)
+    first = draft(topic="TopicTest", unique_key="7F0000010D5A3B6A0000000000000001", keys="k1 k2")
+    second = draft(topic="TopicTest", keys="k1")
+    index.apply(Batch([first], [Appended(1_048_576, 168, 7, 1_700_000_000_456)], 0, 0))
+    index.apply(Batch([second], [Appended(1_048_900, 168, 8, 1_700_000_002_999)], 0, 0))
+    (data,) = content(index)
+    assert len(data) == 40 + 4 * 10 + 20 * 20
+    assert data[:40].hex(" ", 8) == "0000018bcfe569c8 0000018bcfe573b7 0000000000100000 0000000000100144 0000000300000005"
+    assert [int.from_bytes(data[40 + 4 * slot : 44 + 4 * slot], "big") for slot in range(10)] == [0, 0, 0, 1, 4, 3, 0, 0, 0, 0]
+    assert [data[80 + 20 * number : 100 + 20 * number].hex() for number in range(5)] == [
+        "00" * 20,
+        "6ea5c4ed" "0000000000100000" "00000000" "00000000",
+        "0029e6a8" "0000000000100000" "00000000" "00000000",
+        "0029e6a9" "0000000000100000" "00000000" "00000000",
+        "0029e6a8" "0000000000100144" "00000002" "00000002",
+    ]
+    assert find(index, "k1", "TopicTest") == [1_048_900, 1_048_576]
+    assert find(index, "k2", "TopicTest") == [1_048_576]
+    assert find(index, "k3", "TopicTest") == []
+    index.close()
+
+
+def test_a_file_of_the_real_geometry_is_sparse(tmp_path: Path) -> None:
+    index = KeyIndex(tiny_config(tmp_path, index_slot_count=5_000_000, index_entry_count=20_000_000), Disk(), SteppingClock())
+    index.apply(batch(draft(topic="TopicTest", keys="k1")))
+    (path,) = index.directory.iterdir()
+    assert len(path.name) == 17
+    assert path.name.isdecimal()
+    assert path.stat().st_size == 420_000_040
+    assert path.stat().st_blocks * 512 < 30_000_000
+    with path.open("rb") as file:
+        file.seek(40 + 4 * 2_746_024)
+        assert file.read(4) == b"\0\0\0\1"
+        file.seek(20_000_060)
+        assert file.read(4).hex() == "0029e6a8"
+    index.close()
+
+
+def test_hash_is_java_s_made_non_negative() -> None:
+    assert index_hash("GoldTopic", "T#TagA") == 1_191_680_694
+    assert index_hash("polygenelubricants"[:-2], "") >= 0
+    assert abs(-(2**31)) & 0x7FFFFFFF == 0
+
+
+def test_which_keys_a_record_has(tmp_path: Path) -> None:
+    index = make_index(tmp_path)
+    index.apply(
+        batch(
+            draft(unique_key="U1", keys="  a  b ", tags="TagA"),
+            draft(sys_flag=12, unique_key="U2", keys="a", tags="TagA"),
+            draft(sys_flag=4, unique_key="U3"),
+            draft(),
+        )
+    )
+    assert index.files[-1].next_entry == 6
+    assert [find(index, key) for key in ("U1", "a", "b", "", "T#TagA", "U2", "U3")] == [[0], [0], [0], [], [0], [], [200]]
+    assert index.position == 300
+    index.close()
+
+
+@pytest.mark.parametrize("keys", ["k{}", "schlüssel{}", "😀{}", "{}" * 40])
+@pytest.mark.parametrize("size", [1, 2, 3, 50])
+def test_hashing_together_equals_one_by_one(tmp_path: Path, keys: str, size: int) -> None:
+    index = make_index(tmp_path, index_entry_count=1_000)
+    drafts = [draft(topic=("T", "Ü")[number % 2], unique_key=keys.format(number % 3, *range(39)), keys=f"x{number}") for number in range(size)]
+    index.apply(batch(*drafts))
+    data = content(index)[0][index.geometry.entries_position + 20 :]
+    hashes = [value for value, *_ in ENTRY.iter_unpack(data[: 40 * size])]
+    expected = [index_hash(item.topic, key) for item in drafts for key in (item.unique_key or "", item.keys or "")]
+    assert hashes == expected
+    index.close()
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 50])
+def test_any_division_into_batches_gives_the_same_files(tmp_path: Path, size: int) -> None:
+    drafts = [draft(unique_key=f"U{number}", keys=f"k{number % 4}", tags="A" if number % 3 else None) for number in range(50)]
+    one, other = make_index(tmp_path / "one"), make_index(tmp_path / "other")
+    one.apply(batch(*drafts, time_step=700))
+    for start in range(0, 50, size):
+        part = batch(*drafts, time_step=700)
+        other.apply(Batch(part.drafts[start : start + size], part.places[start : start + size], 0, 0))
+    one.close()
+    other.close()
+    assert content(one) == content(other)
+    assert len(content(one)) > 5
+
+
+def test_a_full_file_is_followed_by_another(tmp_path: Path) -> None:
+    index = make_index(tmp_path)
+    for number in range(60):
+        index.apply(batch(draft(unique_key=f"U{number}"), start=100 * number, time_ms=NOW_MS + 1_500 * number))
+    assert [file.next_entry for file in index.files] == [24, 24, 15]
+    assert [path.name for path in sorted(index.directory.iterdir())] == [file.path.name for file in index.files]
+    assert all(find(index, f"U{number}") == [100 * number] for number in range(60))
+    first, second, _ = content(index)
+    assert HEADER.unpack_from(first) == (NOW_MS, NOW_MS + 33_000, 0, 2_200, index.files[0].slots_used, 24)
+    assert HEADER.unpack_from(second)[:3] == (NOW_MS + 34_500, NOW_MS + 67_500, 2_300)
+    # The first entry's seconds count from the end of the older file, a habit of Java.
+    assert ENTRY.unpack_from(second, index.geometry.entries_position + 20)[2] == 1
+    assert ENTRY.unpack_from(second, index.geometry.entries_position + 40)[2] == 1
+    assert index.full_timestamp == NOW_MS + 67_500
+    index.close()
+
+
+def test_one_batch_larger_than_a_file(tmp_path: Path) -> None:
+    index = make_index(tmp_path)
+    index.apply(batch(*[draft(unique_key=f"U{number}") for number in range(100)]))
+    assert [file.next_entry for file in index.files] == [24, 24, 24, 24, 9]
+    assert all(find(index, f"U{number}") == [100 * number] for number in range(100))
+    index.close()
+
+
+def test_names_grow_even_if_the_clock_stands_still(tmp_path: Path) -> None:
+    index = KeyIndex(tiny_config(tmp_path), Disk(), SteppingClock(step_ms=0))
+    index.apply(batch(*[draft(unique_key=f"U{number}") for number in range(100)]))
+    names = [file.path.name for file in index.files]
+    assert len(set(names)) == 5
+    assert names == sorted(names)
+    index.close()
+
+
+def test_time_range_and_count(tmp_path: Path) -> None:
+    index = make_index(tmp_path)
+    for number in range(60):
+        index.apply(batch(draft(keys="k"), start=100 * number, time_ms=NOW_MS + 1_000 * number))
+    assert find(index, "k", count_max=5) == [5_900, 5_800, 5_700, 5_600, 5_500]
+    assert find(index, "k", begin_ms=NOW_MS + 30_000, end_ms=NOW_MS + 32_000) == [3_200, 3_100, 3_000]
+    assert find(index, "k", begin_ms=NOW_MS + 99_000) == []
+    assert len(find(index, "k")) == 60
+    index.close()
+
+
+def test_applying_again_changes_nothing(tmp_path: Path) -> None:
+    index = make_index(tmp_path)
+    parts = batch(draft(unique_key="A"), draft(unique_key="B"))
+    index.apply(parts)
+    before = content(index)
+    index.apply(parts)
+    assert content(index) == before
+    index.apply(Batch([], [], 0, 0))
+    index.close()
+
+
+def reopened(index: KeyIndex) -> KeyIndex:
+    index.close()
+    fresh = KeyIndex(index.config, index.disk, index.clock)
+    fresh.load()
+    return fresh
+
+
+def test_loading(tmp_path: Path) -> None:
+    index = make_index(tmp_path)
+    index.apply(batch(*[draft(unique_key=f"U{number}") for number in range(30)]))
+    index = reopened(index)
+    assert index.position == index.last_offset == 2_900
+    assert index.last == (NOW_MS, 2_900)
+    assert index.full_timestamp == NOW_MS
+    assert find(index, "U3") == [300]
+    index.apply(batch(draft(unique_key="more"), start=3_000))
+    assert find(index, "more") == [3_000]
+    index.close()
+
+
+@pytest.mark.parametrize("keep", [0, 1, 22, 23, 24, 29, 30])
+@pytest.mark.parametrize("disk", [Disk(), Disk(NO_FEATURES)], ids=["all calls", "fallbacks"])
+def test_truncation_makes_the_index_of_the_first_records(tmp_path: Path, keep: int, disk: Disk) -> None:
+    drafts = [draft(unique_key=f"U{number}", keys=f"k{number % 3}") for number in range(30)]
+    index, expected = make_index(tmp_path / "a", disk=disk), make_index(tmp_path / "b")
+    index.apply(batch(*drafts, time_step=100))
+    part = batch(*drafts, time_step=100)
+    expected.apply(Batch(part.drafts[:keep], part.places[:keep], 0, 0))
+    index = reopened(index)
+    index.truncate(100 * keep)
+    assert index.last_offset == (100 * (keep - 1) if keep else -1)
+    rest = batch(*drafts, time_step=100)
+    index.apply(Batch(rest.drafts[keep:], rest.places[keep:], 0, 0))
+    expected.apply(Batch(part.drafts[keep:], part.places[keep:], 0, 0))
+    index.close()
+    expected.close()
+    assert content(index) == content(expected)
+
+
+def test_truncation_repairs_slots_that_name_lost_entries(tmp_path: Path) -> None:
+    """A crash of the machine kept the slots' pages and lost the last entries: chains must not be cut."""
+    index = make_index(tmp_path)
+    index.apply(batch(*[draft(keys="k") for _ in range(10)]))
+    index.close()
+    (path,) = index.directory.iterdir()
+    data = bytearray(path.read_bytes())
+    entries = index.geometry.entries_position
+    data[entries + 20 * 6 : entries + 20 * 11] = bytes(100)
+    path.write_bytes(data)
+    index = reopened(index)
+    assert find(index, "k") == []  # the slot leads to entry 10, which is empty
+    index.truncate(500)
+    assert find(index, "k") == [400, 300, 200, 100, 0]
+    assert index.files[-1].slots_used == 1
+    index.close()
+
+
+def test_java_s_rule_after_a_crash(tmp_path: Path) -> None:
+    index = make_index(tmp_path)
+    for number in range(60):
+        index.apply(batch(draft(unique_key=f"U{number}"), start=100 * number, time_ms=NOW_MS + 1_000 * number))
+    index = reopened(index)
+    assert index.drop_after(index.files[0].end_timestamp) == NOW_MS + 22_000
+    assert len(list(index.directory.iterdir())) == 1
+    assert index.position == 2_200
+    assert index.drop_after(0) == 0
+    assert index.position == -1
+    index.close()
+
+
+def test_a_full_disk_leaves_the_index_as_it_was(tmp_path: Path) -> None:
+    full = [False]
+    disk = FaultyDisk(refuse_write=lambda path: full[0] and "index" in str(path))
+    index = make_index(tmp_path, disk=disk)
+    index.apply(batch(draft(unique_key="U0")))
+    before = content(index)
+    full[0] = True
+    many = batch(*[draft(unique_key=f"U{number}") for number in range(1, 40)], start=100)
+    with pytest.raises(DiskFull, match="free some space"):
+        index.apply(many)
+    assert content(index) == before
+    assert index.position == 0
+    full[0] = False
+    index.apply(many)
+    assert all(find(index, f"U{number}") == [100 * number] for number in range(40))
+    index.close()
+
+
+def test_a_file_that_cannot_be_made_is_not_left_behind(tmp_path: Path) -> None:
+    disk = FaultyDisk(refuse_write=lambda path: True)
+    with pytest.raises(DiskFull):
+        KeyIndexFile.create(disk, tmp_path / "x", Geometry(16, 24))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_spare_file_never_used_is_removed(tmp_path: Path) -> None:
+    index = make_index(tmp_path)
+    index.apply(batch(draft(unique_key="U0")))
+    KeyIndexFile.create(Disk(), index.directory / "99991231235959999", index.geometry).close()
+    index = reopened(index)
+    assert len(index.files) == len(list(index.directory.iterdir())) == 1
+    index.close()
+
+
+@pytest.mark.parametrize(("name", "size", "words"), [("20260101000000000", 12, "maxHashSlotNum"), ("core", 584, "move it away")])
+def test_foreign_index_files_are_refused(tmp_path: Path, name: str, size: int, words: str) -> None:
+    (tmp_path / "index").mkdir()
+    (tmp_path / "index" / name).write_bytes(bytes(size))
+    with pytest.raises(StoreDamaged, match=words):
+        make_index(tmp_path).load()
+
+
+def test_what_must_be_forced_to_the_disk(tmp_path: Path) -> None:
+    index = make_index(tmp_path)
+    assert index.take_unsynced() == ([], [])
+    index.apply(batch(*[draft(unique_key=f"U{number}") for number in range(30)]))
+    files, directories = index.take_unsynced()
+    assert files == [file.path for file in index.files]
+    assert directories == [index.directory, tmp_path]
+    index.apply(batch(draft(unique_key="more"), start=3_000))
+    assert index.take_unsynced() == ([index.files[-1].path], [])
+    index.close()
+
+
+@pytest.mark.parametrize("damage", [lambda number: number, lambda number: number + 1, lambda number: 10_000, lambda number: -1])
+def test_a_damaged_chain_ends_and_never_loops(tmp_path: Path, damage: Callable[[int], int]) -> None:
+    index = make_index(tmp_path)
+    index.apply(batch(*[draft(keys="k") for _ in range(5)]))
+    index.close()
+    (path,) = index.directory.iterdir()
+    data = bytearray(path.read_bytes())
+    at = index.geometry.entries_position + 20 * 3 + 16
+    data[at : at + 4] = damage(3).to_bytes(4, "big", signed=True)
+    path.write_bytes(data)
+    assert find(reopened(index), "k") == [400, 300, 200]
