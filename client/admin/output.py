@@ -8,9 +8,14 @@ the program.
 from __future__ import annotations
 
 import json
+import unicodedata
+from collections.abc import Sequence
 from typing import TextIO
 
 from triomq.client.admin.command import Result, Table
+
+FOLDED_WIDTH_MIN = 24
+"""columns of a terminal below which folding the last cell of a row makes it harder to read, not easier"""
 
 
 def print_result(result: Result, stream: TextIO, *, as_json: bool) -> None:
@@ -32,35 +37,54 @@ def print_result(result: Result, stream: TextIO, *, as_json: bool) -> None:
 def plain(table: Table) -> str:
     """Return a table as aligned columns, one line a row."""
     titles = [f"#{column.title}" for column in table.columns]
-    cells = [titles, *[[_one_line(cell) for cell in row] for row in table.rows]]
-    widths = [max(len(row[index]) for row in cells) for index in range(len(titles))]
+    cells = [titles, *[[_one_line(cell) or "-" for cell in row] for row in table.rows]]
+    widths = _widths(cells)
     lines = []
     for row in cells:
-        padded = [
-            cell.rjust(width) if column.right else cell.ljust(width) for cell, width, column in zip(row, widths, table.columns, strict=True)
-        ]
+        padded = []
+        for cell, width, column in zip(row, widths, table.columns, strict=True):
+            blanks = " " * (width - shown_width(cell))
+            padded.append(blanks + cell if column.right else cell + blanks)
         lines.append("  ".join(padded).rstrip() + "\n")
     return "".join(lines)
 
 
+def shown_width(text: str) -> int:
+    """Return how many columns of a terminal a text takes: Chinese characters take two."""
+    if text.isascii():
+        return len(text)
+    return sum(0 if unicodedata.combining(letter) else 2 if unicodedata.east_asian_width(letter) in "WF" else 1 for letter in text)
+
+
+def _widths(rows: Sequence[Sequence[str]]) -> list[int]:
+    return [max(shown_width(row[index]) for row in rows) for index in range(len(rows[0]))]
+
+
 def _one_line(cell: str) -> str:
-    """Keep a row on its line: control characters become escapes; an empty cell becomes `-`, so that columns can be counted."""
-    if not cell:
-        return "-"
+    """Keep a row on its line: control characters become escapes."""
     if cell.isprintable():
         return cell
     return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in cell)
 
 
 def _print_rich(table: Table, stream: TextIO) -> None:
+    """Print to a terminal: only the last column is folded, and only if that leaves it some room; else lines run on, as they are."""
     from rich.box import SIMPLE_HEAD  # only for tables on a terminal: start-up time
     from rich.console import Console  # likewise
     from rich.table import Table as RichTable  # likewise
     from rich.text import Text  # likewise
 
-    pretty = RichTable(box=SIMPLE_HEAD, header_style="bold", pad_edge=False)
-    for column in table.columns:
-        pretty.add_column(column.title, justify="right" if column.right else "left", overflow="fold")
-    for row in table.rows:
-        pretty.add_row(*[Text("" if not cell else _one_line(cell)) for cell in row])
-    Console(file=stream).print(pretty)
+    cells = [[_one_line(cell) for cell in row] for row in table.rows]
+    widths = _widths([[column.title for column in table.columns], *cells])
+    console = Console(file=stream)
+    needed = sum(widths) + 2 * len(widths)
+    room = console.width - (needed - widths[-1])
+    if room < min(widths[-1], FOLDED_WIDTH_MIN):
+        console.width = needed
+    pretty = RichTable(box=SIMPLE_HEAD, header_style="bold", show_edge=False, padding=(0, 1, 0, 0))
+    for index, column in enumerate(table.columns):
+        last = index == len(table.columns) - 1
+        pretty.add_column(column.title, justify="right" if column.right else "left", overflow="fold", no_wrap=not last, min_width=None if last else widths[index])
+    for row in cells:
+        pretty.add_row(*map(Text, row))
+    console.print(pretty)

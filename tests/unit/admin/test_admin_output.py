@@ -51,6 +51,21 @@ def test_terminal_gets_a_rich_table_with_escapes_made_harmless() -> None:
     assert text.endswith("a line\n")
 
 
+@pytest.mark.parametrize(("columns", "folded"), [(60, False), (80, True), (200, False)])
+def test_a_terminal_folds_only_the_last_column(monkeypatch: pytest.MonkeyPatch, columns: int, folded: bool) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    stream = Terminal()
+    table = Table((Column("MsgId"), Column("QID", right=True), Column("Body")), [["F" * 40, "7", "a message " * 6], ["0" * 40, "12", "短"]])
+    print_result(Result(document={}, blocks=[table]), stream, as_json=False)
+    lines = stream.getvalue().splitlines()
+    assert [line.split()[0] for line in lines[2:] if not line.startswith(" ")] == ["F" * 40, "0" * 40], "an id is never broken"
+    assert (len(lines) > 4) is folded
+
+
+def test_wide_characters_keep_columns_straight() -> None:
+    assert plain(Table((Column("Tags"), Column("Keys")), [["世界", "x"], ["abcdef", "y"]])) == "#Tags   #Keys\n世界    x\nabcdef  y\n"
+
+
 def test_json_is_one_line_with_text_as_it_is() -> None:
     stream = io.StringIO()
     print_result(Result(document={"topics": ["größe"], "n": None}, blocks=["not shown"]), stream, as_json=True)
