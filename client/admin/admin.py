@@ -40,6 +40,7 @@ from triomq.remoting.protocol.bodies.route import MASTER_ID, PERM_READ, PERM_WRI
 from triomq.remoting.protocol.bodies.running import ConsumerRunning
 from triomq.remoting.protocol.bodies.topics import TopicConfig, TopicNames
 from triomq.remoting.protocol.codes import RequestCode
+from triomq.remoting.protocol.command import Command
 from triomq.remoting.protocol.headers.admin import ConsumeStatsHeader
 from triomq.remoting.protocol.headers.client import (
     ConsumerConnectionHeader,
@@ -52,7 +53,7 @@ from triomq.remoting.protocol.headers.offset import (
     OffsetResponseHeader,
     SearchOffsetHeader,
 )
-from triomq.remoting.protocol.headers.route import GetRouteHeader, PutKvConfigHeader
+from triomq.remoting.protocol.headers.route import GetRouteHeader, KvConfigHeader, PutKvConfigHeader
 from triomq.remoting.protocol.headers.topic import CreateTopicHeader, DeleteTopicHeader, GroupHeader, TopicHeader
 from triomq.remoting.protocol.record import StoredMessage
 
@@ -109,6 +110,10 @@ class Admin:
         return self._open_calls
 
     # --- cluster -----------------------------------------------------------------------------------------------------------------------
+
+    async def ask(self, address: str, code: RequestCode, header: object | None = None, body: bytes = b"") -> Command:
+        """Send any request to one server; for what has no method here.  An answer other than success is a `BrokerError`."""
+        return await self._calls.server(address, code, header, body)
 
     async def for_each(self, names: Iterable[str], call: Callable[[str], Awaitable[T]]) -> Answers[T]:
         """Run `call(name)` for many names at the same time, with a bound; by name."""
@@ -259,9 +264,9 @@ class Admin:
         shown = {address: queues.get(data.broker_name) for data in route.broker_datas for address in data.broker_addrs.values()}
         return all(shown.get(address) == (config.read_queue_count, config.write_queue_count, config.perm) for address, config in configs.items())
 
-    async def set_order_config(self, topic: str, queues: Mapping[str, int]) -> Answers[Any]:
-        """Store at every name server how many queues each broker has, for strictly ordered topics."""
-        value = ";".join(f"{name}:{count}" for name, count in queues.items())
+    async def set_order_config(self, topic: str) -> Answers[Any]:
+        """Store at every name server how many queues each broker of a strictly ordered topic has; by name server."""
+        value = ";".join(f"{data.broker_name}:{data.write_queue_count}" for data in (await self.route(topic)).queue_datas)
         return await self._calls.every_name_server(RequestCode.PUT_KV_CONFIG, PutKvConfigHeader(namespace=ORDER_NAMESPACE, key=topic, value=value))
 
     async def delete_topic(self, topic: str, cluster: str | None = None) -> Answers[Any]:
@@ -275,7 +280,10 @@ class Admin:
             {broker.address: broker.address for broker in brokers},
             lambda address: self._calls.server(address, RequestCode.DELETE_TOPIC_IN_BROKER, header),
         )
-        at_namesrvs = await self._calls.every_name_server(RequestCode.DELETE_TOPIC_IN_NAMESRV, DeleteTopicHeader(topic=topic, cluster_name=cluster))
+        at_namesrvs = await self._calls.every_name_server(
+            RequestCode.DELETE_TOPIC_IN_NAMESRV, DeleteTopicHeader(topic=topic, cluster_name=cluster)
+        )
+        await self._calls.every_name_server(RequestCode.DELETE_KV_CONFIG, KvConfigHeader(namespace=ORDER_NAMESPACE, key=topic))
         return Answers({**at_brokers.values, **at_namesrvs.values}, {**at_brokers.failures, **at_namesrvs.failures})
 
     async def topic_stats(self, topic: str) -> Answers[TopicStats]:

@@ -10,7 +10,10 @@ import pytest
 from mqadmin_calls import failed, mqadmin
 
 from triomq.client.consumer.push import PushConsumer
+from triomq.client.errors import OffsetNotFound
 from triomq.client.producer.producer import Producer
+from triomq.remoting.protocol.codes import RequestCode
+from triomq.remoting.protocol.headers.route import KvConfigHeader
 from triomq.testing import InProcessCluster, local_cluster
 
 
@@ -229,3 +232,16 @@ async def test_verbose_shows_the_traceback() -> None:
     assert done.code == 6
     assert "Traceback" in done.err
     assert done.err.splitlines()[-1].startswith("mqadmin: no name server answered")
+
+
+async def test_an_ordered_topic_is_known_to_the_name_servers() -> None:
+    async with local_cluster(brokers=2, namesrvs=2) as cluster:
+        words = ["updateTopic", "-t", "ordered", "-w", 2, "-r", 2, "-o", "true", "-n", cluster.namesrv_address]
+        assert (await mqadmin(*words, "-c", "DefaultCluster")).code == 0
+        async with cluster.admin() as admin:
+            for namesrv in cluster.namesrvs:
+                answer = await admin.ask(namesrv.address, RequestCode.GET_KV_CONFIG, KvConfigHeader(namespace="ORDER_TOPIC_CONFIG", key="ordered"))
+                assert set((answer.ext or {})["value"].split(";")) == {"broker-a:2", "broker-b:2"}
+            await mqadmin("deleteTopic", "-c", "DefaultCluster", "-t", "ordered", "-n", cluster.namesrv_address)
+            with pytest.raises(OffsetNotFound, match="No config item"):
+                await admin.ask(namesrv.address, RequestCode.GET_KV_CONFIG, KvConfigHeader(namespace="ORDER_TOPIC_CONFIG", key="ordered"))

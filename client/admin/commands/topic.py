@@ -200,9 +200,7 @@ async def update_topic(admin: Admin, options: Values) -> Result:
     configs = answers.some()
     failures = answers.reasons()
     if options.maybe_flag("order"):
-        names = {broker.address: broker.name for broker in await admin.brokers()}
-        queues = {names[target]: config.write_queue_count for target, config in configs.items() if target in names}
-        failures |= (await admin.set_order_config(topic, queues)).reasons()
+        failures |= (await admin.set_order_config(topic)).reasons()
     lines = [f"create topic to {target} success." for target in configs]
     config = next(iter(configs.values()))
     attributes = options.maybe_text("attributes")

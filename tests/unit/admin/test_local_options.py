@@ -1,0 +1,65 @@
+"""mqlocal's options: the page lists them all, ports follow from them, the folder is where the XDG rules put it."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from triomq import local
+from triomq.client.admin.arguments import parse
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "testing.md"
+
+
+def test_the_page_lists_every_option() -> None:
+    page = PAGE.read_text()
+    assert [option.name for option in local.OPTIONS if option.name != "help" and f"`--{option.name}" not in page] == []
+
+
+def test_help_lists_every_option(capsys: pytest.CaptureFixture[str]) -> None:
+    assert local.main(["--help"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("usage: mqlocal")
+    assert all(f"--{option.name}" in out for option in local.OPTIONS)
+
+
+def test_port_0_means_free_ports_everywhere() -> None:
+    namesrvs, brokers = local.ports_of(parse(local.OPTIONS, ["--port", "0", "--namesrvs", "3", "--brokers", "3"]))
+    assert len({*namesrvs, *brokers, *(port - local.FAST_PORT_BELOW for port in brokers)}) == 9
+
+
+def test_given_ports_follow_each_other() -> None:
+    (first,) = local.free_ports(1)
+    (broker,) = local.free_ports(1)
+    namesrvs, brokers = local.ports_of(parse(local.OPTIONS, ["--port", str(first), "--broker-port", str(broker), "--brokers", "1"]))
+    assert (namesrvs, brokers) == ([first], [broker])
+
+
+def test_a_port_in_use_is_named_with_its_option() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(local.LocalError, match=rf"port {port} cannot be used .* choose other ports with --broker-port") as caught:
+            local.check_free(port, "--broker-port")
+    assert caught.value.exit_code == local.EXIT_PORT_IN_USE
+
+
+def test_default_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert local.default_folder({"XDG_STATE_HOME": "/state"}) == Path("/state/triomq/local")
+    monkeypatch.setenv("HOME", "/home/me")
+    assert local.default_folder({}) == Path("/home/me/.local/state/triomq/local")
+
+
+def test_one_process_holds_a_folder(tmp_path: Path) -> None:
+    with local.hold(tmp_path), pytest.raises(local.LocalError, match=r"is in use by another mqlocal \(process \d+\)") as caught:
+        local.hold(tmp_path)
+    assert caught.value.exit_code == local.EXIT_IN_USE
+    local.hold(tmp_path).close()
+
+
+def test_the_last_log_line_is_found(tmp_path: Path) -> None:
+    child = local.Child("broker-a", "broker", "127.0.0.1:1", tmp_path / "a.conf", tmp_path / "a.log")
+    assert child.last_line() == ""
+    child.log.write_text("first\nthe last words\n\n")
+    assert child.last_line() == "the last words"
