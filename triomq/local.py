@@ -89,7 +89,8 @@ class Child:
         """Start the process; its output goes to the log, its standard input is the pipe that `triomq.child` watches."""
         if self.log.exists():
             self.log.replace(self.log.with_suffix(".log.old"))
-        command = [sys.executable, "-m", "triomq.child", self.service, "-c", str(self.conf)]
+        # -P: a file of the user named like one of our dependencies must not come first.
+        command = [sys.executable, "-P", "-m", "triomq.child", self.service, "-c", str(self.conf)]
         with self.log.open("wb") as log:
             # In a group of its own, or Ctrl-C would reach the children at the same time as us and there would be no order in stopping.
             self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log, process_group=0)
