@@ -62,6 +62,8 @@ class Admission:
             raise Rejected(ResponseCode.INVALID_PARAMETER, complaint)
         if topic in names.TOPICS_CLOSED_TO_CLIENTS:
             raise Rejected(ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden.")
+        if topic.startswith(names.RETRY_PREFIX):
+            self._retry_group(topic)
         if config is None:
             config = self._create(header)
         queue_limit = max(config.read_queue_count, config.write_queue_count)
@@ -70,8 +72,6 @@ class Admission:
                 ResponseCode.INVALID_PARAMETER,
                 f"request queueId[{header.queue_id}] is illegal, {describe_topic(config)} Producer: {sender}",
             )
-        if topic.startswith(names.RETRY_PREFIX):
-            self._retry_group(topic)
         return self._target_of(config)
 
     def _create(self, header: SendMessageHeader) -> TopicConfig:

@@ -222,6 +222,8 @@ class SendMessages:
             elements = decode_batch(request.body)
         except RemoteProtocolError as error:
             raise Rejected(ResponseCode.MESSAGE_ILLEGAL, self._illegal_remark(error.reason)) from None
+        if not elements:
+            raise Rejected(ResponseCode.MESSAGE_ILLEGAL, self._illegal_remark("the batch is empty"))
         drafts = []
         for flag, body, encoded in elements:
             of_element = props.known_properties(encoded.decode("utf-8", "replace"))
