@@ -57,6 +57,6 @@ def find_queue(queues: Sequence[MessageQueue], wanted: MessageQueue | int) -> Me
     return queues[wanted]
 
 
-def has_other_broker(queues: Sequence[MessageQueue], broker_name: str) -> bool:
-    """Say whether some queue lives on another broker."""
-    return any(queue.broker_name != broker_name for queue in queues)
+def has_several_brokers(queues: Sequence[MessageQueue]) -> bool:
+    """Say whether a publish list has more than one broker: its queues are grouped by broker, so its ends tell."""
+    return queues[0].broker_name != queues[-1].broker_name

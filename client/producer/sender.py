@@ -25,7 +25,7 @@ from triomq.client.errors import (
     request_name,
 )
 from triomq.client.producer.encoding import Outgoing
-from triomq.client.producer.queue_choice import RoundRobin, choose_by_key, find_queue, has_other_broker
+from triomq.client.producer.queue_choice import RoundRobin, choose_by_key, find_queue, has_several_brokers
 from triomq.client.producer.receipt import STATUS_OF_CODE, SendReceipt, SendStatus
 from triomq.client.retry import may_be_stored, may_send_again, try_seconds
 from triomq.client.session import Session, read_header
@@ -69,11 +69,13 @@ class Sender:
         Without `queue` and `sharding_key` a failed try is followed by others, on another broker where there is one.  Errors: `SendTimeout`,
         `SendFailed`, `BrokerError` for a refusal that no other try can mend, `RouteNotFound`, `NoNameServer`.
         """
+        began = trio.current_time()
         timeout = self.settings.send_timeout
-        deadline = trio.current_time() + timeout if timeout is not None else inf
+        deadline = began + timeout if timeout is not None else inf
         queues = self.session.routes.publish(outgoing.topic)
         if not queues:
             queues = await self._find_queues(outgoing.topic, deadline)
+            began = trio.current_time()
         target: MessageQueue | None = None
         if queue is not None:
             target = find_queue(queues, queue)
@@ -82,28 +84,30 @@ class Sender:
         tries = 1 if target is not None else 1 + self.settings.retries
         attempts: list[Attempt] = []
         not_stored: SendReceipt | None = None
+        failed_broker: str | None = None
         for number in range(1, tries + 1):
-            last = attempts[-1] if attempts else None
-            began = trio.current_time()
-            if last is not None and began >= deadline:
-                break
-            chosen = target or self._round(outgoing.topic).choose(queues, _broker_of(last, not_stored))
-            seconds = try_seconds(
-                deadline - began, last_try=number == tries, other_broker=has_other_broker(queues, chosen.broker_name)
-            )
+            if number > 1:
+                began = trio.current_time()
+                if began >= deadline:
+                    break
+            chosen = target or self._round(outgoing.topic).choose(queues, failed_broker)
+            seconds = try_seconds(deadline - began, last_try=number == tries, other_broker=has_several_brokers(queues))
             try:
                 receipt = await self._try_once(outgoing, chosen, code, seconds)
             except TrioMQError as error:
                 attempts.append(Attempt(broker=chosen.broker_name, seconds=trio.current_time() - began, error=error))
                 if error.refresh_route:
                     self.session.doubt(outgoing.topic)
-                if not may_send_again(error) and not_stored is None:
-                    raise
+                if not may_send_again(error):
+                    if not_stored is None:
+                        raise
+                    break
+                failed_broker = chosen.broker_name
                 queues = self.session.routes.publish(outgoing.topic) or queues
             else:
                 if receipt.status is SendStatus.STORED or not self.settings.retry_not_stored:
                     return receipt
-                not_stored = receipt
+                not_stored, failed_broker = receipt, chosen.broker_name
         if not_stored is not None:
             return not_stored
         raise self._failure(outgoing.topic, attempts, deadline) from attempts[-1].error
@@ -198,10 +202,3 @@ class Sender:
         stored = any(may_be_stored(attempt.error) for attempt in attempts)
         kind = SendTimeout if trio.current_time() >= deadline else SendFailed
         return kind(topic, attempts, maybe_stored=stored)
-
-
-def _broker_of(last: Attempt | None, not_stored: SendReceipt | None) -> str | None:
-    """The broker to avoid in the next try."""
-    if last is not None:
-        return last.broker
-    return not_stored.queue.broker_name if not_stored is not None else None

@@ -18,7 +18,7 @@ from triomq.client.errors import (
     broker_error,
 )
 from triomq.client.producer.encoding import check_sendable, prepare, prepare_batches
-from triomq.client.producer.queue_choice import RoundRobin, choose_by_key, find_queue, has_other_broker
+from triomq.client.producer.queue_choice import RoundRobin, choose_by_key, find_queue, has_several_brokers
 from triomq.client.producer.sender import Sender
 from triomq.client.retry import RETRY_CODES, Backoff, may_be_stored, may_send_again, try_seconds
 from triomq.remoting.protocol.batch import decode_batch
@@ -85,8 +85,8 @@ def test_a_named_queue() -> None:
     assert find_queue(both, MessageQueue("T", "z", 9)) == MessageQueue("T", "z", 9)
     with pytest.raises(MessageInvalid, match="queues 0 to 7"):
         find_queue(both, 8)
-    assert has_other_broker(both, "a")
-    assert not has_other_broker(queues("a"), "a")
+    assert has_several_brokers(both)
+    assert not has_several_brokers(queues("a"))
 
 
 def test_what_is_tried_again() -> None:

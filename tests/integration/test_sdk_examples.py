@@ -1,0 +1,73 @@
+"""The scripts in `examples/` run as a user runs them: as processes, with a cluster at the address they are given."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import trio
+
+from triomq import PullConsumer
+from triomq.testing import InProcessCluster
+
+EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples"
+
+
+async def run(script: str, *arguments: str) -> str:
+    """Run an example to its end; returns what it prints."""
+    command = [sys.executable, "-W", "error", str(EXAMPLES / script), *arguments]
+    with trio.fail_after(60):
+        done = await trio.run_process(
+            command, capture_stdout=True, capture_stderr=True, stdin=subprocess.DEVNULL, check=False
+        )
+    assert done.returncode == 0, done.stderr.decode()
+    return done.stdout.decode()
+
+
+async def test_the_examples_of_the_sdk(triomq_cluster: InProcessCluster) -> None:
+    address = triomq_cluster.namesrv_address
+    printed = await run("producer.py", address)
+    assert "lies in broker-a" in printed
+    assert "100 more in one batch" in printed
+    printed = await run("push_consumer.py", address, "120")
+    assert "120 orders done" in printed
+    assert printed.count("refunded") == 6
+    printed = await run("iterate.py", address, "15")
+    assert len(printed.splitlines()) == 15
+    printed = await run("pull_consumer.py", address)
+    assert "120 messages in 4 queues" in printed
+    printed = await run("without_async.py", address)
+    assert sorted(line for line in printed.splitlines() if line.startswith("got")) == [
+        f"got job {number}" for number in range(10)
+    ]
+
+
+def test_every_example_of_the_sdk_is_run() -> None:
+    text = Path(__file__).read_text()
+    assert [path.name for path in sorted(EXAMPLES.glob("*.py")) if f'"{path.name}"' not in text] == []
+
+
+async def test_ctrl_c_stops_a_consumer_in_good_order(triomq_cluster: InProcessCluster) -> None:
+    """Offsets are stored and the member is signed off: the next one of the group gets nothing twice."""
+    address = triomq_cluster.namesrv_address
+    await run("producer.py", address)
+    command = [sys.executable, "-u", str(EXAMPLES / "push_consumer.py"), address]
+    with trio.fail_after(60):
+        process = await trio.lowlevel.open_process(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        assert process.stdout is not None
+        assert process.stderr is not None
+        seen = b""
+        while seen.count(b"\n") < 120:
+            seen += await process.stdout.receive_some()
+        await trio.sleep(0.2)  # let the last handler end: an interrupted one leaves its message without verdict
+        process.send_signal(signal.SIGINT)
+        rest = b""
+        while more := await process.stdout.receive_some():
+            rest += more
+        assert await process.wait() == 0, await process.stderr.receive_some()
+    assert rest == b"stopped\n"
+    async with PullConsumer(address, group="billing") as reader:
+        queues = await reader.queues("Orders")
+        assert sum([await reader.committed(queue) or 0 for queue in queues]) == 120
