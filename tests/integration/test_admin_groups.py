@@ -129,10 +129,12 @@ async def test_create_and_change_a_group(cluster: InProcessCluster) -> None:
 
 
 @asynccontextmanager
-async def ghost_broker(cluster: InProcessCluster, topic: str) -> AsyncIterator[str]:
-    """A broker that is registered, with a topic, at an address where nobody answers."""
-    with socket.socket() as bound:  # bound but not listening: every connection is refused
+async def ghost_broker(cluster: InProcessCluster, topic: str, *, listening: bool = False) -> AsyncIterator[str]:
+    """A broker that is registered, with a topic, at an address where nobody answers: connections are refused, or accepted and left alone."""
+    with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
+        if listening:
+            bound.listen()
         address = f"127.0.0.1:{bound.getsockname()[1]}"
         names = TopicTable(topic_config_table={name: TopicConfig(topic_name=name) for name in (topic, "ghost-topic")}, data_version=DataVersion(0, 1, 1))
         header = RegisterBrokerHeader(broker_name="ghost", broker_addr=address, cluster_name=cluster.cluster_name, ha_server_addr=address, broker_id=0)
@@ -157,3 +159,13 @@ async def test_half_an_answer_is_said_to_be_one(cluster: InProcessCluster) -> No
         assert list(status["failures"]) == ["ghost"]
         nobody = await mqadmin("topicStatus", "-t", "ghost-topic", "-n", cluster.namesrv_address)
         assert failed(nobody, 1, f"ghost: cannot connect to {gone}", "brokerIP1")
+
+
+async def test_a_broker_that_accepts_and_says_nothing(cluster: InProcessCluster) -> None:
+    async with ghost_broker(cluster, "orders", listening=True) as silent:
+        done = await mqadmin("clusterList", "-n", cluster.namesrv_address, "--timeout", 1, "--json")
+        reason = f"{silent} did not answer GET_BROKER_RUNTIME_INFO within 1 s: it is overloaded, stopped, or cut off"
+        assert (done.code, done.document["failures"]) == (3, {silent: reason})
+        rows = {row["brokerName"]: (row["reachable"], row["active"], row["inTps"], row["error"]) for row in done.document["brokers"]}
+        assert rows["ghost"] == (False, None, None, reason)
+        assert rows["broker-a"][:2] == (True, True)
