@@ -164,8 +164,9 @@ class KeyIndex:
         self.directory.mkdir(parents=True, exist_ok=True)
         now_ms = self.clock()
         last = next((file.path.name for file in reversed(self.files + self._spare)), "")
-        while (name := time.strftime("%Y%m%d%H%M%S", time.localtime(now_ms / 1000)) + f"{now_ms % 1000:03d}") <= last:
-            now_ms += 1
+        name = time.strftime("%Y%m%d%H%M%S", time.localtime(now_ms / 1000)) + f"{now_ms % 1000:03d}"
+        if name <= last:  # two in a millisecond, or a clock that was set back: only the order of names matters
+            name = f"{int(last) + 1:0{NAME_DIGITS}d}"
         self.names_durable = False
         return KeyIndexFile.create(self.disk, self.directory / name, self.geometry)
 
@@ -210,6 +211,7 @@ class KeyIndex:
         while self.files and self.files[-1].end_timestamp > timestamp:
             self._drop(self.files.pop())
         self._note_position()
+        self.position -= 1  # the last record's keys may have gone on in a file that is gone now: it is indexed again, as in Java
         return self.files[-1].end_timestamp if self.files else 0
 
     def _drop(self, file: KeyIndexFile) -> None:

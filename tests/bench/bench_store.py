@@ -18,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import trio
+import trio.lowlevel
 
 from triomq.broker.store.config import FlushMode, StoreConfig
 from triomq.broker.store.draft import Draft
@@ -69,7 +70,7 @@ async def gets(store: MessageStore, topic: str, queue_id: int, tag_codes: frozen
             assert result.count == 32
             b"".join(result.chunks)
         best = min(best, time.thread_time() - begun)
-        await trio.sleep(0)
+        await trio.lowlevel.checkpoint()
     return best / 6_400 * 1e6
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -133,5 +133,6 @@ class FaultyDisk(Disk):
         super().sync_path(path)
 
 
-def files_under(directory: Path) -> Iterator[Path]:
-    return (path for path in sorted(directory.rglob("*")) if path.is_file())
+def snapshot(directory: Path) -> dict[Path, int]:
+    """Every path under a directory, and when it was last changed."""
+    return {path: path.stat().st_mtime_ns for path in sorted(directory.rglob("*"))}

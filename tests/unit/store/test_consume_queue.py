@@ -53,9 +53,9 @@ def test_entry_of_the_fact_sheet(tmp_path: Path) -> None:
     path = tmp_path / "consumequeue/TopicTest/3/00000000000000000000"
     data = path.read_bytes()
     assert len(data) == 6_000_000
-    assert data[140:160].hex() == "0000000000100000" "000000a8" "000000000027a807"
+    assert data[140:160] == bytes.fromhex("0000000000100000 000000a8 000000000027a807")
     assert data[:140] == FILLER * 7  # the first entry ever was number 7
-    assert FILLER.hex() == "0000000000000000" "7fffffff" "0000000000000000"
+    assert bytes.fromhex("0000000000000000 7fffffff 0000000000000000") == FILLER
     assert table.queues["TopicTest", 3].min_offset == 7
     table.close()
 

@@ -54,13 +54,14 @@ def test_bytes_of_the_fact_sheet(tmp_path: Path) -> None:
     assert len(data) == 40 + 4 * 10 + 20 * 20
     assert data[:40].hex(" ", 8) == "0000018bcfe569c8 0000018bcfe573b7 0000000000100000 0000000000100144 0000000300000005"
     assert [int.from_bytes(data[40 + 4 * slot : 44 + 4 * slot], "big") for slot in range(10)] == [0, 0, 0, 1, 4, 3, 0, 0, 0, 0]
-    assert [data[80 + 20 * number : 100 + 20 * number].hex() for number in range(5)] == [
-        "00" * 20,
-        "6ea5c4ed" "0000000000100000" "00000000" "00000000",
-        "0029e6a8" "0000000000100000" "00000000" "00000000",
-        "0029e6a9" "0000000000100000" "00000000" "00000000",
-        "0029e6a8" "0000000000100144" "00000002" "00000002",
-    ]
+    entries = """
+        00000000 0000000000000000 00000000 00000000
+        6ea5c4ed 0000000000100000 00000000 00000000
+        0029e6a8 0000000000100000 00000000 00000000
+        0029e6a9 0000000000100000 00000000 00000000
+        0029e6a8 0000000000100144 00000002 00000002
+    """
+    assert data[80:180] == bytes.fromhex(entries)
     assert find(index, "k1", "TopicTest") == [1_048_900, 1_048_576]
     assert find(index, "k2", "TopicTest") == [1_048_576]
     assert find(index, "k3", "TopicTest") == []
@@ -252,9 +253,11 @@ def test_java_s_rule_after_a_crash(tmp_path: Path) -> None:
     index = reopened(index)
     assert index.drop_after(index.files[0].end_timestamp) == NOW_MS + 22_000
     assert len(list(index.directory.iterdir())) == 1
-    assert index.position == 2_200
+    assert index.position == 2_199  # the last record of the kept file may have had more keys: it will come again
+    index.apply(batch(draft(unique_key="U22", keys="more"), start=2_200))
+    assert find(index, "U22") == find(index, "more") == [2_200]
     assert index.drop_after(0) == 0
-    assert index.position == -1
+    assert index.position < 0
     index.close()
 
 

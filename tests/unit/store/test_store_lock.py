@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from stores import tiny_config
+from stores import snapshot, tiny_config
 
 from triomq.broker.store.errors import StartError, StoreDenied, StoreLocked
 from triomq.broker.store.lock import BSD_FLOCK, LINUX_FLOCK, StoreLock
@@ -55,11 +55,11 @@ async def test_a_store_locked_by_another_process_is_refused_with_its_pid(tmp_pat
 async def test_nothing_is_touched_before_the_lock_is_held(tmp_path: Path) -> None:
     async with open_store(tiny_config(tmp_path)):
         pass
-    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    before = snapshot(tmp_path)
     with held_elsewhere(tmp_path / "lock"), pytest.raises(StoreLocked):
         async with open_store(tiny_config(tmp_path)):
             pass
-    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+    assert snapshot(tmp_path) == before
 
 
 async def test_a_store_open_in_this_process_is_refused_too(tmp_path: Path) -> None:
