@@ -36,7 +36,15 @@ from triomq.remoting.protocol.bodies.groups import (
     SubscriptionGroupTable,
 )
 from triomq.remoting.protocol.bodies.offsets import ConsumeStats, TopicStats
-from triomq.remoting.protocol.bodies.route import MASTER_ID, PERM_READ, PERM_WRITE, BrokerData, MessageQueue, TopicRoute
+from triomq.remoting.protocol.bodies.route import (
+    MASTER_ID,
+    PERM_READ,
+    PERM_WRITE,
+    BrokerData,
+    MessageQueue,
+    QueueData,
+    TopicRoute,
+)
 from triomq.remoting.protocol.bodies.running import ConsumerRunning
 from triomq.remoting.protocol.bodies.topics import TopicConfig, TopicNames
 from triomq.remoting.protocol.codes import RequestCode
@@ -98,7 +106,9 @@ class Admin:
         self._open_calls = Calls(connector, self.namesrv_addresses, self._timeout_seconds)
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         """Close all connections."""
         self._open_calls = None
         await self._stack.__aexit__(kind, error, trace)
@@ -106,7 +116,9 @@ class Admin:
     @property
     def _calls(self) -> Calls:
         if self._open_calls is None:
-            raise NotRunning("Admin is used outside of its block: write `async with Admin(…) as admin:` around the calls")
+            raise NotRunning(
+                "Admin is used outside of its block: write `async with Admin(…) as admin:` around the calls"
+            )
         return self._open_calls
 
     # --- cluster -----------------------------------------------------------------------------------------------------------------------
@@ -151,19 +163,27 @@ class Admin:
 
     async def topics(self) -> list[str]:
         """Return all topic names, system topics included."""
-        return sorted(read_body(TopicNames, await self._calls.any_name_server(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)).topic_list)
+        return sorted(
+            read_body(
+                TopicNames, await self._calls.any_name_server(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+            ).topic_list
+        )
 
     async def route(self, topic: str) -> TopicRoute:
         """Return where a topic lives; `RouteNotFound` if nobody has it."""
         try:
-            response = await self._calls.any_name_server(RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRouteHeader(topic=topic))
+            response = await self._calls.any_name_server(
+                RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRouteHeader(topic=topic)
+            )
         except TopicNotFound:
             raise RouteNotFound(topic) from None
         return read_body(TopicRoute, response)
 
     async def topic_brokers(self, topic: str) -> dict[str, str]:
         """Return broker name → address of the brokers that have the topic: the master's, or a slave's where no master is known."""
-        return {data.broker_name: _address_of(data) for data in (await self.route(topic)).broker_datas if data.broker_addrs}
+        return {
+            data.broker_name: _address_of(data) for data in (await self.route(topic)).broker_datas if data.broker_addrs
+        }
 
     async def topic_config(self, topic: str, address: str) -> TopicConfig | None:
         """Return a topic's settings at one broker, None if it does not have the topic."""
@@ -187,7 +207,11 @@ class Admin:
         `read_queues` and `write_queues` differ from `queues` only while a topic is shrunk.  Raises if any master refuses or is silent.
         """
         answers = await self.update_topic(
-            topic, cluster=cluster, read_queues=read_queues or queues, write_queues=write_queues or queues, attributes=attributes
+            topic,
+            cluster=cluster,
+            read_queues=read_queues or queues,
+            write_queues=write_queues or queues,
+            attributes=attributes,
         )
         for error in answers.failures.values():
             raise error
@@ -218,7 +242,12 @@ class Admin:
         async def change(target: str) -> TopicConfig:
             old = await self.topic_config(topic, target)
             if old is None:
-                old = TopicConfig(topic_name=topic, read_queue_count=DEFAULT_QUEUES, write_queue_count=DEFAULT_QUEUES, perm=DEFAULT_PERM)
+                old = TopicConfig(
+                    topic_name=topic,
+                    read_queue_count=DEFAULT_QUEUES,
+                    write_queue_count=DEFAULT_QUEUES,
+                    perm=DEFAULT_PERM,
+                )
             new = attrs.evolve(
                 old,
                 read_queue_count=old.read_queue_count if read_queues is None else read_queues,
@@ -255,19 +284,29 @@ class Admin:
 
     async def _route_shows(self, namesrv: str, topic: str, configs: Mapping[str, TopicConfig]) -> bool:
         try:
-            route = await self._calls.body(TopicRoute, namesrv, RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRouteHeader(topic=topic))
+            route = await self._calls.body(
+                TopicRoute, namesrv, RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRouteHeader(topic=topic)
+            )
         except TopicNotFound:
             return not configs
         except TrioMQError:
             return True  # a name server that is down shows nothing to anybody
-        queues = {data.broker_name: (data.read_queue_count, data.write_queue_count, data.perm) for data in route.queue_datas}
-        shown = {address: queues.get(data.broker_name) for data in route.broker_datas for address in data.broker_addrs.values()}
-        return all(shown.get(address) == (config.read_queue_count, config.write_queue_count, config.perm) for address, config in configs.items())
+        queues = {data.broker_name: data for data in route.queue_datas}
+        shown = {
+            address: queues.get(data.broker_name)
+            for data in route.broker_datas
+            for address in data.broker_addrs.values()
+        }
+        return all(_shows(shown.get(address), config) for address, config in configs.items())
 
     async def set_order_config(self, topic: str) -> Answers[Any]:
         """Store at every name server how many queues each broker of a strictly ordered topic has; by name server."""
-        value = ";".join(f"{data.broker_name}:{data.write_queue_count}" for data in (await self.route(topic)).queue_datas)
-        return await self._calls.every_name_server(RequestCode.PUT_KV_CONFIG, PutKvConfigHeader(namespace=ORDER_NAMESPACE, key=topic, value=value))
+        value = ";".join(
+            f"{data.broker_name}:{data.write_queue_count}" for data in (await self.route(topic)).queue_datas
+        )
+        return await self._calls.every_name_server(
+            RequestCode.PUT_KV_CONFIG, PutKvConfigHeader(namespace=ORDER_NAMESPACE, key=topic, value=value)
+        )
 
     async def delete_topic(self, topic: str, cluster: str | None = None) -> Answers[Any]:
         """Delete a topic at all brokers of a cluster (None: all), then at every name server; by address.
@@ -283,14 +322,18 @@ class Admin:
         at_namesrvs = await self._calls.every_name_server(
             RequestCode.DELETE_TOPIC_IN_NAMESRV, DeleteTopicHeader(topic=topic, cluster_name=cluster)
         )
-        await self._calls.every_name_server(RequestCode.DELETE_KV_CONFIG, KvConfigHeader(namespace=ORDER_NAMESPACE, key=topic))
+        await self._calls.every_name_server(
+            RequestCode.DELETE_KV_CONFIG, KvConfigHeader(namespace=ORDER_NAMESPACE, key=topic)
+        )
         return Answers({**at_brokers.values, **at_namesrvs.values}, {**at_brokers.failures, **at_namesrvs.failures})
 
     async def topic_stats(self, topic: str) -> Answers[TopicStats]:
         """Return the first and next offsets of a topic's queues, by broker name."""
 
         async def stats(address: str) -> TopicStats:
-            return await self._calls.body(TopicStats, address, RequestCode.GET_TOPIC_STATS_INFO, TopicHeader(topic=topic))
+            return await self._calls.body(
+                TopicStats, address, RequestCode.GET_TOPIC_STATS_INFO, TopicHeader(topic=topic)
+            )
 
         return await self._calls.fan_out(await self.topic_brokers(topic), stats)
 
@@ -298,7 +341,11 @@ class Admin:
         """Return the consumer groups that consume a topic or have offsets in it, at any of its brokers."""
 
         async def groups(address: str) -> list[str]:
-            return (await self._calls.body(GroupNames, address, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, TopicHeader(topic=topic))).group_list
+            return (
+                await self._calls.body(
+                    GroupNames, address, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, TopicHeader(topic=topic)
+                )
+            ).group_list
 
         answers = (await self._calls.fan_out(await self.topic_brokers(topic), groups)).some()
         return sorted({group for groups in answers.values() for group in groups})
@@ -313,14 +360,23 @@ class Admin:
         return first
 
     async def update_group(
-        self, group: str, change: Callable[[SubscriptionGroupConfig], SubscriptionGroupConfig], *, cluster: str | None = None, address: str | None = None
+        self,
+        group: str,
+        change: Callable[[SubscriptionGroupConfig], SubscriptionGroupConfig],
+        *,
+        cluster: str | None = None,
+        address: str | None = None,
     ) -> Answers[SubscriptionGroupConfig]:
         """Create or change a consumer group at one address, or at all masters of a cluster (None: of all), by address.
 
         `change` gets the present settings, or the defaults of a new group, and returns the new ones (`attrs.evolve`).  Only attributes travel
         as changes: they are empty in what `change` gets, and `{"+key": "value", "-other": ""}` in what it returns alters them.
         """
-        addresses = [address] if address is not None else [broker.address for broker in await self.brokers(cluster, masters_only=True)]
+        addresses = (
+            [address]
+            if address is not None
+            else [broker.address for broker in await self.brokers(cluster, masters_only=True)]
+        )
         if not addresses:
             raise BrokerNotFound(cluster or "any", ())
 
@@ -335,7 +391,9 @@ class Admin:
     async def group_config(self, group: str, address: str) -> SubscriptionGroupConfig | None:
         """Return a group's settings at one broker, None if it does not know the group."""
         try:
-            return await self._calls.body(SubscriptionGroupConfig, address, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, GroupHeader(group=group))
+            return await self._calls.body(
+                SubscriptionGroupConfig, address, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, GroupHeader(group=group)
+            )
         except GroupNotFound:
             return None
 
@@ -343,7 +401,13 @@ class Admin:
         """Return the names of the groups that each broker has settings for, by broker name."""
 
         async def names(address: str) -> list[str]:
-            return sorted((await self._calls.body(SubscriptionGroupTable, address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)).subscription_group_table)
+            return sorted(
+                (
+                    await self._calls.body(
+                        SubscriptionGroupTable, address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
+                    )
+                ).subscription_group_table
+            )
 
         return await self._calls.fan_out(await self.leaders(), names)
 
@@ -352,7 +416,12 @@ class Admin:
 
         async def stats(address: str) -> ConsumeStats:
             try:
-                return await self._calls.body(ConsumeStats, address, RequestCode.GET_CONSUME_STATS, ConsumeStatsHeader(consumer_group=group, topic=topic))
+                return await self._calls.body(
+                    ConsumeStats,
+                    address,
+                    RequestCode.GET_CONSUME_STATS,
+                    ConsumeStatsHeader(consumer_group=group, topic=topic),
+                )
             except (GroupNotFound, TopicNotFound):
                 return ConsumeStats()
 
@@ -365,7 +434,12 @@ class Admin:
         """
 
         async def connections(target: str) -> ConsumerConnection:
-            return await self._calls.body(ConsumerConnection, target, RequestCode.GET_CONSUMER_CONNECTION_LIST, ConsumerConnectionHeader(consumer_group=group))
+            return await self._calls.body(
+                ConsumerConnection,
+                target,
+                RequestCode.GET_CONSUMER_CONNECTION_LIST,
+                ConsumerConnectionHeader(consumer_group=group),
+            )
 
         targets = [address] if address is not None else [broker.address for broker in await self.brokers()]
         answers = await self._calls.fan_out({target: target for target in targets}, connections)
@@ -378,26 +452,43 @@ class Admin:
     async def client_queues(self, address: str, group: str, client_id: str) -> list[MessageQueue]:
         """Ask a consumer, through a broker that it is connected to, which queues it has."""
         header = ConsumerRunningHeader(consumer_group=group, client_id=client_id)
-        running = await self._calls.body(ConsumerRunning, address, RequestCode.GET_CONSUMER_RUNNING_INFO, header, timeout_seconds=CLIENT_TIMEOUT_SECONDS)
+        running = await self._calls.body(
+            ConsumerRunning,
+            address,
+            RequestCode.GET_CONSUMER_RUNNING_INFO,
+            header,
+            timeout_seconds=CLIENT_TIMEOUT_SECONDS,
+        )
         return sorted(running.queues)
 
     async def producer_connections(self, group: str, topic: str) -> Answers[ProducerConnection]:
         """Return who sends with a producer group to the brokers of a topic, by address."""
 
         async def connections(target: str) -> ProducerConnection:
-            return await self._calls.body(ProducerConnection, target, RequestCode.GET_PRODUCER_CONNECTION_LIST, ProducerConnectionHeader(producer_group=group))
+            return await self._calls.body(
+                ProducerConnection,
+                target,
+                RequestCode.GET_PRODUCER_CONNECTION_LIST,
+                ProducerConnectionHeader(producer_group=group),
+            )
 
-        return await self._calls.fan_out({address: address for address in (await self.topic_brokers(topic)).values()}, connections)
+        return await self._calls.fan_out(
+            {address: address for address in (await self.topic_brokers(topic)).values()}, connections
+        )
 
     # --- offsets and messages ----------------------------------------------------------------------------------------------------------
 
     async def max_offset(self, queue: MessageQueue) -> int:
         """Return the offset that the next message of a queue will get."""
-        return await self._offset(queue, RequestCode.GET_MAX_OFFSET, GetMaxOffsetHeader(topic=queue.topic, queue_id=queue.queue_id))
+        return await self._offset(
+            queue, RequestCode.GET_MAX_OFFSET, GetMaxOffsetHeader(topic=queue.topic, queue_id=queue.queue_id)
+        )
 
     async def min_offset(self, queue: MessageQueue) -> int:
         """Return the offset of the oldest message of a queue."""
-        return await self._offset(queue, RequestCode.GET_MIN_OFFSET, GetMinOffsetHeader(topic=queue.topic, queue_id=queue.queue_id))
+        return await self._offset(
+            queue, RequestCode.GET_MIN_OFFSET, GetMinOffsetHeader(topic=queue.topic, queue_id=queue.queue_id)
+        )
 
     async def offset_by_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """Return the offset of the first message stored at that time or later."""
@@ -428,25 +519,48 @@ class Admin:
         )
 
     async def read(
-        self, queue: MessageQueue, offset: int, *, count: int, end_offset: int | None = None, group: str = messages.TOOLS_GROUP
+        self,
+        queue: MessageQueue,
+        offset: int,
+        *,
+        count: int,
+        end_offset: int | None = None,
+        group: str = messages.TOOLS_GROUP,
     ) -> list[StoredMessage]:
         """Read up to `count` messages of a queue from `offset` on, and none at `end_offset` or behind it.  Nothing is committed."""
         address = await self.address_of(queue)
         return await messages.read(self._calls, address, queue, offset, count=count, end_offset=end_offset, group=group)
 
     async def query(
-        self, topic: str, key: str, *, count: int = 64, begin_ms: int = 0, end_ms: int = messages.FAR_FUTURE_MS, unique: bool = False
+        self,
+        topic: str,
+        key: str,
+        *,
+        count: int = 64,
+        begin_ms: int = 0,
+        end_ms: int = messages.FAR_FUTURE_MS,
+        unique: bool = False,
     ) -> Answers[list[StoredMessage]]:
         """Find messages by key, or with `unique` by the id that their producer gave them; by broker name, newest first."""
 
         async def find(address: str) -> list[StoredMessage]:
-            return await messages.query(self._calls, address, topic, key, count=count, begin_ms=begin_ms, end_ms=end_ms, unique=unique)
+            return await messages.query(
+                self._calls, address, topic, key, count=count, begin_ms=begin_ms, end_ms=end_ms, unique=unique
+            )
 
         return await self._calls.fan_out(await self.topic_brokers(topic), find)
 
     async def message_at(self, address: str, log_offset: int, topic: str | None = None) -> StoredMessage | None:
         """Return the message at a position of a broker's commit log, None if there is none."""
         return await messages.view(self._calls, address, log_offset, topic)
+
+
+def _shows(data: QueueData | None, config: TopicConfig) -> bool:
+    """Tell whether a route's entry is that of these settings; a broker may announce fewer permissions than the topic has."""
+    if data is None:
+        return False
+    same_queues = (data.read_queue_count, data.write_queue_count) == (config.read_queue_count, config.write_queue_count)
+    return same_queues and not data.perm & ~config.perm
 
 
 def _altered(old: Mapping[str, str], changes: str) -> dict[str, str]:
