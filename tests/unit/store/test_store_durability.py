@@ -1,0 +1,267 @@
+"""Flush modes, group commit, and what happens when the disk is full or fails."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+from stores import FaultyDisk, SteppingClock, draft, find_bodies, read_all, tiny_config
+
+from triomq.broker.store.config import FlushMode
+from triomq.broker.store.disk import Disk
+from triomq.broker.store.durability import DurabilityResult
+from triomq.broker.store.errors import DiskFull, FlushFailed, StoreError
+from triomq.broker.store.results import GetStatus
+from triomq.broker.store.store import open_store
+
+ALL = {"messages_max": 32, "bytes_max": 1 << 20}
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Let the store's tasks run until it is so."""
+    with trio.fail_after(10):
+        while not condition():
+            await trio.sleep(0.001)
+
+
+class CountingDisk(Disk):
+    """Counts flushes of log segments, and can hold them back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.flushes = 0
+        self.open = threading.Event()
+        self.open.set()
+
+    def sync_path(self, path: Path) -> None:
+        if path.parent.name == "commitlog":
+            self.open.wait(10)
+            self.flushes += 1
+        super().sync_path(path)
+
+
+@pytest.mark.feature(38)
+async def test_async_flush_answers_at_once_and_flushes_in_the_background(tmp_path: Path) -> None:
+    disk = CountingDisk()
+    async with open_store(tiny_config(tmp_path, flush_interval_ms=1), disk=disk) as store:
+        (place,) = store.append([draft()])
+        end = place.log_offset + place.size
+        assert store.durable_now(end)
+        assert await store.wait_durable(end) is DurabilityResult.DURABLE
+        assert (await read_all(store, "T", 0))[0].body == b"hello"
+        with trio.fail_after(10):
+            await store.flushed.wait_reached(end)
+        assert disk.flushes >= 1
+
+
+@pytest.mark.feature(37)
+async def test_sync_flush_answers_and_shows_messages_after_the_disk_has_them(tmp_path: Path) -> None:
+    disk = CountingDisk()
+    config = tiny_config(tmp_path, flush_mode=FlushMode.SYNC)
+    async with open_store(config, disk=disk) as store:
+        disk.open.clear()
+        (place,) = store.append([draft()])
+        end = place.log_offset + place.size
+        assert not store.durable_now(end)
+        result = store.get("T", 0, 0, **ALL)
+        assert result is not None
+        assert result.status is GetStatus.NO_MESSAGE_IN_QUEUE  # not shown before it is safe
+        assert (store.confirmed.value, store.appended.value) == (0, end)
+        disk.open.set()
+        assert await store.wait_durable(end) is DurabilityResult.DURABLE
+        with trio.fail_after(10):
+            await store.indexed.wait_reached(end)
+        assert (await read_all(store, "T", 0))[0].body == b"hello"
+
+
+async def test_one_flush_serves_all_who_came_meanwhile(tmp_path: Path) -> None:
+    disk = CountingDisk()
+    async with open_store(tiny_config(tmp_path, flush_mode=FlushMode.SYNC, segment_size_bytes=1 << 20), disk=disk) as store:
+        disk.open.clear()
+        results: list[DurabilityResult] = []
+
+        async def send(number: int) -> None:
+            place = store.append([draft(str(number))])[0]
+            results.append(await store.wait_durable(place.log_offset + place.size))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(send, 0)
+            while disk.flushes == 0 and store.flusher.limiter.borrowed_tokens == 0:
+                await trio.lowlevel.checkpoint()
+            for number in range(1, 50):
+                nursery.start_soon(send, number)
+            await trio.testing.wait_all_tasks_blocked()
+            disk.open.set()
+        assert results == [DurabilityResult.DURABLE] * 50
+        assert disk.flushes <= 3
+
+
+async def test_a_flush_that_takes_too_long_is_told_and_the_message_is_stored(tmp_path: Path) -> None:
+    disk = CountingDisk()
+    async with open_store(tiny_config(tmp_path, flush_mode=FlushMode.SYNC, sync_flush_timeout_ms=10), disk=disk) as store:
+        disk.open.clear()
+        (place,) = store.append([draft()])
+        assert await store.wait_durable(place.log_offset + place.size) is DurabilityResult.FLUSH_DISK_TIMEOUT
+        disk.open.set()
+        with trio.fail_after(10):
+            await store.indexed.wait_reached(store.appended.value)
+        assert len(await read_all(store, "T", 0)) == 1
+
+
+@pytest.mark.parametrize("mode", list(FlushMode))
+async def test_a_failed_flush_is_fatal_and_the_next_start_recovers(tmp_path: Path, mode: FlushMode) -> None:
+    broken = [False]
+    config = tiny_config(tmp_path, flush_mode=mode, flush_interval_ms=1)
+    disk = FaultyDisk(refuse_sync=lambda path: broken[0] and path.parent.name == "commitlog")
+    with pytest.raises(ExceptionGroup) as caught:
+        async with open_store(config, disk=disk) as store:
+            broken[0] = True
+            store.append([draft("kept")])
+            await trio.sleep_forever()
+    (error,) = caught.value.exceptions
+    assert isinstance(error, FlushFailed)
+    assert "00000000000000000000" in str(error)
+    assert "check the disk" in str(error)
+    assert (tmp_path / "abort").exists()
+    with pytest.raises(StoreError):
+        store.append([draft("refused")])
+    async with open_store(config) as again:
+        assert [message.body for message in await read_all(again, "T", 0)] == [b"kept"]
+
+
+async def test_a_failed_flush_of_an_index_is_fatal_too(tmp_path: Path) -> None:
+    disk = FaultyDisk(refuse_sync=lambda path: path.parent.name == "index")
+    with pytest.raises(ExceptionGroup) as caught:
+        async with open_store(tiny_config(tmp_path, index_write_interval_ms=1, checkpoint_interval_ms=1), disk=disk) as store:
+            store.append([draft(unique_key="U")])
+            await trio.sleep_forever()
+    assert caught.group_contains(FlushFailed)
+
+
+async def test_a_full_disk_refuses_messages_and_serves_readers(tmp_path: Path) -> None:
+    full = [False]
+    disk = FaultyDisk(refuse_write=lambda path: full[0] and path.parent.name == "commitlog")
+    async with open_store(tiny_config(tmp_path), disk=disk) as store:
+        store.append([draft("before")])
+        full[0] = True
+        with pytest.raises(DiskFull, match="free some space"):
+            store.append([draft("refused")])
+        assert [message.body for message in await read_all(store, "T", 0)] == [b"before"]
+        full[0] = False
+        assert store.append([draft("after")])[0].queue_offset == 1
+        assert [message.body for message in await read_all(store, "T", 0)] == [b"before", b"after"]
+
+
+async def test_an_index_that_cannot_grow_stops_appends_until_it_can(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    full = [True]
+    disk = FaultyDisk(refuse_write=lambda path: full[0] and path.parent.name == "index")
+    async with open_store(tiny_config(tmp_path), disk=disk) as store:
+        store.append([draft("stored", unique_key="U")])  # the log has it, so the sender is told so
+        await trio.sleep(0.1)
+        with pytest.raises(DiskFull):
+            store.append([draft("refused")])
+        assert not store.statistics().writable
+        assert caplog.text.count("the key index cannot grow") == 1
+        await trio.sleep(5)
+        assert caplog.text.count("the key index cannot grow") == 1
+        full[0] = False
+        await trio.sleep(1.5)
+        assert store.statistics().writable
+        assert await find_bodies(store, "T", "U") == [b"stored"]
+        store.append([draft("more")])
+        assert [message.body for message in await read_all(store, "T", 0)] == [b"stored", b"more"]
+
+
+async def test_queue_entries_that_cannot_be_written_stay_in_memory(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    full = [True]
+    disk = FaultyDisk(refuse_write=lambda path: full[0] and "consumequeue" in str(path))
+    async with open_store(tiny_config(tmp_path, index_write_interval_ms=1, checkpoint_interval_ms=3), disk=disk) as store:
+        store.append([draft("one"), draft("two", queue_id=1)])
+        await until(lambda: not store.health.writable)
+        with pytest.raises(DiskFull):
+            store.append([draft("refused")])
+        assert len(await read_all(store, "T", 0)) == 1
+        full[0] = False
+        await until(lambda: store.health.writable)
+        assert caplog.text.count("queue entries cannot be written") == 1
+        assert store.append([draft("three")])[0].queue_offset == 1
+        assert [message.body for message in await read_all(store, "T", 1)] == [b"two"]
+
+
+async def test_a_store_closed_with_a_full_disk_leaves_the_work_to_the_next_start(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    full = [False]
+    config = tiny_config(tmp_path)
+    disk = FaultyDisk(refuse_write=lambda path: full[0] and path.parent.name != "commitlog")
+    async with open_store(config, disk=disk) as store:
+        full[0] = True
+        store.append([draft("stored", unique_key="U")])
+    assert "the next start does it" in caplog.text
+    assert (tmp_path / "abort").exists()
+    async with open_store(config) as store:
+        assert [message.body for message in await read_all(store, "T", 0)] == [b"stored"]
+        assert await find_bodies(store, "T", "U") == [b"stored"]
+
+
+async def test_queue_entries_reach_their_files_and_the_checkpoint_follows(tmp_path: Path) -> None:
+    config = tiny_config(tmp_path, index_write_interval_ms=1, checkpoint_interval_ms=1)
+    async with open_store(config, SteppingClock()) as store:
+        for number in range(100):
+            store.append([draft(str(number), queue_id=number)])
+        assert len(store.queue_table.dirty) == 100
+        await until(lambda: not store.queue_table.dirty)
+
+        def followed() -> bool:
+            mark = store.checkpointer.current.mark
+            return mark is not None and mark.record_end == store.appended.value
+
+        await until(followed)
+        assert store.flushed.value == store.appended.value  # the log first
+        await until(lambda: (tmp_path / "checkpoint").read_bytes() == store.checkpointer.current.encode())
+        await store.checkpointer.save()  # nothing new: nothing to do
+        assert (tmp_path / "checkpoint").read_bytes() == store.checkpointer.current.encode()
+
+
+async def test_an_error_of_the_body_closes_the_store_cleanly(tmp_path: Path) -> None:
+    with pytest.raises(ExceptionGroup) as caught:
+        async with open_store(tiny_config(tmp_path)) as store:
+            store.append([draft()])
+            raise ValueError("mine")
+    assert caught.group_contains(ValueError)
+    assert not (tmp_path / "abort").exists()
+
+
+async def test_cancelling_the_body_closes_the_store_cleanly(tmp_path: Path) -> None:
+    with trio.CancelScope() as scope:
+        async with open_store(tiny_config(tmp_path)) as store:
+            store.append([draft()])
+            scope.cancel()
+            await trio.sleep_forever()
+    assert not (tmp_path / "abort").exists()
+    async with open_store(tiny_config(tmp_path)) as store:
+        assert store.recovered.records == 0
+        assert len(await read_all(store, "T", 0)) == 1
+
+
+async def test_no_descriptor_and_no_lock_is_left(tmp_path: Path) -> None:
+    def descriptors() -> set[str]:
+        return {os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if os.path.lexists(f"/proc/self/fd/{fd}")}
+
+    if not os.path.isdir("/proc/self/fd"):
+        pytest.skip("this system does not list descriptors")
+    for _ in range(3):
+        async with open_store(tiny_config(tmp_path)) as store:
+            store.append([draft(b"x" * 900, queue_id=number, unique_key=str(number)) for number in range(30)])
+            await read_all(store, "T", 0)
+    assert not [path for path in descriptors() if str(tmp_path) in path]
+
+
+def test_loggers_are_ours() -> None:
+    assert logging.getLogger("triomq.broker.store.store").name in logging.root.manager.loggerDict
