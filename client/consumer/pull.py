@@ -174,7 +174,14 @@ class PullConsumer:
         """Wait until something is there and return it, at most `max_messages`, of whatever queues.
 
         There is no time limit: use `trio.move_on_after`.  A cancelled poll returns nothing and loses nothing.
+        Errors: `NotRunning` when the consumer stops.
         """
+        try:
+            return await self._poll(max_messages)
+        except InboxClosed:
+            raise NotRunning("this consumer is stopping") from None
+
+    async def _poll(self, max_messages: int) -> list[ReceivedMessage]:
         membership = self._member()
         if self.auto_commit:
             self._declare_done()
@@ -190,8 +197,11 @@ class PullConsumer:
 
     async def __anext__(self) -> ReceivedMessage:
         """Return the next message; with `auto_commit` the ones before it then count as done."""
+        if self._membership is None and self._context is not None:  # it has stopped
+            await trio.lowlevel.checkpoint()
+            raise StopAsyncIteration
         try:
-            return (await self.poll(1))[0]
+            return (await self._poll(1))[0]
         except InboxClosed:
             raise StopAsyncIteration from None
 

@@ -147,8 +147,15 @@ class PushConsumer:
                         yield
                         membership.stop_fetching()
                         delivery.inbox.close()
-                        with trio.move_on_after(self.settings.client.shutdown_timeout):
+                        with trio.move_on_after(self.settings.client.shutdown_timeout) as drain:
                             await self._handled.wait()
+                        if drain.cancelled_caught:
+                            logger.warning(
+                                "group %s: handlers did not end within shutdown_timeout %g s and are cancelled; "
+                                "their messages come again",
+                                self.group,
+                                self.settings.client.shutdown_timeout,
+                            )
                 finally:
                     delivery.inbox.close()
                     self._membership = self._delivery = None
@@ -193,6 +200,9 @@ class PushConsumer:
 
     async def __anext__(self) -> ReceivedMessage:
         """Wait for the next message; it wants `ack` or `retry`, or `async with message:`."""
+        if self._delivery is None and self._context is not None:  # it has stopped
+            await trio.lowlevel.checkpoint()
+            raise StopAsyncIteration
         try:
             return await self._active().inbox.get()
         except InboxClosed:

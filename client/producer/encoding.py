@@ -39,6 +39,7 @@ FORBIDDEN_TOPICS = frozenset(
 """Topics that only brokers write."""
 
 DELAY_LEVEL_MAX = 18
+_BYTES = (bytes, bytearray, memoryview)
 _ELEMENT_BYTES = 22
 """what a message of a batch needs besides its body and properties"""
 
@@ -148,7 +149,12 @@ def _pack(
 
 
 def _check_body(message: Message, settings: ProducerSettings) -> None:
-    size = len(message.body)
+    body: object = message.body
+    if not isinstance(body, _BYTES):
+        raise MessageInvalid(
+            f"the body must be bytes, not {type(body).__name__}: encode it, for example with .encode()"
+        )
+    size = len(body)
     if not size:
         raise MessageInvalid(
             f"a message to {message.topic!r} has an empty body; brokers refuse it, so send at least one byte"

@@ -247,10 +247,8 @@ def _as_message(
         if body is not None or tag is not None or keys or properties or flag or not wait_stored:
             raise MessageInvalid("a Message brings its own body, tag, keys, properties and flag: give one or the other")
         return topic
-    if not isinstance(body, bytes | bytearray | memoryview):
-        raise MessageInvalid(
-            f"the body must be bytes, not {type(body).__name__}: encode it, for example with .encode()"
-        )
+    if body is None:
+        raise MessageInvalid("a message needs a body: send(topic, body), or send(Message(…))")
     if isinstance(keys, str):
         raise MessageInvalid(f"keys must be a list of texts, not the text {keys!r}: write keys=[{keys!r}]")
     return Message(

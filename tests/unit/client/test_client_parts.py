@@ -1,0 +1,290 @@
+"""Small parts with their own tests: the inbox, an assignment, second deliveries, background tasks, trouble lines."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from itertools import pairwise
+
+import pytest
+import trio
+import trio.testing
+
+from triomq.client.background import open_background
+from triomq.client.consumer.assignment import Assignment
+from triomq.client.consumer.delivery import Redelivery
+from triomq.client.consumer.inbox import MESSAGES_BETWEEN_CHECKPOINTS, Inbox, InboxClosed
+from triomq.client.consumer.process_queue import Limits, ProcessQueue
+from triomq.client.consumer.received import ReceivedMessage, again
+from triomq.client.errors import AlreadySettled, MessageInvalid
+from triomq.client.trouble import TroubleLog
+from triomq.remoting.protocol.bodies.route import MessageQueue
+from triomq.remoting.protocol.record import StoredMessage, decode_records, encode_record
+
+QUEUE = MessageQueue("T", "a", 0)
+HOST = bytes([10, 0, 0, 1, 0, 0, 42, 159])
+
+
+def stored(offset: int, **more: object) -> StoredMessage:
+    fields: dict[str, object] = {"body": b"%d" % offset, "properties": b"TAGS\x01t\x02KEYS\x01k1 k2\x02", **more}
+    data = encode_record(
+        topic="T",
+        queue_id=0,
+        queue_offset=offset,
+        log_offset=offset * 100,
+        born_timestamp=1_000,
+        born_host=HOST,
+        store_timestamp=2_000,
+        store_host=HOST,
+        **fields,  # type: ignore[arg-type]
+    )
+    return decode_records(data)[0]
+
+
+class NoSendBack:
+    async def send_back(self, assignment: Assignment, message: ReceivedMessage, delay_level: int) -> bool:
+        await trio.lowlevel.checkpoint()
+        return assignment.settle(message.queue_offset)
+
+
+def assignment(limit: int = 10) -> Assignment:
+    return Assignment(QUEUE, ProcessQueue(0), Limits(limit, 10**9, 10**9), NoSendBack())
+
+
+def messages(owner: Assignment, count: int, start: int = 0) -> list[ReceivedMessage]:
+    return owner.held.put([ReceivedMessage(stored(offset), owner) for offset in range(start, start + count)], 0)
+
+
+# -- messages ---------------------------------------------------------------------------------------------------------------
+
+
+async def test_verdicts_move_the_offset() -> None:
+    owner = assignment()
+    first, second, third = messages(owner, 3)
+    assert owner.to_store == 0
+    assert await second.ack()
+    assert owner.to_store == 0
+    assert await first.retry()
+    assert owner.to_store == 2
+    assert third.ack_nowait()
+    assert owner.to_store == 3
+    for message in (first, second, third):
+        with pytest.raises(AlreadySettled):
+            await message.retry()
+
+
+async def test_a_verdict_about_a_lost_queue_says_so() -> None:
+    owner = assignment()
+    first, second = messages(owner, 2)
+    owner.lose()
+    assert first.lost
+    assert await first.ack() is False
+    assert await second.retry() is False
+    assert owner.to_store == 0
+
+
+async def test_the_message_as_a_context() -> None:
+    owner = assignment()
+    good, bad, cancelled, done = messages(owner, 4)
+    async with good:
+        pass
+    with pytest.raises(ZeroDivisionError):
+        async with bad:
+            _ = 1 / 0
+    with trio.CancelScope() as scope:
+        async with cancelled:
+            scope.cancel()
+            await trio.lowlevel.checkpoint()
+    async with done:
+        await done.ack()
+    assert (good.settled, bad.settled, cancelled.settled, done.settled) == (True, True, False, True)
+    assert owner.to_store == 2
+
+
+def test_the_fields_of_a_message() -> None:
+    message = ReceivedMessage(stored(7, reconsume_times=2, flag=5), assignment())
+    assert (message.topic, message.tag, message.keys, message.flag) == ("T", "t", ("k1", "k2"), 5)
+    assert (message.queue, message.queue_offset, message.log_offset) == (QUEUE, 7, 700)
+    assert message.message_id == message.offset_message_id == "0A00000100002A9F00000000000002BC"
+    assert (message.born_timestamp, message.store_timestamp) == (1_000, 2_000)
+    assert message.born_host == ("10.0.0.1", 10911)
+    assert message.reconsume_times == 2
+    assert again(again(message)).reconsume_times == 4
+    with pytest.raises(TypeError):
+        message.properties["TAGS"] = "x"  # type: ignore[index]
+
+
+def test_the_topic_of_a_retried_message_is_the_first_one() -> None:
+    message = ReceivedMessage(stored(0, properties=b"RETRY_TOPIC\x01Orders\x02UNIQ_KEY\x01U\x02"), assignment())
+    assert (message.topic, message.message_id) == ("Orders", "U")
+
+
+def test_a_body_that_cannot_be_inflated_is_the_message_s_own_trouble() -> None:
+    broken = ReceivedMessage(stored(0, body=b"no zlib", sys_flag=0x301), assignment())
+    foreign = ReceivedMessage(stored(0, body=b"zstd", sys_flag=0x201), assignment())
+    for message in (broken, foreign):
+        with pytest.raises(MessageInvalid, match="compressed"):
+            _ = message.body
+
+
+async def test_a_full_queue_waits_until_something_is_settled(autojump_clock: trio.testing.MockClock) -> None:
+    owner = assignment(limit=2)
+    held = messages(owner, 3)
+    with trio.move_on_after(1) as scope:
+        await owner.wait_room()
+    assert scope.cancelled_caught
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(owner.wait_room)
+        await trio.testing.wait_all_tasks_blocked()
+        held[0].ack_nowait()
+    assert await owner.wait_room() is False
+    owner.paused = True
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(owner.wait_room)
+        await trio.testing.wait_all_tasks_blocked()
+        owner.paused = False
+        owner.look_again()
+
+
+# -- the inbox --------------------------------------------------------------------------------------------------------------
+
+
+async def test_takers_share_what_comes_and_nothing_is_lost() -> None:
+    inbox, owner = Inbox(), assignment()
+    taken: Counter[int] = Counter()
+
+    async def take() -> None:
+        while True:
+            try:
+                message = await inbox.get()
+            except InboxClosed:
+                return
+            taken[message.queue_offset] += 1
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(5):
+            nursery.start_soon(take)
+        await trio.testing.wait_all_tasks_blocked()
+        for start in range(0, 300, 30):
+            inbox.put(messages(owner, 30, start))
+            await trio.lowlevel.checkpoint()
+        await trio.testing.wait_all_tasks_blocked()
+        inbox.close()
+    assert taken == Counter(range(300))
+    with pytest.raises(InboxClosed):
+        await inbox.get()
+
+
+async def test_a_cancelled_taker_takes_nothing() -> None:
+    inbox, owner = Inbox(), assignment()
+    inbox.put(messages(owner, 1))
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await inbox.get()
+    assert scope.cancelled_caught
+    assert len(inbox) == 1
+
+
+async def test_messages_of_lost_queues_are_passed_over() -> None:
+    inbox, gone, ours = Inbox(), assignment(), assignment()
+    inbox.put(messages(gone, 3))
+    inbox.put(messages(ours, 2))
+    gone.lose()
+    assert [message.queue_offset for message in await inbox.get_some(10)] == [0, 1]
+    assert len(inbox) == 0
+
+
+async def test_one_taker_lets_others_run_now_and_then() -> None:
+    inbox, owner = Inbox(), assignment()
+    inbox.put(messages(owner, 5 * MESSAGES_BETWEEN_CHECKPOINTS))
+    order: list[str] = []
+
+    async def take() -> None:
+        while len(inbox):
+            await inbox.get()
+            order.append("taken")
+
+    async def other() -> None:
+        while len(inbox):
+            order.append("other")
+            await trio.lowlevel.checkpoint()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(take)
+        nursery.start_soon(other)
+    places = [place for place, what in enumerate(order) if what == "other"]
+    assert len(places) >= 4
+    assert max(after - before for before, after in pairwise(places)) <= 3 * MESSAGES_BETWEEN_CHECKPOINTS
+
+
+async def test_second_deliveries_come_when_they_are_due(autojump_clock: trio.testing.MockClock) -> None:
+    inbox, owner, redelivery = Inbox(), assignment(), Redelivery()
+    late, soon = messages(owner, 2)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(redelivery.run, inbox)
+        await trio.testing.wait_all_tasks_blocked()
+        redelivery.put(trio.current_time() + 9, late)
+        redelivery.put(trio.current_time() + 5, soon)
+        began = trio.current_time()
+        assert len(redelivery) == 2
+        assert await inbox.get() is soon
+        assert trio.current_time() - began == pytest.approx(5)
+        assert await inbox.get() is late
+        assert trio.current_time() - began == pytest.approx(9)
+        assert late.handed_out == pytest.approx(began + 9)
+        nursery.cancel_scope.cancel()
+
+
+# -- background tasks -------------------------------------------------------------------------------------------------------
+
+
+async def test_background_tasks_end_with_the_body() -> None:
+    async with open_background() as nursery:
+        nursery.start_soon(trio.sleep_forever)
+
+
+async def test_one_error_comes_out_plain_and_two_stay_a_group() -> None:
+    async def crash() -> None:
+        raise LookupError("inside")
+
+    with pytest.raises(LookupError, match="inside"):  # noqa: PT012  (the block is what is tested)
+        async with open_background() as nursery:
+            nursery.start_soon(crash)
+            await trio.sleep_forever()
+    with pytest.raises(ZeroDivisionError):
+        async with open_background(), open_background():
+            _ = 1 / 0
+    with pytest.raises(ExceptionGroup) as caught:  # noqa: PT012
+        async with open_background() as nursery:
+            nursery.start_soon(crash)
+            nursery.start_soon(crash)
+            await trio.sleep_forever()
+    assert len(caught.value.exceptions) == 2
+
+
+async def test_a_cancelled_body_is_cancelled() -> None:
+    with trio.CancelScope() as scope:
+        async with open_background(), open_background() as nursery:
+            nursery.start_soon(trio.sleep_forever)
+            scope.cancel()
+            await trio.sleep_forever()
+    assert scope.cancelled_caught
+
+
+# -- trouble ----------------------------------------------------------------------------------------------------------------
+
+
+def test_one_line_when_it_begins_and_one_when_it_ends(caplog: pytest.LogCaptureFixture) -> None:
+    trouble = TroubleLog(logging.getLogger("triomq.test"))
+    with caplog.at_level(logging.INFO, logger="triomq.test"):
+        for _ in range(3):
+            trouble.failed("route", OSError("refused"))
+        trouble.failed("route", ValueError("nonsense"))
+        assert trouble.failing == {"route"}
+        for _ in range(3):
+            trouble.worked("route")
+        trouble.failed("broker", OSError("refused"))
+        trouble.forget("broker")
+        trouble.worked("broker")
+    assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING", "INFO", "WARNING"]
+    assert "works again" in caplog.text
