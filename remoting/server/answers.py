@@ -1,7 +1,7 @@
 """From answers to bytes: encoded in the requests' own serialisation, joined per connection, written once."""
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from triomq.remoting.errors import LocalProtocolError, Rejected
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 Chunks = list[bytes | memoryview]
+_ONE_PIECE = (bytes, memoryview)
 _REMARK_CHARACTERS_MAX = 2000
 
 
@@ -22,37 +23,41 @@ def send_answers(requests: Iterable["Request"], answers: Iterable["Response | No
     """Write the answers of a batch. None and the answers of one-way requests are not sent. No checkpoint."""
     current: Connection | None = None
     chunks: Chunks = []
-    others: dict[Connection, Chunks] = {}
-    for request, answer in zip(requests, answers, strict=True):
+    others: dict[Connection, Chunks] | None = None
+    for request, answer in zip(requests, answers):
         if answer is None or request.oneway:
             continue
-        connection = request.connection
-        if connection is not current:
+        if request.connection is not current:
             if current is not None:
+                others = others or {}
                 others[current] = chunks
-            chunks = others.get(connection) or []
-            current = connection
+                chunks = others.pop(request.connection, [])
+            current = request.connection
         body = answer.body
-        if isinstance(body, bytes | memoryview):
-            pieces: Sequence[bytes | memoryview] = (body,) if body else ()
+        if body.__class__ is bytes:
             size = len(body)
+        elif isinstance(body, _ONE_PIECE):
+            body, size = (body,), len(body)
         else:
-            pieces, size = body, sum(map(len, body))
+            size = sum(map(len, body))
         try:
             head = encode_response_head(
                 answer.header, answer.code, request.opaque, answer.remark, size, request.serialize, answer.ext
             )
         except (LocalProtocolError, TypeError) as error:
-            _log.exception("the answer to request %d of %s cannot be encoded", request.code, connection.peer_text)
+            _log.exception("the answer to request %d of %s cannot be encoded", request.code, current.peer_text)
             chunks.append(error_head(request, ResponseCode.SYSTEM_ERROR, error_remark(error)))
             continue
         chunks.append(head)
-        if pieces:
-            chunks += pieces
-    if current is not None:
-        others.pop(current, None)
+        if body.__class__ is bytes:
+            if size:
+                chunks.append(body)
+        else:
+            chunks += body  # type: ignore[arg-type]
+    if others is not None:
         for connection, joined in others.items():
             connection.write(joined)
+    if current is not None:
         current.write(chunks)
 
 

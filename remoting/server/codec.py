@@ -20,7 +20,7 @@ from triomq.remoting.server.answers import send_error
 from triomq.remoting.server.connection import Connection
 from triomq.remoting.server.handlers import Request
 from triomq.remoting.server.mailbox import Mailbox
-from triomq.remoting.server.pool import BATCH_BYTES_MAX, Pool, Route
+from triomq.remoting.server.pool import BATCH_BYTES_MAX, BATCH_REQUESTS_MAX, TURN_REQUESTS_MAX, Pool, Route
 
 _log = logging.getLogger(__name__)
 
@@ -58,7 +58,8 @@ class Codec:
         last_route: Route | None = None
         append: Callable[[Request], None] = _nowhere
         ending: list[tuple[Connection, RemotingError | None]] = []
-        size = 0
+        count = size = 0
+        budget = TURN_REQUESTS_MAX
         for connection, data in reads:
             if not data:
                 ending.append((connection, None))
@@ -106,12 +107,20 @@ class Codec:
                     last_route = route
                     append = by_pool.setdefault(route.pool, []).append
                 append(request)
-        in_place = size <= BATCH_BYTES_MAX
+                count += 1
+                if count == BATCH_REQUESTS_MAX:
+                    # Not all at once: the first answers are on their way while the rest is decoded.
+                    self._submit(by_pool, in_place=budget > 0 and size <= BATCH_BYTES_MAX)
+                    budget -= count
+                    by_pool, last_route, count, size = {}, None, 0, 0
+        self._submit(by_pool, in_place=budget > 0 and size <= BATCH_BYTES_MAX)
+        for connection, complaint in ending:  # last, so that answers given in place still reach the peer
+            self._end(connection, complaint)
+
+    def _submit(self, by_pool: dict[Pool, list[Request]], *, in_place: bool) -> None:
         for pool, requests in by_pool.items():
             self.request_count += len(requests)
             pool.submit(requests, in_place=in_place)
-        for connection, complaint in ending:  # last, so that answers given in place still reach the peer
-            self._end(connection, complaint)
 
     def _end(self, connection: Connection, error: RemotingError | None) -> None:
         if connection.closed:

@@ -264,7 +264,7 @@ class Pool:
         if not route.batch:
             return self._run_singles(requests, start, end)
         batch = requests[start : min(end, start + BATCH_REQUESTS_MAX)]
-        if any([request.route is not route for request in batch]):  # noqa: C419 - half the time of a generator
+        if len(batch) > 1 and any([request.route is not route for request in batch]):  # noqa: C419 - half the time of a generator
             batch = _same_key(batch)
         else:
             route.requests += len(batch)

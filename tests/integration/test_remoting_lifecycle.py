@@ -33,7 +33,7 @@ async def test_a_task_dump_names_every_stage(stages: tuple[int, int]) -> None:
         assert set(expected) <= set(names)
         assert all(names.count(name) == 1 for name in expected)
         assert re.search(r"^ *boss .*boss\.py:\d+ in run$", dump, re.MULTILINE)
-        assert re.search(r"^ *selector-0 .*poller\.py:\d+ in wait$", dump, re.MULTILINE)
+        assert re.search(r"^ *selector-0 .*selector\.py:\d+ in run$", dump, re.MULTILINE)
         assert re.search(r"^ *pool-send-3 .*pool\.py:\d+ in work$", dump, re.MULTILINE)
     assert make_server().task_dump() == ""
 
