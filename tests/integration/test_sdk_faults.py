@@ -68,9 +68,9 @@ async def test_a_hanging_broker_leaves_time_for_another() -> None:
         async with producer(cluster, send_timeout=1.0) as p:
             receipts = [await p.send("T", b"x") for _ in range(2)]
         assert {receipt.queue.broker_name for receipt in receipts} == {good.name}
-        assert hanging.count(SEND) == 1
-        ids = [header.properties for header in hanging.headers(SEND) if isinstance(header, SendMessageHeader)]
-        assert receipts[0].message_id in ids[0] or receipts[1].message_id in ids[0]
+        tried = [header.properties or "" for header in hanging.headers(SEND) if isinstance(header, SendMessageHeader)]
+        assert 1 <= len(tried) <= 2
+        assert all(any(receipt.message_id in text for receipt in receipts) for text in tried)
 
 
 async def test_when_the_only_broker_hangs_the_whole_budget_is_its() -> None:
