@@ -17,7 +17,7 @@ import attrs
 import trio
 
 from triomq.remoting.address import format_address
-from triomq.remoting.errors import ConnectionLost, RequestTimeout
+from triomq.remoting.errors import ConnectionLost, RemotingError, RequestTimeout
 from triomq.remoting.protocol.command import Command
 from triomq.remoting.protocol.framing import FrameBuffer
 from triomq.remoting.protocol.peer import ClientPeer
@@ -107,7 +107,11 @@ class Connection:
         if self.closed:
             return
         if self.filter is not None and not filtered:
-            pieces = (self.filter.to_send(b"".join(pieces)),)
+            try:
+                pieces = (self.filter.to_send(b"".join(pieces)),)
+            except RemotingError as error:
+                self.close(str(error))
+                return
         self.write_count += 1
         if self._outbox:
             self._keep(b"".join(pieces))

@@ -124,8 +124,7 @@ class Pool:
             route = request.route
             verdict = verdicts.get(route)
             if verdict is None:
-                reject = route.handler.reject
-                verdict = verdicts[route] = reject is not None and reject()
+                verdict = verdicts[route] = _rejects(route)
             (refused if verdict else admitted).append(request)
         if refused:
             self._rejected += len(refused)
@@ -271,15 +270,11 @@ class Pool:
         position = start + len(batch)
         try:
             result = route.call(batch)
+            if not isinstance(result, list):
+                return position, _Waiting(batch, result)
+            self._answer(batch, result)
         except Exception as error:
             self._failed(batch, error)
-            return position, None
-        if not isinstance(result, list):
-            return position, _Waiting(batch, result)
-        if len(result) == len(batch):
-            send_answers(batch, result)
-        else:
-            self._answer(batch, result)
         return position, None
 
     def _run_singles(self, requests: list[Request], start: int, end: int) -> tuple[int, _Waiting | None]:
@@ -307,22 +302,24 @@ class Pool:
             waiting = _Waiting([request], result)
             break
         if asked:
-            send_answers(asked, answers)
+            try:
+                send_answers(asked, answers)
+            except Exception as error:
+                self._failed(asked, error)
         return position, waiting
 
     async def _finish(self, waiting: _Waiting) -> None:
         requests = waiting.requests
         try:
             result = await waiting.work
+            self._answer(requests, result if requests[0].route.batch else [result])
         except Exception as error:
             self._failed(requests, error)
-            return
-        self._answer(requests, result if requests[0].route.batch else [result])
 
     def _answer(self, requests: list[Request], answers: Any) -> None:
+        """Send what a handler gave; TypeError if that is not an answer for each request."""
         if not isinstance(answers, list) or len(answers) != len(requests):
-            self._failed(requests, TypeError(f"the handler gave {answers!r:.80} for {len(requests)} requests"))
-            return
+            raise TypeError(f"the handler gave {answers!r:.80} for {len(requests)} requests")
         send_answers(requests, answers)
 
     def _failed(self, requests: Sequence[Request], error: Exception) -> None:
@@ -372,6 +369,17 @@ class Pool:
             rejected=self._rejected,
             expired=self._expired,
         )
+
+
+def _rejects(route: Route) -> bool:
+    """Ask the handler whether it refuses; one that fails at that refuses."""
+    if route.handler.reject is None:
+        return False
+    try:
+        return route.handler.reject()
+    except Exception:
+        _log.exception("the handler of request %d cannot tell whether it is busy", route.handler.code)
+        return True
 
 
 def _same_key(requests: list[Request]) -> list[Request]:

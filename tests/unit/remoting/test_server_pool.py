@@ -260,3 +260,27 @@ async def test_errors_are_fenced_in_a_batch(nursery: trio.Nursery, caplog: pytes
     assert [record.levelname for record in caplog.records] == ["ERROR"] * 3
     assert {code: made.routes[code].failed for code in (1, 2)} == {1: 3, 2: 1}
     nursery.cancel_scope.cancel()
+
+
+async def test_nonsense_from_a_handler_costs_its_requests_only(
+    nursery: trio.Nursery, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = bench(nursery, workers=1)
+
+    async def later(requests: list[Request]) -> Any:
+        return ["nonsense"] * len(requests)
+
+    def unsure() -> bool:
+        raise ValueError("who knows")
+
+    made.add(1, lambda requests: [Response(0, body=7)], batch=True)  # type: ignore[arg-type]
+    made.add(2, later, batch=True)
+    made.add(3, lambda request: Response(0, body=["text"]))  # type: ignore[list-item]
+    made.add(4, ok, reject=unsure)
+    await trio.testing.wait_all_tasks_blocked()
+    for code in (1, 2, 3, 4):
+        made.pool.submit(made.requests(code), in_place=True)
+        await made.pool.wait_quiet()
+    assert [(answer.opaque, answer.code) for answer in made.paper.answers()] == [(1, 1), (2, 1), (3, 1), (4, 2)]
+    assert len(caplog.records) == 4
+    nursery.cancel_scope.cancel()
