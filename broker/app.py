@@ -3,7 +3,7 @@
 ::
 
     run_broker ─┬ store ── store-flusher, store-indexer, store-checkpointer
-                ├ saver, groups-expire, held-pulls-expire, queue-locks-expire, statistics
+                ├ saver, delayed-messages, groups-expire, held-pulls-expire, queue-locks-expire, statistics
                 ├ Server.run ── boss, selectors, codecs, pool workers, sweeper, idle scan
                 └ registration ── one child per name server
 
@@ -40,6 +40,7 @@ from triomq.broker.processors.send_back import SendBack
 from triomq.broker.processors.subscriptions import GroupRequests
 from triomq.broker.processors.table import Processors, handler_table
 from triomq.broker.processors.topics import TopicRequests
+from triomq.broker.services.delay import DelayedMessages, open_delayed_messages
 from triomq.broker.services.groups import ClientGroups
 from triomq.broker.services.held_pulls import HeldPulls
 from triomq.broker.services.live_settings import LiveSettings
@@ -88,6 +89,7 @@ class Services:
     topics: Topics
     groups: SubscriptionGroups
     offsets: ConsumerOffsets
+    delayed: DelayedMessages
     saver: TableSaver
     clients: ClientGroups[Connection]
     held: HeldPulls
@@ -109,7 +111,7 @@ async def run_broker(config: BrokerConfig, *, task_status: trio.TaskStatus[Broke
     store_host = await encoded_host(config)
     stopping = trio.Event()
     async with open_store(config.store.store_config(store_host), now_ms) as store:
-        services = open_services(config)
+        services = open_services(config, store)
         server = open_server(config, store, services, store_host)
         registration = services.registration
         async with trio.open_nursery() as tasks:
@@ -117,6 +119,7 @@ async def run_broker(config: BrokerConfig, *, task_status: trio.TaskStatus[Broke
             tasks.start_soon(services.clients.run, name="groups-expire")
             tasks.start_soon(services.held.run, name="held-pulls-expire")
             tasks.start_soon(services.locks.run, name="queue-locks-expire")
+            tasks.start_soon(services.delayed.run, name="delayed-messages")
             tasks.start_soon(services.statistics.run, name="statistics")
             async with trio.open_nursery() as serving:
                 host, port = await serving.start(server.run, name="server")
@@ -134,7 +137,7 @@ async def run_broker(config: BrokerConfig, *, task_status: trio.TaskStatus[Broke
         await services.saver.save_all()
 
 
-def open_services(config: BrokerConfig) -> Services:
+def open_services(config: BrokerConfig, store: MessageStore) -> Services:
     """Load the tables and make what has no file.  Raises DamagedTable."""
     live = LiveSettings(**{name: getattr(config, name) for name in LIVE_KEYS.values()})
     directory = config.store.root / "config"
@@ -149,6 +152,7 @@ def open_services(config: BrokerConfig) -> Services:
     topics = open_topics(directory, topic_settings, live, Version(now_ms))
     groups = open_subscription_groups(directory, live, Version(now_ms))
     offsets = open_consumer_offsets(directory, Version(now_ms), save_seconds=config.offset_flush_ms / 1000)
+    delayed = open_delayed_messages(directory, store, topics, Version(now_ms), now_ms)
     registration = Registration(
         RegistrationSettings(
             cluster_name=config.cluster_name,
@@ -170,7 +174,8 @@ def open_services(config: BrokerConfig) -> Services:
         topics=topics,
         groups=groups,
         offsets=offsets,
-        saver=TableSaver((topics.table, groups.table, offsets.table)),
+        delayed=delayed,
+        saver=TableSaver((topics.table, groups.table, offsets.table, delayed.table)),
         clients=ClientGroups(
             notify_members_changed,
             Connection.close,
@@ -187,7 +192,7 @@ def open_services(config: BrokerConfig) -> Services:
 def open_server(config: BrokerConfig, store: MessageStore, services: Services, store_host: bytes) -> Server:
     """Give every processor what it needs, and the server its table."""
     live, topics, groups, offsets = services.live, services.topics, services.groups, services.offsets
-    clients, statistics, held = services.clients.table, services.statistics, services.held
+    clients, statistics, held, delayed = services.clients.table, services.statistics, services.held, services.delayed
     admission = Admission(topics, groups, services.locks, statistics, live, config.broker_ip)
     send_settings = SendSettings(
         cluster_name=config.cluster_name,
@@ -198,14 +203,14 @@ def open_server(config: BrokerConfig, store: MessageStore, services: Services, s
     )
     unique_ids = UniqueIds(store_host[:-4], os.getpid(), random.getrandbits(32))
     pull = PullMessages(store, topics, groups, clients, offsets, held, statistics, live, config.broker_ip)
-    runtime = RuntimeFigures(config, store, statistics)
+    runtime = RuntimeFigures(config, store, statistics, delayed)
     processors = Processors(
-        send=SendMessages(store, topics, admission, statistics, unique_ids, now_ms, send_settings),
-        send_back=SendBack(store, topics, groups, admission, statistics, live, config.broker_ip),
+        send=SendMessages(store, topics, admission, delayed, statistics, unique_ids, now_ms, send_settings),
+        send_back=SendBack(store, topics, groups, admission, delayed, statistics, live, config.broker_ip),
         pull=pull,
         query=QueryMessages(store),
         queues=QueueOffsets(store),
-        offsets=GroupOffsets(store, topics, groups, offsets),
+        offsets=GroupOffsets(store, topics, groups, offsets, delayed),
         clients=Clients(services.clients, groups, topics),
         locks=Locks(services.locks),
         topics=TopicRequests(

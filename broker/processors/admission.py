@@ -99,23 +99,30 @@ class Admission:
         )
 
     def refuse_unsupported(self, header: SendMessageHeader, known: Mapping[str, str]) -> None:
-        """Refuse what this version would deliver too early: halves of transactions and delayed messages.
-
-        Messages to a retry topic carry a delay level, too; they are delivered at once, as messages sent back are.
-        """
+        """Refuse what this version would deliver too early: halves of transactions, and messages for a certain time."""
         if known.get(TRAN_MSG, "").lower() == "true" or header.sys_flag & TRANSACTION_MASK:
             raise Rejected(
                 ResponseCode.NO_PERMISSION,
                 f"the broker[{self.broker_ip}] sending transaction message is forbidden: this version has no transactions yet",
             )
-        if header.topic.startswith(names.RETRY_PREFIX):
-            return
-        delay = known.get(DELAY, "")
-        if delay and not delay.startswith("-") and delay != "0":
-            raise Rejected(ResponseCode.MESSAGE_ILLEGAL, not_yet(DELAY, delay))
         for name in props.TIMER_NAMES:
             if known.get(name):
-                raise Rejected(ResponseCode.MESSAGE_ILLEGAL, not_yet(name, known[name]))
+                remark = (
+                    f"the message is to be delivered at a certain time (property {name}={known[name]}), which this version cannot do yet; "
+                    "it would be delivered at once, so it is refused; delay levels (property DELAY) are possible"
+                )
+                raise Rejected(ResponseCode.MESSAGE_ILLEGAL, remark)
+
+    def delay_level(self, known: Mapping[str, str]) -> int:
+        """The delay level of a message, 0 for none.  Raises Rejected for one that is no number."""
+        text = known.get(DELAY)
+        if not text:
+            return 0
+        try:
+            return max(0, int(text))
+        except ValueError:
+            remark = f"the delay level {text!r} (property {DELAY}) is no number"
+            raise Rejected(ResponseCode.MESSAGE_ILLEGAL, remark) from None
 
     # Retry and dead letters
 
@@ -148,13 +155,6 @@ class Admission:
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {group} {names.FAQ}"
             )
         return config
-
-
-def not_yet(name: str, value: str) -> str:
-    return (
-        f"the message is delayed (property {name}={value}), and this version has no delayed messages yet; "
-        "it would be delivered at once, so it is refused"
-    )
 
 
 def describe_topic(config: TopicConfig) -> str:

@@ -9,12 +9,13 @@ from collections.abc import Awaitable
 
 import attrs
 
+from triomq.broker.services.delay import DelayedMessages
 from triomq.broker.services.offsets import ConsumerOffsets
 from triomq.broker.services.subscriptions import SubscriptionGroups
 from triomq.broker.services.topics import Topics
 from triomq.broker.store.store import MessageStore
 from triomq.remoting.errors import Rejected
-from triomq.remoting.protocol.bodies.offsets import ConsumerOffsetTable
+from triomq.remoting.protocol.bodies.offsets import ConsumerOffsetTable, DelayOffsetTable
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.headers.offset import (
     GetEarliestStoreTimeHeader,
@@ -40,6 +41,7 @@ class GroupOffsets:
     topics: Topics
     groups: SubscriptionGroups
     offsets: ConsumerOffsets
+    delayed: DelayedMessages
 
     def query(self, request: Request) -> Response:
         """QUERY_CONSUMER_OFFSET.
@@ -82,6 +84,11 @@ class GroupOffsets:
             for topic, queues in topics.items()
         }
         return Response(body=ConsumerOffsetTable(rows, self.offsets.version.current).encode(bare_keys=True))
+
+    def all_delays(self, request: Request) -> Response:
+        """GET_ALL_DELAY_OFFSET: how far the delivery of delayed messages has come."""
+        table = DelayOffsetTable(dict(self.delayed.offsets), self.delayed.version.current)
+        return Response(body=table.encode(bare_keys=True))
 
 
 @attrs.define(eq=False)

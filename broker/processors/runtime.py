@@ -14,6 +14,7 @@ from collections.abc import Mapping
 import attrs
 
 from triomq.broker.config import BrokerConfig
+from triomq.broker.services.delay import DelayedMessages
 from triomq.broker.services.statistics import PUT_TIME_BOUNDS_MS, Item, Snapshot, Statistics, snapshot
 from triomq.broker.store.store import MessageStore
 from triomq.remoting.errors import Rejected
@@ -52,11 +53,14 @@ class RuntimeFigures:
     config: BrokerConfig
     store: MessageStore
     statistics: Statistics
+    delayed: DelayedMessages
     server: Server = attrs.field(init=False)
 
     async def handle(self, request: Request) -> Response:
         table = {**self._general(), **self._puts_and_gets(), **self._log(), **self._pools()}
         oldest = await self.store.read_record(self.store.statistics().oldest)
+        for level, (offset, end) in self.delayed.progress().items():
+            table[f"scheduleMessageOffset_{level}"] = f"{offset},{end}"
         messages = decode_records(oldest) if oldest is not None else []
         table["earliestMessageTimeStamp"] = str(messages[0].store_timestamp if messages else -1)
         return Response(body=KvTable(dict(sorted(table.items()))).encode())

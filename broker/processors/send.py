@@ -18,6 +18,7 @@ import trio
 from triomq.broker.processors import properties as props
 from triomq.broker.processors.admission import Admission, Target
 from triomq.broker.services import names
+from triomq.broker.services.delay import DelayedMessages
 from triomq.broker.services.statistics import Statistics
 from triomq.broker.services.topics import Topics
 from triomq.broker.store.draft import Appended, Draft, check_draft
@@ -30,6 +31,7 @@ from triomq.remoting.protocol.codes import RequestCode, ResponseCode
 from triomq.remoting.protocol.headers.send import SendMessageHeader, SendMessageResponseHeader
 from triomq.remoting.protocol.message import (
     CLUSTER,
+    DELAY,
     KEYS,
     MSG_REGION,
     POP_CK,
@@ -70,6 +72,7 @@ class SendMessages:
     store: MessageStore
     topics: Topics
     admission: Admission
+    delayed: DelayedMessages
     statistics: Statistics
     unique_ids: UniqueIds
     clock_ms: Callable[[], int]
@@ -179,9 +182,12 @@ class SendMessages:
             return
         self.admission.refuse_unsupported(header, known)
         reconsume_times = header.reconsume_times or 0
+        delay_level = self.admission.delay_level(known)
+        dropped = [name for name in (POP_CK, *props.OWN) if name in known]
         if self.admission.is_dead(header, request.version):
             target, queue_id = self.admission.dead_letter_target(header.topic), 0
-        dropped = [name for name in (POP_CK, *props.OWN) if name in known]
+            delay_level = 0
+            dropped.append(DELAY)
         unique_key = known.get(UNIQ_KEY, "")
         added = self._suffix
         if not unique_key:
@@ -206,6 +212,8 @@ class SendMessages:
             unique_key=unique_key,
             keys=known.get(KEYS),
         )
+        if delay_level:
+            self.delayed.schedule(draft, delay_level)
         self._check(draft)
         drafts.append(draft)
         entries.append((index, 1, target, queue_id, unique_key, wait))
@@ -228,6 +236,8 @@ class SendMessages:
         for flag, body, encoded in elements:
             of_element = props.known_properties(encoded.decode("utf-8", "replace"))
             self.admission.refuse_unsupported(header, of_element)
+            if self.admission.delay_level(known) or self.admission.delay_level(of_element):
+                raise Rejected(ResponseCode.MESSAGE_ILLEGAL, self._illegal_remark("a batch cannot be delayed"))
             draft = Draft(
                 target.topic,
                 queue_id,

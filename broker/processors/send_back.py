@@ -1,7 +1,7 @@
 """Messages that a consumer could not handle: CONSUMER_SEND_MSG_BACK (36) copies them to the group's retry or dead-letter topic.
 
-The copy goes to the retry topic at once; the back-off of a Java broker (10 s, 30 s, 1 min, …) needs delayed messages, which this version does
-not have yet.  The number of tries is counted and limited all the same.
+The copy comes back after a while that grows with the number of tries (level 3 + tries: 10 s, 30 s, 1 min, …), or after the delay level that
+the consumer names.
 Source: broker/processor/AbstractSendMessageProcessor.java#consumerSendMsgBack.
 """
 
@@ -15,20 +15,24 @@ import trio
 
 from triomq.broker.processors.admission import VERSION_WITH_MAX_RECONSUME_TIMES, Admission, Target
 from triomq.broker.services import names
+from triomq.broker.services.delay import DelayedMessages
 from triomq.broker.services.live_settings import LiveSettings
 from triomq.broker.services.statistics import Statistics
 from triomq.broker.services.subscriptions import SubscriptionGroups
 from triomq.broker.services.topics import PERM_WRITE, UNIT_SUBSCRIPTION_FLAG, Topics
 from triomq.broker.store.draft import Draft
-from triomq.broker.store.errors import StoreUnavailable
+from triomq.broker.store.errors import IllegalMessage, StoreUnavailable
 from triomq.broker.store.store import MessageStore
 from triomq.remoting.errors import Rejected
 from triomq.remoting.protocol.bodies.groups import SubscriptionGroupConfig
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.headers.send import SendBackHeader
 from triomq.remoting.protocol.message import (
+    DELAY,
     KEYS,
     ORIGIN_MESSAGE_ID,
+    REAL_QUEUE_ID,
+    REAL_TOPIC,
     RETRY_TOPIC,
     TAGS,
     UNIQ_KEY,
@@ -39,6 +43,7 @@ from triomq.remoting.protocol.record import StoredMessage, decode_records
 from triomq.remoting.server.handlers import Request, Response
 
 TABLE_SAVE_SECONDS = 3.0
+FIRST_RETRY_LEVEL = 3
 
 
 @attrs.define(eq=False)
@@ -49,6 +54,7 @@ class SendBack:
     topics: Topics
     groups: SubscriptionGroups
     admission: Admission
+    delayed: DelayedMessages
     statistics: Statistics
     live: LiveSettings
     broker_ip: str
@@ -82,7 +88,8 @@ class SendBack:
             limit = header.max_reconsume_times
         dead = message.reconsume_times >= limit or header.delay_level < 0
         target = self.admission.dead_letter_of(header.group) if dead else self.admission.retry_of(header.group)
-        self._append(message, target, header)
+        level = 0 if dead else header.delay_level or FIRST_RETRY_LEVEL + message.reconsume_times
+        self._append(message, target, level)
         self.statistics.add("SNDBCK_PUT_NUMS", f"{message.topic}@{header.group}", 1)
         if dead:
             self.statistics.add("DLQ_PUT_NUMS", f"{message.topic}@{header.group}", 1)
@@ -91,12 +98,16 @@ class SendBack:
                 await self.topics.table.wait_saved()
         return Response()
 
-    def _append(self, message: StoredMessage, target: Target, header: SendBackHeader) -> None:
+    def _append(self, message: StoredMessage, target: Target, level: int) -> None:
         """Store the copy: same body, flag, sender and id; one more try; it never waits for the disk."""
         properties = dict(message.properties)
         properties.setdefault(RETRY_TOPIC, message.topic)
         properties.setdefault(ORIGIN_MESSAGE_ID, message.offset_message_id)
         properties[WAIT] = "false"
+        for name in (DELAY, REAL_TOPIC, REAL_QUEUE_ID):
+            properties.pop(name, None)
+        if level:
+            properties[DELAY] = str(level)
         draft = Draft(
             target.topic,
             random.randrange(max(1, target.write_queues)),
@@ -111,11 +122,16 @@ class SendBack:
             unique_key=properties.get(UNIQ_KEY),
             keys=properties.get(KEYS),
         )
+        if level:
+            self.delayed.schedule(draft, level)
         try:
+            self.store.check_draft(draft)
             place = self.store.append([draft])[0]
         except StoreUnavailable as error:
             self.statistics.totals.puts_failed += 1
             raise Rejected(ResponseCode.SYSTEM_ERROR, f"SERVICE_NOT_AVAILABLE ({error})") from None
+        except IllegalMessage as error:
+            raise Rejected(ResponseCode.SYSTEM_ERROR, f"MESSAGE_ILLEGAL ({error})") from None
         self.statistics.note_put(1, place.size, 0.0)
         target.puts.value += 1
         target.put_bytes.value += place.size

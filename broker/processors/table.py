@@ -60,6 +60,7 @@ def handler_table(do: Processors) -> HandlerTable:
             Handler(Code.QUERY_CONSUMER_OFFSET, offsets.query, "consumer", offset.QueryConsumerOffsetHeader),
             Handler(Code.UPDATE_CONSUMER_OFFSET, offsets.update, "consumer", offset.UpdateConsumerOffsetHeader),
             Handler(Code.GET_ALL_CONSUMER_OFFSET, offsets.all, "admin"),
+            Handler(Code.GET_ALL_DELAY_OFFSET, offsets.all_delays, "admin"),
             Handler(Code.SEARCH_OFFSET_BY_TIMESTAMP, do.queues.search, "admin", offset.SearchOffsetHeader),
             Handler(Code.GET_MAX_OFFSET, do.queues.max_offset, "admin", offset.GetMaxOffsetHeader),
             Handler(Code.GET_MIN_OFFSET, do.queues.min_offset, "admin", offset.GetMinOffsetHeader),

@@ -13,7 +13,7 @@ CONTROLLER = "controller mode is not offered"
 CONTAINER = "broker containers are not offered"
 REPLICATION = "there is no replication yet"
 TRANSACTIONS = "transactions come later"
-DELAYED = "delayed messages come later"
+DELAYED = "messages for a certain time, which can be recalled, come later"
 REPLY = "request-reply comes later"
 POP = "POP consumption comes later; push consumers of 5.x rebalance by themselves"
 CLIENT_RELAY = "asking clients through the broker comes later"
@@ -56,7 +56,7 @@ _BY_REASON: Mapping[str, tuple[Code, ...]] = {
     CONTAINER: (Code.ADD_BROKER, Code.REMOVE_BROKER),
     REPLICATION: (
         *(Code.NOTIFY_MIN_BROKER_ID_CHANGE, Code.EXCHANGE_BROKER_HA_INFO, Code.GET_BROKER_HA_STATUS),
-        *(Code.RESET_MASTER_FLUSH_OFFSET, Code.GET_TIMER_CHECK_POINT, Code.GET_TIMER_METRICS, Code.GET_ALL_DELAY_OFFSET),
+        *(Code.RESET_MASTER_FLUSH_OFFSET, Code.GET_TIMER_CHECK_POINT, Code.GET_TIMER_METRICS),
     ),
     TRANSACTIONS: (Code.END_TRANSACTION, Code.RESUME_CHECK_HALF_MESSAGE),
     DELAYED: (Code.RECALL_MESSAGE,),

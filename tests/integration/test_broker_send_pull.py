@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -91,7 +92,7 @@ async def test_a_batch_is_stored_as_single_messages(tmp_path: Path) -> None:
     [
         (b"not a batch", {}, "left over"),
         (b"", {}, "empty"),
-        (encode_batch([(0, b"x", encode_properties({"DELAY": "3"}))]), {}, "DELAY=3"),
+        (encode_batch([(0, b"x", encode_properties({"DELAY": "3"}))]), {}, "a batch cannot be delayed"),
         (encode_batch([(0, b"x", b"")]), {"topic": "%RETRY%G"}, "batch request does not support retry group %RETRY%G"),
     ],
 )
@@ -116,8 +117,8 @@ async def test_wrong_batches_are_refused_whole(tmp_path: Path, body: bytes, more
         ("T", {"queue_id": 4}, 29, "request queueId[4] is illegal, TopicConfig [topicName=T, readQueueNums=4"),
         ("T", {"properties": {"TRAN_MSG": "true"}}, 16, "sending transaction message is forbidden"),
         ("T", {"sys_flag": 4}, 16, "sending transaction message is forbidden"),
-        ("T", {"properties": {"DELAY": "3"}}, 13, "the message is delayed (property DELAY=3)"),
-        ("T", {"properties": {"TIMER_DELIVER_MS": "99"}}, 13, "the message is delayed (property TIMER_DELIVER_MS=99)"),
+        ("T", {"properties": {"DELAY": "soon"}}, 13, "the delay level 'soon' (property DELAY) is no number"),
+        ("T", {"properties": {"TIMER_DELIVER_MS": "99"}}, 13, "delivered at a certain time (property TIMER_DELIVER_MS=99)"),
         ("T", {"properties": {"big": "x" * 40_000}}, 13, "msg properties length limit 32KB"),
         ("%RETRY%a+b", {}, 29, "contains illegal characters"),
         ("%RETRY%" + "g" * 121, {}, 26, "subscription group not exist, ggg"),
@@ -354,10 +355,11 @@ async def test_a_message_sent_back_comes_again_and_dies_at_last(tmp_path: Path) 
         await peer.send("T", b"hard to swallow", properties={"UNIQ_KEY": "U" * 32, "TAGS": "A"})
         (message,) = (await peer.pull("T")).messages
         for tries in (1, 2):
-            header = SendBackHeader(message.log_offset, "G", 0, message.message_id, "T", max_reconsume_times=2)
+            header = SendBackHeader(message.log_offset, "G", 1, message.message_id, "T", max_reconsume_times=2)
             answer = await peer.call(Code.CONSUMER_SEND_MSG_BACK, header)
             assert (answer.code, answer.ext) == (0, None)
-            (message,) = (await peer.pull("%RETRY%G", 0, tries - 1)).messages
+            assert (await peer.pull("%RETRY%G", 0, tries - 1)).code == 19, "level 1: a second later"
+            (message,) = (await peer.pull("%RETRY%G", 0, tries - 1, hold_ms=5_000)).messages
             assert (message.body, message.reconsume_times, message.message_id) == (b"hard to swallow", tries, "U" * 32)
             assert message.properties["RETRY_TOPIC"] == "T"
             assert len(message.properties["ORIGIN_MESSAGE_ID"]) == 32
@@ -379,11 +381,26 @@ async def test_sending_back_what_is_not_there(tmp_path: Path) -> None:
 async def test_sends_to_a_retry_topic_are_counted_too(tmp_path: Path) -> None:
     """What a consumer does when sending back fails: it sends to the retry topic itself."""
     async with running_broker(tmp_path) as ready, peer_of(ready) as peer:
-        common = {"properties": {"UNIQ_KEY": "U" * 32, "DELAY": "5"}, "max_reconsume_times": 2}
+        common = {"properties": {"UNIQ_KEY": "U" * 32, "DELAY": "1"}, "max_reconsume_times": 2}
         await peer.send("%RETRY%G", b"again", reconsume_times=2, **common)
-        assert (await peer.pull("%RETRY%G")).bodies == [b"again"]
+        assert (await peer.pull("%RETRY%G", hold_ms=5_000)).bodies == [b"again"]
         await peer.send("%RETRY%G", b"dead", reconsume_times=3, **common)
-        assert (await peer.pull("%DLQ%G")).bodies == [b"dead"]
+        (dead,) = (await peer.pull("%DLQ%G")).messages
+        assert (dead.body, "DELAY" in dead.properties) == (b"dead", False), "at once"
+
+
+async def test_a_delayed_message_comes_when_its_level_is_over(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as ready, peer_of(ready) as peer:
+        await peer.create_topic("T")
+        begin = time.time()
+        sent = await peer.send("T", b"later", queue_id=2, properties={"UNIQ_KEY": "U" * 32, "TAGS": "A", "DELAY": "1"})
+        assert sent.queue_id == 2
+        await peer.send("T", b"now", queue_id=2)
+        assert (await peer.pull("T", 2)).bodies == [b"now"]
+        (message,) = (await peer.pull("T", 2, 1, hold_ms=5_000, expression="A")).messages
+        assert 1.0 <= time.time() - begin < 4
+        assert (message.body, message.message_id, message.properties["TAGS"]) == (b"later", "U" * 32, "A")
+        assert message.properties["DELAY"] == "1"
 
 
 async def test_binary_headers_are_understood_and_answered_in_kind(tmp_path: Path) -> None:

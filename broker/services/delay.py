@@ -1,0 +1,191 @@
+"""Delayed messages by level: they lie in SCHEDULE_TOPIC_XXXX, one queue for each level, until their time has come.
+
+A message of level n waits ``messageDelayLevel[n]`` from its store time; since that is the same for all of a queue, the queue is in the order
+of delivery, and only its head must be watched.  One task serves all levels.  How far each level has come is kept in delayOffset.json, saved
+every 10 s: after a crash the last of them may be delivered a second time, as with Java.
+Source: broker/schedule/ScheduleMessageService.java, broker/util/HookUtils.java.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import attrs
+import trio
+
+from triomq.broker.services.names import SCHEDULE_TOPIC
+from triomq.broker.services.persisted import PersistedTable, encode_pretty, load_table
+from triomq.broker.services.topics import Topics
+from triomq.broker.services.versions import Version
+from triomq.broker.store.draft import Draft
+from triomq.broker.store.errors import IllegalMessage, StoreUnavailable
+from triomq.broker.store.results import GetResult, GetStatus
+from triomq.broker.store.store import MessageStore
+from triomq.remoting.protocol.bodies.offsets import DelayOffsetTable
+from triomq.remoting.protocol.bodies.schema import write_plain
+from triomq.remoting.protocol.message import REAL_QUEUE_ID, REAL_TOPIC, TRANSACTION_MASK, properties_text
+from triomq.remoting.protocol.record import StoredMessage, decode_records
+
+logger = logging.getLogger(__name__)
+
+BATCH_MESSAGES = 32
+BATCH_BYTES = 1024 * 1024
+SAVE_SECONDS = 10.0
+RETRY_SECONDS = 1.0
+CHANGES_PER_VERSION = 200
+NEVER = float("inf")
+
+
+@attrs.define(eq=False)
+class DelayedMessages:
+    """``offsets``: level -> next entry of its queue to deliver."""
+
+    store: MessageStore
+    topics: Topics
+    table: PersistedTable
+    version: Version
+    clock_ms: Callable[[], int]
+    offsets: dict[int, int] = attrs.field(factory=dict)
+    delivered: int = 0
+    _changes: int = 0
+    _fresh: set[int] = attrs.field(factory=set)
+    _wake: trio.Event = attrs.field(factory=trio.Event)
+
+    @property
+    def levels_ms(self) -> tuple[int, ...]:
+        return self.store.config.delay_levels_ms
+
+    def schedule(self, draft: Draft, level: int) -> None:
+        """Turn a draft into one that waits; append it before the next checkpoint.  A level beyond the last counts as the last."""
+        level = min(level, len(self.levels_ms))
+        separator = b"" if not draft.properties or draft.properties.endswith(b"\x02") else b"\x02"
+        real = properties_text({REAL_TOPIC: draft.topic, REAL_QUEUE_ID: str(draft.queue_id)}).encode()
+        draft.properties += separator + real
+        draft.topic, draft.queue_id = SCHEDULE_TOPIC, level - 1
+        self._fresh.add(level)
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Deliver what is due, sleep until the next is."""
+        due = dict.fromkeys(range(1, len(self.levels_ms) + 1), 0.0)
+        while True:
+            now = self.clock_ms()
+            fresh, self._fresh = self._fresh, set()
+            for level, when in due.items():
+                if when <= now or (level in fresh and when == NEVER):
+                    due[level] = await self._deliver(level)
+            next_due = min(due.values(), default=NEVER)
+            self._wake = trio.Event()
+            if self._fresh:
+                continue
+            with trio.move_on_after(max(0.0, (next_due - self.clock_ms()) / 1000)):
+                await self._wake.wait()
+
+    async def _deliver(self, level: int) -> float:
+        """Deliver all of a level that is due; return when its next one is (wall clock, ms).  Checkpoint: between batches."""
+        while True:
+            offset = self.offsets.get(level, 0)
+            found = await self._get(level, offset)
+            if found.status is not GetStatus.FOUND:
+                if found.next_offset == offset:
+                    return NEVER
+                self._advance(level, found.next_offset)  # the messages in between were deleted with the log
+                continue
+            messages = decode_records(b"".join(found.chunks))
+            now, delay = self.clock_ms(), self.levels_ms[level - 1]
+            # A clock that was set back must not stretch the delay.
+            waits = [min(message.store_timestamp + delay, now + delay) for message in messages]
+            ready = next((index for index, when in enumerate(waits) if when > now), len(waits))
+            try:
+                self._append(messages[:ready])
+            except StoreUnavailable as error:
+                logger.warning("delayed messages of level %d must wait: %s", level, error)
+                return now + RETRY_SECONDS * 1000
+            if ready:
+                self._advance(level, messages[ready - 1].queue_offset + 1)
+            if ready < len(messages):
+                return waits[ready]
+            await trio.lowlevel.checkpoint()
+
+    async def _get(self, level: int, offset: int) -> GetResult:
+        found = self.store.get(SCHEDULE_TOPIC, level - 1, offset, messages_max=BATCH_MESSAGES, bytes_max=BATCH_BYTES)
+        if found is None:
+            found = await self.store.get_cold(
+                SCHEDULE_TOPIC, level - 1, offset, messages_max=BATCH_MESSAGES, bytes_max=BATCH_BYTES
+            )
+        return found
+
+    def _append(self, messages: list[StoredMessage]) -> None:
+        """Store messages where they belong; those whose topic is gone are dropped.  atomic: no checkpoint."""
+        drafts = []
+        for message in messages:
+            draft = self._real_draft(message)
+            if draft is not None:
+                drafts.append(draft)
+        if drafts:
+            self.store.append(drafts)
+            self.delivered += len(drafts)
+
+    def _real_draft(self, message: StoredMessage) -> Draft | None:
+        properties = message.properties
+        topic, queue_text = properties.get(REAL_TOPIC, ""), properties.get(REAL_QUEUE_ID, "")
+        if self.topics.find(topic) is None or not (queue_text.isascii() and queue_text.isdigit()):
+            logger.warning(
+                "delayed message %s is dropped: its topic %r does not exist (any more)", message.offset_message_id, topic
+            )
+            return None
+        draft = Draft(
+            topic,
+            int(queue_text),
+            message.body,
+            message.properties_bytes,
+            message.flag,
+            message.sys_flag & ~TRANSACTION_MASK,
+            message.born_timestamp,
+            message.born_host_bytes,
+            message.reconsume_times,
+            tags=properties.get("TAGS"),
+            unique_key=properties.get("UNIQ_KEY"),
+            keys=properties.get("KEYS"),
+        )
+        try:
+            self.store.check_draft(draft)
+        except IllegalMessage as error:
+            logger.warning("delayed message %s is dropped: %s", message.offset_message_id, error)
+            return None
+        return draft
+
+    def _advance(self, level: int, offset: int) -> None:
+        self.offsets[level] = offset
+        self._changes += 1
+        if self._changes % CHANGES_PER_VERSION == 0:
+            self.version.bump()
+        self.table.touch()
+
+    def progress(self) -> dict[int, tuple[int, int]]:
+        """Level -> (delivered up to, end of its queue), for levels that were ever used."""
+        found = {}
+        for level in range(1, len(self.levels_ms) + 1):
+            end = self.store.max_offset(SCHEDULE_TOPIC, level - 1)
+            if end:
+                found[level] = (self.offsets.get(level, 0), end)
+        return found
+
+    def encode(self) -> bytes:
+        return encode_pretty(write_plain(DelayOffsetTable(dict(sorted(self.offsets.items())), self.version.current)))
+
+
+def open_delayed_messages(
+    directory: Path, store: MessageStore, topics: Topics, version: Version, clock_ms: Callable[[], int]
+) -> DelayedMessages:
+    """Load delayOffset.json, or begin with the first message of each level.  Raises DamagedTable."""
+    path = directory / "delayOffset.json"
+    delayed = DelayedMessages(store, topics, PersistedTable(path, bytes, gather_seconds=SAVE_SECONDS), version, clock_ms)
+    delayed.table.encode = delayed.encode
+    loaded = load_table(path, DelayOffsetTable.decode)
+    if loaded is not None:
+        delayed.offsets = dict(loaded.offset_table)
+        version.load(loaded.data_version)
+    return delayed

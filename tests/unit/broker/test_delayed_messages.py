@@ -1,0 +1,168 @@
+"""Delay levels with a clock in hand: order, times, restarts, and messages whose topic is gone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import attrs
+import pytest
+import trio
+import trio.testing
+
+from triomq.broker.services.delay import DelayedMessages, open_delayed_messages
+from triomq.broker.services.live_settings import LiveSettings
+from triomq.broker.services.topics import TopicSettings, new_topic, open_topics
+from triomq.broker.services.versions import Version
+from triomq.broker.store.config import StoreConfig
+from triomq.broker.store.draft import Draft
+from triomq.broker.store.errors import StoreUnavailable
+from triomq.broker.store.store import MessageStore, open_store
+from triomq.remoting.protocol.message import encode_properties
+from triomq.remoting.protocol.record import decode_records
+
+HOST = bytes([127, 0, 0, 1]) + (1).to_bytes(4, "big")
+
+
+@attrs.define(eq=False)
+class Broker:
+    """A store, topics, and the delay service, on one virtual clock."""
+
+    store: MessageStore
+    delayed: DelayedMessages
+    clock: trio.testing.MockClock
+    begin: float
+
+    def send(self, body: bytes, level: int, topic: str = "T", queue_id: int = 0) -> None:
+        properties = encode_properties({"TAGS": "A", "DELAY": str(level)})
+        draft = Draft(topic, queue_id, body, properties, 0, 0, 0, HOST, tags="A")
+        self.delayed.schedule(draft, level)
+        self.store.append([draft])
+
+    def arrived(self, topic: str = "T", queue_id: int = 0) -> list[bytes]:
+        bodies: list[bytes] = []
+        while len(bodies) < self.store.max_offset(topic, queue_id):
+            found = self.store.get(topic, queue_id, len(bodies), messages_max=1000, bytes_max=10_000_000)
+            assert found is not None
+            bodies += [message.body for message in decode_records(b"".join(found.chunks))]
+        return bodies
+
+    async def at(self, seconds: float) -> None:
+        """Move the clock to so many seconds (and a little) after the beginning, and let everybody work, threads included."""
+        self.clock.jump(self.begin + seconds + 0.01 - trio.current_time())
+        for _ in range(5):
+            await trio.to_thread.run_sync(time.sleep, 0.005)
+            await trio.testing.wait_all_tasks_blocked()
+
+
+@asynccontextmanager
+async def broker(folder: Path, clock: trio.testing.MockClock) -> AsyncIterator[Broker]:
+    def clock_ms() -> int:
+        return 1_700_000_000_000 + int(trio.current_time() * 1000)
+
+    config = StoreConfig(root=folder, segment_size_bytes=1024 * 1024, index_slot_count=100, index_entry_count=1000)
+    async with open_store(config, clock_ms) as store:
+        topics = open_topics(folder, TopicSettings(cluster_name="C", broker_name="b"), LiveSettings(), Version(clock_ms))
+        topics.put(new_topic("T", 4))
+        delayed = open_delayed_messages(folder, store, topics, Version(clock_ms), clock_ms)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(delayed.run)
+            yield Broker(store, delayed, clock, trio.current_time())
+            nursery.cancel_scope.cancel()
+        delayed.table.path.write_bytes(delayed.encode())
+
+
+async def test_each_level_keeps_its_time_and_its_order(tmp_path: Path, mock_clock: trio.testing.MockClock) -> None:
+    async with broker(tmp_path, mock_clock) as it:
+        it.send(b"30 s", 4)
+        it.send(b"5 s", 2)
+        it.send(b"1 s", 1)
+        await it.at(0.5)
+        it.send(b"1 s, later", 1)
+        assert it.arrived() == []
+        await it.at(1)
+        assert it.arrived() == [b"1 s"]
+        await it.at(1.5)
+        assert it.arrived() == [b"1 s", b"1 s, later"]
+        await it.at(5)
+        assert it.arrived() == [b"1 s", b"1 s, later", b"5 s"]
+        await it.at(29)
+        assert len(it.arrived()) == 3
+        await it.at(30)
+        assert it.arrived()[-1] == b"30 s"
+        assert it.delayed.progress() == {1: (2, 2), 2: (1, 1), 4: (1, 1)}
+
+
+async def test_what_is_delivered_is_the_message_as_it_was(tmp_path: Path, mock_clock: trio.testing.MockClock) -> None:
+    async with broker(tmp_path, mock_clock) as it:
+        it.send(b"x", 1, queue_id=3)
+        await it.at(1)
+        found = it.store.get("T", 3, 0, messages_max=1, bytes_max=1, tag_codes=frozenset({ord("A")}))
+        assert found is not None
+        (message,) = decode_records(b"".join(found.chunks))
+        assert (message.topic, message.queue_id, message.queue_offset) == ("T", 3, 0)
+        assert message.properties == {"TAGS": "A", "DELAY": "1", "REAL_TOPIC": "T", "REAL_QID": "3"}
+        assert message.born_host_bytes == HOST
+
+
+async def test_a_level_beyond_the_last_is_the_last(tmp_path: Path, mock_clock: trio.testing.MockClock) -> None:
+    async with broker(tmp_path, mock_clock) as it:
+        it.send(b"x", 99)
+        await it.at(2 * 3600 - 1)
+        assert it.arrived() == []
+        await it.at(2 * 3600)
+        assert it.arrived() == [b"x"]
+
+
+async def test_many_at_once(tmp_path: Path, mock_clock: trio.testing.MockClock) -> None:
+    async with broker(tmp_path, mock_clock) as it:
+        for number in range(200):
+            it.send(b"%d" % number, 1)
+        await it.at(1.1)
+        assert it.arrived() == [b"%d" % number for number in range(200)]
+
+
+async def test_a_restart_goes_on_where_it_stopped(tmp_path: Path, mock_clock: trio.testing.MockClock) -> None:
+    async with broker(tmp_path, mock_clock) as it:
+        it.send(b"before", 1)
+        await it.at(1)
+        it.send(b"waits over the stop", 2)
+    mock_clock.jump(60)
+    async with broker(tmp_path, mock_clock) as it:
+        await it.at(0.1)
+        assert it.arrived() == [b"before", b"waits over the stop"], "overdue: at once, and nothing twice"
+        it.send(b"after", 1)
+        await it.at(1.2)
+        assert it.arrived()[-1] == b"after"
+
+
+async def test_a_message_whose_topic_is_gone_is_dropped_and_stops_nobody(
+    tmp_path: Path, mock_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with broker(tmp_path, mock_clock) as it:
+        it.delayed.topics.put(new_topic("Gone", 1))
+        it.send(b"to nowhere", 1, topic="Gone")
+        it.send(b"goes on", 1)
+        it.delayed.topics.delete("Gone")
+        await it.at(1)
+        assert it.arrived() == [b"goes on"]
+        assert it.arrived("Gone") == []
+    assert "its topic 'Gone' does not exist" in caplog.text
+
+
+async def test_a_full_disk_makes_them_wait(
+    tmp_path: Path, mock_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(self: MessageStore, drafts: object) -> None:
+        raise StoreUnavailable("no space left")
+
+    async with broker(tmp_path, mock_clock) as it:
+        it.send(b"patient", 1)
+        with monkeypatch.context() as patched:
+            patched.setattr(MessageStore, "append", refuse)
+            await it.at(5)
+        await it.at(7)
+        assert it.arrived() == [b"patient"]
+    assert "delayed messages of level 1 must wait" in caplog.text
