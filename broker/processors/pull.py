@@ -8,6 +8,7 @@ Source: broker/processor/PullMessageProcessor.java, DefaultPullMessageResultHand
 from __future__ import annotations
 
 from collections.abc import Awaitable, Sequence
+from time import perf_counter
 from typing import cast
 
 import attrs
@@ -74,6 +75,7 @@ class PullMessages:
     live: LiveSettings
     broker_ip: str
     _get_items: dict[tuple[str, str], tuple[Item, Item]] = attrs.field(factory=dict, init=False)
+    _generation: int = attrs.field(default=-1, init=False)
 
     def handle(self, request: Request) -> Response | Awaitable[Response | None] | None:
         header: PullMessageHeader = request.header
@@ -85,9 +87,10 @@ class PullMessages:
                 f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] "
                 f"topicConfig.readQueueNums:[{topic.read_queue_count}] consumer:[{request.connection.peer_text}]",
             )
-        tag_codes = self._tag_codes(header, group)
+        tag_codes = self._tag_codes(request, group)
         if header.sys_flag & COMMIT_OFFSET:
             self.offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
+        begin = perf_counter()
         found = self.store.get(
             header.topic,
             header.queue_id,
@@ -96,6 +99,7 @@ class PullMessages:
             bytes_max=PULL_BYTES_MAX if header.message_bytes_max is None else header.message_bytes_max,
             tag_codes=tag_codes,
         )
+        self.statistics.get_time_max = max(self.statistics.get_time_max, perf_counter() - begin)
         if found is None:
             return self._handle_cold(request, topic, group, tag_codes)
         return self._answer(request, topic, group, tag_codes, found)
@@ -104,6 +108,7 @@ class PullMessages:
         self, request: Request, topic: TopicConfig, group: SubscriptionGroupConfig, tag_codes: frozenset[int] | None
     ) -> Response | None:
         header: PullMessageHeader = request.header
+        begin = perf_counter()
         found = await self.store.get_cold(
             header.topic,
             header.queue_id,
@@ -112,6 +117,7 @@ class PullMessages:
             bytes_max=PULL_BYTES_MAX if header.message_bytes_max is None else header.message_bytes_max,
             tag_codes=tag_codes,
         )
+        self.statistics.get_time_max = max(self.statistics.get_time_max, perf_counter() - begin)
         return self._answer(request, topic, group, tag_codes, found)
 
     def resumable(self, request: Request) -> Request:
@@ -143,10 +149,12 @@ class PullMessages:
             raise Rejected(ResponseCode.NO_PERMISSION, f"the topic[{header.topic}] pulling message is forbidden")
         return config
 
-    def _tag_codes(self, header: PullMessageHeader, group: SubscriptionGroupConfig) -> frozenset[int] | None:
+    def _tag_codes(self, request: Request, group: SubscriptionGroupConfig) -> frozenset[int] | None:
         """What the store must filter by: the request's own expression, or the one that the group's heartbeats brought."""
+        header: PullMessageHeader = request.header
         if header.sys_flag & SUBSCRIPTION:
             self._refuse_sql(header.expression_type)
+            self.clients.note_pull(header.consumer_group, header.topic, request.arrived)
             try:
                 wanted = subscription(header.topic, header.subscription, header.sub_version)
             except LocalProtocolError:
@@ -235,6 +243,9 @@ class PullMessages:
         self.held.hold(pull)
 
     def _count_get(self, header: PullMessageHeader, found: GetResult) -> None:
+        if self._generation != self.topics.generation:
+            self._get_items.clear()
+            self._generation = self.topics.generation
         key = (header.topic, header.consumer_group)
         items = self._get_items.get(key)
         if items is None:

@@ -17,6 +17,7 @@ import trio
 from triomq.remoting.protocol.bodies.heartbeat import BROADCASTING, ConsumerData, SubscriptionData
 
 EXPIRY_SECONDS = 120.0
+PULL_EXPIRY_SECONDS = 600.0
 SCAN_SECONDS = 10.0
 C = TypeVar("C", bound=Hashable)
 
@@ -68,6 +69,8 @@ class GroupTable(Generic[C]):
 
     consumers: dict[str, ConsumerGroup[C]] = attrs.field(factory=dict)
     producers: dict[str, dict[C, Member[C]]] = attrs.field(factory=dict)
+    pulled: dict[tuple[str, str], float] = attrs.field(factory=dict)
+    """(group, topic) -> when a pull last brought its own expression: such groups need not send heartbeats."""
 
     def consumer_heartbeat(
         self, member: Member[C], data: ConsumerData, *, fingerprint: int = 0, without_subscriptions: bool = False
@@ -132,7 +135,16 @@ class GroupTable(Generic[C]):
         return list(dict.fromkeys(silent))
 
     def groups_subscribing(self, topic: str) -> list[str]:
-        return [group.name for group in self.consumers.values() if topic in group.subscriptions]
+        """Groups that subscribe the topic by heartbeat, or pulled it not too long ago."""
+        found = [group.name for group in self.consumers.values() if topic in group.subscriptions]
+        return found + [group for group, pulled in self.pulled if pulled == topic and group not in found]
+
+    def note_pull(self, group: str, topic: str, now: float) -> None:
+        self.pulled[group, topic] = now
+
+    def forget_pulls(self, before: float) -> None:
+        for key in [key for key, when in self.pulled.items() if when < before]:
+            del self.pulled[key]
 
     def _remove_consumer(self, connection: C, name: str) -> bool:
         group = self.consumers.get(name)
@@ -161,6 +173,7 @@ class ClientGroups(Generic[C]):
     close: Callable[[C, str], None]
     wants_notice: Callable[[str], bool]
     expiry_seconds: float = EXPIRY_SECONDS
+    pull_expiry_seconds: float = PULL_EXPIRY_SECONDS
     scan_seconds: float = SCAN_SECONDS
     table: GroupTable[C] = attrs.field(factory=GroupTable)
 
@@ -179,5 +192,7 @@ class ClientGroups(Generic[C]):
     async def run(self) -> None:
         while True:
             await trio.sleep(self.scan_seconds)
-            for connection in self.table.expire(trio.current_time(), self.expiry_seconds):
+            now = trio.current_time()
+            self.table.forget_pulls(now - self.pull_expiry_seconds)
+            for connection in self.table.expire(now, self.expiry_seconds):
                 self.close(connection, f"no heartbeat for {self.expiry_seconds:g} s")

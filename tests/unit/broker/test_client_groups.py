@@ -89,6 +89,18 @@ def test_leaving_by_request_by_closing_and_by_silence() -> None:
     assert table.producers == {}
 
 
+def test_groups_that_only_pull_are_known_for_a_while() -> None:
+    table: GroupTable[str] = GroupTable()
+    table.consumer_heartbeat(member("c1"), data("G", ("T", "*", 1)))
+    table.note_pull("G", "T", 1.0)
+    table.note_pull("only pulls", "T", 1.0)
+    table.note_pull("only pulls", "U", 9.0)
+    assert table.groups_subscribing("T") == ["G", "only pulls"]
+    table.forget_pulls(5.0)
+    assert table.groups_subscribing("T") == ["G"]
+    assert table.groups_subscribing("U") == ["only pulls"]
+
+
 def test_notices_go_to_every_member_unless_there_is_nothing_to_divide() -> None:
     told: list[tuple[str, str]] = []
     clients: ClientGroups[str] = ClientGroups(
