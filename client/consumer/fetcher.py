@@ -45,6 +45,9 @@ from triomq.remoting.protocol.record import StoredMessage, decode_records
 
 logger = logging.getLogger(__name__)
 
+_AT_ONCE_SECONDS = 1.0
+"""an answer without any progress that comes sooner than this did not wait at the broker"""
+
 _ANSWERS = frozenset(
     {
         ResponseCode.SUCCESS,
@@ -69,8 +72,6 @@ class Fetcher:
     nursery: trio.Nursery
     with_expression: bool = False
     """whether each pull carries its filter, so that no heartbeat need have brought it; offsets are then not carried along"""
-    on_offset_moved: Callable[[Assignment], None] = lambda assignment: None
-    """called when the broker moved us to another offset, to have it stored"""
     assignments: dict[MessageQueue, Assignment] = attrs.field(factory=dict, init=False)
     _trouble: TroubleLog = attrs.field(factory=lambda: TroubleLog(logger), init=False)
 
@@ -121,9 +122,12 @@ class Fetcher:
         with assignment.scope:
             while True:
                 await assignment.wait_room()
+                position, began = assignment.held.position, trio.current_time()
                 try:
                     response, header = await self._pull(assignment)
                     assignment = self._take_answer(assignment, response, header)
+                    if assignment.held.position == position and trio.current_time() - began < _AT_ONCE_SECONDS:
+                        await trio.sleep(self.settings.flow_control_delay)  # a broker that does not hold pulls
                 except FlowControl:
                     await trio.sleep(self.settings.flow_control_delay)
                 except TrioMQError as error:
@@ -198,9 +202,7 @@ class Fetcher:
                 assignment.held.position, assignment.queue, response.remark,
                 header.next_begin_offset, header.min_offset, header.max_offset,
             )  # fmt: skip
-            assignment = self._jump(assignment, header.next_begin_offset)
-            self.on_offset_moved(assignment)
-            return assignment
+            return self._jump(assignment, header.next_begin_offset)
         assignment.held.put((), header.next_begin_offset)
         return assignment
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import re
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import trio
 
-from triomq import PullConsumer
+from triomq import PullConsumer, PushConsumer
 from triomq.testing import InProcessCluster
 
 EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples"
@@ -71,3 +74,34 @@ async def test_ctrl_c_stops_a_consumer_in_good_order(triomq_cluster: InProcessCl
     async with PullConsumer(address, group="billing") as reader:
         queues = await reader.queues("Orders")
         assert sum([await reader.committed(queue) or 0 for queue in queues]) == 120
+
+
+@pytest.mark.feature(92)
+async def test_a_killed_consumer_loses_nothing(triomq_cluster: InProcessCluster) -> None:
+    """SIGKILL in the middle of the work: what it had not finished, and perhaps a little that it had, comes to the next member."""
+    address = triomq_cluster.namesrv_address
+    await run("producer.py", address)
+    done: set[int] = set()
+    command = [sys.executable, "-u", str(EXAMPLES / "push_consumer.py"), address]
+    with trio.fail_after(60):
+        process = await trio.lowlevel.open_process(command, stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        printed = b""
+        while printed.count(b"\n") < 10:
+            printed += await process.stdout.receive_some()
+        process.kill()
+        await process.wait()
+        while more := await process.stdout.receive_some():
+            printed += more
+    done.update(int(number) for number in re.findall(rb"'order': (\d+)", printed))
+    assert len(done) >= 10
+
+    async with PushConsumer(
+        address, group="billing", subscriptions={"Orders": "paid || refunded"}, consume_from="first"
+    ) as consumer:
+        with trio.fail_after(30):
+            while len(done) < 120:
+                message = await anext(consumer)
+                done.add(json.loads(message.body)["order"])
+                await message.ack()
+    assert done == set(range(120))
