@@ -117,14 +117,18 @@ class InProcessCluster:
         for broker in self.brokers:
             if broker.name == name:
                 return broker
-        raise KeyError(f"there is no broker {name!r}; the cluster has {', '.join(broker.name for broker in self.brokers)}")
+        raise KeyError(
+            f"there is no broker {name!r}; the cluster has {', '.join(broker.name for broker in self.brokers)}"
+        )
 
     def namesrv(self, name: str) -> InProcessNameServer:
         """Return a name server by name; `KeyError` for an unknown one."""
         for namesrv in self.namesrvs:
             if namesrv.name == name:
                 return namesrv
-        raise KeyError(f"there is no name server {name!r}; the cluster has {', '.join(namesrv.name for namesrv in self.namesrvs)}")
+        raise KeyError(
+            f"there is no name server {name!r}; the cluster has {', '.join(namesrv.name for namesrv in self.namesrvs)}"
+        )
 
     # --- what tests do with it ---------------------------------------------------------------------------------------------------------
 
@@ -219,7 +223,9 @@ async def _brokers(admin: Admin) -> list[BrokerAddress]:
         return []
 
 
-async def _run(service: Callable[..., Awaitable[None]], config: object, *, task_status: trio.TaskStatus[_Running]) -> None:
+async def _run(
+    service: Callable[..., Awaitable[None]], config: object, *, task_status: trio.TaskStatus[_Running]
+) -> None:
     """Run one service; report it with the means to end it."""
     ended = trio.Event()
     try:
@@ -257,15 +263,23 @@ async def local_cluster(
     `settings` are lines of `broker.conf` for every broker, under RocketMQ's names; they win over `SMALL_STORE`.
     An error in any service cancels the block and leaves it.
     """
-    names = [f"broker-{chr(ord('a') + number)}" for number in range(brokers)] if isinstance(brokers, int) else list(brokers)
+    names = (
+        [f"broker-{chr(ord('a') + number)}" for number in range(brokers)] if isinstance(brokers, int) else list(brokers)
+    )
     failure: Exception | None = None
     async with AsyncExitStack() as stack:
-        folder = Path(dir) if dir is not None else Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="triomq-", ignore_cleanup_errors=True)))
+        folder = (
+            Path(dir)
+            if dir is not None
+            else Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="triomq-", ignore_cleanup_errors=True)))
+        )
         async with trio.open_nursery() as nursery:
             cluster = InProcessCluster(nursery, folder, cluster_name)
             try:
                 for number in range(1, namesrvs + 1):
-                    cluster.namesrvs.append(InProcessNameServer(f"namesrv-{number}", folder / f"namesrv-{number}" / "kvConfig.json"))
+                    cluster.namesrvs.append(
+                        InProcessNameServer(f"namesrv-{number}", folder / f"namesrv-{number}" / "kvConfig.json")
+                    )
                     await cluster.start_namesrv(f"namesrv-{number}")
                 for name in names:
                     lines = {

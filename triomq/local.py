@@ -52,12 +52,39 @@ def _setting(text: str) -> tuple[str, str]:
 
 OPTIONS: Sequence[Option] = (
     Option("", "namesrvs", "how many name servers", whole(1, 9), default=1, placeholder="N"),
-    Option("", "brokers", "how many brokers (masters: broker-a, broker-b, …)", whole(1, 26), default=1, placeholder="N"),
-    Option("", "port", "port of the first name server, the next ones follow; 0 = free ports everywhere", whole(0, 65000), default=NAMESRV_PORT, placeholder="PORT"),
-    Option("", "broker-port", f"port of the first broker, the next ones {BROKER_PORT_STEP} higher; 0 = free ports (default {BROKER_PORT}, or 0 with --port 0)", whole(0, 65000), placeholder="PORT"),
-    Option("", "dir", "folder of stores, logs and configurations (default: triomq/local below $XDG_STATE_HOME or ~/.local/state)", filled, placeholder="DIR"),
+    Option(
+        "", "brokers", "how many brokers (masters: broker-a, broker-b, …)", whole(1, 26), default=1, placeholder="N"
+    ),
+    Option(
+        "",
+        "port",
+        "port of the first name server, the next ones follow; 0 = free ports everywhere",
+        whole(0, 65000),
+        default=NAMESRV_PORT,
+        placeholder="PORT",
+    ),
+    Option(
+        "",
+        "broker-port",
+        f"port of the first broker, the next ones {BROKER_PORT_STEP} higher; 0 = free ports (default {BROKER_PORT}, or 0 with --port 0)",
+        whole(0, 65000),
+        placeholder="PORT",
+    ),
+    Option(
+        "",
+        "dir",
+        "folder of stores, logs and configurations (default: triomq/local below $XDG_STATE_HOME or ~/.local/state)",
+        filled,
+        placeholder="DIR",
+    ),
     Option("", "cluster", "name of the cluster", filled, default="DefaultCluster", placeholder="NAME"),
-    Option("", "set", "a line of broker.conf for every broker; may be given several times", _setting, placeholder="KEY=VALUE"),
+    Option(
+        "",
+        "set",
+        "a line of broker.conf for every broker; may be given several times",
+        _setting,
+        placeholder="KEY=VALUE",
+    ),
     Option("", "quiet", "print nothing unless something fails", None),
     Option("", "json", "print one line of JSON when ready, and nothing else", None),
     Option("h", "help", "describe the options and stop", None),
@@ -106,14 +133,24 @@ class Child:
         """Say in one line how the process ended."""
         assert self.process is not None
         code = self.process.returncode
-        how = f"was killed by {signal.Signals(-code).name}" if code is not None and code < 0 else f"ended with exit code {code}"
+        how = (
+            f"was killed by {signal.Signals(-code).name}"
+            if code is not None and code < 0
+            else f"ended with exit code {code}"
+        )
         last = self.last_line()
         return f"{self.name} ({self.address}) {how}{f': {last}' if last else ''}; its log is {self.log}"
 
     def describe(self) -> dict[str, object]:
         """Return what programs may want to know."""
         assert self.process is not None
-        description: dict[str, object] = {"name": self.name, "address": self.address, "pid": self.process.pid, "config": str(self.conf), "log": str(self.log)}
+        description: dict[str, object] = {
+            "name": self.name,
+            "address": self.address,
+            "pid": self.process.pid,
+            "config": str(self.conf),
+            "log": str(self.log),
+        }
         if self.store is not None:
             description["store"] = str(self.store)
         return description
@@ -200,14 +237,19 @@ def hold(folder: Path) -> IO[str]:
         folder.mkdir(parents=True, exist_ok=True)
         lock = (folder / "mqlocal.lock").open("a+")
     except OSError as error:
-        raise LocalError(f"folder {folder} cannot be used ({error.strerror}): choose another one with --dir", EXIT_USAGE) from None
+        raise LocalError(
+            f"folder {folder} cannot be used ({error.strerror}): choose another one with --dir", EXIT_USAGE
+        ) from None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         lock.seek(0)
         owner = lock.read().strip() or "unknown"
         lock.close()
-        raise LocalError(f"folder {folder} is in use by another mqlocal (process {owner}): stop it, or choose another folder with --dir", EXIT_IN_USE) from None
+        raise LocalError(
+            f"folder {folder} is in use by another mqlocal (process {owner}): stop it, or choose another folder with --dir",
+            EXIT_IN_USE,
+        ) from None
     lock.truncate(0)
     lock.write(f"{os.getpid()}\n")
     lock.flush()
@@ -223,7 +265,11 @@ def make_plan(folder: Path, options: Values, settings: Sequence[tuple[str, str]]
     namesrvs = []
     for number, port in enumerate(namesrv_ports, 1):
         name = f"namesrv-{number}"
-        lines = {"bindAddress": HOST, "listenPort": str(port), "kvConfigPath": str(folder / "store" / name / "kvConfig.json")}
+        lines = {
+            "bindAddress": HOST,
+            "listenPort": str(port),
+            "kvConfigPath": str(folder / "store" / name / "kvConfig.json"),
+        }
         conf = _write_conf(confs / f"{name}.conf", lines)
         namesrvs.append(Child(name, "namesrv", f"{HOST}:{port}", conf, logs / f"{name}.log"))
     namesrv_text = ";".join(child.address for child in namesrvs)
@@ -269,7 +315,9 @@ async def run(plan: Plan, on_ready: Callable[[Plan], None]) -> None:
 
             async def watch(child: Child) -> None:
                 assert child.process is not None
-                await trio.to_thread.run_sync(child.process.wait, abandon_on_cancel=True, limiter=trio.CapacityLimiter(1))
+                await trio.to_thread.run_sync(
+                    child.process.wait, abandon_on_cancel=True, limiter=trio.CapacityLimiter(1)
+                )
                 child.ended.set()
                 if not stopping:
                     dead.append(child)
@@ -320,9 +368,13 @@ async def wait_ready(plan: Plan, *, brokers: bool) -> None:
     with trio.move_on_after(READY_SECONDS_MAX):
         async with trio.open_nursery() as nursery:
             for namesrv in plan.namesrvs:
-                nursery.start_soon(_wait_namesrv, namesrv.address, [broker.address for broker in plan.brokers] if brokers else [])
+                nursery.start_soon(
+                    _wait_namesrv, namesrv.address, [broker.address for broker in plan.brokers] if brokers else []
+                )
         return
-    raise LocalError(f"the cluster was not ready within {READY_SECONDS_MAX:g} s: see the logs in {plan.folder / 'logs'}")
+    raise LocalError(
+        f"the cluster was not ready within {READY_SECONDS_MAX:g} s: see the logs in {plan.folder / 'logs'}"
+    )
 
 
 async def _wait_namesrv(address: str, brokers: Sequence[str]) -> None:

@@ -108,7 +108,9 @@ def parse(options: Sequence[Option], arguments: Sequence[str], one_of: Sequence[
 def _match(options: Sequence[Option], token: str, rest: list[str]) -> tuple[Option, str]:
     """Find the option that `token` names and take its text from `token` or from `rest`."""
     if not token.startswith("-") or token == "-":
-        raise UsageError(f"{token!r} belongs to no option: put a text with blanks in quotes, and give each value right after its option")
+        raise UsageError(
+            f"{token!r} belongs to no option: put a text with blanks in quotes, and give each value right after its option"
+        )
     if token.startswith("--"):
         name, equals, text = token[2:].partition("=")
         option = next((option for option in options if _folded(option.name) == _folded(name)), None)

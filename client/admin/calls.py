@@ -97,18 +97,30 @@ class Calls:
     ) -> Command:
         """Ask one server; response codes other than success and those in `accept` become a `BrokerError`."""
         try:
-            response = await self.connector.invoke(address, request(code, header, body), timeout=timeout_seconds or self.timeout_seconds)
+            response = await self.connector.invoke(
+                address, request(code, header, body), timeout=timeout_seconds or self.timeout_seconds
+            )
         except RemotingError as error:
             raise from_remoting(error) from error
         if response.code != ResponseCode.SUCCESS and response.code not in accept:
             raise broker_error(response.code, response.remark, address, request_name(code))
         return response
 
-    async def body(self, kind: type[B], address: str, code: RequestCode, header: object | None = None, *, timeout_seconds: float | None = None) -> B:
+    async def body(
+        self,
+        kind: type[B],
+        address: str,
+        code: RequestCode,
+        header: object | None = None,
+        *,
+        timeout_seconds: float | None = None,
+    ) -> B:
         """Ask one server and read the body of its answer."""
         return read_body(kind, await self.server(address, code, header, timeout_seconds=timeout_seconds))
 
-    async def any_name_server(self, code: RequestCode, header: object | None = None, *, accept: Sequence[int] = ()) -> Command:
+    async def any_name_server(
+        self, code: RequestCode, header: object | None = None, *, accept: Sequence[int] = ()
+    ) -> Command:
         """Ask the name servers in their order until one answers; a refusal is an answer."""
         reasons: dict[str, str] = {}
         for address in self.namesrv_addresses:
@@ -125,7 +137,9 @@ class Calls:
 
     async def every_name_server(self, code: RequestCode, header: object | None = None) -> Answers[Command]:
         """Tell all name servers the same; they do not talk to each other."""
-        return await self.fan_out({address: address for address in self.namesrv_addresses}, lambda address: self.server(address, code, header))
+        return await self.fan_out(
+            {address: address for address in self.namesrv_addresses}, lambda address: self.server(address, code, header)
+        )
 
     async def fan_out(self, addresses: Mapping[str, str], call: Callable[[str], Awaitable[T]]) -> Answers[T]:
         """Run `call(address)` for each label → address at the same time; one failure does not stop the others."""
@@ -143,4 +157,7 @@ class Calls:
             for label, address in addresses.items():
                 nursery.start_soon(one, label, address)
         order = list(addresses)
-        return Answers({label: values[label] for label in order if label in values}, {label: failures[label] for label in order if label in failures})
+        return Answers(
+            {label: values[label] for label in order if label in values},
+            {label: failures[label] for label in order if label in failures},
+        )

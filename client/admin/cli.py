@@ -46,7 +46,11 @@ async def run(words: Sequence[str], stdout: TextIO, stderr: TextIO) -> int:
             return EXIT_OK
         if "--verbose" in words:
             traceback.print_exception(error, file=stderr)
-        text = str(cause) if isinstance(cause, TrioMQError) else f"unexpected {type(cause).__name__}: {cause}; run with --verbose and report it"
+        text = (
+            str(cause)
+            if isinstance(cause, TrioMQError)
+            else f"unexpected {type(cause).__name__}: {cause}; run with --verbose and report it"
+        )
         print(f"mqadmin: {' '.join(text.split())}", file=stderr)
         return exit_code(cause)
 
@@ -92,7 +96,9 @@ async def _run(words: list[str], stdout: TextIO, stderr: TextIO) -> int:
 def find_command(name: str) -> Command:
     """Return the command of that name or alias."""
     if name.startswith("-"):
-        raise UsageError(f"{name} stands where the command belongs: `mqadmin COMMAND [options]`; `mqadmin help` lists the commands")
+        raise UsageError(
+            f"{name} stands where the command belongs: `mqadmin COMMAND [options]`; `mqadmin help` lists the commands"
+        )
     command = load(name)
     if command is None:
         raise UsageError(_unknown(name))
@@ -101,7 +107,9 @@ def find_command(name: str) -> Command:
 
 def _unknown(name: str) -> str:
     near = difflib.get_close_matches(name.lower(), NAMES, n=1, cutoff=0.6)
-    return f"there is no command {name!r}; " + (f"the nearest is {NAMES[near[0]][1]}" if near else "`mqadmin help` lists the commands")
+    return f"there is no command {name!r}; " + (
+        f"the nearest is {NAMES[near[0]][1]}" if near else "`mqadmin help` lists the commands"
+    )
 
 
 def report(result: Result, stdout: TextIO, stderr: TextIO, *, as_json: bool) -> int:
@@ -114,7 +122,10 @@ def report(result: Result, stdout: TextIO, stderr: TextIO, *, as_json: bool) -> 
         return EXIT_OK
     answered = max(result.asked - len(result.failures), 0)
     reasons = "; ".join(f"{server}: {reason}" for server, reason in result.failures.items())
-    print(f"mqadmin: warning: {answered} of {result.asked} answered, the output is incomplete: {' '.join(reasons.split())}", file=stderr)
+    print(
+        f"mqadmin: warning: {answered} of {result.asked} answered, the output is incomplete: {' '.join(reasons.split())}",
+        file=stderr,
+    )
     return EXIT_PARTIAL if answered else EXIT_FAILED
 
 
@@ -123,13 +134,23 @@ def report(result: Result, stdout: TextIO, stderr: TextIO, *, as_json: bool) -> 
 
 def overview() -> str:
     """Return the list of commands."""
-    lines = ["usage: mqadmin COMMAND [options]", "", "Commands (RocketMQ's names; kebab-case works too, as topic-list):"]
+    lines = [
+        "usage: mqadmin COMMAND [options]",
+        "",
+        "Commands (RocketMQ's names; kebab-case works too, as topic-list):",
+    ]
     commands = all_commands()
     width = max(len(command.name) for command in commands)
     for group in GROUPS:
         lines.append("")
         lines += [f"  {command.name:{width}}  {command.summary}" for command in commands if command.group == group]
-    return "\n".join([*lines, "", "`mqadmin COMMAND --help` describes one of them. Name servers: -n, or the environment variable NAMESRV_ADDR."])
+    return "\n".join(
+        [
+            *lines,
+            "",
+            "`mqadmin COMMAND --help` describes one of them. Name servers: -n, or the environment variable NAMESRV_ADDR.",
+        ]
+    )
 
 
 def option_title(option: Option) -> str:
@@ -149,7 +170,12 @@ def command_help(command: Command) -> str:
     """Return the description of one command."""
     rows = [(option_title(option), option_meaning(option)) for option in (*command.options, *COMMON_OPTIONS)]
     width = max(len(title) for title, _ in rows)
-    lines = [f"usage: mqadmin {command.name} [options]        (also: {command.alias})", "", f"{command.summary[0].upper()}{command.summary[1:]}.", ""]
+    lines = [
+        f"usage: mqadmin {command.name} [options]        (also: {command.alias})",
+        "",
+        f"{command.summary[0].upper()}{command.summary[1:]}.",
+        "",
+    ]
     lines += [f"  {title:{width}}  {meaning}" for title, meaning in rows]
     for names in command.one_of:
         titles = [option.title for option in command.options if option.name in names]

@@ -82,10 +82,17 @@ def kebab(name: str) -> str:
 
 
 COMMON_OPTIONS: Sequence[Option] = (
-    Option("n", "namesrvAddr", "name servers, 'host:9876;host2:9876' (default: the environment variable NAMESRV_ADDR)", placeholder="ADDRESSES"),
+    Option(
+        "n",
+        "namesrvAddr",
+        "name servers, 'host:9876;host2:9876' (default: the environment variable NAMESRV_ADDR)",
+        placeholder="ADDRESSES",
+    ),
     Option("h", "help", "describe the command and stop", None),
     Option("", "json", "print one JSON document instead of text", None, ours=True),
-    Option("", "timeout", "seconds that one request may take", whole(1, 3600), default=5, placeholder="SECONDS", ours=True),
+    Option(
+        "", "timeout", "seconds that one request may take", whole(1, 3600), default=5, placeholder="SECONDS", ours=True
+    ),
     Option("", "verbose", "show the traceback of a failure", None, ours=True),
 )
 """Options that every command has."""

@@ -59,7 +59,11 @@ class BrokerNotFound(TrioMQError):
 
     def __str__(self) -> str:
         """Name the brokers that exist."""
-        known = f"use one of {', '.join(self.known)}" if self.known else "none is registered; start one with `mqbroker -n ADDRESSES`"
+        known = (
+            f"use one of {', '.join(self.known)}"
+            if self.known
+            else "none is registered; start one with `mqbroker -n ADDRESSES`"
+        )
         return f"there is no broker {self.name!r} {self.where}: {known}"
 
 
@@ -87,7 +91,9 @@ class NoBrokerAnswered(TrioMQError):
         """Give the reason of each broker."""
         if len(self.reasons) == 1:
             return next(f"{broker}: {reason}" for broker, reason in self.reasons.items())
-        return f"none of {len(self.reasons)} brokers answered: " + "; ".join(f"{broker}: {reason}" for broker, reason in self.reasons.items())
+        return f"none of {len(self.reasons)} brokers answered: " + "; ".join(
+            f"{broker}: {reason}" for broker, reason in self.reasons.items()
+        )
 
 
 def exit_code(error: BaseException) -> int:
@@ -97,6 +103,14 @@ def exit_code(error: BaseException) -> int:
             return EXIT_USAGE
         case NoNameServer():
             return EXIT_NO_NAME_SERVER
-        case RouteNotFound() | TopicNotFound() | GroupNotFound() | GroupOffline() | ClusterNotFound() | BrokerNotFound() | MessageNotFound():
+        case (
+            RouteNotFound()
+            | TopicNotFound()
+            | GroupNotFound()
+            | GroupOffline()
+            | ClusterNotFound()
+            | BrokerNotFound()
+            | MessageNotFound()
+        ):
             return EXIT_NOT_FOUND
     return EXIT_FAILED

@@ -54,7 +54,9 @@ def _common() -> str:
 
 
 def _index() -> str:
-    rows = "".join(f"| [`{command.name}`](#{command.name.lower()}) | {_cell(command.summary)} |\n" for command in all_commands())
+    rows = "".join(
+        f"| [`{command.name}`](#{command.name.lower()}) | {_cell(command.summary)} |\n" for command in all_commands()
+    )
     return f"## Commands\n\n| Command | What it does |\n|---|---|\n{rows}"
 
 

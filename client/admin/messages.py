@@ -25,7 +25,9 @@ QUERY_TIMEOUT_SECONDS = 15.0
 _PULL_ANSWERS = (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_OFFSET_MOVED)
 
 
-async def read(calls: Calls, address: str, queue: MessageQueue, offset: int, *, count: int, end_offset: int | None, group: str) -> list[StoredMessage]:
+async def read(
+    calls: Calls, address: str, queue: MessageQueue, offset: int, *, count: int, end_offset: int | None, group: str
+) -> list[StoredMessage]:
     """Read up to `count` messages from `offset` on; gaps and offsets below the queue's first one are skipped."""
     found: list[StoredMessage] = []
     while len(found) < count and (end_offset is None or offset < end_offset):
@@ -42,7 +44,9 @@ async def read(calls: Calls, address: str, queue: MessageQueue, offset: int, *, 
             sub_version=0,
             expression_type="TAG",
         )
-        response = await calls.server(address, RequestCode.PULL_MESSAGE, header, accept=_PULL_ANSWERS, timeout_seconds=PULL_TIMEOUT_SECONDS)
+        response = await calls.server(
+            address, RequestCode.PULL_MESSAGE, header, accept=_PULL_ANSWERS, timeout_seconds=PULL_TIMEOUT_SECONDS
+        )
         answer = read_header(PullMessageResponseHeader, response)
         if response.code == ResponseCode.SUCCESS:
             batch = _records(response)
@@ -53,13 +57,23 @@ async def read(calls: Calls, address: str, queue: MessageQueue, offset: int, *, 
     return found
 
 
-async def query(calls: Calls, address: str, topic: str, key: str, *, count: int, begin_ms: int, end_ms: int, unique: bool) -> list[StoredMessage]:
+async def query(
+    calls: Calls, address: str, topic: str, key: str, *, count: int, begin_ms: int, end_ms: int, unique: bool
+) -> list[StoredMessage]:
     """Return the messages of one broker that have the key, newest first.
 
     The broker's index knows keys by hash only, so strangers are dropped here.
     """
-    header = QueryMessageHeader(topic=topic, key=key, count_max=count, begin_timestamp=begin_ms, end_timestamp=end_ms, unique_key=unique)
-    response = await calls.server(address, RequestCode.QUERY_MESSAGE, header, accept=(ResponseCode.QUERY_NOT_FOUND,), timeout_seconds=QUERY_TIMEOUT_SECONDS)
+    header = QueryMessageHeader(
+        topic=topic, key=key, count_max=count, begin_timestamp=begin_ms, end_timestamp=end_ms, unique_key=unique
+    )
+    response = await calls.server(
+        address,
+        RequestCode.QUERY_MESSAGE,
+        header,
+        accept=(ResponseCode.QUERY_NOT_FOUND,),
+        timeout_seconds=QUERY_TIMEOUT_SECONDS,
+    )
     if response.code != ResponseCode.SUCCESS:
         return []
     matching = [message for message in _records(response) if message.topic == topic and _has_key(message, key, unique)]
@@ -82,7 +96,9 @@ def _has_key(message: StoredMessage, key: str, unique: bool) -> bool:
 async def view(calls: Calls, address: str, log_offset: int, topic: str | None) -> StoredMessage | None:
     """Return the message that begins at a position of the commit log."""
     try:
-        response = await calls.server(address, RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageHeader(offset=log_offset, topic=topic))
+        response = await calls.server(
+            address, RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageHeader(offset=log_offset, topic=topic)
+        )
     except BrokerFailed:
         return None  # the broker's word for "nothing begins there"
     return next(iter(_records(response)), None)

@@ -53,7 +53,10 @@ def shown_width(text: str) -> int:
     """Return how many columns of a terminal a text takes: Chinese characters take two."""
     if text.isascii():
         return len(text)
-    return sum(0 if unicodedata.combining(letter) else 2 if unicodedata.east_asian_width(letter) in "WF" else 1 for letter in text)
+    return sum(
+        0 if unicodedata.combining(letter) else 2 if unicodedata.east_asian_width(letter) in "WF" else 1
+        for letter in text
+    )
 
 
 def _widths(rows: Sequence[Sequence[str]]) -> list[int]:
@@ -84,7 +87,13 @@ def _print_rich(table: Table, stream: TextIO) -> None:
     pretty = RichTable(box=SIMPLE_HEAD, header_style="bold", show_edge=False, padding=(0, 1, 0, 0))
     for index, column in enumerate(table.columns):
         last = index == len(table.columns) - 1
-        pretty.add_column(column.title, justify="right" if column.right else "left", overflow="fold", no_wrap=not last, min_width=None if last else widths[index])
+        pretty.add_column(
+            column.title,
+            justify="right" if column.right else "left",
+            overflow="fold",
+            no_wrap=not last,
+            min_width=None if last else widths[index],
+        )
     for row in cells:
         pretty.add_row(*map(Text, row))
     console.print(pretty)

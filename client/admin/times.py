@@ -30,7 +30,11 @@ def now_ms() -> int:
 
 def seconds_text(timestamp_ms: int) -> str:
     """Return local time to the second, or `N/A` for a time that was never set."""
-    return datetime.fromtimestamp(timestamp_ms / 1000).astimezone().strftime("%Y-%m-%d %H:%M:%S") if timestamp_ms > 0 else "N/A"
+    return (
+        datetime.fromtimestamp(timestamp_ms / 1000).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+        if timestamp_ms > 0
+        else "N/A"
+    )
 
 
 def milliseconds_text(timestamp_ms: int) -> str:

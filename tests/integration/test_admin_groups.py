@@ -44,7 +44,9 @@ async def progress(cluster: InProcessCluster, *words: object) -> Any:
 @pytest.mark.feature(14, 90)
 async def test_progress_of_a_group_with_a_member_and_after_it_left(cluster: InProcessCluster) -> None:
     await produce(cluster, 8)
-    async with PushConsumer(cluster.namesrv_address, group="billing", subscriptions="orders", consume_from="first") as consumer:
+    async with PushConsumer(
+        cluster.namesrv_address, group="billing", subscriptions="orders", consume_from="first"
+    ) as consumer:
         for _ in range(8):
             await (await anext(consumer)).ack()
         online = await progress(cluster, "-g", "billing")
@@ -55,14 +57,32 @@ async def test_progress_of_a_group_with_a_member_and_after_it_left(cluster: InPr
 
     document = await progress(cluster, "-g", "billing", "-t", "orders")
     assert (document["online"], document["diffTotal"]) == (False, 4)
-    assert [(row["brokerName"], row["queueId"]) for row in document["queues"]] == [("broker-a", 0), ("broker-a", 1), ("broker-b", 0), ("broker-b", 1)]
+    assert [(row["brokerName"], row["queueId"]) for row in document["queues"]] == [
+        ("broker-a", 0),
+        ("broker-a", 1),
+        ("broker-b", 0),
+        ("broker-b", 1),
+    ]
     assert sum(row["brokerOffset"] for row in document["queues"]) == 12
     assert sum(row["consumerOffset"] for row in document["queues"]) == 8
     assert all(row["diff"] == row["brokerOffset"] - row["consumerOffset"] for row in document["queues"])
 
     done = await mqadmin("consumerProgress", "-g", "billing", "-t", "orders", "-n", cluster.namesrv_address)
-    assert done.columns == ["#Topic", "#Broker Name", "#QID", "#Broker Offset", "#Consumer Offset", "#Diff", "#Inflight", "#LastTime"]
-    assert done.out.splitlines()[-3:] == ["Consume TPS: 0.00", "Consume Diff Total: 4", f"Consume Inflight Total: {document['inflightTotal']}"]
+    assert done.columns == [
+        "#Topic",
+        "#Broker Name",
+        "#QID",
+        "#Broker Offset",
+        "#Consumer Offset",
+        "#Diff",
+        "#Inflight",
+        "#LastTime",
+    ]
+    assert done.out.splitlines()[-3:] == [
+        "Consume TPS: 0.00",
+        "Consume Diff Total: 4",
+        f"Consume Inflight Total: {document['inflightTotal']}",
+    ]
 
     table = await mqadmin("consumerProgress", "-n", cluster.namesrv_address)
     assert table.columns == ["#Group", "#Count", "#Version", "#Type", "#Model", "#TPS", "#Diff Total"]
@@ -72,7 +92,9 @@ async def test_progress_of_a_group_with_a_member_and_after_it_left(cluster: InPr
 
 async def test_progress_with_client_addresses(cluster: InProcessCluster) -> None:
     await produce(cluster, 4)
-    async with PushConsumer(cluster.namesrv_address, group="billing", subscriptions="orders", consume_from="first") as consumer:
+    async with PushConsumer(
+        cluster.namesrv_address, group="billing", subscriptions="orders", consume_from="first"
+    ) as consumer:
         for _ in range(4):
             await (await anext(consumer)).ack()
         done = await mqadmin("consumerProgress", "-g", "billing", "-s", "true", "-n", cluster.namesrv_address)
@@ -81,7 +103,12 @@ async def test_progress_with_client_addresses(cluster: InProcessCluster) -> None
 
 
 async def test_progress_of_an_unknown_group(cluster: InProcessCluster) -> None:
-    assert failed(await mqadmin("consumerProgress", "-g", "nobody", "-n", cluster.namesrv_address), 4, "no broker knows group 'nobody'", "updateSubGroup")
+    assert failed(
+        await mqadmin("consumerProgress", "-g", "nobody", "-n", cluster.namesrv_address),
+        4,
+        "no broker knows group 'nobody'",
+        "updateSubGroup",
+    )
 
 
 async def test_progress_of_a_group_that_never_consumed(cluster: InProcessCluster) -> None:
@@ -94,8 +121,16 @@ async def test_progress_of_a_group_that_never_consumed(cluster: InProcessCluster
 @pytest.mark.feature(14)
 async def test_connections(cluster: InProcessCluster) -> None:
     namesrv = cluster.namesrv_address
-    assert failed(await mqadmin("consumerConnection", "-g", "billing", "-n", namesrv), 4, "206 CONSUMER_NOT_ONLINE", "start a consumer of the group")
-    async with Producer(namesrv, group="shop") as producer, PushConsumer(namesrv, group="billing", subscriptions={"orders": "paid || open"}) as consumer:
+    assert failed(
+        await mqadmin("consumerConnection", "-g", "billing", "-n", namesrv),
+        4,
+        "206 CONSUMER_NOT_ONLINE",
+        "start a consumer of the group",
+    )
+    async with (
+        Producer(namesrv, group="shop") as producer,
+        PushConsumer(namesrv, group="billing", subscriptions={"orders": "paid || open"}) as consumer,
+    ):
         await producer.send("orders", b"x")
         await consumer.wait_assigned()
         document = (await mqadmin("consumerConnection", "-g", "billing", "-n", namesrv, "--json")).document
@@ -108,7 +143,8 @@ async def test_connections(cluster: InProcessCluster) -> None:
         assert text.columns == ["#ClientId", "#ClientAddr", "#Language", "#Version"]
         assert "ConsumeType: CONSUME_PASSIVELY" in text.out.splitlines()
         with trio.fail_after(10):
-            while (done := await mqadmin("producerConnection", "-g", "shop", "-t", "orders", "-n", namesrv, "--json")).code == 1:  # noqa: ASYNC110  (the heartbeat is on its way)
+            words = ("producerConnection", "-g", "shop", "-t", "orders", "-n", namesrv, "--json")
+            while (done := await mqadmin(*words)).code == 1:  # noqa: ASYNC110  (the heartbeat is on its way)
                 await trio.sleep(0.01)
         assert [client["clientId"] for client in done.document["clients"]] == [producer.client_id]
     assert failed(await mqadmin("producerConnection", "-g", "shop", "-t", "orders", "-n", namesrv), 1, "shop")
@@ -116,16 +152,37 @@ async def test_connections(cluster: InProcessCluster) -> None:
 
 async def test_create_and_change_a_group(cluster: InProcessCluster) -> None:
     namesrv = cluster.namesrv_address
-    done = await mqadmin("updateSubGroup", "-c", "DefaultCluster", "-g", "billing", "-r", 3, "-d", "false", "-n", namesrv)
+    done = await mqadmin(
+        "updateSubGroup", "-c", "DefaultCluster", "-g", "billing", "-r", 3, "-d", "false", "-n", namesrv
+    )
     assert done.code == 0, done
-    assert done.out.splitlines()[:2] == [f"create subscription group to {broker.address} success." for broker in cluster.brokers]
+    assert done.out.splitlines()[:2] == [
+        f"create subscription group to {broker.address} success." for broker in cluster.brokers
+    ]
     policy = {"type": "EXPONENTIAL", "exponentialRetryPolicy": {"initial": 1000, "max": 9000, "multiplier": 3}}
     address = cluster.broker("broker-a").address
-    changed = (await mqadmin("updateSubGroup", "-b", address, "-g", "billing", "-p", json.dumps(policy), "-n", namesrv, "--json")).document
+    changed = (
+        await mqadmin(
+            "updateSubGroup", "-b", address, "-g", "billing", "-p", json.dumps(policy), "-n", namesrv, "--json"
+        )
+    ).document
     (config,) = changed["brokers"].values()
-    assert (config["retryMaxTimes"], config["consumeBroadcastEnable"], config["consumeEnable"], config["groupRetryPolicy"]) == (3, False, True, policy)
-    assert failed(await mqadmin("updateSubGroup", "-b", address, "-g", "billing", "-p", "{", "-n", namesrv), 2, "-p/--groupRetryPolicy cannot be '{'")
-    assert failed(await mqadmin("updateSubGroup", "-g", "billing", "-n", namesrv), 2, "one of -b/--brokerAddr and -c/--clusterName is needed")
+    assert (
+        config["retryMaxTimes"],
+        config["consumeBroadcastEnable"],
+        config["consumeEnable"],
+        config["groupRetryPolicy"],
+    ) == (3, False, True, policy)
+    assert failed(
+        await mqadmin("updateSubGroup", "-b", address, "-g", "billing", "-p", "{", "-n", namesrv),
+        2,
+        "-p/--groupRetryPolicy cannot be '{'",
+    )
+    assert failed(
+        await mqadmin("updateSubGroup", "-g", "billing", "-n", namesrv),
+        2,
+        "one of -b/--brokerAddr and -c/--clusterName is needed",
+    )
 
 
 @asynccontextmanager
@@ -136,11 +193,22 @@ async def ghost_broker(cluster: InProcessCluster, topic: str, *, listening: bool
         if listening:
             bound.listen()
         address = f"127.0.0.1:{bound.getsockname()[1]}"
-        names = TopicTable(topic_config_table={name: TopicConfig(topic_name=name) for name in (topic, "ghost-topic")}, data_version=DataVersion(0, 1, 1))
-        header = RegisterBrokerHeader(broker_name="ghost", broker_addr=address, cluster_name=cluster.cluster_name, ha_server_addr=address, broker_id=0)
+        names = TopicTable(
+            topic_config_table={name: TopicConfig(topic_name=name) for name in (topic, "ghost-topic")},
+            data_version=DataVersion(0, 1, 1),
+        )
+        header = RegisterBrokerHeader(
+            broker_name="ghost",
+            broker_addr=address,
+            cluster_name=cluster.cluster_name,
+            ha_server_addr=address,
+            broker_id=0,
+        )
         async with Connector(ConnectorConfig()) as connector:
             body = RegisterBrokerBody(names).encode()
-            answer = await connector.invoke(cluster.namesrvs[0].address, request(RequestCode.REGISTER_BROKER, header, body))
+            answer = await connector.invoke(
+                cluster.namesrvs[0].address, request(RequestCode.REGISTER_BROKER, header, body)
+            )
             assert answer.code == 0
             yield address
 
@@ -151,7 +219,9 @@ async def test_half_an_answer_is_said_to_be_one(cluster: InProcessCluster) -> No
     async with ghost_broker(cluster, "orders") as gone:
         done = await mqadmin("clusterList", "-n", cluster.namesrv_address)
         assert done.code == 3, done
-        assert done.err.startswith(f"mqadmin: warning: 2 of 3 answered, the output is incomplete: {gone}: cannot connect to {gone}")
+        assert done.err.startswith(
+            f"mqadmin: warning: 2 of 3 answered, the output is incomplete: {gone}: cannot connect to {gone}"
+        )
         assert done.err.count("\n") == 1
         assert [row[4].strip() for row in done.rows if row[1] == "ghost"] == ["no answer"]
         status = (await mqadmin("topicStatus", "-t", "orders", "-n", cluster.namesrv_address, "--json")).document
@@ -166,6 +236,9 @@ async def test_a_broker_that_accepts_and_says_nothing(cluster: InProcessCluster)
         done = await mqadmin("clusterList", "-n", cluster.namesrv_address, "--timeout", 1, "--json")
         reason = f"{silent} did not answer GET_BROKER_RUNTIME_INFO within 1 s: it is overloaded, stopped, or cut off"
         assert (done.code, done.document["failures"]) == (3, {silent: reason})
-        rows = {row["brokerName"]: (row["reachable"], row["active"], row["inTps"], row["error"]) for row in done.document["brokers"]}
+        rows = {
+            row["brokerName"]: (row["reachable"], row["active"], row["inTps"], row["error"])
+            for row in done.document["brokers"]
+        }
         assert rows["ghost"] == (False, None, None, reason)
         assert rows["broker-a"][:2] == (True, True)

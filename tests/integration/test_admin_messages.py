@@ -29,16 +29,26 @@ async def consume(cluster: InProcessCluster, *words: object) -> Any:
 
 @pytest.mark.feature(1, 65, 75)
 async def test_send_and_consume(cluster: InProcessCluster) -> None:
-    done = await mqadmin("sendMessage", "-t", "orders", "-p", "Grüße, 世界", "-k", "k1 k2", "-c", "paid", "-n", cluster.namesrv_address)
+    done = await mqadmin(
+        "sendMessage", "-t", "orders", "-p", "Grüße, 世界", "-k", "k1 k2", "-c", "paid", "-n", cluster.namesrv_address
+    )
     assert done.code == 0, done
     assert done.columns == ["#Broker Name", "#QID", "#Send Result", "#MsgId"]
     (row,) = done.rows[1:]
     assert row[2].strip() == "SEND_OK"
     table = await mqadmin("consumeMessage", "-t", "orders", "-n", cluster.namesrv_address)
     assert table.columns == ["#Broker Name", "#QID", "#Offset", "#Store Time", "#Tags", "#Keys", "#MsgId", "#Body"]
-    assert [[cell.strip() for cell in row][4:] for row in table.rows[1:]] == [["paid", "k1 k2", row[3].strip(), "Grüße, 世界"]]
+    assert [[cell.strip() for cell in row][4:] for row in table.rows[1:]] == [
+        ["paid", "k1 k2", row[3].strip(), "Grüße, 世界"]
+    ]
     (message,) = (await consume(cluster))["messages"]
-    assert (message["topic"], message["tags"], message["keys"], message["body"], message["bodyBase64"]) == ("orders", "paid", ["k1", "k2"], "Grüße, 世界", None)
+    assert (message["topic"], message["tags"], message["keys"], message["body"], message["bodyBase64"]) == (
+        "orders",
+        "paid",
+        ["k1", "k2"],
+        "Grüße, 世界",
+        None,
+    )
     assert message["msgId"] == row[3].strip()
     assert message["properties"]["UNIQ_KEY"] == message["msgId"]
     assert message["storeHost"] == cluster.broker(message["brokerName"]).address
@@ -46,12 +56,23 @@ async def test_send_and_consume(cluster: InProcessCluster) -> None:
 
 
 async def test_send_to_a_broker_and_a_queue(cluster: InProcessCluster) -> None:
-    assert [(sent := await send(cluster, "-p", n, "-b", "broker-b", "-i", 1))["queueOffset"] for n in range(3)] == [0, 1, 2]
+    assert [(sent := await send(cluster, "-p", n, "-b", "broker-b", "-i", 1))["queueOffset"] for n in range(3)] == [
+        0,
+        1,
+        2,
+    ]
     assert (sent["brokerName"], sent["queueId"], sent["sendResult"]) == ("broker-b", 1, "SEND_OK")
     assert (await send(cluster, "-p", "x", "-b", "broker-a"))["brokerName"] == "broker-a"
     namesrv = cluster.namesrv_address
-    assert failed(await mqadmin("sendMessage", "-t", "orders", "-p", "x", "-i", 1, "-n", namesrv), 2, "-i/--qid needs -b/--broker")
-    assert failed(await mqadmin("sendMessage", "-t", "orders", "-p", "x", "-b", "broker-z", "-n", namesrv), 4, "there is no broker 'broker-z'", "broker-a, broker-b")
+    assert failed(
+        await mqadmin("sendMessage", "-t", "orders", "-p", "x", "-i", 1, "-n", namesrv), 2, "-i/--qid needs -b/--broker"
+    )
+    assert failed(
+        await mqadmin("sendMessage", "-t", "orders", "-p", "x", "-b", "broker-z", "-n", namesrv),
+        4,
+        "there is no broker 'broker-z'",
+        "broker-a, broker-b",
+    )
 
 
 @pytest.mark.feature(41, 94)
@@ -71,8 +92,12 @@ async def test_consume_between_two_times(cluster: InProcessCluster) -> None:
     await send(cluster, "-p", "b", "-b", "broker-b", "-i", 1)
     stored = {message["body"]: message["storeTimestamp"] for message in (await consume(cluster))["messages"]}
     assert set(stored) == {"a", "b"}
-    assert {m["body"] for m in (await consume(cluster, "-s", min(stored.values()), "-e", max(stored.values())))["messages"]} == {"a", "b"}
-    nothing = await mqadmin("consumeMessage", "-t", "orders", "-s", max(stored.values()) + 60_000, "-n", cluster.namesrv_address)
+    assert {
+        m["body"] for m in (await consume(cluster, "-s", min(stored.values()), "-e", max(stored.values())))["messages"]
+    } == {"a", "b"}
+    nothing = await mqadmin(
+        "consumeMessage", "-t", "orders", "-s", max(stored.values()) + 60_000, "-n", cluster.namesrv_address
+    )
     assert (nothing.code, len(nothing.rows)) == (0, 1)
     assert nothing.err == "mqadmin: warning: no message of topic orders matches; 2 are stored in these queues\n"
     assert (await consume(cluster, "-e", min(stored.values()) - 1))["messages"] == []
@@ -91,14 +116,18 @@ async def test_consume_between_two_times(cluster: InProcessCluster) -> None:
     ],
 )
 async def test_consume_refuses(cluster: InProcessCluster, words: list[object], code: int, complaint: str) -> None:
-    assert failed(await mqadmin("consumeMessage", "-t", "orders", *words, "-n", cluster.namesrv_address), code, complaint)
+    assert failed(
+        await mqadmin("consumeMessage", "-t", "orders", *words, "-n", cluster.namesrv_address), code, complaint
+    )
 
 
 async def test_bodies_that_are_no_text_or_compressed(cluster: InProcessCluster) -> None:
     async with Producer(cluster.namesrv_address, group="shop") as producer:
         await producer.send("orders", b"\xff\x00", keys=["binary"])
         await producer.send("orders", b"long " * 2000, keys=["long"])
-    bodies = {message["keys"][0]: (message["body"], message["bodyBase64"]) for message in (await consume(cluster))["messages"]}
+    bodies = {
+        message["keys"][0]: (message["body"], message["bodyBase64"]) for message in (await consume(cluster))["messages"]
+    }
     assert bodies == {"binary": (None, "/wA="), "long": ("long " * 2000, None)}
     assert "base64:/wA=" in (await mqadmin("consumeMessage", "-t", "orders", "-n", cluster.namesrv_address)).out
 
@@ -111,10 +140,18 @@ async def test_query_by_key(cluster: InProcessCluster) -> None:
     done = await mqadmin("queryMsgByKey", "-t", "orders", "-k", "customer-7", "-n", namesrv)
     assert done.columns == ["#Message ID", "#Broker Name", "#QID", "#Offset"]
     assert {row[0] for row in done.rows[1:]} == {first["msgId"], second["msgId"]}
-    (message,) = (await mqadmin("queryMsgByKey", "-t", "orders", "-k", "o-2", "-n", namesrv, "--json")).document["messages"]
+    (message,) = (await mqadmin("queryMsgByKey", "-t", "orders", "-k", "o-2", "-n", namesrv, "--json")).document[
+        "messages"
+    ]
     assert (message["body"], message["brokerName"]) == ("two", "broker-b")
-    assert failed(await mqadmin("queryMsgByKey", "-t", "orders", "-k", "o-3", "-n", namesrv), 4, "has no message with key 'o-3'")
-    assert failed(await mqadmin("queryMsgByKey", "-t", "orders", "-k", "o-2", "-e", 1000, "-n", namesrv), 4, "has no message with key 'o-2'")
+    assert failed(
+        await mqadmin("queryMsgByKey", "-t", "orders", "-k", "o-3", "-n", namesrv), 4, "has no message with key 'o-3'"
+    )
+    assert failed(
+        await mqadmin("queryMsgByKey", "-t", "orders", "-k", "o-2", "-e", 1000, "-n", namesrv),
+        4,
+        "has no message with key 'o-2'",
+    )
 
 
 @pytest.mark.feature(131)
@@ -122,18 +159,34 @@ async def test_query_by_id(cluster: InProcessCluster) -> None:
     namesrv = cluster.namesrv_address
     sent = await send(cluster, "-p", "one", "-k", "k", "-b", "broker-b")
     for message_id in (sent["offsetMsgId"], sent["msgId"], f"{sent['msgId']},{sent['offsetMsgId']}"):
-        messages = (await mqadmin("queryMsgById", "-t", "orders", "-i", message_id, "-n", namesrv, "--json")).document["messages"]
-        assert {(message["body"], message["brokerName"], message["offsetMsgId"]) for message in messages} == {("one", "broker-b", sent["offsetMsgId"])}
+        messages = (await mqadmin("queryMsgById", "-t", "orders", "-i", message_id, "-n", namesrv, "--json")).document[
+            "messages"
+        ]
+        assert {(message["body"], message["brokerName"], message["offsetMsgId"]) for message in messages} == {
+            ("one", "broker-b", sent["offsetMsgId"])
+        }
     text = (await mqadmin("queryMsgById", "-t", "orders", "-i", sent["offsetMsgId"], "-n", namesrv)).out.splitlines()
     assert f"OffsetID:            {sent['offsetMsgId']}" in text
     assert text[-1] == "Body:                one"
     latin = await mqadmin("queryMsgById", "-t", "orders", "-i", sent["msgId"], "-f", "latin-1", "-n", namesrv, "--json")
     assert latin.document["messages"][0]["body"] == "one"
     missing = sent["msgId"][:-4] + "FFFF"
-    assert failed(await mqadmin("queryMsgById", "-t", "orders", "-i", missing, "-n", namesrv), 4, f"has no message with id {missing}")
+    assert failed(
+        await mqadmin("queryMsgById", "-t", "orders", "-i", missing, "-n", namesrv),
+        4,
+        f"has no message with id {missing}",
+    )
     beyond = sent["offsetMsgId"][:-4] + "FFFF"
-    assert failed(await mqadmin("queryMsgById", "-t", "orders", "-i", beyond, "-n", namesrv), 4, f"has no message with id {beyond}")
-    assert failed(await mqadmin("queryMsgById", "-t", "orders", "-i", "x", "-f", "klingon", "-n", namesrv), 2, "no such character set")
+    assert failed(
+        await mqadmin("queryMsgById", "-t", "orders", "-i", beyond, "-n", namesrv),
+        4,
+        f"has no message with id {beyond}",
+    )
+    assert failed(
+        await mqadmin("queryMsgById", "-t", "orders", "-i", "x", "-f", "klingon", "-n", namesrv),
+        2,
+        "no such character set",
+    )
 
 
 async def test_query_by_unique_key(cluster: InProcessCluster) -> None:

@@ -52,7 +52,9 @@ async def test_name_servers_from_the_environment(cluster: InProcessCluster) -> N
 async def test_a_terminal_gets_a_table_that_fits(cluster: InProcessCluster) -> None:
     ours, theirs = pty.openpty()
     environment = {**os.environ, "COLUMNS": "100", "TERM": "xterm"}
-    await trio.run_process([*MQADMIN, "topicStatus", "-t", "TBW102", "-n", cluster.namesrv_address], stdout=theirs, env=environment)
+    await trio.run_process(
+        [*MQADMIN, "topicStatus", "-t", "TBW102", "-n", cluster.namesrv_address], stdout=theirs, env=environment
+    )
     os.close(theirs)
     text = b""
     while chunk := _read(ours):
@@ -74,7 +76,9 @@ def _read(terminal: int) -> bytes:
 async def test_a_reader_that_has_enough_is_no_failure(cluster: InProcessCluster) -> None:
     reader, writer = os.pipe()
     os.close(reader)
-    done = await trio.run_process([*MQADMIN, "topicList", "-n", cluster.namesrv_address], stdout=writer, capture_stderr=True, check=False)
+    done = await trio.run_process(
+        [*MQADMIN, "topicList", "-n", cluster.namesrv_address], stdout=writer, capture_stderr=True, check=False
+    )
     os.close(writer)
     assert (done.returncode, done.stderr) == (0, b"")
 
@@ -97,23 +101,31 @@ async def test_interval_repeats_until_ctrl_c(cluster: InProcessCluster) -> None:
 
 
 @pytest.mark.feature(92)
-async def test_a_consumer_killed_in_its_listener_shows_as_lag_and_the_message_comes_again(cluster: InProcessCluster) -> None:
+async def test_a_consumer_killed_in_its_listener_shows_as_lag_and_the_message_comes_again(
+    cluster: InProcessCluster,
+) -> None:
     namesrv = cluster.namesrv_address
     await cluster.create_topic("orders", queues=1)
     assert (await call("sendMessage", "-t", "orders", "-p", "only one", "-n", namesrv)).returncode == 0
-    process = await trio.lowlevel.open_process([sys.executable, "-c", CONSUMER, namesrv, "hang"], stdout=subprocess.PIPE)
+    process = await trio.lowlevel.open_process(
+        [sys.executable, "-c", CONSUMER, namesrv, "hang"], stdout=subprocess.PIPE
+    )
     assert process.stdout is not None
     with trio.fail_after(60):
         assert await process.stdout.receive_some() == b"only one\n"
         process.kill()
         await process.wait()
-    document = json.loads((await call("consumerProgress", "-g", "billing", "-t", "orders", "-n", namesrv, "--json")).stdout)
+    document = json.loads(
+        (await call("consumerProgress", "-g", "billing", "-t", "orders", "-n", namesrv, "--json")).stdout
+    )
     assert document["diffTotal"] in (0, 1), "a group without a committed offset has no row yet"
     assert all(row["consumerOffset"] == 0 for row in document["queues"])
     with trio.fail_after(60):
         again = await trio.run_process([sys.executable, "-c", CONSUMER, namesrv, "ack"], capture_stdout=True)
     assert again.stdout == b"only one\n"
-    document = json.loads((await call("consumerProgress", "-g", "billing", "-t", "orders", "-n", namesrv, "--json")).stdout)
+    document = json.loads(
+        (await call("consumerProgress", "-g", "billing", "-t", "orders", "-n", namesrv, "--json")).stdout
+    )
     assert [(row["brokerOffset"], row["consumerOffset"]) for row in document["queues"]] == [(1, 1)]
     await process.stdout.aclose()
 

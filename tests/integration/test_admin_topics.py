@@ -33,13 +33,23 @@ async def test_cluster_list(cluster: InProcessCluster) -> None:
     ]
     assert [row[:2] for row in done.rows[1:]] == [["DefaultCluster", "broker-a"], ["DefaultCluster", "broker-b"]]
     brokers = (await mqadmin("cluster-list", "-n", cluster.namesrv_address, "--json")).document["brokers"]
-    assert [(broker["brokerName"], broker["brokerId"], broker["address"], broker["reachable"], broker["active"]) for broker in brokers] == [
+    assert [
+        (broker["brokerName"], broker["brokerId"], broker["address"], broker["reachable"], broker["active"])
+        for broker in brokers
+    ] == [
         ("broker-a", 0, cluster.broker("broker-a").address, True, True),
         ("broker-b", 0, cluster.broker("broker-b").address, True, True),
     ]
     assert all(isinstance(broker["inTps"], float) and broker["version"].startswith("V5") for broker in brokers)
     totals = await mqadmin("clusterList", "-m", "-c", "DefaultCluster", "-n", cluster.namesrv_address)
-    assert totals.columns == ["#Cluster Name", "#Broker Name", "#InTotalYest", "#OutTotalYest", "#InTotalToday", "#OutTotalToday"]
+    assert totals.columns == [
+        "#Cluster Name",
+        "#Broker Name",
+        "#InTotalYest",
+        "#OutTotalYest",
+        "#InTotalToday",
+        "#OutTotalToday",
+    ]
     assert len(totals.rows) == 3
 
 
@@ -56,7 +66,11 @@ async def test_broker_status(cluster: InProcessCluster) -> None:
     both = (await mqadmin("brokerStatus", "-c", "DefaultCluster", "-n", cluster.namesrv_address, "--json")).document
     assert set(both["brokers"]) == {broker.address for broker in cluster.brokers}
     assert both["brokers"][address]["brokerActive"] == "true"
-    assert failed(await mqadmin("brokerStatus", "-n", cluster.namesrv_address), 2, "one of -b/--brokerAddr and -c/--clusterName is needed")
+    assert failed(
+        await mqadmin("brokerStatus", "-n", cluster.namesrv_address),
+        2,
+        "one of -b/--brokerAddr and -c/--clusterName is needed",
+    )
 
 
 @pytest.mark.feature(2, 9, 11)
@@ -64,16 +78,22 @@ async def test_create_change_and_look_at_a_topic(cluster: InProcessCluster) -> N
     namesrv = cluster.namesrv_address
     created = await mqadmin("updateTopic", "-c", "DefaultCluster", "-t", "orders", "-r", 4, "-w", 4, "-n", namesrv)
     assert created.code == 0, created
-    assert [line for line in created.out.splitlines() if line.endswith("success.")] == [f"create topic to {broker.address} success." for broker in cluster.brokers]
+    assert [line for line in created.out.splitlines() if line.endswith("success.")] == [
+        f"create topic to {broker.address} success." for broker in cluster.brokers
+    ]
     assert "readQueueNums=4" in created.out
 
     route = (await mqadmin("topicRoute", "-t", "orders", "-n", namesrv, "--json")).document
-    assert [(data["brokerName"], data["readQueueNums"], data["writeQueueNums"], data["perm"]) for data in route["queueDatas"]] == [
+    assert [
+        (data["brokerName"], data["readQueueNums"], data["writeQueueNums"], data["perm"])
+        for data in route["queueDatas"]
+    ] == [
         ("broker-a", 4, 4, 6),
         ("broker-b", 4, 4, 6),
     ]
     assert route["brokerDatas"] == [
-        {"cluster": "DefaultCluster", "brokerName": broker.name, "brokerAddrs": {"0": broker.address}} for broker in cluster.brokers
+        {"cluster": "DefaultCluster", "brokerName": broker.name, "brokerAddrs": {"0": broker.address}}
+        for broker in cluster.brokers
     ]
     text = await mqadmin("topicRoute", "-t", "orders", "-n", namesrv)
     assert json.loads(text.out) == route
@@ -82,7 +102,11 @@ async def test_create_change_and_look_at_a_topic(cluster: InProcessCluster) -> N
     assert [cell.strip() for cell in table.rows[-1]] == ["Total", "2", "-", "8", "8", "-"]
 
     # A change is a patch: what is not named stays.
-    changed = (await mqadmin("updateTopic", "-b", cluster.broker("broker-a").address, "-t", "orders", "-r", 2, "-n", namesrv, "--json")).document
+    changed = (
+        await mqadmin(
+            "updateTopic", "-b", cluster.broker("broker-a").address, "-t", "orders", "-r", 2, "-n", namesrv, "--json"
+        )
+    ).document
     (config,) = changed["brokers"].values()
     assert (config["readQueueNums"], config["writeQueueNums"], config["perm"]) == (2, 4, 6)
     route = (await mqadmin("topicRoute", "-t", "orders", "-n", namesrv, "--json")).document
@@ -101,7 +125,9 @@ async def test_a_topic_on_one_broker_only(cluster: InProcessCluster) -> None:
 async def test_a_send_to_an_unknown_topic_creates_it(cluster: InProcessCluster) -> None:
     sent = (await mqadmin("sendMessage", "-t", "surprise", "-p", "x", "-n", cluster.namesrv_address, "--json")).document
     route = (await mqadmin("topicRoute", "-t", "surprise", "-n", cluster.namesrv_address, "--json")).document
-    assert [(data["brokerName"], data["writeQueueNums"], data["perm"]) for data in route["queueDatas"]] == [(sent["brokerName"], 4, 6)]
+    assert [(data["brokerName"], data["writeQueueNums"], data["perm"]) for data in route["queueDatas"]] == [
+        (sent["brokerName"], 4, 6)
+    ]
 
 
 @pytest.mark.feature(10)
@@ -120,7 +146,9 @@ async def test_queue_numbers_and_permission_are_what_clients_see(cluster: InProc
 
 @pytest.mark.feature(2)
 async def test_both_name_servers_know_the_topic_when_the_command_returns(cluster: InProcessCluster) -> None:
-    assert (await mqadmin("updateTopic", "-c", "DefaultCluster", "-t", "everywhere", "-n", cluster.namesrv_address)).code == 0
+    assert (
+        await mqadmin("updateTopic", "-c", "DefaultCluster", "-t", "everywhere", "-n", cluster.namesrv_address)
+    ).code == 0
     for namesrv in cluster.namesrvs:
         assert "everywhere" in (await mqadmin("topicList", "-n", namesrv.address, "--json")).document["topics"]
 
@@ -140,12 +168,18 @@ async def test_topic_list(cluster: InProcessCluster) -> None:
 @pytest.mark.feature(11)
 async def test_topic_status(cluster: InProcessCluster) -> None:
     await cluster.create_topic("orders", queues=2)
-    sent = (await mqadmin("sendMessage", "-t", "orders", "-p", "x", "-b", "broker-b", "-i", 1, "-n", cluster.namesrv_address, "--json")).document
+    sent = (
+        await mqadmin(
+            "sendMessage", "-t", "orders", "-p", "x", "-b", "broker-b", "-i", 1, "-n", cluster.namesrv_address, "--json"
+        )
+    ).document
     assert (sent["brokerName"], sent["queueId"], sent["queueOffset"]) == ("broker-b", 1, 0)
     done = await mqadmin("topicStatus", "-t", "orders", "-n", cluster.namesrv_address)
     assert done.columns == ["#Broker Name", "#QID", "#Min Offset", "#Max Offset", "#Last Updated"]
     assert "\nTopic Put TPS: " in done.out
-    queues: list[dict[str, Any]] = (await mqadmin("topicStatus", "-t", "orders", "-n", cluster.namesrv_address, "--json")).document["queues"]
+    queues: list[dict[str, Any]] = (
+        await mqadmin("topicStatus", "-t", "orders", "-n", cluster.namesrv_address, "--json")
+    ).document["queues"]
     assert [(queue["brokerName"], queue["queueId"], queue["minOffset"], queue["maxOffset"]) for queue in queues] == [
         ("broker-a", 0, 0, 0),
         ("broker-a", 1, 0, 0),
@@ -159,8 +193,14 @@ async def test_delete_topic(cluster: InProcessCluster) -> None:
     await cluster.create_topic("orders")
     done = await mqadmin("deleteTopic", "-c", "DefaultCluster", "-t", "orders", "-n", cluster.namesrv_address)
     assert (done.code, done.out) == (0, "delete topic [orders] from cluster [DefaultCluster] success.\n"), done
-    assert failed(await mqadmin("topicRoute", "-t", "orders", "-n", cluster.namesrv_address), 4, "no broker offers topic 'orders'")
-    assert failed(await mqadmin("deleteTopic", "-c", "DefaultCluster", "-t", "orders", "-n", cluster.namesrv_address), 4, "'orders'")
+    assert failed(
+        await mqadmin("topicRoute", "-t", "orders", "-n", cluster.namesrv_address), 4, "no broker offers topic 'orders'"
+    )
+    assert failed(
+        await mqadmin("deleteTopic", "-c", "DefaultCluster", "-t", "orders", "-n", cluster.namesrv_address),
+        4,
+        "'orders'",
+    )
 
 
 @pytest.mark.parametrize("command", ["topicRoute", "topicStatus", "consumeMessage"])
@@ -213,7 +253,9 @@ async def test_a_dead_name_server_does_not_matter_while_another_answers(cluster:
 
 
 async def test_the_port_of_a_broker_is_no_name_server(cluster: InProcessCluster) -> None:
-    assert failed(await mqadmin("topicRoute", "-t", "x", "-n", cluster.broker("broker-a").address), 6, "no name server answered")
+    assert failed(
+        await mqadmin("topicRoute", "-t", "x", "-n", cluster.broker("broker-a").address), 6, "no name server answered"
+    )
 
 
 async def test_help_and_version() -> None:
@@ -240,8 +282,16 @@ async def test_an_ordered_topic_is_known_to_the_name_servers() -> None:
         assert (await mqadmin(*words, "-c", "DefaultCluster")).code == 0
         async with cluster.admin() as admin:
             for namesrv in cluster.namesrvs:
-                answer = await admin.ask(namesrv.address, RequestCode.GET_KV_CONFIG, KvConfigHeader(namespace="ORDER_TOPIC_CONFIG", key="ordered"))
+                answer = await admin.ask(
+                    namesrv.address,
+                    RequestCode.GET_KV_CONFIG,
+                    KvConfigHeader(namespace="ORDER_TOPIC_CONFIG", key="ordered"),
+                )
                 assert set((answer.ext or {})["value"].split(";")) == {"broker-a:2", "broker-b:2"}
             await mqadmin("deleteTopic", "-c", "DefaultCluster", "-t", "ordered", "-n", cluster.namesrv_address)
             with pytest.raises(OffsetNotFound, match="No config item"):
-                await admin.ask(namesrv.address, RequestCode.GET_KV_CONFIG, KvConfigHeader(namespace="ORDER_TOPIC_CONFIG", key="ordered"))
+                await admin.ask(
+                    namesrv.address,
+                    RequestCode.GET_KV_CONFIG,
+                    KvConfigHeader(namespace="ORDER_TOPIC_CONFIG", key="ordered"),
+                )

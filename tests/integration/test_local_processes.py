@@ -10,20 +10,18 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-from triomq.remoting.client.blocking import BlockingConnection
 
+from triomq.remoting.client.blocking import BlockingConnection
 from triomq.remoting.protocol.bodies.cluster import ClusterTable
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.command import request
-
-Start = Callable[..., tuple["subprocess.Popen[str]", Any]]
 
 
 @contextmanager
@@ -61,7 +59,13 @@ def gone(pids: list[int], seconds: float = 30) -> bool:
 
 
 def mqadmin(*words: str, code: int = 0) -> str:
-    done = subprocess.run([sys.executable, "-m", "triomq.client.admin.cli", *words], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "triomq.client.admin.cli", *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert done.returncode == code, done
     return done.stdout if code == 0 else done.stderr
 
@@ -76,11 +80,16 @@ def test_a_cluster_starts_works_and_stops(tmp_path: Path) -> None:
         for server in state["nameServers"]:
             with BlockingConnection(server["address"]) as connection:
                 table = ClusterTable.decode(connection.invoke(request(RequestCode.GET_BROKER_CLUSTER_INFO)).body)
-            assert {name: data.broker_addrs for name, data in table.broker_addr_table.items()} == {b["name"]: {0: b["address"]} for b in state["brokers"]}
+            assert {name: data.broker_addrs for name, data in table.broker_addr_table.items()} == {
+                b["name"]: {0: b["address"]} for b in state["brokers"]
+            }
         namesrv = state["namesrvAddr"]
         mqadmin("updateTopic", "-c", "DefaultCluster", "-t", "orders", "-n", namesrv)
         mqadmin("sendMessage", "-t", "orders", "-p", "hello", "-n", namesrv)
-        assert json.loads(mqadmin("consumeMessage", "-t", "orders", "-n", namesrv, "--json"))["messages"][0]["body"] == "hello"
+        assert (
+            json.loads(mqadmin("consumeMessage", "-t", "orders", "-n", namesrv, "--json"))["messages"][0]["body"]
+            == "hello"
+        )
         process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=60)
     assert (process.returncode, out, err) == (0, "", "")

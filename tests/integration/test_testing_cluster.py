@@ -24,7 +24,9 @@ async def test_the_fixture_is_a_cluster_that_works(triomq_cluster: InProcessClus
     await triomq_cluster.create_topic("orders", queues=3)
     async with (
         Producer(triomq_cluster.namesrv_address, group="shop") as producer,
-        PushConsumer(triomq_cluster.namesrv_address, group="billing", subscriptions="orders", consume_from="first") as consumer,
+        PushConsumer(
+            triomq_cluster.namesrv_address, group="billing", subscriptions="orders", consume_from="first"
+        ) as consumer,
     ):
         sent = {(await producer.send("orders", b"x")).message_id for _ in range(9)}
         got = set()
@@ -102,7 +104,10 @@ async def test_stop_and_start_a_name_server() -> None:
 
 
 async def test_settings_have_rocketmq_s_names() -> None:
-    async with local_cluster(settings={"autoCreateTopicEnable": False}) as cluster, Producer(cluster.namesrv_address, group="shop") as producer:
+    async with (
+        local_cluster(settings={"autoCreateTopicEnable": False}) as cluster,
+        Producer(cluster.namesrv_address, group="shop") as producer,
+    ):
         with pytest.raises(TrioMQError, match="nowhere"):
             await producer.send("nowhere", b"x")
 
@@ -173,7 +178,9 @@ def test_the_fixture_in_a_project_of_its_own(pytester: pytest.Pytester, mark: st
 
 def test_a_project_without_pytest_trio_is_not_disturbed(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("def test_plain():\n    import sys\n    assert 'trio' not in sys.modules")
-    pytester.runpytest_subprocess("-p", "no:trio", "-p", "no:hypothesispytest", "-p", "no:cacheprovider", "-W", "error").assert_outcomes(passed=1)
+    pytester.runpytest_subprocess(
+        "-p", "no:trio", "-p", "no:hypothesispytest", "-p", "no:cacheprovider", "-W", "error"
+    ).assert_outcomes(passed=1)
     assert "triomq_cluster" in pytester.runpytest_subprocess("--fixtures", "-p", "no:cacheprovider").stdout.str()
 
 
@@ -186,6 +193,6 @@ def test_the_module_works_without_pytest() -> None:
         "trio.run(main)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
-    assert (done.stdout, done.stderr) == ("True\n", "")
+    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         __import__("triomq.testing").testing.nothing  # noqa: B018

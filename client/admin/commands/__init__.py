@@ -22,7 +22,10 @@ MODULES: Mapping[str, Sequence[str]] = {
 """module → its commands, in the order of help and manual"""
 
 NAMES: Mapping[str, tuple[str, str]] = {
-    spelling.lower(): (module, name) for module, names in MODULES.items() for name in names for spelling in (name, kebab(name))
+    spelling.lower(): (module, name)
+    for module, names in MODULES.items()
+    for name in names
+    for spelling in (name, kebab(name))
 }
 """lower-case name or kebab-case alias → module and name"""
 

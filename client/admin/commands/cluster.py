@@ -141,13 +141,21 @@ async def cluster_list(admin: Admin, options: Values) -> Result:
     answers = await admin.statuses(brokers)
     reasons = answers.reasons()
     clock = now_ms()
-    rows = [broker_row(broker, answers.values.get(broker.address), reasons.get(broker.address), clock) for broker in brokers]
+    rows = [
+        broker_row(broker, answers.values.get(broker.address), reasons.get(broker.address), clock) for broker in brokers
+    ]
     if options.flag("moreStats"):
         table = Table(TOTAL_COLUMNS, [_total_cells(row) for row in rows])
     else:
         table = Table(LOAD_COLUMNS, [_load_cells(row) for row in rows])
     notes = [] if brokers else ["no broker is registered at the name server; start one with `mqbroker -n ADDRESSES`"]
-    return Result(document={"brokers": rows, "failures": reasons}, blocks=[table], failures=reasons, asked=answers.asked, notes=notes)
+    return Result(
+        document={"brokers": rows, "failures": reasons},
+        blocks=[table],
+        failures=reasons,
+        asked=answers.asked,
+        notes=notes,
+    )
 
 
 async def broker_status(admin: Admin, options: Values) -> Result:

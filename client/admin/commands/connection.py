@@ -48,12 +48,26 @@ async def consumer_connection(admin: Admin, options: Values) -> Result:
     answers = await admin.consumer_connections(group, options.maybe_text("brokerAddr"))
     connections = answers.some()
     clients = _clients((broker, connection.connections) for broker, connection in connections.items())
-    subscriptions = {topic: data.sub_string for connection in connections.values() for topic, data in connection.subscriptions.items()}
+    subscriptions = {
+        topic: data.sub_string
+        for connection in connections.values()
+        for topic, data in connection.subscriptions.items()
+    }
     first = next(iter(connections.values()))
-    facts = {"consumeType": first.consume_type, "messageModel": first.message_model, "consumeFromWhere": first.consume_from_where}
+    facts = {
+        "consumeType": first.consume_type,
+        "messageModel": first.message_model,
+        "consumeFromWhere": first.consume_from_where,
+    }
     rows = [[topic, subscriptions[topic]] for topic in sorted(subscriptions)]
     return Result(
-        document={"group": group, "clients": clients, "subscriptions": subscriptions, **facts, "failures": answers.reasons()},
+        document={
+            "group": group,
+            "clients": clients,
+            "subscriptions": subscriptions,
+            **facts,
+            "failures": answers.reasons(),
+        },
         blocks=[
             Table(CLIENT_COLUMNS, _client_cells(clients)),
             Table((Column("Topic"), Column("SubExpression")), rows),
@@ -97,7 +111,10 @@ _FIELDS = {
 
 def group_document(config: SubscriptionGroupConfig) -> dict[str, Any]:
     """Return a group's settings, as far as options reach them, with RocketMQ's names."""
-    document = {"groupName": config.group_name, **{name: getattr(config, attribute) for name, attribute in _FIELDS.items()}}
+    document = {
+        "groupName": config.group_name,
+        **{name: getattr(config, attribute) for name, attribute in _FIELDS.items()},
+    }
     return {**document, "groupRetryPolicy": json.loads(config.retry_policy.encode())}
 
 
@@ -132,9 +149,14 @@ async def update_group(admin: Admin, options: Values) -> Result:
     configs = answers.some()
     lines = [f"create subscription group to {target} success." for target in configs]
     config = group_document(next(iter(configs.values())))
-    lines.append("  ".join(f"{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in config.items()))
+    lines.append(
+        "  ".join(f"{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in config.items())
+    )
     return Result(
-        document={"brokers": {target: group_document(config) for target, config in configs.items()}, "failures": answers.reasons()},
+        document={
+            "brokers": {target: group_document(config) for target, config in configs.items()},
+            "failures": answers.reasons(),
+        },
         blocks=lines,
         failures=answers.reasons(),
         asked=answers.asked,
@@ -170,19 +192,43 @@ COMMANDS = (
             Option("d", "consumeBroadcastEnable", "whether broadcasting is allowed", truth, placeholder="BOOL"),
             Option("o", "consumeMessageOrderly", "strictly ordered consumption", truth, placeholder="BOOL"),
             Option("q", "retryQueueNums", "queues of the retry topic", whole(0), placeholder="N"),
-            Option("r", "retryMaxTimes", "deliveries before a message becomes a dead letter", whole(-1), placeholder="N"),
-            Option("p", "groupRetryPolicy", "delays between deliveries, in RocketMQ's JSON", retry_policy, placeholder="JSON"),
+            Option(
+                "r", "retryMaxTimes", "deliveries before a message becomes a dead letter", whole(-1), placeholder="N"
+            ),
+            Option(
+                "p",
+                "groupRetryPolicy",
+                "delays between deliveries, in RocketMQ's JSON",
+                retry_policy,
+                placeholder="JSON",
+            ),
             Option("i", "brokerId", "which broker id to read from", whole(0), placeholder="ID"),
-            Option("w", "whichBrokerWhenConsumeSlowly", "which broker id to read from when far behind", whole(0), placeholder="ID"),
-            Option("a", "notifyConsumerIdsChanged", "tell members at once when the group changes", truth, placeholder="BOOL"),
-            Option("", "attributes", "+key=value sets, -key removes, several separated by commas", attribute_changes, placeholder="CHANGES"),
+            Option(
+                "w",
+                "whichBrokerWhenConsumeSlowly",
+                "which broker id to read from when far behind",
+                whole(0),
+                placeholder="ID",
+            ),
+            Option(
+                "a",
+                "notifyConsumerIdsChanged",
+                "tell members at once when the group changes",
+                truth,
+                placeholder="BOOL",
+            ),
+            Option(
+                "",
+                "attributes",
+                "+key=value sets, -key removes, several separated by commas",
+                attribute_changes,
+                placeholder="CHANGES",
+            ),
         ),
         one_of=(("brokerAddr", "clusterName"),),
         examples=("updateSubGroup -c DefaultCluster -g billing -r 3",),
         document='{"brokers": {address: {"groupName", "consumeEnable", …}}, "failures": {address: reason}}',
-        remarks=(
-            "A change is a patch: options that are not given keep their values.",
-        ),
+        remarks=("A change is a patch: options that are not given keep their values.",),
     ),
     Command(
         name="producerConnection",

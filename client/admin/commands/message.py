@@ -53,7 +53,6 @@ def message_document(message: StoredMessage, broker_name: str) -> dict[str, Any]
     }
 
 
-
 def body_text(document: dict[str, Any]) -> str:
     """Return a body for people."""
     return document["body"] if document["body"] is not None else f"base64:{document['bodyBase64']}"
@@ -78,18 +77,34 @@ async def consume_message(admin: Admin, options: Values) -> Result:
     if queue_id is not None:
         queues = [queue for queue in queues if queue.queue_id == queue_id]
         if not queues:
-            raise UsageError(f"topic {topic!r} has no queue {queue_id} on broker {broker!r}; `mqadmin topicRoute -t {topic} -l` shows how many there are")
+            raise UsageError(
+                f"topic {topic!r} has no queue {queue_id} on broker {broker!r}; `mqadmin topicRoute -t {topic} -l` shows how many there are"
+            )
     left, group = options.number("MessageNumber"), options.maybe_text("consumerGroup") or messages.TOOLS_GROUP
     found: list[dict[str, Any]] = []
     ranges: list[dict[str, Any]] = []
     for queue in queues:
         first = await admin.min_offset(queue)
-        start = offset if offset is not None else await admin.offset_by_time(queue, begin) if begin is not None else first
+        start = (
+            offset if offset is not None else await admin.offset_by_time(queue, begin) if begin is not None else first
+        )
         stop = await admin.max_offset(queue)
         batch = await admin.read(queue, start, count=left, end_offset=stop, group=group)
-        batch = [message for message in batch if (begin is None or message.store_timestamp >= begin) and (end is None or message.store_timestamp <= end)]
+        batch = [
+            message
+            for message in batch
+            if (begin is None or message.store_timestamp >= begin) and (end is None or message.store_timestamp <= end)
+        ]
         found += [message_document(message, queue.broker_name) for message in batch]
-        ranges.append({"brokerName": queue.broker_name, "queueId": queue.queue_id, "minOffset": first, "maxOffset": stop, "read": len(batch)})
+        ranges.append(
+            {
+                "brokerName": queue.broker_name,
+                "queueId": queue.queue_id,
+                "minOffset": first,
+                "maxOffset": stop,
+                "read": len(batch),
+            }
+        )
         left -= len(batch)
         if left <= 0:
             break
@@ -116,8 +131,16 @@ async def consume_message(admin: Admin, options: Values) -> Result:
         ]
         for message in found
     ]
-    notes = [] if found else [f"no message of topic {topic} matches; {sum(int(part['maxOffset']) - int(part['minOffset']) for part in ranges)} are stored in these queues"]
-    return Result(document={"topic": topic, "messages": found, "queues": ranges}, blocks=[Table(columns, rows)], notes=notes)
+    notes = (
+        []
+        if found
+        else [
+            f"no message of topic {topic} matches; {sum(int(part['maxOffset']) - int(part['minOffset']) for part in ranges)} are stored in these queues"
+        ]
+    )
+    return Result(
+        document={"topic": topic, "messages": found, "queues": ranges}, blocks=[Table(columns, rows)], notes=notes
+    )
 
 
 COMMANDS = (
@@ -132,7 +155,13 @@ COMMANDS = (
             Option("i", "queueId", "only this queue (with -b)", whole(0), placeholder="ID"),
             Option("o", "offset", "begin at this offset (with -b and -i)", whole(0), placeholder="OFFSET"),
             Option("g", "consumerGroup", "group to read as (default: TOOLS_CONSUMER)", filled, placeholder="GROUP"),
-            Option("s", "beginTimestamp", "only messages stored then or later: milliseconds, yyyy-MM-dd#HH:mm:ss:SSS, or now", instant_ms, placeholder="TIME"),
+            Option(
+                "s",
+                "beginTimestamp",
+                "only messages stored then or later: milliseconds, yyyy-MM-dd#HH:mm:ss:SSS, or now",
+                instant_ms,
+                placeholder="TIME",
+            ),
             Option("e", "endTimestamp", "only messages stored then or earlier", instant_ms, placeholder="TIME"),
             Option("c", "MessageNumber", "how many messages at most", whole(1), default=DEFAULT_COUNT, placeholder="N"),
         ),

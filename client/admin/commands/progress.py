@@ -45,7 +45,9 @@ async def _connections(admin: Admin, group: str) -> Mapping[str, ConsumerConnect
         return {}
 
 
-async def _owners(admin: Admin, group: str, connections: Mapping[str, ConsumerConnection]) -> tuple[dict[MessageQueue, str], list[str]]:
+async def _owners(
+    admin: Admin, group: str, connections: Mapping[str, ConsumerConnection]
+) -> tuple[dict[MessageQueue, str], list[str]]:
     """Ask every client of the group which queues it has; return the client's host by queue, and warnings."""
     owners: dict[MessageQueue, str] = {}
     notes: list[str] = []
@@ -81,15 +83,27 @@ async def _one_group(admin: Admin, group: str, options: Values) -> Result:
     rows = queue_rows(stats, owners)
     models = {connection.message_model for connection in connections.values()}
     if not rows:
-        if not connections and not answers.failures and all(group not in names for names in (await admin.groups()).values.values()):
+        if (
+            not connections
+            and not answers.failures
+            and all(group not in names for names in (await admin.groups()).values.values())
+        ):
             raise GroupNotFound(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"no broker knows group {group!r}", "", "")
         if "BROADCASTING" in models:
             notes.append(f"group {group} is broadcasting: each client keeps its own offsets, brokers have none")
         else:
-            notes.append(f"group {group} has no offsets yet: it is {'online but has not committed anything' if connections else 'offline'}")
+            notes.append(
+                f"group {group} has no offsets yet: it is {'online but has not committed anything' if connections else 'offline'}"
+            )
     tps = sum(table.consume_tps for table in stats.values())
     total, inflight = sum(row["diff"] for row in rows), sum(row["inflight"] for row in rows)
-    columns = [Column("Topic"), Column("Broker Name"), Column("QID", right=True), Column("Broker Offset", right=True), Column("Consumer Offset", right=True)]
+    columns = [
+        Column("Topic"),
+        Column("Broker Name"),
+        Column("QID", right=True),
+        Column("Broker Offset", right=True),
+        Column("Consumer Offset", right=True),
+    ]
     if show_clients:
         columns.append(Column("Client IP"))
     columns += [Column("Diff", right=True), Column("Inflight", right=True), Column("LastTime")]
@@ -135,7 +149,9 @@ async def _summary(admin: Admin, group: str) -> dict[str, Any]:
     stats = answers.some()
     connections = await _connections(admin, group)
     rows = queue_rows(stats, {})
-    clients = {client.client_id: client.version for connection in connections.values() for client in connection.connections}
+    clients = {
+        client.client_id: client.version for connection in connections.values() for client in connection.connections
+    }
     first = next(iter(connections.values()), None)
     return {
         "group": group,
@@ -151,7 +167,9 @@ async def _summary(admin: Admin, group: str) -> dict[str, Any]:
 
 
 async def _all_groups(admin: Admin) -> Result:
-    of_retry_topics = {topic.removeprefix(RETRY_PREFIX) for topic in await admin.topics() if topic.startswith(RETRY_PREFIX)}
+    of_retry_topics = {
+        topic.removeprefix(RETRY_PREFIX) for topic in await admin.topics() if topic.startswith(RETRY_PREFIX)
+    }
     configured = await admin.groups()
     groups = sorted(of_retry_topics | {group for names in configured.values.values() for group in names})
     answers = await admin.for_each(groups, lambda group: _summary(admin, group))
@@ -169,7 +187,15 @@ async def _all_groups(admin: Admin) -> Result:
         Column("Diff Total", right=True),
     )
     cells = [
-        [row["group"], str(row["count"]), row["version"] or "OFFLINE", row["type"] or "", row["model"] or "", f"{row['consumeTps']:.2f}", str(row["diffTotal"])]
+        [
+            row["group"],
+            str(row["count"]),
+            row["version"] or "OFFLINE",
+            row["type"] or "",
+            row["model"] or "",
+            f"{row['consumeTps']:.2f}",
+            str(row["diffTotal"]),
+        ]
         for row in rows
     ]
     failures = {**configured.reasons(), **answers.reasons()}
@@ -188,7 +214,13 @@ COMMANDS = (
         summary="print how far consumer groups are behind, per queue or per group",
         run=consumer_progress,
         options=(
-            Option("g", "groupName", "one group, per queue; without it all groups, one line each", filled, placeholder="GROUP"),
+            Option(
+                "g",
+                "groupName",
+                "one group, per queue; without it all groups, one line each",
+                filled,
+                placeholder="GROUP",
+            ),
             Option("t", "topicName", "only this topic (with -g)", filled, placeholder="TOPIC"),
             Option("s", "showClientIP", "true: also which client has each queue (with -g)", truth, placeholder="BOOL"),
             Option("c", "cluster", "accepted for old scripts; all brokers are asked", filled, placeholder="NAME"),

@@ -91,10 +91,14 @@ def _details(found: list[dict[str, Any]], failures: Mapping[str, str], asked: in
     blocks: list[str] = []
     for position, document in enumerate(found):
         blocks += [*([""] if position else []), *message_lines(document)]
-    return Result(document={"messages": found, "failures": dict(failures)}, blocks=blocks, failures=failures, asked=asked)
+    return Result(
+        document={"messages": found, "failures": dict(failures)}, blocks=blocks, failures=failures, asked=asked
+    )
 
 
-async def _by_unique_key(admin: Admin, topic: str, message_id: str, count: int) -> tuple[list[dict[str, Any]], Mapping[str, str], int]:
+async def _by_unique_key(
+    admin: Admin, topic: str, message_id: str, count: int
+) -> tuple[list[dict[str, Any]], Mapping[str, str], int]:
     answers = await admin.query(topic, message_id, count=UNIQUE_COUNT_MAX, unique=True)
     found = [(message, broker) for broker, stored in answers.some().items() for message in stored]
     found.sort(key=lambda pair: pair[0].store_timestamp, reverse=True)
@@ -104,16 +108,24 @@ async def _by_unique_key(admin: Admin, topic: str, message_id: str, count: int) 
 async def query_by_key(admin: Admin, options: Values) -> Result:
     """Find messages by one of their keys."""
     topic, key, count = options.text("topic"), options.text("msgKey"), options.number("maxNum")
-    answers = await admin.query(topic, key, count=count, begin_ms=options.value("beginTimestamp"), end_ms=options.value("endTimestamp"))
+    answers = await admin.query(
+        topic, key, count=count, begin_ms=options.value("beginTimestamp"), end_ms=options.value("endTimestamp")
+    )
     found = [(message, broker) for broker, stored in answers.some().items() for message in stored]
     found.sort(key=lambda pair: pair[0].store_timestamp, reverse=True)
     if not found and not answers.failures:
         raise MessageNotFound(f"key {key!r}", topic)
     documents = [message_document(message, broker) for message, broker in found[:count]]
-    rows = [[document["msgId"], document["brokerName"], str(document["queueId"]), str(document["queueOffset"])] for document in documents]
+    rows = [
+        [document["msgId"], document["brokerName"], str(document["queueId"]), str(document["queueOffset"])]
+        for document in documents
+    ]
     columns = (Column("Message ID"), Column("Broker Name"), Column("QID", right=True), Column("Offset", right=True))
     return Result(
-        document={"messages": documents, "failures": answers.reasons()}, blocks=[Table(columns, rows)], failures=answers.reasons(), asked=answers.asked
+        document={"messages": documents, "failures": answers.reasons()},
+        blocks=[Table(columns, rows)],
+        failures=answers.reasons(),
+        asked=answers.asked,
     )
 
 
@@ -143,7 +155,9 @@ async def query_by_id(admin: Admin, options: Values) -> Result:
 async def query_by_unique_key(admin: Admin, options: Values) -> Result:
     """Find messages by the id that their producer gave them."""
     topic, message_id = options.text("topic"), options.text("msgId")
-    found, failures, asked = await _by_unique_key(admin, topic, message_id, UNIQUE_COUNT_MAX if options.flag("showAll") else 1)
+    found, failures, asked = await _by_unique_key(
+        admin, topic, message_id, UNIQUE_COUNT_MAX if options.flag("showAll") else 1
+    )
     if not found and not failures:
         raise MessageNotFound(f"id {message_id}", topic)
     return _details(found, failures, asked)
@@ -160,8 +174,17 @@ COMMANDS = (
         options=(
             TOPIC,
             Option("k", "msgKey", "the key", filled, required=True, placeholder="KEY"),
-            Option("b", "beginTimestamp", "only messages stored then or later", instant_ms, default=0, placeholder="TIME"),
-            Option("e", "endTimestamp", "only messages stored then or earlier", instant_ms, default=messages.FAR_FUTURE_MS, placeholder="TIME"),
+            Option(
+                "b", "beginTimestamp", "only messages stored then or later", instant_ms, default=0, placeholder="TIME"
+            ),
+            Option(
+                "e",
+                "endTimestamp",
+                "only messages stored then or earlier",
+                instant_ms,
+                default=messages.FAR_FUTURE_MS,
+                placeholder="TIME",
+            ),
             Option("m", "maxNum", "how many messages at most", whole(1), default=64, placeholder="N"),
             ROUTE_CLUSTER,
         ),
@@ -177,12 +200,20 @@ COMMANDS = (
         options=(
             TOPIC,
             Option("i", "msgId", "ids, separated by commas", filled, required=True, placeholder="IDS"),
-            Option("f", "bodyFormat", "character set of the body (without it: UTF-8, or base64)", charset, placeholder="CHARSET"),
+            Option(
+                "f",
+                "bodyFormat",
+                "character set of the body (without it: UTF-8, or base64)",
+                charset,
+                placeholder="CHARSET",
+            ),
             ROUTE_CLUSTER,
         ),
         examples=("queryMsgById -t orders -i 7F00000100002A9F0000000000000000",),
         document=_DOCUMENT,
-        remarks=("The body is printed, not written to a file. The options `-g`, `-d`, `-s` and `-u` (give the message to a client, send it again) are not offered yet.",),
+        remarks=(
+            "The body is printed, not written to a file. The options `-g`, `-d`, `-s` and `-u` (give the message to a client, send it again) are not offered yet.",
+        ),
     ),
     Command(
         name="queryMsgByUniqueKey",

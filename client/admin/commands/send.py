@@ -15,7 +15,6 @@ SEND_OK = "SEND_OK"
 """what Java prints for a message that is stored as safely as the broker promises"""
 
 
-
 async def send_message(admin: Admin, options: Values) -> Result:
     """Send one message with a producer."""
     broker, queue_id = options.maybe_text("broker"), options.maybe_number("qid")
@@ -28,7 +27,9 @@ async def send_message(admin: Admin, options: Values) -> Result:
         queue = MessageQueue(topic, broker, queue_id if queue_id is not None else queues[0].queue_id)
     keys = (options.maybe_text("key") or "").split()
     async with Producer(list(admin.namesrv_addresses), group=SEND_GROUP) as producer:
-        receipt = await producer.send(topic, options.text("body").encode(), tag=options.maybe_text("tags"), keys=keys, queue=queue)
+        receipt = await producer.send(
+            topic, options.text("body").encode(), tag=options.maybe_text("tags"), keys=keys, queue=queue
+        )
     result = SEND_OK if receipt.status is SendStatus.STORED else receipt.status.name
     document = {
         "topic": topic,
@@ -41,7 +42,11 @@ async def send_message(admin: Admin, options: Values) -> Result:
     }
     columns = (Column("Broker Name"), Column("QID", right=True), Column("Send Result"), Column("MsgId"))
     row = [receipt.queue.broker_name, str(receipt.queue.queue_id), result, receipt.message_id]
-    notes = ["message trace is not offered yet; -m/--msgTraceEnable has no effect"] if options.flag("msgTraceEnable") else []
+    notes = (
+        ["message trace is not offered yet; -m/--msgTraceEnable has no effect"]
+        if options.flag("msgTraceEnable")
+        else []
+    )
     return Result(document=document, blocks=[Table(columns, [row])], notes=notes)
 
 

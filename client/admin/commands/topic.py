@@ -41,7 +41,9 @@ async def topic_list(admin: Admin, options: Values) -> Result:
     async def look(topic: str) -> list[dict[str, str]]:
         clusters = sorted({data.cluster for data in (await admin.route(topic)).broker_datas})
         groups = await admin.topic_groups(topic) or [""]
-        return [{"clusterName": cluster, "topic": topic, "consumerGroup": group} for cluster in clusters for group in groups]
+        return [
+            {"clusterName": cluster, "topic": topic, "consumerGroup": group} for cluster in clusters for group in groups
+        ]
 
     wanted = [topic for topic in topics if not topic.startswith((RETRY_PREFIX, DLQ_PREFIX))]
     answers: Answers[list[dict[str, str]]] = await admin.for_each(wanted, look)
@@ -77,7 +79,9 @@ def route_document(route: TopicRoute) -> dict[str, Any]:
             {
                 "cluster": data.cluster,
                 "brokerName": data.broker_name,
-                "brokerAddrs": {str(broker_id): data.broker_addrs[broker_id] for broker_id in sorted(data.broker_addrs)},
+                "brokerAddrs": {
+                    str(broker_id): data.broker_addrs[broker_id] for broker_id in sorted(data.broker_addrs)
+                },
             }
             for data in sorted(route.broker_datas, key=lambda data: data.broker_name)
         ],
@@ -136,7 +140,11 @@ async def topic_status(admin: Admin, options: Values) -> Result:
         Column("Last Updated"),
     )
     rows = [
-        [queue["brokerName"], *(str(queue[key]) for key in ("queueId", "minOffset", "maxOffset")), milliseconds_text(queue["lastUpdateTimestamp"])]
+        [
+            queue["brokerName"],
+            *(str(queue[key]) for key in ("queueId", "minOffset", "maxOffset")),
+            milliseconds_text(queue["lastUpdateTimestamp"]),
+        ]
         for queue in queues
     ]
     return Result(
@@ -207,7 +215,10 @@ async def update_topic(admin: Admin, options: Values) -> Result:
     settings = {**config_document(config), **({"attributes": attributes} if attributes else {})}
     lines.append("  ".join(f"{key}={_plain(value)}" for key, value in settings.items()))
     return Result(
-        document={"brokers": {target: config_document(config) for target, config in configs.items()}, "failures": failures},
+        document={
+            "brokers": {target: config_document(config) for target, config in configs.items()},
+            "failures": failures,
+        },
         blocks=lines,
         failures=failures,
         asked=answers.asked,
@@ -233,7 +244,9 @@ async def delete_topic(admin: Admin, options: Values) -> Result:
 
 
 TOPIC = Option("t", "topic", "name of the topic", filled, required=True, placeholder="TOPIC")
-ROUTE_CLUSTER = Option("c", "cluster", "accepted for old scripts; the route is always found by the topic", filled, placeholder="NAME")
+ROUTE_CLUSTER = Option(
+    "c", "cluster", "accepted for old scripts; the route is always found by the topic", filled, placeholder="NAME"
+)
 
 COMMANDS = (
     Command(
@@ -280,7 +293,13 @@ COMMANDS = (
             Option("o", "order", "strictly ordered topic: true or false", truth, placeholder="BOOL"),
             Option("u", "unit", "unit topic: true or false", truth, placeholder="BOOL"),
             Option("s", "hasUnitSub", "has unit subscriptions: true or false", truth, placeholder="BOOL"),
-            Option("a", "attributes", "+key=value sets, -key removes, several separated by commas", attribute_changes, placeholder="CHANGES"),
+            Option(
+                "a",
+                "attributes",
+                "+key=value sets, -key removes, several separated by commas",
+                attribute_changes,
+                placeholder="CHANGES",
+            ),
         ),
         one_of=(("brokerAddr", "clusterName"),),
         examples=("updateTopic -c DefaultCluster -t orders -r 8 -w 8", "updateTopic -b 127.0.0.1:10911 -t orders -p 4"),
@@ -295,7 +314,10 @@ COMMANDS = (
         group="topic",
         summary="delete a topic",
         run=delete_topic,
-        options=(TOPIC, Option("c", "clusterName", "the cluster to delete it from", filled, required=True, placeholder="NAME")),
+        options=(
+            TOPIC,
+            Option("c", "clusterName", "the cluster to delete it from", filled, required=True, placeholder="NAME"),
+        ),
         examples=("deleteTopic -c DefaultCluster -t orders",),
         document='{"topic", "deletedAt": [address], "failures": {address: reason}}',
         remarks=("A topic that does not exist is an error (exit code 4).",),

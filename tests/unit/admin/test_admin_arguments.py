@@ -45,7 +45,12 @@ def test_long_names_match_in_kebab_case() -> None:
 
 def test_letters_without_value_may_be_joined() -> None:
     values = parse(OPTIONS, ["-lmt", "x"])
-    assert (values.flag("list"), values.flag("moreStats"), values.flag("json"), values.text("topic")) == (True, True, False, "x")
+    assert (values.flag("list"), values.flag("moreStats"), values.flag("json"), values.text("topic")) == (
+        True,
+        True,
+        False,
+        "x",
+    )
 
 
 def test_a_value_may_look_like_an_option() -> None:
@@ -76,7 +81,10 @@ def test_defaults_and_what_was_not_given() -> None:
         (["-t", "x", "--zzz=1"], "there is no option --zzz; --help lists those that exist"),
         (["-t", "x", "-q"], "there is no option -q; --help lists those that exist"),
         (["-t", "x", "--list=1"], "-l/--list takes no value"),
-        (["-t", "hello", "world"], "'world' belongs to no option: put a text with blanks in quotes, and give each value right after its option"),
+        (
+            ["-t", "hello", "world"],
+            "'world' belongs to no option: put a text with blanks in quotes, and give each value right after its option",
+        ),
     ],
 )
 def test_complaints_are_one_line_with_cause_and_fix(words: list[str], complaint: str) -> None:

@@ -14,7 +14,9 @@ from triomq.client.admin.command import Column, Result, Table
 from triomq.client.admin.output import plain, print_result
 from triomq.client.admin.times import instant_ms, milliseconds_text, now_ms, seconds_text
 
-TABLE = Table((Column("Broker Name"), Column("QID", right=True), Column("Body")), [["broker-a", "0", "one"], ["b", "12", ""]])
+TABLE = Table(
+    (Column("Broker Name"), Column("QID", right=True), Column("Body")), [["broker-a", "0", "one"], ["b", "12", ""]]
+)
 
 
 class Terminal(io.StringIO):
@@ -42,7 +44,14 @@ def test_a_table_without_rows_still_says_what_it_would_show() -> None:
 
 def test_terminal_gets_a_rich_table_with_escapes_made_harmless() -> None:
     stream = Terminal()
-    print_result(Result(document={}, blocks=[Table((Column("Broker Name"), Column("Body")), [["broker-a", "[red]x\x1b[0m"]]), "a line"]), stream, as_json=False)
+    print_result(
+        Result(
+            document={},
+            blocks=[Table((Column("Broker Name"), Column("Body")), [["broker-a", "[red]x\x1b[0m"]]), "a line"],
+        ),
+        stream,
+        as_json=False,
+    )
     text = stream.getvalue()
     assert "Broker Name" in text
     assert "#Broker" not in text
@@ -55,15 +64,23 @@ def test_terminal_gets_a_rich_table_with_escapes_made_harmless() -> None:
 def test_a_terminal_folds_only_the_last_column(monkeypatch: pytest.MonkeyPatch, columns: int, folded: bool) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
     stream = Terminal()
-    table = Table((Column("MsgId"), Column("QID", right=True), Column("Body")), [["F" * 40, "7", "a message " * 6], ["0" * 40, "12", "短"]])
+    table = Table(
+        (Column("MsgId"), Column("QID", right=True), Column("Body")),
+        [["F" * 40, "7", "a message " * 6], ["0" * 40, "12", "短"]],
+    )
     print_result(Result(document={}, blocks=[table]), stream, as_json=False)
     lines = stream.getvalue().splitlines()
-    assert [line.split()[0] for line in lines[2:] if not line.startswith(" ")] == ["F" * 40, "0" * 40], "an id is never broken"
+    assert [line.split()[0] for line in lines[2:] if not line.startswith(" ")] == ["F" * 40, "0" * 40], (
+        "an id is never broken"
+    )
     assert (len(lines) > 4) is folded
 
 
 def test_wide_characters_keep_columns_straight() -> None:
-    assert plain(Table((Column("Tags"), Column("Keys")), [["世界", "x"], ["abcdef", "y"]])) == "#Tags   #Keys\n世界    x\nabcdef  y\n"
+    assert (
+        plain(Table((Column("Tags"), Column("Keys")), [["世界", "x"], ["abcdef", "y"]]))
+        == "#Tags   #Keys\n世界    x\nabcdef  y\n"
+    )
 
 
 def test_json_is_one_line_with_text_as_it_is() -> None:
@@ -100,7 +117,9 @@ def test_now_is_an_instant() -> None:
     assert before <= instant_ms(" NOW ") <= now_ms()
 
 
-@pytest.mark.parametrize("text", ["", "yesterday", "2023-11-14", "2023-13-14#22:13:20", "2023-11-14#22:13:20:xyz", "2023-11-14#22:13:20-000"])
+@pytest.mark.parametrize(
+    "text", ["", "yesterday", "2023-11-14", "2023-13-14#22:13:20", "2023-11-14#22:13:20:xyz", "2023-11-14#22:13:20-000"]
+)
 def test_other_texts_are_no_instants(text: str) -> None:
     with pytest.raises(ValueError, match="use milliseconds since 1970, now, or yyyy-MM-dd#HH:mm:ss:SSS"):
         instant_ms(text)

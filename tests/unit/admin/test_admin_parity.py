@@ -35,10 +35,16 @@ JAVA: dict[str, str] = {
     "queryMsgByUniqueKey": "i msgId R, g consumerGroup, d clientId, t topic R, a showAll!, c cluster",
 }
 ABSENT: dict[str, dict[str, str]] = {
-    "queryMsgById": dict.fromkeys(["consumerGroup", "clientId", "sendMessage", "unitName"], "delivering or sending the message again comes later"),
+    "queryMsgById": dict.fromkeys(
+        ["consumerGroup", "clientId", "sendMessage", "unitName"], "delivering or sending the message again comes later"
+    ),
     "queryMsgByUniqueKey": dict.fromkeys(["consumerGroup", "clientId"], "delivering the message again comes later"),
 }
-EXCLUSIVE = {"updateTopic": {"brokerAddr", "clusterName"}, "brokerStatus": {"brokerAddr", "clusterName"}, "updateSubGroup": {"brokerAddr", "clusterName"}}
+EXCLUSIVE = {
+    "updateTopic": {"brokerAddr", "clusterName"},
+    "brokerStatus": {"brokerAddr", "clusterName"},
+    "updateSubGroup": {"brokerAddr", "clusterName"},
+}
 
 
 def command_named(name: str) -> Command:
@@ -52,7 +58,9 @@ def java_options(command: str) -> list[tuple[str, str, bool, bool]]:
     options = []
     for entry in JAVA[command].split(", "):
         letter, name, *required = entry.split(" ")
-        options.append(("" if letter == "-" else letter, name.removesuffix("!"), not name.endswith("!"), bool(required)))
+        options.append(
+            ("" if letter == "-" else letter, name.removesuffix("!"), not name.endswith("!"), bool(required))
+        )
     return options
 
 
@@ -64,7 +72,11 @@ def test_the_table_names_all_our_commands() -> None:
 @pytest.mark.parametrize("name", JAVA)
 def test_options_are_java_s(name: str) -> None:
     command = command_named(name)
-    ours = {(option.letter, option.name, option.kind is not None, option.required) for option in command.options if not option.ours}
+    ours = {
+        (option.letter, option.name, option.kind is not None, option.required)
+        for option in command.options
+        if not option.ours
+    }
     absent = ABSENT.get(name, {})
     assert ours == {option for option in java_options(name) if option[1] not in absent}
 
@@ -87,7 +99,10 @@ def test_no_option_hides_another() -> None:
         assert len(set(names)) == len(names), command.name
 
 
-@pytest.mark.parametrize(("alias", "name"), [("topic-list", "topicList"), ("query-msg-by-unique-key", "queryMsgByUniqueKey"), ("TOPICLIST", "topicList")])
+@pytest.mark.parametrize(
+    ("alias", "name"),
+    [("topic-list", "topicList"), ("query-msg-by-unique-key", "queryMsgByUniqueKey"), ("TOPICLIST", "topicList")],
+)
 def test_names_match_in_other_spellings(alias: str, name: str) -> None:
     assert command_named(alias).name == name
     assert load(alias + "x") is None

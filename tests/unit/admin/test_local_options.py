@@ -33,14 +33,18 @@ def test_port_0_means_free_ports_everywhere() -> None:
 def test_given_ports_follow_each_other() -> None:
     (first,) = local.free_ports(1)
     (broker,) = local.free_ports(1)
-    namesrvs, brokers = local.ports_of(parse(local.OPTIONS, ["--port", str(first), "--broker-port", str(broker), "--brokers", "1"]))
+    namesrvs, brokers = local.ports_of(
+        parse(local.OPTIONS, ["--port", str(first), "--broker-port", str(broker), "--brokers", "1"])
+    )
     assert (namesrvs, brokers) == ([first], [broker])
 
 
 def test_a_port_in_use_is_named_with_its_option() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        with pytest.raises(local.LocalError, match=rf"port {port} cannot be used .* choose other ports with --broker-port") as caught:
+        with pytest.raises(
+            local.LocalError, match=rf"port {port} cannot be used .* choose other ports with --broker-port"
+        ) as caught:
             local.check_free(port, "--broker-port")
     assert caught.value.exit_code == local.EXIT_PORT_IN_USE
 
@@ -52,7 +56,10 @@ def test_default_folder(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_one_process_holds_a_folder(tmp_path: Path) -> None:
-    with local.hold(tmp_path), pytest.raises(local.LocalError, match=r"is in use by another mqlocal \(process \d+\)") as caught:
+    with (
+        local.hold(tmp_path),
+        pytest.raises(local.LocalError, match=r"is in use by another mqlocal \(process \d+\)") as caught,
+    ):
         local.hold(tmp_path)
     assert caught.value.exit_code == local.EXIT_IN_USE
     local.hold(tmp_path).close()
