@@ -106,6 +106,7 @@ class TopicRequests:
         self.offsets.forget_topic(header.topic)
         self.store.delete_topic(header.topic)
         self.statistics.forget(header.topic)
+        self.clients.forget_topic(header.topic)
         self.held.wake_topic(header.topic)
         return self._settled(Response())
 

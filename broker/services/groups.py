@@ -142,6 +142,10 @@ class GroupTable(Generic[C]):
     def note_pull(self, group: str, topic: str, now: float) -> None:
         self.pulled[group, topic] = now
 
+    def forget_topic(self, topic: str) -> None:
+        for key in [key for key in self.pulled if key[1] == topic]:
+            del self.pulled[key]
+
     def forget_pulls(self, before: float) -> None:
         for key in [key for key, when in self.pulled.items() if when < before]:
             del self.pulled[key]

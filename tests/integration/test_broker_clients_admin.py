@@ -273,6 +273,10 @@ async def test_queue_locks(tmp_path: Path) -> None:
 # Topics and groups as things
 
 
+async def consumers(peer: BrokerPeer, topic: str) -> list[str]:
+    return GroupNames.decode(bytes((await peer.call(Code.QUERY_TOPIC_CONSUME_BY_WHO, TopicHeader(topic))).body)).group_list
+
+
 async def test_topics_are_created_altered_described_and_deleted(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as ready, peer_of(ready) as peer:
         created = await peer.create_topic("T", 4, attributes="+message.type=FIFO")
@@ -288,13 +292,16 @@ async def test_topics_are_created_altered_described_and_deleted(tmp_path: Path) 
         assert "TBW102" in TopicNames.decode(bytes((await peer.call(Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)).body)).topic_list
         await peer.create_topic("T", 4)
         await peer.send("T", b"gone")
-        await peer.commit("G", "T", 0, 1)
+        await peer.pull("T", group="G")
+        await peer.commit("H", "T", 0, 1)
+        assert sorted(await consumers(peer, "T")) == ["G", "H"]
         assert (await peer.call(Code.DELETE_TOPIC_IN_BROKER, DeleteTopicHeader("T"))).code == 0
         assert (await peer.call(Code.GET_TOPIC_CONFIG, TopicHeader("T"))).code == 17
         await peer.create_topic("T", 4)
-        assert (await peer.pull("T")).code == 19, "its messages are gone"
+        assert await consumers(peer, "T") == []
+        assert (await peer.pull("T", group="new")).code == 19, "its messages are gone"
         assert (await peer.send("T", b"new")).queue_offset == 0
-        assert GroupNames.decode(bytes((await peer.call(Code.QUERY_TOPIC_CONSUME_BY_WHO, TopicHeader("T"))).body)).group_list == []
+        assert await consumers(peer, "T") == ["new"]
 
 
 @pytest.mark.parametrize(
