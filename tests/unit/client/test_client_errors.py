@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import inspect
 import pickle
 import re
@@ -167,5 +168,6 @@ def test_public_names_can_be_loaded() -> None:
     for name in triomq.__all__:
         assert getattr(triomq, name) is not None
     assert set(triomq.client.__all__) | {"__version__"} == set(triomq.__all__)
+    assert importlib.metadata.version("triomq") == triomq.__version__
     with pytest.raises(AttributeError, match="Prodcer"):
         _ = triomq.Prodcer  # type: ignore[attr-defined]
