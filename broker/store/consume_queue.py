@@ -153,11 +153,15 @@ class ConsumeQueue:
 
     def load(self) -> None:
         """Find the files. Raises StoreDamaged, OSError."""
-        for name in sorted(path.name for path in self.directory.iterdir()):
+        names = sorted(path.name for path in self.directory.iterdir())
+        for name in names:
             path = self.directory / name
             if len(name) != NAME_DIGITS or not name.isdecimal():
                 raise StoreDamaged(path, "not a consume queue file", "move it away")
             length = path.stat().st_size
+            if length == 0 and name == names[-1]:  # made just before a power failure
+                path.unlink()
+                continue
             if length != self.files.file_size:
                 raise StoreDamaged(
                     path,
@@ -172,7 +176,7 @@ class ConsumeQueue:
 
     @property
     def _first_offset(self) -> int:
-        return self.bases[0] // QUEUE_ENTRY_BYTES if self.bases else 0
+        return self.bases[0] // QUEUE_ENTRY_BYTES if self.bases else self.tail_offset
 
     @property
     def _capacity_offset(self) -> int:
@@ -212,19 +216,31 @@ class ConsumeQueue:
             self._cut(end, clean=clean)
 
     def _cut(self, end: int, *, clean: bool = False) -> None:
-        """Make ``end`` the end: later files go, the rest of its file becomes zeros, since any other entry there would count as valid."""
+        """Make ``end`` the end: later files go, the rest of its file becomes zeros, since any other entry there would count as valid.
+
+        Without any entry left the queue begins anew: what a crash left of its files says nothing about numbers.
+        """
         if self.tail:
             self.write_out()
         while self.bases and self.bases[-1] > max(end * QUEUE_ENTRY_BYTES, self.bases[0]):
-            path = self.path(self.bases.pop())
-            self.files.open_files.forget(path)
-            path.unlink()
-        if self.bases and end < self._capacity_offset and not (clean and self.entry(end)[1] == 0):
+            self._remove(self.bases.pop())
+        stale = bool(self.bases) and end < self._capacity_offset and not (clean and self.entry(end)[1] == 0)
+        self._set_end(end)
+        if self.log_end < 0:
+            while self.bases:
+                self._remove(self.bases.pop())
+            self._set_end(0)
+        elif stale:
             path = self.path(self.bases[-1])
             position = end * QUEUE_ENTRY_BYTES - self.bases[-1]
             self.files.disk.zero_tail(self.files.open_files.get(path), position, self.files.file_size, path)
             self.unsynced.add(self.bases[-1])
-        self._set_end(end)
+
+    def _remove(self, base: int) -> None:
+        path = self.path(base)
+        self.files.open_files.forget(path)
+        path.unlink(missing_ok=True)
+        self.unsynced.discard(base)
 
     def _set_end(self, end: int) -> None:
         self.next_offset = self.end_offset = self.tail_offset = end
@@ -243,11 +259,8 @@ class ConsumeQueue:
 
     def delete(self) -> None:
         """Remove the files."""
-        for base in self.bases:
-            self.files.open_files.forget(self.path(base))
-            self.path(base).unlink(missing_ok=True)
-        self.bases.clear()
-        self.unsynced.clear()
+        while self.bases:
+            self._remove(self.bases.pop())
         self.tail = bytearray()
         with contextlib.suppress(OSError):  # something foreign lies in it: not ours to remove
             self.directory.rmdir()

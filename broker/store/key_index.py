@@ -175,10 +175,14 @@ class KeyIndex:
     def load(self) -> None:
         """Read the headers of all files. Raises StoreDamaged, OSError."""
         self.directory.mkdir(parents=True, exist_ok=True)
-        for path in sorted(self.directory.iterdir()):
+        paths = sorted(self.directory.iterdir())
+        for path in paths:
             if len(path.name) != NAME_DIGITS or not path.name.isdecimal():
                 raise StoreDamaged(path, "not a key index file", "move it away")
             length = path.stat().st_size
+            if length == 0 and path == paths[-1]:  # made just before a power failure
+                path.unlink()
+                continue
             if length != self.geometry.size_bytes:
                 raise StoreDamaged(
                     path,

@@ -77,6 +77,8 @@ class Recovery:
         last = self._trust_mark()
         trusted = last is not None
         start = last[1] if last is not None else self._start_by_java_rules()
+        if not trusted and not self.clean:
+            self.queues.truncate(start)  # of what lies behind, any file or page may be missing: it is made again
         scan = LogScan(self.disk, segments, start, segments.end, self.config.check_crc_on_recover)
         records = written = 0
         while (batch := scan.next_batch()) is not None:

@@ -18,7 +18,7 @@ from triomq.broker.store.commitlog import CommitLog
 from triomq.broker.store.config import FlushMode, StoreConfig
 from triomq.broker.store.disk import Disk
 from triomq.broker.store.draft import Appended, Draft, check_draft
-from triomq.broker.store.durability import DurabilityResult, Flusher
+from triomq.broker.store.durability import DurabilityResult, Flusher, sync_files
 from triomq.broker.store.errors import DiskFull, start_error
 from triomq.broker.store.health import Health
 from triomq.broker.store.indexer import Indexer
@@ -261,7 +261,7 @@ async def open_store(config: StoreConfig, clock: Callable[[], int] = wall_clock_
     lock = StoreLock(config.root / "lock")
     lock.take()
     try:
-        store = await _load(config, clock, disk)
+        store = await load_store(config, clock, disk)
         try:
             async with trio.open_nursery() as nursery:
                 for run, name in ((store.flusher.run, "flusher"), (store.indexer.run, "indexer"), (store.checkpointer.run, "checkpointer")):
@@ -270,13 +270,13 @@ async def open_store(config: StoreConfig, clock: Callable[[], int] = wall_clock_
                 nursery.cancel_scope.cancel()
         finally:
             with trio.move_on_after(CLOSE_SECONDS_MAX, shield=True):
-                await _finish(store)
-            _close_files(store)
+                await finish_store(store)
+            close_files(store)
     finally:
         lock.release()
 
 
-async def _load(config: StoreConfig, clock: Callable[[], int], disk: Disk) -> MessageStore:
+async def load_store(config: StoreConfig, clock: Callable[[], int], disk: Disk) -> MessageStore:
     """Build the parts and recover."""
     abort = config.root / "abort"
     log = CommitLog(config, disk, Segments(disk, config.commitlog_directory, config.segment_size_bytes))
@@ -299,6 +299,8 @@ async def _load(config: StoreConfig, clock: Callable[[], int], disk: Disk) -> Me
         if recovered.end > recovered.scanned_from:
             await flusher.flush()
         abort.write_text(str(os.getpid()))
+        # It must outlive a power failure, or the next start would take what is left for the work of a clean stop.
+        await trio.to_thread.run_sync(sync_files, disk, [abort], [config.root], limiter=sync_limiter)
     except OSError as error:
         raise start_error(config.root, error) from error
     indexer = Indexer(
@@ -326,7 +328,7 @@ async def _fail_with(run: Callable[[], Awaitable[None]], health: Health) -> None
         raise
 
 
-async def _finish(store: MessageStore) -> None:
+async def finish_store(store: MessageStore) -> None:
     """Bring everything to the end of the log; then, and only then, ``abort`` goes. Raises FlushFailed."""
     store.health.closing = True
     if store.health.failed:
@@ -342,7 +344,7 @@ async def _finish(store: MessageStore) -> None:
         (store.config.root / "abort").unlink(missing_ok=True)
 
 
-def _close_files(store: MessageStore) -> None:
+def close_files(store: MessageStore) -> None:
     store.key_index.close()
     store.queue_table.close()
     store.log.close()

@@ -1,5 +1,7 @@
 """Flush modes, group commit, and what happens when the disk is full or fails."""
 
+# ruff: noqa: PT012  (what must raise is leaving the block of a running store)
+
 from __future__ import annotations
 
 import logging
@@ -26,7 +28,7 @@ ALL = {"messages_max": 32, "bytes_max": 1 << 20}
 async def until(condition: Callable[[], bool]) -> None:
     """Let the store's tasks run until it is so."""
     with trio.fail_after(10):
-        while not condition():
+        while not condition():  # noqa: ASYNC110 - the store's inner state has no event of its own
             await trio.sleep(0.001)
 
 
@@ -251,11 +253,11 @@ async def test_cancelling_the_body_closes_the_store_cleanly(tmp_path: Path) -> N
 
 
 async def test_no_descriptor_and_no_lock_is_left(tmp_path: Path) -> None:
-    def descriptors() -> set[str]:
+    def descriptors() -> set[str]:  # of this process, if the system lists them
+        if not os.path.isdir("/proc/self/fd"):
+            return set()
         return {os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if os.path.lexists(f"/proc/self/fd/{fd}")}
 
-    if not os.path.isdir("/proc/self/fd"):
-        pytest.skip("this system does not list descriptors")
     for _ in range(3):
         async with open_store(tiny_config(tmp_path)) as store:
             store.append([draft(b"x" * 900, queue_id=number, unique_key=str(number)) for number in range(30)])
