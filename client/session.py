@@ -12,6 +12,7 @@ Source for the schedule: client/…/impl/factory/MQClientInstance.java#startSche
 
 from __future__ import annotations
 
+import copy
 import itertools
 import logging
 import os
@@ -115,6 +116,8 @@ class Session:
     """broker addresses whose present connection has seen a heartbeat"""
     _locks: dict[str, trio.Lock] = attrs.field(factory=dict, init=False)
     """one look-up (or greeting) at a time for each name; whoever waited finds the answer already there"""
+    _failures: dict[str, tuple[float, NoNameServer | RouteNotFound]] = attrs.field(factory=dict, init=False)
+    """when and why the publish list of a topic could not be found the last time"""
     _new_brokers: trio.Event = attrs.field(factory=trio.Event, init=False)
 
     # -- requests ---------------------------------------------------------------------------------------------------------------
@@ -217,23 +220,35 @@ class Session:
         queues = self.routes.publish(topic)
         if queues:
             return queues
-        self.watch([topic])
+        began = trio.current_time()
         async with self._lock(topic):
             queues = self.routes.publish(topic)
             if queues:
                 return queues
-            route = await self.look_up(topic)
-            if route is not None:
-                self._take(topic, route)
-            else:
-                shape = await self.look_up(template)
-                if shape is None:
-                    raise RouteNotFound(topic, f"and no broker creates topics: template {template} has no route either")
-                self._take(topic, as_template(shape, queues_max), template=True)
-            queues = self.routes.publish(topic)
-        if not queues:
+            failed_at, failure = self._failures.get(topic, (-inf, None))
+            if (
+                failure is not None and failed_at >= began
+            ):  # asked while this task waited for the lock: the answer holds for it, too
+                raise copy.copy(failure)
+            try:
+                await self._find_publish_queues(topic, template, queues_max)
+            except (NoNameServer, RouteNotFound) as error:
+                self._failures[topic] = trio.current_time(), error
+                raise
+            self._failures.pop(topic, None)
+            return self.routes.publish(topic)
+
+    async def _find_publish_queues(self, topic: str, template: str, queues_max: int) -> None:
+        route = await self.look_up(topic)
+        if route is not None:
+            self._take(topic, route)
+        else:
+            shape = await self.look_up(template)
+            if shape is None:
+                raise RouteNotFound(topic, f"and no broker creates topics: template {template} has no route either")
+            self._take(topic, as_template(shape, queues_max), template=True)
+        if not self.routes.publish(topic):
             raise RouteNotFound(topic, "its route has no writable queue on a master")
-        return queues
 
     async def subscribe_queues(self, topic: str) -> TopicQueues | None:
         """Return the queues to consume a topic from; None while nobody knows the topic.  Errors: `NoNameServer`."""
@@ -243,6 +258,7 @@ class Session:
         return await self.refresh(topic)
 
     def _take(self, topic: str, route: TopicRoute, *, template: bool = False) -> None:
+        self.watch([topic])
         watched = self._watched[topic]
         watched.backoff.reset()
         watched.due = trio.current_time() + self.settings.route_interval

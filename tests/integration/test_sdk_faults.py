@@ -21,6 +21,7 @@ from triomq import (
     ProducerSettings,
     PushConsumer,
     ReceivedMessage,
+    RouteNotFound,
     SendFailed,
     SendStatus,
     SendTimeout,
@@ -437,3 +438,38 @@ async def test_offsets_and_farewell_of_a_hanging_broker_do_not_hold_up_the_end()
             async with consumer(cluster) as c:
                 await (await anext(c)).ack()
         assert cluster.broker.count(RequestCode.UNREGISTER_CLIENT) == 1
+
+
+async def test_many_senders_of_an_unknown_topic_share_one_answer() -> None:
+    async with scripted_cluster() as cluster:
+        errors: list[RouteNotFound] = []
+        async with producer(cluster) as p:
+            before = cluster.namesrv.count(RequestCode.GET_ROUTEINFO_BY_TOPIC)
+
+            async def send() -> None:
+                try:
+                    await p.send("Nowhere", b"x")
+                except RouteNotFound as error:
+                    errors.append(error)
+
+            async with trio.open_nursery() as nursery:
+                for _ in range(50):
+                    nursery.start_soon(send)
+            asked = cluster.namesrv.count(RequestCode.GET_ROUTEINFO_BY_TOPIC) - before
+            await send()
+        assert len(errors) == 51
+        assert len({id(error) for error in errors}) == 51
+        assert {str(error) for error in errors} == {str(errors[0])}
+        assert asked == 2  # the topic, and the creation template
+        assert cluster.namesrv.count(RequestCode.GET_ROUTEINFO_BY_TOPIC) - before == 4
+
+
+async def test_a_send_may_wait_for_ever() -> None:
+    async with scripted_cluster() as cluster:
+        cluster.broker.script[SEND] = never
+        async with producer(cluster, send_timeout=None) as p:
+            with trio.move_on_after(0.1) as scope:
+                await p.send("T", b"x")
+            assert scope.cancelled_caught
+            cluster.broker.script[SEND] = lambda request: sent(1)
+            assert (await p.send("T", b"x")).queue_offset == 1
