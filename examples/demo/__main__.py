@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise DemoFailed("PySpark is missing; run `pip install 'triomq[demo]'`, or `make demo`")
         folder = wiped(options.dir.resolve())
         java = prepare_java(folder / "java")
-        os.environ["PYSPARK_PYTHON"] = sys.executable
+        os.environ |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
         say(f"Java {java.version}: {java.origin}")
         wanted = truth(file, options.rows)
         run = Run(folder, file, options.rows, int(wanted["flights"].sum()))

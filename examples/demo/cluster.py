@@ -60,8 +60,9 @@ class Worker:
         await self.process.stdin.aclose()
 
     def last_words(self) -> str:
-        lines = [line for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
-        return lines[-1].strip() if lines else "it said nothing"
+        """The last line that is not part of a stack trace."""
+        lines = [line for line in self.log.read_text(errors="replace").splitlines() if line[:1].strip()]
+        return lines[-1] if lines else "it said nothing"
 
     def _wake(self) -> None:
         self.changed.set()
