@@ -77,6 +77,7 @@ def test_a_batch_query_reads_every_message_once_with_all_columns(spark: Any, run
     assert few.select("msgId").distinct().count() == 500
 
 
+@pytest.mark.feature(173)
 def test_tags_starts_and_ends(spark: Any, running: Cluster) -> None:
     running.create_topic("cuts", 1)
     sent = running.send("cuts", [b"%d" % number for number in range(60)], tag=lambda number: "even" if number % 2 == 0 else "odd")

@@ -245,7 +245,7 @@ def test_patience_with_a_silent_broker_ends(given: dict[str, str]) -> None:
     if "unavailableBrokerTimeout" in given:
         assert source.latestOffset(end, ReadAllAvailable()) is end
         clock.now += 61
-    with pytest.raises(Unreachable, match="no queue of broker-b could be asked.*check that the brokers run"):
+    with pytest.raises(Unreachable, match=r"no queue of broker-b could be asked.*check that the brokers run"):
         source.latestOffset(end, ReadAllAvailable())
 
 
