@@ -160,6 +160,8 @@ class TableSaver:
 
     tables: tuple[PersistedTable, ...]
     _wake: trio.Event = attrs.field(factory=trio.Event)
+    _writer: trio.CapacityLimiter = attrs.field(factory=lambda: trio.CapacityLimiter(1))
+    """One write at a time: a thread that was abandoned keeps its place until its file is complete."""
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         for table in self.tables:
@@ -200,7 +202,7 @@ class TableSaver:
         changes = table.changes
         content = table.encode()
         try:
-            await trio.to_thread.run_sync(save_bytes, table.path, content, abandon_on_cancel=True)
+            await trio.to_thread.run_sync(save_bytes, table.path, content, abandon_on_cancel=True, limiter=self._writer)
         except OSError as error:
             logger.error("cannot save %s: %s; next try in %g s", table.path, error, RETRY_SECONDS)
             table.due = trio.current_time() + RETRY_SECONDS

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -179,3 +180,32 @@ async def test_the_last_save_writes_what_is_dirty(tmp_path: Path) -> None:
     await saver.save_all()
     assert load_table(table.path, read_number) == 9
     assert not (tmp_path / "clean.json").exists()
+
+
+async def test_the_last_save_waits_for_a_write_that_a_cancellation_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two threads in one temporary file would lose the last save."""
+    values = iter([b'{"n":1}', b'{"n":2}'])
+    table = PersistedTable(tmp_path / "t.json", lambda: next(values))
+    begun, go_on = threading.Event(), threading.Event()
+    running: list[int] = []
+
+    def slow_save(path: Path, content: bytes) -> None:
+        running.append(1)
+        assert len(running) == 1, "two writes at a time"
+        begun.set()
+        assert go_on.wait(10)
+        save_bytes(path, content)
+        running.clear()
+
+    monkeypatch.setattr(persisted, "save_bytes", slow_save)
+    saver = TableSaver((table,))
+    async with trio.open_nursery() as nursery:
+        await nursery.start(saver.run)
+        table.touch()
+        await trio.to_thread.run_sync(begun.wait, 10)
+        nursery.cancel_scope.cancel()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(saver.save_all)
+        await trio.testing.wait_all_tasks_blocked()
+        go_on.set()
+    assert load_table(table.path, read_number) == 2
