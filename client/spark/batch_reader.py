@@ -32,7 +32,11 @@ class RocketMQBatchReader(DataSourceReader):
         try:
             begins = initial_offsets(self._options, cluster)
             ends = ending_offsets(self._options, cluster)
-            ranges = [QueueRange(queue, begin, ends[queue]) for queue, begin in sorted(begins.items()) if queue in ends and begin < ends[queue]]
+            ranges = [
+                QueueRange(queue, begin, ends[queue])
+                for queue, begin in sorted(begins.items())
+                if queue in ends and begin < ends[queue]
+            ]
             return partitions_of(ranges, self._options, cluster.addresses)
         finally:
             cluster.close()

@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 import attrs
-from triomq.remoting.client.blocking import BlockingConnection
 
 from triomq.client.spark.errors import SourceError, Unreachable
 from triomq.client.spark.name_servers import NameServers, ReadRoute
 from triomq.client.spark.offsets import Bounds, Offsets, Queue
 from triomq.client.spark.options import SourceOptions
+from triomq.remoting.client.blocking import BlockingConnection
 from triomq.remoting.errors import RemotingError
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
 from triomq.remoting.protocol.command import Command, request
@@ -54,7 +54,13 @@ class BrokerLine:
 class Cluster:
     """Asks name servers and brokers for a query's driver.  Not thread-safe; Spark calls the driver side from one thread."""
 
-    def __init__(self, options: SourceOptions, *, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep) -> None:
+    def __init__(
+        self,
+        options: SourceOptions,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
         self._options = options
         self._clock = clock
         self._sleep = sleep
@@ -67,7 +73,9 @@ class Cluster:
     @property
     def addresses(self) -> dict[str, str]:
         """broker name → address, as far as known."""
-        return {broker: address for route in self._routes.values() if route for broker, address in route.addresses.items()}
+        return {
+            broker: address for route in self._routes.values() if route for broker, address in route.addresses.items()
+        }
 
     @property
     def known_topics(self) -> set[str]:
@@ -106,11 +114,25 @@ class Cluster:
 
     def bounds(self, queues: Sequence[Queue]) -> dict[Queue, Bounds]:
         """Where *queues* begin and end; queues whose broker does not answer are left out."""
-        least = {(queue, False): request(RequestCode.GET_MIN_OFFSET, GetMinOffsetHeader(topic=queue.topic, queue_id=queue.queue_id)) for queue in queues}
-        end = {(queue, True): request(RequestCode.GET_MAX_OFFSET, GetMaxOffsetHeader(topic=queue.topic, queue_id=queue.queue_id)) for queue in queues}
+        least = {
+            (queue, False): request(
+                RequestCode.GET_MIN_OFFSET, GetMinOffsetHeader(topic=queue.topic, queue_id=queue.queue_id)
+            )
+            for queue in queues
+        }
+        end = {
+            (queue, True): request(
+                RequestCode.GET_MAX_OFFSET, GetMaxOffsetHeader(topic=queue.topic, queue_id=queue.queue_id)
+            )
+            for queue in queues
+        }
         answers = self._ask({key: (key[0].broker, command) for key, command in {**end, **least}.items()})
         offsets = {key: response.header(OffsetResponseHeader).offset for key, response in answers.items()}
-        return {queue: Bounds(offsets[queue, False], offsets[queue, True]) for queue in queues if (queue, False) in offsets and (queue, True) in offsets}
+        return {
+            queue: Bounds(offsets[queue, False], offsets[queue, True])
+            for queue in queues
+            if (queue, False) in offsets and (queue, True) in offsets
+        }
 
     def all_bounds(self, queues: Sequence[Queue]) -> dict[Queue, Bounds]:
         """As `bounds`, but every broker must answer.  Raises Unreachable after the retries that the options allow."""
@@ -119,7 +141,9 @@ class Cluster:
             found = self.bounds(queues)
             missing = sorted({queue.broker for queue in queues if queue not in found})
             if missing:
-                raise Unreachable(f"no answer from {', '.join(self._describe(broker) for broker in missing)}; check that the brokers run and can be reached from the driver")
+                raise Unreachable(
+                    f"no answer from {', '.join(self._describe(broker) for broker in missing)}; check that the brokers run and can be reached from the driver"
+                )
             return found
 
         return self._with_retries(ask)
@@ -131,13 +155,23 @@ class Cluster:
         """
 
         def ask() -> Offsets:
-            answers = self._ask({
-                queue: (queue.broker, request(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, SearchOffsetHeader(topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp_ms)))
-                for queue in queues
-            })
+            answers = self._ask(
+                {
+                    queue: (
+                        queue.broker,
+                        request(
+                            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
+                            SearchOffsetHeader(topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp_ms),
+                        ),
+                    )
+                    for queue in queues
+                }
+            )
             missing = sorted({queue.broker for queue in queues if queue not in answers})
             if missing:
-                raise Unreachable(f"no answer from {', '.join(self._describe(broker) for broker in missing)}; check that the brokers run and can be reached from the driver")
+                raise Unreachable(
+                    f"no answer from {', '.join(self._describe(broker) for broker in missing)}; check that the brokers run and can be reached from the driver"
+                )
             return {queue: response.header(OffsetResponseHeader).offset for queue, response in answers.items()}
 
         return self._with_retries(ask)
@@ -146,16 +180,20 @@ class Cluster:
         """Tell the brokers how far the group is.  For displays only, so failures are logged and never raised."""
         group = self._options.group
         try:
-            self._ask({
-                queue: (
-                    queue.broker,
-                    request(
-                        RequestCode.UPDATE_CONSUMER_OFFSET,
-                        UpdateConsumerOffsetHeader(consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset),
-                    ),
-                )
-                for queue, offset in offsets.items()
-            })
+            self._ask(
+                {
+                    queue: (
+                        queue.broker,
+                        request(
+                            RequestCode.UPDATE_CONSUMER_OFFSET,
+                            UpdateConsumerOffsetHeader(
+                                consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset
+                            ),
+                        ),
+                    )
+                    for queue, offset in offsets.items()
+                }
+            )
         except SourceError as error:
             logger.warning("progress of group %s was not stored: %s", group, error)
 
@@ -189,7 +227,9 @@ class Cluster:
                 del lines[broker]
         return answers
 
-    def _gather(self, broker: str, lines: dict[str, BrokerLine], sent: Sequence[tuple[K, int]], answers: dict[K, Command]) -> None:
+    def _gather(
+        self, broker: str, lines: dict[str, BrokerLine], sent: Sequence[tuple[K, int]], answers: dict[K, Command]
+    ) -> None:
         line = lines[broker]
         assert line.connection is not None
         try:
@@ -198,7 +238,13 @@ class Cluster:
                 if response.code == ResponseCode.SUCCESS:
                     answers[key] = response
                 else:
-                    logger.warning("broker %s at %s refuses request with %s: %s", broker, line.address, response.code, response.remark)
+                    logger.warning(
+                        "broker %s at %s refuses request with %s: %s",
+                        broker,
+                        line.address,
+                        response.code,
+                        response.remark,
+                    )
             line.failures = 0
         except (RemotingError, OSError) as error:
             self._silent(broker, line, error)
@@ -229,7 +275,9 @@ class Cluster:
         if line.failures > 1 and now - line.complained_at > COMPLAIN_SECONDS:
             line.complained_at = now
             logger.warning("broker %s does not answer, its queues stand still: %s", self._describe(broker), error)
-        self._refreshed_at = min(self._refreshed_at, now - self._options.metadata_refresh_ms / 1000 + 1.0)  # it may have moved
+        self._refreshed_at = min(
+            self._refreshed_at, now - self._options.metadata_refresh_ms / 1000 + 1.0
+        )  # it may have moved
 
     def _describe(self, broker: str) -> str:
         line = self._lines.get(broker)

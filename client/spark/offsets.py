@@ -74,14 +74,18 @@ def read_position(document: Any) -> Position:
     Raises OffsetError for another version or another shape.
     """
     if not isinstance(document, dict) or "v" not in document:
-        raise OffsetError(f"the checkpoint holds {document!r}, which this source did not write; use another checkpointLocation for this query")
+        raise OffsetError(
+            f"the checkpoint holds {document!r}, which this source did not write; use another checkpointLocation for this query"
+        )
     if document["v"] != VERSION:
         raise OffsetError(
             f"the checkpoint holds offsets of version {document['v']}, and this release of triomq reads version {VERSION}; "
             "run the query with the release that wrote them, or start with a new checkpointLocation"
         )
     filter_hash = document.get("fh")
-    return Position(next=flat(document.get("q"), "q"), first=flat(document.get("from", {}), "from"), filter_hash=filter_hash)
+    return Position(
+        next=flat(document.get("q"), "q"), first=flat(document.get("from", {}), "from"), filter_hash=filter_hash
+    )
 
 
 def nested(offsets: Mapping[Queue, int]) -> dict[str, dict[str, dict[str, int]]]:
@@ -103,11 +107,15 @@ def flat(document: Any, where: str) -> Offsets:
                         raise TypeError(f"{offset!r} is no offset")
                     result[Queue(topic, broker, int(queue_id))] = offset
     except (AttributeError, TypeError, ValueError) as error:
-        raise OffsetError(f"member {where!r} of the offsets is not {{topic: {{broker: {{queue: offset}}}}}}: {error}") from error
+        raise OffsetError(
+            f"member {where!r} of the offsets is not {{topic: {{broker: {{queue: offset}}}}}}: {error}"
+        ) from error
     return result
 
 
-def advance(start: Position, heads: Mapping[Queue, int], born: Mapping[Queue, int], filter_hash: str | None = None) -> Position:
+def advance(
+    start: Position, heads: Mapping[Queue, int], born: Mapping[Queue, int], filter_hash: str | None = None
+) -> Position:
     """The end of a batch that starts at *start* and reads up to *heads*.
 
     *heads* may leave queues out: those stand still.  *born* gives the first offset of queues that *start* does not know, and of
@@ -127,6 +135,8 @@ def batch_starts(start: Position, end: Position) -> Offsets:
     for queue in end.next:
         first = end.first.get(queue, start.next.get(queue))
         if first is None:
-            raise OffsetError(f"the offset log does not say where {queue} begins; the checkpoint is damaged, start with a new checkpointLocation")
+            raise OffsetError(
+                f"the offset log does not say where {queue} begins; the checkpoint is damaged, start with a new checkpointLocation"
+            )
         starts[queue] = first
     return starts

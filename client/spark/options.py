@@ -41,7 +41,9 @@ def integer(least: int, most: int = (1 << 63) - 1) -> Callable[[str], int]:
     def parse(value: str) -> int:
         number = int(value) if re.fullmatch(r"\s*-?\d+\s*", value) else None
         if number is None or not least <= number <= most:
-            raise ValueError(f"it must be a whole number of at least {least}" + (f" and at most {most}" if most < 1 << 62 else ""))
+            raise ValueError(
+                f"it must be a whole number of at least {least}" + (f" and at most {most}" if most < 1 << 62 else "")
+            )
         return number
 
     return parse
@@ -133,39 +135,129 @@ class Option:
 
 
 OPTIONS: tuple[Option, ...] = (
-    Option(name="nameServer", parse=addresses, default=None, aliases=("rocketmq.namesrv.addr",), meaning="name servers, `host:port;host:port`; required"),
-    Option(name="subscribe", parse=topics, default=None, aliases=("topic",), meaning="topics, separated by commas; this or `assign` is required"),
-    Option(name="assign", parse=assignment, default=None, meaning='exactly these queues: `{"topicA":{"broker-a":[0,1]}}`'),
+    Option(
+        name="nameServer",
+        parse=addresses,
+        default=None,
+        aliases=("rocketmq.namesrv.addr",),
+        meaning="name servers, `host:port;host:port`; required",
+    ),
+    Option(
+        name="subscribe",
+        parse=topics,
+        default=None,
+        aliases=("topic",),
+        meaning="topics, separated by commas; this or `assign` is required",
+    ),
+    Option(
+        name="assign", parse=assignment, default=None, meaning='exactly these queues: `{"topicA":{"broker-a":[0,1]}}`'
+    ),
     Option(
         name="startingOffsets",
         parse=start_text,
         default="latest",
         batch_default="earliest",
-        meaning="where a new query begins: `earliest`, `latest` (streams), or JSON `{\"topicA\":{\"broker-a\":{\"0\":23,\"*\":-2}}}` with -2 for earliest and -1 for latest",
+        meaning='where a new query begins: `earliest`, `latest` (streams), or JSON `{"topicA":{"broker-a":{"0":23,"*":-2}}}` with -2 for earliest and -1 for latest',
     ),
-    Option(name="startingTimestamp", parse=integer(0), default=None, meaning="begin with the first message stored at this time (epoch, ms) or later; wins over startingOffsets"),
+    Option(
+        name="startingTimestamp",
+        parse=integer(0),
+        default=None,
+        meaning="begin with the first message stored at this time (epoch, ms) or later; wins over startingOffsets",
+    ),
     Option(
         name="startingOffsetsByTimestampStrategy",
         parse=one_of("error", "latest"),
         default="error",
         meaning="what to do with queues that have no message that young: fail, or begin at their end",
     ),
-    Option(name="endingOffsets", parse=end_text, default="latest", stream=False, meaning="where a batch query ends (exclusive): `latest` or JSON as in startingOffsets, -1 for latest"),
-    Option(name="endingTimestamp", parse=integer(0), default=None, stream=False, meaning="end before the first message stored at this time (epoch, ms) or later; wins over endingOffsets"),
-    Option(name="failOnDataLoss", parse=boolean, default="true", meaning="fail when messages are gone before they were read; with false, warn and go on behind them"),
-    Option(name="maxOffsetsPerTrigger", parse=integer(1), default=None, batch=False, meaning="about so many messages per micro-batch, shared among the queues by backlog"),
-    Option(name="minPartitions", parse=integer(1), default=None, meaning="cut big ranges until there are about so many tasks"),
+    Option(
+        name="endingOffsets",
+        parse=end_text,
+        default="latest",
+        stream=False,
+        meaning="where a batch query ends (exclusive): `latest` or JSON as in startingOffsets, -1 for latest",
+    ),
+    Option(
+        name="endingTimestamp",
+        parse=integer(0),
+        default=None,
+        stream=False,
+        meaning="end before the first message stored at this time (epoch, ms) or later; wins over endingOffsets",
+    ),
+    Option(
+        name="failOnDataLoss",
+        parse=boolean,
+        default="true",
+        meaning="fail when messages are gone before they were read; with false, warn and go on behind them",
+    ),
+    Option(
+        name="maxOffsetsPerTrigger",
+        parse=integer(1),
+        default=None,
+        batch=False,
+        meaning="about so many messages per micro-batch, shared among the queues by backlog",
+    ),
+    Option(
+        name="minPartitions",
+        parse=integer(1),
+        default=None,
+        meaning="cut big ranges until there are about so many tasks",
+    ),
     Option(name="maxRecordsPerPartition", parse=integer(1), default=None, meaning="no task reads more messages"),
     Option(name="minRecordsPerPartition", parse=integer(1), default="10000", meaning="smaller ranges share a task"),
-    Option(name="includeHeaders", parse=boolean, default="false", aliases=("includeProperties",), meaning="adds the column `headers`: all properties"),
-    Option(name="tags", parse=tag_expression, default="*", meaning="only messages with these tags, `A || B`; the broker filters"),
-    Option(name="groupId", parse=text, default=None, aliases=("kafka.group.id",), meaning="group under which the brokers keep the query's progress, for lag displays"),
-    Option(name="groupIdPrefix", parse=text, default="spark-rocketmq-source", meaning="without groupId the pulls go under this prefix and a random id"),
-    Option(name="commitGroupOffsets", parse=boolean, default=None, batch=False, meaning="write progress to the brokers; by default when groupId is given"),
-    Option(name="pullBatchSize", parse=integer(1, 100_000), default="1024", meaning="messages asked for per pull; brokers may give fewer"),
-    Option(name="pullMaxBytes", parse=size(1 << 10, 15 << 20), default="1m", meaning="bytes asked for per pull; brokers may give fewer"),
+    Option(
+        name="includeHeaders",
+        parse=boolean,
+        default="false",
+        aliases=("includeProperties",),
+        meaning="adds the column `headers`: all properties",
+    ),
+    Option(
+        name="tags",
+        parse=tag_expression,
+        default="*",
+        meaning="only messages with these tags, `A || B`; the broker filters",
+    ),
+    Option(
+        name="groupId",
+        parse=text,
+        default=None,
+        aliases=("kafka.group.id",),
+        meaning="group under which the brokers keep the query's progress, for lag displays",
+    ),
+    Option(
+        name="groupIdPrefix",
+        parse=text,
+        default="spark-rocketmq-source",
+        meaning="without groupId the pulls go under this prefix and a random id",
+    ),
+    Option(
+        name="commitGroupOffsets",
+        parse=boolean,
+        default=None,
+        batch=False,
+        meaning="write progress to the brokers; by default when groupId is given",
+    ),
+    Option(
+        name="pullBatchSize",
+        parse=integer(1, 100_000),
+        default="1024",
+        meaning="messages asked for per pull; brokers may give fewer",
+    ),
+    Option(
+        name="pullMaxBytes",
+        parse=size(1 << 10, 15 << 20),
+        default="1m",
+        meaning="bytes asked for per pull; brokers may give fewer",
+    ),
     Option(name="pullDepth", parse=integer(1, 64), default="4", meaning="pulls in flight per task"),
-    Option(name="recordBatchBytes", parse=size(1 << 10, 64 << 20), default="1m", meaning="answers are joined to about this size before they are decoded"),
+    Option(
+        name="recordBatchBytes",
+        parse=size(1 << 10, 64 << 20),
+        default="1m",
+        meaning="answers are joined to about this size before they are decoded",
+    ),
     Option(
         name="pollTimeoutMs",
         parse=milliseconds,
@@ -173,10 +265,32 @@ OPTIONS: tuple[Option, ...] = (
         aliases=("kafkaConsumer.pollTimeoutMs",),
         meaning="a task fails after so long without any message that it was promised",
     ),
-    Option(name="fetchOffset.numRetries", parse=integer(0, 1000), default="5", meaning="repetitions of a failed request of the driver"),
-    Option(name="fetchOffset.retryIntervalMs", parse=milliseconds, default="200", meaning="wait before the first repetition; doubles each time"),
-    Option(name="metadataRefreshMs", parse=milliseconds, default="5000", batch=False, meaning="how often to look for new queues and moved brokers"),
-    Option(name="pollIntervalMs", parse=milliseconds, default="100", batch=False, meaning="least time between two questions for new messages"),
+    Option(
+        name="fetchOffset.numRetries",
+        parse=integer(0, 1000),
+        default="5",
+        meaning="repetitions of a failed request of the driver",
+    ),
+    Option(
+        name="fetchOffset.retryIntervalMs",
+        parse=milliseconds,
+        default="200",
+        meaning="wait before the first repetition; doubles each time",
+    ),
+    Option(
+        name="metadataRefreshMs",
+        parse=milliseconds,
+        default="5000",
+        batch=False,
+        meaning="how often to look for new queues and moved brokers",
+    ),
+    Option(
+        name="pollIntervalMs",
+        parse=milliseconds,
+        default="100",
+        batch=False,
+        meaning="least time between two questions for new messages",
+    ),
     Option(
         name="unavailableBrokerPolicy",
         parse=one_of("wait", "fail"),
@@ -184,7 +298,13 @@ OPTIONS: tuple[Option, ...] = (
         batch=False,
         meaning="when a broker cannot be reached: let its queues stand still, or fail the query",
     ),
-    Option(name="unavailableBrokerTimeout", parse=milliseconds, default="10m", batch=False, meaning="how long to wait for it"),
+    Option(
+        name="unavailableBrokerTimeout",
+        parse=milliseconds,
+        default="10m",
+        batch=False,
+        meaning="how long to wait for it",
+    ),
 )
 
 IGNORED = frozenset({"path", "inferschema", "mergeschema"})
@@ -270,7 +390,9 @@ def parse_options(options: Mapping[str, str], *, streaming: bool, query: str = "
                 continue
             raise unknown_option(key, known)
         if not (option.stream if streaming else option.batch):
-            raise OptionError(f"option {option.name!r} has no meaning for a {'stream' if streaming else 'batch query'}; leave it out")
+            raise OptionError(
+                f"option {option.name!r} has no meaning for a {'stream' if streaming else 'batch query'}; leave it out"
+            )
         if option.name in given:
             raise OptionError(f"options {given[option.name]!r} and {key!r} mean the same; give one of them")
         given[option.name] = key
@@ -330,7 +452,11 @@ def unknown_option(key: str, known: Mapping[str, Option]) -> OptionError:
     if key.lower().startswith("kafka."):
         return OptionError(f"option {key!r} belongs to Spark's Kafka source and has no meaning here; remove it")
     near = difflib.get_close_matches(key.lower(), known, n=1, cutoff=0.5)
-    hint = f"did you mean {known[near[0]].name!r}?" if near else f"known are {', '.join(option.name for option in OPTIONS)}"
+    hint = (
+        f"did you mean {known[near[0]].name!r}?"
+        if near
+        else f"known are {', '.join(option.name for option in OPTIONS)}"
+    )
     return OptionError(f"unknown option {key!r}; {hint}")
 
 

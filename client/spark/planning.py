@@ -55,7 +55,9 @@ def plan_tasks(ranges: Iterable[QueueRange], sizes: TaskSizes) -> list[tuple[Que
     if sizes.min_partitions and total:
         wanted = -(-total // sizes.min_partitions)
         piece_max = min(piece_max, wanted) if piece_max else wanted
-        pack_below = min(pack_below, max(1, wanted // 2))  # equal cuts may fall a little below `wanted`: those stay alone
+        pack_below = min(
+            pack_below, max(1, wanted // 2)
+        )  # equal cuts may fall a little below `wanted`: those stay alone
     pieces = [piece for each in by_broker for piece in split(each, piece_max)]
     return pack(pieces, pack_below, sizes.max_records)
 
@@ -97,7 +99,9 @@ def limit_heads(begins: Mapping[Queue, int], heads: Mapping[Queue, int], limit: 
     Each queue gets its share in proportion to its backlog and at least one message, so that no queue starves; with more waiting
     queues than *limit* the sum is the number of queues.
     """
-    backlog = {queue: head - begins[queue] for queue, head in sorted(heads.items()) if queue in begins and head > begins[queue]}
+    backlog = {
+        queue: head - begins[queue] for queue, head in sorted(heads.items()) if queue in begins and head > begins[queue]
+    }
     total = sum(backlog.values())
     if limit is None or total <= limit:
         return dict(heads)

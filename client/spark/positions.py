@@ -29,7 +29,9 @@ def resolve(option: str, start: Start, bounds: Mapping[Queue, Bounds], *, fail_o
     for queue, found in sorted(bounds.items()):
         wanted = start.of(queue)
         if wanted is None:
-            raise OptionError(f'option {option!r} says nothing about {queue}; name it, or add "*": -2 for the earliest offset of all others (-1 for the latest)')
+            raise OptionError(
+                f'option {option!r} says nothing about {queue}; name it, or add "*": -2 for the earliest offset of all others (-1 for the latest)'
+            )
         if wanted == EARLIEST:
             offsets[queue] = found.least
         elif wanted == LATEST:
@@ -90,7 +92,9 @@ def changes_since(position: Position, bounds: Mapping[Queue, Bounds]) -> Changes
         if here is None:
             born[queue] = found.least
             if found.least > 0 and queue.topic in topics:
-                losses.append(lost(*queue, 0, found.least, f"the queue is new to this query and begins at {found.least}"))
+                losses.append(
+                    lost(*queue, 0, found.least, f"the queue is new to this query and begins at {found.least}")
+                )
         elif here < found.least:
             born[queue] = found.least
             losses.append(lost(*queue, here, found.least, f"earliest is {found.least}"))

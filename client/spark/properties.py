@@ -42,7 +42,9 @@ class PropertyTable:
         """The property *name* of every message; null where it is missing."""
         wanted = name.encode()
         same_length = np.flatnonzero(self.names.lengths == len(wanted))
-        texts: npt.NDArray[np.bytes_] = np.ndarray((len(self.raw) - len(wanted) + 1,), f"S{len(wanted)}", self.raw, 0, (1,))
+        texts: npt.NDArray[np.bytes_] = np.ndarray(
+            (len(self.raw) - len(wanted) + 1,), f"S{len(wanted)}", self.raw, 0, (1,)
+        )
         found = same_length[texts[self.names.starts[same_length]] == wanted]
         entry = np.full(self.rows, -1, np.int64)
         entry[self.row[found]] = found  # numpy keeps the last of several entries, and so does RocketMQ
@@ -50,7 +52,9 @@ class PropertyTable:
         if missing.all():
             return pa.nulls(self.rows, pa.string())
         entry[missing] = found[0]
-        values = self._texts(Span(starts=self.values.starts[entry], lengths=np.where(missing, 0, self.values.lengths[entry])))
+        values = self._texts(
+            Span(starts=self.values.starts[entry], lengths=np.where(missing, 0, self.values.lengths[entry]))
+        )
         if not missing.any():
             return values
         return values.take(pa.array(np.arange(self.rows), mask=missing))
@@ -61,7 +65,11 @@ class PropertyTable:
         keep = self._without_twins(cast("Integers", names.dictionary_encode().indices.to_numpy().astype(np.int64)))
         row, values = self.row, self.values
         if keep is not None:
-            row, names, values = row[keep], names.take(pa.array(keep)), Span(starts=values.starts[keep], lengths=values.lengths[keep])
+            row, names, values = (
+                row[keep],
+                names.take(pa.array(keep)),
+                Span(starts=values.starts[keep], lengths=values.lengths[keep]),
+            )
         ends = np.cumsum(np.bincount(row, minlength=self.rows))
         offsets = pa.array(np.concatenate(([0], ends)), pa.int32())
         return cast("pa.MapArray", pa.MapArray.from_arrays(offsets, names, self._texts(values)))
@@ -99,7 +107,9 @@ def find_properties(stored: pa.Array) -> PropertyTable:
     filled = np.flatnonzero(np.diff(offsets))
     unended = filled[data[offsets[filled + 1] - 1] != VALUE_END]
     if len(unended):
-        ends = np.concatenate((ends, offsets[unended + 1]))  # a piece that the end of its row ends: nothing to skip after it
+        ends = np.concatenate(
+            (ends, offsets[unended + 1])
+        )  # a piece that the end of its row ends: nothing to skip after it
         widths = np.concatenate((widths, np.zeros(len(unended), np.int64)))
         order = np.lexsort((widths, ends))
         ends, widths = ends[order], widths[order]
@@ -125,4 +135,6 @@ def checked_text(data: pa.Array) -> pa.Array:
     try:
         return data.cast(pa.string())
     except pa.ArrowInvalid:
-        return pa.array([None if each is None else each.decode("utf-8", "replace") for each in data.to_pylist()], pa.string())
+        return pa.array(
+            [None if each is None else each.decode("utf-8", "replace") for each in data.to_pylist()], pa.string()
+        )

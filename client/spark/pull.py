@@ -91,7 +91,9 @@ class TaskPull:
 
     def __attrs_post_init__(self) -> None:
         options = self.options
-        self._window = PullWindow.over(self.ranges, depth=options.pull_depth, batch_max=options.pull_batch_size, sparse=bool(options.tags))
+        self._window = PullWindow.over(
+            self.ranges, depth=options.pull_depth, batch_max=options.pull_batch_size, sparse=bool(options.tags)
+        )
         self._links = {each.queue.broker: Link(self.addresses.get(each.queue.broker, "")) for each in self.ranges}
 
     def blocks(self) -> Iterator[Block | None]:
@@ -172,10 +174,14 @@ class TaskPull:
         elif response.code == ResponseCode.PULL_OFFSET_MOVED:
             self._moved(segment, response.header(PullMessageResponseHeader))
         elif response.code in HOPELESS:
-            raise SourceError(f"broker {broker} refuses pulls from {segment.queue}: {response.remark}; {HOPELESS[ResponseCode(response.code)]}")
+            raise SourceError(
+                f"broker {broker} refuses pulls from {segment.queue}: {response.remark}; {HOPELESS[ResponseCode(response.code)]}"
+            )
         else:
             window.ask_again(segment)
-            self._broken(broker, f"broker {broker} answered a pull from {segment.queue} with {response.code}: {response.remark}")
+            self._broken(
+                broker, f"broker {broker} answered a pull from {segment.queue} with {response.code}: {response.remark}"
+            )
 
     def _moved(self, segment: Segment, header: PullMessageResponseHeader) -> None:
         """The broker says that the offset does not exist: it is gone, or not there yet."""
@@ -195,7 +201,9 @@ class TaskPull:
         if queue_end <= segment.first:
             self._short[segment.queue] = queue_end
         self._window.ask_again(segment)
-        self._pause(segment.queue.broker, f"{segment.queue} ends at {queue_end}, offset {segment.first} is not there yet")
+        self._pause(
+            segment.queue.broker, f"{segment.queue} ends at {queue_end}, offset {segment.first} is not there yet"
+        )
 
     def _give_up(self, oldest: Segment) -> None:
         """`pollTimeoutMs` is over.  Raises, unless the messages are gone and may be skipped."""

@@ -133,7 +133,9 @@ def record_starts(raw: bytes, begin: int, end: int, queue: Queue) -> list[int]:
 
 def damaged(queue: Queue, what: str) -> SourceError:
     """The error for an answer that is no run of records."""
-    return SourceError(f"the broker's answer for {queue} is damaged: {what}; check that the broker and the source speak the same RocketMQ version")
+    return SourceError(
+        f"the broker's answer for {queue} is damaged: {what}; check that the broker and the source speak the same RocketMQ version"
+    )
 
 
 def read_records(blocks: Sequence[Block]) -> Records:
@@ -155,7 +157,10 @@ def read_records(blocks: Sequence[Block]) -> Records:
     offsets = numbers(raw, at + QUEUE_OFFSET_AT, ">i8")
     early = offsets < np.array([block.first for block in blocks], np.int64)[owner]
     if early.any():
-        raise damaged(blocks[int(owner[early][0])].queue, f"it holds offset {offsets[early][0]}, which lies before the wanted ones")
+        raise damaged(
+            blocks[int(owner[early][0])].queue,
+            f"it holds offset {offsets[early][0]}, which lies before the wanted ones",
+        )
     wanted = offsets < np.array([block.end for block in blocks], np.int64)[owner]
     if not wanted.all():
         at, owner, offsets = at[wanted], owner[wanted], offsets[wanted]
@@ -181,7 +186,10 @@ def laid_out(raw: bytes, blocks: Sequence[Block], at: Integers, owner: Integers,
     good &= (properties_bytes >= 0) & (properties_at + 2 + properties_bytes == size)
     if not good.all():
         first_bad = int(np.argmin(good))
-        raise damaged(blocks[int(owner[first_bad])].queue, f"the lengths inside the record at offset {offsets[first_bad]} do not add up to its {size[first_bad]} bytes")
+        raise damaged(
+            blocks[int(owner[first_bad])].queue,
+            f"the lengths inside the record at offset {offsets[first_bad]} do not add up to its {size[first_bad]} bytes",
+        )
     packed = (sys_flag & INNER_BATCH) == INNER_BATCH
     if packed.any():
         first = int(np.argmax(packed))
@@ -224,4 +232,6 @@ def cut(raw: bytes, span: Span) -> pa.Array:
         views[:, 4:] = heads * (np.arange(INLINE_BYTES) < span.lengths[:, None])
         views[is_long, 8:12] = 0
         views[is_long, 12:] = span.starts[is_long].astype("<i4").view(np.uint8).reshape(-1, 4)
-    return pa.Array.from_buffers(pa.binary_view(), rows, [None, pa.py_buffer(views), pa.py_buffer(raw)]).cast(pa.binary())
+    return pa.Array.from_buffers(pa.binary_view(), rows, [None, pa.py_buffer(views), pa.py_buffer(raw)]).cast(
+        pa.binary()
+    )

@@ -75,7 +75,9 @@ def start_text(value: str) -> Start:
     if word in words:
         return Start({ANY: words[word]})
     if word == "group":
-        raise ValueError("beginning at a group's offsets is not offered by this release; give earliest, latest or offsets")
+        raise ValueError(
+            "beginning at a group's offsets is not offered by this release; give earliest, latest or offsets"
+        )
     return Start(checked_tree(value, f"it must be earliest, latest or JSON like {SHAPE}", least=EARLIEST))
 
 

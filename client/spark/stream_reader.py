@@ -61,7 +61,12 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __getstate__(self) -> dict[str, Any]:
         """What a task needs; sockets and the driver's memory stay here."""
-        return {"_options": self._options, "_schema": self._schema, "_make_cluster": self._make_cluster, "_clock": self._clock}
+        return {
+            "_options": self._options,
+            "_schema": self._schema,
+            "_make_cluster": self._make_cluster,
+            "_clock": self._clock,
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -98,13 +103,16 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         position = read_position(start)
         self._note_progress(position)
         bounds = self._look(position)
+        if self._available_now and self._target is None:
+            bounds = self._completed(position, bounds)
         changes = changes_since(position, bounds)
-        report_losses([loss for loss in changes.losses if self._is_news(loss)], fail_on_data_loss=self._options.fail_on_data_loss)
+        report_losses(
+            [loss for loss in changes.losses if self._is_news(loss)], fail_on_data_loss=self._options.fail_on_data_loss
+        )
         born = changes.born
         heads = {queue: found.end for queue, found in bounds.items()}
         if self._available_now:
             if self._target is None:
-                self._require_all(position, bounds)
                 self._target = AvailableNowTarget.at(position, born, heads)
             heads = self._target.heads(bounds)
             born = {queue: begin for queue, begin in born.items() if queue in heads}
@@ -119,19 +127,29 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """The heads of all queues, which Spark shows in the query's progress."""
-        return Position(next={queue: found.end for queue, found in self._bounds.items()}).to_json() if self._bounds else None
+        return (
+            Position(next={queue: found.end for queue, found in self._bounds.items()}).to_json()
+            if self._bounds
+            else None
+        )
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The tasks of the batch (start, end); the same arguments give the same tasks."""
         begin, finish = read_position(start), read_position(end)
         if finish.filter_hash != self._options.filter_hash:
-            logger.warning("this batch was planned with another 'tags' option; replayed now, it may hold other rows than at the first try")
+            logger.warning(
+                "this batch was planned with another 'tags' option; replayed now, it may hold other rows than at the first try"
+            )
         ranges = ranges_between(begin, finish)
         self._cluster.refresh()
         if self._options.fail_on_data_loss and ranges:
             found = self._bounds_of({each.queue for each in ranges})
             report_losses(
-                [lost(*each.queue, each.first, min(least, each.end), f"earliest is {least}") for each in ranges if each.queue in found and (least := found[each.queue].least) > each.first],
+                [
+                    lost(*each.queue, each.first, min(least, each.end), f"earliest is {least}")
+                    for each in ranges
+                    if each.queue in found and (least := found[each.queue].least) > each.first
+                ],
                 fail_on_data_loss=True,
             )
         return partitions_of(ranges, self._options, self._cluster.addresses)
@@ -165,7 +183,10 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _bounds_of(self, queues: set[Queue]) -> Mapping[Queue, Bounds]:
         """Bounds from memory when they are fresh, else from the brokers that answer."""
-        if self._clock() - self._looked_at >= self._options.poll_interval_ms / 1000 or not queues <= self._bounds.keys():
+        if (
+            self._clock() - self._looked_at >= self._options.poll_interval_ms / 1000
+            or not queues <= self._bounds.keys()
+        ):
             routed = set(self._cluster.queues())
             self._bounds = {**self._bounds, **self._cluster.bounds(sorted(queues & routed))}
         return self._bounds
@@ -176,7 +197,11 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         answered = {queue.broker for queue in self._bounds}
         silent = {queue.broker for queue in (*position.next, *routed)} - answered
         self._silent_since = {broker: self._silent_since.get(broker, now) for broker in silent}
-        patience = 0.0 if self._options.unavailable_broker_policy == "fail" else self._options.unavailable_broker_timeout_ms / 1000
+        patience = (
+            0.0
+            if self._options.unavailable_broker_policy == "fail"
+            else self._options.unavailable_broker_timeout_ms / 1000
+        )
         over = sorted(broker for broker, since in self._silent_since.items() if now - since >= patience)
         if over and not self._bounds_answer_again(over):
             raise Unreachable(
@@ -194,16 +219,19 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return False
         return bool(queues)
 
-    def _require_all(self, position: Position, bounds: Mapping[Queue, Bounds]) -> None:
-        """An AvailableNow run that leaves a broker out would pass for complete.  Raises Unreachable or SourceError."""
-        missing = [queue for queue in {*position.next, *self._cluster.queues()} if queue not in bounds]
-        if not missing:
-            return
+    def _completed(self, position: Position, bounds: Mapping[Queue, Bounds]) -> dict[Queue, Bounds]:
+        """*bounds* with those that are missing: an AvailableNow run that leaves a broker out would pass for complete.
+
+        Raises Unreachable or SourceError.
+        """
         routed = set(self._cluster.queues())
-        gone = sorted(str(queue) for queue in missing if queue not in routed)
+        missing = {queue for queue in {*position.next, *routed} if queue not in bounds}
+        gone = sorted(str(queue) for queue in missing - routed)
         if gone and self._options.fail_on_data_loss:
             raise SourceError(f"{', '.join(gone)} cannot be reached or exist no more; start their brokers, or set failOnDataLoss=false to leave them out")
-        self._bounds = {**self._bounds, **self._cluster.all_bounds([queue for queue in missing if queue in routed])}
+        if missing & routed:
+            self._bounds = {**bounds, **self._cluster.all_bounds(sorted(missing & routed))}
+        return self._bounds
 
     def _is_news(self, loss: str) -> bool:
         """With failOnDataLoss=false the same loss is seen at every look until the next batch; say it once."""
@@ -219,7 +247,9 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _store_progress(self, *, at_once: bool) -> None:
         """Write the group's progress where it changed, at most once a second, and when the query has caught up."""
-        changed = {queue: offset for queue, offset in self._progress.items() if self._stored_progress.get(queue) != offset}
+        changed = {
+            queue: offset for queue, offset in self._progress.items() if self._stored_progress.get(queue) != offset
+        }
         if not changed or (not at_once and self._clock() - self._progress_at < PROGRESS_SECONDS):
             return
         self._cluster.refresh()
@@ -245,7 +275,9 @@ def readable_bounds(options: SourceOptions, cluster: Cluster) -> dict[Queue, Bou
     cluster.refresh(at_once=True)
     absent = sorted(set(options.topics) - cluster.known_topics)
     if absent:
-        raise SourceError(f"the name servers know no topic {', '.join(absent)}; check the spelling, or create it with `mqadmin updateTopic -c <cluster> -t {absent[0]}`")
+        raise SourceError(
+            f"the name servers know no topic {', '.join(absent)}; check the spelling, or create it with `mqadmin updateTopic -c <cluster> -t {absent[0]}`"
+        )
     queues = cluster.queues()
     strangers = sorted(str(queue) for queue in set(options.assign) - set(queues))
     if strangers:

@@ -34,7 +34,9 @@ class Work:
     task_format: int = TASK_FORMAT
 
 
-def partitions_of(ranges: Sequence[QueueRange], options: SourceOptions, addresses: Mapping[str, str]) -> list[InputPartition]:
+def partitions_of(
+    ranges: Sequence[QueueRange], options: SourceOptions, addresses: Mapping[str, str]
+) -> list[InputPartition]:
     """Cut *ranges* into the partitions of one batch."""
     sizes = TaskSizes(
         min_partitions=options.min_partitions,
@@ -44,7 +46,9 @@ def partitions_of(ranges: Sequence[QueueRange], options: SourceOptions, addresse
     partitions = []
     for task in plan_tasks(ranges, sizes):
         brokers = {each.queue.broker for each in task}
-        partitions.append(InputPartition(Work(task, {broker: address for broker, address in addresses.items() if broker in brokers})))
+        partitions.append(
+            InputPartition(Work(task, {broker: address for broker, address in addresses.items() if broker in brokers}))
+        )
     return partitions
 
 

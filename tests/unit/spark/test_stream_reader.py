@@ -223,6 +223,34 @@ def test_available_now_does_not_leave_a_silent_broker_out() -> None:
         source.latestOffset(start, ReadAllAvailable())
 
 
+def test_available_now_waits_for_a_broker_that_comes_back() -> None:
+    """The first answer lacks a broker; the repeated question finds it, and its messages belong to the run."""
+    cluster = FakeCluster({A0: (0, 30), B0: (0, 10)})
+    source = reader(cluster, startingOffsets="earliest")
+    start = source.initialOffset()
+    source.prepareForTriggerAvailableNow()
+    cluster.silent.add("broker-b")
+    answer = cluster.all_bounds
+    cluster.all_bounds = lambda queues: (cluster.silent.clear(), answer(queues))[1]  # type: ignore[method-assign]
+    assert batch(source, start)[1] == [QueueRange(A0, 0, 30), QueueRange(B0, 0, 10)]
+
+
+def test_available_now_misses_queues_that_are_gone() -> None:
+    cluster = FakeCluster({A0: (0, 30), B0: (0, 10)})
+    first = reader(cluster, startingOffsets="earliest")
+    end, _ = batch(first, first.initialOffset())
+    del cluster.held[B0]
+    cluster.set(A0, 0, 35)
+    for given, outcome in (("true", None), ("false", [QueueRange(A0, 30, 35)])):
+        source = reader(cluster, startingOffsets="earliest", failOnDataLoss=given)
+        source.prepareForTriggerAvailableNow()
+        if outcome is None:
+            with pytest.raises(SourceError, match="orders/broker-b/0 cannot be reached or exist no more"):
+                source.latestOffset(end, ReadAllAvailable())
+        else:
+            assert batch(source, end)[1] == outcome
+
+
 def test_a_silent_broker_does_not_hold_up_the_others() -> None:
     cluster = FakeCluster({A0: (0, 10), B0: (0, 10)})
     source = reader(cluster, startingOffsets="earliest")
