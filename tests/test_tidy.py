@@ -123,9 +123,11 @@ def test_no_imports_inside_functions() -> None:
         for function in ast.walk(tree):
             if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
                 continue
-            for node in ast.walk(function):
-                if isinstance(node, ast.Import | ast.ImportFrom) and not any("#" in lines[n - 1] for n in (node.lineno, node.end_lineno or 0)):
-                    errors.append(f"{path.relative_to(ROOT)}:{node.lineno}")
+            errors += [
+                f"{path.relative_to(ROOT)}:{node.lineno}"
+                for node in ast.walk(function)
+                if isinstance(node, ast.Import | ast.ImportFrom) and not any("#" in lines[n - 1] for n in (node.lineno, node.end_lineno or 0))
+            ]
     assert errors == []
 
 

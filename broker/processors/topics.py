@@ -87,6 +87,13 @@ class TopicRequests:
         self.held.wake_topic(header.topic)
         return self._settled(Response(remark=UNSET_REMARK))
 
+    async def _saved(self, response: Response) -> Response:
+        """Answer when the change would survive a crash. Name servers are not told of a topic that is gone: registrations only add."""
+        with trio.move_on_after(SETTLE_SECONDS):
+            if self.topics.table.unsaved:
+                await self.topics.table.wait_saved()
+        return response
+
     async def _settled(self, response: Response) -> Response:
         """Answer when the change would survive a crash and reachable name servers have it."""
         with trio.move_on_after(SETTLE_SECONDS):
@@ -108,7 +115,7 @@ class TopicRequests:
         self.statistics.forget(header.topic)
         self.clients.forget_topic(header.topic)
         self.held.wake_topic(header.topic)
-        return self._settled(Response())
+        return self._saved(Response())
 
     def describe(self, request: Request) -> Response:
         header: TopicHeader = request.header

@@ -37,7 +37,7 @@ LEFT_OUT = {
     (14, 22): "5.5.0 answers 22 for a new group on an empty queue and then loses what is stored between two requests; ours answers 0, as 4.9.4 does",
     (46, 0): "SQL92 filters come later; the captured broker ran with enablePropertyFilter=true, ours answers as one without",
 }
-REPLAYED = {"r550-JSON": {"namesrv": 12, "broker": 58}, "r494-JSON": {"namesrv": 12, "broker": 65}}
+REPLAYED = {"r550-JSON": {"namesrv": 12, "broker": 58}, "r494-JSON": {"namesrv": 12, "broker": 67}}
 
 
 def decode(frame: bytes) -> Frame:
@@ -114,7 +114,10 @@ class Stage:
         """Store so many messages; the commit-log offset of the last one."""
         offset = -1
         for number in range(count):
-            ext = dict(a="golden", b=topic, c="TBW102", d=4, e=queue_id, f=0, g=1_700_000_000_000, h=0, i=f"KEYS\x01k{number}\x02TAGS\x01{tag}\x02", j=0, k="false", m="false")
+            ext = {
+                "a": "golden", "b": topic, "c": "TBW102", "d": 4, "e": queue_id, "f": 0, "g": 1_700_000_000_000, "h": 0,
+                "i": f"KEYS\x01k{number}\x02TAGS\x01{tag}\x02", "j": 0, "k": "false", "m": "false",
+            }  # fmt: skip
             answer = self.wire.call(310, ext, b"golden")
             assert answer["code"] == 0, answer
             offset = int(answer["extFields"]["msgId"][16:], 16)
