@@ -45,7 +45,8 @@ class BlockingConnection:
             raise ConnectFailed(self.address, f"no answer within {self.timeout:g} s") from None
         except OSError as error:
             raise ConnectFailed(self.address, error.strerror or str(error)) from None
-        if self._sock.getsockname() == self._sock.getpeername():  # an ephemeral port can meet itself while nobody listens
+        if self._sock.getsockname() == self._sock.getpeername():
+            # An ephemeral port can meet itself while nobody listens there.
             self._sock.close()
             raise ConnectFailed(self.address, "Connection refused")
         self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
