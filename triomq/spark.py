@@ -13,4 +13,13 @@ from triomq.client.spark.errors import DataLoss, OffsetError, OptionError, Sourc
 from triomq.client.spark.java_runtime import JavaNotFound, prepare_java
 from triomq.client.spark.source import RocketMQDataSource
 
-__all__ = ["DataLoss", "JavaNotFound", "OffsetError", "OptionError", "RocketMQDataSource", "SourceError", "Unreachable", "prepare_java"]
+__all__ = [
+    "DataLoss",
+    "JavaNotFound",
+    "OffsetError",
+    "OptionError",
+    "RocketMQDataSource",
+    "SourceError",
+    "Unreachable",
+    "prepare_java",
+]

@@ -228,7 +228,9 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         missing = {queue for queue in {*position.next, *routed} if queue not in bounds}
         gone = sorted(str(queue) for queue in missing - routed)
         if gone and self._options.fail_on_data_loss:
-            raise SourceError(f"{', '.join(gone)} cannot be reached or exist no more; start their brokers, or set failOnDataLoss=false to leave them out")
+            raise SourceError(
+                f"{', '.join(gone)} cannot be reached or exist no more; start their brokers, or set failOnDataLoss=false to leave them out"
+            )
         if missing & routed:
             self._bounds = {**bounds, **self._cluster.all_bounds(sorted(missing & routed))}
         return self._bounds

@@ -47,9 +47,16 @@ class Run:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the demo with these command-line arguments and return the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m examples.demo", description="TrioMQ's main job on real data, with all numbers checked.")
+    parser = argparse.ArgumentParser(
+        prog="python -m examples.demo", description="TrioMQ's main job on real data, with all numbers checked."
+    )
     parser.add_argument("--rows", type=int, help="send only the first so many flights")
-    parser.add_argument("--dir", type=Path, default=ROOT / ".demo", help="folder of everything that the demo writes; wiped at the start (default: .demo)")
+    parser.add_argument(
+        "--dir",
+        type=Path,
+        default=ROOT / ".demo",
+        help="folder of everything that the demo writes; wiped at the start (default: .demo)",
+    )
     options = parser.parse_args(arguments)
     begin = time.monotonic()
     try:
@@ -114,7 +121,13 @@ async def with_processes(run: Run) -> None:
         run.seconds["cluster"] = time.monotonic() - begin
         say(f"Two name servers and two brokers run ({run.seconds['cluster']:.1f} s): {namesrv}")
         spark = await start("spark", module("examples.demo.spark_job", namesrv, SPARK, TOPIC, str(folder)))
-        consumers = [await start(f"consumer-{n}", module("examples.demo.consume", namesrv, CONSUMERS, TOPIC, str(folder / f"consumer-{n}.csv"))) for n in (1, 2)]
+        consumers = [
+            await start(
+                f"consumer-{n}",
+                module("examples.demo.consume", namesrv, CONSUMERS, TOPIC, str(folder / f"consumer-{n}.csv")),
+            )
+            for n in (1, 2)
+        ]
         await both_have_queues(*consumers)
         counters = {
             "sent": lambda: run.sent.messages,
@@ -172,35 +185,56 @@ async def look_at_brokers(run: Run, namesrv: str) -> None:
     """Ask the brokers what they hold and how far the two groups are."""
     async with Admin(namesrv) as admin:
         stats = await admin.topic_stats(TOPIC)
-        run.stored = sum(offset.max_offset - offset.min_offset for broker in stats.values.values() for offset in broker.offset_table.values())
+        run.stored = sum(
+            offset.max_offset - offset.min_offset
+            for broker in stats.values.values()
+            for offset in broker.offset_table.values()
+        )
         for group in (CONSUMERS, SPARK):
             progress_of = await admin.consume_stats(group, TOPIC)
             offsets = [offset for broker in progress_of.values.values() for offset in broker.offset_table.values()]
-            run.lags[group] = sum(offset.broker_offset - max(0, offset.consumer_offset) for offset in offsets) if offsets else run.total
+            run.lags[group] = (
+                sum(offset.broker_offset - max(0, offset.consumer_offset) for offset in offsets)
+                if offsets
+                else run.total
+            )
 
 
 def tell_result(run: Run, found: Sequence[Check], again: int, taste: Sequence[str], seconds: float) -> None:
     """The report."""
     say()
     for check in found:
-        say(f"  {'ok ' if check.good else 'NO '} {check.what}: {check.found:,}" + ("" if check.good else f", wanted {check.wanted:,}"))
+        say(
+            f"  {'ok ' if check.good else 'NO '} {check.what}: {check.found:,}"
+            + ("" if check.good else f", wanted {check.wanted:,}")
+        )
     say()
     if run.seconds.get("sending"):
         rate = run.sent.messages / run.seconds["sending"]
-        say(f"Sent {run.sent.messages:,} messages ({run.sent.payload_bytes / 1e6:.0f} MB) in {run.seconds['sending']:.1f} s: {rate:,.0f} messages/s, while both readers ran.")
+        say(
+            f"Sent {run.sent.messages:,} messages ({run.sent.payload_bytes / 1e6:.0f} MB) in {run.seconds['sending']:.1f} s: {rate:,.0f} messages/s, while both readers ran."
+        )
     for reader, name in (("consumed", "the two consumers"), ("spark", "Spark")):
         if reader in run.seconds:
             say(f"Everything was read by {name} {run.seconds[reader]:.1f} s after the start of the cluster.")
     if again:
-        say(f"{again:,} messages were delivered twice (at-least-once delivery when a queue changes hands) and counted once.")
+        say(
+            f"{again:,} messages were delivered twice (at-least-once delivery when a queue changes hands) and counted once."
+        )
     for line in taste:
         say(f"  {line}")
     say(f"The whole demo took {seconds:.1f} s.")
     good = all(check.good for check in found)
-    say("All numbers agree: differences 0, lag 0." if good else "Some numbers differ: see the lines marked NO above, and the logs.")
+    say(
+        "All numbers agree: differences 0, lag 0."
+        if good
+        else "Some numbers differ: see the lines marked NO above, and the logs."
+    )
     folder = run.folder
     say()
-    say(f"Files:  {folder}/cluster (messages, configuration, logs), {folder}/logs, {folder}/spark.json, {folder}/checkpoint")
+    say(
+        f"Files:  {folder}/cluster (messages, configuration, logs), {folder}/logs, {folder}/spark.json, {folder}/checkpoint"
+    )
     say("Try next, with the same messages:")
     bin_folder = Path(sys.executable).parent
     say(f"  {bin_folder}/mqlocal --namesrvs 2 --brokers 2 --dir {folder}/cluster")

@@ -75,7 +75,9 @@ async def running(name: str, command: Sequence[str], folder: Path) -> AsyncItera
     log = folder / "logs" / f"{name}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as errors:
-        process = await trio.lowlevel.open_process(list(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, cwd=ROOT)
+        process = await trio.lowlevel.open_process(
+            list(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, cwd=ROOT
+        )
         worker = Worker(name, log, process)
         try:
             yield worker
@@ -103,4 +105,6 @@ def module(name: str, *arguments: str) -> list[str]:
 
 def local_cluster(folder: Path) -> list[str]:
     """The command for two name servers and two brokers on free ports."""
-    return module("triomq.local", "--json", "--port", "0", "--namesrvs", "2", "--brokers", "2", "--dir", str(folder / "cluster"))
+    return module(
+        "triomq.local", "--json", "--port", "0", "--namesrvs", "2", "--brokers", "2", "--dir", str(folder / "cluster")
+    )

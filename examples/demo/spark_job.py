@@ -53,7 +53,9 @@ def delays(spark: SparkSession, namesrv: str, group: str, topic: str) -> DataFra
         .load()
     )
     flights = messages.select(F.from_json("value", FLIGHT).alias("flight")).select("flight.*")
-    return flights.groupBy("carrier", "month").agg(F.count("*").alias("flights"), F.count("dep_delay").alias("departed"), F.sum("dep_delay").alias("delay_minutes"))
+    return flights.groupBy("carrier", "month").agg(
+        F.count("*").alias("flights"), F.count("dep_delay").alias("departed"), F.sum("dep_delay").alias("delay_minutes")
+    )
 
 
 class Result:
@@ -90,7 +92,7 @@ def main(namesrv: str, group: str, topic: str, folder: Path) -> None:
         .writeStream.outputMode("complete")
         .foreachBatch(result.keep)
         .option("checkpointLocation", str(folder / "checkpoint"))
-        .trigger(processingTime="2 seconds")
+        .trigger(processingTime="3 seconds")
         .start()
     )
     tell(messages=0, ready=True)

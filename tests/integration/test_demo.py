@@ -21,9 +21,13 @@ pytestmark = pytest.mark.spark
 ROWS = 3000
 
 
-def run_demo(folder: Path, *arguments: str, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+def run_demo(
+    folder: Path, *arguments: str, environment: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(ROOT / "examples" / "demo"), "--rows", str(ROWS), "--dir", str(folder), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=folder.parent, timeout=280)
+    return subprocess.run(
+        command, capture_output=True, text=True, check=False, env=environment, cwd=folder.parent, timeout=280
+    )
 
 
 @pytest.fixture(scope="module")
@@ -63,14 +67,25 @@ Break = Callable[[list[str]], list[str]]
 @pytest.mark.parametrize(
     ("break_it", "wrong"),
     [
-        (lambda lines: lines[1:], {"messages received by the consumers", "carrier-months that differ, consumers to pandas"}),
-        (lambda lines: [*lines, "broker-a,0,999999,UA,1,2"], {"messages received by the consumers", "carrier-months that differ, consumers to pandas"}),
-        (lambda lines: [lines[0].rsplit(",", 1)[0] + ",4711", *lines[1:]], {"carrier-months that differ, consumers to pandas"}),
+        (
+            lambda lines: lines[1:],
+            {"messages received by the consumers", "carrier-months that differ, consumers to pandas"},
+        ),
+        (
+            lambda lines: [*lines, "broker-a,0,999999,UA,1,2"],
+            {"messages received by the consumers", "carrier-months that differ, consumers to pandas"},
+        ),
+        (
+            lambda lines: [lines[0].rsplit(",", 1)[0] + ",4711", *lines[1:]],
+            {"carrier-months that differ, consumers to pandas"},
+        ),
         (lambda lines: [*lines, lines[0]], set()),  # the same message delivered again is no fault
     ],
     ids=["dropped", "doubled", "changed", "redelivered"],
 )
-def test_a_wrong_consumer_is_found(finished: tuple[Path, str], tmp_path: Path, break_it: Break, wrong: set[str]) -> None:
+def test_a_wrong_consumer_is_found(
+    finished: tuple[Path, str], tmp_path: Path, break_it: Break, wrong: set[str]
+) -> None:
     folder, _ = finished
     files = [tmp_path / "consumer-1.csv", tmp_path / "consumer-2.csv"]
     for file in files:
@@ -89,7 +104,10 @@ def test_a_wrong_spark_result_a_lag_and_a_missing_file_are_found(finished: tuple
     text = (folder / "spark.json").read_text()
     (tmp_path / "spark.json").write_text(text.replace('"departed": ', '"departed": 1', 1))
     found = checks(wanted, ROWS, ROWS, ROWS, tmp_path, consumers, {"g": 3})
-    assert {check.what for check in found if not check.good} == {"carrier-months that differ, Spark to pandas", "lag of group g"}
+    assert {check.what for check in found if not check.good} == {
+        "carrier-months that differ, Spark to pandas",
+        "lag of group g",
+    }
     (tmp_path / "spark.json").unlink()
     found = checks(wanted, ROWS, ROWS - 1, ROWS + 1, tmp_path, [tmp_path / "none.csv"], {})
     assert len([check for check in found if not check.good]) == 6

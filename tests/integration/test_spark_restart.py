@@ -75,7 +75,11 @@ def read_output(folder: Path) -> dict[Place, list[tuple[int, str]]]:
     files = set()
     for entry in (folder / "output" / "_spark_metadata").iterdir():
         if entry.name.isdecimal() or entry.name.endswith(".compact"):
-            files |= {json.loads(line)["path"].rsplit("/", 1)[1] for line in entry.read_text().splitlines() if line.startswith("{")}
+            files |= {
+                json.loads(line)["path"].rsplit("/", 1)[1]
+                for line in entry.read_text().splitlines()
+                if line.startswith("{")
+            }
     found: dict[Place, list[tuple[int, str]]] = defaultdict(list)
     for file in files:
         for row in pq.ParquetFile(folder / "output" / file).read().to_pylist():
@@ -88,7 +92,13 @@ def test_a_killed_and_stopped_query_reads_every_message_exactly_once(running: Cl
     running.create_topic("live")
     running.send("live", [b"before the query"] * 40)
     folder = tmp_path / "query"
-    options = {"nameServer": running.namesrv, "subscribe": "live", "groupId": "spark", "maxOffsetsPerTrigger": "400", "maxRecordsPerPartition": "150"}
+    options = {
+        "nameServer": running.namesrv,
+        "subscribe": "live",
+        "groupId": "spark",
+        "maxOffsetsPerTrigger": "400",
+        "maxRecordsPerPartition": "150",
+    }
     with live_producer(running.namesrv, "live") as producer:
         wait_for(lambda: len(producer.sent) > 50, "the producer to run")
         with query(folder, options=options, slow=2.0) as first:  # begins at `latest`, while messages keep coming
@@ -97,7 +107,12 @@ def test_a_killed_and_stopped_query_reads_every_message_exactly_once(running: Cl
         assert not log_entry(folder, "commits", 0).exists()
         with query(folder, options=options, slow=2.0) as second:
             wait_for(log_entry(folder, "commits", 0).exists, f"batch 0 to be done, see {second.log}")
-            number = wait_for(lambda: max(int(entry.name) for entry in (folder / "checkpoint" / "offsets").iterdir() if entry.name.isdecimal()), "a later batch to be logged")
+            number = wait_for(
+                lambda: max(
+                    int(entry.name) for entry in (folder / "checkpoint" / "offsets").iterdir() if entry.name.isdecimal()
+                ),
+                "a later batch to be logged",
+            )
             second.kill()
         assert not log_entry(folder, "commits", number + 1).exists()
         with query(folder, options={**options, "maxRecordsPerPartition": "70"}, slow=0.5) as third:
@@ -114,5 +129,9 @@ def test_a_killed_and_stopped_query_reads_every_message_exactly_once(running: Cl
         begin = begins[broker][str(queue_id)]
         offsets = [offset for offset, _ in rows]
         assert offsets == list(range(begin, begin + len(rows))), f"{broker}/{queue_id} has holes or repeats"
-        assert dict(rows) == {offset: body for (name, number, offset), body in producer.sent.items() if (name, number) == (broker, queue_id) and offset >= begin}
+        assert dict(rows) == {
+            offset: body
+            for (name, number, offset), body in producer.sent.items()
+            if (name, number) == (broker, queue_id) and offset >= begin
+        }
     assert running.lag("spark", "live") == 0

@@ -49,7 +49,11 @@ def read(spark: Any, running: Cluster, *, schema: str | None = None, **options: 
 def run_available_now(spark: Any, running: Cluster, place: Path, **options: str) -> list[dict[str, Any]]:
     """One AvailableNow run into parquet; its progress events."""
     messages = spark.readStream.format("rocketmq").option("nameServer", running.namesrv).options(**options).load()
-    writer = messages.writeStream.format("parquet").option("path", str(place / "output")).option("checkpointLocation", str(place / "checkpoint"))
+    writer = (
+        messages.writeStream.format("parquet")
+        .option("path", str(place / "output"))
+        .option("checkpointLocation", str(place / "checkpoint"))
+    )
     query = writer.trigger(availableNow=True).start()
     query.awaitTermination()
     return [json.loads(progress.json) for progress in query.recentProgress]
@@ -62,13 +66,22 @@ def places(rows: list[Any]) -> list[tuple[str, int, int]]:
 def test_a_batch_query_reads_every_message_once_with_all_columns(spark: Any, running: Cluster) -> None:
     running.create_topic("columns")
     before = datetime.datetime.now(datetime.UTC)
-    sent = running.send("columns", [b"body %d" % number for number in range(500)], tag=lambda number: f"tag{number % 3}")
+    sent = running.send(
+        "columns", [b"body %d" % number for number in range(500)], tag=lambda number: f"tag{number % 3}"
+    )
     rows = read(spark, running, subscribe="columns", includeHeaders="true").collect()
     assert places(rows) == sorted(sent)
     by_key = {int(row.key): row for row in rows}
     for number, (broker, queue_id, offset) in enumerate(sent):
         row = by_key[number]
-        assert (row.value, row.topic, row.brokerName, row.queueId, row.offset, row.tags) == (b"body %d" % number, "columns", broker, queue_id, offset, f"tag{number % 3}")
+        assert (row.value, row.topic, row.brokerName, row.queueId, row.offset, row.tags) == (
+            b"body %d" % number,
+            "columns",
+            broker,
+            queue_id,
+            offset,
+            f"tag{number % 3}",
+        )
         assert row.headers["KEYS"] == str(number)
         assert abs(row.timestamp.astimezone(datetime.UTC) - before) < datetime.timedelta(minutes=5)
     few = read(spark, running, schema="value string, msgId string", subscribe="columns")
@@ -80,12 +93,26 @@ def test_a_batch_query_reads_every_message_once_with_all_columns(spark: Any, run
 @pytest.mark.feature(173)
 def test_tags_starts_and_ends(spark: Any, running: Cluster) -> None:
     running.create_topic("cuts", 1)
-    sent = running.send("cuts", [b"%d" % number for number in range(60)], tag=lambda number: "even" if number % 2 == 0 else "odd")
-    assert {int(row.value) for row in read(spark, running, subscribe="cuts", tags="even || other").collect()} == set(range(0, 60, 2))
-    some = {"startingOffsets": '{"cuts":{"broker-a":{"0":5}},"*":-2}', "endingOffsets": '{"cuts":{"broker-a":{"0":9}},"*":-1}'}
-    assert places(read(spark, running, subscribe="cuts", **some).collect()) == sorted(place for place in sent if place[0] == "broker-b" or 5 <= place[2] < 9)
-    assert places(read(spark, running, assign='{"cuts":{"broker-b":[0]}}').collect()) == sorted(place for place in sent if place[0] == "broker-b")
-    assert read(spark, running, subscribe="cuts", minPartitions="7", minRecordsPerPartition="1").rdd.getNumPartitions() >= 7
+    sent = running.send(
+        "cuts", [b"%d" % number for number in range(60)], tag=lambda number: "even" if number % 2 == 0 else "odd"
+    )
+    assert {int(row.value) for row in read(spark, running, subscribe="cuts", tags="even || other").collect()} == set(
+        range(0, 60, 2)
+    )
+    some = {
+        "startingOffsets": '{"cuts":{"broker-a":{"0":5}},"*":-2}',
+        "endingOffsets": '{"cuts":{"broker-a":{"0":9}},"*":-1}',
+    }
+    assert places(read(spark, running, subscribe="cuts", **some).collect()) == sorted(
+        place for place in sent if place[0] == "broker-b" or 5 <= place[2] < 9
+    )
+    assert places(read(spark, running, assign='{"cuts":{"broker-b":[0]}}').collect()) == sorted(
+        place for place in sent if place[0] == "broker-b"
+    )
+    assert (
+        read(spark, running, subscribe="cuts", minPartitions="7", minRecordsPerPartition="1").rdd.getNumPartitions()
+        >= 7
+    )
     assert read(spark, running, subscribe="cuts").rdd.getNumPartitions() == 1
     middle = int(time.time() * 1000) + 1
     time.sleep(0.002)
@@ -115,10 +142,17 @@ def test_an_empty_topic_has_no_rows(spark: Any, running: Cluster) -> None:
 
 
 @pytest.mark.feature(172)
-def test_available_now_goes_on_from_its_checkpoint_with_new_queues(spark: Any, running: Cluster, tmp_path: Path) -> None:
+def test_available_now_goes_on_from_its_checkpoint_with_new_queues(
+    spark: Any, running: Cluster, tmp_path: Path
+) -> None:
     """Three runs of one query: new messages, then a topic with more queues on more brokers."""
     running.create_topic("growing", 1, brokers=["broker-a"])
-    options = {"subscribe": "growing", "startingOffsets": "earliest", "maxOffsetsPerTrigger": "64", "groupId": "growing-group"}
+    options = {
+        "subscribe": "growing",
+        "startingOffsets": "earliest",
+        "maxOffsetsPerTrigger": "64",
+        "groupId": "growing-group",
+    }
     sent: list[tuple[str, int, int]] = []
     for run in range(3):
         if run:
@@ -138,7 +172,10 @@ def test_two_topics_in_one_stream(spark: Any, running: Cluster, tmp_path: Path) 
     running.send("left", [b"l"] * 30)
     running.send("right", [b"r"] * 20)
     run_available_now(spark, running, tmp_path, subscribe="left,right", startingOffsets="earliest")
-    counts = {row.topic: row["count"] for row in spark.read.parquet(str(tmp_path / "output")).groupBy("topic").count().collect()}
+    counts = {
+        row.topic: row["count"]
+        for row in spark.read.parquet(str(tmp_path / "output")).groupBy("topic").count().collect()
+    }
     assert counts == {"left": 30, "right": 20}
 
 
@@ -150,7 +187,11 @@ def test_a_broker_that_restarts_holds_up_nothing_for_good(spark: Any, running: C
     options = {"subscribe": "steady", "startingOffsets": "earliest", "metadataRefreshMs": "500"}
     messages = spark.readStream.format("rocketmq").option("nameServer", running.namesrv).options(**options).load()
     seen: list[tuple[str, int, int]] = []
-    query = messages.writeStream.foreachBatch(lambda batch, _: seen.extend(places(batch.collect()))).option("checkpointLocation", str(tmp_path)).start()
+    query = (
+        messages.writeStream.foreachBatch(lambda batch, _: seen.extend(places(batch.collect())))
+        .option("checkpointLocation", str(tmp_path))
+        .start()
+    )
     try:
         wait_for(lambda: len(seen) == 50 or query.exception(), "the first messages")
         running.kill("broker-b")
@@ -188,7 +229,10 @@ def test_a_broker_that_lost_its_store_is_a_data_loss(spark: Any, running: Cluste
         wait_for(lambda: "broker-b" in running.broker_names(), "the broker to come back")
         running.create_topic("fragile", 1, brokers=["broker-b"])
         running.send("fragile", [b"new"] * 10)
-        with pytest.raises(Exception, match=r"ends at 10, but the query has read up to 30: the topic was deleted.*set failOnDataLoss=false"):
+        with pytest.raises(
+            Exception,
+            match=r"ends at 10, but the query has read up to 30: the topic was deleted.*set failOnDataLoss=false",
+        ):
             run_available_now(spark, running, tmp_path, **options)
         run_available_now(spark, running, tmp_path, **options, failOnDataLoss="false")
     rows = spark.read.parquet(str(tmp_path / "output")).collect()

@@ -73,15 +73,22 @@ class Cluster:
         async def create() -> None:
             async with Admin(self.namesrv) as admin:
                 for broker in brokers:
-                    answers = await admin.update_topic(topic, address=self.addresses[broker], read_queues=queues, write_queues=queues)
+                    answers = await admin.update_topic(
+                        topic, address=self.addresses[broker], read_queues=queues, write_queues=queues
+                    )
                     assert not answers.failures
 
         trio.run(create)
 
-    def send(self, topic: str, bodies: Sequence[bytes], tag: Callable[[int], str | None] = lambda number: None) -> list[tuple[str, int, int]]:
+    def send(
+        self, topic: str, bodies: Sequence[bytes], tag: Callable[[int], str | None] = lambda number: None
+    ) -> list[tuple[str, int, int]]:
         """Send messages with their number as key; where each lies: (broker, queue, offset)."""
         with Producer(self.namesrv, group="test-producers") as producer:
-            messages = (Message(topic=topic, body=body, keys=[str(number)], tag=tag(number)) for number, body in enumerate(bodies))
+            messages = (
+                Message(topic=topic, body=body, keys=[str(number)], tag=tag(number))
+                for number, body in enumerate(bodies)
+            )
             receipts = list(producer.send_many(messages))
         return [(receipt.queue.broker_name, receipt.queue.queue_id, receipt.queue_offset) for receipt in receipts]
 
@@ -108,7 +115,11 @@ class Cluster:
             async with Admin(self.namesrv) as admin:
                 stats = await admin.consume_stats(group, topic)
                 offsets = [offset for broker in stats.values.values() for offset in broker.offset_table.values()]
-                return sum(offset.broker_offset - max(0, offset.consumer_offset) for offset in offsets) if offsets else None
+                return (
+                    sum(offset.broker_offset - max(0, offset.consumer_offset) for offset in offsets)
+                    if offsets
+                    else None
+                )
 
         return trio.run(ask)
 
@@ -117,7 +128,9 @@ class Cluster:
 def cluster(folder: Path) -> Iterator[Cluster]:
     with contextlib.ExitStack() as stack:
         namesrv = stack.enter_context(our_name_server(folder / "namesrv"))
-        brokers = {name: stack.enter_context(our_broker(folder / name, name, namesrv)) for name in ("broker-a", "broker-b")}
+        brokers = {
+            name: stack.enter_context(our_broker(folder / name, name, namesrv)) for name in ("broker-a", "broker-b")
+        }
         addresses = {name: address for name, (address, _) in brokers.items()}
         started = Cluster(folder, namesrv, addresses, {name: process for name, (_, process) in brokers.items()})
         wait_for(lambda: started.broker_names() == set(addresses), "the brokers to register")
@@ -167,7 +180,11 @@ def query(folder: Path, **job: Any) -> Iterator[Query]:
     """Start a query; it is killed at the end if it still runs."""
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / f"query-{len(list(folder.glob('query-*.log')))}.log"
-    command = [sys.executable, str(ROOT / "tests" / "support" / "spark_query.py"), json.dumps({"folder": str(folder), **job})]
+    command = [
+        sys.executable,
+        str(ROOT / "tests" / "support" / "spark_query.py"),
+        json.dumps({"folder": str(folder), **job}),
+    ]
     with log.open("w") as errors:
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=errors, stderr=errors, text=True, cwd=ROOT)
     running = Query(process, log)

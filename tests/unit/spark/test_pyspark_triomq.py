@@ -10,7 +10,9 @@ import pytest
 
 
 def run(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-X", "importtime", "-c", code], cwd=folder, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        [sys.executable, "-X", "importtime", "-c", code], cwd=folder, capture_output=True, text=True, check=False
+    )
 
 
 def test_spark_finds_the_source_by_name(tmp_path: Path) -> None:
@@ -20,7 +22,10 @@ def test_spark_finds_the_source_by_name(tmp_path: Path) -> None:
 
 
 def test_tasks_do_not_load_trio(tmp_path: Path) -> None:
-    done = run("import pyspark_triomq, sys; print(sorted({'trio', 'rich', 'cryptography', 'pandas'} & set(sys.modules)))", tmp_path)
+    done = run(
+        "import pyspark_triomq, sys; print(sorted({'trio', 'rich', 'cryptography', 'pandas'} & set(sys.modules)))",
+        tmp_path,
+    )
     assert done.stdout == "[]\n"
 
 
@@ -30,7 +35,11 @@ def test_a_missing_or_broken_package_is_silent(tmp_path: Path, name: str, fault:
     """One exception here would hide every Python data source of the environment from Spark."""
     (tmp_path / f"{name}.py").write_text(fault + "\n")
     done = subprocess.run(
-        [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import pyspark_triomq; print(hasattr(pyspark_triomq, 'DefaultSource'))"],
+        [
+            sys.executable,
+            "-c",
+            f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import pyspark_triomq; print(hasattr(pyspark_triomq, 'DefaultSource'))",
+        ],
         capture_output=True,
         text=True,
         check=False,

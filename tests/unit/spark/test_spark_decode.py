@@ -31,7 +31,9 @@ ALL_COLUMNS = StructType([StructField(column.name, column.types[0]) for column i
 ORDERS = Queue("orders", "broker-a", 0)
 
 
-def decode(blocks: list[Block], schema: StructType = ALL_COLUMNS, tags: frozenset[str] | None = None) -> list[dict[str, Any]]:
+def decode(
+    blocks: list[Block], schema: StructType = ALL_COLUMNS, tags: frozenset[str] | None = None
+) -> list[dict[str, Any]]:
     return [row for batch in Decoder(arrow_schema(schema), tags).decode(blocks) for row in batch.to_pylist()]
 
 
@@ -69,12 +71,21 @@ def test_golden_messages_decode_as_java_reads_them(version: str) -> None:
             assert row["key"] == properties.get("KEYS")
             assert row["tags"] == properties.get("TAGS")
             assert dict(row["headers"]) == properties
-            assert (row["topic"], row["brokerName"], row["queueId"], row["offset"]) == (queue.topic, "broker-a", queue.queue_id, message["queueOffset"])
+            assert (row["topic"], row["brokerName"], row["queueId"], row["offset"]) == (
+                queue.topic,
+                "broker-a",
+                queue.queue_id,
+                message["queueOffset"],
+            )
             assert row["timestamp"].timestamp() * 1000 == pytest.approx(message["storeTimestamp"], abs=0.01)
             assert row["bornTimestamp"].timestamp() * 1000 == pytest.approx(message["bornTimestamp"], abs=0.01)
             assert row["msgId"] == properties.get("UNIQ_KEY", message["offsetMsgId"])
             assert row["messageGroup"] == properties.get("__SHARDINGKEY")
-            assert (row["flag"], row["sysFlag"], row["reconsumeTimes"]) == (message["flag"], message["sysFlag"], message["reconsumeTimes"])
+            assert (row["flag"], row["sysFlag"], row["reconsumeTimes"]) == (
+                message["flag"],
+                message["sysFlag"],
+                message["reconsumeTimes"],
+            )
             assert (f"/{row['bornHost']}", f"/{row['storeHost']}") == (message["bornHost"], message["storeHost"])
             assert (row["storeSize"], row["commitLogOffset"]) == (message["size"], message["offset"])
 
@@ -83,17 +94,25 @@ def test_the_golden_data_holds_what_the_test_claims_to_cover() -> None:
     messages = golden_messages("5.5.0") + golden_messages("4.9.4")
     assert any(message["sysFlag"] & 1 for message in messages)
     assert any("KEYS" not in message["properties"] for message in messages)
-    assert b"DefaultCluster\x02WAIT\x01true\x00" in golden_log("4.9.4")  # a name twice, and no separator at the very end
+    assert b"DefaultCluster\x02WAIT\x01true\x00" in golden_log(
+        "4.9.4"
+    )  # a name twice, and no separator at the very end
 
 
-PROPERTY_TEXT = st.text(st.characters(blacklist_characters="\x01\x02", blacklist_categories=("Cs",)), min_size=1, max_size=20)
+PROPERTY_TEXT = st.text(
+    st.characters(blacklist_characters="\x01\x02", blacklist_categories=("Cs",)), min_size=1, max_size=20
+)
 
 
 @st.composite
 def made_messages(draw: st.DrawFn) -> dict[str, Any]:
     return {
         "body": draw(st.binary(max_size=40)),
-        "properties": draw(st.dictionaries(st.one_of(PROPERTY_TEXT, st.sampled_from(["KEYS", "TAGS", "UNIQ_KEY"])), PROPERTY_TEXT, max_size=5)),
+        "properties": draw(
+            st.dictionaries(
+                st.one_of(PROPERTY_TEXT, st.sampled_from(["KEYS", "TAGS", "UNIQ_KEY"])), PROPERTY_TEXT, max_size=5
+            )
+        ),
         "ended": draw(st.booleans()),
         "compressed": draw(st.booleans()),
         "born": draw(st.sampled_from([V4_HOST, V6_HOST])),
@@ -158,7 +177,9 @@ def test_columns_have_spark_s_types_to_the_letter() -> None:
 
 def test_value_as_text_and_key_as_bytes() -> None:
     schema = StructType([StructField("value", StringType()), StructField("key", BinaryType())])
-    rows = decode([block(stored_record("grün".encode(), properties={"KEYS": "kö"}), stored_record(b"\xff!", offset=1))], schema)
+    rows = decode(
+        [block(stored_record("grün".encode(), properties={"KEYS": "kö"}), stored_record(b"\xff!", offset=1))], schema
+    )
     assert rows == [{"value": "grün", "key": "kö".encode()}, {"value": "\ufffd!", "key": None}]
 
 
@@ -171,20 +192,44 @@ def test_only_wanted_offsets_are_kept_and_earlier_ones_are_an_error() -> None:
 
 def test_rows_of_several_blocks_keep_their_queue() -> None:
     other = Queue("orders", "broker-b", 3)
-    rows = decode([block(stored_record(b"a", offset=4)), block(stored_record(b"b", offset=9), stored_record(b"c", offset=10), queue=other)])
-    assert [(row["brokerName"], row["queueId"], row["value"]) for row in rows] == [("broker-a", 0, b"a"), ("broker-b", 3, b"b"), ("broker-b", 3, b"c")]
+    rows = decode(
+        [
+            block(stored_record(b"a", offset=4)),
+            block(stored_record(b"b", offset=9), stored_record(b"c", offset=10), queue=other),
+        ]
+    )
+    assert [(row["brokerName"], row["queueId"], row["value"]) for row in rows] == [
+        ("broker-a", 0, b"a"),
+        ("broker-b", 3, b"b"),
+        ("broker-b", 3, b"c"),
+    ]
 
 
 def test_tags_are_compared_as_text() -> None:
     """`Aa` and `BB` have the same hash in Java, so a broker that filters by hash lets both through."""
-    records = [stored_record(tag.encode(), offset=offset, properties={"TAGS": tag}) for offset, tag in enumerate(["Aa", "BB", "Aa"])]
-    assert [row["value"] for row in decode([block(*records, stored_record(b"none", offset=3))], tags=frozenset({"Aa"}))] == [b"Aa", b"Aa"]
+    records = [
+        stored_record(tag.encode(), offset=offset, properties={"TAGS": tag})
+        for offset, tag in enumerate(["Aa", "BB", "Aa"])
+    ]
+    assert [
+        row["value"] for row in decode([block(*records, stored_record(b"none", offset=3))], tags=frozenset({"Aa"}))
+    ] == [b"Aa", b"Aa"]
 
 
-@pytest.mark.parametrize(("bits", "pack"), [(0x001, zlib.compress), (0x301, zlib.compress), (0x101, lambda body: compress(body, "lz4")), (0x201, lambda body: compress(body, "zstd"))])
+@pytest.mark.parametrize(
+    ("bits", "pack"),
+    [
+        (0x001, zlib.compress),
+        (0x301, zlib.compress),
+        (0x101, lambda body: compress(body, "lz4")),
+        (0x201, lambda body: compress(body, "zstd")),
+    ],
+)
 def test_every_compression_of_rocketmq_opens(bits: int, pack: Any) -> None:
     body = b"flight " * 1000
-    assert decode([block(stored_record(pack(body), sys_flag=bits), stored_record(b"plain", offset=1))])[0]["value"] == body
+    assert (
+        decode([block(stored_record(pack(body), sys_flag=bits), stored_record(b"plain", offset=1))])[0]["value"] == body
+    )
 
 
 def compress(body: bytes, codec: str) -> bytes:
@@ -194,8 +239,12 @@ def compress(body: bytes, codec: str) -> bytes:
     return sink.getvalue().to_pybytes()
 
 
-@pytest.mark.parametrize(("body", "bits"), [(b"not zlib", 0x1), (zlib.compress(bytes(5000))[:-6], 0x1), (b"?", 0x101), (b"?", 0x601)])
-def test_a_body_that_does_not_open_is_handed_on_with_a_warning(body: bytes, bits: int, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    ("body", "bits"), [(b"not zlib", 0x1), (zlib.compress(bytes(5000))[:-6], 0x1), (b"?", 0x101), (b"?", 0x601)]
+)
+def test_a_body_that_does_not_open_is_handed_on_with_a_warning(
+    body: bytes, bits: int, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.WARNING):
         rows = decode([block(stored_record(body, sys_flag=bits), stored_record(b"next", offset=1))])
     assert [row["value"] for row in rows] == [body, b"next"]
@@ -204,7 +253,9 @@ def test_a_body_that_does_not_open_is_handed_on_with_a_warning(body: bytes, bits
 
 def test_batches_stay_small_when_messages_grow() -> None:
     packed = zlib.compress(bytes(20 << 20))
-    batches = Decoder(arrow_schema(default_schema(include_headers=False))).decode([block(*(stored_record(packed, offset=offset, sys_flag=1) for offset in range(4)))])
+    batches = Decoder(arrow_schema(default_schema(include_headers=False))).decode(
+        [block(*(stored_record(packed, offset=offset, sys_flag=1) for offset in range(4)))]
+    )
     assert len(batches) > 1
     assert [row["offset"] for batch in batches for row in batch.select(["offset"]).to_pylist()] == [0, 1, 2, 3]
     assert max(batch.nbytes for batch in batches) <= BATCH_BYTES_MAX + (21 << 20)
@@ -225,7 +276,9 @@ def test_damaged_answers_are_named_not_decoded(at: int) -> None:
 @given(st.data())
 def test_no_bytes_at_all_do_more_than_raise_a_source_error(data: st.DataObject) -> None:
     """Flip bytes of good records: the decoder answers with rows or with SourceError, nothing else."""
-    raw = bytearray(b"".join(stored_record(b"body", offset=offset, properties={"KEYS": "k", "TAGS": "t"}) for offset in range(3)))
+    raw = bytearray(
+        b"".join(stored_record(b"body", offset=offset, properties={"KEYS": "k", "TAGS": "t"}) for offset in range(3))
+    )
     for _ in range(data.draw(st.integers(1, 4))):
         raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
     try:

@@ -13,8 +13,15 @@ from triomq.client.spark.errors import OffsetError
 from triomq.client.spark.offsets import Offsets, Position, Queue, advance, batch_starts, read_position
 from triomq.client.spark.planning import ranges_between
 
-A0, A1, A10, B0 = Queue("orders", "broker-a", 0), Queue("orders", "broker-a", 1), Queue("orders", "broker-a", 10), Queue("orders", "broker-b", 0)
-QUEUES = st.builds(Queue, st.sampled_from(["orders", "flights"]), st.sampled_from(["broker-a", "broker-b"]), st.integers(0, 12))
+A0, A1, A10, B0 = (
+    Queue("orders", "broker-a", 0),
+    Queue("orders", "broker-a", 1),
+    Queue("orders", "broker-a", 10),
+    Queue("orders", "broker-b", 0),
+)
+QUEUES = st.builds(
+    Queue, st.sampled_from(["orders", "flights"]), st.sampled_from(["broker-a", "broker-b"]), st.integers(0, 12)
+)
 OFFSETS = st.dictionaries(QUEUES, st.integers(0, 1 << 62), max_size=8)
 
 
@@ -33,7 +40,10 @@ def test_equal_positions_give_equal_text(ends: Offsets, random: Any) -> None:
 
 
 def test_queue_numbers_are_sorted_as_numbers() -> None:
-    assert json.dumps(Position(next={A10: 3, A1: 2, A0: 1}).to_json()) == '{"v": 1, "q": {"orders": {"broker-a": {"0": 1, "1": 2, "10": 3}}}}'
+    assert (
+        json.dumps(Position(next={A10: 3, A1: 2, A0: 1}).to_json())
+        == '{"v": 1, "q": {"orders": {"broker-a": {"0": 1, "1": 2, "10": 3}}}}'
+    )
 
 
 @pytest.mark.parametrize(
@@ -101,10 +111,15 @@ def test_every_offset_is_planned_exactly_once_over_any_history(data: st.DataObje
         answering = data.draw(st.sets(st.sampled_from(sorted(heads)), max_size=len(heads))) if heads else set()
         born = {queue: 0 for queue in answering if queue not in start.next}
         expected |= born
-        limited = {queue: min(heads[queue], {**start.next, **born}[queue] + data.draw(st.integers(0, 9))) for queue in answering}
+        limited = {
+            queue: min(heads[queue], {**start.next, **born}[queue] + data.draw(st.integers(0, 9)))
+            for queue in answering
+        }
         end = advance(start, limited, born)
         logged = read_position(json.loads(json.dumps(end.to_json())))
-        another_start = Position(next=dict(heads), first=dict(heads)) if number == 0 else start  # what a restart in batch 0 invents
+        another_start = (
+            Position(next=dict(heads), first=dict(heads)) if number == 0 else start
+        )  # what a restart in batch 0 invents
         plans = [ranges_between(start, logged), ranges_between(another_start, logged)]
         assert plans[0] == plans[1]
         for queue, first, last in plans[0]:

@@ -19,7 +19,9 @@ DOCS = Path(__file__).resolve().parents[3] / "docs" / "spark.md"
 
 def parse(streaming: bool = True, **options: str) -> SourceOptions:
     given = {"nameServer": "localhost:9876", "subscribe": "orders", **options}
-    return parse_options({key.replace("__", ".").lower(): value for key, value in given.items() if value != "-"}, streaming=streaming)
+    return parse_options(
+        {key.replace("__", ".").lower(): value for key, value in given.items() if value != "-"}, streaming=streaming
+    )
 
 
 def test_defaults_of_a_stream() -> None:
@@ -28,7 +30,12 @@ def test_defaults_of_a_stream() -> None:
     assert options.topics == ("orders",)
     assert options.starting_offsets.of(Queue("orders", "b", 0)) == LATEST
     assert options.fail_on_data_loss
-    assert (options.pull_batch_size, options.pull_max_bytes, options.pull_depth, options.record_batch_bytes) == (1024, 1 << 20, 4, 1 << 20)
+    assert (options.pull_batch_size, options.pull_max_bytes, options.pull_depth, options.record_batch_bytes) == (
+        1024,
+        1 << 20,
+        4,
+        1 << 20,
+    )
     assert (options.poll_timeout_ms, options.min_records_per_partition) == (120_000, 10_000)
     assert not options.commit_group_offsets
     assert options.group.startswith("spark-rocketmq-source-")
@@ -64,21 +71,43 @@ def test_values() -> None:
 
 
 def test_aliases() -> None:
-    options = parse_options({"rocketmq.namesrv.addr": "h:1", "topic": "t", "kafka.group.id": "g", "includeProperties": "true"}, streaming=True)
-    assert (options.name_server, options.topics, options.group, options.include_headers) == (("h:1",), ("t",), "g", True)
+    options = parse_options(
+        {"rocketmq.namesrv.addr": "h:1", "topic": "t", "kafka.group.id": "g", "includeProperties": "true"},
+        streaming=True,
+    )
+    assert (options.name_server, options.topics, options.group, options.include_headers) == (
+        ("h:1",),
+        ("t",),
+        "g",
+        True,
+    )
 
 
 def test_assign() -> None:
     options = parse(subscribe="-", assign='{"orders":{"broker-a":[1,0]},"flights":{"broker-b":[2]}}')
-    assert options.assign == (Queue("flights", "broker-b", 2), Queue("orders", "broker-a", 0), Queue("orders", "broker-a", 1))
+    assert options.assign == (
+        Queue("flights", "broker-b", 2),
+        Queue("orders", "broker-a", 0),
+        Queue("orders", "broker-a", 1),
+    )
     assert options.topics == ("flights", "orders")
 
 
 def test_starting_offsets_fall_back_to_the_nearest_star() -> None:
-    start = parse(startingOffsets='{"orders":{"broker-a":{"0":23,"*":-2},"*":7},"*":-1}', subscribe="orders,flights").starting_offsets
-    wanted = {("orders", "broker-a", 0): 23, ("orders", "broker-a", 5): -2, ("orders", "broker-b", 0): 7, ("flights", "broker-a", 0): -1}
+    start = parse(
+        startingOffsets='{"orders":{"broker-a":{"0":23,"*":-2},"*":7},"*":-1}', subscribe="orders,flights"
+    ).starting_offsets
+    wanted = {
+        ("orders", "broker-a", 0): 23,
+        ("orders", "broker-a", 5): -2,
+        ("orders", "broker-b", 0): 7,
+        ("flights", "broker-a", 0): -1,
+    }
     assert {queue: start.of(Queue(*queue)) for queue in wanted} == wanted
-    assert parse(startingOffsets='{"orders":{"broker-a":{"0":23}}}').starting_offsets.of(Queue("orders", "broker-a", 1)) is None
+    assert (
+        parse(startingOffsets='{"orders":{"broker-a":{"0":23}}}').starting_offsets.of(Queue("orders", "broker-a", 1))
+        is None
+    )
 
 
 @pytest.mark.parametrize(
@@ -167,14 +196,30 @@ def ddl(text: str) -> StructType:
 def test_any_choice_of_columns_is_a_schema() -> None:
     for column in COLUMNS:
         for kind in column.types:
-            check_schema(StructType.fromJson({"type": "struct", "fields": [{"name": column.name, "type": kind.jsonValue(), "nullable": True, "metadata": {}}]}))
+            check_schema(
+                StructType.fromJson(
+                    {
+                        "type": "struct",
+                        "fields": [{"name": column.name, "type": kind.jsonValue(), "nullable": True, "metadata": {}}],
+                    }
+                )
+            )
     with pytest.raises(OptionError, match="no columns"):
         check_schema(StructType([]))
 
 
 def test_the_default_schema_follows_include_headers() -> None:
     base = {"nameServer": "localhost:9876", "subscribe": "orders"}
-    assert RocketMQDataSource(base).schema().fieldNames() == ["key", "value", "topic", "brokerName", "queueId", "offset", "timestamp", "tags"]
+    assert RocketMQDataSource(base).schema().fieldNames() == [
+        "key",
+        "value",
+        "topic",
+        "brokerName",
+        "queueId",
+        "offset",
+        "timestamp",
+        "tags",
+    ]
     assert RocketMQDataSource({**base, "includeHeaders": "true"}).schema().fieldNames()[-1] == "headers"
 
 

@@ -10,11 +10,18 @@ from hypothesis import strategies as st
 from triomq.client.spark.offsets import Offsets, Queue
 from triomq.client.spark.planning import QueueRange, TaskSizes, limit_heads, plan_tasks
 
-QUEUES = st.builds(Queue, st.sampled_from(["orders", "flights"]), st.sampled_from(["broker-a", "broker-b"]), st.integers(0, 12))
+QUEUES = st.builds(
+    Queue, st.sampled_from(["orders", "flights"]), st.sampled_from(["broker-a", "broker-b"]), st.integers(0, 12)
+)
 RANGES = st.dictionaries(QUEUES, st.tuples(st.integers(0, 50), st.integers(1, 60_000)), max_size=12).map(
     lambda found: [QueueRange(queue, first, first + count) for queue, (first, count) in found.items()]
 )
-SIZES = st.builds(TaskSizes, min_partitions=st.none() | st.integers(1, 40), max_records=st.none() | st.integers(500, 30_000), min_records=st.integers(1, 20_000))
+SIZES = st.builds(
+    TaskSizes,
+    min_partitions=st.none() | st.integers(1, 40),
+    max_records=st.none() | st.integers(500, 30_000),
+    min_records=st.integers(1, 20_000),
+)
 
 
 def queue(number: int, broker: str = "broker-a") -> Queue:
@@ -22,7 +29,9 @@ def queue(number: int, broker: str = "broker-a") -> Queue:
 
 
 @given(RANGES, SIZES, st.randoms())
-def test_tasks_cover_the_ranges_once_and_do_not_depend_on_their_order(ranges: list[QueueRange], sizes: TaskSizes, random: object) -> None:
+def test_tasks_cover_the_ranges_once_and_do_not_depend_on_their_order(
+    ranges: list[QueueRange], sizes: TaskSizes, random: object
+) -> None:
     tasks = plan_tasks(ranges, sizes)
     pieces = sorted(piece for task in tasks for piece in task)
     for whole in ranges:
@@ -59,7 +68,9 @@ def test_no_ranges_no_tasks() -> None:
     assert plan_tasks([], TaskSizes(min_partitions=4)) == []
 
 
-@given(st.dictionaries(QUEUES, st.tuples(st.integers(0, 100), st.integers(0, 10_000)), max_size=12), st.integers(1, 20_000))
+@given(
+    st.dictionaries(QUEUES, st.tuples(st.integers(0, 100), st.integers(0, 10_000)), max_size=12), st.integers(1, 20_000)
+)
 def test_a_limit_is_shared_by_backlog(queues: dict[Queue, tuple[int, int]], limit: int) -> None:
     begins: Offsets = {each: begin for each, (begin, _) in queues.items()}
     heads = {each: begin + backlog for each, (begin, backlog) in queues.items()}
@@ -77,6 +88,14 @@ def test_a_limit_is_shared_by_backlog(queues: dict[Queue, tuple[int, int]], limi
 
 def test_shares_are_proportional() -> None:
     begins = {queue(0): 0, queue(1): 0, queue(2): 0}
-    assert limit_heads(begins, {queue(0): 900, queue(1): 90, queue(2): 10}, 100) == {queue(0): 90, queue(1): 9, queue(2): 1}
-    assert limit_heads(begins, {queue(0): 1000, queue(1): 1000, queue(2): 0}, 3) == {queue(0): 2, queue(1): 1, queue(2): 0}
+    assert limit_heads(begins, {queue(0): 900, queue(1): 90, queue(2): 10}, 100) == {
+        queue(0): 90,
+        queue(1): 9,
+        queue(2): 1,
+    }
+    assert limit_heads(begins, {queue(0): 1000, queue(1): 1000, queue(2): 0}, 3) == {
+        queue(0): 2,
+        queue(1): 1,
+        queue(2): 0,
+    }
     assert limit_heads(begins, {queue(0): 5, queue(1): 5}, None) == {queue(0): 5, queue(1): 5}

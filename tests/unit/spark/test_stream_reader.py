@@ -18,7 +18,10 @@ from triomq.client.spark.options import SourceOptions, parse_options
 from triomq.client.spark.planning import QueueRange
 from triomq.client.spark.stream_reader import RocketMQStreamReader
 
-A0, A1, B0, C0 = (Queue("orders", broker, number) for broker, number in (("broker-a", 0), ("broker-a", 1), ("broker-b", 0), ("broker-c", 0)))
+A0, A1, B0, C0 = (
+    Queue("orders", broker, number)
+    for broker, number in (("broker-a", 0), ("broker-a", 1), ("broker-b", 0), ("broker-c", 0))
+)
 
 
 class FakeCluster:
@@ -98,7 +101,9 @@ def ranges(plan: Sequence[Any]) -> list[QueueRange]:
     return sorted(each for partition in plan for each in partition.value.ranges)
 
 
-def batch(source: RocketMQStreamReader, start: dict[str, Any], limit: Any = None) -> tuple[dict[str, Any], list[QueueRange]]:
+def batch(
+    source: RocketMQStreamReader, start: dict[str, Any], limit: Any = None
+) -> tuple[dict[str, Any], list[QueueRange]]:
     end = source.latestOffset(through_the_log(start), limit or ReadAllAvailable())
     return end, ranges(source.partitions(through_the_log(start), through_the_log(end)))
 
@@ -282,7 +287,9 @@ def test_retention_that_overtakes_the_query() -> None:
     source = reader(cluster, startingOffsets="earliest")
     end, _ = batch(source, source.initialOffset())
     cluster.set(A0, 14, 20)
-    with pytest.raises(DataLoss, match=r"offsets \[10, 14\) of orders/broker-a/0 are gone \(earliest is 14\); set failOnDataLoss=false"):
+    with pytest.raises(
+        DataLoss, match=r"offsets \[10, 14\) of orders/broker-a/0 are gone \(earliest is 14\); set failOnDataLoss=false"
+    ):
         source.latestOffset(end, ReadAllAvailable())
 
 
@@ -350,7 +357,9 @@ def test_heads_are_reported_for_progress_events() -> None:
 def test_starting_offsets_of_every_kind() -> None:
     bounds = {A0: (5, 50), A1: (0, 7), B0: (0, 0)}
     given = '{"orders":{"broker-a":{"0":23,"1":-1},"*":-2}}'
-    assert reader(FakeCluster(bounds), startingOffsets=given).initialOffset()["q"] == {"orders": {"broker-a": {"0": 23, "1": 7}, "broker-b": {"0": 0}}}
+    assert reader(FakeCluster(bounds), startingOffsets=given).initialOffset()["q"] == {
+        "orders": {"broker-a": {"0": 23, "1": 7}, "broker-b": {"0": 0}}
+    }
     for text, message in [
         ('{"orders":{"broker-a":{"0":23}}}', "says nothing about orders/broker-a/1"),
         ('{"orders":{"broker-z":{"0":23}},"*":-2}', "queues that do not exist or are not read: orders/broker-z/0"),
@@ -361,7 +370,12 @@ def test_starting_offsets_of_every_kind() -> None:
     early = '{"orders":{"broker-a":{"0":2}},"*":-2}'
     with pytest.raises(DataLoss, match=r"\[2, 5\) of orders/broker-a/0"):
         reader(FakeCluster(bounds), startingOffsets=early).initialOffset()
-    assert reader(FakeCluster(bounds), startingOffsets=early, failOnDataLoss="false").initialOffset()["q"]["orders"]["broker-a"]["0"] == 5
+    assert (
+        reader(FakeCluster(bounds), startingOffsets=early, failOnDataLoss="false").initialOffset()["q"]["orders"][
+            "broker-a"
+        ]["0"]
+        == 5
+    )
 
 
 def test_starting_timestamp() -> None:
@@ -375,7 +389,9 @@ def test_starting_timestamp() -> None:
 
 def test_unknown_topics_and_queues_are_named() -> None:
     cluster = FakeCluster({A0: (0, 5)})
-    with pytest.raises(OptionError, match="'assign' names queues that do not exist or cannot be read: orders/broker-a/9"):
+    with pytest.raises(
+        OptionError, match="'assign' names queues that do not exist or cannot be read: orders/broker-a/9"
+    ):
         reader(cluster, subscribe="", assign='{"orders":{"broker-a":[0,9]}}').initialOffset()
     cluster.topics = set()
     with pytest.raises(SourceError, match="know no topic orders; check the spelling, or create it"):

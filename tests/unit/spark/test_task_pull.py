@@ -48,7 +48,14 @@ class FakeBroker:
         first = header.queue_offset
 
         def reply(code: int, next_offset: int, body: bytes = b"") -> Command:
-            return response_to(asked, code, PullMessageResponseHeader(suggested_broker_id=0, next_begin_offset=next_offset, min_offset=held.start, max_offset=held.stop), body)
+            return response_to(
+                asked,
+                code,
+                PullMessageResponseHeader(
+                    suggested_broker_id=0, next_begin_offset=next_offset, min_offset=held.start, max_offset=held.stop
+                ),
+                body,
+            )
 
         if first < held.start or first > held.stop:
             return reply(ResponseCode.PULL_OFFSET_MOVED, held.start)
@@ -56,7 +63,10 @@ class FakeBroker:
             return reply(ResponseCode.PULL_NOT_FOUND, first)
         offsets = range(first, min(held.stop, first + min(self.cap, header.message_count_max)))
         kept = [offset for offset in offsets if offset not in self.filtered]
-        body = b"".join(stored_record(b"%d" % offset, topic=header.topic, queue_id=header.queue_id, offset=offset) for offset in kept)
+        body = b"".join(
+            stored_record(b"%d" % offset, topic=header.topic, queue_id=header.queue_id, offset=offset)
+            for offset in kept
+        )
         return reply(ResponseCode.SUCCESS if kept else ResponseCode.PULL_RETRY_IMMEDIATELY, offsets.stop, body)
 
 
@@ -105,12 +115,17 @@ def route(monkeypatch: pytest.MonkeyPatch) -> None:
 
         def __exit__(self, *error: object) -> None: ...
         def routes(self, topics: list[str]) -> dict[str, ReadRoute | None]:
-            return {topic: ReadRoute(topic, {"broker-a": "a:2", "broker-b": "b:2"}, {"broker-a": 1, "broker-b": 1}) for topic in topics}
+            return {
+                topic: ReadRoute(topic, {"broker-a": "a:2", "broker-b": "b:2"}, {"broker-a": 1, "broker-b": 1})
+                for topic in topics
+            }
 
     monkeypatch.setattr(pull_module, "NameServers", KnowsAll)
 
 
-def read(broker: FakeBroker, *ranges: QueueRange, pool: ConnectionPool | None = None, **options: str) -> list[tuple[Queue, int, int, int] | None]:
+def read(
+    broker: FakeBroker, *ranges: QueueRange, pool: ConnectionPool | None = None, **options: str
+) -> list[tuple[Queue, int, int, int] | None]:
     """Run a task; its blocks as (queue, first, end, bytes > 0 given)."""
     time = Time()
     task = TaskPull(
@@ -176,7 +191,10 @@ def test_failures_are_waited_out_and_nothing_is_read_twice() -> None:
 def test_a_broker_that_stays_away_fails_the_task_with_the_reason() -> None:
     broker = FakeBroker({0: range(100)})
     broker.faults = [refused_connection] * 10_000  # type: ignore[list-item]
-    with pytest.raises(Unreachable, match=r"\[0, 100\) of orders/broker-a/0 did not arrive within pollTimeoutMs \(30 s\).*refused.*executors"):
+    with pytest.raises(
+        Unreachable,
+        match=r"\[0, 100\) of orders/broker-a/0 did not arrive within pollTimeoutMs \(30 s\).*refused.*executors",
+    ):
         read(broker, QueueRange(Q0, 0, 100), pollTimeoutMs="30s")
 
 
@@ -190,7 +208,9 @@ def test_while_waiting_there_are_signs_of_life() -> None:
 
 def test_messages_that_are_gone() -> None:
     broker = FakeBroker({0: range(30, 100)})
-    with pytest.raises(DataLoss, match=r"offsets \[0, 30\) of orders/broker-a/0 are gone \(earliest is 30\); set failOnDataLoss=false"):
+    with pytest.raises(
+        DataLoss, match=r"offsets \[0, 30\) of orders/broker-a/0 are gone \(earliest is 30\); set failOnDataLoss=false"
+    ):
         read(broker, QueueRange(Q0, 0, 100))
     assert covered(read(broker, QueueRange(Q0, 0, 100), failOnDataLoss="false")) == list(range(30, 100))
     assert covered(read(broker, QueueRange(Q0, 0, 20), failOnDataLoss="false")) == []
@@ -198,9 +218,13 @@ def test_messages_that_are_gone() -> None:
 
 def test_a_queue_that_ends_too_early() -> None:
     broker = FakeBroker({0: range(10)})
-    with pytest.raises(DataLoss, match=r"\[50, 100\).*ends at 10: the topic was deleted and created again, or a broker failed over"):
+    with pytest.raises(
+        DataLoss, match=r"\[50, 100\).*ends at 10: the topic was deleted and created again, or a broker failed over"
+    ):
         read(broker, QueueRange(Q0, 50, 100), pollTimeoutMs="5s")
-    assert covered(read(broker, QueueRange(Q0, 50, 100), QueueRange(Q1, 2, 5), pollTimeoutMs="5s", failOnDataLoss="false")) == [2, 3, 4]
+    assert covered(
+        read(broker, QueueRange(Q0, 50, 100), QueueRange(Q1, 2, 5), pollTimeoutMs="5s", failOnDataLoss="false")
+    ) == [2, 3, 4]
     with pytest.raises(DataLoss, match=r"\[10, 100\)"):
         read(broker, QueueRange(Q0, 5, 100), pollTimeoutMs="5s")
 
@@ -215,7 +239,9 @@ def test_messages_that_arrive_late_are_waited_for() -> None:
 def test_hopeless_refusals_fail_at_once() -> None:
     broker = FakeBroker({0: range(10)})
     broker.faults = [lambda: Command(code=ResponseCode.NO_PERMISSION, flag=1, remark="the topic is closed")]
-    with pytest.raises(SourceError, match="refuses pulls from orders/broker-a/0: the topic is closed; check the topic's"):
+    with pytest.raises(
+        SourceError, match="refuses pulls from orders/broker-a/0: the topic is closed; check the topic's"
+    ):
         read(broker, QueueRange(Q0, 0, 10))
     assert len(broker.pulls) == 1
 
