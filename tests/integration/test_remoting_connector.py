@@ -330,19 +330,24 @@ async def test_a_connection_that_waits_for_an_answer_is_not_idle() -> None:
         assert (await connector.invoke(address_of(server), Command(9406), timeout=10)).body == b"at last"
 
 
-async def test_deadlines_are_kept_in_any_order() -> None:
+async def test_each_request_keeps_its_own_deadline() -> None:
     async with listening(silence) as address, Connector() as connector:
-        order: list[float] = []
+        waited: dict[float, float] = {}
 
         async def ask(timeout: float) -> None:
+            began = trio.current_time()
             with pytest.raises(RequestTimeout):
                 await connector.invoke(address, Command(ECHO), timeout=timeout)
-            order.append(timeout)
+            waited[timeout] = trio.current_time() - began
 
         async with trio.open_nursery() as nursery:
-            for timeout in (0.12, 0.04, 0.2, 0.08):
+            for timeout in (30.0, 0.06, 0.02, 0.04):
                 nursery.start_soon(ask, timeout)
-        assert order == [0.04, 0.08, 0.12, 0.2]
+            await until(lambda: len(waited) == 3)
+            nursery.cancel_scope.cancel()
+        assert sorted(waited) == [0.02, 0.04, 0.06]
+        assert all(seconds >= timeout for timeout, seconds in waited.items())
+        assert connector.statistics().pending == 0
 
 
 async def test_a_server_that_does_not_read() -> None:

@@ -111,7 +111,8 @@ async def test_waited_too_long() -> None:
         gate.event.set()
         assert (await peer.answer(frames[0][0])).code == 0
         assert server.statistics().pools["gate"].expired == 3
-        assert (await peer.call(9201)).code == 0  # and the sweeper sleeps again
+        await until(lambda: server.statistics().pools["gate"].idle_workers == 1)
+        assert (await peer.call(9201)).code == 0
         dump = server.task_dump()
         assert re.search(r"^ *sweeper .*run$", dump, re.MULTILINE)
 
