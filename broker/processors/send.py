@@ -8,15 +8,16 @@ Source: broker/processor/SendMessageProcessor.java, AbstractSendMessageProcessor
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from time import perf_counter
-from typing import TypeAlias
 
 import attrs
 import trio
 
 from triomq.broker.processors import properties as props
 from triomq.broker.processors.admission import Admission, Target
+from triomq.broker.processors.properties import PROPERTY_END, property_value
+from triomq.broker.processors.stored_answers import Entry, StoredAnswers
 from triomq.broker.services import names
 from triomq.broker.services.delay import DelayedMessages
 from triomq.broker.services.statistics import Statistics
@@ -28,7 +29,7 @@ from triomq.broker.store.store import MessageStore
 from triomq.remoting.errors import Rejected, RemoteProtocolError
 from triomq.remoting.protocol.batch import decode_batch
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
-from triomq.remoting.protocol.headers.send import SendMessageHeader, SendMessageResponseHeader
+from triomq.remoting.protocol.headers.send import SendMessageHeader
 from triomq.remoting.protocol.message import (
     CLUSTER,
     DELAY,
@@ -50,8 +51,11 @@ EASY_PROPERTIES_CHARACTERS = 7 * 1024
 EASY_REST_BYTES = 32 * 1024
 TABLE_SAVE_SECONDS = 3.0
 
-Entry: TypeAlias = tuple[int, int, Target, int, str, bool]
-"""Request number, how many messages it has, their topic, their queue, the id it gets back, and whether it waits for durability."""
+UNIQUE_KEY_NAME = f"{UNIQ_KEY}\x01"
+TAGS_NAME = f"{TAGS}\x01"
+KEYS_NAME = f"{KEYS}\x01"
+WAIT_NAME = f"{WAIT}\x01"
+NO_WAIT = f"{WAIT_NAME}false"
 
 
 @attrs.frozen(kw_only=True)
@@ -78,13 +82,13 @@ class SendMessages:
     clock_ms: Callable[[], int]
     settings: SendSettings
     _suffix: str = attrs.field(init=False)
-    _host: str = attrs.field(init=False)
+    _answers: StoredAnswers = attrs.field(init=False)
     _easy_body_bytes: int = attrs.field(init=False)
     _targets: dict[str, Target] = attrs.field(factory=dict, init=False)
     _generation: int = attrs.field(default=-1, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._host = self.settings.store_host.hex().upper()
+        self._answers = StoredAnswers(self.settings.store_host, self.settings.region_id, self.settings.trace_on)
         self._easy_body_bytes = min(self.settings.message_size_bytes_max, self.store.config.segment_size_bytes - EASY_REST_BYTES)
         self._suffix = properties_text(
             {
@@ -103,32 +107,35 @@ class SendMessages:
         answers: list[Answer] = [None] * len(requests)
         drafts: list[Draft] = []
         entries: list[Entry] = []
-        targets, known_properties, usual, suffix = self._targets, props.known_properties, props.USUAL, self._suffix
-        easy_body_bytes = self._easy_body_bytes
+        targets, suffix, easy_body_bytes = self._targets, self._suffix, self._easy_body_bytes
+        texts = [request.header.properties or "" for request in requests]
+        unusual = props.unusual_texts(texts)
         for index, request in enumerate(requests):
             header = request.header
-            text = header.properties or ""
-            known = known_properties(text)
+            text = texts[index]
             target = targets.get(header.topic)
-            unique_key = known.get(UNIQ_KEY)
             queue_id = header.queue_id
+            found = text.find(UNIQUE_KEY_NAME)
             if (
                 target is None
-                or not unique_key
+                or found < 0
+                or (found and text[found - 1] != PROPERTY_END)
                 or header.batch
                 or header.sys_flag & TRANSACTION_MASK
                 or not 0 <= queue_id < target.queue_limit
-                or not usual.issuperset(known)
                 or len(request.body) > easy_body_bytes
                 or len(text) > EASY_PROPERTIES_CHARACTERS
+                or index in unusual
             ):
                 try:
-                    self._take_unusual(index, request, text, known, drafts, entries)
+                    self._take_unusual(index, request, text, drafts, entries)
                 except Rejected as rejected:
                     answers[index] = self._refusal(rejected.code, rejected.remark)
                 continue
-            if text[-1] != props.PROPERTY_END:
-                text += props.PROPERTY_END
+            if text[-1] != PROPERTY_END:
+                text += PROPERTY_END
+            found += len(UNIQUE_KEY_NAME)
+            unique_key = text[found : text.find(PROPERTY_END, found)]
             draft = Draft(
                 target.topic,
                 queue_id,
@@ -140,12 +147,12 @@ class SendMessages:
                 request.connection.peer_bytes,
                 header.reconsume_times or 0,
                 0,
-                known.get(TAGS),
+                property_value(text, TAGS_NAME) if TAGS_NAME in text else None,
                 unique_key,
-                known.get(KEYS),
+                property_value(text, KEYS_NAME) if KEYS_NAME in text else None,
             )
             drafts.append(draft)
-            entries.append((index, 1, target, queue_id, unique_key, known.get(WAIT) != "false"))
+            entries.append((index, 1, target, queue_id, unique_key, NO_WAIT not in text or property_value(text, WAIT_NAME) != "false"))
         if not drafts:
             return answers
         try:
@@ -159,16 +166,18 @@ class SendMessages:
         end = places[-1].log_offset + places[-1].size
         self.statistics.note_put(len(drafts), end - places[0].log_offset, perf_counter() - begin)
         if not self.topics.table.unsaved and self.store.durable_now(end):
-            return self._fill(answers, entries, places)
+            self._answers.send(requests, answers, entries, places)
+            return answers
         return self._fill_when_durable(requests, answers, entries, places, end)
 
     # What is not an ordinary message
 
     def _take_unusual(
-        self, index: int, request: Request, text: str, known: dict[str, str], drafts: list[Draft], entries: list[Entry]
+        self, index: int, request: Request, text: str, drafts: list[Draft], entries: list[Entry]
     ) -> None:
         """Check and prepare any request; raises Rejected."""
         header: SendMessageHeader = request.header
+        known = props.known_properties(text)
         target = self.admission.target(header, request.connection.peer_text)
         if not header.topic.startswith(names.RETRY_PREFIX):
             self._targets[header.topic] = target
@@ -196,8 +205,8 @@ class SendMessages:
             added = properties_text({UNIQ_KEY: unique_key}) + added
         if dropped:
             text = props.without_properties(text, dropped)
-        elif text and text[-1] != props.PROPERTY_END:
-            text += props.PROPERTY_END
+        elif text and text[-1] != PROPERTY_END:
+            text += PROPERTY_END
         draft = Draft(
             target.topic,
             queue_id,
@@ -275,38 +284,11 @@ class SendMessages:
         trace_on = "true" if self.settings.trace_on else "false"
         return Response(code, remark=remark, ext={MSG_REGION: self.settings.region_id, TRACE_ON: trace_on})
 
-    def _fill(
-        self,
-        answers: list[Answer],
-        entries: Sequence[Entry],
-        places: Sequence[Appended],
-        code: int = ResponseCode.SUCCESS,
-        remark: str | None = None,
-    ) -> list[Answer]:
-        """Put the answers of appended messages into their places."""
-        host, region_id, trace_on = self._host, self.settings.region_id, self.settings.trace_on
-        position = 0
-        for index, count, target, queue_id, unique_key, _ in entries:
-            place = places[position]
-            if count == 1:
-                position += 1
-                message_id = f"{host}{place.log_offset:016X}"
-                target.put_bytes.value += place.size
-            else:
-                mine = places[position : position + count]
-                position += count
-                message_id = ",".join([f"{host}{one.log_offset:016X}" for one in mine])
-                target.put_bytes.value += sum([one.size for one in mine])
-            target.puts.value += count
-            header = SendMessageResponseHeader(message_id, queue_id, place.queue_offset, unique_key, region_id, trace_on)
-            answers[index] = Response(code, header, b"", remark)
-        return answers
-
     async def _fill_when_durable(
         self, requests: list[Request], answers: list[Answer], entries: list[Entry], places: list[Appended], end: int
     ) -> list[Answer]:
         """Wait for the disk, and for the table of topics if one was created; answer at once whoever does not want to wait."""
-        self._fill(answers, entries, places)
+        self._answers.fill(answers, entries, places)
         waiting = []
         for entry in entries:
             index, wait = entry[0], entry[5]

@@ -62,6 +62,13 @@ async def test_properties_that_the_broker_owns_are_never_doubled(tmp_path: Path)
         assert len(second.properties["UNIQ_KEY"]) == 32
 
 
+async def test_a_unique_key_that_json_must_escape(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as ready, peer_of(ready) as peer:
+        await peer.create_topic("T")
+        for key in ('a"b', "back\\slash", "ä\n"):
+            assert (await peer.send("T", properties={"UNIQ_KEY": key})).transaction_id == key
+
+
 @pytest.mark.parametrize("code", [Code.SEND_MESSAGE, Code.SEND_MESSAGE_V2])
 async def test_long_and_short_header_names_and_both_header_forms(tmp_path: Path, code: Code) -> None:
     async with running_broker(tmp_path) as ready, peer_of(ready) as peer:

@@ -29,6 +29,28 @@ def test_properties_are_taken_out_and_the_rest_stays_in_order(properties: dict[s
     assert text == properties_text(kept)
 
 
+@given(st.lists(st.dictionaries(NAMES, VALUES), max_size=6), st.booleans())
+def test_one_search_finds_the_unusual_among_many(many: list[dict[str, str]], ended: bool) -> None:
+    texts = [properties_text(properties) for properties in many]
+    if not ended:
+        texts = [text.removesuffix("\x02") for text in texts]
+    found = set(props.unusual_texts(texts))
+    for index, text in enumerate(texts):
+        if not props.USUAL.issuperset(props.known_properties(text)):
+            assert index in found, "more may be found, but never less"
+        elif index in found:
+            assert any(name.startswith(("DELAY", "TIMER_DEL", "TRAN_MSG", "POP_CK", *props.OWN)) for name in many[index])
+
+
+@given(st.dictionaries(NAMES, VALUES), st.booleans())
+def test_one_value(properties: dict[str, str], ended: bool) -> None:
+    text = properties_text(properties)
+    if not ended:
+        text = text.removesuffix("\x02")
+    for name in ("KEYS", "TAGS", "DELAY", "u"):
+        assert props.property_value(text, name + "\x01") == properties.get(name)
+
+
 def test_names_inside_values_and_longer_names_do_not_count() -> None:
     text = "a\x01UNIQ_KEY\x02XTAGS\x01no\x02TAGSX\x01no\x02note\x01DELAY 3\x02"
     assert props.known_properties(text) == {}
