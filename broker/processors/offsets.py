@@ -51,7 +51,7 @@ class GroupOffsets:
         """
         header: QueryConsumerOffsetHeader = request.header
         offset = self.offsets.committed_offset(header.consumer_group, header.topic, header.queue_id)
-        if offset is not None:
+        if offset is not None and offset >= 0:
             return Response(header=QueryConsumerOffsetResponseHeader(offset))
         if header.set_zero_if_not_found is False:
             remark = "Not found, do not set to zero, maybe this group boot first"

@@ -101,58 +101,8 @@ class SendMessages:
     def handle(self, requests: list[Request]) -> list[Answer] | Awaitable[list[Answer]]:
         """Store a batch of messages.  Everything up to the append happens before the first checkpoint."""
         begin = perf_counter()
-        if self._generation != self.topics.generation:
-            self._targets.clear()
-            self._generation = self.topics.generation
         answers: list[Answer] = [None] * len(requests)
-        drafts: list[Draft] = []
-        entries: list[Entry] = []
-        targets, suffix, easy_body_bytes = self._targets, self._suffix, self._easy_body_bytes
-        texts = [request.header.properties or "" for request in requests]
-        unusual = props.unusual_texts(texts)
-        for index, request in enumerate(requests):
-            header = request.header
-            text = texts[index]
-            target = targets.get(header.topic)
-            queue_id = header.queue_id
-            found = text.find(UNIQUE_KEY_NAME)
-            if (
-                target is None
-                or found < 0
-                or (found and text[found - 1] != PROPERTY_END)
-                or header.batch
-                or header.sys_flag & TRANSACTION_MASK
-                or not 0 <= queue_id < target.queue_limit
-                or len(request.body) > easy_body_bytes
-                or len(text) > EASY_PROPERTIES_CHARACTERS
-                or index in unusual
-            ):
-                try:
-                    self._take_unusual(index, request, text, drafts, entries)
-                except Rejected as rejected:
-                    answers[index] = self._refusal(rejected.code, rejected.remark)
-                continue
-            if text[-1] != PROPERTY_END:
-                text += PROPERTY_END
-            found += len(UNIQUE_KEY_NAME)
-            unique_key = text[found : text.find(PROPERTY_END, found)]
-            draft = Draft(
-                target.topic,
-                queue_id,
-                request.body,
-                (text + suffix).encode("utf-8", "replace"),
-                header.flag,
-                header.sys_flag,
-                header.born_timestamp,
-                request.connection.peer_bytes,
-                header.reconsume_times or 0,
-                0,
-                property_value(text, TAGS_NAME) if TAGS_NAME in text else None,
-                unique_key,
-                property_value(text, KEYS_NAME) if KEYS_NAME in text else None,
-            )
-            drafts.append(draft)
-            entries.append((index, 1, target, queue_id, unique_key, NO_WAIT not in text or property_value(text, WAIT_NAME) != "false"))
+        drafts, entries = self._prepare(requests, answers)
         if not drafts:
             return answers
         try:
@@ -169,6 +119,63 @@ class SendMessages:
             self._answers.send(requests, answers, entries, places)
             return answers
         return self._fill_when_durable(requests, answers, entries, places, end)
+
+    def _prepare(self, requests: list[Request], answers: list[Answer]) -> tuple[list[Draft], list[Entry]]:
+        """Check every request; what must be refused gets its answer here."""
+        if self._generation != self.topics.generation:
+            self._targets.clear()
+            self._generation = self.topics.generation
+        drafts: list[Draft] = []
+        entries: list[Entry] = []
+        targets, suffix, easy_body_bytes = self._targets, self._suffix, self._easy_body_bytes
+        texts = [request.header.properties or "" for request in requests]
+        unusual = props.unusual_texts(texts)
+        for index, request in enumerate(requests):
+            header = request.header
+            text = texts[index]
+            target = targets.get(header.topic)
+            queue_id = header.queue_id
+            found = text.find(UNIQUE_KEY_NAME)
+            if (
+                target is not None
+                and found >= 0
+                and (not found or text[found - 1] == PROPERTY_END)
+                and not header.batch
+                and not header.sys_flag & TRANSACTION_MASK
+                and 0 <= queue_id < target.queue_limit
+                and len(request.body) <= easy_body_bytes
+                and len(text) <= EASY_PROPERTIES_CHARACTERS
+                and index not in unusual
+            ):
+                if text[-1] != PROPERTY_END:
+                    text += PROPERTY_END
+                found += len(UNIQUE_KEY_NAME)
+                unique_key = text[found : text.find(PROPERTY_END, found)]
+                if unique_key:
+                    draft = Draft(
+                        target.topic,
+                        queue_id,
+                        request.body,
+                        (text + suffix).encode("utf-8", "replace"),
+                        header.flag,
+                        header.sys_flag,
+                        header.born_timestamp,
+                        request.connection.peer_bytes,
+                        header.reconsume_times or 0,
+                        0,
+                        property_value(text, TAGS_NAME) if TAGS_NAME in text else None,
+                        unique_key,
+                        property_value(text, KEYS_NAME) if KEYS_NAME in text else None,
+                    )
+                    drafts.append(draft)
+                    wait = NO_WAIT not in text or property_value(text, WAIT_NAME) != "false"
+                    entries.append((index, 1, target, queue_id, unique_key, wait))
+                    continue
+            try:
+                self._take_unusual(index, request, text, drafts, entries)
+            except Rejected as rejected:
+                answers[index] = self._refusal(rejected.code, rejected.remark)
+        return drafts, entries
 
     # What is not an ordinary message
 

@@ -99,6 +99,9 @@ class Statistics:
         if seconds > self.put_time_max:
             self.put_time_max = seconds
         milliseconds = seconds * 1000
+        if milliseconds < PUT_TIME_BOUNDS_MS[0]:
+            self.put_times[0] += messages
+            return
         for bucket, bound in enumerate(PUT_TIME_BOUNDS_MS):
             if milliseconds < bound:
                 self.put_times[bucket] += messages

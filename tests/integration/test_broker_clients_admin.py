@@ -191,12 +191,14 @@ async def test_offsets_are_kept_and_a_new_group_begins_at_0_on_a_young_queue(tmp
         assert await query(peer, "G") == (0, 7)
         await peer.commit("G", "T", 0, 3)
         assert await query(peer, "G") == (0, 3)
+        await peer.commit("other", "T", 0, -1)
+        assert await query(peer, "other") == (0, 0), "-1 means that nothing is known"
         unknown = await peer.commit("not legal!", "T", 0, 1)
         assert (unknown.code, unknown.remark) == (26, "Group not legal! not exist!")
         missing = await peer.commit("G", "Missing", 0, 1)
         assert (missing.code, missing.remark) == (17, "Topic Missing not exist!")
         table = ConsumerOffsetTable.decode(bytes((await peer.call(Code.GET_ALL_CONSUMER_OFFSET)).body))
-        assert table.offset_table == {"T@G": {0: 3}}
+        assert table.offset_table == {"T@G": {0: 3}, "T@other": {0: -1}}
     async with running_broker(tmp_path) as ready, peer_of(ready) as peer:
         assert await query(peer, "G") == (0, 3), "kept over an orderly stop"
 

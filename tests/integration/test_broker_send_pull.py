@@ -53,13 +53,15 @@ async def test_properties_that_the_broker_owns_are_never_doubled(tmp_path: Path)
         await peer.create_topic("T")
         without_key = await peer.send("T", properties=mine)
         await peer.send("T", properties={})
-        first, second = (await peer.pull("T")).messages
+        await peer.send("T", properties={"UNIQ_KEY": ""})
+        first, second, third = (await peer.pull("T")).messages
         assert first.properties["UNIQ_KEY"] == without_key.transaction_id
         expected = {"u": "v", "MSG_REGION": "DefaultRegion", "TRACE_ON": "true", "CLUSTER": "TestCluster"}
         assert {name: value for name, value in first.properties.items() if name != "UNIQ_KEY"} == expected
         assert first.properties_bytes.count(b"CLUSTER") == 1
         assert first.properties_bytes.endswith(b"\x02")
         assert len(second.properties["UNIQ_KEY"]) == 32
+        assert len(third.properties["UNIQ_KEY"]) == 32
 
 
 async def test_a_unique_key_that_json_must_escape(tmp_path: Path) -> None:
