@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import signal
@@ -25,6 +26,8 @@ from triomq.remoting.errors import RemotingError
 from triomq.remoting.protocol.codes import RequestCode as Code
 from triomq.remoting.protocol.command import request
 from triomq.remoting.protocol.headers.offset import (
+    GetMaxOffsetHeader,
+    OffsetResponseHeader,
     QueryConsumerOffsetHeader,
     QueryConsumerOffsetResponseHeader,
     UpdateConsumerOffsetHeader,
@@ -166,6 +169,23 @@ def test_a_signal_drains_what_was_accepted(tmp_path: Path, sign: signal.Signals)
         assert process.wait(timeout=10) == 0
     with lone_broker(tmp_path) as (address, _):
         assert pull_all(address, "T")[0][:answered] == [b"%d" % number for number in range(answered)]
+
+
+def test_the_load_generator_counts_what_the_broker_has(tmp_path: Path) -> None:
+    """`make bench` trusts it: every answered request is a message in one of the eight queues, and none failed."""
+    program = Path(__file__).resolve().parent.parent / "bench" / "bench_broker.py"
+    with lone_broker(tmp_path) as (address, _):
+        command = [sys.executable, str(program), address, "--seconds", "0.3", "--shapes", "1x1,1x64,8x4", "--json"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+        rows = json.loads(done.stdout)
+        assert [(row["connections"], row["in_flight"], row["failed"]) for row in rows] == [(1, 1, 0), (1, 64, 0), (8, 4, 0)]
+        with BlockingConnection(address) as connection:
+            ends = [
+                connection.invoke(request(Code.GET_MAX_OFFSET, GetMaxOffsetHeader("BenchTopic", queue_id))).header(OffsetResponseHeader).offset
+                for queue_id in range(8)
+            ]
+        assert sum(ends) == sum(row["messages"] for row in rows)
+        assert min(ends) > 0
 
 
 # What keeps it from starting
