@@ -32,6 +32,8 @@ def our_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         processes.our_broker(folder / "a", "broker-a", namesrv),
         processes.our_broker(folder / "b", "broker-b", namesrv),
     ):
+        for name in ("broker-a", "broker-b"):
+            processes.wait_registered(namesrv, name)
         yield namesrv
 
 

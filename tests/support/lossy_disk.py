@@ -62,7 +62,8 @@ class LossyDisk(Disk):
     def _mixture(self, path: Path, choose: random.Random) -> bytes:
         now = path.read_bytes()
         before = self.contents.get(path, b"").ljust(len(now), b"\0")
-        kept = choose.random()
+        sure = choose.randint(0, len(now)) if choose.random() < 0.7 else 0  # the system often writes in order, but need not
+        kept = choose.choice((0.0, 0.5, 0.9, 1.0))
         return b"".join(
-            (now if choose.random() < kept else before)[start : start + SECTOR_BYTES] for start in range(0, len(now), SECTOR_BYTES)
+            (now if start < sure or choose.random() < kept else before)[start : start + SECTOR_BYTES] for start in range(0, len(now), SECTOR_BYTES)
         )

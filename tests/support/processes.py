@@ -112,7 +112,6 @@ def our_broker(folder: Path, name: str, namesrv: str, port: int | None = None, *
     port = port or free_port()
     conf = write_broker_conf(folder, name, namesrv, port, **settings)
     with running([sys.executable, "-m", "triomq.broker", "-c", str(conf)], folder / f"{name}.log", port=port) as process:
-        wait_registered(namesrv, name)
         yield f"127.0.0.1:{port}", process
 
 
