@@ -98,7 +98,7 @@ class Sender(threading.Thread):
             return
 
 
-@pytest.mark.feature(38, 51)
+@pytest.mark.feature(38, 42, 51)
 def test_kill_9_under_load_loses_no_acknowledged_message(tmp_path: Path) -> None:
     port = processes.free_port()
     acknowledged: dict[int, list[bytes]] = {}
