@@ -37,14 +37,12 @@ def unusual_texts(texts: Sequence[str]) -> Collection[int]:
 
 def property_value(text: str, name: str) -> str | None:
     """One value out of the text, or None; ``name`` with its 0x01.  The same letters at the end of a longer name do not count."""
-    found = text.find(name)
-    while found > 0 and text[found - 1] != PROPERTY_END:
-        found = text.find(name, found + 1)
-    if found < 0:
-        return None
-    found += len(name)
-    end = text.find(PROPERTY_END, found)
-    return text[found:] if end < 0 else text[found:end]
+    before, found, rest = text.partition(name)
+    while found and before and before[-1] != PROPERTY_END:
+        before, found, rest = rest.partition(name)
+        if not before:
+            before = "?"  # it begins right behind the other one, so it is part of a value
+    return rest.partition(PROPERTY_END)[0] if found else None
 
 
 def known_properties(text: str) -> dict[str, str]:

@@ -135,11 +135,11 @@ class SendMessages:
             text = texts[index]
             target = targets.get(header.topic)
             queue_id = header.queue_id
-            found = text.find(UNIQUE_KEY_NAME)
+            before, found, rest = text.partition(UNIQUE_KEY_NAME)
             if (
                 target is not None
-                and found >= 0
-                and (not found or text[found - 1] == PROPERTY_END)
+                and found
+                and (not before or before[-1] == PROPERTY_END)
                 and not header.batch
                 and not header.sys_flag & TRANSACTION_MASK
                 and 0 <= queue_id < target.queue_limit
@@ -149,8 +149,7 @@ class SendMessages:
             ):
                 if text[-1] != PROPERTY_END:
                     text += PROPERTY_END
-                found += len(UNIQUE_KEY_NAME)
-                unique_key = text[found : text.find(PROPERTY_END, found)]
+                unique_key = rest.partition(PROPERTY_END)[0]
                 if unique_key:
                     draft = Draft(
                         target.topic,
