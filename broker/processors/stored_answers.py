@@ -27,7 +27,7 @@ Entry: TypeAlias = tuple[int, int, Target, int, str, bool]
 _FRAME_HEAD = struct.Struct(">II")
 
 
-def answer_template(host: str, region_id: str, trace_on: bool) -> str:
+def answer_template(host: str, region_id: str, trace_on: bool) -> bytes:
     """The JSON header of an answer as a %-template of log offset, queue, queue offset, unique key and opaque number, in this order."""
     marks = (("MESSAGEIDMARK", host + "%016X"), ("1000000001", "%d"), ("1000000002", "%d"), ("UNIQUEKEYMARK", "%s"), ("1000000003", "%d"))
     header = SendMessageResponseHeader("MESSAGEIDMARK", 1_000_000_001, 1_000_000_002, "UNIQUEKEYMARK", region_id, trace_on)
@@ -36,7 +36,7 @@ def answer_template(host: str, region_id: str, trace_on: bool) -> str:
     assert places == sorted(places), "the encoder has changed the order of the fields"
     for mark, form in marks:
         text = text.replace(mark, form)
-    return text
+    return text.encode()  # %-formatting of bytes takes half the time of str
 
 
 @attrs.define(eq=False)
@@ -47,7 +47,7 @@ class StoredAnswers:
     region_id: str
     trace_on: bool
     _host: str = attrs.field(init=False)
-    _template: str = attrs.field(init=False)
+    _template: bytes = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self._host = self.store_host.hex().upper()
@@ -75,7 +75,7 @@ class StoredAnswers:
             target.put_bytes.value += place.size
             if request.oneway:
                 continue
-            data = (template % (place.log_offset, queue_id, place.queue_offset, unique_key, request.opaque)).encode()
+            data = template % (place.log_offset, queue_id, place.queue_offset, unique_key.encode(), request.opaque)
             size = len(data)
             if request.connection is not current:
                 if current is not None:
