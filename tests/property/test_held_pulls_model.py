@@ -1,0 +1,73 @@
+"""Held pulls against a plain list: whatever happens in which order, the same pulls are resumed, each at most once."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from triomq.broker.services import held_pulls
+from triomq.broker.services.held_pulls import HeldPull, HeldPulls
+
+TOPICS = st.sampled_from(["T", "U"])
+QUEUES = st.integers(0, 1)
+CODES = st.none() | st.frozensets(st.integers(0, 2), max_size=2)
+
+
+class HeldPullsAgainstAList(RuleBasedStateMachine):
+    """The model keeps ``(pull)`` in a list and looks at all of them each time."""
+
+    @initialize()
+    def start(self) -> None:
+        self.held = HeldPulls()
+        self.resumed: list[object] = []
+        self.held.resume = self.resumed.append
+        self.model: list[HeldPull] = []
+        self.expected: list[object] = []
+        self.now = 0.0
+        self.number = 0
+
+    @rule(topic=TOPICS, queue=QUEUES, offset=st.integers(0, 5), codes=CODES, seconds=st.integers(0, 9), connection=st.integers(0, 2))
+    def hold(self, topic: str, queue: int, offset: int, codes: frozenset[int] | None, seconds: int, connection: int) -> None:
+        self.number += 1
+        pull = HeldPull(topic, queue, offset, codes, self.now + seconds, connection, self.number)
+        self.held.hold(pull)
+        self.model.append(pull)
+
+    @rule(topic=TOPICS, queue=QUEUES, end=st.integers(1, 6), code=st.integers(0, 2))
+    def arrive(self, topic: str, queue: int, end: int, code: int) -> None:
+        self.held.arrived([(topic, queue, end, code)])
+        self.resume_where(
+            lambda pull: (pull.topic, pull.queue_id) == (topic, queue)
+            and pull.next_offset < end
+            and (pull.tag_codes is None or code in pull.tag_codes)
+        )
+
+    @rule(topic=TOPICS)
+    def topic_changes(self, topic: str) -> None:
+        self.held.wake_topic(topic)
+        self.resume_where(lambda pull: pull.topic == topic)
+
+    @rule(connection=st.integers(0, 2))
+    def connection_closes(self, connection: int) -> None:
+        self.held.forget_connection(connection)
+        self.model = [pull for pull in self.model if pull.connection != connection]
+
+    @rule(seconds=st.integers(0, 5))
+    def time_passes(self, seconds: int) -> None:
+        self.now += seconds
+        next_due = self.held.expire(self.now)
+        self.resume_where(lambda pull: pull.deadline <= self.now)
+        assert next_due == min((pull.deadline for pull in self.model), default=float("inf"))
+
+    def resume_where(self, condition: object) -> None:
+        self.expected += [pull.request for pull in self.model if condition(pull)]  # type: ignore[operator]
+        self.model = [pull for pull in self.model if not condition(pull)]  # type: ignore[operator]
+
+    @invariant()
+    def the_same_pulls_were_resumed(self) -> None:
+        assert sorted(self.resumed) == sorted(self.expected)  # type: ignore[type-var]
+        assert self.held.statistics().held == len(self.model)
+        assert len(self.held._deadlines) <= 2 * len(self.model) + held_pulls.STALE_DEADLINES_MAX + 1
+
+
+TestHeldPulls = HeldPullsAgainstAList.TestCase
