@@ -219,7 +219,7 @@ def run_shape(address: str, topic: str, connections: int, in_flight: int, second
 def parse_shapes(text: str) -> list[tuple[int, int]]:
     shapes = []
     for part in text.split(","):
-        connections, _, in_flight = part.replace("×", "x").partition("x")  # noqa: RUF001
+        connections, _, in_flight = part.replace("×", "x").partition("x")
         shapes.append((int(connections), int(in_flight)))
     return shapes
 

@@ -4,7 +4,7 @@
 
 Both brokers run at the same time with their default configuration (ours is the installed `mqbroker`, index and flush included); the load goes to one at a time,
 in turns, so that a noisy minute hits both. Java is warmed up first: a cold JIT would flatter us. Each cell is the median of the rounds. Afterwards the official
-Java consumer reads every message that our broker acknowledged, and the Java client finds 100 of them by their unique key.
+Java consumer reads every message that our broker acknowledged, and the Java client finds 100 of them by their keys.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def check_with_java(namesrv: str, acknowledged: int, keys: list[str]) -> list[st
         wrong.append(f"the Java consumer saw {drained[1]} messages of {acknowledged}")
     found = 0
     for first in range(0, len(keys), 20):
-        lines = processes.java_peer("5.5.0", "query", namesrv, TOPIC, ",".join(keys[first : first + 20]), seconds=180)
+        lines = processes.java_peer("5.5.0", "unique", namesrv, TOPIC, ",".join(keys[first : first + 20]), seconds=180)
         found += len({line[1] for line in lines if line[0] == "FOUND"})
     print(f"Java client: {found} of {len(keys)} messages found by key")
     if found != len(keys):

@@ -18,15 +18,25 @@ import org.apache.rocketmq.common.message.MessageExt;
 
 /** The official client as a program: every verb prints one line a result, fields separated by tabs. */
 public class Peer {
-    public static void main(String[] args) throws Exception {
+    public static void main(String[] args) {
+        try {
+            run(args);
+        } catch (Throwable error) {
+            error.printStackTrace();
+            System.exit(3); // the client's own threads would keep the process alive
+        }
+        System.exit(0);
+    }
+
+    static void run(String[] args) throws Exception {
         switch (args[0]) {
             case "send": send(args[1], args[2], Integer.parseInt(args[3]), args[4], args[5]); break;
             case "consume": consume(args[1], args[2], args[3], args[4], Integer.parseInt(args[5]), Integer.parseInt(args[6])); break;
             case "drain": drain(args[1], args[2], args[3], Integer.parseInt(args[4]), Integer.parseInt(args[5])); break;
+            case "unique": unique(args[1], args[2], args[3]); break;
             case "query": query(args[1], args[2], args[3]); break;
             default: throw new IllegalArgumentException(args[0]);
         }
-        System.exit(0);
     }
 
     /** mode: sync, async, oneway, batch. */
@@ -131,5 +141,22 @@ public class Peer {
         }
         admin.shutdown();
         System.out.println("COMPLETE\t" + found.get());
+    }
+
+    /** Look messages up by the unique key that every message has. */
+    static void unique(String nameServer, String topic, String keys) throws Exception {
+        DefaultMQPushConsumer admin = new DefaultMQPushConsumer("java-query");
+        admin.setNamesrvAddr(nameServer);
+        admin.registerMessageListener((MessageListenerConcurrently) (messages, context) -> ConsumeConcurrentlyStatus.CONSUME_SUCCESS);
+        admin.start();
+        int found = 0;
+        for (String key : keys.split(",")) {
+            MessageExt message = admin.getDefaultMQPushConsumerImpl().getmQClientFactory().getMQAdminImpl().queryMessageByUniqKey(topic, key);
+            if (message == null) continue;
+            System.out.println("FOUND\t" + key + "\t" + message.getMsgId() + "\t" + message.getQueueOffset());
+            found++;
+        }
+        admin.shutdown();
+        System.out.println("COMPLETE\t" + found);
     }
 }
