@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,12 @@ _failed: set[str] = set()
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--features", metavar="FILE", help="write which rows of docs/features.md the passed tests prove")
     parser.addoption("--no-skips", action="store_true", help="a skipped test is a failure (CI: the peers must be there)")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """A shell that starts us in the background has SIGINT ignored, and our children would inherit that: they are told to stop by it."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -11,7 +11,7 @@ import re
 import sys
 from pathlib import Path
 
-ROW = re.compile(r"^\| (\d+) \| ([^|]+) \|")
+ROW = re.compile(r"^\| (\d+) \| ((?:[^|\\]|\\.)+) \|")
 
 
 def feature_names(page: str) -> dict[int, str]:

@@ -71,7 +71,9 @@ async def test_batches_and_one_way_messages_through_java(java_cluster: str) -> N
         await reader.seek(queues[0], 7)
         with trio.fail_after(30):
             assert (await reader.poll(1))[0].body == b"7"
-    assert [message.body for message in messages] == [*(b"%d" % number for number in range(51)), b"51" * 4000]
+    assert [message.body for message in messages[:50]] == [b"%d" % number for number in range(50)]
+    # The broker works on requests of one connection side by side, and nobody waited for the one-way message.
+    assert {message.body for message in messages[50:]} == {b"50", b"51" * 4000}
     assert [message.message_id for message in messages[:50]] == [receipt.message_id for receipt in receipts]
 
 

@@ -176,8 +176,8 @@ async def test_a_broker_leaves_at_once_when_its_connection_ends(started: Started
 @pytest.mark.feature(3)
 async def test_a_silent_broker_expires_and_is_disconnected_one_that_beats_stays(started: Started) -> None:
     async with started(scan_interval_ms=10) as ready, FrameClient(ready.port) as silent, FrameClient(ready.port) as alive:
-        await register(silent, "broker-b", heartbeat_timeout_ms=200, topics=table("S", "R"))
-        await register(alive, heartbeat_timeout_ms=200)
+        await register(silent, "broker-b", heartbeat_timeout_ms=1_500, topics=table("S", "R"))
+        await register(alive, heartbeat_timeout_ms=1_500)
         with trio.move_on_after(30) as scope:
             async with trio.open_nursery() as nursery:
 
