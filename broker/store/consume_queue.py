@@ -195,6 +195,7 @@ class ConsumeQueue:
 
     def find_end_by_scan(self) -> None:
         """Read entries from the third-last file on; the first one never written is the end. Source: ConsumeQueue.java#recover."""
+        self.end_offset = self.tail_offset = self._capacity_offset
         offset = self.bases[max(0, len(self.bases) - 3)] // QUEUE_ENTRY_BYTES if self.bases else 0
         capacity = self._capacity_offset
         while offset < capacity:
@@ -208,7 +209,10 @@ class ConsumeQueue:
         self._cut(offset)
 
     def truncate(self, log_offset: int, *, clean: bool = False) -> None:
-        """Drop all entries of records that start at or after ``log_offset``. ``clean``: there was no crash, so an empty entry has only empty ones behind it."""
+        """Drop all entries of records that start at or after ``log_offset``.
+
+        ``clean``: there was no crash, so an empty entry has only empty ones behind it. What has changed is noted in ``unsynced``.
+        """
         if self.log_end >= 0 and self.log_end <= log_offset:
             return
         end = self.first_not(lambda start, size: size > 0 and start < log_offset, self._first_offset, self.end_offset)
@@ -241,6 +245,7 @@ class ConsumeQueue:
         self.files.open_files.forget(path)
         path.unlink(missing_ok=True)
         self.unsynced.discard(base)
+        self.names_durable = False
 
     def _set_end(self, end: int) -> None:
         self.next_offset = self.end_offset = self.tail_offset = end

@@ -97,6 +97,8 @@ def check_draft(draft: Draft, config: StoreConfig) -> None:
     body_size, properties_size = len(draft.body), len(draft.properties)
     if properties_size > PROPERTIES_BYTES_MAX:
         raise IllegalMessage(f"the properties have {properties_size} bytes, at most {PROPERTIES_BYTES_MAX} are allowed", properties=True)
+    if draft.properties.endswith(b"\0"):
+        raise IllegalMessage("the properties end with a zero byte, as only a record torn by a crash does")
     if body_size > config.message_size_bytes_max:
         raise IllegalMessage(
             f"the body has {body_size} bytes, at most {config.message_size_bytes_max} are allowed (maxMessageSize); send less, or raise it"

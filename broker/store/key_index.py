@@ -210,13 +210,12 @@ class KeyIndex:
             self._unsynced[self.files[-1].path] = None
         self._note_position()
 
-    def drop_after(self, timestamp: int) -> int:
-        """Java's rule after a crash: delete the files with entries later than ``timestamp``; the store time up to which all is still indexed."""
+    def drop_after(self, timestamp: int) -> None:
+        """Java's rule after a crash: delete the files with entries later than ``timestamp``."""
         while self.files and self.files[-1].end_timestamp > timestamp:
             self._drop(self.files.pop())
         self._note_position()
         self.position -= 1  # the last record's keys may have gone on in a file that is gone now: it is indexed again, as in Java
-        return self.files[-1].end_timestamp if self.files else 0
 
     def _drop(self, file: KeyIndexFile) -> None:
         file.close()

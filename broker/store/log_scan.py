@@ -74,6 +74,9 @@ class LogScan:
             return f"the record says that it lies at {check.log_offset}"
         if not is_directory_name(check.topic) or check.queue_id < 0:
             return f"the record belongs to queue {check.queue_id} of {check.topic!r}, which cannot be"
+        if check.properties.endswith(b"\0"):
+            # The CRC covers the body only, and no stored message ends so (check_draft): a page that never reached the disk does.
+            return "the end of the record was never written"
         found = decode_properties(check.properties)
         self.position = position + size
         draft = Draft(

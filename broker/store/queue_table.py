@@ -118,6 +118,8 @@ class QueueTable:
         for queue in self.queues.values():
             queue.truncate(log_offset, clean=clean)
             queue.next_offset = queue.end_offset
+            if queue.unsynced or not queue.names_durable:
+                self._unsynced.add(queue)  # what was cut off must not come back after the checkpoint has moved on
 
     def write_out(self) -> Iterator[ConsumeQueue]:
         """Write the entries that lie in memory to their files, one queue a step, so that the caller may let others run in between."""

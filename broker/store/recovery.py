@@ -165,17 +165,14 @@ class Recovery:
         segments = self.log.segments.items
         for queue in self.queues.queues.values():
             queue.find_end_by_scan()
-        indexed_timestamp: int | None = None
-        if self.config.index_enabled:
-            indexed_timestamp = self.key_index.files[-1].end_timestamp if self.key_index.files else 0
-            if not self.clean:
-                indexed_timestamp = self.key_index.drop_after(self.checkpoint.index_timestamp)
+        if self.config.index_enabled and not self.clean:
+            self.key_index.drop_after(self.checkpoint.index_timestamp)
         for segment in reversed(segments):
             found = self._record_at(segment.base)
             if found is None or found[1].store_timestamp == 0:
                 continue
             place = found[1]
-            if indexed_timestamp is not None and place.store_timestamp > indexed_timestamp:
+            if self.config.index_enabled and place.log_offset > max(0, self.key_index.position):
                 continue
             if self.clean:
                 if place.log_offset <= self.queues.log_end:

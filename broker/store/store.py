@@ -298,6 +298,9 @@ async def load_store(config: StoreConfig, clock: Callable[[], int], disk: Disk) 
         flusher.flushed.advance(recovered.scanned_from)
         if recovered.end > recovered.scanned_from:
             await flusher.flush()
+        if not clean:  # what recovery cut off must not come back either
+            touched = [segment.path for segment in log.segments.covering(recovered.end, recovered.end + 1)]
+            await trio.to_thread.run_sync(sync_files, disk, touched, [config.commitlog_directory], limiter=sync_limiter)
         abort.write_text(str(os.getpid()))
         # It must outlive a power failure, or the next start would take what is left for the work of a clean stop.
         await trio.to_thread.run_sync(sync_files, disk, [abort], [config.root], limiter=sync_limiter)

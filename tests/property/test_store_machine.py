@@ -14,18 +14,29 @@ from typing import Any
 import attrs
 import pytest
 import trio
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.errors import FlakyFailure
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 from lossy_disk import LossyDisk
 from stores import SteppingClock, draft, find_bodies, read_all, tiny_config
 
 from triomq.broker.store import checkpointer, commitlog, recovery
-from triomq.broker.store.checkpoint import Mark
+from triomq.broker.store.checkpoint import Checkpoint
 from triomq.broker.store.config import FlushMode
 from triomq.broker.store.draft import Appended, Draft
+from triomq.broker.store.durability import sync_files
+from triomq.broker.store.errors import StoreError
 from triomq.broker.store.results import GetStatus
 from triomq.broker.store.store import MessageStore, close_files, finish_store, load_store
+from triomq.remoting.errors import RemotingError
 from triomq.remoting.protocol.record import decode_records
 
 TOPICS = ("A", "B")
@@ -63,6 +74,8 @@ class StoreMachine(RuleBasedStateMachine):
         self.sent: list[Sent] = []
         self.lives = 0
         self.counter = 0
+        self.fresh = 0
+        """Messages since the last start: without any, dying again shows nothing new."""
         self.store: MessageStore
         self.disk: LossyDisk
 
@@ -74,16 +87,30 @@ class StoreMachine(RuleBasedStateMachine):
         self._open()
 
     def _open(self) -> None:
+        self.fresh = 0
         self.root = self.base / str(self.lives)
         self.disk = LossyDisk()
         self.disk.settle(self.root)
+        checkpoint = self.root / "checkpoint"
+        marked = checkpoint.exists() and Checkpoint.decode(checkpoint.read_bytes()).mark is not None
         self.store = trio.run(load_store, tiny_config(self.root, flush_mode=self.flush_mode, hot_bytes_max=2_000), self.clock, self.disk)
+        assert self.store.recovered.trusted == marked  # our own mark is always true
 
     def _next_life(self) -> Path:
         self.lives += 1
         return self.base / str(self.lives)
 
-    @rule()
+    @precondition(lambda self: self.fresh)
+    @rule(how=st.sampled_from(["stop", "kill", "power", "power"]), seed=st.integers(0, 1 << 32))
+    def restart(self, how: str, seed: int) -> None:
+        if how == "stop":
+            self.stop_and_start()
+        elif how == "kill":
+            self.kill()
+        else:
+            self.fail_power(seed)
+        self._check_everything()
+
     def stop_and_start(self) -> None:
         trio.run(finish_store, self.store)
         close_files(self.store)
@@ -91,17 +118,13 @@ class StoreMachine(RuleBasedStateMachine):
         shutil.copytree(self.root, self._next_life())
         self._open()
         assert self.store.recovered.records == 0
-        self._check_everything()
 
-    @rule()
     def kill(self) -> None:
         """The process dies; the page cache lives on."""
         shutil.copytree(self.root, self._next_life())
         close_files(self.store)
         self._open()
-        self._check_everything()
 
-    @rule(seed=st.integers(0, 1 << 32))
     def fail_power(self, seed: int) -> None:
         """Only what was forced to the disk is sure; of the rest any part may be there."""
         flushed = self.store.flushed.value
@@ -112,7 +135,6 @@ class StoreMachine(RuleBasedStateMachine):
         assert end >= flushed
         self.sent = [sent for sent in self.sent if sent.place.log_offset < end]
         assert not self.sent or self.sent[-1].place.log_offset + self.sent[-1].place.size <= end
-        self._check_everything()
 
     # Work
 
@@ -126,22 +148,20 @@ class StoreMachine(RuleBasedStateMachine):
                 draft(body, topic, queue_id, tags=tags, keys=" ".join(keys) or None, unique_key=f"U{self.counter}" if unique else None)
             )
         places = self.store.append(drafts)
+        self.fresh += len(places)
         self.sent += [Sent(item, place) for item, place in zip(drafts, places, strict=True)]
 
-    @rule()
-    def flush(self) -> None:
-        trio.run(self.store.flusher.flush)
-        trio.run(self.store.indexer.catch_up)
-        assert self.store.flushed.value == self.store.appended.value == self.store.indexed.value
-
-    @rule()
-    def write_queue_entries_out(self) -> None:
-        for _ in self.store.queue_table.write_out():
-            pass
-
-    @rule()
-    def save_checkpoint(self) -> None:
-        trio.run(self.store.checkpointer.save)
+    @rule(what=st.sampled_from(["flush", "write queue entries out", "save checkpoint"]))
+    def background(self, what: str) -> None:
+        if what == "write queue entries out":
+            for _ in self.store.queue_table.write_out():
+                pass
+        elif what == "save checkpoint":
+            trio.run(self.store.checkpointer.save)
+        else:
+            trio.run(self.store.flusher.flush)
+            trio.run(self.store.indexer.catch_up)
+            assert self.store.flushed.value == self.store.appended.value == self.store.indexed.value
 
     # Questions
 
@@ -151,7 +171,16 @@ class StoreMachine(RuleBasedStateMachine):
     def queue(self, topic: str, queue_id: int) -> list[Sent]:
         return [sent for sent in self.shown() if (sent.draft.topic, sent.draft.queue_id) == (topic, queue_id)]
 
-    @rule(topic=st.sampled_from(TOPICS), queue_id=st.integers(0, QUEUES - 1), offset=st.integers(0, 40), count=st.integers(1, 40))
+    @rule(data=st.data(), topic=st.sampled_from(TOPICS), queue_id=st.integers(0, QUEUES - 1))
+    def ask(self, data: st.DataObject, topic: str, queue_id: int) -> None:
+        """One question of each kind."""
+        self.get(topic, queue_id, data.draw(st.integers(0, 40)), data.draw(st.integers(1, 40)))
+        if self.sent:
+            sent = data.draw(st.sampled_from(self.sent))
+            self.read_record(sent)
+            self.search_by_time(topic, queue_id, sent.place.store_timestamp + data.draw(st.integers(-1, 1)), data.draw(st.booleans()))
+        self._check_key(topic, data.draw(st.sampled_from([*KEYS, "T#red", "T#blue"])))
+
     def get(self, topic: str, queue_id: int, offset: int, count: int) -> None:
         expected = self.queue(topic, queue_id)
         result = trio.run(lambda: self.store.get_cold(topic, queue_id, offset, messages_max=count, bytes_max=1 << 20))
@@ -162,28 +191,19 @@ class StoreMachine(RuleBasedStateMachine):
             assert result.next_offset == offset + len(found) > offset
         assert [message.body for message in found] == [sent.draft.body for sent in expected[offset : offset + len(found)]]
 
-    @rule(topic=st.sampled_from(TOPICS), key=st.sampled_from([*KEYS, "T#red", "T#blue"]))
-    def query(self, topic: str, key: str) -> None:
-        self._check_key(topic, key)
-
-    @precondition(lambda self: self.sent)
-    @rule(data=st.data())
-    def read_record(self, data: st.DataObject) -> None:
-        sent = data.draw(st.sampled_from(self.sent))
+    def read_record(self, sent: Sent) -> None:
         record = trio.run(self.store.read_record, sent.place.log_offset)
         assert record is not None
         assert decode_records(record, check_crc=True)[0].body == sent.draft.body
         assert trio.run(self.store.read_record, sent.place.log_offset + 1) is None
 
-    @rule(topic=st.sampled_from(TOPICS), queue_id=st.integers(0, QUEUES - 1), number=st.integers(0, 200), upper=st.booleans())
-    def search_by_time(self, topic: str, queue_id: int, number: int, upper: bool) -> None:
+    def search_by_time(self, topic: str, queue_id: int, time_ms: int, upper: bool) -> None:
         times = [sent.place.store_timestamp for sent in self.queue(topic, queue_id)]
-        time = self.sent[number % len(self.sent)].place.store_timestamp if self.sent else 5
-        answer = trio.run(lambda: self.store.offset_by_time_cold(topic, queue_id, time, upper=upper))
+        answer = trio.run(lambda: self.store.offset_by_time_cold(topic, queue_id, time_ms, upper=upper))
         if upper:
-            assert answer == max(0, sum(stored <= time for stored in times) - 1)
+            assert answer == max(0, sum(stored <= time_ms for stored in times) - 1)
         else:
-            assert answer == sum(stored < time for stored in times)
+            assert answer == sum(stored < time_ms for stored in times)
 
     def _check_key(self, topic: str, key: str) -> None:
         def carries(item: Draft) -> bool:
@@ -229,6 +249,15 @@ class SyncStoreMachine(StoreMachine):
     flush_mode = FlushMode.SYNC
 
 
+MUTANTS = {
+    "a checkpoint that runs ahead of the disk": (
+        checkpointer,
+        "sync_files",
+        lambda disk, files, directories: sync_files(disk, [path for path in files if path.name == "checkpoint"], []),
+    ),
+    "queues left as the crash left them": (recovery.QueueTable, "truncate", lambda *_, **__: None),
+    "append that forgets the place of half a batch": (commitlog, "Appended", lambda *fields: Appended(fields[0] + 1, *fields[1:])),
+}
 SETTINGS = settings(max_examples=30, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck))
 
 
@@ -236,3 +265,12 @@ SETTINGS = settings(max_examples=30, stateful_step_count=30, deadline=None, supp
 @pytest.mark.feature(28, 31, 51)
 def test_the_store_is_a_list_that_survives(machine: type[StoreMachine]) -> None:
     run_state_machine_as_test(machine, settings=SETTINGS)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_a_broken_store_is_found_out(mutant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The checker itself: each of these stores must fail it."""
+    monkeypatch.setattr(*MUTANTS[mutant])
+    eager = settings(SETTINGS, max_examples=100, derandomize=True, database=None, phases=[Phase.generate], report_multiple_bugs=False)
+    with pytest.raises((AssertionError, FlakyFailure, StoreError, RemotingError)):
+        run_state_machine_as_test(StoreMachine, settings=eager)

@@ -44,6 +44,7 @@ def test_legal(changes: dict[str, Any]) -> None:
         ({"topic": "\ud800"}, "directory"),
         ({"body": b"x" * 1_001}, "maxMessageSize"),
         ({"properties": b"p" * 32_768}, "properties"),
+        ({"properties": b"a\x01b\0"}, "zero byte"),
         ({"queue_id": -1}, "queue id"),
         ({"queue_id": 1 << 31}, "queue id"),
         ({"flag": 1 << 31}, "flag"),

@@ -251,12 +251,12 @@ def test_java_s_rule_after_a_crash(tmp_path: Path) -> None:
     for number in range(60):
         index.apply(batch(draft(unique_key=f"U{number}"), start=100 * number, time_ms=NOW_MS + 1_000 * number))
     index = reopened(index)
-    assert index.drop_after(index.files[0].end_timestamp) == NOW_MS + 22_000
+    index.drop_after(index.files[0].end_timestamp)
     assert len(list(index.directory.iterdir())) == 1
     assert index.position == 2_199  # the last record of the kept file may have had more keys: it will come again
     index.apply(batch(draft(unique_key="U22", keys="more"), start=2_200))
     assert find(index, "U22") == find(index, "more") == [2_200]
-    assert index.drop_after(0) == 0
+    index.drop_after(0)
     assert index.position < 0
     index.close()
 
