@@ -31,6 +31,9 @@ from triomq.broker.store.segment import NAME_DIGITS, segment_name
 from triomq.remoting.protocol.record import topic_field
 
 ENTRY = struct.Struct(">qiq")
+GAP_MAX = 1_000_000
+QUEUE_OFFSET_END = 1 << 55
+"""Entry numbers from here on have no byte offset."""
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 FILLER_SIZE = 0x7FFFFFFF
 FILLER = ENTRY.pack(0, FILLER_SIZE, 0)
@@ -89,8 +92,10 @@ class ConsumeQueue:
 
         A gap is filled with fillers, so that every entry keeps the position its number says (Java appends at the end and is off by the gap).
         """
-        if log_offset + size <= self.log_end or queue_offset < self.end_offset:
+        if log_offset + size <= self.log_end or queue_offset < self.end_offset or queue_offset >= QUEUE_OFFSET_END:
             return False
+        if queue_offset - self.end_offset > GAP_MAX and (self.bases or self.tail):
+            return False  # no log lacks so many; the number in the record is damaged, which no CRC would show
         if queue_offset > self.end_offset:
             if not self.bases and not self.tail:  # the first entry ever: the queue begins at its file, which is not file 0
                 per_file = self.files.file_size // QUEUE_ENTRY_BYTES

@@ -212,14 +212,7 @@ class KeyIndexFile:
         self.open()
         assert self._map is not None
         entries = self.geometry.entries_position
-        low, high = 1, self.geometry.entry_count
-        while low < high:
-            middle = (low + high) // 2
-            value, offset, _, _ = ENTRY.unpack_from(self._map, entries + ENTRY.size * middle)
-            if (value or offset) and offset < log_offset:
-                low = middle + 1
-            else:
-                high = middle
+        low = self._first_not_before(log_offset)
         slots = array("I", bytes(4 * self.geometry.slot_count))
         slot_count = self.geometry.slot_count
         used = memoryview(self._map)[entries + ENTRY.size : entries + ENTRY.size * low]
@@ -235,6 +228,28 @@ class KeyIndexFile:
             # Entries know their second only; a time range that ends too late finds too much, one that ends too early would hide keys.
             self.end_timestamp = max(self.begin_timestamp, min(self.end_timestamp, self.begin_timestamp + 1000 * seconds + 999))
         self._write_header()
+
+    def _first_not_before(self, log_offset: int) -> int:
+        """Number of the first entry that does not belong to a record before ``log_offset``.
+
+        Offsets grow with the numbers up to there. Behind, anything may lie: zeros, entries of later records, and entries torn between two sectors, which
+        have a hash and no offset; hence an offset of 0 counts at the very beginning only, where the first record of the log has its keys.
+        """
+        data, entries = self._map, self.geometry.entries_position
+        assert data is not None
+        low, high = 1, self.geometry.entry_count
+        while low < high:
+            value, offset, _, _ = ENTRY.unpack_from(data, entries + ENTRY.size * low)
+            if offset or not value or log_offset == 0:
+                break
+            low += 1
+        while low < high:
+            middle = (low + high) // 2
+            if 0 < ENTRY.unpack_from(data, entries + ENTRY.size * middle)[1] < log_offset:
+                low = middle + 1
+            else:
+                high = middle
+        return low
 
     # Reading
 

@@ -117,6 +117,19 @@ def test_a_gap_becomes_fillers_so_that_numbers_stay_places(tmp_path: Path, caplo
     table.close()
 
 
+@pytest.mark.parametrize("number", [2_000_000, 1 << 54, 1 << 60])
+def test_an_absurd_number_takes_no_memory(tmp_path: Path, number: int) -> None:
+    table = make_table(tmp_path)
+    fill(table, 2)
+    fill(table, 1, first=9, start=number)
+    assert table.queues["T", 0].end_offset == 2
+    fill(table, 1, first=10, start=2)
+    assert table.queues["T", 0].end_offset == 3
+    fill(table, 1, topic="new", first=20, start=1 << 60)
+    assert table.queues["new", 0].end_offset == 0
+    table.close()
+
+
 def test_half_messages_have_no_entry(tmp_path: Path) -> None:
     table = make_table(tmp_path)
     table.apply(batch_of((draft(sys_flag=4), 0), (draft(sys_flag=12), 0), (draft(sys_flag=8), 0), (draft(), 1)))

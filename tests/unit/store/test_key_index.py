@@ -246,6 +246,27 @@ def test_truncation_repairs_slots_that_name_lost_entries(tmp_path: Path) -> None
     index.close()
 
 
+@pytest.mark.parametrize("lost", [b"\0" * 12, b"\0" * 16], ids=["offset", "offset and time"])
+@pytest.mark.parametrize("count", [0, 1, 9])
+def test_truncation_is_not_misled_by_a_torn_entry(tmp_path: Path, lost: bytes, count: int) -> None:
+    """An entry of 20 bytes may lie in two sectors, of which only the first reached the disk."""
+    index = make_index(tmp_path)
+    index.apply(batch(*[draft(keys="k") for _ in range(14)]))
+    index.close()
+    (path,) = index.directory.iterdir()
+    data = bytearray(path.read_bytes())
+    for number in range(count + 1, 15):
+        at = index.geometry.entries_position + 20 * number + 4
+        data[at : at + len(lost)] = lost
+    path.write_bytes(data)
+    index = reopened(index)
+    index.truncate(100 * count)
+    expected = [100 * number for number in reversed(range(count))]
+    assert find(index, "k") == expected
+    assert index.last_offset == (expected[0] if expected else -1)
+    index.close()
+
+
 def test_java_s_rule_after_a_crash(tmp_path: Path) -> None:
     index = make_index(tmp_path)
     for number in range(60):

@@ -1,0 +1,314 @@
+"""Recovery: where it starts, where the log ends, and what it must never do."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+from stores import NO_FEATURES, SteppingClock, draft, find_bodies, read_all, tiny_config
+
+from triomq.broker.store import log_scan
+from triomq.broker.store.checkpoint import Checkpoint
+from triomq.broker.store.config import StoreConfig
+from triomq.broker.store.disk import Disk
+from triomq.broker.store.draft import Appended
+from triomq.broker.store.errors import DiskFull, StartError, StoreDamaged, StoreDenied, StoreIoError
+from triomq.broker.store.store import open_store
+
+SEGMENT = 4096
+
+
+async def make_store(config: StoreConfig, *bodies: str, save_after: int | None = None) -> list[Appended]:
+    """A store that was killed: its files are as the page cache had them. The checkpoint covers the first ``save_after`` messages."""
+    living = attrs.evolve(config, root=config.root.with_name("living"))
+    places = []
+    async with open_store(living, SteppingClock()) as store:
+        for number, body in enumerate(bodies, 1):
+            places += store.append([draft(body, unique_key=f"U{number}", keys=f"k{number % 2}", queue_id=number % 2)])
+            if number == save_after:
+                await store.checkpointer.save()
+        shutil.copytree(living.root, config.root)
+    shutil.rmtree(living.root)
+    return places
+
+
+def log_file(config: StoreConfig, base: int = 0) -> Path:
+    return config.commitlog_directory / f"{base:020d}"
+
+
+def write(path: Path, offset: int, data: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(offset)
+        file.write(data)
+
+
+async def bodies_of(config: StoreConfig, disk: Disk | None = None) -> list[str]:
+    """Open, check everything against everything, and return the bodies in log order."""
+    async with open_store(config, SteppingClock(), disk=disk) as store:
+        messages = [message for queue_id in (0, 1) for message in await read_all(store, "T", queue_id)]
+        for queue_id in (0, 1):
+            queue = [message for message in messages if message.queue_id == queue_id]
+            assert [message.queue_offset for message in queue] == list(range(len(queue)))
+        for message in messages:
+            assert message.body in await find_bodies(store, "T", message.properties["UNIQ_KEY"])
+        assert len(await find_bodies(store, "T", "k0") + await find_bodies(store, "T", "k1")) == len(messages)
+        return [message.body.decode() for message in sorted(messages, key=lambda message: message.log_offset)]
+
+
+@pytest.mark.parametrize("disk", [Disk(), Disk(NO_FEATURES)], ids=["all calls", "fallbacks"])
+@pytest.mark.parametrize("save_after", [None, 1, 7, 20])
+@pytest.mark.feature(48, 51)
+async def test_a_killed_store_has_everything(tmp_path: Path, save_after: int | None, disk: Disk) -> None:
+    config = tiny_config(tmp_path / "store")
+    bodies = [f"{number}:" + "x" * (number * 37 % 700) for number in range(20)]
+    places = await make_store(config, *bodies, save_after=save_after)
+    assert (config.root / "abort").exists()
+    async with open_store(config, disk=disk) as store:
+        assert store.recovered.trusted == (save_after is not None)
+        assert store.recovered.records == 20 - (save_after or 0)
+        assert store.recovered.scanned_from == (places[save_after - 1].log_offset + places[save_after - 1].size if save_after else 0)
+    assert await bodies_of(config, disk) == bodies
+
+
+@pytest.mark.feature(30, 51)
+async def test_a_tail_cut_at_every_byte_of_the_last_record(tmp_path: Path) -> None:
+    """Whatever part of the last record reached the file: it is not there, everything before it is, and the next append takes its place."""
+    config = tiny_config(tmp_path / "store", check_crc_on_recover=True)
+    places = await make_store(config, "first", "second" * 30, "the last one", save_after=1)
+    last = places[-1]
+    whole = log_file(config).read_bytes()
+    for kept in range(last.size):
+        torn = attrs.evolve(config, root=tmp_path / "torn")
+        shutil.copytree(config.root, torn.root)
+        write(log_file(torn), last.log_offset, whole[last.log_offset : last.log_offset + kept].ljust(last.size, b"\0"))
+        async with open_store(torn, SteppingClock()) as store:
+            assert store.appended.value == last.log_offset, kept
+            assert (store.max_offset("T", 0), store.max_offset("T", 1)) == (1, 1)
+            assert store.append([draft("instead", queue_id=1)])[0].queue_offset == 1
+            assert await find_bodies(store, "T", "U3") == []
+        assert log_file(torn).read_bytes()[: last.log_offset] == whole[: last.log_offset]
+        shutil.rmtree(torn.root)
+
+
+@pytest.mark.parametrize("position", range(0, 150, 7))
+async def test_a_flipped_bit_in_the_last_record_is_seen(tmp_path: Path, position: int) -> None:
+    """Everything but times, hosts and counters is checked; a record that lies about them is still whole."""
+    config = tiny_config(tmp_path / "store")
+    (place,) = await make_store(config, "the only one")
+    data = log_file(config).read_bytes()
+    if position >= place.size:
+        return
+    write(log_file(config), position, bytes([data[position] ^ 0x04]))
+    try:
+        async with open_store(config) as store:
+            assert store.appended.value in (0, place.size)
+            unchecked = range(12, 28), range(36, 84)  # queue id and offset, flag; sysFlag, times, hosts
+            body_topic_properties = position >= 88 + len("the only one")
+            assert store.appended.value == 0 or body_topic_properties or any(position in part for part in unchecked)
+    except StartError as error:
+        pytest.fail(f"a torn tail must not stop the start: {error}")
+
+
+async def test_stale_records_behind_the_end_stay_dead(tmp_path: Path) -> None:
+    """Java leaves old bytes behind the end; an append that ends where an old record begins would revive it in the next crash."""
+    config = tiny_config(tmp_path / "store")
+    places = await make_store(config, "kept", "torn1", "stale", "stale")
+    write(log_file(config), places[1].log_offset + 90, b"\xff")
+    second = attrs.evolve(config, root=tmp_path / "second")
+    async with open_store(config, SteppingClock()) as store:
+        assert store.appended.value == places[1].log_offset
+        place = store.append([draft("anew1", unique_key="U2", keys="k0", queue_id=0)])[0]
+        assert place.log_offset + place.size == places[2].log_offset
+        shutil.copytree(config.root, second.root)
+    assert await bodies_of(second) == ["kept", "anew1"]
+
+
+async def test_that_test_can_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With eight zero bytes only at the end, as RocketMQ's own advice has it, the stale record comes back."""
+    monkeypatch.setattr(Disk, "zero_tail", lambda disk, fd, offset, end, path: disk.write_at(fd, bytes(min(8, end - offset)), offset, path))
+    with pytest.raises(AssertionError):
+        await test_stale_records_behind_the_end_stay_dead(tmp_path)
+
+
+@pytest.mark.parametrize("what", ["log", "queues", "index"])
+async def test_a_mark_that_does_not_fit_the_files_is_not_believed(tmp_path: Path, what: str, caplog: pytest.LogCaptureFixture) -> None:
+    config = tiny_config(tmp_path / "store")
+    bodies = [f"m{number}" * 40 for number in range(12)]
+    places = await make_store(config, *bodies, save_after=12)
+    if what == "log":
+        write(log_file(config, 0), places[5].log_offset + 95, b"\xff\xff")
+        checkpoint = Checkpoint.decode((config.root / "checkpoint").read_bytes())
+        assert checkpoint.mark is not None
+        wrong = attrs.evolve(checkpoint, queue_log_offset=places[5].log_offset, mark=attrs.evolve(checkpoint.mark, record_offset=places[5].log_offset))
+        (config.root / "checkpoint").write_bytes(wrong.encode())
+        bodies = bodies[:5]
+    else:
+        shutil.rmtree(config.root / {"queues": "consumequeue", "index": "index"}[what])
+    assert await bodies_of(config) == bodies
+    assert "Java's rules" in caplog.text
+
+
+async def test_records_ahead_of_the_mark_are_indexed_once(tmp_path: Path) -> None:
+    """Queue entries and keys of records behind the mark may be on the disk already, or in part."""
+    config = tiny_config(tmp_path / "store", index_write_interval_ms=1, checkpoint_interval_ms=3_600_000)
+    bodies = [f"m{number}" for number in range(50)]
+    await make_store(config, *bodies, save_after=20)
+    for _ in range(3):
+        copy = attrs.evolve(config, root=tmp_path / "copy")
+        shutil.copytree(config.root, copy.root)
+        assert await bodies_of(copy) == bodies
+        shutil.rmtree(copy.root)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+async def test_damage_in_the_middle(tmp_path: Path, clean: bool) -> None:
+    """After a clean stop nothing can be torn, so segments behind a bad record are not thrown away in silence."""
+    config = tiny_config(tmp_path / "store")
+    await make_store(config, *["x" * 900] * 12)
+    write(log_file(config, SEGMENT), 200, b"\xff" * 10)
+    (config.root / "checkpoint").unlink()
+    if clean:
+        (config.root / "abort").unlink()
+        with pytest.raises(StoreDamaged) as caught:
+            await bodies_of(config)
+        assert f"{SEGMENT:020d}" in str(caught.value)
+        assert "later segments hold messages" in str(caught.value)
+        assert log_file(config, 2 * SEGMENT).exists()
+    else:
+        assert len(await bodies_of(config)) == 4
+        assert not log_file(config, 2 * SEGMENT).exists()
+
+
+async def test_without_a_log_queues_and_index_are_forgotten(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    config = tiny_config(tmp_path / "store")
+    await make_store(config, "a", "b", save_after=2)
+    shutil.rmtree(config.commitlog_directory)
+    assert await bodies_of(config) == []
+    assert "no commit log" in caplog.text
+    async with open_store(config) as store:
+        assert store.append([draft(unique_key="new")])[0].queue_offset == 0
+        assert await find_bodies(store, "T", "new") == [b"hello"]
+
+
+async def test_a_log_that_begins_later(tmp_path: Path) -> None:
+    """Old segments were deleted: queues keep their numbers, and their minimum follows."""
+    config = tiny_config(tmp_path / "store")
+    await make_store(config, *["x" * 900] * 12, save_after=12)
+    log_file(config, 0).unlink()
+    async with open_store(config) as store:
+        assert store.statistics().oldest == SEGMENT
+        assert (store.min_offset("T", 1), store.max_offset("T", 1)) == (2, 6)
+        assert [message.queue_offset for message in await read_all(store, "T", 1)] == [2, 3, 4, 5]
+    shutil.rmtree(config.root / "consumequeue")
+    (config.root / "checkpoint").unlink()
+    (config.root / "abort").touch()
+    async with open_store(config) as store:  # made again from what the log still has
+        assert (store.min_offset("T", 1), store.max_offset("T", 1)) == (2, 6)
+        assert [message.queue_offset for message in await read_all(store, "T", 1)] == [2, 3, 4, 5]
+        assert store.append([draft(queue_id=1)])[0].queue_offset == 6
+
+
+async def test_a_log_that_ends_with_its_segment(tmp_path: Path) -> None:
+    """The BLANK is written, the next segment is not there yet."""
+    config = tiny_config(tmp_path / "store")
+    await make_store(config, *["x" * 900] * 5)
+    log_file(config, SEGMENT).unlink()
+    async with open_store(config) as store:
+        assert store.appended.value == SEGMENT
+        assert store.append([draft("next", queue_id=1, unique_key="U9", keys="k1")])[0].log_offset == SEGMENT
+    assert len(await bodies_of(config)) == 5
+
+
+async def test_a_transaction_s_half_messages_are_recovered_without_entries(tmp_path: Path) -> None:
+    config = tiny_config(tmp_path / "store")
+    async with open_store(config) as store:
+        store.append([draft(sys_flag=4), draft(), draft(sys_flag=12), draft(sys_flag=8)])
+    shutil.rmtree(config.root / "consumequeue")
+    async with open_store(config) as store:
+        assert store.max_offset("T", 0) == 2
+
+
+async def test_topics_that_would_lead_out_of_the_store_end_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    config = tiny_config(tmp_path / "store")
+    places = await make_store(config, "good", "evil")
+    data = log_file(config).read_bytes()
+    topic_at = data.index(b"\1T", places[1].log_offset + 88)
+    write(log_file(config), topic_at + 1, b"/")
+    assert await bodies_of(config) == ["good"]
+    assert "cannot be" in caplog.text
+
+
+async def test_a_full_disk_at_the_start_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tiny_config(tmp_path / "store")
+    await make_store(config, "a", "b")
+
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", full)
+    monkeypatch.setattr(os, "posix_fallocate", full, raising=False)
+    with pytest.raises(DiskFull, match="free some space"):
+        await bodies_of(config)
+
+
+@pytest.mark.parametrize(
+    ("make", "kind", "words"),
+    [
+        (lambda root: root.write_text("a file"), StoreDamaged, "storePathRootDir"),
+        (lambda root: (root / "commitlog").parent.mkdir() or (root / "commitlog").write_text("x"), StoreDamaged, "move it away"),
+        (lambda root: (root / "checkpoint").mkdir(parents=True), StoreDamaged, "move it away"),
+    ],
+    ids=["root is a file", "log is a file", "checkpoint is a folder"],
+)
+async def test_what_lies_in_the_way_is_named(tmp_path: Path, make: Callable[[Path], Any], kind: type[Exception], words: str) -> None:
+    make(tmp_path / "store")
+    with pytest.raises(kind, match=words) as caught:
+        async with open_store(tiny_config(tmp_path / "store")):
+            pass
+    assert str(tmp_path / "store") in str(caught.value)
+
+
+@pytest.mark.parametrize(("number", "kind"), [(13, StoreDenied), (30, StoreDenied), (28, DiskFull), (5, StoreIoError)])
+async def test_errors_of_the_system_are_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, kind: type[Exception]) -> None:
+    def refuse(disk: Disk, path: Path, size: int, position: int) -> bytes:
+        raise OSError(number, os.strerror(number), str(path))
+
+    config = tiny_config(tmp_path / "store")
+    await make_store(config, "a")
+    monkeypatch.setattr(Disk, "read_path", refuse)
+    with pytest.raises(kind, match="checkpoint"):
+        await bodies_of(config)
+    monkeypatch.undo()
+    assert await bodies_of(config) == ["a"]  # the lock was given back, and nothing was harmed
+
+
+async def test_a_foreign_file_in_the_log_stops_the_start(tmp_path: Path) -> None:
+    config = tiny_config(tmp_path / "store")
+    await make_store(config, "a")
+    (config.commitlog_directory / "core.1234").write_text("x")
+    with pytest.raises(StoreDamaged, match=r"core\.1234"):
+        await bodies_of(config)
+
+
+async def test_recovery_reads_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tiny_config(tmp_path / "store", segment_size_bytes=1 << 20)
+    bodies = [f"{number}" * 300 for number in range(40)]
+    await make_store(config, *bodies)
+    monkeypatch.setattr(log_scan, "BLOCK_BYTES", 1_000)
+    monkeypatch.setattr(log_scan, "BATCH_RECORDS", 7)
+    assert await bodies_of(config) == bodies
+
+
+async def test_a_restart_costs_what_came_since_the_checkpoint(tmp_path: Path) -> None:
+    config = tiny_config(tmp_path / "store", segment_size_bytes=1 << 30)
+    await make_store(config, *["x"] * 50, save_after=49)
+    begun = time.monotonic()
+    async with open_store(config) as store:
+        assert store.recovered.records == 1
+    assert time.monotonic() - begun < 30  # it does not walk a GiB of nothing
