@@ -107,7 +107,7 @@ def main() -> int:
                         if side == "ours":
                             acknowledged += result.messages
                             cpu[connections, in_flight].append((cpu_seconds(pid) - before) / max(result.messages, 1) * 100_000)
-                            run_keys += [f"{key}{number:016X}" for number in range(0, result.messages, max(1, result.messages // 7))][:7]
+                            run_keys += [f"{key}{number:016X}" for number in range(0, result.messages, max(1, result.messages // 9))][:9]
                         time.sleep(0.2)
             print_table(rates, cpu, markdown=options.markdown)
             print(f"\nmemory of our broker after the load: {psutil.Process(pid).memory_full_info().uss / 1e6:.0f} MB of its own")
