@@ -60,6 +60,14 @@ class PoolSettings:
     pull_workers: int = _workers("pullMessageThreadPoolNums", 4, "pulling")
     pull_queue: int = _capacity("pullThreadPoolQueueCapacity", 100_000, "pulls")
     pull_wait_ms: int = _patience("waitTimeMillsInPullQueue", 5_000, "pulls")
+    lite_pull_workers: int = _workers("litePullMessageThreadPoolNums", 4, "pulling by lite pull consumers")
+    lite_pull_queue: int = _capacity("litePullThreadPoolQueueCapacity", 100_000, "lite pulls")
+    lite_pull_wait_ms: int = _patience("waitTimeMillsInLitePullQueue", 5_000, "lite pulls")
+    ack_workers: int = _workers("ackMessageThreadPoolNums", 1, "acknowledgements of POP consumers")
+    ack_queue: int = _capacity("ackThreadPoolQueueCapacity", 100_000, "acknowledgements")
+    ack_wait_ms: int = _patience("waitTimeMillsInAckQueue", 3_000, "acknowledgements")
+    reply_workers: int = _workers("processReplyMessageThreadPoolNums", 1, "replies of request-reply")
+    reply_queue: int = _capacity("replyThreadPoolQueueCapacity", 10_000, "replies")
     query_workers: int = _workers("queryMessageThreadPoolNums", 2, "queries by key or id")
     query_queue: int = _capacity("queryThreadPoolQueueCapacity", 20_000, "queries")
     client_workers: int = _workers("clientManageThreadPoolNums", 1, "clients that come and go")
@@ -69,23 +77,36 @@ class PoolSettings:
     heartbeat_workers: int = _workers("heartbeatThreadPoolNums", 1, "heartbeats")
     heartbeat_queue: int = _capacity("heartbeatThreadPoolQueueCapacity", 50_000, "heartbeats")
     heartbeat_wait_ms: int = _patience("waitTimeMillsInHeartbeatQueue", 31_000, "heartbeats")
-    admin_workers: int = _workers("adminBrokerThreadPoolNums", 1, "administration")
+    transaction_workers: int = _workers("endTransactionThreadPoolNums", 1, "ends of transactions")
+    transaction_queue: int = _capacity("endTransactionPoolQueueCapacity", 100_000, "ends of transactions")
+    transaction_wait_ms: int = _patience("waitTimeMillsInTransactionQueue", 3_000, "ends of transactions")
+    balance_workers: int = _workers("loadBalanceProcessorThreadPoolNums", 1, "assigning queues to consumers")
+    balance_queue: int = _capacity("loadBalanceThreadPoolQueueCapacity", 100_000, "requests for assignments")
+    admin_workers: int = _workers("adminBrokerThreadPoolNums", 1, "administration, and everything without a pool of its own")
     admin_queue: int = _capacity("adminBrokerThreadPoolQueueCapacity", 10_000, "admin requests")
     admin_wait_ms: int = _patience("waitTimeMillsInAdminBrokerQueue", 5_000, "admin requests")
+    fast_failure: bool = setting(
+        "brokerFastFailureEnable", BOOLEAN, True, "refuse requests that waited too long, or behind a stalled disk; false: they wait until their turn comes"
+    )
 
     def by_name(self) -> Mapping[str, PoolConfig]:
         """The pools as the server wants them, by the names that the handler table uses."""
 
         def pool(workers: int, queue: int, wait_ms: int = 0) -> PoolConfig:
-            return PoolConfig(workers=workers, queue_requests_max=queue, wait_ms_max=wait_ms)
+            return PoolConfig(workers=workers, queue_requests_max=queue, wait_ms_max=wait_ms if self.fast_failure else 0)
 
         return {
             "send": pool(self.send_workers, self.send_queue, self.send_wait_ms),
             "pull": pool(self.pull_workers, self.pull_queue, self.pull_wait_ms),
+            "lite-pull": pool(self.lite_pull_workers, self.lite_pull_queue, self.lite_pull_wait_ms),
+            "ack": pool(self.ack_workers, self.ack_queue, self.ack_wait_ms),
+            "reply": pool(self.reply_workers, self.reply_queue),
             "query": pool(self.query_workers, self.query_queue),
             "client": pool(self.client_workers, self.client_queue),
             "consumer": pool(self.consumer_workers, self.consumer_queue),
             "heartbeat": pool(self.heartbeat_workers, self.heartbeat_queue, self.heartbeat_wait_ms),
+            "transaction": pool(self.transaction_workers, self.transaction_queue, self.transaction_wait_ms),
+            "balance": pool(self.balance_workers, self.balance_queue),
             "admin": pool(self.admin_workers, self.admin_queue, self.admin_wait_ms),
         }
 

@@ -15,6 +15,7 @@ _TRUSTED_NETWORK = "remove the key and keep the port inside a trusted network, o
 REASONS = {
     # meaningless
     "batchqueue": Reason("index of batch consume queues"),
+    "graceful": Reason("a stopping server always finishes what it accepted and sends the other requests away"),
     "internal": Reason("set by Java itself or by its launch scripts"),
     "javalog": Reason("more or fewer lines in Java's own log and statistics"),
     "legacy": Reason("without effect in current Java as well"),

@@ -40,7 +40,7 @@ def page() -> str:
     parts = [INTRODUCTION]
     for program, config, _ in PROGRAMS:
         parts.append(f"\n## Settings of {program}\n\n| Key | Default | Values | Meaning |\n|---|---|---|---|\n")
-        parts.extend(f"| `{described.java}` | {_default(attribute, described)} | {_values(described)} | {_cell(described.meaning)} |\n" for _, attribute, described in settings_of(config))
+        parts.extend(f"| `{described.java}` | {_default(attribute, described)} | {_values(described)} | {_meaning(described)} |\n" for _, attribute, described in settings_of(config))
     for program, config, table in PROGRAMS:
         counts = {status: sum(row.status is status for row in table.rows.values()) for status in Status}
         summary = ", ".join(f"{count} {status.value}" for status, count in counts.items())
@@ -55,6 +55,10 @@ def _rows(config: type[Any], table: KeyTable) -> Iterator[str]:
     for row in table.rows.values():
         meaning = meanings.get(row.key) or table.reasons[row.reason].text
         yield f"| `{row.key}` | {_java_default(row)} | {_status(row)} | {_cell(meaning)} |\n"
+
+
+def _meaning(described: Setting) -> str:
+    return _cell(f"{described.meaning} (our own key: Java has none)" if described.own else described.meaning)
 
 
 def _java_default(row: KeyRow) -> str:

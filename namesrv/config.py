@@ -62,6 +62,7 @@ class NamesrvConfig:
 
 
 _REASONS = {
+    "graceful": Reason("a stopping server always finishes what it accepted and sends the other requests away"),
     "internal": Reason("set by Java itself or by its launch scripts"),
     "netty": Reason("a detail of Netty or of socket buffers"),
     "threads": Reason("sizes a Java thread pool or queue that has no counterpart here"),

@@ -58,6 +58,7 @@ class Setting:
     clamp: bool = False
     step: int = 1
     default_text: str | None = None
+    own: bool = False
 
     def check(self, value: Any) -> None:
         """Raise ValueError when a number is outside its range."""
@@ -176,14 +177,16 @@ def setting(
     clamp: bool = False,
     step: int = 1,
     default_text: str | None = None,
+    own: bool = False,
 ) -> Any:
     """Declare one field: its Java name, kind, default (or attrs.Factory), range and meaning for the generated page.
 
     ``clamp`` moves a number into its range instead of refusing it, for the few keys where Java does.
     ``step`` rounds a number up to a multiple.
     ``default_text`` describes a default that depends on the machine or on other fields.
+    ``own``: Java has no such key.
     """
-    described = Setting(java=java, kind=kind, meaning=meaning, low=low, high=high, clamp=clamp, step=step, default_text=default_text)
+    described = Setting(java=java, kind=kind, meaning=meaning, low=low, high=high, clamp=clamp, step=step, default_text=default_text, own=own)
 
     def admit(value: Any) -> Any:
         try:

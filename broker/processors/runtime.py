@@ -26,8 +26,8 @@ from triomq.remoting.protocol.record import decode_records
 from triomq.remoting.server.handlers import Request, Response
 from triomq.remoting.server.server import Server
 
-# Java's name of a queue -> our pool.  Pulls of both kinds share one; there is no ack or transaction pool yet.
-POOL_KEYS: Mapping[str, str] = {"send": "send", "pull": "pull", "litePull": "pull", "query": "query"}
+# Java's name of a queue -> our pool.
+POOL_KEYS: Mapping[str, str] = {"send": "send", "pull": "pull", "litePull": "lite-pull", "query": "query", "ack": "ack"}
 PUT_TIME_LABELS = (
     "[<=0ms]",
     "[0~10ms]",
@@ -131,16 +131,14 @@ class RuntimeFigures:
         }
 
     def _pools(self) -> dict[str, str]:
-        pools = self.server.statistics().pools
+        pools = self.server.pools
         table = {}
         for key, name in POOL_KEYS.items():
-            table[f"{key}ThreadPoolQueueSize"] = str(pools[name].queued_requests)
-            table[f"{key}ThreadPoolQueueCapacity"] = str(self.server.pools[name].config.queue_requests_max)
-            table[f"{key}ThreadPoolQueueHeadWaitTimeMills"] = "0"
-        for key in ("ackThreadPoolQueue", "EndTransactionQueue"):
-            table[f"{key}Size"] = "0"
-        table["ackThreadPoolQueueCapacity"] = table["EndTransactionThreadPoolQueueCapacity"] = "0"
-        table["ackThreadPoolQueueHeadWaitTimeMills"] = "0"
+            table[f"{key}ThreadPoolQueueSize"] = str(len(pools[name]))
+            table[f"{key}ThreadPoolQueueCapacity"] = str(pools[name].config.queue_requests_max)
+            table[f"{key}ThreadPoolQueueHeadWaitTimeMills"] = str(round(pools[name].head_wait_seconds() * 1000))
+        table["EndTransactionQueueSize"] = str(len(pools["transaction"]))
+        table["EndTransactionThreadPoolQueueCapacity"] = str(pools["transaction"].config.queue_requests_max)
         return table
 
     def item(self, request: Request) -> Response:

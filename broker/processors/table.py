@@ -53,7 +53,7 @@ def handler_table(do: Processors) -> HandlerTable:
             Handler(Code.CONSUMER_SEND_MSG_BACK, do.send_back.handle, "send", send.SendBackHeader),
             # messages out
             Handler(Code.PULL_MESSAGE, do.pull.handle, "pull", pull.PullMessageHeader),
-            Handler(Code.LITE_PULL_MESSAGE, do.pull.handle, "pull", pull.PullMessageHeader),
+            Handler(Code.LITE_PULL_MESSAGE, do.pull.handle, "lite-pull", pull.PullMessageHeader),
             Handler(Code.QUERY_MESSAGE, do.query.by_key, "query", query.QueryMessageHeader),
             Handler(Code.VIEW_MESSAGE_BY_ID, do.query.by_offset, "query", query.ViewMessageHeader),
             # positions

@@ -91,6 +91,10 @@ class Pool:
         """Requests in the queue."""
         return len(self._queue)
 
+    def head_wait_seconds(self) -> float:
+        """How long the oldest request of the queue has waited; 0 without one."""
+        return max(0.0, trio.current_time() - self._queue[0].arrived) if self._queue else 0.0
+
     def route(self, handler: Handler, key: int) -> Route:
         """A new route into this pool."""
         self._selective = self._selective or handler.reject is not None

@@ -27,6 +27,9 @@ class NetworkSettings:
         low=0,
         high=2**31 - 1,
     )
+    connections_max: int = setting(
+        "serverConnectionsMax", INTEGER, 50_000, "open connections; one more is closed as soon as it is accepted", low=1, high=1_000_000, own=True
+    )
     drain_seconds: int = setting("shutdownWaitTimeSeconds", INTEGER, 5, "how long a stopping server finishes what it has accepted", low=0, high=3600)
 
     def server_config(self, host: str, port: int, pools: Mapping[str, PoolConfig]) -> ServerConfig:
@@ -39,6 +42,7 @@ class NetworkSettings:
             selector_count=self.selector_count,
             codec_count=self.codec_count,
             pools=pools,
+            connections_max=self.connections_max,
             idle_seconds=self.idle_seconds,
             outbox_high_bytes=high,
             outbox_hard_bytes=_OUTBOX_HARD_FACTOR * high,

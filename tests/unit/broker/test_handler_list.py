@@ -31,8 +31,25 @@ def test_headers_and_short_names_are_those_of_the_catalogue() -> None:
         assert handler.short == (code in SHORT_NAME_CODES), RequestCode(code).name
 
 
+def test_every_handler_sits_in_the_pool_where_java_has_it() -> None:
+    """Source: broker/BrokerController.java#registerProcessor; what is not named there goes to the admin pool."""
+    families = {
+        "send": {10, 310, 320, 36},
+        "pull": {11},
+        "lite-pull": {361},
+        "query": {12, 33},
+        "heartbeat": {34},
+        "client": {35, 46},
+        "consumer": {38, 14, 15},
+    }
+    for code, handler in make_table().handlers.items():
+        expected = next((name for name, codes in families.items() if code in codes), "admin")
+        assert handler.pool == expected, RequestCode(code).name
+
+
 def test_every_pool_exists_and_the_three_sends_share_their_batches() -> None:
     handlers = make_table().handlers
-    assert {handler.pool for handler in handlers.values()} == set(PoolSettings().by_name())
+    without_handlers_yet = {"ack", "balance", "reply", "transaction"}
+    assert {handler.pool for handler in handlers.values()} | without_handlers_yet == set(PoolSettings().by_name())
     sends = [handlers[code] for code in (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)]
     assert all(handler.batch and handler.call is sends[0].call for handler in sends)

@@ -6,9 +6,11 @@ import re
 import runpy
 from pathlib import Path
 
+from triomq.broker.config import BrokerConfig
 from triomq.broker.java_keys import BROKER_KEYS
-from triomq.namesrv.config import NAMESRV_KEYS
+from triomq.namesrv.config import NAMESRV_KEYS, NamesrvConfig
 from triomq.remoting.process import ExitCode
+from triomq.remoting.settings import settings_of
 
 DOCS = Path(__file__).parents[3] / "docs"
 
@@ -21,7 +23,8 @@ def test_the_page_is_up_to_date() -> None:
 def test_every_key_has_its_line() -> None:
     page = (DOCS / "configuration.md").read_text()
     lines = set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE))
-    assert lines == set(BROKER_KEYS.rows) | set(NAMESRV_KEYS.rows)
+    own = {described.java for config in (BrokerConfig, NamesrvConfig) for _, _, described in settings_of(config) if described.own}
+    assert lines == set(BROKER_KEYS.rows) | set(NAMESRV_KEYS.rows) | own
 
 
 def test_the_table_of_exit_codes_is_complete() -> None:
