@@ -27,6 +27,7 @@ from triomq.namesrv.routes import (
     in_zone,
 )
 from triomq.remoting.errors import Rejected, RemoteProtocolError
+from triomq.remoting.log_limit import LogLimit
 from triomq.remoting.properties import PropertiesError, format_properties, parse_entries
 from triomq.remoting.protocol.bodies.cluster import BrokerMembersBody, KvTable
 from triomq.remoting.protocol.bodies.registration import RegisterBrokerBody, decode_registration
@@ -87,6 +88,10 @@ class NamesrvProcessor:
     kv: KvConfig
     now_ms: Callable[[], int]
     started_ms: int = attrs.field(kw_only=True)
+    limit: LogLimit = attrs.field(factory=LogLimit, kw_only=True)
+
+    def _warn(self, message: str, *arguments: object) -> None:
+        self.limit.log(_log, logging.WARNING, message, *arguments)
 
     # Brokers
 
@@ -94,7 +99,7 @@ class NamesrvProcessor:
         """103: a broker and its topics."""
         header: RegisterBrokerHeader = request.header
         if header.body_crc and header.body_crc != zlib.crc32(request.body) & _CRC_MASK:
-            _log.warning("registration of %s from %s: the body's checksum does not match", header.broker_name, request.connection.peer_text)
+            self._warn("registration of %s from %s: the body's checksum does not match", header.broker_name, request.connection.peer_text)
             raise Rejected(ResponseCode.SYSTEM_ERROR, "crc32 not match")
         try:
             body = decode_registration(request.body, request.version) if request.body else RegisterBrokerBody()
@@ -118,10 +123,10 @@ class NamesrvProcessor:
         )
         who = (header.cluster_name, header.broker_name, header.broker_id, header.broker_addr)
         if registered.outcome is Outcome.TOO_EARLY:
-            _log.warning("cluster %s, broker %s (id %d, %s) sent a single topic before it registered", *who)
+            self._warn("cluster %s, broker %s (id %d, %s) sent a single topic before it registered", *who)
             raise Rejected(ResponseCode.SYSTEM_ERROR, "register broker failed")
         if registered.outcome is Outcome.IGNORED:
-            _log.warning("cluster %s, broker %s (id %d, %s) is ignored: another process with a newer state has this id", *who)
+            self._warn("cluster %s, broker %s (id %d, %s) is ignored: another process with a newer state has this id", *who)
             return Response(header=RegisterBrokerResponseHeader())
         if registered.outcome is Outcome.NEW:
             _log.info("cluster %s, broker %s (id %d, %s) registered %d topics", *who, len(body.table.topic_config_table))
@@ -233,7 +238,7 @@ class NamesrvProcessor:
         header: TopicHeader = request.header
         route = _decode(request, TopicRoute.decode)
         if not self.routes.set_topic(header.topic, route.queue_datas):
-            _log.warning("topic %s from %s names a broker that is not registered", header.topic, request.connection.peer_text)
+            self._warn("topic %s from %s names a broker that is not registered", header.topic, request.connection.peer_text)
         return Response()
 
     def delete_topic(self, request: Request) -> Response:

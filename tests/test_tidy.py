@@ -20,7 +20,7 @@ BANNED_CLASS_WORDS = re.compile(r"(Manager|Controller|Service|Impl|Util|Utils|He
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "remoting.protocol": ("remoting.errors",),
     "remoting.server": ("remoting",),
-    "remoting.client": ("remoting.protocol", "remoting.errors", "remoting.address"),
+    "remoting.client": ("remoting.protocol", "remoting.errors", "remoting.address", "remoting.log_limit"),
     "remoting": ("remoting",),
     "namesrv": ("remoting",),
     "broker.store": ("remoting.protocol", "remoting.errors"),

@@ -13,6 +13,7 @@ import attrs
 import trio
 
 from triomq.remoting.errors import ConnectionLost, RemotingError, RequestTimeout
+from triomq.remoting.log_limit import LogLimit
 from triomq.remoting.protocol.command import Command
 from triomq.remoting.protocol.peer import ClientPeer
 
@@ -41,6 +42,7 @@ class ClientConnection:
     on_request: Callable[["ClientConnection", Command], None]
     on_lost: Callable[["ClientConnection"], None]
     on_deadline: Callable[[float], None]  # told every deadline that the connector's timer must know of
+    limit: LogLimit = attrs.field(factory=LogLimit)
     lost: bool = attrs.field(default=False, init=False)
     reason: str = attrs.field(default="", init=False)
     traffic: int = attrs.field(default=0, init=False)  # reads and sends; the idle scan looks whether it moves
@@ -196,7 +198,7 @@ class ClientConnection:
                 self.close(f"reading failed: {error.strerror or error}")
                 return
             except RemotingError as error:
-                _log.warning("closing the connection to %s: %s", self.address, error)
+                self.limit.log(_log, logging.WARNING, "closing the connection to %s: %s", self.address, error)
                 self.close(str(error))
                 return
             for pending, answer in received.replies:

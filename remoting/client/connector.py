@@ -24,6 +24,7 @@ from triomq.remoting.client.config import ConnectorConfig
 from triomq.remoting.client.connection import ClientConnection
 from triomq.remoting.client.dial import dial
 from triomq.remoting.errors import ConnectFailed, ConnectionLost, LocalProtocolError, Rejected, RequestTimeout
+from triomq.remoting.log_limit import LogLimit
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.command import RESPONSE_FLAG, Command, encode_command, response_to
 from triomq.remoting.protocol.peer import ClientPeer
@@ -67,6 +68,7 @@ class Connector:
     _retiring: set[ClientConnection] = attrs.field(factory=set, init=False)
     _attempts: dict[str, _Attempt] = attrs.field(factory=dict, init=False)
     _timer: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
+    _limit: LogLimit = attrs.field(factory=LogLimit, init=False)
     _serving: int = attrs.field(default=0, init=False)
     _opened: int = attrs.field(default=0, init=False)
     _opening: AbstractAsyncContextManager[trio.Nursery, bool | None] | None = attrs.field(default=None, init=False)
@@ -174,6 +176,7 @@ class Connector:
                 self._take_request,
                 self._forget,
                 self._watch_deadline,
+                self._limit,
             )
             connection.idle_since = trio.current_time()
             attempt.connection = self._connections[address] = connection

@@ -13,6 +13,7 @@ import attrs
 import trio
 
 from triomq.remoting.errors import FrameError, HeaderFieldError, RemoteProtocolError, RemotingError
+from triomq.remoting.log_limit import LogLimit
 from triomq.remoting.protocol.codes import ResponseCode, SerializeType
 from triomq.remoting.protocol.command import ONEWAY_FLAG, RESPONSE_FLAG
 from triomq.remoting.protocol.request_decoder import RequestDecoder
@@ -38,6 +39,7 @@ class Codec:
     decoder: RequestDecoder
     routes: Mapping[int, Route]
     pools: Sequence[Pool]
+    limit: LogLimit = attrs.field(factory=LogLimit)
     mailbox: Mailbox[ReadBatch] = attrs.field(factory=lambda: Mailbox(_MAILBOX_BATCHES), init=False)
     request_count: int = attrs.field(default=0, init=False)
     unknown_count: int = attrs.field(default=0, init=False)
@@ -80,7 +82,7 @@ class Codec:
                         connection.take_response(frame)
                         continue
                 except HeaderFieldError as error:
-                    _answer_bad_fields(connection, frame, error, arrived)
+                    self._answer_bad_fields(connection, frame, error, arrived)
                     continue
                 except RemotingError as error:
                     ending.append((connection, error))
@@ -129,7 +131,7 @@ class Codec:
             self.broken_count += 1
             header = isinstance(error, RemoteProtocolError) and not isinstance(error, FrameError)
             what = f"a header cannot be read: {error}" if header else str(error)
-            _log.warning("closing the connection from %s: %s", connection.peer_text, what)
+            self.limit.log(_log, logging.WARNING, "closing the connection from %s: %s", connection.peer_text, what)
             connection.close(str(error))
         else:
             connection.close()
@@ -137,6 +139,13 @@ class Codec:
     def _refuse_unknown(self, request: Request) -> None:
         self.unknown_count += 1
         send_error((request,), ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {request.code} not supported")
+
+    def _answer_bad_fields(self, connection: Connection, frame: bytes, error: HeaderFieldError, arrived: float) -> None:
+        """The frame is sound and the request is not: its sender gets an answer, and keeps the connection."""
+        oneway = error.flag & ONEWAY_FLAG != 0
+        request = Request(connection, error.code, error.opaque, oneway, 0, 0, _SERIALIZE[frame[0]], None, b"", arrived, b"")
+        self.limit.log(_log, logging.INFO, "request %d from %s refused: %s", error.code, connection.peer_text, error)
+        send_error((request,), ResponseCode.SYSTEM_ERROR, str(error))
 
 
 def _nowhere(request: Request) -> None:
@@ -146,16 +155,10 @@ def _nowhere(request: Request) -> None:
 def _filtered(connection: Connection, data: bytes) -> list[bytes]:
     """The frames of bytes that go through a filter; what the filter itself has to say is sent at once."""
     assert connection.filter is not None
-    plain = connection.filter.received(data)
-    said = connection.filter.to_send(b"")
-    if said:
-        connection.write((said,), filtered=True)
+    try:
+        plain = connection.filter.received(data)
+    finally:  # an error has last words, too; the first bytes may have put another filter in this one's place, or none
+        said = connection.filter.to_send(b"") if connection.filter is not None else b""
+        if said:
+            connection.write((said,), filtered=True)
     return connection.frames.feed(plain) if plain else []
-
-
-def _answer_bad_fields(connection: Connection, frame: bytes, error: HeaderFieldError, arrived: float) -> None:
-    """The frame is sound and the request is not: its sender gets an answer, and keeps the connection."""
-    oneway = error.flag & ONEWAY_FLAG != 0
-    request = Request(connection, error.code, error.opaque, oneway, 0, 0, _SERIALIZE[frame[0]], None, b"", arrived, b"")
-    _log.info("request %d from %s refused: %s", error.code, connection.peer_text, error)
-    send_error((request,), ResponseCode.SYSTEM_ERROR, str(error))

@@ -18,6 +18,7 @@ import trio
 
 from triomq.remoting.address import format_address
 from triomq.remoting.errors import ConnectionLost, RemotingError, RequestTimeout
+from triomq.remoting.log_limit import LogLimit
 from triomq.remoting.protocol.command import Command
 from triomq.remoting.protocol.framing import FrameBuffer
 from triomq.remoting.protocol.peer import ClientPeer
@@ -41,6 +42,9 @@ class BytesFilter(Protocol):
 
     def to_send(self, data: bytes) -> bytes:
         """Bytes of frames -> bytes for the socket. Called with b"" after each `received`, for what the filter itself must say."""
+
+    def closing(self) -> bytes:
+        """The last bytes for the socket: this side is about to close."""
 
 
 @attrs.frozen
@@ -70,6 +74,7 @@ class Connection:
     frames: FrameBuffer
     poller: Poller
     ended: Callable[["Connection"], None]  # the selector's: forget me
+    limit: LogLimit = attrs.field(factory=LogLimit)
     fd: int = attrs.field(init=False)
     peer_text: str = attrs.field(init=False)
     peer_bytes: bytes = attrs.field(init=False)
@@ -92,13 +97,17 @@ class Connection:
     _finished: bool = attrs.field(default=False, init=False)  # the peer has said its last word
 
     def __attrs_post_init__(self) -> None:
-        host, port = self.peer
+        self.set_peer(self.peer)
         self.fd = self.sock.fileno()
+        self.recv = self.sock.recv
+        self._send = self.sock.send
+
+    def set_peer(self, peer: tuple[str, int]) -> None:
+        """Who the peer is: the socket's other end, or whom a load balancer speaks for."""
+        host, port = self.peer = peer
         self.peer_text = format_address(host, port)
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self.peer_bytes = socket.inet_pton(family, host.partition("%")[0]) + _PORT.pack(port)
-        self.recv = self.sock.recv
-        self._send = self.sock.send
 
     # Output
 
@@ -146,7 +155,9 @@ class Connection:
         self._outbox.append(rest)
         self.outbox_bytes += len(rest)
         if self.outbox_bytes > self.limits.hard_bytes:
-            _log.warning(
+            self.limit.log(
+                _log,
+                logging.WARNING,
                 "closing %s: it does not read its answers, %d bytes wait (limit %d)",
                 self.peer_text,
                 self.outbox_bytes,
@@ -260,6 +271,8 @@ class Connection:
             return
         self.finish(reason)
         self.closed = True
+        if self.filter is not None:
+            self._say_farewell(self.filter)
         self._outbox.clear()
         self.outbox_bytes = 0
         self.sock.close()
@@ -267,3 +280,12 @@ class Connection:
             for pending in self._peer.lose():
                 pending.token.done.set()
         self.ended(self)
+
+    def _say_farewell(self, bytes_filter: BytesFilter) -> None:
+        """TLS tells its peer that nothing was cut off; only possible where nothing else waits to be sent."""
+        last = bytes_filter.closing()
+        if last and not self._outbox:
+            try:
+                self._send(last)
+            except OSError as error:
+                _log.debug("no farewell to %s: %s", self.peer_text, error)

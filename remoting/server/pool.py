@@ -16,6 +16,7 @@ import attrs
 import trio
 
 from triomq.remoting.errors import Rejected
+from triomq.remoting.log_limit import LogLimit
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.server.answers import error_remark, send_answers, send_error
 from triomq.remoting.server.config import PoolConfig
@@ -70,6 +71,7 @@ class Pool:
     name: str
     config: PoolConfig
     queued: Callable[[], None]
+    limit: LogLimit = attrs.field(factory=LogLimit)
     queued_bytes: int = attrs.field(default=0, init=False)
     _queue: deque[Request] = attrs.field(factory=deque, init=False)
     _waiting: deque[_Waiting] = attrs.field(factory=deque, init=False)
@@ -336,11 +338,12 @@ class Pool:
             return Response(error.code, remark=error.remark)
         route = requests[0].route
         route.failed += len(requests)
-        _log.error(
-            "request %d from %s failed in its handler",
-            requests[0].code,
+        self.limit.log(
+            _log,
+            logging.ERROR,
+            f"request {requests[0].code} from %s failed in its handler",  # a brake for each code
             requests[0].connection.peer_text,
-            exc_info=error,
+            error=error,
         )
         return Response(ResponseCode.SYSTEM_ERROR, remark=error_remark(error))
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 import attrs
 import trio
 
+from triomq.remoting.log_limit import LogLimit
 from triomq.remoting.protocol.framing import FrameBuffer
 from triomq.remoting.server.codec import Codec
 from triomq.remoting.server.connection import BytesFilter, Connection, OutboxLimits
@@ -32,6 +33,7 @@ class Selector:
     frame_max_bytes: int
     filter_factory: Callable[[Connection], BytesFilter | None] | None
     closed: Callable[[Connection], None]
+    limit: LogLimit = attrs.field(factory=LogLimit)
     connections: dict[int, Connection] = attrs.field(factory=dict, init=False)
     turns: int = attrs.field(default=0, init=False)
     batches_in_place: int = attrs.field(default=0, init=False)
@@ -41,7 +43,7 @@ class Selector:
     def add(self, number: int, sock: socket.socket, peer: tuple[str, int]) -> Connection:
         """Take over a non-blocking socket. No checkpoint."""
         frames = FrameBuffer(self.frame_max_bytes)
-        connection = Connection(sock, number, peer, self.limits, frames, self.poller, self._forget)
+        connection = Connection(sock, number, peer, self.limits, frames, self.poller, self._forget, self.limit)
         if self.filter_factory is not None:
             connection.filter = self.filter_factory(connection)
         self.connections[connection.fd] = connection

@@ -19,6 +19,7 @@ import attrs
 import trio
 
 from triomq.remoting.address import format_address
+from triomq.remoting.log_limit import LogLimit
 from triomq.remoting.server.boss import Boss
 from triomq.remoting.server.codec import Codec
 from triomq.remoting.server.config import ServerConfig
@@ -47,6 +48,7 @@ class Server:
     host: str = attrs.field(default="", init=False)
     port: int = attrs.field(default=0, init=False)
     pools: dict[str, Pool] = attrs.field(factory=dict, init=False)
+    limit: LogLimit = attrs.field(factory=LogLimit, init=False)
     _routes: dict[int, Route] = attrs.field(factory=dict, init=False)
     _codecs: list[Codec] = attrs.field(factory=list, init=False)
     _selectors: list[Selector] = attrs.field(factory=list, init=False)
@@ -61,7 +63,7 @@ class Server:
 
     def __attrs_post_init__(self) -> None:
         config = self.config
-        self.pools = {name: Pool(name, pool, self._sweeper.wake) for name, pool in config.pools.items()}
+        self.pools = {name: Pool(name, pool, self._sweeper.wake, self.limit) for name, pool in config.pools.items()}
         self._sweeper.pools = [pool for pool in self.pools.values() if pool.config.wait_ms_max]
         batch_keys: dict[object, int] = {}
         for number, (code, handler) in enumerate(self.table.handlers.items()):
@@ -71,7 +73,7 @@ class Server:
                 )
             key = batch_keys.setdefault(handler.call, number) if handler.batch else number
             self._routes[code] = self.pools[handler.pool].route(handler, key)
-        self._idle_scan = IdleScan(self.connections, config.idle_seconds)
+        self._idle_scan = IdleScan(self.connections, config.idle_seconds, self.limit)
 
     def connections(self) -> Iterator[Connection]:
         """All open connections."""
@@ -120,7 +122,7 @@ class Server:
         limits = OutboxLimits(config.outbox_high_bytes, config.outbox_hard_bytes)
         decoder = self.table.decoder()
         pools = list(self.pools.values())
-        self._codecs = [Codec(decoder, self._routes, pools) for _ in range(config.codec_count)]
+        self._codecs = [Codec(decoder, self._routes, pools, self.limit) for _ in range(config.codec_count)]
         self._selectors = [
             Selector(
                 config.poller_factory(),
@@ -129,6 +131,7 @@ class Server:
                 config.frame_max_bytes,
                 config.filter_factory,
                 self._connection_closed,
+                self.limit,
             )
             for number in range(config.selector_count)
         ]
@@ -179,7 +182,7 @@ class Server:
         try:
             if open_count >= self.config.connections_max:
                 self._turned_away += 1
-                _log.warning("turning away a connection: %d are open, the limit", open_count)
+                self.limit.log(_log, logging.WARNING, "turning away a connection: %d are open, the limit", open_count)
                 sock.close()
                 return
             host, port = sock.getpeername()[:2]
@@ -197,8 +200,9 @@ class Server:
             return
         try:
             self.on_close(connection)
-        except Exception:
-            _log.exception("what should follow the end of the connection from %s failed", connection.peer_text)
+        except Exception as error:
+            message = "what should follow the end of the connection from %s failed"
+            self.limit.log(_log, logging.ERROR, message, connection.peer_text, error=error)
 
     def task_dump(self) -> str:
         """Every task of this server by its name, one a line, and where it waits."""

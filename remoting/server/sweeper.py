@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 import attrs
 import trio
 
+from triomq.remoting.log_limit import LogLimit
 from triomq.remoting.server.connection import Connection
 from triomq.remoting.server.pool import Pool
 
@@ -44,6 +45,7 @@ class IdleScan:
 
     connections: Callable[[], Iterable[Connection]]
     idle_seconds: float
+    limit: LogLimit = attrs.field(factory=LogLimit)
     closed_count: int = attrs.field(default=0, init=False)
 
     async def run(self) -> None:
@@ -61,7 +63,11 @@ class IdleScan:
                 connection.idle_since = now
             elif now - connection.idle_since >= self.idle_seconds:
                 self.closed_count += 1
-                _log.info(
-                    "closing the connection from %s: idle for %.0f s", connection.peer_text, now - connection.idle_since
+                self.limit.log(
+                    _log,
+                    logging.INFO,
+                    "closing the connection from %s: idle for %.0f s",
+                    connection.peer_text,
+                    now - connection.idle_since,
                 )
                 connection.close("idle")

@@ -257,7 +257,7 @@ async def test_errors_are_fenced_in_a_batch(nursery: trio.Nursery, caplog: pytes
     answers = made.paper.answers()
     assert [(answer.opaque, answer.code) for answer in answers] == [(1, 1), (2, 1), (3, 1), (4, 1)]
     assert (answers[0].remark or "").startswith("ValueError: a ? surrogate, test_server_pool.py:")
-    assert [record.levelname for record in caplog.records] == ["ERROR"] * 3
+    assert [record.levelname for record in caplog.records] == ["ERROR"] * 2  # one for each code, the rest is counted
     assert {code: made.routes[code].failed for code in (1, 2)} == {1: 3, 2: 1}
     nursery.cancel_scope.cancel()
 
