@@ -49,7 +49,7 @@ class GroupRequests:
     def delete(self, request: Request) -> Awaitable[Response]:
         header: DeleteGroupHeader = request.header
         self.groups.delete(header.group)
-        if header.clean_offset:
+        if header.clean_offset or header.remove_offset:
             self.offsets.forget_group(header.group)
         return self._settled()
 

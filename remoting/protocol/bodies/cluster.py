@@ -1,7 +1,9 @@
-"""What name servers and brokers say about the cluster: 106, 901, key-value tables, HA state.
+"""What name servers and brokers say about the cluster: 106, 901, key-value tables, HA state, 354, 2003.
 
 Source: remoting/…/protocol/body/ClusterInfo.java, KVTable.java, HARuntimeInfo.java, GetBrokerMemberGroupResponseBody.java.
 """
+
+from typing import Any
 
 import attrs
 
@@ -67,3 +69,22 @@ class HaStatus(JsonBody):
     in_sync_slave_count: int = attrs.field(default=0, metadata=named("inSyncSlaveNums"))
     connections: list[HaConnectionState] = attrs.field(factory=list, metadata=named("haConnectionInfo"))
     client: HaClientState = attrs.field(factory=HaClientState, metadata=named("haClientRuntimeInfo"))
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class ColdReads(JsonBody):
+    """2003: bytes that groups read from disk, and their limits."""
+
+    runtime: dict[str, Any] = attrs.field(factory=dict, metadata=named("runtimeTable"))
+    configuration: dict[str, Any] = attrs.field(factory=dict, metadata=named("configTable"))
+    group_threshold: int = attrs.field(default=0, metadata=named("cgColdReadThreshold"))
+    global_threshold: int = attrs.field(default=0, metadata=named("globalColdReadThreshold"))
+    global_bytes: int = attrs.field(default=0, metadata=named("globalAcc"))
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class IndexProgress(JsonBody):
+    """354. States: 0 complete, 1 incomplete, 2 being written, 3 failed."""
+
+    status: int = attrs.field(default=0, metadata=named("checkStatus"))
+    result: str | None = attrs.field(default=None, metadata=named("checkResult"))

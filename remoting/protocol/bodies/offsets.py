@@ -88,6 +88,31 @@ class ConsumerStatus(JsonBody):
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
+class QueueOffset(JsonBody):
+    broker_name: str
+    topic: str
+    queue_id: int
+    offset: int
+
+
+@attrs.frozen(eq=False, repr=False)
+class QueueOffsetList(JsonBody):
+    """The body of 220 for C++ clients, which cannot read objects as keys."""
+
+    offset_table: list[QueueOffset] = attrs.field(factory=list)
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class OffsetMoved(JsonBody):
+    """The body of messages of the topic OFFSET_MOVED_EVENT: a consumer asked for an offset that no longer exists."""
+
+    consumer_group: str
+    message_queue: MessageQueue
+    requested_offset: int = attrs.field(metadata=named("offsetRequest"))
+    new_offset: int = attrs.field(metadata=named("offsetNew"))
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class QueueTimeSpan(JsonBody):
     message_queue: MessageQueue
     min_timestamp: int = attrs.field(default=0, metadata=named("minTimeStamp"))

@@ -12,8 +12,8 @@ Source: remoting/…/protocol/RemotingSerializable.java (fastjson 1.2.83).
 
 import re
 import types
-from collections.abc import Callable, Mapping
-from typing import Any, Self, TypeAlias, Union, cast, get_args, get_origin
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Self, TypeAlias, TypeVar, Union, cast, get_args, get_origin
 
 import attrs
 
@@ -23,6 +23,8 @@ from triomq.remoting.protocol.loose_json import bare_key_map, dumps, loads, obje
 
 Reader: TypeAlias = Callable[[Any], Any]
 Writer: TypeAlias = Callable[[Any, bool], Any]
+
+B = TypeVar("B", bound="JsonBody")
 
 _NAME = "triomq.json"
 _FIX = "send the body as a RocketMQ 4.x or 5.x peer would"
@@ -76,6 +78,19 @@ class JsonBody:
         """Read a value as ``loose_json.loads`` returns it."""
         value: Self = _reader(cls)(plain)
         return value
+
+
+def decode_array(cls: type[B], data: bytes | memoryview) -> list[B]:
+    """Read a JSON array of *cls*; nothing at all is an empty one. RemoteProtocolError for anything else."""
+    plain = loads(data) if data else []
+    if not isinstance(plain, list):
+        raise _complaint(f"should be a JSON array of {cls.__name__}, not {_shown(plain)}")
+    return [cls.from_plain(member) for member in plain]
+
+
+def encode_array(values: Iterable[JsonBody]) -> bytes:
+    """A JSON array."""
+    return dumps([write_plain(value) for value in values])
 
 
 def write_plain(value: JsonBody, *, bare_keys: bool = False) -> Any:
@@ -304,7 +319,9 @@ def _map_writer(key_kind: Any, write: Writer) -> Writer:
     def write_object_keys(value: Mapping[Any, Any], bare_keys: bool) -> Any:
         write_key = _writer(key_kind)
         try:
-            return object_key_map((write_key(key, bare_keys), write(member, bare_keys)) for key, member in value.items())
+            return object_key_map(
+                (write_key(key, bare_keys), write(member, bare_keys)) for key, member in value.items()
+            )
         except (TypeError, ValueError) as error:
             raise LocalProtocolError(f"cannot write a map with {key_kind.__name__} keys: {error}") from error
 

@@ -1,4 +1,4 @@
-"""Headers of looking into a broker: 26, 208, 315, 317, 321, 401s, 906, 908, 2004.
+"""Headers of looking into a broker and repairing it: 26, 208, 315, 317, 321, 354, 355, 902, 903, 906, 908, 2004, 5001.
 
 Source: remoting/…/header/GetConsumeStatsRequestHeader.java and its neighbours, broker/…/AdminBrokerProcessor.java.
 """
@@ -69,3 +69,41 @@ class ReadModeHeader:
     """2004: 0 normal, 1 random."""
 
     read_ahead_mode: str | None = wire("READ_AHEAD_MODE", default=None)
+
+
+@header
+class IndexProgressHeader:
+    """How far RocksDB has the consume queues of a topic (354), since a time in ms."""
+
+    topic: str = wire("topic")
+    since_timestamp: int = wire("checkStoreTime", default=0, bits=64)
+
+
+@header
+class ExportTablesHeader:
+    """Write tables as JSON files (355); of ``topics;subscriptionGroups;consumerOffsets``, joined by ``;``."""
+
+    tables: str = wire("configType")
+
+
+@header
+class AddBrokerHeader:
+    """Start a broker in a container (902)."""
+
+    configuration_file: str | None = wire("configPath", default=None)
+
+
+@header
+class RemoveBrokerHeader:
+    """Stop a broker in a container (903)."""
+
+    broker_name: str = wire("brokerName")
+    cluster_name: str = wire("brokerClusterName")
+    broker_id: int = wire("brokerId", bits=64)
+
+
+@header
+class TimerEngineHeader:
+    """Where timed messages wait (5001): ``R`` RocksDB, ``F`` files."""
+
+    engine: str | None = wire("E_T", default=None)

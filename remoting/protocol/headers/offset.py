@@ -39,6 +39,7 @@ class SearchOffsetHeader:
     queue_id: int = wire("queueId")
     timestamp: int = wire("timestamp", bits=64)
     boundary_type: str | None = wire("boundaryType", default=None)
+    lite_topic: str | None = wire("liteTopic", default=None)
     broker_name: str | None = wire("bname", default=None)
 
 

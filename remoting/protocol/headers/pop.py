@@ -43,6 +43,7 @@ class AckMessageHeader:
     queue_id: int = wire("queueId")
     receipt: str = wire("extraInfo")
     offset: int = wire("offset", bits=64)
+    lite_topic: str | None = wire("liteTopic", default=None)
     broker_name: str | None = wire("bname", default=None)
 
 
@@ -55,6 +56,7 @@ class ChangeInvisibleTimeHeader:
     offset: int = wire("offset", bits=64)
     invisible_ms: int = wire("invisibleTime", bits=64)
     suspend: bool | None = wire("suspend", default=None)
+    lite_topic: str | None = wire("liteTopic", default=None)
     broker_name: str | None = wire("bname", default=None)
 
 
@@ -74,6 +76,8 @@ class NotificationHeader:
     born_timestamp: int = wire("bornTime", bits=64)
     order: bool | None = wire("order", default=None)
     attempt_id: str | None = wire("attemptId", default=None)
+    expression_type: str | None = wire("expType", default=None)
+    expression: str | None = wire("exp", default=None)
     broker_name: str | None = wire("bname", default=None)
 
 

@@ -33,6 +33,7 @@ class PullMessageHeader:
     message_bytes_max: int | None = wire("maxMsgBytes", default=None)
     request_source: int | None = wire("requestSource", default=None)
     proxy_forward_client_id: str | None = wire("proxyFrowardClientId", default=None)
+    lite_topic: str | None = wire("liteTopic", default=None)
     broker_name: str | None = wire("bname", default=None)
 
 

@@ -16,6 +16,7 @@ class QueryMessageHeader:
     begin_timestamp: int = wire("beginTimestamp", bits=64)
     end_timestamp: int = wire("endTimestamp", bits=64)
     index_type: str | None = wire("indexType", default=None)
+    last_key: str | None = wire("lastKey", default=None)
     unique_key: bool | None = wire("_UNIQUE_KEY_QUERY", default=None)
     broker_name: str | None = wire("bname", default=None)
 

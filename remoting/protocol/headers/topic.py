@@ -68,8 +68,11 @@ class AllGroupsResponseHeader:
 
 @header
 class DeleteGroupHeader:
+    """Delete a group (207), with its offsets if asked: 4.x names that wish ``removeOffset``."""
+
     group: str = wire("groupName")
     clean_offset: bool = wire("cleanOffset", default=False)
+    remove_offset: bool | None = wire("removeOffset", default=None)
 
 
 @header
@@ -81,10 +84,18 @@ class GroupHeader:
 
 @header
 class GroupTopicHeader:
-    """A group and a topic: 303, 345."""
+    """A group and a topic (303)."""
 
     group: str = wire("group")
     topic: str = wire("topic")
+
+
+@header
+class GroupSubscriptionHeader:
+    """What a group wants of a topic (345)."""
+
+    group: str = wire("group")
+    topic: str | None = wire("topic", default=None)
 
 
 @header

@@ -1,0 +1,83 @@
+"""Acknowledging many messages at once: 200151.
+
+Source: remoting/…/protocol/body/BatchAckMessageRequestBody.java, BatchAck.java, BitSetSerializerDeserializer.java.
+"""
+
+from base64 import b64decode, b64encode
+from collections.abc import Iterable
+from typing import Any, Self
+
+import attrs
+
+from triomq.remoting.errors import RemoteProtocolError
+from triomq.remoting.protocol.bodies.schema import JsonBody, named
+from triomq.remoting.protocol.loose_json import loads
+
+_LONG_NAMES = {
+    "consumerGroup": "c",
+    "topic": "t",
+    "retry": "r",
+    "startOffset": "so",
+    "queueId": "q",
+    "reviveQueueId": "rq",
+    "popTime": "pt",
+    "invisibleTime": "it",
+    "bitSet": "b",
+}
+_BITS_MAX = 1 << 20
+_FIX = "send the body as BatchAckMessageRequestBody of RocketMQ 5.x does"
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class BatchAck(JsonBody):
+    """Messages of one pop and one queue. ``topic`` is the original one; ``retry`` ``1`` or ``2`` means its retry topic.
+
+    ``bits`` is base64 of a little-endian bit set: bit i stands for the offset ``start_offset + i``.
+    """
+
+    consumer_group: str = attrs.field(metadata=named("c"))
+    topic: str = attrs.field(metadata=named("t"))
+    retry: str = attrs.field(default="0", metadata=named("r"))
+    start_offset: int = attrs.field(metadata=named("so"))
+    queue_id: int = attrs.field(metadata=named("q"))
+    revive_queue_id: int = attrs.field(metadata=named("rq"))
+    pop_time: int = attrs.field(metadata=named("pt"))
+    invisible_ms: int = attrs.field(metadata=named("it"))
+    bits: str = attrs.field(default="", metadata=named("b"))
+
+    def offsets(self) -> list[int]:
+        """The acknowledged offsets in order; RemoteProtocolError if the bit set is unreadable."""
+        try:
+            data = b64decode(self.bits, validate=True)
+        except ValueError as error:
+            raise RemoteProtocolError(f"the bit set of a batch acknowledgement is not base64: {error}", _FIX) from None
+        if len(data) * 8 > _BITS_MAX:
+            raise RemoteProtocolError(f"a batch acknowledgement names more than {_BITS_MAX} offsets", _FIX)
+        return [self.start_offset + place for place in range(len(data) * 8) if data[place >> 3] >> (place & 7) & 1]
+
+
+def offset_bits(start_offset: int, offsets: Iterable[int]) -> str:
+    """The text for ``BatchAck.bits``; no offset may lie below *start_offset*."""
+    number = 0
+    for offset in offsets:
+        number |= 1 << (offset - start_offset)
+    return b64encode(number.to_bytes((number.bit_length() + 7) // 8, "little")).decode()
+
+
+@attrs.frozen(eq=False, repr=False)
+class BatchAckBody(JsonBody):
+    """200151. Members may come under their long names, too."""
+
+    broker_name: str | None = None
+    acks: list[BatchAck] = attrs.field(factory=list)
+
+    @classmethod
+    def decode(cls, data: bytes | memoryview) -> Self:
+        plain = loads(data)
+        if isinstance(plain, dict) and isinstance(plain.get("acks"), list):
+            plain = {**plain, "acks": [_short_names(ack) for ack in plain["acks"]]}
+        return cls.from_plain(plain)
+
+
+def _short_names(ack: Any) -> Any:
+    return {_LONG_NAMES.get(name, name): value for name, value in ack.items()} if isinstance(ack, dict) else ack
