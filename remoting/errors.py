@@ -6,6 +6,7 @@ RemotingError
 │   └── RemoteProtocolError    the peer sent something illegal
 │       ├── FrameError         the byte stream cannot be followed any further: close the connection
 │       └── HeaderFieldError   one request has a missing or unreadable field: answer it, go on
+├── TlsFailed                  the peers cannot agree on a secure connection: close it
 ├── ConnectFailed              also OSError
 ├── ConnectionLost             also OSError
 ├── RequestTimeout             also TimeoutError
@@ -63,6 +64,15 @@ class HeaderFieldError(RemoteProtocolError):
     def for_frame(self, code: int, opaque: int, flag: int) -> "HeaderFieldError":
         """The same complaint, tied to the frame it was found in."""
         return HeaderFieldError(self.reason, self.fix, code=code, opaque=opaque, flag=flag)
+
+
+class TlsFailed(RemotingError):
+    """TLS with the peer failed; *reason* says why, *fix* what somebody can do about it."""
+
+    def __init__(self, reason: str, fix: str) -> None:
+        super().__init__(f"{reason}; {fix}")
+        self.reason = reason
+        self.fix = fix
 
 
 class ConnectFailed(RemotingError, OSError):

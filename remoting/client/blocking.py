@@ -7,15 +7,23 @@ time may use a connection.
 import math
 import socket
 import time
+from collections.abc import Sequence
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 import attrs
 
 from triomq.remoting.address import parse_address
-from triomq.remoting.errors import ConnectFailed, ConnectionLost, RemotingError, RequestTimeout
+from triomq.remoting.client.hooks import RpcHook
+from triomq.remoting.errors import ConnectFailed, ConnectionLost, RemotingError, RequestTimeout, TlsFailed
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.command import Command, encode_command, response_to
 from triomq.remoting.protocol.peer import ClientPeer
+from triomq.remoting.settings import ConfigError
+from triomq.remoting.tls.client import Tls
+
+if TYPE_CHECKING:
+    from triomq.remoting.tls.stream import TlsStream
 
 _READ_BYTES = 64 * 1024
 
@@ -29,11 +37,15 @@ class BlockingConnection:
 
     address: str
     timeout: float = attrs.field(default=3.0, kw_only=True)
+    tls: Tls | None = attrs.field(default=None, kw_only=True)
+    hooks: Sequence[RpcHook] = attrs.field(default=(), kw_only=True)
     _sock: socket.socket = attrs.field(init=False)
+    _stream: "TlsStream | None" = attrs.field(default=None, init=False)
     _peer: ClientPeer[None] = attrs.field(factory=ClientPeer, init=False)
     _codes: dict[int, int] = attrs.field(
         factory=dict, init=False
     )  # opaque -> request code, of answers not yet received
+    _asked: dict[int, Command] = attrs.field(factory=dict, init=False)  # the same with the requests, for hooks
     _answers: dict[int, Command] = attrs.field(factory=dict, init=False)
     _lost: str = attrs.field(default="", init=False)
 
@@ -50,6 +62,24 @@ class BlockingConnection:
             self._sock.close()
             raise ConnectFailed(self.address, "Connection refused")
         self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self.tls is not None:
+            self._secure(self.tls, host)
+
+    def _secure(self, tls: Tls, host: str) -> None:
+        from triomq.remoting.client.secure import secure_blocking  # ssl, only with TLS
+        from triomq.remoting.tls.contexts import current_client_context  # ssl, only with TLS
+
+        try:
+            self._stream = secure_blocking(self._sock, current_client_context(tls), host)
+        except TimeoutError:
+            self._sock.close()
+            raise ConnectFailed(self.address, f"no TLS handshake within {self.timeout:g} s") from None
+        except OSError as error:
+            self._sock.close()
+            raise ConnectFailed(self.address, error.strerror or str(error)) from None
+        except (TlsFailed, ConfigError) as error:
+            self._sock.close()
+            raise ConnectFailed(self.address, str(error)) from None
 
     def __enter__(self) -> "BlockingConnection":
         return self
@@ -70,14 +100,20 @@ class BlockingConnection:
     def send(self, command: Command) -> int:
         """Send a request; the number by which `receive` finds its answer. Raises ConnectionLost."""
         self._check()
+        for hook in self.hooks:
+            hook.before_request(self.address, command)
         pending, data = self._peer.send(command, None, now=time.monotonic(), deadline=math.inf)
         self._codes[pending.opaque] = pending.code
+        if self.hooks:
+            self._asked[pending.opaque] = command
         self._transmit(data)
         return pending.opaque
 
     def oneway(self, command: Command) -> None:
         """Send a request that is never answered. Raises ConnectionLost."""
         self._check()
+        for hook in self.hooks:
+            hook.before_request(self.address, command)
         self._transmit(self._peer.send_oneway(command))
 
     def receive(self, opaque: int, timeout: float = 3.0) -> Command:
@@ -93,9 +129,14 @@ class BlockingConnection:
             if left <= 0 or not self._read(left):
                 self._peer.give_up(opaque)
                 del self._codes[opaque]
+                self._asked.pop(opaque, None)
                 raise RequestTimeout(self.address, code, timeout)
         del self._codes[opaque]
-        return self._answers.pop(opaque)
+        answer = self._answers.pop(opaque)
+        for hook in self.hooks:
+            hook.after_response(self.address, self._asked[opaque], answer)
+        self._asked.pop(opaque, None)
+        return answer
 
     def close(self) -> None:
         """Close; may be called again."""
@@ -112,9 +153,11 @@ class BlockingConnection:
             self._lose(f"reading failed: {error.strerror or error}")
             return True
         if not data:
-            self._lose("the peer closed the connection")
+            self._lose(self._farewell_of_peer())
             return True
         try:
+            if self._stream is not None:
+                data = self._decrypted(self._stream, data)
             received = self._peer.receive(data)
         except RemotingError as error:
             self._lose(str(error))
@@ -129,7 +172,22 @@ class BlockingConnection:
                 )
         return True
 
+    def _decrypted(self, stream: "TlsStream", data: bytes) -> bytes:
+        try:
+            return stream.received(data)
+        finally:  # an error has last words, too
+            self._send(stream.to_send(b""))
+
+    def _farewell_of_peer(self) -> str:
+        statistics = self._peer.statistics()
+        if self._stream is None and statistics.sent and not statistics.replied and not statistics.peer_requests:
+            return "the peer closed the connection before it answered anything (does it demand TLS?)"
+        return "the peer closed the connection"
+
     def _transmit(self, data: bytes) -> None:
+        self._send(data if self._stream is None else self._stream.to_send(data))
+
+    def _send(self, data: bytes) -> None:
         try:
             self._sock.settimeout(self.timeout)
             self._sock.sendall(data)

@@ -1,17 +1,26 @@
 """Settings of a connector."""
 
+from collections.abc import Sequence
+
 import attrs
 from attrs import validators
 
+from triomq.remoting.client.hooks import RpcHook
 from triomq.remoting.protocol.framing import FRAME_BYTES_MAX
+from triomq.remoting.tls.client import Tls
 
 
 @attrs.frozen(kw_only=True)
 class ConnectorConfig:
-    """Times in seconds, sizes in bytes. `peer_requests_max`: how many requests of servers are worked on at once."""
+    """Times in seconds, sizes in bytes. `peer_requests_max`: how many requests of servers are worked on at once.
+
+    `tls`: every connection uses TLS; None: none does. `hooks` see every request, in this order.
+    """
 
     connect_seconds: float = attrs.field(default=3.0, validator=validators.gt(0))
     idle_seconds: float = attrs.field(default=120.0, validator=validators.gt(0))
     frame_max_bytes: int = attrs.field(default=FRAME_BYTES_MAX, validator=validators.ge(64))
     outbox_high_bytes: int = attrs.field(default=4 * 1024 * 1024, validator=validators.ge(1))
     peer_requests_max: int = attrs.field(default=64, validator=validators.ge(1))
+    tls: Tls | None = None
+    hooks: Sequence[RpcHook] = ()

@@ -8,6 +8,7 @@ behind, only an answer that nobody takes.
 import logging
 import socket
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import attrs
 import trio
@@ -16,6 +17,9 @@ from triomq.remoting.errors import ConnectionLost, RemotingError, RequestTimeout
 from triomq.remoting.log_limit import LogLimit
 from triomq.remoting.protocol.command import Command
 from triomq.remoting.protocol.peer import ClientPeer
+
+if TYPE_CHECKING:
+    from triomq.remoting.tls.stream import TlsStream
 
 _log = logging.getLogger(__name__)
 
@@ -43,6 +47,7 @@ class ClientConnection:
     on_lost: Callable[["ClientConnection"], None]
     on_deadline: Callable[[float], None]  # told every deadline that the connector's timer must know of
     limit: LogLimit = attrs.field(factory=LogLimit)
+    tls: "TlsStream | None" = None
     lost: bool = attrs.field(default=False, init=False)
     reason: str = attrs.field(default="", init=False)
     traffic: int = attrs.field(default=0, init=False)  # reads and sends; the idle scan looks whether it moves
@@ -107,6 +112,15 @@ class ClientConnection:
         """Send a frame after all earlier ones. No checkpoint. `alone`: nothing else is in flight, so do it at once."""
         if self.lost:
             return
+        if self.tls is not None:
+            try:
+                data = self.tls.to_send(data)
+            except RemotingError as error:
+                self.close(str(error))
+                return
+        self._post(data, alone=alone)
+
+    def _post(self, data: bytes, *, alone: bool) -> None:
         if alone and not self._writing:
             try:
                 sent = self.sock.send(data)
@@ -188,9 +202,11 @@ class ClientConnection:
             try:
                 data = self.sock.recv(_READ_BYTES)
                 if not data:
-                    self.close("the peer closed the connection")
+                    self.close(self._farewell_of_peer())
                     return
                 self.traffic += 1
+                if self.tls is not None:
+                    data = self._decrypted(self.tls, data)
                 received = self.peer.receive(data)
             except BlockingIOError:
                 continue
@@ -207,6 +223,20 @@ class ClientConnection:
             for request in received.requests:
                 self.on_request(self, request)
             self._close_if_retired()
+
+    def _decrypted(self, tls: "TlsStream", data: bytes) -> bytes:
+        try:
+            return tls.received(data)
+        finally:  # an error has last words, too
+            said = tls.to_send(b"")
+            if said:
+                self._post(said, alone=not self._outbox)
+
+    def _farewell_of_peer(self) -> str:
+        statistics = self.peer.statistics()
+        if self.tls is None and statistics.sent and not statistics.replied and not statistics.peer_requests:
+            return "the peer closed the connection before it answered anything (does it demand TLS?)"
+        return "the peer closed the connection"
 
     # The end
 
@@ -228,7 +258,15 @@ class ClientConnection:
         for pending in self.peer.lose():
             trio.lowlevel.reschedule(pending.token.task)
         self._room.unpark_all()
+        if self.tls is not None and not self._writing:
+            self._say_farewell(self.tls.closing())
         self._scope.cancel()  # first: then nobody waits for the socket any more
         trio.lowlevel.notify_closing(self.sock)
         self.sock.close()
         self.on_lost(self)
+
+    def _say_farewell(self, data: bytes) -> None:
+        try:
+            self.sock.send(data)
+        except OSError as error:
+            _log.debug("no farewell to %s: %s", self.address, error)

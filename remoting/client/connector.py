@@ -12,9 +12,11 @@ shutting down answers GO_AWAY instead of working, and then the request goes once
 
 import logging
 import math
+import socket
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 import attrs
 import trio
@@ -23,11 +25,25 @@ from triomq.remoting.address import parse_address
 from triomq.remoting.client.config import ConnectorConfig
 from triomq.remoting.client.connection import ClientConnection
 from triomq.remoting.client.dial import dial
-from triomq.remoting.errors import ConnectFailed, ConnectionLost, LocalProtocolError, Rejected, RequestTimeout
+from triomq.remoting.errors import (
+    ConnectFailed,
+    ConnectionLost,
+    LocalProtocolError,
+    Rejected,
+    RequestTimeout,
+    TlsFailed,
+)
 from triomq.remoting.log_limit import LogLimit
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.command import RESPONSE_FLAG, Command, encode_command, response_to
 from triomq.remoting.protocol.peer import ClientPeer
+from triomq.remoting.settings import ConfigError
+from triomq.remoting.tls.client import Tls
+
+if TYPE_CHECKING:
+    import ssl
+
+    from triomq.remoting.tls.stream import TlsStream
 
 _log = logging.getLogger(__name__)
 
@@ -35,6 +51,23 @@ PeerHandler = Callable[[str, Command], Awaitable[Command | None]]
 """(address, request of that server) -> response; None if there is none to give. May raise Rejected."""
 
 _IDLE_SCANS_PER_PERIOD = 4
+
+
+def _context_of(tls: Tls) -> "ssl.SSLContext":
+    from triomq.remoting.tls.contexts import current_client_context  # ssl, only with TLS
+
+    return current_client_context(tls)
+
+
+async def _secured(sock: socket.socket, tls: Tls, host: str) -> "TlsStream":
+    from triomq.remoting.client.secure import secure  # ssl, only with TLS
+
+    try:
+        context = _context_of(tls)
+    except ConfigError:
+        sock.close()
+        raise
+    return await secure(sock, context, host)
 
 
 @attrs.define(eq=False)
@@ -75,6 +108,8 @@ class Connector:
     _nursery: trio.Nursery | None = attrs.field(default=None, init=False)
 
     async def __aenter__(self) -> "Connector":
+        if self.config.tls is not None:
+            _context_of(self.config.tls)  # what is wrong with its files shows now
         self._opening = trio.open_nursery()
         self._nursery = await self._opening.__aenter__()
         self._nursery.start_soon(self._run_timer, name="connector-timer")
@@ -105,17 +140,25 @@ class Connector:
         """
         deadline = trio.current_time() + timeout
         connection = self._connections.get(address) or await self._connect(address, command, deadline, timeout)
+        for hook in self.config.hooks:
+            hook.before_request(address, command)
         answer = await connection.invoke(command, deadline=deadline, timeout=timeout)
-        if answer.code != ResponseCode.GO_AWAY:
-            return answer
-        self._retire(connection)
-        connection = self._connections.get(address) or await self._connect(address, command, deadline, timeout)
-        return await connection.invoke(command, deadline=deadline, timeout=timeout)
+        if answer.code == ResponseCode.GO_AWAY:
+            self._retire(connection)
+            connection = self._connections.get(address) or await self._connect(address, command, deadline, timeout)
+            for hook in self.config.hooks:
+                hook.before_request(address, command)
+            answer = await connection.invoke(command, deadline=deadline, timeout=timeout)
+        for hook in self.config.hooks:
+            hook.after_response(address, command, answer)
+        return answer
 
     async def oneway(self, address: str, command: Command, *, timeout: float = 3.0) -> None:
         """Send a request that is never answered. Raises as `invoke`; nobody tells whether it arrived."""
         deadline = trio.current_time() + timeout
         connection = self._connections.get(address) or await self._connect(address, command, deadline, timeout)
+        for hook in self.config.hooks:
+            hook.before_request(address, command)
         await connection.oneway(command, deadline=deadline, timeout=timeout)
 
     def close_address(self, address: str) -> None:
@@ -160,13 +203,19 @@ class Connector:
     async def _dial(self, address: str, attempt: _Attempt) -> None:
         """One try. It goes on when the callers who wanted it are cancelled: others may want it too."""
         assert self._nursery is not None
+        stream: TlsStream | None = None
         try:
             with trio.fail_after(self.config.connect_seconds):
-                sock = await dial(*parse_address(address))
+                host, port = parse_address(address)
+                sock = await dial(host, port)
+                if self.config.tls is not None:
+                    stream = await _secured(sock, self.config.tls, host)
         except trio.TooSlowError:
             attempt.reason = f"no answer within {self.config.connect_seconds:g} s"
         except OSError as error:
             attempt.reason = error.strerror or str(error)
+        except (TlsFailed, ConfigError) as error:
+            attempt.reason = str(error)
         else:
             connection = ClientConnection(
                 address,
@@ -177,6 +226,7 @@ class Connector:
                 self._forget,
                 self._watch_deadline,
                 self._limit,
+                stream,
             )
             connection.idle_since = trio.current_time()
             attempt.connection = self._connections[address] = connection

@@ -98,7 +98,9 @@ class FrameBuffer:
 
     def _fail(self, total: int, word: int, frames: list[bytes]) -> None:
         """Remember and raise what is wrong with a frame that announces *total* bytes and the type word *word*."""
-        if total + 4 > self._frame_bytes_max:
+        if total >> 8 in _OTHER_PROTOCOLS:
+            reason, fix = _OTHER_PROTOCOLS[total >> 8]
+        elif total + 4 > self._frame_bytes_max:
             reason = f"a frame of {total + 4} bytes is longer than the limit of {self._frame_bytes_max}"
             fix = "raise the frame limit on this side, or send smaller bodies"
         elif total < 4:
@@ -111,4 +113,15 @@ class FrameBuffer:
         raise FrameError(reason, fix, frames)
 
 
+_TLS = "the peer speaks TLS, and this side of the connection does not"
+_OTHER_PROTOCOLS: dict[int, tuple[str, str]] = {
+    0x160301: (_TLS, "set tls.server.certPath and tls.server.keyPath of this server, or switch TLS off in the client"),
+    0x160303: (_TLS, "switch TLS on in the client, or off in the server"),
+    0x150303: (_TLS, "switch TLS on in the client, or off in the server"),
+    0x50524F: ("the connection begins with a PROXY header", "set proxyProtocol=optional, or let the load balancer send none"),
+    0x0D0A0D: ("the connection begins with a PROXY header", "set proxyProtocol=optional, or let the load balancer send none"),
+    0x474554: ("the peer speaks HTTP", "let the two sides speak RocketMQ's remoting protocol"),  # GET
+    0x485454: ("the peer speaks HTTP", "let the two sides speak RocketMQ's remoting protocol"),  # an answer
+}
+"""By the first three bytes. No frame begins so, since none is that long."""
 _FIX_FRAME = "check that the peer speaks the RocketMQ remoting protocol, and speaks it without TLS, on this port"

@@ -20,6 +20,7 @@ from triomq.remoting.protocol.request_decoder import RequestDecoder
 from triomq.remoting.server.answers import send_error
 from triomq.remoting.server.connection import Connection
 from triomq.remoting.server.handlers import Request
+from triomq.remoting.server.hooks import RequestHook, passed
 from triomq.remoting.server.mailbox import Mailbox
 from triomq.remoting.server.pool import BATCH_BYTES_MAX, BATCH_REQUESTS_MAX, TURN_REQUESTS_MAX, Pool, Route
 
@@ -40,6 +41,7 @@ class Codec:
     routes: Mapping[int, Route]
     pools: Sequence[Pool]
     limit: LogLimit = attrs.field(factory=LogLimit)
+    hooks: Sequence[RequestHook] = ()
     mailbox: Mailbox[ReadBatch] = attrs.field(factory=lambda: Mailbox(_MAILBOX_BATCHES), init=False)
     request_count: int = attrs.field(default=0, init=False)
     unknown_count: int = attrs.field(default=0, init=False)
@@ -122,7 +124,7 @@ class Codec:
     def _submit(self, by_pool: dict[Pool, list[Request]], *, in_place: bool) -> None:
         for pool, requests in by_pool.items():
             self.request_count += len(requests)
-            pool.submit(requests, in_place=in_place)
+            pool.submit(passed(self.hooks, requests, self.limit) if self.hooks else requests, in_place=in_place)
 
     def _end(self, connection: Connection, error: RemotingError | None) -> None:
         if connection.closed:

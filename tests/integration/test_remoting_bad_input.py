@@ -13,8 +13,8 @@ def framed(header: bytes, kind: int = 0) -> bytes:
 
 
 GARBAGE = {
-    "http": (b"GET / HTTP/1.1\r\nHost: broker\r\n\r\n", "longer than the limit"),
-    "tls": (bytes.fromhex("160301020001000001fc0303"), "longer than the limit"),
+    "http": (b"GET / HTTP/1.1\r\nHost: broker\r\n\r\n", "the peer speaks HTTP"),
+    "tls": (bytes.fromhex("160301020001000001fc0303"), "the peer speaks TLS"),
     "too long": (struct.pack(">iI", 70_000, 10), "frame of 70004 bytes is longer than the limit of 65536"),
     "negative length": (struct.pack(">iI", -5, 0), "less than its own header length"),
     "no room for a header": (struct.pack(">iI", 3, 0), "less than its own header length"),

@@ -42,6 +42,9 @@ class ToyCipher:
         said, self.said = self.said, b""
         return said + toggled(data)
 
+    def closing(self) -> bytes:
+        return b""
+
 
 @pytest.mark.parametrize("piece", [1, 3, 100_000])
 async def test_frames_pass_a_filter_in_both_directions(piece: int) -> None:

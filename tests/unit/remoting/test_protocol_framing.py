@@ -45,8 +45,8 @@ def test_the_limit_counts_the_first_four_bytes() -> None:
     [
         ((FRAME_BYTES_MAX - 3).to_bytes(4, "big"), "longer than the limit"),
         (b"\x7f\xff\xff\xff", "longer than the limit"),
-        (b"GET / HTTP/1.1\r\n\r\n", "longer than the limit"),
-        (b"\x16\x03\x01\x02", "longer than the limit"),  # a TLS handshake
+        (b"GET / HTTP/1.1\r\n\r\n", "speaks HTTP"),
+        (b"\x16\x03\x01\x02", "speaks TLS"),  # a TLS handshake
         (b"\xff\xff\xff\xff", "less than its own header"),
         (b"\0\0\0\x03", "less than its own header"),
         (b"\0\0\0\0", "less than its own header"),

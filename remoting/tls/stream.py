@@ -1,0 +1,189 @@
+"""TLS without sockets: bytes from the peer in, bytes for the peer out. Both sides of a connection, Trio or not, drive one of these.
+
+It fits the place of a `BytesFilter` between socket and frames.  What is to be sent before the handshake is complete waits here.
+"""
+
+from __future__ import annotations
+
+import ssl
+
+from triomq.remoting.errors import TlsFailed
+
+_READ_BYTES = 64 * 1024
+
+
+class TlsStream:
+    """One TLS session over a `MemoryBIO` in each direction. After TlsFailed it is of no more use, but `to_send(b"")` has the last words."""
+
+    def __init__(self, context: ssl.SSLContext, *, server_side: bool, host_name: str | None = None) -> None:
+        """*host_name* (clients): what the server's certificate must name, and what the server is told."""
+        self._incoming = ssl.MemoryBIO()
+        self._outgoing = ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side, host_name)
+        self._server_side = server_side
+        self._early: list[bytes] = []
+        self.ready = False
+        """the handshake is complete"""
+        self.ended = False
+        """the peer has said that it sends no more"""
+
+    def start(self) -> bytes:
+        """The first bytes of a client."""
+        self._shake()
+        return self._outgoing.read()
+
+    def received(self, data: bytes) -> bytes:
+        """Encrypted bytes in, plain ones out (b"" if there are none yet). TlsFailed names cause and fix."""
+        if not self.shake(data):
+            return b""
+        pieces: list[bytes] = []
+        while not self.ended:
+            try:
+                piece = self._tls.read(_READ_BYTES)
+            except ssl.SSLWantReadError:
+                break
+            except ssl.SSLZeroReturnError:
+                self.ended = True
+                break
+            except ssl.SSLError as error:
+                raise explained(error, server_side=self._server_side) from None
+            self.ended = not piece
+            pieces.append(piece)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def shake(self, data: bytes) -> bool:
+        """Encrypted bytes in, of which only the handshake is looked at; whether it is complete. TlsFailed."""
+        self._incoming.write(data)
+        return self.ready or self._shake()
+
+    def to_send(self, data: bytes) -> bytes:
+        """Plain bytes in, encrypted ones out, with whatever the session itself must say."""
+        if data:
+            if self.ready:
+                self._write(data)
+            else:
+                self._early.append(data)
+        return self._outgoing.read()
+
+    def closing(self) -> bytes:
+        """The farewell: tells the peer that nothing was cut off."""
+        if self.ready:
+            try:
+                self._tls.unwrap()
+            except ssl.SSLError:
+                return self._outgoing.read()  # the peer has not said its own farewell yet; ours is written
+        return self._outgoing.read()
+
+    @property
+    def version(self) -> str:
+        """`TLSv1.3`; empty before the handshake is complete."""
+        return self._tls.version() or ""
+
+    def peer_certificate(self) -> bytes | None:
+        """The peer's certificate in DER form, None if it showed none."""
+        return self._tls.getpeercert(binary_form=True)
+
+    def _shake(self) -> bool:
+        try:
+            self._tls.do_handshake()
+        except ssl.SSLWantReadError:
+            return False
+        except ssl.SSLError as error:
+            raise explained(error, server_side=self._server_side) from None
+        self.ready = True
+        early, self._early = self._early, []
+        for data in early:
+            self._write(data)
+        return True
+
+    def _write(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            view = view[self._tls.write(view) :]
+
+
+_SERVER_FIXES = {
+    "PEER_DID_NOT_RETURN_A_CERTIFICATE": (
+        "the client showed no certificate",
+        "give the client one (tls.client.certPath, tls.client.keyPath), or set tls.server.need.client.auth=optional",
+    ),
+    "TLSV1_ALERT_UNKNOWN_CA": (
+        "the client does not trust the authority of our certificate",
+        "give the client the authority's certificate (tls.client.trustCertPath)",
+    ),
+    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": (
+        "the client does not accept our certificate",
+        "give the client the authority's certificate (tls.client.trustCertPath), and check names and dates (`mqadmin tls check`)",
+    ),
+    "SSLV3_ALERT_BAD_CERTIFICATE": (
+        "the client does not accept our certificate",
+        "check its names: it must name the host that clients connect to (`mqadmin tls check`)",
+    ),
+    "SSLV3_ALERT_CERTIFICATE_EXPIRED": (
+        "the client finds our certificate expired",
+        "make a new certificate; check both clocks",
+    ),
+}
+_CLIENT_FIXES = {
+    "TLSV13_ALERT_CERTIFICATE_REQUIRED": (
+        "the server demands a client certificate",
+        "give one (tls.client.certPath and tls.client.keyPath)",
+    ),
+    "SSLV3_ALERT_HANDSHAKE_FAILURE": (
+        "the server refuses the handshake; it may demand a client certificate",
+        "give one (tls.client.certPath and tls.client.keyPath), and let both sides speak TLS 1.2 or 1.3",
+    ),
+    "TLSV1_ALERT_UNKNOWN_CA": (
+        "the server does not trust the authority of our certificate",
+        "let the server trust it (tls.server.trustCertPath)",
+    ),
+    "SSLV3_ALERT_BAD_CERTIFICATE": (
+        "the server does not accept our certificate",
+        "let an authority of its tls.server.trustCertPath issue it",
+    ),
+    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": (
+        "the server does not accept our certificate",
+        "let an authority of its tls.server.trustCertPath issue it",
+    ),
+}
+_COMMON_FIXES = {
+    "UNSUPPORTED_PROTOCOL": (
+        "the peer offers only versions older than TLS 1.2",
+        "update the peer, or let it speak TLS 1.2",
+    ),
+    "TLSV1_ALERT_PROTOCOL_VERSION": ("the peer accepts none of TLS 1.2 and 1.3", "let it speak TLS 1.2"),
+    "NO_SHARED_CIPHER": (
+        "the two sides have no cipher in common",
+        "let the peer offer the usual ciphers of TLS 1.2 or 1.3",
+    ),
+    "WRONG_VERSION_NUMBER": ("the peer does not speak TLS on this port", "switch TLS on there, or off here"),
+    "RECORD_LAYER_FAILURE": ("the peer does not speak TLS on this port", "switch TLS on there, or off here"),
+    "PACKET_LENGTH_TOO_LONG": ("the peer does not speak TLS on this port", "switch TLS on there, or off here"),
+    "HTTP_REQUEST": ("the peer speaks HTTP", "send messages to this port with a RocketMQ client"),
+}
+
+
+def explained(error: ssl.SSLError, *, server_side: bool) -> TlsFailed:
+    """An error of the `ssl` module in words, with what to do about it."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        whose = "client" if server_side else "server"
+        trust = "tls.server.trustCertPath" if server_side else "tls.client.trustCertPath"
+        if "ostname mismatch" in error.verify_message or "IP address mismatch" in error.verify_message:
+            return TlsFailed(
+                f"the server's certificate is for other hosts: {error.verify_message}",
+                "make one that names this host (`mqadmin tls init --hosts`), or set tls.client.checkHostName=false",
+            )
+        if "expired" in error.verify_message or "not yet valid" in error.verify_message:
+            return TlsFailed(
+                f"the {whose}'s certificate does not hold now: {error.verify_message}",
+                "make a new certificate; check both clocks",
+            )
+        return TlsFailed(
+            f"the {whose}'s certificate is not trusted: {error.verify_message}",
+            f"put the certificate of its authority into {trust}",
+        )
+    known = (_SERVER_FIXES if server_side else _CLIENT_FIXES).get(error.reason) or _COMMON_FIXES.get(error.reason)
+    if known is not None:
+        return TlsFailed(f"TLS failed: {known[0]}", known[1])
+    text = (error.reason or str(error)).replace("_", " ").lower()
+    return TlsFailed(f"TLS failed: {text}", "check the TLS settings of both sides (`mqadmin tls check`)")
