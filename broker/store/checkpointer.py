@@ -66,16 +66,18 @@ class Checkpointer:
 
     async def _write_out(self) -> None:
         """Write queue entries, letting others run in between. Raises DiskFull; what was not written stays in memory."""
+        self.indexer.try_settle()
         for number, _ in enumerate(self.queues.write_out(), 1):
             if number % QUEUES_A_STEP == 0:
                 await trio.lowlevel.checkpoint()
 
     async def save(self) -> None:
         """Force everything up to the last indexed record to the disk and write that down. Checkpoint: always. Raises FlushFailed, DiskFull."""
+        self.indexer.try_settle()
         last = self.indexer.last
         index_position = self.key_index.last_offset
         full_timestamp = self.key_index.full_timestamp
-        if last is None or self.current.mark == self._mark(last, index_position):
+        if last is None or not self.indexer.settled or self.current.mark == self._mark(last, index_position):
             await trio.lowlevel.checkpoint()
             return
         for _ in self.queues.write_out():  # what came since the last step

@@ -72,6 +72,15 @@ class Batch(msgspec.Struct, eq=False):
     """The queue of each draft, if it has been looked up already."""
 
 
+def joined(batches: Sequence[Batch]) -> Batch:
+    """Batches that follow each other in the log, as one."""
+    if len(batches) == 1:
+        return batches[0]
+    drafts = [draft for batch in batches for draft in batch.drafts]
+    places = [place for batch in batches for place in batch.places]
+    return Batch(drafts, places, batches[0].start, batches[-1].end)
+
+
 def is_directory_name(topic: str) -> bool:
     """A topic is a folder under ``consumequeue``; it must not lead out of it."""
     return topic not in ("", ".", "..") and "/" not in topic and "\0" not in topic

@@ -147,6 +147,7 @@ class MessageStore:
 
     async def query(self, topic: str, key: str, *, max_count: int, begin_ms: int, end_ms: int, unique: bool = False) -> QueryResult:
         """Records that carry the key, or one with the same hash: the asker compares. ``unique``: the key is a UNIQ_KEY."""
+        self.indexer.try_settle()
         return await self._wait(lambda reads: self.reader.query(topic, key, max_count, begin_ms, end_ms, unique, reads))
 
     # Facts about queues
@@ -225,6 +226,7 @@ class MessageStore:
         self.checkpointer.save_soon()
 
     def statistics(self) -> StoreStatistics:
+        self.indexer.try_settle()
         return StoreStatistics(
             oldest=self.log.first_offset,
             appended=self.log.appended.value,

@@ -13,6 +13,7 @@ from stores import NO_FEATURES, NOW_MS, SteppingClock, draft, find_bodies, read_
 
 from triomq.broker.store.disk import Disk
 from triomq.broker.store.errors import StoreUnavailable
+from triomq.broker.store.indexer import DEFERRED_BYTES_MAX, DEFERRED_MESSAGES_MAX
 from triomq.broker.store.results import GetResult, GetStatus
 from triomq.broker.store.store import MessageStore, open_store
 from triomq.remoting.protocol.record import decode_record, decode_records
@@ -348,3 +349,24 @@ async def test_tasks_have_names(tmp_path: Path) -> None:
             names.add(task.name)
             tasks += [child for nursery in task.child_nurseries for child in nursery.child_tasks]
         assert {"store-flusher", "store-indexer", "store-checkpointer"} <= names
+
+
+async def test_the_key_index_takes_single_messages_together_and_nobody_can_tell(tmp_path: Path) -> None:
+    async with open_store(tiny_config(tmp_path, index_write_interval_ms=60_000, checkpoint_interval_ms=60_000), SteppingClock()) as store:
+        store.append([draft("one", unique_key="U1")])
+        assert not store.indexer.settled
+        assert store.key_index.last_offset == -1
+        assert await find_bodies(store, "T", "U1") == [b"one"]
+        assert store.indexer.settled
+        for number in range(DEFERRED_MESSAGES_MAX + 1):
+            store.append([draft(f"more {number}", unique_key=f"M{number}")])
+        assert not store.indexer.settled
+        assert store.key_index.last_offset > 0, "they are not collected without bound"
+        large = [draft("x" * 1000, unique_key=f"L{number}") for number in range(20)]
+        begun = len(large) * 1000
+        while begun < DEFERRED_BYTES_MAX:
+            store.append(large)
+            begun += len(large) * 1000
+        assert sum(batch.end - batch.start for batch in store.indexer._deferred) <= DEFERRED_BYTES_MAX
+    async with open_store(tiny_config(tmp_path)) as store:
+        assert await find_bodies(store, "T", f"M{DEFERRED_MESSAGES_MAX}") == [f"more {DEFERRED_MESSAGES_MAX}".encode()]

@@ -167,7 +167,7 @@ async def test_an_index_that_cannot_grow_stops_appends_until_it_can(
     disk = FaultyDisk(refuse_write=lambda path: full[0] and path.parent.name == "index")
     async with open_store(tiny_config(tmp_path), disk=disk) as store:
         store.append([draft("stored", unique_key="U")])  # the log has it, so the sender is told so
-        await trio.sleep(0.1)
+        await trio.sleep(store.config.index_write_interval_ms / 1000 + 0.1)
         with pytest.raises(DiskFull):
             store.append([draft("refused")])
         assert not store.statistics().writable
