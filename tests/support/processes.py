@@ -121,18 +121,19 @@ def java_home(version: str) -> Path | None:
     return home if (home / "classes" / "Peer.class").exists() and shutil.which("java") else None
 
 
-def java_command(version: str, main: str, *arguments: str, home: Path | None = None, heap: str = "512m") -> list[str]:
+def java_command(version: str, main: str, *arguments: str, home: Path | None = None, heap: str = "512m", define: Sequence[str] = ()) -> list[str]:
     folder = java_home(version)
     assert folder is not None
     options = [f"-Xmx{heap}", "-Xms64m", "-XX:+UseG1GC", "-Dfile.encoding=UTF-8"]
     home = home or PEERS / "home"  # Java writes its logs below user.home
     options += [f"-Duser.home={home}", f"-Drocketmq.home.dir={home}"]
+    options += [f"-D{line}" for line in define]
     return ["java", *options, "-cp", f"{folder}/classes:{folder}/jars/*", main, *arguments]
 
 
-def java_peer(version: str, *arguments: str, seconds: float = 60) -> list[list[str]]:
-    """Run a verb of tests/compat/java/Peer.java to its end; its lines, split at tabs."""
-    done = subprocess.run(java_command(version, "Peer", *arguments), capture_output=True, text=True, timeout=seconds, check=False, stdin=subprocess.DEVNULL)
+def java_peer(version: str, *arguments: str, seconds: float = 60, define: Sequence[str] = ()) -> list[list[str]]:
+    """Run a verb of tests/compat/java/Peer.java to its end, with these system properties; its lines, split at tabs."""
+    done = subprocess.run(java_command(version, "Peer", *arguments, define=define), capture_output=True, text=True, timeout=seconds, check=False, stdin=subprocess.DEVNULL)
     assert done.returncode == 0, f"Peer {arguments} ended with {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
     return [line.split("\t") for line in done.stdout.splitlines() if line.split("\t")[0] in {"SENT", "GOT", "FOUND", "COMPLETE", "STARTED"}]
 
