@@ -20,14 +20,18 @@ BANNED_CLASS_WORDS = re.compile(r"(Manager|Controller|Service|Impl|Util|Utils|He
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "remoting.protocol": ("remoting.errors",),
     "remoting.server": ("remoting",),
-    "remoting.client": ("remoting.protocol", "remoting.errors", "remoting.address", "remoting.log_limit"),
+    "remoting.tls": ("remoting.errors", "remoting.properties", "remoting.settings"),
+    "remoting.client": ("remoting.protocol", "remoting.tls", "remoting.errors", "remoting.address", "remoting.log_limit", "remoting.settings"),
     "remoting": ("remoting",),
     "namesrv": ("remoting",),
     "broker.store": ("remoting.protocol", "remoting.errors"),
     "broker.services": ("broker.store", "broker.errors", "remoting"),
     "broker.processors": ("broker.services", "broker.store", "broker.errors", "broker.config", "remoting"),
     "broker": ("broker", "remoting"),
-    "client.spark": ("remoting.protocol", "remoting.errors", "remoting.address", "remoting.client.blocking"),
+    "client.spark": (
+        "remoting.protocol", "remoting.errors", "remoting.address", "remoting.settings",
+        "remoting.tls.client", "remoting.client.hooks", "remoting.client.blocking",
+    ),
     "client.admin": ("client", "remoting"),
     "client": ("remoting",),
 }
