@@ -49,7 +49,7 @@ def install_java(version: str) -> None:
     sources = sorted((HERE / "java").glob("*.java"))
     classes = home / "classes"
     newest = max(source.stat().st_mtime for source in sources)
-    built = classes / "Peer.class"
+    built = classes / "Headers.class"
     if not built.exists() or built.stat().st_mtime < newest:
         classes.mkdir(exist_ok=True)
         subprocess.run(["javac", "-nowarn", "-cp", f"{jars}/*", "-d", str(classes), *map(str, sources)], check=True)

@@ -57,12 +57,12 @@ class LiteTopicHeader:
 
 @header
 class LiteClientHeader:
-    """200077."""
+    """200077; ``count_max`` must be at least 1."""
 
+    count_max: int = wire("maxCount")
     parent_topic: str | None = wire("parentTopic", default=None)
     group: str | None = wire("group", default=None)
     client_id: str | None = wire("clientId", default=None)
-    count_max: int = wire("maxCount", default=0)
 
 
 @header

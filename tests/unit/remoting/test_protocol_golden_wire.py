@@ -4,17 +4,7 @@ import pytest
 
 from tests.support.golden_data import Exchange, exchanges
 from triomq.remoting.errors import HeaderFieldError
-from triomq.remoting.protocol.bodies import (
-    assignment,
-    cluster,
-    groups,
-    heartbeat,
-    locks,
-    offsets,
-    registration,
-    route,
-    topics,
-)
+from triomq.remoting.protocol.bodies.catalogue import BODIES
 from triomq.remoting.protocol.bodies.schema import JsonBody
 from triomq.remoting.protocol.codes import SerializeType
 from triomq.remoting.protocol.command import Command, decode_frame, encode_command, encode_response_head
@@ -25,39 +15,6 @@ from triomq.remoting.protocol.loose_json import loads
 from triomq.remoting.protocol.record import decode_records
 from triomq.remoting.protocol.request_decoder import RequestDecoder, decode_ext
 
-REQUEST_BODIES: dict[int, type[JsonBody]] = {
-    34: heartbeat.HeartbeatData,
-    41: locks.LockRequest,
-    42: locks.LockRequest,
-    46: heartbeat.CheckClientBody,
-    103: registration.RegisterBrokerBody,
-    200: groups.SubscriptionGroupConfig,
-    400: assignment.QueryAssignmentRequest,
-    401: assignment.MessageRequestMode,
-}
-RESPONSE_BODIES: dict[int, type[JsonBody]] = {
-    21: topics.TopicTable,
-    38: groups.ConsumerIds,
-    41: locks.LockResponse,
-    43: offsets.ConsumerOffsetTable,
-    45: offsets.DelayOffsetTable,
-    105: route.TopicRoute,
-    106: cluster.ClusterTable,
-    201: groups.SubscriptionGroupTable,
-    202: offsets.TopicStats,
-    203: groups.ConsumerConnection,
-    204: groups.ProducerConnection,
-    206: topics.TopicNames,
-    208: offsets.ConsumeStats,
-    222: offsets.QueueOffsets,
-    300: groups.GroupNames,
-    315: offsets.BrokerStats,
-    317: offsets.BrokerConsumeStats,
-    321: offsets.ConsumeQueueEntries,
-    351: topics.TopicConfig,
-    400: assignment.QueryAssignmentResponse,
-    907: cluster.HaStatus,
-}
 RECORD_BODIES = {11, 12, 33, 361, 200050}
 
 # Members that 4.9.4 does not write and that have a default other than zero or nothing.
@@ -146,10 +103,13 @@ def same(one: Command, other: Command) -> None:
 def json_bodies() -> list[tuple[str, type[JsonBody], bytes]]:
     found = []
     for exchange in exchanges():
-        for frame, classes in ((exchange.request, REQUEST_BODIES), (exchange.response, RESPONSE_BODIES)):
+        asked, answered = BODIES.get(exchange.code, (None, None))
+        for frame, cls in ((exchange.request, asked), (exchange.response, answered)):
             if frame is None or (body := decode_frame(frame[4:]).body)[:1] != b"{":
                 continue
-            found.append((str(exchange), classes[exchange.code], bytes(body)))
+            assert isinstance(cls, type)
+            assert issubclass(cls, JsonBody)
+            found.append((str(exchange), cls, bytes(body)))
     return found
 
 
