@@ -178,6 +178,13 @@ class BlockingConnection:
         finally:  # an error has last words, too
             self._send(stream.to_send(b""))
 
+    def _why(self, reason: str) -> str:
+        if self._stream is None:
+            return reason
+        from triomq.remoting.client.secure import last_words  # ssl, only with TLS
+
+        return last_words(self._sock, self._stream, reason)
+
     def _farewell_of_peer(self) -> str:
         statistics = self._peer.statistics()
         if self._stream is None and statistics.sent and not statistics.replied and not statistics.peer_requests:
@@ -196,7 +203,7 @@ class BlockingConnection:
             self._lose(f"the peer did not take {len(data)} bytes within {self.timeout:g} s")
             self._check()
         except OSError as error:
-            self._lose(f"sending failed: {error.strerror or error}")
+            self._lose(self._why(f"sending failed: {error.strerror or error}"))
             self._check()
 
     def _lose(self, reason: str) -> None:

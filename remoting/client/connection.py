@@ -127,7 +127,7 @@ class ClientConnection:
             except BlockingIOError:
                 sent = 0
             except OSError as error:
-                self.close(f"sending failed: {error.strerror or error}")
+                self.close(self._why(f"sending failed: {error.strerror or error}"))
                 return
             self.traffic += 1
             if sent == len(data):
@@ -153,7 +153,7 @@ class ClientConnection:
                     await trio.lowlevel.wait_writable(self.sock)
                     continue
                 except OSError as error:
-                    self.close(f"sending failed: {error.strerror or error}")
+                    self.close(self._why(f"sending failed: {error.strerror or error}"))
                     return
                 self.traffic += 1
                 self._rest = self._rest[sent:]
@@ -231,6 +231,13 @@ class ClientConnection:
             said = tls.to_send(b"")
             if said:
                 self._post(said, alone=not self._outbox)
+
+    def _why(self, reason: str) -> str:
+        if self.tls is None:
+            return reason
+        from triomq.remoting.client.secure import last_words  # ssl, only with TLS
+
+        return last_words(self.sock, self.tls, reason)
 
     def _farewell_of_peer(self) -> str:
         statistics = self.peer.statistics()

@@ -66,6 +66,18 @@ def secure_blocking(sock: socket.socket, context: ssl.SSLContext, host: str) -> 
     return stream
 
 
+def last_words(sock: socket.socket, stream: TlsStream, reason: str) -> str:
+    """Sending failed because of *reason*: the peer may have said a better one before it left, such as a refused certificate."""
+    try:
+        sock.setblocking(False)
+        stream.received(sock.recv(_READ_BYTES))
+    except TlsFailed as error:
+        return str(error)
+    except OSError:
+        return reason
+    return reason
+
+
 async def _send_all(sock: socket.socket, data: bytes) -> None:
     while data:
         try:

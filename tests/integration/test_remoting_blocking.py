@@ -126,7 +126,7 @@ def test_connecting_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("reply", "reason"),
-    [(b"", "the peer closed the connection"), (b"HTTP/1.1 400 Bad Request\r\n\r\n", "longer than the limit")],
+    [(b"", "the peer closed the connection"), (b"HTTP/1.1 400 Bad Request\r\n\r\n", "speaks HTTP")],
 )
 def test_a_peer_that_hangs_up_or_talks_nonsense(listener: socket.socket, reply: bytes, reason: str) -> None:
     with BlockingConnection(address_of(listener)) as connection:
