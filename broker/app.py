@@ -13,6 +13,7 @@ catch up, flush, write the checkpoint.  Cancelling ``run_broker`` instead leaves
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import socket
@@ -38,7 +39,7 @@ from triomq.broker.processors.runtime import RuntimeFigures
 from triomq.broker.processors.send import SendMessages, SendSettings
 from triomq.broker.processors.send_back import SendBack
 from triomq.broker.processors.subscriptions import GroupRequests
-from triomq.broker.processors.table import Processors, handler_table
+from triomq.broker.processors.table import NOT_ON_THE_FAST_PORT, Processors, handler_table
 from triomq.broker.processors.topics import TopicRequests
 from triomq.broker.services.delay import DelayedMessages, open_delayed_messages
 from triomq.broker.services.groups import ClientGroups
@@ -57,6 +58,7 @@ from triomq.remoting.address import format_address
 from triomq.remoting.client.config import ConnectorConfig
 from triomq.remoting.client.connector import Connector
 from triomq.remoting.protocol.message import UniqueIds
+from triomq.remoting.server.config import SidePort
 from triomq.remoting.server.connection import Connection
 from triomq.remoting.server.server import Server
 from triomq.remoting.settings import ConfigError
@@ -224,7 +226,7 @@ def open_server(config: BrokerConfig, store: MessageStore, services: Services, s
         runtime=runtime,
     )
     server = Server(
-        config.network.server_config(config.listen_host, config.listen_port, config.pools.by_name()),
+        config.network.server_config(config.listen_host, config.listen_port, config.pools.by_name(), side_ports(config)),
         handler_table(processors),
         on_close=services.connection_closed,
         name="broker",
@@ -240,9 +242,22 @@ def with_port(config: BrokerConfig) -> BrokerConfig:
     if config.listen_port:
         return config
     family = socket.AF_INET6 if ":" in config.listen_host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.bind((config.listen_host, 0))
-        return attrs.evolve(config, listen_port=probe.getsockname()[1])
+    with contextlib.ExitStack() as held:  # held until all are found, so that none is found twice
+        while True:
+            probe, beside = (held.enter_context(socket.socket(family, socket.SOCK_STREAM)) for _ in range(2))
+            probe.bind((config.listen_host, 0))
+            found = attrs.evolve(config, listen_port=probe.getsockname()[1])
+            if config.fast_port >= 0:
+                return found
+            with contextlib.suppress(OSError):  # the fast port belongs to somebody else: try another pair
+                beside.bind((config.listen_host, found.fast_listen_port()))
+                return found
+
+
+def side_ports(config: BrokerConfig) -> list[SidePort]:
+    """The fast port, if there is one.  Source: broker/BrokerController.java#registerProcessor (fastRemotingServer)."""
+    port = config.fast_listen_port()
+    return [SidePort(name="fast", port=port, exclude_codes=NOT_ON_THE_FAST_PORT, setting="fastListenPort")] if port else []
 
 
 async def encoded_host(config: BrokerConfig) -> bytes:

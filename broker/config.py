@@ -22,6 +22,7 @@ from triomq.remoting.server.settings import NetworkSettings
 from triomq.remoting.settings import ADDRESSES, BOOLEAN, INTEGER, PATH, TEXT, ConfigError, choice, group, setting
 
 DEFAULT_PORT = 10911
+FAST_PORT_BELOW = 2
 _INT_MAX = 2**31 - 1
 _WORKERS_MAX = 1024
 _QUEUE_ENTRY_BYTES = 20
@@ -211,6 +212,15 @@ class BrokerConfig:
     )
     listen_host: str = setting("bindAddress", TEXT, "0.0.0.0", "address to listen on; :: takes IPv6 and IPv4")
     listen_port: int = setting("listenPort", INTEGER, DEFAULT_PORT, "port to listen on; 0: any free one", low=0, high=65_535)
+    fast_port: int = setting(
+        "fastListenPort",
+        INTEGER,
+        -1,
+        "second port, which serves everything but pulls: clients with the VIP channel send there, Java slaves copy the topics; -1: listenPort - 2; 0: none",
+        low=-1,
+        high=65_535,
+        own=True,
+    )
     ha_port: int = setting(
         "haListenPort",
         INTEGER,
@@ -246,6 +256,12 @@ class BrokerConfig:
     store: StoreSettings = group(StoreSettings)
     network: NetworkSettings = group(NetworkSettings)
     pools: PoolSettings = group(PoolSettings)
+
+    def fast_listen_port(self) -> int:
+        """The fast port as a number, 0 for none; `listen_port` must be known."""
+        if self.fast_port >= 0:
+            return self.fast_port
+        return max(0, self.listen_port - FAST_PORT_BELOW)
 
 
 def check_role(config: BrokerConfig, origins: Mapping[str, str]) -> None:

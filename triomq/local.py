@@ -226,6 +226,8 @@ def ports_of(options: Values) -> tuple[list[int], list[int]]:
         broker_ports = [first_broker + BROKER_PORT_STEP * index for index in range(brokers)]
         for port in broker_ports:
             check_free(port, "--broker-port")
+            if port > FAST_PORT_BELOW:
+                check_free(port - FAST_PORT_BELOW, "--broker-port")
     else:
         broker_ports = free_ports(brokers, FAST_PORT_BELOW)
     return namesrv_ports, broker_ports

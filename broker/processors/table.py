@@ -21,6 +21,11 @@ from triomq.remoting.protocol.codes import RequestCode as Code
 from triomq.remoting.protocol.headers import admin, client, offset, pull, query, send, topic
 from triomq.remoting.server.handlers import Handler, HandlerTable
 
+NOT_ON_THE_FAST_PORT = frozenset(
+    {Code.PULL_MESSAGE, Code.LITE_PULL_MESSAGE, Code.PEEK_MESSAGE, Code.POP_MESSAGE, Code.NOTIFICATION, Code.POLLING_INFO}
+)
+"""What a Java broker registers for its main port only, so that readers do not delay senders."""
+
 
 @attrs.frozen(kw_only=True)
 class Processors:

@@ -1,6 +1,6 @@
 """Settings of one server. Sizes in bytes, times as their names say; the defaults are those that the benchmarks ran with."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 from attrs import validators
@@ -24,6 +24,19 @@ class PoolConfig:
 
 
 @attrs.frozen(kw_only=True)
+class SidePort:
+    """A second port: served by the same handlers and pools, but for some request codes, which are unknown there.
+
+    `setting` is named in the error when the port cannot be opened.
+    """
+
+    name: str
+    port: int = attrs.field(validator=[validators.ge(0), validators.le(65535)])
+    exclude_codes: frozenset[int] = frozenset()
+    setting: str = ""
+
+
+@attrs.frozen(kw_only=True)
 class ServerConfig:
     """One listening server.
 
@@ -33,6 +46,8 @@ class ServerConfig:
 
     host: str = "0.0.0.0"
     port: int = attrs.field(default=0, validator=[validators.ge(0), validators.le(65535)])
+    side_ports: Sequence[SidePort] = ()
+    port_setting: str = ""  # named in the error when the port cannot be opened
     backlog: int = attrs.field(default=1024, validator=validators.ge(1))
     selector_count: int = attrs.field(default=1, validator=validators.ge(1))
     codec_count: int = attrs.field(default=1, validator=validators.ge(1))

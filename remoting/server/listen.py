@@ -25,10 +25,9 @@ class ListenFailed(RemotingError, OSError):
 class AddressInUse(ListenFailed):
     """Another socket already listens there (EADDRINUSE)."""
 
-    def __init__(self, address: str) -> None:
-        super().__init__(
-            address, errno.EADDRINUSE, "the port is in use", "stop the process that holds it or configure another port"
-        )
+    def __init__(self, address: str, setting: str = "") -> None:
+        fix = f"set {setting} to another port" if setting else "configure another port"
+        super().__init__(address, errno.EADDRINUSE, "the port is in use", f"stop the process that holds it or {fix}")
 
 
 _FIXES = {
@@ -37,9 +36,10 @@ _FIXES = {
 }
 
 
-def open_listener(host: str, port: int, backlog: int) -> socket.socket:
+def open_listener(host: str, port: int, backlog: int, setting: str = "") -> socket.socket:
     """Bind and listen, non-blocking. An empty host means every IPv4 address; `::` takes IPv4 peers too.
 
+    `setting` is where the port comes from: an error tells its owner what to change.
     Raises AddressInUse or ListenFailed. A host that is a name is looked up, so this may block for a moment: call it at start-up.
     """
     address = format_address(host, port)
@@ -63,7 +63,7 @@ def open_listener(host: str, port: int, backlog: int) -> socket.socket:
         listener.close()
         number = error.errno or errno.EINVAL
         if number == errno.EADDRINUSE:
-            raise AddressInUse(address) from None
+            raise AddressInUse(address, setting) from None
         raise ListenFailed(
             address, number, os.strerror(number), _FIXES.get(number, "check host and port in the configuration")
         ) from None

@@ -13,7 +13,8 @@
 import itertools
 import logging
 import socket
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from functools import partial
 
 import attrs
 import trio
@@ -39,7 +40,10 @@ _FLUSH_POLL_SECONDS = 0.005
 
 @attrs.define(eq=False)
 class Server:
-    """One listening port with its stages. `on_close` is told of every connection that ended."""
+    """One listening port with its stages, and side ports. `on_close` is told of every connection that ended.
+
+    A side port has a boss, a selector and a codec of its own, named after it; handlers and pools are those of the server.
+    """
 
     config: ServerConfig
     table: HandlerTable
@@ -47,6 +51,7 @@ class Server:
     name: str = attrs.field(default="broker", kw_only=True)
     host: str = attrs.field(default="", init=False)
     port: int = attrs.field(default=0, init=False)
+    side_ports: dict[str, int] = attrs.field(factory=dict, init=False)
     pools: dict[str, Pool] = attrs.field(factory=dict, init=False)
     limit: LogLimit = attrs.field(factory=LogLimit, init=False)
     _routes: dict[int, Route] = attrs.field(factory=dict, init=False)
@@ -54,7 +59,8 @@ class Server:
     _selectors: list[Selector] = attrs.field(factory=list, init=False)
     _sweeper: Sweeper = attrs.field(factory=Sweeper, init=False)
     _idle_scan: IdleScan = attrs.field(init=False)
-    _boss: Boss | None = attrs.field(default=None, init=False)
+    _stage_tasks: list[tuple[Callable[[], Awaitable[None]], str]] = attrs.field(factory=list, init=False)
+    _bosses: dict[str, Boss] = attrs.field(factory=dict, init=False)
     _task: trio.lowlevel.Task | None = attrs.field(default=None, init=False)
     _stages_run: bool = attrs.field(default=False, init=False)
     _closed_count: int = attrs.field(default=0, init=False)
@@ -95,56 +101,79 @@ class Server:
         Raises AddressInUse or ListenFailed (both OSError) if it cannot listen.
         """
         self._task = trio.lowlevel.current_task()
-        listener = open_listener(self.config.host, self.config.port, self.config.backlog)
+        listeners: list[socket.socket] = []
         try:
-            self.host, self.port = listener.getsockname()[:2]
-            self._boss = Boss(listener, self._deal)
-            self._open_stages()
+            self._open_listeners(listeners)
             stages = trio.CancelScope(shield=True)
             async with trio.open_nursery() as nursery:
                 await nursery.start(self._run_stages, stages, name="stages")
-                nursery.start_soon(self._boss.run, name="boss")
+                for name, boss in self._bosses.items():
+                    nursery.start_soon(boss.run, name=name)
                 _log.info("%s listens on %s", self.name, format_address(self.host, self.port))
+                for name, port in self.side_ports.items():
+                    _log.info("%s listens on %s (%s port)", self.name, format_address(self.host, port), name)
                 task_status.started((self.host, self.port))
                 try:
                     await trio.sleep_forever()
                 finally:
-                    listener.close()
+                    _close_all(listeners)
                     with trio.CancelScope(shield=True, deadline=trio.current_time() + self.config.drain_seconds):
                         await self._drain()
                     stages.cancel()
         finally:
-            listener.close()
+            _close_all(listeners)
             self._close_stages()
 
-    def _open_stages(self) -> None:
+    def _open_listeners(self, listeners: list[socket.socket]) -> None:
+        """Open every port, each with the stages behind it; what is open stands in *listeners* when one fails."""
+        config = self.config
+        listeners.append(open_listener(config.host, config.port, config.backlog, config.port_setting))
+        self.host, self.port = listeners[0].getsockname()[:2]
+        for side in config.side_ports:
+            listeners.append(open_listener(config.host, side.port, config.backlog, side.setting))
+            self.side_ports[side.name] = listeners[-1].getsockname()[1]
+        codecs = self._open_codecs([f"codec-{number}" for number in range(config.codec_count)], self.table)
+        selectors = self._open_selectors([f"selector-{number}" for number in range(config.selector_count)], codecs)
+        self._bosses["boss"] = Boss(listeners[0], partial(self._deal, selectors))
+        for side, listener in zip(config.side_ports, listeners[1:]):
+            codecs = self._open_codecs([f"codec-{side.name}"], self.table.restricted(side.exclude_codes))
+            selectors = self._open_selectors([f"selector-{side.name}"], codecs)
+            self._bosses[f"boss-{side.name}"] = Boss(listener, partial(self._deal, selectors))
+
+    def _open_codecs(self, names: list[str], table: HandlerTable) -> list[Codec]:
+        routes = {code: self._routes[code] for code in table.handlers}
+        decoder = table.decoder()
+        codecs = [Codec(decoder, routes, list(self.pools.values()), self.limit) for _ in names]
+        self._codecs += codecs
+        self._stage_tasks += [(codec.run, name) for codec, name in zip(codecs, names)]
+        return codecs
+
+    def _open_selectors(self, names: list[str], codecs: list[Codec]) -> list[Selector]:
         config = self.config
         limits = OutboxLimits(config.outbox_high_bytes, config.outbox_hard_bytes)
-        decoder = self.table.decoder()
-        pools = list(self.pools.values())
-        self._codecs = [Codec(decoder, self._routes, pools, self.limit) for _ in range(config.codec_count)]
-        self._selectors = [
+        selectors = [
             Selector(
                 config.poller_factory(),
-                self._codecs[number % config.codec_count],
+                codecs[number % len(codecs)],
                 limits,
                 config.frame_max_bytes,
                 config.filter_factory,
                 self._connection_closed,
                 self.limit,
             )
-            for number in range(config.selector_count)
+            for number in range(len(names))
         ]
+        self._selectors += selectors
+        self._stage_tasks += [(selector.run, name) for selector, name in zip(selectors, names)]
+        return selectors
 
     async def _run_stages(self, scope: trio.CancelScope, *, task_status: trio.TaskStatus[None]) -> None:
         with scope:
             async with trio.open_nursery() as nursery:
                 self._stages_run = True
                 try:
-                    for number, selector in enumerate(self._selectors):
-                        nursery.start_soon(selector.run, name=f"selector-{number}")
-                    for number, codec in enumerate(self._codecs):
-                        nursery.start_soon(codec.run, name=f"codec-{number}")
+                    for run, name in self._stage_tasks:
+                        nursery.start_soon(run, name=name)
                     for pool in self.pools.values():
                         for number in range(pool.config.workers):
                             nursery.start_soon(pool.work, name=f"pool-{pool.name}-{number}")
@@ -176,7 +205,7 @@ class Server:
         for pool in self.pools.values():
             pool.abandon()
 
-    def _deal(self, number: int, sock: socket.socket) -> None:
+    def _deal(self, selectors: list[Selector], number: int, sock: socket.socket) -> None:
         """Give a new socket to its selector. No checkpoint."""
         open_count = sum(len(selector.connections) for selector in self._selectors)
         try:
@@ -190,7 +219,7 @@ class Server:
         except OSError:
             sock.close()  # it was reset before we looked at it
             return
-        self._selectors[number % len(self._selectors)].add(number, sock, (_plain_host(host), port))
+        selectors[number % len(selectors)].add(number, sock, (_plain_host(host), port))
 
     def _connection_closed(self, connection: Connection) -> None:
         self._closed_count += 1
@@ -214,7 +243,7 @@ class Server:
         stages = [selector.statistics() for selector in self._selectors]
         return ServerStatistics(
             connections=len(connections),
-            accepted=self._boss.accepted if self._boss is not None else 0,
+            accepted=sum(boss.accepted for boss in self._bosses.values()),
             turned_away=self._turned_away,
             closed=self._closed_count,
             closed_idle=self._idle_scan.closed_count,
@@ -231,6 +260,11 @@ class Server:
             pools={name: pool.statistics() for name, pool in self.pools.items()},
             codes={code: route.statistics() for code, route in self._routes.items() if route.requests or route.refused},
         )
+
+
+def _close_all(listeners: Iterable[socket.socket]) -> None:
+    for listener in listeners:
+        listener.close()
 
 
 def _plain_host(host: str) -> str:

@@ -1,10 +1,10 @@
 """The network settings that name server and broker share, under the names of Java's NettyServerConfig."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import attrs
 
-from triomq.remoting.server.config import PoolConfig, ServerConfig
+from triomq.remoting.server.config import PoolConfig, ServerConfig, SidePort
 from triomq.remoting.settings import INTEGER, setting
 
 _OUTBOX_HIGH_BYTES = 4 * 1024 * 1024
@@ -32,12 +32,14 @@ class NetworkSettings:
     )
     drain_seconds: int = setting("shutdownWaitTimeSeconds", INTEGER, 5, "how long a stopping server finishes what it has accepted", low=0, high=3600)
 
-    def server_config(self, host: str, port: int, pools: Mapping[str, PoolConfig]) -> ServerConfig:
+    def server_config(self, host: str, port: int, pools: Mapping[str, PoolConfig], side_ports: Sequence[SidePort] = ()) -> ServerConfig:
         """The settings of one listening server with these stages and limits."""
         high = self.outbox_high_bytes or _OUTBOX_HIGH_BYTES
         return ServerConfig(
             host=host,
             port=port,
+            port_setting="listenPort",
+            side_ports=side_ports,
             backlog=self.backlog,
             selector_count=self.selector_count,
             codec_count=self.codec_count,

@@ -205,7 +205,7 @@ def test_a_port_in_use(tmp_path: Path) -> None:
         code, text = refuse(processes.write_broker_conf(tmp_path, "broker-a", NOBODY, port, **SMALL))
     assert code == 3
     assert text.splitlines()[-1] == (
-        f"mqbroker: cannot listen on 0.0.0.0:{port}: the port is in use; stop the process that holds it or configure another port"
+        f"mqbroker: cannot listen on 0.0.0.0:{port}: the port is in use; stop the process that holds it or set listenPort to another port"
     )
     assert "Traceback" not in text
 

@@ -100,7 +100,7 @@ def test_a_port_in_use_is_one_line_and_code_three(tmp_path: Path) -> None:
         port = holder.getsockname()[1]
         done = run(tmp_path, "-p", str(port))
     assert done.returncode == 3
-    assert done.stderr == f"mqnamesrv: cannot listen on 0.0.0.0:{port}: the port is in use; stop the process that holds it or configure another port\n"
+    assert done.stderr == f"mqnamesrv: cannot listen on 0.0.0.0:{port}: the port is in use; stop the process that holds it or set listenPort to another port\n"
 
 
 def test_unknown_options_are_usage_errors(tmp_path: Path) -> None:
