@@ -60,8 +60,10 @@ from triomq.remoting.client.connector import Connector
 from triomq.remoting.protocol.message import UniqueIds
 from triomq.remoting.server.config import SidePort
 from triomq.remoting.server.connection import Connection
+from triomq.remoting.server.entrance import Entrance, open_entrance
 from triomq.remoting.server.server import Server
 from triomq.remoting.settings import ConfigError
+from triomq.remoting.tls.settings import resolve
 
 
 @attrs.frozen
@@ -111,10 +113,12 @@ async def run_broker(config: BrokerConfig, *, task_status: trio.TaskStatus[Broke
     """
     config = with_port(config)
     store_host = await encoded_host(config)
+    security = resolve(config.security)
+    entrance = open_entrance(security, (config.broker_ip,))
     stopping = trio.Event()
     async with open_store(config.store.store_config(store_host), now_ms) as store:
         services = open_services(config, store)
-        server = open_server(config, store, services, store_host)
+        server = open_server(config, store, services, store_host, entrance)
         registration = services.registration
         async with trio.open_nursery() as tasks:
             await tasks.start(services.saver.run, name="saver")
@@ -123,10 +127,12 @@ async def run_broker(config: BrokerConfig, *, task_status: trio.TaskStatus[Broke
             tasks.start_soon(services.locks.run, name="queue-locks-expire")
             tasks.start_soon(services.delayed.run, name="delayed-messages")
             tasks.start_soon(services.statistics.run, name="statistics")
+            if entrance is not None:
+                tasks.start_soon(entrance.run, name="tls-files")
             async with trio.open_nursery() as serving:
                 host, port = await serving.start(server.run, name="server")
                 serving.start_soon(warn_if_unreachable, config.broker_ip, port, name="advertised-address")
-                async with Connector(ConnectorConfig(), on_lost=registration.connection_lost) as connector:
+                async with Connector(ConnectorConfig(tls=security.client), on_lost=registration.connection_lost) as connector:
                     registration.connector = connector
                     async with trio.open_nursery() as announcing:
                         await announcing.start(registration.run, name="registration")
@@ -191,7 +197,7 @@ def open_services(config: BrokerConfig, store: MessageStore) -> Services:
     )
 
 
-def open_server(config: BrokerConfig, store: MessageStore, services: Services, store_host: bytes) -> Server:
+def open_server(config: BrokerConfig, store: MessageStore, services: Services, store_host: bytes, entrance: Entrance | None = None) -> Server:
     """Give every processor what it needs, and the server its table."""
     live, topics, groups, offsets = services.live, services.topics, services.groups, services.offsets
     clients, statistics, held, delayed = services.clients.table, services.statistics, services.held, services.delayed
@@ -226,7 +232,10 @@ def open_server(config: BrokerConfig, store: MessageStore, services: Services, s
         runtime=runtime,
     )
     server = Server(
-        config.network.server_config(config.listen_host, config.listen_port, config.pools.by_name(), side_ports(config)),
+        attrs.evolve(
+            config.network.server_config(config.listen_host, config.listen_port, config.pools.by_name(), side_ports(config)),
+            filter_factory=entrance.filter if entrance is not None else None,
+        ),
         handler_table(processors),
         on_close=services.connection_closed,
         name="broker",

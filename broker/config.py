@@ -20,6 +20,7 @@ from triomq.broker.store.config import FlushMode, StoreConfig
 from triomq.remoting.server.config import PoolConfig
 from triomq.remoting.server.settings import NetworkSettings
 from triomq.remoting.settings import ADDRESSES, BOOLEAN, INTEGER, PATH, TEXT, ConfigError, choice, group, setting
+from triomq.remoting.tls.settings import SecuritySettings
 
 DEFAULT_PORT = 10911
 FAST_PORT_BELOW = 2
@@ -255,6 +256,7 @@ class BrokerConfig:
     offset_flush_ms: int = setting("flushConsumerOffsetInterval", INTEGER, 5_000, "how often changed consumer offsets are saved (ms)", low=1, high=_INT_MAX)
     store: StoreSettings = group(StoreSettings)
     network: NetworkSettings = group(NetworkSettings)
+    security: SecuritySettings = group(SecuritySettings)
     pools: PoolSettings = group(PoolSettings)
 
     def fast_listen_port(self) -> int:

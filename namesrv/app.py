@@ -18,7 +18,9 @@ from triomq.namesrv.kv import KvConfig
 from triomq.namesrv.processor import NamesrvProcessor, handler_table, route_rules
 from triomq.namesrv.routes import RouteTable
 from triomq.remoting.address import format_address
+from triomq.remoting.server.entrance import open_entrance
 from triomq.remoting.server.server import Server
+from triomq.remoting.tls.settings import resolve
 
 
 @attrs.frozen
@@ -41,13 +43,17 @@ class NamesrvReady:
 async def run_namesrv(config: NamesrvConfig, *, task_status: trio.TaskStatus[NamesrvReady] = trio.TASK_STATUS_IGNORED) -> None:
     """Serve until cancelled or stopped; `started(NamesrvReady(...))` when requests are answered.
 
-    Raises KvFileError, AddressInUse or ListenFailed if it cannot start.
+    Raises KvFileError, AddressInUse or ListenFailed, ConfigError (TLS) if it cannot start.
     """
+    entrance = open_entrance(resolve(config.security))
     kv = KvConfig.open(config.kv_path)
     routes = RouteTable(route_rules(config))
     processor = NamesrvProcessor(config, routes, kv, _now_ms, started_ms=_now_ms())
     server = Server(
-        config.network.server_config(config.listen_host, config.listen_port, config.pools()),
+        attrs.evolve(
+            config.network.server_config(config.listen_host, config.listen_port, config.pools()),
+            filter_factory=entrance.filter if entrance is not None else None,
+        ),
         handler_table(processor),
         on_close=processor.connection_closed,
         name="name server",
@@ -55,6 +61,8 @@ async def run_namesrv(config: NamesrvConfig, *, task_status: trio.TaskStatus[Nam
     with trio.CancelScope() as serving:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_expire, processor, config.scan_interval_ms / 1000, name="expire")
+            if entrance is not None:
+                nursery.start_soon(entrance.run, name="tls-files")
             host, port = await nursery.start(server.run, name="server")
             task_status.started(NamesrvReady(host, port, serving.cancel))
 

@@ -12,6 +12,7 @@ from triomq.remoting.java_keys import KeyTable, Reason
 from triomq.remoting.server.config import PoolConfig
 from triomq.remoting.server.settings import NetworkSettings
 from triomq.remoting.settings import BOOLEAN, INTEGER, OPTIONAL_TEXT, PATH, TEXT, group, setting
+from triomq.remoting.tls.settings import SecuritySettings
 
 DEFAULT_PORT = 9876
 _INT_MAX = 2**31 - 1
@@ -52,6 +53,7 @@ class NamesrvConfig:
     default_workers: int = setting("defaultThreadPoolNums", INTEGER, 1, "worker tasks for all other requests", low=1, high=_WORKERS_MAX)
     default_queue: int = setting("defaultThreadPoolQueueCapacity", INTEGER, 10_000, "other requests that may wait; one more is refused as busy", low=1, high=_INT_MAX)
     network: NetworkSettings = group(NetworkSettings)
+    security: SecuritySettings = group(SecuritySettings)
 
     def pools(self) -> Mapping[str, PoolConfig]:
         """The pools as the server wants them, by the names that the handler table uses."""
@@ -69,7 +71,7 @@ _REASONS = {
     "controller": Reason("the controller that elects masters", "remove the key, and run Java's controller beside the name servers if brokers need one"),
     "environments": Reason("looking up missing topics in another environment"),
     "notify": Reason("telling brokers that their group's smallest id changed; brokers ask by themselves too"),
-    "tls": Reason("TLS", "remove the key and keep the traffic inside a trusted network"),
+    "socks": Reason("SOCKS proxies"),
 }
 
 NAMESRV_KEYS = KeyTable(Path(__file__).with_name("java_keys.tsv"), _REASONS)

@@ -294,7 +294,7 @@ class NamesrvProcessor:
         fixed = sorted(changed - LIVE_KEYS)
         if fixed:
             raise Rejected(ResponseCode.SYSTEM_ERROR, f"{', '.join(fixed)}: takes effect at a start only; write it into the name server's file")
-        current = Source("now", tuple(parse_entries(format_properties(render(self.config)))))
+        current = Source("now", tuple(parse_entries(format_properties(render(self.config, secrets=True)))))
         try:
             config = load(NamesrvConfig, [current, Source("request", tuple(entries))], NAMESRV_KEYS).config
         except ConfigError as error:

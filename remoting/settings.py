@@ -59,6 +59,7 @@ class Setting:
     step: int = 1
     default_text: str | None = None
     own: bool = False
+    secret: bool = False
 
     def check(self, value: Any) -> None:
         """Raise ValueError when a number is outside its range."""
@@ -178,6 +179,7 @@ def setting(
     step: int = 1,
     default_text: str | None = None,
     own: bool = False,
+    secret: bool = False,
 ) -> Any:
     """Declare one field: its Java name, kind, default (or attrs.Factory), range and meaning for the generated page.
 
@@ -185,8 +187,9 @@ def setting(
     ``step`` rounds a number up to a multiple.
     ``default_text`` describes a default that depends on the machine or on other fields.
     ``own``: Java has no such key.
+    ``secret``: never shown, neither to `--print-config` nor to requests.
     """
-    described = Setting(java=java, kind=kind, meaning=meaning, low=low, high=high, clamp=clamp, step=step, default_text=default_text, own=own)
+    described = Setting(java=java, kind=kind, meaning=meaning, low=low, high=high, clamp=clamp, step=step, default_text=default_text, own=own, secret=secret)
 
     def admit(value: Any) -> Any:
         try:
@@ -253,10 +256,12 @@ def read_value(described: Setting, text: str, place: str) -> Any:
         raise ConfigError(place, f"{described.java}={written}: {reason}", wanted) from None
 
 
-def render(config: Any) -> dict[str, str]:
-    """The effective values of a configuration by Java name, in declared order; `load` reads them back."""
+def render(config: Any, *, secrets: bool = False) -> dict[str, str]:
+    """The effective values of a configuration by Java name, in declared order; `load` reads them back. Secret ones only with `secrets`."""
     texts: dict[str, str] = {}
     for path, _, described in settings_of(type(config)):
+        if described.secret and not secrets:
+            continue
         value = config
         for name in path:
             value = getattr(value, name)

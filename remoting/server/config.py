@@ -6,6 +6,7 @@ import attrs
 from attrs import validators
 
 from triomq.remoting.server.connection import BytesFilter, Connection
+from triomq.remoting.server.hooks import RequestHook
 from triomq.remoting.server.poller import Poller, open_poller
 
 
@@ -41,7 +42,8 @@ class ServerConfig:
     """One listening server.
 
     `pools` names every pool that the handler table uses. `selector_count` and `codec_count` are knobs of fairness, not of
-    speed. `filter_factory` may give each connection a `BytesFilter`, the place of TLS.
+    speed. `filter_factory` may give each connection a `BytesFilter`, the place of TLS. `request_hooks` see every request before its
+    pool does, in this order; one that raises `Rejected` answers in the handler's place.
     """
 
     host: str = "0.0.0.0"
@@ -60,3 +62,4 @@ class ServerConfig:
     drain_seconds: float = attrs.field(default=5.0, validator=validators.ge(0))
     poller_factory: Callable[[], Poller] = open_poller
     filter_factory: Callable[[Connection], BytesFilter | None] | None = None
+    request_hooks: Sequence[RequestHook] = ()

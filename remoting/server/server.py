@@ -3,8 +3,8 @@
 ::
 
     Server.run ─┬ boss                    cancelled first: nothing new comes in
-                └ stages ─┬ selector-i    stop reading, go on writing
-                          ├ codec-j       empty their mailboxes
+                └ stages ─┬ selector-i    go on
+                          ├ codec-j       answer GO_AWAY
                           ├ pool-NAME-k   finish what was let in
                           ├ sweeper
                           └ idle-scan     … then all connections are closed
@@ -36,6 +36,7 @@ from triomq.remoting.server.tasks import format_tasks
 _log = logging.getLogger(__name__)
 
 _FLUSH_POLL_SECONDS = 0.005
+_SILENCE_SECONDS = 0.010
 
 
 @attrs.define(eq=False)
@@ -143,7 +144,7 @@ class Server:
     def _open_codecs(self, names: list[str], table: HandlerTable) -> list[Codec]:
         routes = {code: self._routes[code] for code in table.handlers}
         decoder = table.decoder()
-        codecs = [Codec(decoder, routes, list(self.pools.values()), self.limit) for _ in names]
+        codecs = [Codec(decoder, routes, list(self.pools.values()), self.limit, self.config.request_hooks) for _ in names]
         self._codecs += codecs
         self._stage_tasks += [(codec.run, name) for codec, name in zip(codecs, names)]
         return codecs
@@ -185,15 +186,18 @@ class Server:
                     self._stages_run = False
 
     async def _drain(self) -> None:
-        """Stop reading, then wait until all that was read is answered. Nothing to wait for if a stage has crashed."""
+        """Send new requests away, and wait until all that came before is answered. Nothing to wait for if a stage has crashed."""
+        for codec in self._codecs:
+            codec.leave()
+        while self._stages_run:
+            for pool in self.pools.values():
+                await pool.wait_quiet()
+            heard = sum(codec.sent_away_count for codec in self._codecs)
+            await trio.sleep(_SILENCE_SECONDS)  # requests that are on their way are told to go elsewhere, not cut off
+            if heard == sum(codec.sent_away_count for codec in self._codecs):
+                break
         for selector in self._selectors:
             selector.stop_reading()
-        for codec in self._codecs:
-            while self._stages_run and not codec.mailbox.idle:
-                await trio.lowlevel.checkpoint()
-        for pool in self.pools.values():
-            if self._stages_run:
-                await pool.wait_quiet()
         while self._stages_run and any(connection.outbox_bytes for connection in self.connections()):  # noqa: ASYNC110 - rare, bounded
             await trio.sleep(_FLUSH_POLL_SECONDS)
 
@@ -251,6 +255,7 @@ class Server:
             received_bytes=sum(selector.received_bytes for selector in self._selectors),
             sent_bytes=self._closed_bytes + sum(connection.sent_bytes for connection in connections),
             requests=sum(codec.request_count for codec in self._codecs),
+            sent_away=sum(codec.sent_away_count for codec in self._codecs),
             unknown_requests=sum(codec.unknown_count for codec in self._codecs),
             selectors=StageStatistics(
                 turns=sum(stage.turns for stage in stages),

@@ -90,7 +90,7 @@ class SecuritySettings:
         "tls.server.keyPath", OPTIONAL_TEXT, "", "PEM file of the private key; read again when it changes"
     )
     key_password: str = setting(
-        "tls.server.keyPassword", OPTIONAL_TEXT, "", "password of the private key, if it is encrypted"
+        "tls.server.keyPassword", OPTIONAL_TEXT, "", "password of the private key, if it is encrypted", secret=True
     )
     client_auth: ClientAuth = setting(
         "tls.server.need.client.auth",
@@ -117,7 +117,7 @@ class SecuritySettings:
     )
     own_key: str = setting("tls.client.keyPath", OPTIONAL_TEXT, "", "PEM file of its private key")
     own_key_password: str = setting(
-        "tls.client.keyPassword", OPTIONAL_TEXT, "", "password of that key, if it is encrypted"
+        "tls.client.keyPassword", OPTIONAL_TEXT, "", "password of that key, if it is encrypted", secret=True
     )
     verify_servers: bool = setting(
         "tls.client.authServer", BOOLEAN, True, "verify the certificates of other servers (Java's default is false)"
@@ -132,13 +132,15 @@ class SecuritySettings:
         "tls.client.checkHostName",
         BOOLEAN,
         True,
-        "the certificate of another server must name its host; Java has no such check",
+        "the certificate of another server must name its host",
+        own=True,
     )
     proxy_protocol: ProxyMode = setting(
         "proxyProtocol",
         choice(ProxyMode),
         ProxyMode.OFF,
         "PROXY header of a load balancer before the first byte; optional lets every client claim any address",
+        own=True,
     )
 
 
@@ -180,7 +182,7 @@ def resolve(settings: SecuritySettings) -> Security:
 
 def _entries(settings: SecuritySettings) -> tuple[Mapping[str, str], str]:
     """The effective tls.* entries, and where they were read."""
-    own = {key: text for key, text in render(settings).items() if key in TLS_KEYS}
+    own = {key: text for key, text in render(settings, secrets=True).items() if key in TLS_KEYS}
     path = Path(settings.config_file).expanduser() if settings.config_file else None
     if path is None or (path == DEFAULT_TLS_FILE and not path.is_file()):
         return own, "tls"

@@ -109,7 +109,7 @@ def test_an_id_that_is_no_master_s_is_refused() -> None:
         load_broker_config(None, environment={}, definitions=[Entry("brokerId", "1")])
 
 
-@pytest.mark.parametrize("key", ["aclEnable", "authenticationEnabled", "authorizationEnabled", "useTLS", "enableControllerMode"])
+@pytest.mark.parametrize("key", ["aclEnable", "authenticationEnabled", "authorizationEnabled", "enableControllerMode"])
 def test_what_would_be_less_safe_than_believed_is_refused(key: str) -> None:
     assert load_broker_config(None, environment={}, definitions=[Entry(key, "false")]).warnings == ()
     with pytest.raises(ConfigError, match=f"option -D: {key}=true is not offered by this version"):

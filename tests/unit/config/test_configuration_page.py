@@ -22,7 +22,7 @@ def test_the_page_is_up_to_date() -> None:
 
 def test_every_key_has_its_line() -> None:
     page = (DOCS / "configuration.md").read_text()
-    lines = set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE))
+    lines = set(re.findall(r"^\| `([\w.]+)` \|", page, re.MULTILINE))
     own = {described.java for config in (BrokerConfig, NamesrvConfig) for _, _, described in settings_of(config) if described.own}
     assert lines == set(BROKER_KEYS.rows) | set(NAMESRV_KEYS.rows) | own
 

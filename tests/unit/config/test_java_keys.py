@@ -15,7 +15,7 @@ from triomq.namesrv.config import NAMESRV_KEYS, NamesrvConfig
 from triomq.remoting.java_keys import KeyTable, Status
 from triomq.remoting.settings import settings_of
 
-TABLES = [pytest.param(BROKER_KEYS, BrokerConfig, 566, id="broker"), pytest.param(NAMESRV_KEYS, NamesrvConfig, 88, id="namesrv")]
+TABLES = [pytest.param(BROKER_KEYS, BrokerConfig, 581, id="broker"), pytest.param(NAMESRV_KEYS, NamesrvConfig, 103, id="namesrv")]
 
 
 @pytest.mark.parametrize(("table", "config", "count"), TABLES)
@@ -69,6 +69,7 @@ OWN_DEFAULTS = {
     "processReplyMessageThreadPoolNums", "adminBrokerThreadPoolNums", "clientManageThreadPoolNums", "consumerManageThreadPoolNums", "flushConsumeQueueThoroughInterval", "heartbeatThreadPoolNums",
     "pullMessageThreadPoolNums", "queryMessageThreadPoolNums", "sendMessageThreadPoolNums", "serverSelectorThreads", "serverWorkerThreads", "shutdownWaitTimeSeconds",
     "clientRequestThreadPoolNums", "defaultThreadPoolNums",
+    "tls.client.authServer", "tls.test.mode.enable",  # safe unless somebody says otherwise
 }  # fmt: skip
 
 
