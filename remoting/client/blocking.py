@@ -32,7 +32,8 @@ _READ_BYTES = 64 * 1024
 class BlockingConnection:
     """Connects at once; ConnectFailed if that does not work within *timeout* seconds.
 
-    After ConnectionLost the object is of no more use. After RequestTimeout it is: the late answer is dropped.
+    After ConnectionLost the object is of no more use. After RequestTimeout it is: the late answer is dropped. When a server that
+    stops answers GO_AWAY, `invoke` connects anew and asks once more; `receive` gives that answer to its caller.
     """
 
     address: str
@@ -50,6 +51,9 @@ class BlockingConnection:
     _lost: str = attrs.field(default="", init=False)
 
     def __attrs_post_init__(self) -> None:
+        self._connect()
+
+    def _connect(self) -> None:
         host, port = parse_address(self.address)
         try:
             self._sock = socket.create_connection((host, port), self.timeout)
@@ -94,7 +98,15 @@ class BlockingConnection:
         return bool(self._lost)
 
     def invoke(self, command: Command, timeout: float = 3.0) -> Command:
-        """Send a request and wait for its answer. Raises ConnectionLost, RequestTimeout."""
+        """Send a request and wait for its answer. Raises ConnectionLost, RequestTimeout; ConnectFailed after GO_AWAY."""
+        answer = self.receive(self.send(command), timeout)
+        if answer.code != ResponseCode.GO_AWAY or self._codes or self._lost:
+            return answer  # answers to other requests may still come over this connection
+        self._lose("the server asked to go away")
+        self._peer = ClientPeer()
+        self._stream = None
+        self._connect()
+        self._lost = ""
         return self.receive(self.send(command), timeout)
 
     def send(self, command: Command) -> int:

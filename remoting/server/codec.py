@@ -30,6 +30,7 @@ ReadBatch: TypeAlias = tuple[float, list[tuple[Connection, bytes]]]
 """When it was read, and what from whom, in order of arrival. No bytes: the peer has finished."""
 
 _MAILBOX_BATCHES = 4
+_LAST_VERSION_WITHOUT_GO_AWAY = 475  # V5_3_1
 _SERIALIZE = (SerializeType.JSON, SerializeType.ROCKETMQ)
 
 
@@ -43,6 +44,8 @@ class Codec:
     limit: LogLimit = attrs.field(factory=LogLimit)
     hooks: Sequence[RequestHook] = ()
     mailbox: Mailbox[ReadBatch] = attrs.field(factory=lambda: Mailbox(_MAILBOX_BATCHES), init=False)
+    _left: Mapping[int, Route] | None = attrs.field(default=None, init=False)  # since the server stops: what was served before
+    sent_away_count: int = attrs.field(default=0, init=False)
     request_count: int = attrs.field(default=0, init=False)
     unknown_count: int = attrs.field(default=0, init=False)
     broken_count: int = attrs.field(default=0, init=False)
@@ -138,7 +141,32 @@ class Codec:
         else:
             connection.close()
 
+    def leave(self) -> None:
+        """The server stops: let in what was read so far, and send away what comes from now on. No checkpoint."""
+        while (batch := self.mailbox.take_nowait()) is not None:
+            self.step(batch)
+        self._left, self.routes = self.routes, {}
+
+    def _send_away(self, request: Request, routes: Mapping[int, Route]) -> None:
+        """GO_AWAY to clients that know it: they come back over a new connection, once. Older ones see the connection end.
+
+        One-way requests are still let in, since nobody would send them again. Source: NettyRemotingAbstract.java#processRequestCommand.
+        """
+        self.sent_away_count += 1
+        if request.oneway:
+            route = routes.get(request.code)
+            if route is not None:
+                request.route = route
+                route.pool.submit([request])
+        elif request.version > _LAST_VERSION_WITHOUT_GO_AWAY:
+            send_error((request,), ResponseCode.GO_AWAY, "please go away")
+        else:
+            request.connection.stop_reading()
+
     def _refuse_unknown(self, request: Request) -> None:
+        if self._left is not None:
+            self._send_away(request, self._left)
+            return
         self.unknown_count += 1
         send_error((request,), ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {request.code} not supported")
 

@@ -52,6 +52,13 @@ class Mailbox(Generic[T]):
         while not self._items:
             self._sleeping = True
             await self._consumer.park()
+        return self._pop()
+
+    def take_nowait(self) -> T | None:
+        """The oldest item, None if there is none. No checkpoint."""
+        return self._pop() if self._items else None
+
+    def _pop(self) -> T:
         item = self._items.popleft()
         if self._producers:
             self._producers.unpark_all()

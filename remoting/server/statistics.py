@@ -40,7 +40,7 @@ class StageStatistics:
 
 @attrs.frozen(kw_only=True)
 class ServerStatistics:
-    """All of one server. `broken` counts connections closed for what they sent."""
+    """All of one server. `broken` counts connections closed for what they sent, `sent_away` requests that came while it stopped."""
 
     connections: int
     accepted: int
@@ -52,6 +52,7 @@ class ServerStatistics:
     sent_bytes: int
     requests: int
     unknown_requests: int
+    sent_away: int
     selectors: StageStatistics
     pools: Mapping[str, PoolStatistics]
     codes: Mapping[int, CodeStatistics]

@@ -209,13 +209,16 @@ async def test_a_stopping_server_finishes_what_it_took(stages: tuple[int, int]) 
                 await trio.testing.wait_all_tasks_blocked()
                 with pytest.raises(ConnectionRefusedError):  # nobody is let in any more
                     await RawPeer.open(server)
-                await peer.send(peer.frame(ECHO)[1])  # read no more
+                away = peer.frame(ECHO)
+                await peer.send(away[1])
                 gate.set()
                 for opaque, _ in frames:
                     assert (await peer.answer(opaque)).body == b"done"
+                answer = await peer.answer(away[0])
+                assert (answer.code, answer.remark) == (1500, "please go away")
                 await peer.ended()
                 assert peer.received == []
-    assert server.statistics().connections == 0
+    assert (server.statistics().connections, server.statistics().sent_away) == (0, 1)
 
 
 async def test_a_stopping_server_does_not_wait_for_ever() -> None:

@@ -1,0 +1,169 @@
+"""A server that stops: what it took is answered, what comes meanwhile goes elsewhere, and nobody loses a call."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import attrs
+import pytest
+import trio
+from serving import ECHO, RawPeer, make_server, until
+
+from triomq.remoting.client.blocking import BlockingConnection
+from triomq.remoting.client.connector import Connector
+from triomq.remoting.errors import ConnectFailed
+from triomq.remoting.protocol.codes import ResponseCode
+from triomq.remoting.protocol.command import Command
+from triomq.remoting.server.handlers import Handler, Request, Response
+from triomq.remoting.server.server import Server
+
+SLOW, NOTE = 9501, 9502
+GO_AWAY = (int(ResponseCode.GO_AWAY), "please go away")
+
+
+@attrs.define(eq=False)
+class Stopping:
+    """A server that is about to stop and cannot: a request is still at work."""
+
+    server: Server
+    nursery: trio.Nursery
+    gate: trio.Event
+    notes: list[bytes]
+
+    async def stop(self) -> None:
+        """Begin to stop; returns when new requests are sent away."""
+        self.nursery.cancel_scope.cancel()
+        with trio.CancelScope(shield=True):
+            await until(lambda: self.server._codecs[0]._left is not None)
+
+
+@asynccontextmanager
+async def stopping() -> AsyncIterator[tuple[Stopping, RawPeer, int]]:
+    """(the server, a peer that waits for an answer, its opaque number). The block runs shielded."""
+    gate = trio.Event()
+    notes: list[bytes] = []
+
+    async def slow(request: Request) -> Response:
+        await gate.wait()
+        return Response(0, body=b"done")
+
+    server = make_server([Handler(SLOW, slow, "slow"), Handler(NOTE, lambda request: notes.append(request.body), "notes")])
+    async with trio.open_nursery() as outer:
+        nursery = await outer.start(run_in_nursery, server)
+        with trio.CancelScope(shield=True):
+            async with await RawPeer.open(server) as peer:
+                opaque, data = peer.frame(SLOW)
+                await peer.send(data)
+                await until(lambda: server.statistics().requests == 1)
+                yield Stopping(server, nursery, gate, notes), peer, opaque
+                gate.set()
+                nursery.cancel_scope.cancel()
+
+
+async def run_in_nursery(server: Server, *, task_status: trio.TaskStatus[trio.Nursery]) -> None:
+    async with trio.open_nursery() as nursery:
+        await nursery.start(server.run)
+        task_status.started(nursery)
+
+
+async def test_new_requests_are_sent_away_and_old_ones_answered() -> None:
+    async with stopping() as (stop, peer, opaque), await RawPeer.open(stop.server) as other:
+        assert (await other.call(ECHO, b"before")).body == b"before"
+        await stop.stop()
+        for code in (ECHO, SLOW, 4711):  # an unknown code, too: nobody can say that it is unknown elsewhere
+            answer = await other.call(code)
+            assert (answer.code, answer.remark) == GO_AWAY
+        stop.gate.set()
+        assert (await peer.answer(opaque)).body == b"done"
+        await peer.ended()
+        await other.ended()
+
+
+async def test_older_clients_do_not_know_the_code() -> None:
+    async with stopping() as (stop, peer, _opaque), await RawPeer.open(stop.server) as old:
+        assert (await old.call(ECHO, version=475)).code == 0
+        await stop.stop()
+        await old.send(old.frame(ECHO, version=475)[1] + old.frame(ECHO, version=475)[1])
+        assert (await peer.call(ECHO)).code == ResponseCode.GO_AWAY
+        stop.gate.set()
+        await old.ended()
+        assert old.received == []
+
+
+async def test_what_is_never_answered_is_still_done() -> None:
+    """Nobody would send a one-way request again."""
+    async with stopping() as (stop, peer, _opaque):
+        await stop.stop()
+        await peer.send(peer.frame(NOTE, b"last offsets", flag=2)[1] + peer.frame(4711, flag=2)[1])
+        assert (await peer.call(ECHO)).code == ResponseCode.GO_AWAY
+        assert stop.notes == [b"last offsets"]
+
+
+async def test_requests_that_wait_in_a_mailbox_are_let_in() -> None:
+    """They were read before the stop began, so they are served."""
+    async with stopping() as (stop, peer, _opaque):
+        frames = [peer.frame(ECHO, b"%d" % number) for number in range(50)]
+        codec = stop.server._codecs[0]
+        connection = next(stop.server.connections())
+        codec.mailbox.put((trio.current_time(), [(connection, b"".join(data for _, data in frames))]))
+        await stop.stop()
+        assert [(await peer.answer(opaque)).body for opaque, _ in frames] == [b"%d" % number for number in range(50)]
+
+
+@asynccontextmanager
+async def successor(port: int) -> AsyncIterator[Server]:
+    """The same address, served by somebody else."""
+    server = make_server([Handler(SLOW, lambda request: Response(0, body=b"welcome"))], port=port)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(server.run)
+        yield server
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.feature(18, 19)
+async def test_our_client_goes_on_at_the_same_address_without_losing_a_call() -> None:
+    """The old server still answers what it took, its successor the rest; no caller sees anything of it."""
+    async with stopping() as (stop, _peer, _opaque), Connector() as connector:
+        address = f"127.0.0.1:{stop.server.port}"
+        answers: list[bytes | memoryview] = []
+
+        async def call(code: int, body: bytes) -> None:
+            answers.append((await connector.invoke(address, Command(code, body=body), timeout=20)).body)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(call, SLOW, b"old")
+            await until(lambda: stop.server.statistics().requests == 2)
+            await stop.stop()
+            async with successor(stop.server.port):
+                async with trio.open_nursery() as callers:
+                    for number in range(100):
+                        callers.start_soon(call, ECHO, b"%d" % number)
+                assert sorted(answers) == sorted(b"%d" % number for number in range(100))
+                assert connector.statistics().opened == 2
+                stop.gate.set()
+                await until(lambda: len(answers) == 101)
+        assert answers[-1] == b"done"
+        assert connector.statistics().pending == 0
+
+
+async def test_the_blocking_client_connects_anew_too() -> None:
+    async with stopping() as (stop, _peer, _opaque):
+        with await trio.to_thread.run_sync(BlockingConnection, f"127.0.0.1:{stop.server.port}") as client:
+            assert (await trio.to_thread.run_sync(client.invoke, Command(ECHO, body=b"old"))).body == b"old"
+            await stop.stop()
+            opaque = await trio.to_thread.run_sync(client.send, Command(ECHO))
+            assert (await trio.to_thread.run_sync(client.receive, opaque)).code == ResponseCode.GO_AWAY
+            async with successor(stop.server.port):
+                assert (await trio.to_thread.run_sync(client.invoke, Command(ECHO, body=b"new"))).body == b"new"
+                assert not client.closed
+
+
+async def test_nobody_there_any_more() -> None:
+    """After GO_AWAY there may be no successor: a clear error, since the request was not carried out."""
+    async with stopping() as (stop, _peer, _opaque), Connector() as connector:
+        address = f"127.0.0.1:{stop.server.port}"
+        await connector.invoke(address, Command(ECHO))
+        await stop.stop()
+        with pytest.raises(ConnectFailed, match="cannot connect"):
+            await connector.invoke(address, Command(ECHO))
