@@ -53,6 +53,7 @@ from triomq.broker.services.statistics import Statistics
 from triomq.broker.services.subscriptions import SubscriptionGroups, open_subscription_groups
 from triomq.broker.services.topics import Topics, TopicSettings, open_topics
 from triomq.broker.services.versions import Version
+from triomq.broker.store.stall import ECHO_SECONDS
 from triomq.broker.store.store import MessageStore, open_store
 from triomq.remoting.address import format_address
 from triomq.remoting.client.config import ConnectorConfig
@@ -241,6 +242,7 @@ def open_server(config: BrokerConfig, store: MessageStore, services: Services, s
         name="broker",
     )
     store.on_arrival = held.arrived
+    store.stall.on_stall = lambda seconds: server.pools["send"].hold_off(ECHO_SECONDS, drain=config.pools.fast_failure)
     held.resume = lambda request: server.submit([pull.resumable(request)])
     runtime.server = server
     return server

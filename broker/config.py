@@ -158,6 +158,14 @@ class StoreSettings:
         low=1,
         high=_INT_MAX,
     )
+    append_stall_ms: int = setting(
+        "osPageCacheBusyTimeOutMills",
+        INTEGER,
+        1_000,
+        "a write to the log that takes longer (ms) is a stall: sends that wait or come right after it are refused as busy",
+        low=1,
+        high=_INT_MAX,
+    )
     message_size_bytes_max: int = setting("maxMessageSize", INTEGER, 4 * 1024 * 1024, "largest message body", low=1, high=_INT_MAX)
     check_crc_on_recover: bool = setting("checkCRCOnRecover", BOOLEAN, True, "check the CRC of message bodies while recovering")
     transfer_bytes_memory_max: int = setting(

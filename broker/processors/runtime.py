@@ -127,7 +127,7 @@ class RuntimeFigures:
             "dispatchBehindBytes": str(figures.confirmed - figures.indexed),
             "dispatchMaxBuffer": str(figures.backlog_bytes),
             "remainHowManyDataToFlush": size_text(figures.appended - figures.flushed),
-            "pageCacheLockTimeMills": "0",
+            "pageCacheLockTimeMills": str(self.store.stall.since_ms()),
         }
 
     def _pools(self) -> dict[str, str]:

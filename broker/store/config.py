@@ -64,6 +64,8 @@ class StoreConfig:
     """How often queue entries leave memory for their files. A crash loses none of them: recovery reads the log."""
     checkpoint_interval_ms: int = attrs.field(default=10_000, validator=attrs.validators.ge(1), metadata=_java("flushConsumeQueueThoroughInterval"))
     """How often queues and index are forced to the disk and the checkpoint moves: what recovery reads again after a crash."""
+    append_stall_ms: int = attrs.field(default=1_000, validator=attrs.validators.ge(1), metadata=_java("osPageCacheBusyTimeOutMills"))
+    """An append that takes longer is a stall: see ``triomq.broker.store.stall``."""
     message_size_bytes_max: int = attrs.field(default=4 * 1024 * 1024, validator=attrs.validators.ge(1), metadata=_java("maxMessageSize"))
     check_crc_on_recover: bool = attrs.field(default=True, metadata=_java("checkCRCOnRecover"))
     transfer_bytes_memory_max: int = attrs.field(default=262_144, metadata=_java("maxTransferBytesOnMessageInMemory"))

@@ -31,6 +31,7 @@ from triomq.broker.store.reads import Cold, Reads, until_warm
 from triomq.broker.store.recovery import Recovered, Recovery
 from triomq.broker.store.results import GetResult, QueryResult, StoreStatistics
 from triomq.broker.store.segments import Segments
+from triomq.broker.store.stall import Stall
 from triomq.broker.store.watermark import Watermark
 
 logger = logging.getLogger(__name__)
@@ -73,9 +74,11 @@ class MessageStore:
     append_count: int = attrs.field(default=0, init=False)
     append_bytes: int = attrs.field(default=0, init=False)
     append_max_seconds: float = attrs.field(default=0.0, init=False)
+    stall: Stall = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self._warm = self._reads()
+        self.stall = Stall(self.config.append_stall_ms / 1000)
 
     def _reads(self) -> Reads:
         return Reads(self.disk, self.queue_table.open_files)
@@ -104,7 +107,11 @@ class MessageStore:
         self.indexer.offer(batch)
         self.append_count += len(drafts)
         self.append_bytes += batch.end - batch.start
-        self.append_max_seconds = max(self.append_max_seconds, time.perf_counter() - begun)
+        seconds = time.perf_counter() - begun
+        if seconds > self.append_max_seconds:
+            self.append_max_seconds = seconds
+        if seconds > self.stall.limit_seconds:
+            self.stall.note(seconds)
         return batch.places
 
     def durable_now(self, log_end: int) -> bool:

@@ -32,6 +32,7 @@ TURN_REQUESTS_MAX = 256
 
 _OVERLOAD = "[OVERLOAD]system busy, start flow control for a while"
 _REJECTED = "[REJECTREQUEST]system busy, start flow control for a while"
+_STALLED = "[PCBUSY_CLEAN_QUEUE]broker busy, start flow control for a while, period in queue: %dms, size of queue: %d"
 _TOO_OLD = "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while, period in queue: %dms, size of queue: %d"
 
 
@@ -78,13 +79,16 @@ class Pool:
     _idle_workers: int = attrs.field(default=0, init=False)  # parked ones that nobody has woken yet
     _idle: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
     _quiet: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
-    _selective: bool = attrs.field(default=False, init=False)  # some handler has a `reject`
+    _selective: bool = attrs.field(default=False, init=False)  # somebody is to be asked before a request comes in
+    _has_rejects: bool = attrs.field(default=False, init=False)
+    _held_off_until: float = attrs.field(default=0.0, init=False)
     _wait_seconds: float = attrs.field(init=False)
     _in_place_count: int = attrs.field(default=0, init=False)
     _queued_count: int = attrs.field(default=0, init=False)
     _overloaded: int = attrs.field(default=0, init=False)
     _rejected: int = attrs.field(default=0, init=False)
     _expired: int = attrs.field(default=0, init=False)
+    _stalled: int = attrs.field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
         self._wait_seconds = self.config.wait_ms_max / 1000
@@ -99,7 +103,8 @@ class Pool:
 
     def route(self, handler: Handler, key: int) -> Route:
         """A new route into this pool."""
-        self._selective = self._selective or handler.reject is not None
+        self._has_rejects = self._has_rejects or handler.reject is not None
+        self._selective = self._selective or self._has_rejects
         return Route(handler, self, key)
 
     # Admission
@@ -122,7 +127,29 @@ class Pool:
         if requests:
             self._enqueue(requests)
 
+    def hold_off(self, seconds: float, *, drain: bool = True) -> None:
+        """What this pool's requests need has stalled: refuse those that come in the next *seconds*, and with *drain* those that wait.
+
+        No checkpoint; may be called by a handler of this pool.
+        """
+        now = trio.current_time()
+        self._held_off_until = now + seconds
+        self._selective = True
+        while drain and self._queue:
+            request = self._pop()
+            self._stalled += 1
+            self._refuse([request], _STALLED % ((now - request.arrived) * 1000, len(self._queue)))
+
     def _not_rejected(self, requests: list[Request]) -> list[Request]:
+        if self._held_off_until:
+            if trio.current_time() < self._held_off_until:
+                self._rejected += len(requests)
+                self._refuse(requests, _REJECTED)
+                return []
+            self._held_off_until = 0.0
+            self._selective = self._has_rejects
+        if not self._has_rejects:
+            return requests
         verdicts: dict[Route, bool] = {}
         refused: list[Request] = []
         admitted: list[Request] = []
@@ -375,6 +402,7 @@ class Pool:
             overloaded=self._overloaded,
             rejected=self._rejected,
             expired=self._expired,
+            stalled=self._stalled,
         )
 
 

@@ -16,7 +16,7 @@ class CodeStatistics:
 
 @attrs.frozen(kw_only=True)
 class PoolStatistics:
-    """One business pool. `overloaded`, `rejected` and `expired` are the three ways to be refused."""
+    """One business pool. `overloaded`, `rejected`, `expired` and `stalled` are the four ways to be refused."""
 
     workers: int
     idle_workers: int
@@ -27,6 +27,7 @@ class PoolStatistics:
     overloaded: int
     rejected: int
     expired: int
+    stalled: int
 
 
 @attrs.frozen(kw_only=True)

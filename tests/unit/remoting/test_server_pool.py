@@ -284,3 +284,48 @@ async def test_nonsense_from_a_handler_costs_its_requests_only(
     assert [(answer.opaque, answer.code) for answer in made.paper.answers()] == [(1, 1), (2, 1), (3, 1), (4, 2)]
     assert len(caplog.records) == 4
     nursery.cancel_scope.cancel()
+
+
+async def test_a_stall_answers_what_waits_and_refuses_what_comes(autojump_clock: trio.testing.MockClock, nursery: trio.Nursery) -> None:
+    made = bench(nursery, workers=1)
+    gate = trio.Event()
+
+    async def slow(request: Request) -> Response:
+        await gate.wait()
+        return Response(0)
+
+    made.add(1, slow)
+    await trio.testing.wait_all_tasks_blocked()
+    made.pool.submit(made.requests(1, 1, 1))
+    made.pool.submit(made.requests(1, oneway=True))
+    await trio.sleep(0.05)
+    assert made.pool.head_wait_seconds() == pytest.approx(0.05)
+    made.pool.hold_off(0.2)
+    assert len(made.pool) == 0
+    assert made.pool.head_wait_seconds() == 0
+    made.pool.submit(made.requests(1), in_place=True)
+    refused = made.paper.answers()
+    assert [(answer.opaque, answer.code) for answer in refused] == [(2, 2), (3, 2), (5, 2)]
+    assert [answer.remark for answer in refused] == [
+        "[PCBUSY_CLEAN_QUEUE]broker busy, start flow control for a while, period in queue: 50ms, size of queue: 2",
+        "[PCBUSY_CLEAN_QUEUE]broker busy, start flow control for a while, period in queue: 50ms, size of queue: 1",
+        "[REJECTREQUEST]system busy, start flow control for a while",
+    ]
+    await trio.sleep(0.2)
+    gate.set()
+    made.pool.submit(made.requests(1))
+    await made.pool.wait_quiet()
+    assert [answer.code for answer in made.paper.answers()[3:]] == [0, 0]
+    statistics = made.pool.statistics()
+    assert (statistics.stalled, statistics.rejected) == (3, 1)
+    nursery.cancel_scope.cancel()
+
+
+async def test_a_stall_without_fast_failure_only_refuses(nursery: trio.Nursery) -> None:
+    made = bench(workers=1)
+    made.add(1, lambda request: Response(0))
+    made.pool.submit(made.requests(1))
+    made.pool.hold_off(0.2, drain=False)
+    made.pool.submit(made.requests(1))
+    assert len(made.pool) == 1
+    assert [answer.opaque for answer in made.paper.answers()] == [2]
