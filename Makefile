@@ -4,8 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 ARGS ?=
+SECONDS ?= 60
 
-.PHONY: help demo test test-all check bench features docs peers dist clean
+.PHONY: help demo test test-all check fuzz bench features docs peers dist clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -42,6 +43,13 @@ check: $(VENV)/.dev ## ruff, mypy --strict and the house rules
 	$(BIN)/mypy
 	$(PYTEST) -q tests/test_tidy.py
 
+$(VENV)/.fuzz: $(VENV)/.dev
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fuzz]'
+	@touch $@
+
+fuzz: $(VENV)/.fuzz ## feed the decoders hostile bytes for SECONDS=60 (Linux on x86-64: atheris)
+	$(BIN)/python tests/fuzz --seconds $(SECONDS) $(ARGS)
+
 bench: $(VENV)/.dev peers ## side by side with the Java broker, in one run
 	$(BIN)/python tests/bench/side_by_side.py $(ARGS)
 
@@ -56,4 +64,4 @@ dist: $(VENV)/.dev ## sdist, and the wheel built from it
 	$(BIN)/python -m build
 
 clean: ## forget the environment and everything generated
-	rm -rf $(VENV) .demo .peers .bench dist .features.json .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .demo .peers .bench .fuzz dist .features.json .mypy_cache .ruff_cache .hypothesis

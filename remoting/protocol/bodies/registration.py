@@ -57,12 +57,12 @@ class _Inflated:
 
     def read(self, version: int) -> RegisterBrokerBody:
         data_version = DataVersion.decode(self._piece())
-        topics = [_parse_topic(self._piece()) for _ in range(self._number())]
+        topics = [_parse_topic(self._piece()) for _ in range(self._count())]
         servers = loads(self._piece())
         mappings: dict[str, object] | None = None
         if version >= _MAPPINGS_FROM and self._position < len(self._data):
             mappings = {}
-            for _ in range(self._number()):
+            for _ in range(self._count()):
                 mapping = loads(self._piece())
                 if isinstance(mapping, dict) and isinstance(mapping.get("topic"), str):
                     mappings[mapping["topic"]] = mapping
@@ -79,6 +79,12 @@ class _Inflated:
         (number,) = _SIZE(self._data, self._position)
         self._position = end
         return number
+
+    def _count(self) -> int:
+        count = self._number()
+        if count < 0:
+            raise RemoteProtocolError(f"the compressed registration announces {count} pieces", _FIX)
+        return count
 
     def _piece(self) -> bytes:
         size = self._number()

@@ -10,6 +10,7 @@ None, sorts members by name, and writes maps with object keys as Java's readers 
 Source: remoting/…/protocol/RemotingSerializable.java (fastjson 1.2.83).
 """
 
+import math
 import re
 import types
 from collections.abc import Callable, Iterable, Mapping
@@ -233,10 +234,12 @@ def _read_whole(value: Any) -> int:
 def _read_float(value: Any) -> float:
     if isinstance(value, int | float | str) and not isinstance(value, bool):
         try:
-            return float(value)
+            number = float(value)
         except (ValueError, OverflowError):
-            pass
-    raise _complaint(f"should be a number, not {_shown(value)}")
+            number = math.nan
+        if math.isfinite(number):  # others have no form in JSON: Java writes them as null
+            return number
+    raise _complaint(f"should be a finite number, not {_shown(value)}")
 
 
 def _read_bool(value: Any) -> bool:

@@ -1,0 +1,92 @@
+"""Where fuzzing starts from: captured frames, and a filled instance of every header and body class."""
+
+from __future__ import annotations
+
+import zlib
+from collections import defaultdict
+from collections.abc import Iterator
+
+from golden_data import exchanges
+from java_bodies import filled
+from targets import JSON_BODIES, REQUESTS
+
+from triomq.remoting.protocol.bodies.timer import TimerCheckPoint
+from triomq.remoting.protocol.codes import SerializeType
+from triomq.remoting.protocol.command import request
+from triomq.remoting.protocol.fields import codec_of
+from triomq.remoting.protocol.framing import split_frame
+from triomq.remoting.protocol.header_json import encode_header
+from triomq.remoting.protocol.record import decode_records
+
+INPUT_BYTES_MAX = 4096
+
+
+def seeds() -> dict[str, list[bytes]]:
+    """Inputs for each target."""
+    found: dict[str, list[bytes]] = defaultdict(list)
+    for target, data in _all():
+        if len(data) <= INPUT_BYTES_MAX and data not in found[target]:
+            found[target].append(data)
+    return found
+
+
+def words() -> str:
+    """A dictionary for the fuzzer: the names that occur on the wire, and the marks of JSON."""
+    names = {name for _, cls, short in REQUESTS if cls is not None for name in codec_of(cls).names(short=short)}
+    marks = [
+        "{",
+        "}",
+        "[",
+        "]",
+        ":",
+        ",",
+        "'",
+        '\\"',
+        "null",
+        "true",
+        "1e9",
+        "-1",
+        "\\x5cu0000",
+        '{\\"$ref\\":\\"$.a\\"}',
+        "extFields",
+        "code",
+    ]
+    return "".join(f'"{word}"\n' for word in [*marks, *sorted(names)])
+
+
+def _all() -> Iterator[tuple[str, bytes]]:
+    for exchange in exchanges():
+        for frame in filter(None, (exchange.request, exchange.response)):
+            yield "stream", b"\x40" + frame
+            kind, header, body = split_frame(frame[4:])
+            yield ("binary_header" if kind == SerializeType.ROCKETMQ else "json_header"), header
+            if body[:1] == b"{":
+                yield "json", body
+            if exchange.code == 103 and body:
+                yield "registration", b"\x02" + body
+            if exchange.code == 320:
+                yield "batch", body
+            if exchange.code in (11, 12, 33, 361, 200050) and body[:1] == b"\0":
+                for target in ("records", "arrow"):
+                    yield target, body
+                for message in decode_records(body):
+                    yield "properties", message.properties_bytes
+    for number, (code, cls, _) in enumerate(REQUESTS):
+        if cls is not None:
+            values = {field.attribute: {str: "x", bool: True, int: 7}[field.kind] for field in codec_of(cls).fields}
+            yield "headers", bytes([number]) + encode_header(code, 1, 0, 479, 3, None, request(code, cls(**values)).ext)
+    for number, body_class in enumerate(JSON_BODIES):
+        data = filled(body_class).encode(bare_keys=True)
+        yield "bodies", bytes([number]) + data
+        yield "arrays", bytes([number]) + b"[" + data + b"]"
+        yield "json", data
+    pieces = (b'{"counter":1,"stateVersion":2,"timestamp":3}', b'T 8 8 6 SINGLE_TAG {"a":"b"}', b"[]")
+    version, topic, servers = (len(text).to_bytes(4) + text for text in pieces)
+    plain = version + (1).to_bytes(4) + topic + servers + bytes(4)
+    yield "registration", b"\x02" + zlib.compress(plain)
+    yield "small", b"\x00PROXY TCP4 192.0.2.1 192.0.2.2 1234 10911\r\n"
+    yield "small", b"\x00\r\n\r\n\x00\r\nQUIT\n\x21\x11\x00\x0c" + bytes(12)
+    point = TimerCheckPoint(last_read_ms=1, last_flushed_position=2, last_queue_offset=3, master_queue_offset=4)
+    yield "small", b"\x01" + point.encode()
+    yield "small", b"\x02" + filled(next(cls for cls in JSON_BODIES if cls.__name__ == "BatchAckBody")).encode()
+    yield "small", b"\x03\x03" + zlib.compress(b"x" * 50)

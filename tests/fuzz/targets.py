@@ -1,0 +1,297 @@
+"""What is fuzzed: each target takes any bytes and reads them or refuses them with the error that its reader documents.
+
+Anything else, another exception, two readers that disagree, or a value that does not survive being written and read again, is a finding.
+The first byte or two of some inputs choose the class or the size of pieces, so that one target serves many.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from functools import cache
+from typing import Any
+
+from triomq.remoting.errors import FrameError, LocalProtocolError, RemoteProtocolError
+from triomq.remoting.protocol import header_binary, header_json
+from triomq.remoting.protocol.batch import decode_batch, encode_batch
+from triomq.remoting.protocol.bodies.catalogue import BODIES, ArrayOf
+from triomq.remoting.protocol.bodies.pop import BatchAckBody
+from triomq.remoting.protocol.bodies.registration import decode_registration
+from triomq.remoting.protocol.bodies.schema import JsonBody, decode_array
+from triomq.remoting.protocol.bodies.timer import TimerCheckPoint
+from triomq.remoting.protocol.command import Command, decode_frame
+from triomq.remoting.protocol.compression import plain_body
+from triomq.remoting.protocol.fields import codec_of
+from triomq.remoting.protocol.framing import FrameBuffer
+from triomq.remoting.protocol.header_fast import RequestDecoderFunction, compile_request_decoder
+from triomq.remoting.protocol.headers.catalogue import HEADERS
+from triomq.remoting.protocol.loose_json import dumps, loads
+from triomq.remoting.protocol.message import decode_properties, encode_properties
+from triomq.remoting.protocol.peer import ClientPeer
+from triomq.remoting.protocol.proxy_header import NoProxyHeader, read_proxy_header
+from triomq.remoting.protocol.record import RecordStatus, check_record, decode_records
+from triomq.remoting.protocol.request_decoder import RequestDecoder
+
+FRAME_BYTES_MAX = 1 << 16
+INFLATED_BYTES_MAX = 1 << 16
+
+REQUESTS = [(code, pair.request, pair.short) for code, pair in sorted(HEADERS.items()) if pair.request is not None]
+JSON_BODIES = sorted(
+    {
+        cls
+        for pair in BODIES.values()
+        for cls in (body.member if isinstance(body, ArrayOf) else body for body in pair)
+        if isinstance(cls, type) and issubclass(cls, JsonBody)
+    },
+    key=lambda cls: cls.__name__,
+)
+DECODER = RequestDecoder({code: (pair.request, pair.short) for code, pair in HEADERS.items()})
+
+
+def stream(data: bytes) -> None:
+    """Frames in pieces of one size: the same as in one piece; both frame decoders; a client's peer."""
+    if not data:
+        return
+    step, data = data[0] + 1, data[1:]
+    frames, problem = frames_of([data])
+    assert (frames, str(problem)) == as_text(frames_of(data[at : at + step] for at in range(0, len(data), step)))
+    for frame in frames:
+        try:
+            both_decoders(frame)
+        except RemoteProtocolError as error:
+            problem = problem or error
+    if problem is not None:
+        raise problem
+    ClientPeer[None](frame_max_bytes=FRAME_BYTES_MAX).receive(data)
+
+
+def frames_of(pieces: Iterable[bytes]) -> tuple[list[bytes], RemoteProtocolError | None]:
+    buffer = FrameBuffer(FRAME_BYTES_MAX)
+    frames: list[bytes] = []
+    for piece in pieces:
+        try:
+            frames += buffer.feed(piece)
+        except FrameError as error:
+            return frames + error.frames, error
+    return frames, None
+
+
+def as_text(outcome: tuple[list[bytes], RemoteProtocolError | None]) -> tuple[list[bytes], str]:
+    return outcome[0], str(outcome[1])
+
+
+def both_decoders(frame: bytes) -> None:
+    command: Command | None = None
+    refused: RemoteProtocolError | None = None
+    try:
+        command = decode_frame(frame)
+        cls = HEADERS[command.code].request if command.code in HEADERS and not command.is_response else None
+        header = command.header(cls) if cls is not None else None
+    except RemoteProtocolError as error:
+        refused = error
+    try:
+        decoded = DECODER.decode(frame)
+    except RemoteProtocolError:
+        assert refused is not None, "only the typed decoder refuses"
+        raise refused from None
+    assert refused is None or command is not None, f"only the general decoder refuses: {refused}"
+    assert command is not None
+    if refused is not None:
+        raise refused
+    assert decoded[:6] == (
+        command.code,
+        command.opaque,
+        command.flag,
+        command.version,
+        command.language,
+        command.remark,
+    )
+    assert decoded[6] == header or decoded[6] != decoded[6]
+
+
+def json_header(data: bytes) -> None:
+    """Read, write, read again."""
+    code, opaque, flag, version, language, remark, ext = header_json.decode_header(data)
+    again = header_json.decode_header(header_json.encode_header(code, opaque, flag, version, language, remark, ext))
+    assert again[:4] + again[5:] == (code, opaque, flag, version, remark, ext)
+    if 0 <= language <= 13:
+        assert again[4] == language
+
+
+def binary_header(data: bytes) -> None:
+    """Read, write, read again."""
+    decoded = header_binary.decode_header(data)
+    again = header_binary.decode_header(header_binary.encode_header(*decoded))
+    assert again == decoded
+
+
+def headers(data: bytes) -> None:
+    """The class that the first byte chooses, from the JSON header behind it: both ways of reading agree, and it survives being written."""
+    if not data:
+        return
+    code, cls, short = REQUESTS[data[0] % len(REQUESTS)]
+    assert cls is not None
+    codec = codec_of(cls)
+    refused: RemoteProtocolError | None = None
+    header: Any = None
+    try:
+        fields = header_json.decode_header(data[1:])
+        header = codec.from_ext(fields[6], short=short)
+    except RemoteProtocolError as error:
+        refused = error
+    try:
+        typed = typed_decoder(code)(data[1:])
+    except RemoteProtocolError:
+        assert refused is not None, "only the typed decoder refuses"
+        raise refused from None
+    if refused is not None:
+        assert typed[2] & 1, f"only the general decoder refuses: {refused}"  # header classes are for requests
+        raise refused
+    if typed[6] is not None:
+        assert typed[6] == header
+    assert codec.from_ext(codec.to_ext(header, short=short), short=short) == header
+
+
+@cache
+def typed_decoder(code: int) -> RequestDecoderFunction:
+    _, cls, short = next(row for row in REQUESTS if row[0] == code)
+    return compile_request_decoder(cls, short=short)
+
+
+def bodies(data: bytes) -> None:
+    """The body class that the first byte chooses: what is read survives being written."""
+    if not data:
+        return
+    cls = JSON_BODIES[data[0] % len(JSON_BODIES)]
+    value = cls.decode(data[1:])
+    assert cls.decode(value.encode()) == value
+    assert cls.decode(value.encode(bare_keys=True)) == value
+
+
+def arrays(data: bytes) -> None:
+    """A JSON array of the body class that the first byte chooses."""
+    if data:
+        decode_array(JSON_BODIES[data[0] % len(JSON_BODIES)], data[1:])
+
+
+def json(data: bytes) -> None:
+    """fastjson's text; what standard JSON can hold is the same after writing."""
+    value = loads(data)
+    try:
+        text = dumps(value)
+    except LocalProtocolError:
+        return  # a number beyond 64 bits, which no body class accepts
+    assert same(loads(text), value)
+
+
+def same(one: Any, other: Any) -> bool:
+    """Equality in which infinite numbers, which JSON cannot hold, are nothing."""
+    if isinstance(other, dict):
+        return isinstance(one, dict) and one.keys() == other.keys() and all(same(one[key], other[key]) for key in other)
+    if isinstance(other, list):
+        return isinstance(one, list) and len(one) == len(other) and all(map(same, one, other))
+    if isinstance(other, float) and not math.isfinite(other):
+        return one is None
+    return bool(one == other)
+
+
+def registration(data: bytes) -> None:
+    """The body of a broker whose release the first byte chooses, plain and deflated."""
+    if data:
+        decode_registration(data[1:], (30, 401, 479)[data[0] % 3])
+
+
+def records(data: bytes) -> None:
+    """Messages as they lie in the log: the checker and the reader agree."""
+    check = check_record(data, 0, len(data))
+    if check.status is not RecordStatus.BLANK:  # its size is for the store to judge
+        assert check.size <= len(data)
+    messages = decode_records(data, check_crc=True)
+    for message in messages:
+        assert message.properties is not None
+        assert message.offset_message_id
+        assert message.message_id
+        assert message.born_host[1] == message.born_host[1]
+        assert message.keys is not None
+    if messages:
+        assert check.status is RecordStatus.MESSAGE
+
+
+def batch(data: bytes) -> None:
+    """The body of a batch send."""
+    assert encode_batch(decode_batch(data)) == normal_batch(data)
+
+
+def normal_batch(data: bytes) -> bytes:
+    """The same bytes with magic and CRC at 0, as they are written."""
+    changed = bytearray(data)
+    position = 0
+    while position < len(changed):
+        changed[position + 4 : position + 12] = bytes(8)
+        position += int.from_bytes(changed[position : position + 4])
+    return bytes(changed)
+
+
+def properties(data: bytes) -> None:
+    """The text of a message's properties."""
+    read = decode_properties(data)
+    try:
+        written = encode_properties(read)
+    except LocalProtocolError:
+        return  # damaged text gets longer when it is written: more than the limit
+    assert decode_properties(written) == read
+
+
+def small(data: bytes) -> None:
+    """Small readers, one of which the first byte chooses: PROXY header, timer check point, batch acknowledgement, compressed body."""
+    if not data:
+        return
+    choice, data = data[0] % 4, data[1:]
+    if choice == 0:
+        try:
+            header = read_proxy_header(data)
+        except NoProxyHeader:
+            return
+        assert header is None or 0 < header.size <= len(data)
+    elif choice == 1:
+        point = TimerCheckPoint.decode(data)
+        assert point.encode() == data
+    elif choice == 2:
+        for ack in BatchAckBody.decode(data).acks:
+            assert sorted(set(ack.offsets())) == ack.offsets()
+    elif data:
+        assert len(plain_body(data[1:], data[0] << 8 | 1, bytes_max=INFLATED_BYTES_MAX)) <= INFLATED_BYTES_MAX
+
+
+def arrow(data: bytes) -> None:
+    """Pull answers to Arrow, all columns. The source's own error counts as the refusal."""
+    decoder, block, refusal = arrow_decoder()
+    try:
+        decoder.decode([block(data)])
+    except refusal as error:
+        raise RemoteProtocolError(str(error)) from None
+
+
+@cache
+def arrow_decoder() -> tuple[Any, Callable[[bytes], Any], type[Exception]]:
+    # PySpark takes seconds to import: only for this target.
+    from pyspark.sql.types import StructField, StructType
+
+    from triomq.client.spark.columns import COLUMNS, arrow_schema
+    from triomq.client.spark.decode import Decoder
+    from triomq.client.spark.errors import SourceError
+    from triomq.client.spark.offsets import Queue
+    from triomq.client.spark.records import Block
+
+    schema = arrow_schema(StructType([StructField(column.name, column.types[0]) for column in COLUMNS]))
+    queue = Queue("orders", "broker-a", 0)
+    return Decoder(schema), lambda data: Block(queue, 0, 1 << 62, data), SourceError
+
+
+TARGETS: dict[str, Callable[[bytes], None]] = {
+    target.__name__: target
+    for target in (
+        *(stream, json_header, binary_header, headers, bodies, arrays, json, registration),
+        *(records, batch, properties, small, arrow),
+    )
+}
