@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from triomq.client.producer.receipt import SendReceipt, SendStatus
     from triomq.remoting.protocol.bodies.route import MessageQueue
     from triomq.remoting.protocol.message import Message
+    from triomq.remoting.protocol.signing import Credentials
+    from triomq.remoting.tls.client import Tls
 
 __all__ = [
     "AlreadySettled",
@@ -49,6 +51,7 @@ __all__ = [
     "ConsumeFrom",
     "ConsumerSettings",
     "ConsumerStatistics",
+    "Credentials",
     "Message",
     "MessageInvalid",
     "MessageQueue",
@@ -69,6 +72,7 @@ __all__ = [
     "SendStatus",
     "SendTimeout",
     "SettingsError",
+    "Tls",
     "TopicInvalid",
     "TopicNotFound",
     "TrioMQError",
@@ -81,6 +85,7 @@ _HOMES = {
     "ConsumeFrom": "triomq.client.consumer.offsets",
     "ConsumerSettings": "triomq.client.config",
     "ConsumerStatistics": "triomq.client.consumer.push",
+    "Credentials": "triomq.remoting.protocol.signing",
     "Message": "triomq.remoting.protocol.message",
     "MessageQueue": "triomq.remoting.protocol.bodies.route",
     "Producer": "triomq.client.producer.producer",
@@ -90,6 +95,7 @@ _HOMES = {
     "ReceivedMessage": "triomq.client.consumer.received",
     "SendReceipt": "triomq.client.producer.receipt",
     "SendStatus": "triomq.client.producer.receipt",
+    "Tls": "triomq.remoting.tls.client",
     "allocate_average": "triomq.client.consumer.allocation",
     "allocate_circle": "triomq.client.consumer.allocation",
 }

@@ -14,6 +14,10 @@ import attrs
 
 from triomq.client.errors import NoNameServer, SettingsError
 from triomq.remoting.address import parse_address_list
+from triomq.remoting.client.access import Access
+from triomq.remoting.protocol.signing import Credentials
+from triomq.remoting.settings import ConfigError
+from triomq.remoting.tls.client import Tls
 
 NAMESRV_VARIABLE = "NAMESRV_ADDR"
 
@@ -54,6 +58,16 @@ def namesrv_addresses(
     return tuple(dict.fromkeys(addresses))
 
 
+def checked_access(tls: Tls | None, credentials: Credentials | None) -> Access:
+    """Return what is given, or what the environment names, with its files loaded once.  Errors: `SettingsError`."""
+    try:
+        access = Access(tls=tls, credentials=credentials).or_environment()
+        access.check()
+    except ConfigError as error:
+        raise SettingsError(str(error)) from None
+    return access
+
+
 @attrs.frozen(kw_only=True)
 class ClientSettings:
     """What producers and consumers share: connections, routes, heartbeats, start and stop."""
@@ -76,6 +90,14 @@ class ClientSettings:
     client_ip: str | None = attrs.field(default=None, metadata=_java("clientIP"))
     """address shown in the client id; None finds the one that reaches the first name server"""
     unit_name: str = attrs.field(default="", metadata=_java("unitName"))
+    tls: Tls | None = attrs.field(default=None, metadata=_java("useTLS"))
+    """how connections are secured; None asks the environment variable TRIOMQ_TLS, and without it they are plain"""
+    credentials: Credentials | None = None
+    """signs every request; None asks the environment variable TRIOMQ_CREDENTIALS, and without it nothing is signed"""
+
+    def access(self) -> Access:
+        """Return how servers are approached, checked.  Errors: `SettingsError`."""
+        return checked_access(self.tls, self.credentials)
 
 
 @attrs.frozen(kw_only=True)

@@ -388,6 +388,7 @@ def read_header(response: Command, answer: type[H], address: str) -> H:
 
 
 async def _run_connector(
+    config: ConnectorConfig,
     handlers: Mapping[int, ServerRequestHandler],
     on_lost: Callable[[str, str], None],
     scope: trio.CancelScope,
@@ -395,7 +396,7 @@ async def _run_connector(
     task_status: trio.TaskStatus[Connector] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     with scope:
-        async with Connector(ConnectorConfig(), handlers=handlers, on_lost=on_lost) as connector:
+        async with Connector(config, handlers=handlers, on_lost=on_lost) as connector:
             task_status.started(connector)
             await trio.sleep_forever()
 
@@ -403,6 +404,7 @@ async def _run_connector(
 @asynccontextmanager
 async def open_session(namesrv: Sequence[str], settings: ClientSettings, member: Member) -> AsyncIterator[Session]:
     """Start a client.  At the end, also a cancelled one, it unregisters within `farewell_timeout` and closes its connections."""
+    config = ConnectorConfig(**settings.access().options())
     client_id = await _make_client_id(settings, namesrv[0])
     trouble = TroubleLog(logger)
     async with open_background() as outer:
@@ -421,7 +423,7 @@ async def open_session(namesrv: Sequence[str], settings: ClientSettings, member:
             return None
 
         handlers: dict[int, ServerRequestHandler] = {RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: members_changed}
-        connector = await outer.start(_run_connector, handlers, lost, connector_scope)
+        connector = await outer.start(_run_connector, config, handlers, lost, connector_scope)
         names = NameServers(list(namesrv), random.randrange(len(namesrv)))
         session = Session(settings, client_id, RouteTable(), names, member, connector, trouble)
         sessions.append(session)

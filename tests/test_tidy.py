@@ -21,7 +21,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "remoting.protocol": ("remoting.errors",),
     "remoting.server": ("remoting",),
     "remoting.tls": ("remoting.errors", "remoting.properties", "remoting.settings"),
-    "remoting.client": ("remoting.protocol", "remoting.tls", "remoting.errors", "remoting.address", "remoting.log_limit", "remoting.settings"),
+    "remoting.client": ("remoting.protocol", "remoting.tls", "remoting.errors", "remoting.address", "remoting.log_limit", "remoting.properties", "remoting.settings"),
     "remoting": ("remoting",),
     "namesrv": ("remoting",),
     "broker.store": ("remoting.protocol", "remoting.errors"),
@@ -30,7 +30,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "broker": ("broker", "remoting"),
     "client.spark": (
         "remoting.protocol", "remoting.errors", "remoting.address", "remoting.settings",
-        "remoting.tls.client", "remoting.client.hooks", "remoting.client.blocking",
+        "remoting.tls.client", "remoting.client.access", "remoting.client.blocking",
     ),
     "client.admin": ("client", "remoting"),
     "client": ("remoting",),

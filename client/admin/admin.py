@@ -23,7 +23,7 @@ import trio
 from triomq.client.admin import messages
 from triomq.client.admin.calls import Answers, Calls, read_body, read_header
 from triomq.client.admin.errors import BrokerNotFound, ClusterNotFound
-from triomq.client.config import namesrv_addresses
+from triomq.client.config import checked_access, namesrv_addresses
 from triomq.client.errors import GroupNotFound, GroupOffline, NotRunning, RouteNotFound, TopicNotFound, TrioMQError
 from triomq.remoting.client.config import ConnectorConfig
 from triomq.remoting.client.connector import Connector
@@ -64,6 +64,8 @@ from triomq.remoting.protocol.headers.offset import (
 from triomq.remoting.protocol.headers.route import GetRouteHeader, KvConfigHeader, PutKvConfigHeader
 from triomq.remoting.protocol.headers.topic import CreateTopicHeader, DeleteTopicHeader, GroupHeader, TopicHeader
 from triomq.remoting.protocol.record import StoredMessage
+from triomq.remoting.protocol.signing import Credentials
+from triomq.remoting.tls.client import Tls
 
 DEFAULT_QUEUES = 8
 DEFAULT_PERM = PERM_READ | PERM_WRITE
@@ -91,18 +93,26 @@ class Admin:
     """Administration of one cluster; use it as `async with Admin(…) as admin`.
 
     `namesrv` is `"host:9876;host2:9876"` or a list; None takes the environment variable NAMESRV_ADDR.  `timeout_seconds` is for each
-    single request; put a `trio.fail_after` around a call to limit the whole.
+    single request; put a `trio.fail_after` around a call to limit the whole.  `tls` and `credentials` are as in `ClientSettings`.
     """
 
-    def __init__(self, namesrv: str | Sequence[str] | None = None, *, timeout_seconds: float = 5.0) -> None:
+    def __init__(
+        self,
+        namesrv: str | Sequence[str] | None = None,
+        *,
+        timeout_seconds: float = 5.0,
+        tls: Tls | None = None,
+        credentials: Credentials | None = None,
+    ) -> None:
         self.namesrv_addresses = namesrv_addresses(namesrv)
+        self._access = checked_access(tls, credentials)
         self._timeout_seconds = timeout_seconds
         self._stack = AsyncExitStack()
         self._open_calls: Calls | None = None
 
     async def __aenter__(self) -> Admin:
         """Open the connector; the first connection is made by the first request."""
-        connector = await self._stack.enter_async_context(Connector(ConnectorConfig()))
+        connector = await self._stack.enter_async_context(Connector(ConnectorConfig(**self._access.options())))
         self._open_calls = Calls(connector, self.namesrv_addresses, self._timeout_seconds)
         return self
 

@@ -11,17 +11,22 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TextIO
 
 import trio
 
 from triomq.client.admin.admin import Admin
-from triomq.client.admin.arguments import Option, UsageError, parse
+from triomq.client.admin.arguments import Option, UsageError, Values, parse
 from triomq.client.admin.command import COMMON_OPTIONS, GROUPS, Command, Result
 from triomq.client.admin.commands import NAMES, all_commands, load
 from triomq.client.admin.errors import EXIT_FAILED, EXIT_OK, EXIT_PARTIAL, exit_code
 from triomq.client.admin.output import print_result
-from triomq.client.errors import TrioMQError
+from triomq.client.errors import SettingsError, TrioMQError
+from triomq.remoting.client.access import read_credentials
+from triomq.remoting.protocol.signing import Credentials
+from triomq.remoting.settings import ConfigError
+from triomq.remoting.tls.client import Tls
 
 EXIT_INTERRUPTED = 130
 
@@ -79,18 +84,39 @@ async def _run(words: list[str], stdout: TextIO, stderr: TextIO) -> int:
 
         print(f"mqadmin (TrioMQ {version('triomq')})", file=stdout)
         return EXIT_OK
+    if words[0].lower() == "tls" and len(words) > 1:
+        words = [f"tls-{words[1]}", *words[2:]]  # `mqadmin tls init` reads better than `mqadmin tls-init`
     command = find_command(words[0])
     if any(word in ("-h", "--help") for word in words[1:]):
         print(command_help(command), file=stdout)
         return EXIT_OK
     values = parse([*command.options, *COMMON_OPTIONS], words[1:], command.one_of)
     interval = values.maybe_number("interval") if any(option.name == "interval" for option in command.options) else None
-    async with Admin(values.maybe_text("namesrvAddr"), timeout_seconds=values.number("timeout")) as admin:
+    if command.local is not None:
+        return report(await command.local(values), stdout, stderr, as_json=values.flag("json"))
+    assert command.run is not None
+    tls, credentials = approach(values)
+    timeout_seconds = values.number("timeout")
+    async with Admin(
+        values.maybe_text("namesrvAddr"), timeout_seconds=timeout_seconds, tls=tls, credentials=credentials
+    ) as admin:
         while True:
             code = report(await command.run(admin, values), stdout, stderr, as_json=values.flag("json"))
             if interval is None:
                 return code
             await trio.sleep(interval)
+
+
+def approach(values: Values) -> tuple[Tls | None, Credentials | None]:
+    """Return what --tls and --credentials say."""
+    tls, credentials = values.maybe_text("tls"), values.maybe_text("credentials")
+    try:
+        return (
+            Tls.from_file(tls) if tls is not None else None,
+            read_credentials(Path(credentials)) if credentials is not None else None,
+        )
+    except ConfigError as error:
+        raise SettingsError(str(error)) from None
 
 
 def find_command(name: str) -> Command:
@@ -119,7 +145,7 @@ def report(result: Result, stdout: TextIO, stderr: TextIO, *, as_json: bool) -> 
     for note in result.notes:
         print(f"mqadmin: warning: {note}", file=stderr)
     if not result.failures:
-        return EXIT_OK
+        return EXIT_FAILED if result.bad_news else EXIT_OK
     answered = max(result.asked - len(result.failures), 0)
     reasons = "; ".join(f"{server}: {reason}" for server, reason in result.failures.items())
     print(
@@ -162,7 +188,7 @@ def option_title(option: Option) -> str:
 def option_meaning(option: Option) -> str:
     """Return what help says about an option."""
     required = " (required)" if option.required else ""
-    shown = option.default is not None and option.default < 1 << 31
+    shown = option.default is not None and (not isinstance(option.default, int) or option.default < 1 << 31)
     return f"{option.meaning}{required}" + (f" (default {option.default})" if shown else "")
 
 

@@ -14,7 +14,7 @@ import attrs
 from triomq.client.admin.admin import Admin
 from triomq.client.admin.arguments import Option, Values, whole
 
-GROUPS = ("cluster", "topic", "consumer", "producer", "message")
+GROUPS = ("cluster", "topic", "consumer", "producer", "message", "security")
 """Sections of the command list, in order."""
 
 
@@ -49,6 +49,8 @@ class Result:
     """how many servers were asked; only used with `failures`"""
     notes: Sequence[str] = ()
     """warnings for stderr"""
+    bad_news: bool = False
+    """the command did what it should, and what it found must end a script: exit code 1"""
 
 
 @attrs.frozen(kw_only=True)
@@ -59,7 +61,9 @@ class Command:
     """Java's name; matched without regard to case, and in its kebab-case form"""
     group: str = attrs.field(validator=attrs.validators.in_(GROUPS))
     summary: str
-    run: Callable[[Admin, Values], Awaitable[Result]]
+    run: Callable[[Admin, Values], Awaitable[Result]] | None = None
+    local: Callable[[Values], Awaitable[Result]] | None = None
+    """in place of `run` for a command that needs no cluster"""
     options: Sequence[Option] = ()
     one_of: Sequence[Sequence[str]] = ()
     """groups of long option names of which exactly one must be given"""
@@ -87,6 +91,20 @@ COMMON_OPTIONS: Sequence[Option] = (
         "namesrvAddr",
         "name servers, 'host:9876;host2:9876' (default: the environment variable NAMESRV_ADDR)",
         placeholder="ADDRESSES",
+    ),
+    Option(
+        "",
+        "tls",
+        "use TLS, as this tls.properties file says (default: the environment variable TRIOMQ_TLS)",
+        placeholder="FILE",
+        ours=True,
+    ),
+    Option(
+        "",
+        "credentials",
+        "sign requests with accessKey and secretKey of this file (default: the environment variable TRIOMQ_CREDENTIALS)",
+        placeholder="FILE",
+        ours=True,
     ),
     Option("h", "help", "describe the command and stop", None),
     Option("", "json", "print one JSON document instead of text", None, ours=True),

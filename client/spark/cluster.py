@@ -64,7 +64,7 @@ class Cluster:
         self._options = options
         self._clock = clock
         self._sleep = sleep
-        self._name_servers = NameServers(options.name_server)
+        self._name_servers = NameServers(options.name_server, options.access)
         self._routes: dict[str, ReadRoute | None] = {}
         self._refreshed_at = float("-inf")
         self._complained_at = float("-inf")
@@ -217,7 +217,9 @@ class Cluster:
                 part, waiting[broker] = waiting[broker][:PIPELINE_MAX], waiting[broker][PIPELINE_MAX:]
                 try:
                     if line.connection is None:
-                        line.connection = BlockingConnection(line.address, timeout=REQUEST_SECONDS)
+                        line.connection = BlockingConnection(
+                            line.address, timeout=REQUEST_SECONDS, **self._options.access.options()
+                        )
                     flying[broker] = [(key, line.connection.send(command)) for key, command in part]
                 except (RemotingError, OSError) as error:
                     self._silent(broker, lines.pop(broker), error)

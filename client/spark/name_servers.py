@@ -10,6 +10,7 @@ import attrs
 
 from triomq.client.spark.errors import SourceError, Unreachable
 from triomq.client.spark.offsets import Queue
+from triomq.remoting.client.access import Access
 from triomq.remoting.client.blocking import BlockingConnection
 from triomq.remoting.errors import RemotingError
 from triomq.remoting.protocol.bodies.route import MASTER_ID, PERM_READ, TopicRoute
@@ -43,7 +44,8 @@ class ReadRoute:
 class NameServers:
     """Asks one name server after the other until one answers, and stays with it."""
 
-    def __init__(self, addresses: Sequence[str]) -> None:
+    def __init__(self, addresses: Sequence[str], access: Access = Access()) -> None:  # noqa: B008  (frozen)
+        self._access = access
         self._addresses = random.sample(addresses, len(addresses))
         self._connection: BlockingConnection | None = None
 
@@ -70,7 +72,7 @@ class NameServers:
             address = self._addresses[0]
             try:
                 if self._connection is None:
-                    self._connection = BlockingConnection(address, timeout=REQUEST_SECONDS)
+                    self._connection = BlockingConnection(address, timeout=REQUEST_SECONDS, **self._access.options())
                 return self._ask(self._connection, address, topics)
             except (RemotingError, OSError) as error:
                 reasons.append(str(error))

@@ -5,6 +5,7 @@ lower case.  An option that nobody knows is an error with the nearest name, beca
 """
 
 import difflib
+import os
 import zlib
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -26,6 +27,10 @@ from triomq.client.spark.option_values import (
     topics,
 )
 from triomq.client.spark.starting import Start, end_text, start_text
+from triomq.remoting.client.access import Access
+from triomq.remoting.protocol.signing import Credentials
+from triomq.remoting.settings import ConfigError
+from triomq.remoting.tls.client import Tls
 
 
 @attrs.frozen(kw_only=True)
@@ -213,6 +218,28 @@ OPTIONS: tuple[Option, ...] = (
         batch=False,
         meaning="how long to wait for it",
     ),
+    Option(
+        name="useTls", parse=boolean, default=None, meaning="connect with TLS; by default when a file for it is named"
+    ),
+    Option(
+        name="tlsCaFile",
+        parse=text,
+        default=None,
+        meaning="PEM file of the certificate authorities to trust, on every node; without it the system's",
+    ),
+    Option(
+        name="tlsConfigFile",
+        parse=text,
+        default=None,
+        meaning="a `tls.properties` file on the driver, for more than `tlsCaFile` says: client certificates, host names. The files that it names must be on every node",
+    ),
+    Option(name="accessKey", parse=text, default=None, meaning="sign requests with this access key"),
+    Option(
+        name="secretKey",
+        parse=text,
+        default=None,
+        meaning="the secret key; `env:NAME` takes it from an environment variable of the driver",
+    ),
 )
 
 IGNORED = frozenset({"path", "inferschema", "mergeschema"})
@@ -226,10 +253,6 @@ NOT_OFFERED = {
     "minoffsetspertrigger": "use a processing-time trigger",
     "maxtriggerdelay": "use a processing-time trigger",
     "maxbytespertrigger": "use `maxOffsetsPerTrigger`",
-    "accesskey": "access control comes with a later release",
-    "secretkey": "access control comes with a later release",
-    "usetls": "TLS comes with a later release",
-    "tlscafile": "TLS comes with a later release",
 }
 """options of the same or other sources that somebody may expect here → what to do instead"""
 
@@ -266,6 +289,8 @@ class SourceOptions:
     poll_interval_ms: int
     unavailable_broker_policy: str
     unavailable_broker_timeout_ms: int
+    access: Access = attrs.field(factory=Access)
+    """TLS and credentials; travels to the executors"""
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -337,7 +362,43 @@ def parse_options(options: Mapping[str, str], *, streaming: bool, query: str = "
         poll_interval_ms=values["pollIntervalMs"],
         unavailable_broker_policy=values["unavailableBrokerPolicy"],
         unavailable_broker_timeout_ms=values["unavailableBrokerTimeout"],
+        access=access_of(values),
     )
+
+
+def access_of(values: Mapping[str, Any]) -> Access:
+    """TLS and credentials of the options; what they leave open, the driver's environment says.  Raises OptionError."""
+    use_tls, ca_file, config_file = values["useTls"], values["tlsCaFile"], values["tlsConfigFile"]
+    if use_tls is False and (ca_file or config_file):
+        raise OptionError("option 'useTls' is false, and a file for TLS is named; leave one of them out")
+    if ca_file and config_file:
+        raise OptionError(
+            "give one of the options 'tlsCaFile' and 'tlsConfigFile'; the file has tls.client.trustCertPath"
+        )
+    access_key, secret_key = values["accessKey"], values["secretKey"]
+    if (access_key is None) != (secret_key is None):
+        raise OptionError("options 'accessKey' and 'secretKey' belong together; give both")
+    if secret_key is not None and secret_key.startswith("env:"):
+        name = secret_key.removeprefix("env:")
+        secret_key = os.environ.get(name, "")
+        if not secret_key:
+            raise OptionError(
+                f"option 'secretKey' names the environment variable {name}, which is not set on the driver"
+            )
+    try:
+        tls = None
+        if config_file:
+            tls = Tls.from_file(config_file)
+        elif use_tls or ca_file:
+            tls = Tls(ca_file=ca_file)
+        credentials = Credentials(access_key=access_key, secret_key=secret_key) if access_key is not None else None
+        access = Access(tls=tls, credentials=credentials)
+        if use_tls is not False:
+            access = access.or_environment()
+        access.check()
+    except ConfigError as error:
+        raise OptionError(f"TLS cannot be used: {error}") from error
+    return access
 
 
 def default_of(option: Option, *, streaming: bool) -> Any:

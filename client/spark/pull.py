@@ -19,6 +19,7 @@ from triomq.client.spark.options import SourceOptions
 from triomq.client.spark.planning import QueueRange
 from triomq.client.spark.pull_window import PullWindow, Segment
 from triomq.client.spark.records import Block
+from triomq.remoting.client.access import Access
 from triomq.remoting.client.blocking import BlockingConnection
 from triomq.remoting.errors import RemotingError
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
@@ -39,23 +40,24 @@ HOPELESS = {
 
 
 class ConnectionPool:
-    """Idle connections of this worker process by address; a small batch saves the time to connect.
+    """Idle connections of this worker process by address and how it is approached; a small batch saves the time to connect.
 
     Belongs to the worker's one thread.  A pooled connection may have died meanwhile: the first failure costs no waiting time.
     """
 
     def __init__(self, connect: Callable[..., BlockingConnection] = BlockingConnection) -> None:
         self._connect = connect
-        self._idle: dict[str, BlockingConnection] = {}
+        self._idle: dict[tuple[str, Access], BlockingConnection] = {}
 
-    def take(self, address: str) -> BlockingConnection:
-        return self._idle.pop(address, None) or self._connect(address, timeout=REQUEST_SECONDS)
+    def take(self, address: str, access: Access) -> BlockingConnection:
+        idle = self._idle.pop((address, access), None)
+        return idle or self._connect(address, timeout=REQUEST_SECONDS, **access.options())
 
-    def give_back(self, address: str, connection: BlockingConnection) -> None:
-        other = self._idle.get(address)
+    def give_back(self, address: str, access: Access, connection: BlockingConnection) -> None:
+        other = self._idle.get((address, access))
         if other is not None and other is not connection:
             other.close()
-        self._idle[address] = connection
+        self._idle[address, access] = connection
 
 
 POOL = ConnectionPool()
@@ -131,7 +133,7 @@ class TaskPull:
             link = self._links[broker]
             try:
                 if link.connection is None:
-                    link.connection = self.pool.take(link.address or self._resolve(segment))
+                    link.connection = self.pool.take(link.address or self._resolve(segment), self.options.access)
                 opaque = link.connection.send(self._pull_request(segment))
             except (RemotingError, OSError, SourceError) as error:
                 self._broken(broker, str(error))
@@ -244,7 +246,7 @@ class TaskPull:
     def _resolve(self, segment: Segment) -> str:
         """Ask the name servers where the broker is now.  Raises SourceError when it is nowhere."""
         queue, link = segment.queue, self._links[segment.queue.broker]
-        with NameServers(self.options.name_server) as name_servers:
+        with NameServers(self.options.name_server, self.options.access) as name_servers:
             route = name_servers.routes([queue.topic])[queue.topic]
         address = route.addresses.get(queue.broker) if route else None
         if address is None:
@@ -278,6 +280,6 @@ class TaskPull:
                 if id(link) in busy:
                     link.connection.close()
                 else:
-                    self.pool.give_back(link.address, link.connection)
+                    self.pool.give_back(link.address, self.options.access, link.connection)
                 link.connection = None
         self._flying.clear()

@@ -8,12 +8,16 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import attrs
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from triomq.remoting.settings import ConfigError
+from triomq.remoting.tls.certificates import load_certificates, load_key
 
 _CLOCK_TOLERANCE = timedelta(hours=1)
 """machines of one network do not agree on the time; a certificate begins a little in the past"""
@@ -46,6 +50,18 @@ def make_authority(name: str, days: int, now: datetime | None = None) -> Pair:
     )
     builder = builder.add_extension(_usage(authority=True), critical=True)
     return Pair(builder.sign(key, hashes.SHA256()), key)
+
+
+def load_authority(certificate: Path, key: Path) -> Pair:
+    """An authority from its two files. Raises ConfigError if they cannot be used as one."""
+    loaded, private = load_certificates(certificate)[0], load_key(key, None)
+    if not isinstance(private, ec.EllipticCurvePrivateKey) or private.public_key() != loaded.public_key():
+        raise ConfigError(
+            str(key), f"is not the P-256 key of {certificate}", "move both files away to begin with a new authority"
+        )
+    if loaded.not_valid_after_utc < datetime.now(UTC):
+        raise ConfigError(str(certificate), "has expired", "move it and ca-key.pem away to begin with a new authority")
+    return Pair(loaded, private)
 
 
 def issue(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 
 import pytest
+import tls_files
 from pyspark.sql.types import StructType
 
 from triomq.client.spark.columns import COLUMNS, Column, check_schema
@@ -13,6 +15,9 @@ from triomq.client.spark.offsets import Queue
 from triomq.client.spark.options import OPTIONS, Option, SourceOptions, parse_options
 from triomq.client.spark.source import RocketMQDataSource
 from triomq.client.spark.starting import EARLIEST, LATEST
+from triomq.remoting.client.access import Access
+from triomq.remoting.protocol.signing import Credentials
+from triomq.remoting.tls.client import Tls
 
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "spark.md"
 
@@ -241,3 +246,36 @@ def test_the_docs_list_every_option_and_column_as_they_are() -> None:
     lines = DOCS.read_text().splitlines()
     rows = [*map(option_row, OPTIONS), *map(column_row, COLUMNS)]
     assert [row for row in rows if row not in lines] == []
+
+
+def test_tls_and_credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = tls_files.write(tmp_path)
+    config = tmp_path / "tls.properties"
+    config.write_text("tls.client.trustCertPath=ca.pem\ntls.client.checkHostName=false\n")
+    monkeypatch.setenv("ROCKET_SECRET", "12345678")
+    base = {"nameServer": "a:9876", "subscribe": "T"}
+
+    def access(**more: str) -> Access:
+        parsed = parse_options({**base, **more}, streaming=True)
+        assert "12345678" not in repr(parsed)
+        return pickle.loads(pickle.dumps(parsed)).access
+
+    assert access() == Access()
+    assert access(useTls="true").tls == Tls()
+    assert access(tlsCaFile=str(files.ca)).tls == Tls(ca_file=files.ca)
+    assert access(tlsConfigFile=str(config)).tls == Tls(ca_file=files.ca, check_host_name=False)
+    assert access(accessKey="me", secretKey="env:ROCKET_SECRET").credentials == Credentials(
+        access_key="me", secret_key="12345678"
+    )
+    monkeypatch.setenv("TRIOMQ_TLS", str(config))
+    assert access().tls == Tls(ca_file=files.ca, check_host_name=False)
+    monkeypatch.delenv("TRIOMQ_TLS")
+    for wrong, words in {
+        ("useTls", "false", "tlsCaFile", "x"): "leave one of them out",
+        ("tlsConfigFile", "x", "tlsCaFile", "x"): "give one of",
+        ("accessKey", "me"): "belong together",
+        ("accessKey", "me", "secretKey", "env:NOBODY_HAS_THIS"): "NOBODY_HAS_THIS, which is not set",
+        ("tlsCaFile", "/no/such.pem"): r"/no/such\.pem: cannot be read",
+    }.items():
+        with pytest.raises(OptionError, match=words):
+            access(**dict(zip(wrong[::2], wrong[1::2])))

@@ -109,7 +109,7 @@ def route(monkeypatch: pytest.MonkeyPatch) -> None:
     """The name servers know both brokers."""
 
     class KnowsAll:
-        def __init__(self, addresses: object) -> None: ...
+        def __init__(self, addresses: object, access: object) -> None: ...
         def __enter__(self) -> KnowsAll:
             return self
 

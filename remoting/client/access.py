@@ -1,0 +1,85 @@
+"""How servers are approached: with TLS or not, with signed requests or not. One value for SDK, mqadmin, Spark and scripts.
+
+Where the caller says nothing, two environment variables do: TRIOMQ_TLS names a ``tls.properties`` file, TRIOMQ_CREDENTIALS a file with
+the lines ``accessKey: ...`` and ``secretKey: ...`` (Java's ``conf/tools.yml``).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from triomq.remoting.client.hooks import RpcHook, Signing
+from triomq.remoting.properties import PropertiesError, decode_text, parse_properties
+from triomq.remoting.protocol.signing import Credentials
+from triomq.remoting.settings import ConfigError
+from triomq.remoting.tls.client import Tls
+
+CREDENTIALS_FILE_VARIABLE = "TRIOMQ_CREDENTIALS"
+
+
+@attrs.frozen(kw_only=True)
+class Access:
+    """`tls` and `credentials`; None where there is none."""
+
+    tls: Tls | None = None
+    credentials: Credentials | None = None
+
+    def or_environment(self, environment: Mapping[str, str] | None = None) -> Access:
+        """The same, with what the environment names in place of what is missing. Raises ConfigError for an unusable file."""
+        environment = os.environ if environment is None else environment
+        name = environment.get(CREDENTIALS_FILE_VARIABLE, "").strip()
+        return Access(
+            tls=self.tls or Tls.from_environment(environment),
+            credentials=self.credentials or (read_credentials(Path(name)) if name else None),
+        )
+
+    def check(self) -> None:
+        """Load the files of TLS now. Raises ConfigError with cause and fix."""
+        if self.tls is not None:
+            from triomq.remoting.tls.contexts import current_client_context  # ssl, only with TLS
+
+            current_client_context(self.tls)
+
+    @property
+    def hooks(self) -> tuple[RpcHook, ...]:
+        """The RPC hooks that a connection needs for this."""
+        return (Signing(self.credentials),) if self.credentials is not None else ()
+
+    def options(self) -> dict[str, Any]:
+        """Keyword arguments of a `BlockingConnection` or a `ConnectorConfig`; none for plain, unsigned connections."""
+        options: dict[str, Any] = {}
+        if self.tls is not None:
+            options["tls"] = self.tls
+        if self.credentials is not None:
+            options["hooks"] = self.hooks
+        return options
+
+
+def read_credentials(path: Path) -> Credentials:
+    """Read a file with `accessKey`, `secretKey` and perhaps `securityToken`, one a line, after a colon or an equals sign."""
+    path = path.expanduser()
+    try:
+        entries = parse_properties(decode_text(path.read_bytes()))
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise ConfigError(
+            str(path), f"cannot be read ({reason})", "name a file with the lines accessKey and secretKey"
+        ) from None
+    except PropertiesError as error:
+        raise ConfigError(f"{path}:{error.line}", error.reason, "correct the line") from None
+    texts = {key: value.strip().strip("'\"") for key, value in entries.items()}
+    try:
+        return Credentials(
+            access_key=texts.get("accessKey", ""),
+            secret_key=texts.get("secretKey", ""),
+            security_token=texts.get("securityToken") or None,
+        )
+    except ValueError as error:
+        raise ConfigError(
+            str(path), str(error).partition(":")[0], "write the lines accessKey: NAME and secretKey: SECRET"
+        ) from None
