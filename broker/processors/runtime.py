@@ -20,11 +20,12 @@ from triomq.broker.store.store import MessageStore
 from triomq.remoting.errors import Rejected
 from triomq.remoting.protocol.bodies.cluster import KvTable
 from triomq.remoting.protocol.bodies.offsets import BrokerStats, StatsItem
-from triomq.remoting.protocol.codes import PROTOCOL_VERSION, ResponseCode, version_name
+from triomq.remoting.protocol.codes import PROTOCOL_VERSION, RequestCode, ResponseCode, version_name
 from triomq.remoting.protocol.headers.admin import BrokerStatsHeader
 from triomq.remoting.protocol.record import decode_records
 from triomq.remoting.server.handlers import Request, Response
 from triomq.remoting.server.server import Server
+from triomq.remoting.server.statistics import ServerStatistics
 
 # Java's name of a queue -> our pool.
 POOL_KEYS: Mapping[str, str] = {"send": "send", "pull": "pull", "litePull": "lite-pull", "query": "query", "ack": "ack"}
@@ -57,7 +58,7 @@ class RuntimeFigures:
     server: Server = attrs.field(init=False)
 
     async def handle(self, request: Request) -> Response:
-        table = {**self._general(), **self._puts_and_gets(), **self._log(), **self._pools()}
+        table = {**self._general(), **self._puts_and_gets(), **self._log(), **self._pools(), **network_figures(self.server.statistics())}
         oldest = await self.store.read_record(self.store.statistics().oldest)
         for level, (offset, end) in self.delayed.progress().items():
             table[f"scheduleMessageOffset_{level}"] = f"{offset},{end}"
@@ -149,6 +150,36 @@ class RuntimeFigures:
             remark = f"The stats <{header.stats_name}> <{header.stats_key}> not exist"
             raise Rejected(ResponseCode.SYSTEM_ERROR, remark)
         return Response(body=item_body(found).encode())
+
+
+def network_figures(figures: ServerStatistics) -> dict[str, str]:
+    """Connections, refusals by pool and the figures of each request code: keys of our own, which other tools print as they are."""
+    table = {
+        "connections": str(figures.connections),
+        "connectionsAccepted": str(figures.accepted),
+        "connectionsClosedIdle": str(figures.closed_idle),
+        "connectionsTurnedAway": str(figures.turned_away),
+    }
+    for port, accepted in figures.accepted_by_side_port.items():
+        table[f"connectionsAccepted_{port}"] = str(accepted)
+    for name, pool in figures.pools.items():
+        if pool.overloaded or pool.rejected or pool.expired or pool.stalled:
+            table[f"refused_{name}"] = f"overload {pool.overloaded}, rejected {pool.rejected}, waited {pool.expired}, stalled {pool.stalled}"
+    for code, one in sorted(figures.codes.items()):
+        table[f"request_{code}_{code_name(code)}"] = (
+            f"count {one.requests}, errors {one.errors}, failed {one.failed}, refused {one.refused}, "
+            f"p50 {milliseconds_text(one.latency_quantile(0.5))}, p99 {milliseconds_text(one.latency_quantile(0.99))}, "
+            f"queued {one.queued}, wait mean {milliseconds_text(one.wait_seconds_mean)}, wait max {milliseconds_text(one.wait_seconds_max)}"
+        )
+    return table
+
+
+def code_name(code: int) -> str:
+    return RequestCode(code).name if code in RequestCode._value2member_map_ else "UNKNOWN"
+
+
+def milliseconds_text(seconds: float) -> str:
+    return f"{seconds * 1000:.3f} ms"
 
 
 def item_body(item: Item) -> BrokerStats:

@@ -17,6 +17,16 @@ _log = logging.getLogger(__name__)
 Chunks = list[bytes | memoryview]
 _ONE_PIECE = (bytes, memoryview)
 _REMARK_CHARACTERS_MAX = 2000
+# Answers that say "nothing there" in good order.
+_NO_ERRORS = frozenset(
+    {
+        ResponseCode.PULL_NOT_FOUND,
+        ResponseCode.PULL_RETRY_IMMEDIATELY,
+        ResponseCode.PULL_OFFSET_MOVED,
+        ResponseCode.QUERY_NOT_FOUND,
+        ResponseCode.POLLING_TIMEOUT,
+    }
+)
 
 
 def send_answers(requests: Iterable["Request"], answers: Iterable["Response | None"]) -> None:
@@ -25,7 +35,11 @@ def send_answers(requests: Iterable["Request"], answers: Iterable["Response | No
     chunks: Chunks = []
     others: dict[Connection, Chunks] | None = None
     for request, answer in zip(requests, answers):
-        if answer is None or request.oneway:
+        if answer is None:
+            continue
+        if answer.code and request.route is not None and answer.code not in _NO_ERRORS:
+            request.route.errors += 1
+        if request.oneway:
             continue
         if request.connection is not current:
             if current is not None:

@@ -21,7 +21,7 @@ from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.server.answers import error_remark, send_answers, send_error
 from triomq.remoting.server.config import PoolConfig
 from triomq.remoting.server.handlers import Answer, Handler, Request, Response
-from triomq.remoting.server.statistics import CodeStatistics, PoolStatistics
+from triomq.remoting.server.statistics import LATENCY_BUCKETS, CodeStatistics, PoolStatistics
 
 _log = logging.getLogger(__name__)
 
@@ -48,13 +48,44 @@ class Route:
     requests: int = attrs.field(default=0, init=False)
     refused: int = attrs.field(default=0, init=False)
     failed: int = attrs.field(default=0, init=False)
+    errors: int = attrs.field(default=0, init=False)
+    answered: int = attrs.field(default=0, init=False)
+    answer_seconds: float = attrs.field(default=0.0, init=False)
+    latency: list[int] = attrs.field(factory=lambda: [0] * LATENCY_BUCKETS, init=False)
+    queued: int = attrs.field(default=0, init=False)
+    wait_seconds: float = attrs.field(default=0.0, init=False)
+    wait_seconds_max: float = attrs.field(default=0.0, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.batch = self.handler.batch
         self.call = self.handler.call
 
     def statistics(self) -> CodeStatistics:
-        return CodeStatistics(requests=self.requests, refused=self.refused, failed=self.failed)
+        return CodeStatistics(
+            requests=self.requests,
+            refused=self.refused,
+            failed=self.failed,
+            errors=self.errors,
+            answered=self.answered,
+            answer_seconds=self.answer_seconds,
+            latency=tuple(self.latency),
+            queued=self.queued,
+            wait_seconds=self.wait_seconds,
+            wait_seconds_max=self.wait_seconds_max,
+        )
+
+    def note_answered(self, count: int, seconds: float) -> None:
+        """So many requests were answered, the oldest after so long. Called once for each batch."""
+        self.answered += count
+        self.answer_seconds += count * seconds
+        self.latency[int(seconds * 1e6).bit_length()] += count
+
+    def note_wait(self, count: int, seconds: float) -> None:
+        """So many requests have begun after so long in the queue."""
+        self.queued += count
+        self.wait_seconds += count * seconds
+        if seconds > self.wait_seconds_max:
+            self.wait_seconds_max = seconds
 
 
 @attrs.frozen
@@ -273,9 +304,12 @@ class Pool:
                 taken.append(self._pop())
             if self._wait_seconds:
                 taken = self._not_expired(taken)
+            begun = trio.current_time()
             position = 0
             while position < len(taken):
+                before = position
                 position, waiting = self._run_some(taken, position, len(taken))
+                _note_waits(taken[before:position], begun)
                 if waiting is not None:
                     for request in reversed(taken[position:]):
                         self._queue.appendleft(request)
@@ -308,6 +342,7 @@ class Pool:
             self._answer(batch, result)
         except Exception as error:
             self._failed(batch, error)
+        route.note_answered(len(batch), trio.current_time() - batch[0].arrived)
         return position, None
 
     def _run_singles(self, requests: list[Request], start: int, end: int) -> tuple[int, _Waiting | None]:
@@ -339,6 +374,13 @@ class Pool:
                 send_answers(asked, answers)
             except Exception as error:
                 self._failed(asked, error)
+            seconds = trio.current_time() - asked[0].arrived
+            route = asked[0].route
+            if len(asked) == 1 or not any([request.route is not route for request in asked]):  # noqa: C419 - as above
+                route.note_answered(len(asked), seconds)
+            else:
+                for request in asked:
+                    request.route.note_answered(1, seconds)
         return position, waiting
 
     async def _finish(self, waiting: _Waiting) -> None:
@@ -348,6 +390,7 @@ class Pool:
             self._answer(requests, result if requests[0].route.batch else [result])
         except Exception as error:
             self._failed(requests, error)
+        requests[0].route.note_answered(len(requests), trio.current_time() - requests[0].arrived)
 
     def _answer(self, requests: list[Request], answers: Any) -> None:
         """Send what a handler gave; TypeError if that is not an answer for each request."""
@@ -357,6 +400,7 @@ class Pool:
 
     def _failed(self, requests: Sequence[Request], error: Exception) -> None:
         failure = self._failure(requests, error)
+        requests[0].route.errors += len(requests)
         send_error(requests, failure.code, failure.remark or "")
 
     def _failure(self, requests: Sequence[Request], error: Exception) -> Response:
@@ -404,6 +448,16 @@ class Pool:
             expired=self._expired,
             stalled=self._stalled,
         )
+
+
+def _note_waits(begun: list[Request], now: float) -> None:
+    """Requests that were read together are counted together: the queue is in order of arrival."""
+    first, last = begun[0], begun[-1]
+    if first.arrived == last.arrived and first.route is last.route:
+        first.route.note_wait(len(begun), now - first.arrived)
+        return
+    for request in begun:
+        request.route.note_wait(1, now - request.arrived)
 
 
 def _rejects(route: Route) -> bool:

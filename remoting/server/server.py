@@ -248,6 +248,9 @@ class Server:
         return ServerStatistics(
             connections=len(connections),
             accepted=sum(boss.accepted for boss in self._bosses.values()),
+            accepted_by_side_port={
+                name: self._bosses[f"boss-{name}"].accepted if self._bosses else 0 for name in self.side_ports
+            },
             turned_away=self._turned_away,
             closed=self._closed_count,
             closed_idle=self._idle_scan.closed_count,
