@@ -15,6 +15,7 @@ import attrs
 from triomq.client.errors import NoNameServer, SettingsError
 from triomq.remoting.address import parse_address_list
 from triomq.remoting.client.access import Access
+from triomq.remoting.protocol.codes import SerializeType
 from triomq.remoting.protocol.signing import Credentials
 from triomq.remoting.settings import ConfigError
 from triomq.remoting.tls.client import Tls
@@ -58,10 +59,10 @@ def namesrv_addresses(
     return tuple(dict.fromkeys(addresses))
 
 
-def checked_access(tls: Tls | None, credentials: Credentials | None) -> Access:
+def checked_access(tls: Tls | None, credentials: Credentials | None, serialize: SerializeType | None = None) -> Access:
     """Return what is given, or what the environment names, with its files loaded once.  Errors: `SettingsError`."""
     try:
-        access = Access(tls=tls, credentials=credentials).or_environment()
+        access = Access(tls=tls, credentials=credentials, serialize=serialize).or_environment()
         access.check()
     except ConfigError as error:
         raise SettingsError(str(error)) from None
@@ -94,10 +95,12 @@ class ClientSettings:
     """how connections are secured; None asks the environment variable TRIOMQ_TLS, and without it they are plain"""
     credentials: Credentials | None = None
     """signs every request; None asks the environment variable TRIOMQ_CREDENTIALS, and without it nothing is signed"""
+    serialize: SerializeType | None = attrs.field(default=None, metadata=_java("rocketmq.serialize.type"))
+    """form of request headers; None asks the environment variable ROCKETMQ_SERIALIZE_TYPE, and without it they are JSON"""
 
     def access(self) -> Access:
         """Return how servers are approached, checked.  Errors: `SettingsError`."""
-        return checked_access(self.tls, self.credentials)
+        return checked_access(self.tls, self.credentials, self.serialize)
 
 
 @attrs.frozen(kw_only=True)

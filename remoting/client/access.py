@@ -1,7 +1,8 @@
-"""How servers are approached: with TLS or not, with signed requests or not. One value for SDK, mqadmin, Spark and scripts.
+"""How servers are approached: with TLS or not, with signed requests or not, with JSON or binary headers. One value for SDK, mqadmin, Spark and scripts.
 
-Where the caller says nothing, two environment variables do: TRIOMQ_TLS names a ``tls.properties`` file, TRIOMQ_CREDENTIALS a file with
-the lines ``accessKey: ...`` and ``secretKey: ...`` (Java's ``conf/tools.yml``).
+Where the caller says nothing, environment variables do: TRIOMQ_TLS names a ``tls.properties`` file, TRIOMQ_CREDENTIALS a file with
+the lines ``accessKey: ...`` and ``secretKey: ...`` (Java's ``conf/tools.yml``), and ROCKETMQ_SERIALIZE_TYPE, as for Java's clients, the
+form of headers, ``JSON`` or ``ROCKETMQ``.
 """
 
 from __future__ import annotations
@@ -13,21 +14,24 @@ from typing import Any
 
 import attrs
 
-from triomq.remoting.client.hooks import RpcHook, Signing
+from triomq.remoting.client.hooks import RpcHook, Serialisation, Signing
 from triomq.remoting.properties import PropertiesError, decode_text, parse_properties
+from triomq.remoting.protocol.codes import SerializeType
 from triomq.remoting.protocol.signing import Credentials
 from triomq.remoting.settings import ConfigError
 from triomq.remoting.tls.client import Tls
 
 CREDENTIALS_FILE_VARIABLE = "TRIOMQ_CREDENTIALS"
+SERIALIZE_VARIABLE = "ROCKETMQ_SERIALIZE_TYPE"
 
 
 @attrs.frozen(kw_only=True)
 class Access:
-    """`tls` and `credentials`; None where there is none."""
+    """`tls` and `credentials`; None where there is none. `serialize`: the form of headers; None is JSON."""
 
     tls: Tls | None = None
     credentials: Credentials | None = None
+    serialize: SerializeType | None = None
 
     def or_environment(self, environment: Mapping[str, str] | None = None) -> Access:
         """The same, with what the environment names in place of what is missing. Raises ConfigError for an unusable file."""
@@ -36,6 +40,7 @@ class Access:
         return Access(
             tls=self.tls or Tls.from_environment(environment),
             credentials=self.credentials or (read_credentials(Path(name)) if name else None),
+            serialize=_form(environment.get(SERIALIZE_VARIABLE, "")) if self.serialize is None else self.serialize,
         )
 
     def check(self) -> None:
@@ -48,16 +53,31 @@ class Access:
     @property
     def hooks(self) -> tuple[RpcHook, ...]:
         """The RPC hooks that a connection needs for this."""
-        return (Signing(self.credentials),) if self.credentials is not None else ()
+        hooks: list[RpcHook] = []
+        if self.serialize:  # JSON is what commands have anyway
+            hooks.append(Serialisation(self.serialize))
+        if self.credentials is not None:
+            hooks.append(Signing(self.credentials))
+        return tuple(hooks)
 
     def options(self) -> dict[str, Any]:
         """Keyword arguments of a `BlockingConnection` or a `ConnectorConfig`; none for plain, unsigned connections."""
         options: dict[str, Any] = {}
         if self.tls is not None:
             options["tls"] = self.tls
-        if self.credentials is not None:
-            options["hooks"] = self.hooks
+        if hooks := self.hooks:
+            options["hooks"] = hooks
         return options
+
+
+def _form(text: str) -> SerializeType | None:
+    """The form that the environment names, whatever its case; None for nothing."""
+    name = text.strip().upper()
+    if name and name not in SerializeType.__members__:
+        raise ConfigError(
+            SERIALIZE_VARIABLE, f"{text!r} is no form of headers", "set it to JSON or ROCKETMQ, or unset it"
+        )
+    return SerializeType[name] if name else None
 
 
 def read_credentials(path: Path) -> Credentials:

@@ -4,6 +4,7 @@ from typing import Protocol
 
 import attrs
 
+from triomq.remoting.protocol.codes import SerializeType
 from triomq.remoting.protocol.command import Command
 from triomq.remoting.protocol.signing import Credentials, signed
 
@@ -16,6 +17,19 @@ class RpcHook(Protocol):
 
     def after_response(self, address: str, command: Command, answer: Command) -> None:
         """Its answer has come. Not called for one-way requests, nor when there is no answer."""
+
+
+@attrs.frozen
+class Serialisation:
+    """Writes the headers of requests in one form; codes that the form cannot carry (POP) go as JSON all the same."""
+
+    form: SerializeType
+
+    def before_request(self, address: str, command: Command) -> None:
+        command.serialize = self.form
+
+    def after_response(self, address: str, command: Command, answer: Command) -> None:
+        """An answer says itself in which form it is."""
 
 
 @attrs.frozen
