@@ -19,7 +19,7 @@ from pathlib import Path
 
 import trio
 
-from triomq.remoting.address import format_address
+from triomq.remoting.address import bare_host, format_address
 
 _log = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ async def check_advertised(host: str, port: int) -> str | None:
 
     `host` may be a name or an address, IPv6 with or without brackets.
     """
-    bare = host.removeprefix("[").removesuffix("]")
+    bare = bare_host(host)
     reason = f"no answer within {CHECK_SECONDS:g} s"
     with trio.move_on_after(CHECK_SECONDS):
         try:

@@ -55,7 +55,7 @@ from triomq.broker.services.topics import Topics, TopicSettings, open_topics
 from triomq.broker.services.versions import Version
 from triomq.broker.store.stall import ECHO_SECONDS
 from triomq.broker.store.store import MessageStore, open_store
-from triomq.remoting.address import format_address
+from triomq.remoting.address import bare_host, format_address
 from triomq.remoting.client.config import ConnectorConfig
 from triomq.remoting.client.connector import Connector
 from triomq.remoting.protocol.message import UniqueIds
@@ -252,16 +252,17 @@ def with_port(config: BrokerConfig) -> BrokerConfig:
     """A free port in place of 0: every record and every registration names the port, so it must be known before the store opens."""
     if config.listen_port:
         return config
-    family = socket.AF_INET6 if ":" in config.listen_host else socket.AF_INET
+    host = bare_host(config.listen_host)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with contextlib.ExitStack() as held:  # held until all are found, so that none is found twice
         while True:
             probe, beside = (held.enter_context(socket.socket(family, socket.SOCK_STREAM)) for _ in range(2))
-            probe.bind((config.listen_host, 0))
+            probe.bind((host, 0))
             found = attrs.evolve(config, listen_port=probe.getsockname()[1])
             if config.fast_port >= 0:
                 return found
             with contextlib.suppress(OSError):  # the fast port belongs to somebody else: try another pair
-                beside.bind((config.listen_host, found.fast_listen_port()))
+                beside.bind((host, found.fast_listen_port()))
                 return found
 
 
@@ -273,7 +274,7 @@ def side_ports(config: BrokerConfig) -> list[SidePort]:
 
 async def encoded_host(config: BrokerConfig) -> bytes:
     """The advertised address as records carry it: 4 or 16 bytes, then the port.  A name is looked up."""
-    host = config.broker_ip.removeprefix("[").removesuffix("]")
+    host = bare_host(config.broker_ip)
     try:
         found = await trio.socket.getaddrinfo(host, config.listen_port, type=socket.SOCK_STREAM)
     except OSError as error:

@@ -29,8 +29,14 @@ def parse_address(text: str) -> tuple[str, int]:
     return host, int(port_text)
 
 
+def bare_host(host: str) -> str:
+    """The host without the brackets that an IPv6 address may have in a configuration."""
+    return host[1:-1] if host.startswith("[") and host.endswith("]") else host
+
+
 def format_address(host: str, port: int) -> str:
-    """The text that `parse_address` reads back."""
+    """The text that `parse_address` reads back; an IPv6 address may already have its brackets."""
+    host = bare_host(host)
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 

@@ -4,7 +4,7 @@ import errno
 import os
 import socket
 
-from triomq.remoting.address import format_address
+from triomq.remoting.address import bare_host, format_address
 from triomq.remoting.errors import RemotingError
 
 
@@ -43,6 +43,7 @@ def open_listener(host: str, port: int, backlog: int, setting: str = "") -> sock
     Raises AddressInUse or ListenFailed. A host that is a name is looked up, so this may block for a moment: call it at start-up.
     """
     address = format_address(host, port)
+    host = bare_host(host)
     try:
         family, kind, protocol, _, where = socket.getaddrinfo(
             host or "0.0.0.0", port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

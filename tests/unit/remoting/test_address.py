@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triomq.remoting.address import format_address, parse_address, parse_address_list
+from triomq.remoting.address import bare_host, format_address, parse_address, parse_address_list
 
 
 @pytest.mark.parametrize(
@@ -59,3 +59,8 @@ def test_lists() -> None:
     assert parse_address_list(" ") == []
     with pytest.raises(ValueError, match="has no port"):
         parse_address_list("a:1;b")
+
+
+def test_brackets_of_a_configuration_are_kept_once() -> None:
+    assert format_address("[::1]", 5) == format_address("::1", 5) == "[::1]:5"
+    assert (bare_host("[::1]"), bare_host("::1"), bare_host("host")) == ("::1", "::1", "host")
