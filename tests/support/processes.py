@@ -83,9 +83,10 @@ def running(command: Sequence[str], log: Path, *, port: int | None = None, env: 
 
 
 @contextlib.contextmanager
-def our_name_server(folder: Path, port: int | None = None) -> Iterator[str]:
+def our_name_server(folder: Path, port: int | None = None, define: Sequence[str] = ()) -> Iterator[str]:
     port = port or free_port()
-    with running([sys.executable, "-m", "triomq.namesrv", "-p", str(port)], folder / "namesrv.log", port=port, env={"HOME": str(folder)}):
+    settings = [word for line in define for word in ("-D", line)]
+    with running([sys.executable, "-m", "triomq.namesrv", "-p", str(port), *settings], folder / "namesrv.log", port=port, env={"HOME": str(folder)}):
         yield f"127.0.0.1:{port}"
 
 
@@ -139,21 +140,21 @@ def java_peer(version: str, *arguments: str, seconds: float = 60, define: Sequen
 
 
 @contextlib.contextmanager
-def java_name_server(version: str, folder: Path) -> Iterator[str]:
+def java_name_server(version: str, folder: Path, define: Sequence[str] = ()) -> Iterator[str]:
     port = free_port()
     folder.mkdir(parents=True, exist_ok=True)
     conf = folder / "namesrv.properties"
     conf.write_text(f"listenPort={port}\n")
-    command = java_command(version, "org.apache.rocketmq.namesrv.NamesrvStartup", "-c", str(conf), home=folder)
+    command = java_command(version, "org.apache.rocketmq.namesrv.NamesrvStartup", "-c", str(conf), home=folder, define=define)
     with running(command, folder / "namesrv.log", port=port):
         yield f"127.0.0.1:{port}"
 
 
 @contextlib.contextmanager
-def java_broker(version: str, folder: Path, name: str, namesrv: str, *, heap: str = "1g", **settings: object) -> Iterator[str]:
+def java_broker(version: str, folder: Path, name: str, namesrv: str, *, heap: str = "1g", define: Sequence[str] = (), **settings: object) -> Iterator[str]:
     port = free_port(span=2)
     conf = write_broker_conf(folder, name, namesrv, port, haListenPort=port + 1, **settings)
-    command = java_command(version, "org.apache.rocketmq.broker.BrokerStartup", "-c", str(conf), home=folder, heap=heap)
+    command = java_command(version, "org.apache.rocketmq.broker.BrokerStartup", "-c", str(conf), home=folder, heap=heap, define=define)
     with running(command, folder / f"{name}.log", port=port):
         wait_registered(namesrv, name)
         yield f"127.0.0.1:{port}"
