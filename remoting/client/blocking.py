@@ -1,13 +1,14 @@
 """A connection for threads without an event loop (Spark executors, scripts): plain sockets, the same protocol core.
 
-Requests can be pipelined: `send` several, then `receive` their answers in the order in which they are needed. One thread at a
-time may use a connection.
+Requests can be pipelined: `invoke_all`, or `send` several and then `receive` their answers in the order in which they are needed. One
+thread at a time may use a connection.
 """
 
 import math
 import socket
 import time
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ from triomq.remoting.client.hooks import RpcHook
 from triomq.remoting.errors import ConnectFailed, ConnectionLost, RemotingError, RequestTimeout, TlsFailed
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.command import Command, encode_command, response_to
-from triomq.remoting.protocol.peer import ClientPeer
+from triomq.remoting.protocol.peer import ClientPeer, PeerStatistics
 from triomq.remoting.settings import ConfigError
 from triomq.remoting.tls.client import Tls
 
@@ -32,8 +33,8 @@ _READ_BYTES = 64 * 1024
 class BlockingConnection:
     """Connects at once; ConnectFailed if that does not work within *timeout* seconds.
 
-    After ConnectionLost the object is of no more use. After RequestTimeout it is: the late answer is dropped. When a server that
-    stops answers GO_AWAY, `invoke` connects anew and asks once more; `receive` gives that answer to its caller.
+    After RequestTimeout the connection goes on: the late answer is dropped. After ConnectionLost only `reconnect` helps. When a server
+    that stops answers GO_AWAY, `invoke` connects anew and asks once more; `receive` gives that answer to its caller.
     """
 
     address: str
@@ -102,12 +103,43 @@ class BlockingConnection:
         answer = self.receive(self.send(command), timeout)
         if answer.code != ResponseCode.GO_AWAY or self._codes or self._lost:
             return answer  # answers to other requests may still come over this connection
-        self._lose("the server asked to go away")
-        self._peer = ClientPeer()
+        self.reconnect()
+        return self.receive(self.send(command), timeout)
+
+    def invoke_all(
+        self, commands: Iterable[Command], timeout: float = 3.0, *, in_flight_max: int = 64
+    ) -> list[Command]:
+        """Send requests without waiting for each answer; all answers, in the order of the requests.
+
+        At most *in_flight_max* wait at a time, so that neither side's buffers fill up. *timeout* is for each answer. Raises as
+        `invoke`; what is still under way is given up then. GO_AWAY is an answer like any other here.
+        """
+        waiting: deque[int] = deque()
+        answers: list[Command] = []
+        try:
+            for command in commands:
+                if len(waiting) >= in_flight_max:
+                    answers.append(self.receive(waiting[0], timeout))
+                    waiting.popleft()
+                waiting.append(self.send(command))
+            while waiting:
+                answers.append(self.receive(waiting[0], timeout))
+                waiting.popleft()
+        except RemotingError:
+            for opaque in waiting:
+                self.give_up(opaque)
+            raise
+        return answers
+
+    def reconnect(self) -> None:
+        """Close, forget what was under way, and connect anew. Raises ConnectFailed; it may be called again then."""
+        self._lose("connecting anew")
+        for forgotten in (self._codes, self._asked, self._answers):
+            forgotten.clear()
+        self._peer = ClientPeer(first_opaque=self._peer.next_opaque)
         self._stream = None
         self._connect()
         self._lost = ""
-        return self.receive(self.send(command), timeout)
 
     def send(self, command: Command) -> int:
         """Send a request; the number by which `receive` finds its answer. Raises ConnectionLost."""
@@ -139,9 +171,7 @@ class BlockingConnection:
             self._check()
             left = deadline - time.monotonic()
             if left <= 0 or not self._read(left):
-                self._peer.give_up(opaque)
-                del self._codes[opaque]
-                self._asked.pop(opaque, None)
+                self.give_up(opaque)
                 raise RequestTimeout(self.address, code, timeout)
         del self._codes[opaque]
         answer = self._answers.pop(opaque)
@@ -149,6 +179,16 @@ class BlockingConnection:
             hook.after_response(self.address, self._asked[opaque], answer)
         self._asked.pop(opaque, None)
         return answer
+
+    def give_up(self, opaque: int) -> None:
+        """Wait no longer for the answer to a request sent before; it is dropped when it comes."""
+        self._peer.give_up(opaque)
+        for forgotten in (self._codes, self._asked, self._answers):
+            forgotten.pop(opaque, None)
+
+    def statistics(self) -> PeerStatistics:
+        """Counters since the connection was made: sent, replied, late and so on."""
+        return self._peer.statistics()
 
     def close(self) -> None:
         """Close; may be called again."""

@@ -71,6 +71,11 @@ class ClientPeer(Generic[T]):
     def pending_count(self) -> int:
         return len(self._pending)
 
+    @property
+    def next_opaque(self) -> int:
+        """The number of the next request, for a peer that goes on where this one ends: late answers of both stay apart."""
+        return self._next
+
     def statistics(self) -> PeerStatistics:
         return PeerStatistics(
             pending=len(self._pending),

@@ -14,7 +14,11 @@ from hypothesis import strategies as st
 from tests.support.protocol_strategies import NAMES, TEXT, bodies, headers
 from triomq.remoting.protocol import bodies as bodies_package
 from triomq.remoting.protocol.batch import decode_batch, encode_batch
-from triomq.remoting.protocol.bodies.schema import JsonBody
+from triomq.remoting.protocol.bodies.auth import Acl
+from triomq.remoting.protocol.bodies.pop import BatchAck, offset_bits
+from triomq.remoting.protocol.bodies.schema import JsonBody, decode_array, encode_array
+from triomq.remoting.protocol.bodies.timer import TimerCheckPoint
+from triomq.remoting.protocol.bodies.topics import DataVersion
 from triomq.remoting.protocol.codes import SerializeType
 from triomq.remoting.protocol.command import (
     Command,
@@ -91,6 +95,11 @@ def test_header_classes(cls: type, data: st.DataObject) -> None:
     codec = codec_of(cls)
     for short in (False, True):
         assert codec.from_ext(codec.to_ext(header, short=short), short=short) == header
+    for serialize in SerializeType:
+        command = response_to(Command(0, opaque=5, serialize=serialize), 3, header)
+        decoded = decode_frame(encode_command(command)[4:])
+        assert decoded.serialize is serialize
+        assert decoded.header(cls) == header
     remark = data.draw(st.none() | TEXT)
     expected = decode_frame(encode_command(response_to(Command(0, opaque=5), 3, header, b"x", remark))[4:])
     got = decode_frame((encode_response_head(header, 3, 5, remark, 1) + b"x")[4:])
@@ -100,7 +109,9 @@ def test_header_classes(cls: type, data: st.DataObject) -> None:
 
 @settings(max_examples=300)
 @given(data=st.data(), opaque=I32, serialize=st.sampled_from(SerializeType), remark=st.none() | TEXT)
-def test_requests_by_the_typed_decoder(data: st.DataObject, opaque: int, serialize: SerializeType, remark: str | None) -> None:
+def test_requests_by_the_typed_decoder(
+    data: st.DataObject, opaque: int, serialize: SerializeType, remark: str | None
+) -> None:
     code, cls, _ = data.draw(st.sampled_from(REQUESTS))
     header = data.draw(headers(cls))
     command = request(code, header, b"body")
@@ -127,8 +138,43 @@ def test_body_classes(cls: type[JsonBody], data: st.DataObject) -> None:
 
 
 def test_all_body_classes_were_found() -> None:
-    assert len(body_classes()) > 50
-    assert len(HEADER_CLASSES) > 70
+    assert len(body_classes()) > 90
+    assert len(HEADER_CLASSES) > 100
+
+
+@given(st.lists(bodies(Acl), max_size=3))
+def test_arrays_of_bodies(acls: list[Acl]) -> None:
+    assert decode_array(Acl, encode_array(acls)) == acls
+
+
+@given(
+    st.builds(
+        TimerCheckPoint,
+        last_read_ms=I64,
+        last_flushed_position=I64,
+        last_queue_offset=I64,
+        master_queue_offset=I64,
+        data_version=st.none() | st.builds(DataVersion, I64, I64, I64),
+    )
+)
+def test_timer_check_points(point: TimerCheckPoint) -> None:
+    assert TimerCheckPoint.decode(point.encode()) == point
+
+
+@given(st.sets(st.integers(0, 300)), st.integers(-(2**40), 2**40))
+def test_bit_sets_of_offsets(places: set[int], start: int) -> None:
+    offsets = sorted(start + place for place in places)
+    ack = BatchAck(
+        consumer_group="g",
+        topic="t",
+        start_offset=start,
+        queue_id=1,
+        revive_queue_id=2,
+        pop_time=3,
+        invisible_ms=4,
+        bits=offset_bits(start, offsets),
+    )
+    assert ack.offsets() == offsets
 
 
 PROPERTIES = st.dictionaries(
@@ -184,7 +230,16 @@ def test_records(rows: list[dict[str, Any]]) -> None:
     messages = decode_records(data, check_crc=True)
     position = 0
     for row, message in zip(rows, messages, strict=True):
-        for name in ("topic", "queue_id", "queue_offset", "log_offset", "body", "born_timestamp", "flag", "reconsume_times"):
+        for name in (
+            "topic",
+            "queue_id",
+            "queue_offset",
+            "log_offset",
+            "body",
+            "born_timestamp",
+            "flag",
+            "reconsume_times",
+        ):
             assert getattr(message, name) == row[name]
         assert (message.born_host_bytes, message.store_host_bytes) == (row["born_host"], row["store_host"])
         assert message.sys_flag & ~0x30 == row["sys_flag"] & ~0x30
@@ -199,5 +254,7 @@ def test_records(rows: list[dict[str, Any]]) -> None:
 
 @given(st.text(max_size=200), st.text(max_size=20), st.lists(TEXT, max_size=10))
 def test_hashes(text: str, other: str, keys: list[str]) -> None:
-    assert concat_hash(java_hash(text), java_hash(other), len(other.encode("utf-16-be")) // 2) == java_hash(text + other)
+    assert concat_hash(java_hash(text), java_hash(other), len(other.encode("utf-16-be")) // 2) == java_hash(
+        text + other
+    )
     assert hash_batch(other, keys) == [java_hash(other + key) for key in keys]
