@@ -106,19 +106,24 @@ class SendMessages:
         if not drafts:
             return answers
         try:
-            places = self.store.append(drafts)
+            places = self.store.append_unindexed(drafts)
         except StoreUnavailable as error:
             self.statistics.totals.puts_failed += len(drafts)
             refusal = self._refusal(ResponseCode.SERVICE_NOT_AVAILABLE, unavailable_remark(error))
             for entry in entries:
                 answers[entry[0]] = refusal
             return answers
+        seconds = perf_counter() - begin
         end = places[-1].log_offset + places[-1].size
-        self.statistics.note_put(len(drafts), end - places[0].log_offset, perf_counter() - begin)
-        if not self.topics.table.unsaved and self.store.durable_now(end):
-            self._answers.send(requests, answers, entries, places)
-            return answers
-        return self._fill_when_durable(requests, answers, entries, places, end)
+        at_once = not self.topics.table.unsaved and self.store.durable_now(end)
+        try:
+            if at_once:
+                self._answers.send(requests, answers, entries, places)
+        finally:
+            # After the answer has gone out, and still before anybody else runs: nobody can ask before it is done.
+            self.store.index_appended()
+        self.statistics.note_put(len(drafts), end - places[0].log_offset, seconds)
+        return answers if at_once else self._fill_when_durable(requests, answers, entries, places, end)
 
     def _prepare(self, requests: list[Request], answers: list[Answer]) -> tuple[list[Draft], list[Entry]]:
         """Check every request; what must be refused gets its answer here."""

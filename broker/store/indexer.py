@@ -77,25 +77,32 @@ class Indexer:
         return self._backlog_bytes
 
     def offer(self, batch: Batch) -> None:
-        """Take the batch just appended: index it now if that is possible, else leave it for the task. Atomic: no checkpoint.
+        """Take the batch just appended. Atomic: no checkpoint. ``index_offered`` comes next, before anybody else can run."""
+        self._backlog.append(batch)
+        self._backlog_bytes += batch.end - batch.start
+
+    def index_offered(self) -> None:
+        """Index now what was offered, if that is possible, else leave it for the task. Atomic: no checkpoint.
 
         If an index fails with a bug, the exception goes to the sender now and to the store's nursery as soon as the task tries again.
         """
-        self._backlog.append(batch)
-        self._backlog_bytes += batch.end - batch.start
+        backlog = self._backlog
+        if not backlog:
+            return
+        end = backlog[-1].end
         try:
-            if self._backlog[0] is batch and batch.start == self.indexed.value and batch.end <= self.confirmed.value:
+            if backlog[0].start == self.indexed.value and end <= self.confirmed.value and len(backlog) == 1:
                 self._apply_oldest()
         except DiskFull:
             pass  # the message is stored; the task tries again and says so
         finally:
-            if self._backlog:
+            if backlog:
                 if self._backlog_bytes > self.backlog_bytes_max:
                     logger.warning("the indexer is %s bytes behind; it reads the log instead of memory", self._backlog_bytes)
-                    self._backlog.clear()
+                    backlog.clear()
                     self._backlog_bytes = 0
                     self.overruns += 1
-                self._work.advance(batch.end)
+                self._work.advance(end)
 
     def _apply_oldest(self) -> None:
         batch = self._backlog[0]

@@ -97,6 +97,12 @@ class MessageStore:
 
         When it returns, the page cache has the messages (they survive the death of this process), and with ASYNC_FLUSH readers see them already.
         """
+        places = self.append_unindexed(drafts)
+        self.indexer.index_offered()
+        return places
+
+    def append_unindexed(self, drafts: Sequence[Draft]) -> list[Appended]:
+        """``append`` but for the indexes: the caller calls ``index_appended`` when it has answered the sender, before its next checkpoint."""
         if not self.health.writable:
             self.health.check_writable()
         if not drafts:
@@ -113,6 +119,10 @@ class MessageStore:
         if seconds > self.stall.limit_seconds:
             self.stall.note(seconds)
         return batch.places
+
+    def index_appended(self) -> None:
+        """Show readers what ``append_unindexed`` has stored. Atomic: no checkpoint."""
+        self.indexer.index_offered()
 
     def durable_now(self, log_end: int) -> bool:
         """Whether a sender of messages up to ``log_end`` may be answered without waiting; always true with ASYNC_FLUSH."""
