@@ -39,6 +39,13 @@ class Target:
     puts: Item
     put_bytes: Item
 
+    def note(self, requests: int, messages: int, size_bytes: int) -> None:
+        """Count what was stored."""
+        self.puts.times += requests
+        self.puts.value += messages
+        self.put_bytes.times += requests
+        self.put_bytes.value += size_bytes
+
 
 @attrs.define(eq=False)
 class Admission:

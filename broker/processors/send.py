@@ -98,7 +98,7 @@ class SendMessages:
             }
         )
 
-    def handle(self, requests: list[Request]) -> list[Answer] | Awaitable[list[Answer]]:
+    def handle(self, requests: list[Request]) -> list[Answer] | Awaitable[list[Answer]] | None:
         """Store a batch of messages.  Everything up to the append happens before the first checkpoint."""
         begin = perf_counter()
         answers: list[Answer] = [None] * len(requests)

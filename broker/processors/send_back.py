@@ -133,5 +133,4 @@ class SendBack:
         except IllegalMessage as error:
             raise Rejected(ResponseCode.SYSTEM_ERROR, f"MESSAGE_ILLEGAL ({error})") from None
         self.statistics.note_put(1, place.size, 0.0)
-        target.puts.value += 1
-        target.put_bytes.value += place.size
+        target.note(1, 1, place.size)

@@ -62,27 +62,36 @@ class StoredAnswers:
         chunks: list[bytes | memoryview] = []
         others: dict[Connection, list[bytes | memoryview]] = {}
         position = 0
-        for index, count, target, queue_id, unique_key, wait in entries:
+        counted: Target | None = None
+        puts = put_bytes = 0
+        for entry in entries:
+            index, count, target, queue_id, unique_key, _ = entry
             request = requests[index]
             place = places[position]
             if count != 1 or request.serialize or not (plain or unique_key.encode().isalnum()):
-                entry = (index, count, target, queue_id, unique_key, wait)
                 answers[index] = self.response(entry, places[position : position + count])
                 position += count
                 continue
             position += 1
-            target.puts.value += 1
-            target.put_bytes.value += place.size
+            if target is not counted:
+                if counted is not None:
+                    counted.note(puts, puts, put_bytes)
+                counted, puts, put_bytes = target, 0, 0
+            puts += 1
+            put_bytes += place.size
             if request.oneway:
                 continue
             data = template % (place.log_offset, queue_id, place.queue_offset, unique_key.encode(), request.opaque)
             size = len(data)
-            if request.connection is not current:
+            connection = request.connection
+            if connection is not current:
                 if current is not None:
                     others[current] = chunks
-                    chunks = others.pop(request.connection, [])
-                current = request.connection
+                    chunks = others.pop(connection, [])
+                current = connection
             chunks.append(pack(4 + size, size) + data)
+        if counted is not None:
+            counted.note(puts, puts, put_bytes)
         for connection, joined in others.items():
             connection.write(joined)
         if current is not None:
@@ -99,8 +108,7 @@ class StoredAnswers:
     def response(self, entry: Entry, places: Sequence[Appended]) -> Response:
         """The answer to one request, whose messages came to lie at ``places``."""
         _, count, target, queue_id, unique_key, _ = entry
-        target.puts.value += count
-        target.put_bytes.value += sum([place.size for place in places])
+        target.note(1, count, sum([place.size for place in places]))
         message_id = ",".join([f"{self._host}{place.log_offset:016X}" for place in places])
         header = SendMessageResponseHeader(
             message_id, queue_id, places[0].queue_offset, unique_key, self.region_id, self.trace_on

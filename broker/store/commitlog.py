@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import struct
 from collections.abc import Callable, Sequence
-from zlib import crc32
 
 import attrs
 
@@ -23,6 +22,7 @@ from triomq.broker.store.reads import Buffer, Cold, Range, Reads
 from triomq.broker.store.segment import Segment
 from triomq.broker.store.segments import Segments
 from triomq.broker.store.watermark import Watermark
+from triomq.remoting.protocol.checksum import crc32
 from triomq.remoting.protocol.message import BORN_HOST_V6, STORE_HOST_V6, TRANSACTION_MASK
 from triomq.remoting.protocol.record import (
     BLANK,

@@ -27,9 +27,6 @@ from triomq.remoting.protocol.message import TRANSACTION_MASK, TRANSACTION_ROLLB
 logger = logging.getLogger(__name__)
 
 NAME_DIGITS = 17
-FEW = 3
-"""In smaller batches keys are hashed one by one."""
-NO_WORDS: list[str] = []
 HASH_MASK = 0x7FFFFFFF
 
 
@@ -44,18 +41,24 @@ def tag_hash(topic: str, tags: str) -> int:
     return index_hash(topic, f"T#{tags}")
 
 
-def hash_together(keys: list[tuple[str, str, int]], hashes: list[int]) -> None:
-    """Fill in the hashes of (topic, key, place); keys of one topic and length are hashed as one integer."""
-    groups: dict[tuple[str, int], tuple[list[str], list[int]]] = {}
-    for topic, key, number in keys:
-        group = groups.get((topic, len(key)))
-        if group is None:
-            group = groups[topic, len(key)] = ([], [])
-        group[0].append(key)
-        group[1].append(number)
-    for (topic, _), (texts, numbers) in groups.items():
-        for number, value in zip(numbers, hash_batch(topic + "#", texts)):
+def every_key(unique_key: str | None, keys: str) -> list[str]:
+    """The unique key, if there is one, and the words of KEYS."""
+    words = [word for word in keys.split(" ") if word]
+    return [unique_key, *words] if unique_key else words
+
+
+def hash_together(topic: str, keys: list[str]) -> list[int]:
+    """``index_hash`` of all these keys; those of one length are hashed as one integer."""
+    if len(set(map(len, keys))) == 1:
+        return [abs(value) & HASH_MASK for value in hash_batch(topic + "#", keys)]
+    by_length: dict[int, list[int]] = {}
+    for number, key in enumerate(keys):
+        by_length.setdefault(len(key), []).append(number)
+    hashes = [0] * len(keys)
+    for numbers in by_length.values():
+        for number, value in zip(numbers, hash_batch(topic + "#", [keys[number] for number in numbers])):
             hashes[number] = abs(value) & HASH_MASK
+    return hashes
 
 
 @attrs.define(eq=False)
@@ -87,41 +90,37 @@ class KeyIndex:
 
     def apply(self, batch: Batch) -> None:
         """Add all keys of a batch; records at or before ``position`` are skipped. Atomic: no checkpoint. Raises DiskFull, and then has added nothing."""
+        offsets: list[int] = []  # one per entry, as hashes and timestamps
+        timestamps: list[int] = []
         hashes: list[int] = []
-        offsets: list[int] = []
-        later: list[tuple[str, str, int]] = []  # (topic, key, place in hashes)
+        later: dict[str, tuple[list[str], list[int]]] = {}  # topic -> keys, and their places in hashes
         position = self.position
-        few = len(batch.places) < FEW
         for draft, place in zip(batch.drafts, batch.places):
             offset = place.log_offset
             if offset <= position or draft.sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK:
                 continue
-            topic, unique_key, keys, tags = draft.topic, draft.unique_key, draft.keys, draft.tags
-            words = [word for word in keys.split(" ") if word] if keys else NO_WORDS
-            for key in (unique_key, *words) if unique_key else words:
-                if few:
-                    hashes.append(index_hash(topic, key))
-                else:
-                    later.append((topic, key, len(hashes)))
+            topic, unique_key, keys, tags, timestamp = draft.topic, draft.unique_key, draft.keys, draft.tags, place.store_timestamp
+            if unique_key or keys:
+                group = later.get(topic)
+                if group is None:
+                    group = later[topic] = ([], [])
+                for key in every_key(unique_key, keys) if keys else (unique_key,):
+                    group[0].append(key)  # type: ignore[arg-type]  # not None: one of them is not empty
+                    group[1].append(len(hashes))
                     hashes.append(0)
-                offsets.append(offset)
+                    offsets.append(offset)
+                    timestamps.append(timestamp)
             if tags:
                 hashes.append(tag_hash(topic, tags))
                 offsets.append(offset)
-        if later:
-            hash_together(later, hashes)
+                timestamps.append(timestamp)
+        for topic, (texts, numbers) in later.items():
+            for number, value in zip(numbers, hash_together(topic, texts)):
+                hashes[number] = value
         if hashes:
-            self._put(hashes, offsets, self._timestamps(batch, offsets))
+            self._put(hashes, offsets, timestamps)
         if batch.places:
             self.position = max(position, batch.places[-1].log_offset)
-
-    def _timestamps(self, batch: Batch, offsets: list[int]) -> list[int]:
-        """Store time of the record at each of ``offsets``."""
-        first, last = batch.places[0].store_timestamp, batch.places[-1].store_timestamp
-        if first == last:
-            return [first] * len(offsets)
-        known = {place.log_offset: place.store_timestamp for place in batch.places}
-        return [known[offset] for offset in offsets]
 
     def _put(self, hashes: list[int], offsets: list[int], timestamps: list[int]) -> None:
         """Distribute entries over files. Room for all is claimed before the first is written."""

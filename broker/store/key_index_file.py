@@ -183,14 +183,16 @@ class KeyIndexFile:
         assert slots is not None
         first = self.next_entry
         numbers = to_disk_order(array("I", range(first, first + len(hashes))))
-        previous = []
-        for slot, number in zip([value % slot_count for value in hashes], numbers):
-            previous.append(slots[slot])
+        previous = array("I")
+        note = previous.append
+        for value, number in zip(hashes, numbers):
+            slot = value % slot_count
+            note(slots[slot])
             slots[slot] = number
         self.slots_used += previous.count(0)
         position = self.geometry.entries_position + ENTRY.size * first
         data[position : position + ENTRY.size * len(hashes)] = b"".join(
-            map(ENTRY.pack, hashes, offsets, seconds, to_disk_order(array("I", previous)))
+            map(ENTRY.pack, hashes, offsets, seconds, to_disk_order(previous))
         )
 
     def _seconds(self, timestamp: int, begin: int) -> int:

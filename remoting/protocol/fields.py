@@ -147,7 +147,11 @@ class HeaderCodec(Generic[H]):
         return self.reader(short)(raw)
 
     def struct(self, short: bool) -> type[msgspec.Struct]:
-        """A msgspec class with the same attributes, which decodes ``extFields`` in one go."""
+        """The header class's twin: a msgspec class with the same attributes, which decodes ``extFields`` in one go.
+
+        A server hands the twin to its handlers: copying it into the header class would cost as much as all of the decoding. They are equal if
+        their attributes are, and both can be sent.
+        """
         struct = self._structs.get(short)
         if struct is None:
             struct = self._structs[short] = _generate_struct(self, short)
@@ -245,4 +249,15 @@ def _generate_struct(codec: HeaderCodec[Any], short: bool) -> type[msgspec.Struc
             kind = kind | None
         members.append((field.attribute, kind) if field.required else (field.attribute, kind, field.default))
     rename = {field.attribute: field.wire_name(short) for field in codec.fields}
-    return msgspec.defstruct(f"{codec.cls.__name__}Ext", members, rename=rename, kw_only=True, gc=False)
+    names = [field.attribute for field in codec.fields]
+
+    def equal(self: object, other: object) -> Any:
+        if type(other) not in (codec.cls, type(self)):
+            return NotImplemented
+        return all(getattr(self, name) == getattr(other, name) for name in names)
+
+    twin = msgspec.defstruct(
+        codec.cls.__name__, members, rename=rename, kw_only=True, eq=False, gc=False, module=codec.cls.__module__, namespace={"__eq__": equal, "__hash__": None}
+    )
+    _CODECS[twin] = codec  # so that it can be sent like a header object
+    return twin

@@ -20,11 +20,11 @@ from enum import IntEnum
 from functools import lru_cache
 from struct import Struct
 from typing import Any, TypeAlias
-from zlib import crc32
 
 import attrs
 
 from triomq.remoting.errors import LocalProtocolError, RemoteProtocolError
+from triomq.remoting.protocol.checksum import crc32
 from triomq.remoting.protocol.message import (
     BORN_HOST_V6,
     CRC_PROPERTY,

@@ -12,10 +12,19 @@ from triomq.remoting.errors import HeaderFieldError
 from triomq.remoting.protocol import header_binary, header_json
 from triomq.remoting.protocol.command import RESPONSE_FLAG, serialize_type
 from triomq.remoting.protocol.fields import codec_of
-from triomq.remoting.protocol.header_fast import RequestDecoderFunction, compile_request_decoder
+from triomq.remoting.protocol.header_fast import (
+    DecodedHeader,
+    RequestDecoderFunction,
+    compile_request_decoder,
+    frame_reader,
+)
+from triomq.remoting.protocol.header_json import LANGUAGE_NUMBERS, language_number
 
 DecodedRequest: TypeAlias = tuple[int, int, int, int, int, str | None, Any, int, bytes, bytes]
-"""code, opaque, flag, version, language, remark, header object, serialize type, header bytes, body."""
+"""code, opaque, flag, version, language, remark, header object, serialize type, header bytes, body.
+
+The header object is of the header class or, by the fast road, its msgspec twin: same attributes, equal to it.
+"""
 
 _WORD: Callable[[bytes], tuple[int]] = Struct(">I").unpack_from
 _HEADER_LENGTH = 0x00FFFFFF
@@ -30,8 +39,8 @@ class RequestDecoder:
 
     def __init__(self, headers: Mapping[int, tuple[type | None, bool]]) -> None:
         self._headers: dict[int, tuple[type | None, bool]] = {int(code): entry for code, entry in headers.items()}
-        self._by_code: dict[int, tuple[int, RequestDecoderFunction]] = {}
-        self._by_prefix: dict[bytes, tuple[int, RequestDecoderFunction]] = {}
+        self._by_code: dict[int, RequestDecoderFunction] = {}
+        self._by_prefix: dict[bytes, tuple[int, Callable[[bytes], Any]]] = {}
         self._unknown = compile_request_decoder(None)
 
     def decode(self, frame: bytes) -> DecodedRequest:
@@ -47,17 +56,32 @@ class RequestDecoder:
         if word >> 24:
             return self._decode_binary(word >> 24, header, frame[end:])
         known = self._by_prefix.get(header[:_PREFIX])
-        code, decoder = known if known is not None else self._choose(header)
+        if known is not None:
+            code, read = known
+            try:
+                typed = read(header)
+            except (ValueError, RecursionError):
+                pass  # unusual, or damaged: the other road tells
+            else:
+                if typed.code == code and not typed.flag & RESPONSE_FLAG:
+                    language = LANGUAGE_NUMBERS.get(typed.language)
+                    if language is None:
+                        language = language_number(typed.language)
+                    return code, typed.opaque, typed.flag, typed.version, language, typed.remark, typed.extFields, 0, header, frame[end:]
+        return (*self._decode_json(header), 0, header, frame[end:])
+
+    def _decode_json(self, header: bytes) -> DecodedHeader:
+        """Any JSON header, with the first of its kind or something unusual in it."""
+        code, decoder = self._choose(header)
         try:
             decoded = decoder(header)
         except HeaderFieldError as error:
             if error.code == code:
                 raise
-            decoded = self._decode_again(header)
-        else:
-            if decoded[0] != code or decoded[2] & RESPONSE_FLAG:
-                decoded = self._decode_again(header)
-        return decoded + (0, header, frame[end:])  # noqa: RUF005 - half the time of unpacking
+            return self._decode_again(header)
+        if decoded[0] != code or decoded[2] & RESPONSE_FLAG:
+            return self._decode_again(header)
+        return decoded
 
     def _choose(self, header: bytes) -> tuple[int, RequestDecoderFunction]:
         """Guess the code and find its decoder, which is made at first use: unseen codes cost nothing."""
@@ -65,15 +89,15 @@ class RequestDecoder:
         entry = self._headers.get(code)
         if entry is None:
             return code, self._unknown
-        choice = self._by_code.get(code)
-        if choice is None:
-            choice = self._by_code[code] = code, compile_request_decoder(entry[0], short=entry[1])
+        decoder = self._by_code.get(code)
+        if decoder is None:
+            decoder = self._by_code[code] = compile_request_decoder(entry[0], short=entry[1])
         prefix = header[:_PREFIX]
-        if prefix.startswith(b'{"code":%d,' % code) and len(self._by_prefix) < _PREFIXES_MAX:
-            self._by_prefix[prefix] = choice
-        return choice
+        if entry[0] is not None and prefix.startswith(b'{"code":%d,' % code) and len(self._by_prefix) < _PREFIXES_MAX:
+            self._by_prefix[prefix] = code, frame_reader(*entry)
+        return code, decoder
 
-    def _decode_again(self, header: bytes) -> tuple[int, int, int, int, int, str | None, Any]:
+    def _decode_again(self, header: bytes) -> DecodedHeader:
         """The first guess at the code was wrong (it stood in some text), or this is a response."""
         code, opaque, flag, version, language, remark, ext = header_json.decode_header(header)
         return code, opaque, flag, version, language, remark, self._header_object(code, opaque, flag, ext)

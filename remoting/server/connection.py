@@ -88,7 +88,7 @@ class Connection:
     idle_since: float = attrs.field(default=0.0, init=False)
     reading: bool = attrs.field(default=True, init=False)
     outbox_bytes: int = attrs.field(default=0, init=False)
-    recv: Callable[[int], bytes] = attrs.field(init=False)
+    receive_into: Callable[[bytearray], int] = attrs.field(init=False)
     _send: Callable[[bytes | memoryview], int] = attrs.field(init=False)
     _peer: ClientPeer["_Waiter"] | None = attrs.field(default=None, init=False)
     _outbox: deque[bytes | memoryview] = attrs.field(factory=deque, init=False)
@@ -99,7 +99,7 @@ class Connection:
     def __attrs_post_init__(self) -> None:
         self.set_peer(self.peer)
         self.fd = self.sock.fileno()
-        self.recv = self.sock.recv
+        self.receive_into = self.sock.recv_into
         self._send = self.sock.send
 
     def set_peer(self, peer: tuple[str, int]) -> None:

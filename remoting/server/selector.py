@@ -1,6 +1,6 @@
 """The selector: one poller over many sockets.
 
-A turn asks the poller what is ready, lets blocked writers go on, reads *all* readable sockets (at most 64 KiB each, or the
+A turn asks the poller what is ready, lets blocked writers go on, reads *all* readable sockets (at most 128 KiB each, or the
 first ones would starve the rest) and hands the bytes to its codec in batches. If the codec is idle, the first batch of a turn
 is decoded in place; more than that goes through the mailbox, and a full mailbox stops the reading, so that TCP slows the peers.
 """
@@ -18,7 +18,7 @@ from triomq.remoting.server.connection import BytesFilter, Connection, OutboxLim
 from triomq.remoting.server.poller import READABLE, WRITABLE, Poller
 from triomq.remoting.server.statistics import StageStatistics
 
-READ_BYTES = 64 * 1024
+READ_BYTES = 128 * 1024
 BATCH_SOCKETS_MAX = 256
 BATCH_BYTES_MAX = 256 * 1024
 
@@ -39,6 +39,12 @@ class Selector:
     batches_in_place: int = attrs.field(default=0, init=False)
     batches_queued: int = attrs.field(default=0, init=False)
     received_bytes: int = attrs.field(default=0, init=False)
+    # One for all connections: a fresh object of that size for every read would cost more than copying what has come.
+    _buffer: bytearray = attrs.field(factory=lambda: bytearray(READ_BYTES), init=False)
+    _view: memoryview = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._view = memoryview(self._buffer)
 
     def add(self, number: int, sock: socket.socket, peer: tuple[str, int]) -> Connection:
         """Take over a non-blocking socket. No checkpoint."""
@@ -67,7 +73,7 @@ class Selector:
 
     def _read(self, ready: Iterator[tuple[int, int]], in_place: bool) -> bool:
         """Go on with a turn: True at its end, False when the codec's mailbox is full. No checkpoint."""
-        connections = self.connections
+        connections, buffer, view = self.connections, self._buffer, self._view
         reads: list[tuple[Connection, bytes]] = []
         size = 0
         for fd, events in ready:
@@ -80,7 +86,7 @@ class Selector:
                 if events == WRITABLE or connection.closed:
                     continue
             try:
-                data = connection.recv(READ_BYTES)
+                data = bytes(view[: connection.receive_into(buffer)])
             except BlockingIOError:
                 continue
             except OSError as error:
