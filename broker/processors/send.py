@@ -116,13 +116,16 @@ class SendMessages:
         seconds = perf_counter() - begin
         end = places[-1].log_offset + places[-1].size
         at_once = not self.topics.table.unsaved and self.store.durable_now(end)
+        sent = 0
         try:
             if at_once:
-                self._answers.send(requests, answers, entries, places)
+                sent = self._answers.send(requests, answers, entries, places)
         finally:
             # After the answer has gone out, and still before anybody else runs: nobody can ask before it is done.
             self.store.index_appended()
         self.statistics.note_put(len(drafts), end - places[0].log_offset, seconds)
+        if sent == len(requests):
+            return None
         return answers if at_once else self._fill_when_durable(requests, answers, entries, places, end)
 
     def _prepare(self, requests: list[Request], answers: list[Answer]) -> tuple[list[Draft], list[Entry]]:

@@ -53,15 +53,15 @@ class StoredAnswers:
         self._host = self.store_host.hex().upper()
         self._template = answer_template(self._host, self.region_id, self.trace_on)
 
-    def send(self, requests: Sequence[Request], answers: list[Answer], entries: Sequence[Entry], places: Sequence[Appended]) -> None:
-        """Answer right away what can be answered as bytes; put the other answers into ``answers``.  No checkpoint."""
+    def send(self, requests: Sequence[Request], answers: list[Answer], entries: Sequence[Entry], places: Sequence[Appended]) -> int:
+        """Answer right away what can be answered as bytes; put the other answers into ``answers``.  How many are done.  No checkpoint."""
         template, pack = self._template, _FRAME_HEAD.pack
         # What JSON need not escape; asked once for all, since str.isalnum() is slow.
         plain = "".join([entry[4] for entry in entries]).encode().isalnum()
         current: Connection | None = None
         chunks: list[bytes | memoryview] = []
         others: dict[Connection, list[bytes | memoryview]] = {}
-        position = 0
+        position = others_count = 0
         counted: Target | None = None
         puts = put_bytes = 0
         for entry in entries:
@@ -71,6 +71,7 @@ class StoredAnswers:
             if count != 1 or request.serialize or not (plain or unique_key.encode().isalnum()):
                 answers[index] = self.response(entry, places[position : position + count])
                 position += count
+                others_count += 1
                 continue
             position += 1
             if target is not counted:
@@ -96,6 +97,7 @@ class StoredAnswers:
             connection.write(joined)
         if current is not None:
             current.write(chunks)
+        return len(entries) - others_count
 
     def fill(self, answers: list[Answer], entries: Sequence[Entry], places: Sequence[Appended]) -> None:
         """Put all answers into their places; nothing is sent yet."""

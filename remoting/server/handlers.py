@@ -73,6 +73,7 @@ Call = (
     | Callable[[list[Request]], list[Answer]]
     | Callable[[list[Request]], Awaitable[list[Answer]]]
     | Callable[[list[Request]], list[Answer] | Awaitable[list[Answer]]]
+    | Callable[[list[Request]], list[Answer] | Awaitable[list[Answer]] | None]
 )
 
 
@@ -81,7 +82,8 @@ class Handler:
     """One line of a handler table.
 
     `call` takes a Request and gives a Response, None (answered later or never), or an awaitable of either; with `batch` it
-    takes a list of requests that arrived one after the other and gives as many answers, in order. `short`: the header uses the
+    takes a list of requests that arrived one after the other and gives as many answers, in order, or None when it has sent all of
+    them itself. `short`: the header uses the
     one-letter names. `reject` is asked before a request is let into the pool; True refuses it as busy.
     """
 

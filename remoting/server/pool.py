@@ -337,9 +337,10 @@ class Pool:
         position = start + len(batch)
         try:
             result = route.call(batch)
-            if not isinstance(result, list):
-                return position, _Waiting(batch, result)
-            self._answer(batch, result)
+            if result is not None:  # else it has answered them all
+                if not isinstance(result, list):
+                    return position, _Waiting(batch, result)
+                self._answer(batch, result)
         except Exception as error:
             self._failed(batch, error)
         route.note_answered(len(batch), trio.current_time() - batch[0].arrived)
