@@ -19,7 +19,7 @@ import random
 import socket
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import attrs
 import trio
@@ -62,6 +62,7 @@ from triomq.remoting.protocol.message import UniqueIds
 from triomq.remoting.server.config import SidePort
 from triomq.remoting.server.connection import Connection
 from triomq.remoting.server.entrance import Entrance, open_entrance
+from triomq.remoting.server.hooks import RequestHook
 from triomq.remoting.server.server import Server
 from triomq.remoting.settings import ConfigError
 from triomq.remoting.tls.settings import resolve
@@ -107,8 +108,12 @@ class Services:
         self.clients.connection_closed(connection)
 
 
-async def run_broker(config: BrokerConfig, *, task_status: trio.TaskStatus[BrokerReady] = trio.TASK_STATUS_IGNORED) -> None:
+async def run_broker(
+    config: BrokerConfig, *, request_hooks: Sequence[RequestHook] = (), task_status: trio.TaskStatus[BrokerReady] = trio.TASK_STATUS_IGNORED
+) -> None:
     """Serve until stopped or cancelled; ``started(BrokerReady(...))`` when requests are answered and registration was tried.
+
+    `request_hooks` see every request first and may refuse it (`remoting/server/hooks.py`).
 
     Raises StartError (store), DamagedTable, AddressInUse or ListenFailed, ConfigError if it cannot start.
     """
@@ -119,7 +124,7 @@ async def run_broker(config: BrokerConfig, *, task_status: trio.TaskStatus[Broke
     stopping = trio.Event()
     async with open_store(config.store.store_config(store_host), now_ms) as store:
         services = open_services(config, store)
-        server = open_server(config, store, services, store_host, entrance)
+        server = open_server(config, store, services, store_host, entrance, request_hooks)
         registration = services.registration
         async with trio.open_nursery() as tasks:
             await tasks.start(services.saver.run, name="saver")
@@ -198,7 +203,7 @@ def open_services(config: BrokerConfig, store: MessageStore) -> Services:
     )
 
 
-def open_server(config: BrokerConfig, store: MessageStore, services: Services, store_host: bytes, entrance: Entrance | None = None) -> Server:
+def open_server(config: BrokerConfig, store: MessageStore, services: Services, store_host: bytes, entrance: Entrance | None = None, request_hooks: Sequence[RequestHook] = ()) -> Server:
     """Give every processor what it needs, and the server its table."""
     live, topics, groups, offsets = services.live, services.topics, services.groups, services.offsets
     clients, statistics, held, delayed = services.clients.table, services.statistics, services.held, services.delayed
@@ -236,6 +241,7 @@ def open_server(config: BrokerConfig, store: MessageStore, services: Services, s
         attrs.evolve(
             config.network.server_config(config.listen_host, config.listen_port, config.pools.by_name(), side_ports(config)),
             filter_factory=entrance.filter if entrance is not None else None,
+            request_hooks=tuple(request_hooks),
         ),
         handler_table(processors),
         on_close=services.connection_closed,

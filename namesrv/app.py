@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import attrs
 import trio
@@ -19,6 +19,7 @@ from triomq.namesrv.processor import NamesrvProcessor, handler_table, route_rule
 from triomq.namesrv.routes import RouteTable
 from triomq.remoting.address import format_address
 from triomq.remoting.server.entrance import open_entrance
+from triomq.remoting.server.hooks import RequestHook
 from triomq.remoting.server.server import Server
 from triomq.remoting.tls.settings import resolve
 
@@ -40,8 +41,10 @@ class NamesrvReady:
         return f"name server ready on {format_address(self.host, self.port)}"
 
 
-async def run_namesrv(config: NamesrvConfig, *, task_status: trio.TaskStatus[NamesrvReady] = trio.TASK_STATUS_IGNORED) -> None:
-    """Serve until cancelled or stopped; `started(NamesrvReady(...))` when requests are answered.
+async def run_namesrv(
+    config: NamesrvConfig, *, request_hooks: Sequence[RequestHook] = (), task_status: trio.TaskStatus[NamesrvReady] = trio.TASK_STATUS_IGNORED
+) -> None:
+    """Serve until cancelled or stopped; `started(NamesrvReady(...))` when requests are answered. `request_hooks` see every request first.
 
     Raises KvFileError, AddressInUse or ListenFailed, ConfigError (TLS) if it cannot start.
     """
@@ -53,6 +56,7 @@ async def run_namesrv(config: NamesrvConfig, *, task_status: trio.TaskStatus[Nam
         attrs.evolve(
             config.network.server_config(config.listen_host, config.listen_port, config.pools()),
             filter_factory=entrance.filter if entrance is not None else None,
+            request_hooks=tuple(request_hooks),
         ),
         handler_table(processor),
         on_close=processor.connection_closed,

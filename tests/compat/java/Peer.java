@@ -5,16 +5,21 @@ import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
+import org.apache.rocketmq.acl.common.AclClientRPCHook;
+import org.apache.rocketmq.acl.common.SessionCredentials;
 import org.apache.rocketmq.client.QueryResult;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.remoting.RPCHook;
+import org.apache.rocketmq.remoting.protocol.RemotingCommand;
 
 /** The official client as a program: every verb prints one line a result, fields separated by tabs. */
 public class Peer {
@@ -35,13 +40,35 @@ public class Peer {
             case "drain": drain(args[1], args[2], args[3], Integer.parseInt(args[4]), Integer.parseInt(args[5])); break;
             case "unique": unique(args[1], args[2], args[3]); break;
             case "query": query(args[1], args[2], args[3]); break;
+            case "sign": sign(args); break;
             default: throw new IllegalArgumentException(args[0]);
         }
     }
 
+    /** The signing hook for the system properties peer.accessKey, peer.secretKey and peer.securityToken; null without them. */
+    static RPCHook credentials() {
+        String accessKey = System.getProperty("peer.accessKey");
+        if (accessKey == null) return null;
+        String token = System.getProperty("peer.securityToken");
+        String secretKey = System.getProperty("peer.secretKey");
+        return new AclClientRPCHook(token == null ? new SessionCredentials(accessKey, secretKey) : new SessionCredentials(accessKey, secretKey, token));
+    }
+
+    /** sign BODY NAME=VALUE ...: the signature that the client's own hook gives to such a request. */
+    static void sign(String[] args) {
+        RemotingCommand request = RemotingCommand.createRequestCommand(10, null);
+        request.setBody(args[1].getBytes(StandardCharsets.UTF_8));
+        for (int i = 2; i < args.length; i++) {
+            int equals = args[i].indexOf('=');
+            request.addExtField(args[i].substring(0, equals), args[i].substring(equals + 1));
+        }
+        credentials().doBeforeRequest("127.0.0.1:1", request);
+        System.out.println("FOUND\t" + request.getExtFields().get("Signature"));
+    }
+
     /** mode: sync, async, oneway, batch. */
     static void send(String nameServer, String topic, int count, String tag, String mode) throws Exception {
-        DefaultMQProducer producer = new DefaultMQProducer("java-producer");
+        DefaultMQProducer producer = new DefaultMQProducer("java-producer", credentials());
         producer.setNamesrvAddr(nameServer);
         producer.start();
         CountDownLatch pending = new CountDownLatch(mode.equals("async") ? count : 0);
@@ -73,7 +100,7 @@ public class Peer {
     }
 
     static void consume(String nameServer, String topic, String group, String expression, int count, int seconds) throws Exception {
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group, credentials(), new AllocateMessageQueueAveragely());
         consumer.setNamesrvAddr(nameServer);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.subscribe(topic, expression);
