@@ -256,8 +256,8 @@ def _generate_struct(codec: HeaderCodec[Any], short: bool) -> type[msgspec.Struc
             return NotImplemented
         return all(getattr(self, name) == getattr(other, name) for name in names)
 
-    twin = msgspec.defstruct(
-        codec.cls.__name__, members, rename=rename, kw_only=True, eq=False, gc=False, module=codec.cls.__module__, namespace={"__eq__": equal, "__hash__": None}
-    )
-    _CODECS[twin] = codec  # so that it can be sent like a header object
+    # For isinstance, for attrs.evolve and for the encoders it is what it stands for.
+    namespace = {"__eq__": equal, "__hash__": None, "__class__": property(lambda self: codec.cls)}
+    twin = msgspec.defstruct(codec.cls.__name__, members, rename=rename, kw_only=True, eq=False, gc=False, module=codec.cls.__module__, namespace=namespace)
+    _CODECS[twin] = codec
     return twin

@@ -1,10 +1,15 @@
 """Declaring header classes: what is allowed, and what the generated code does with odd values."""
 
+import attrs
 import pytest
 
 from triomq.remoting.errors import HeaderFieldError
+from triomq.remoting.protocol.codes import RequestCode
+from triomq.remoting.protocol.command import encode_command, encode_response_head, request
 from triomq.remoting.protocol.fields import codec_of, header, wire
 from triomq.remoting.protocol.headers.catalogue import HEADERS
+from triomq.remoting.protocol.headers.offset import GetMaxOffsetHeader
+from triomq.remoting.protocol.request_decoder import RequestDecoder
 
 
 @header
@@ -100,3 +105,18 @@ def test_wire_names_are_unique_in_every_class() -> None:
                 codec = codec_of(cls)
                 assert len(codec.names()) == len(codec.fields)
                 assert len(codec.names(short=True)) == len(codec.fields)
+
+
+def test_a_header_read_by_the_fast_road_is_as_good_as_one_of_the_class() -> None:
+    frame = encode_command(request(RequestCode.GET_MAX_OFFSET, GetMaxOffsetHeader("T", 3)))[4:]
+    decoder = RequestDecoder({RequestCode.GET_MAX_OFFSET: (GetMaxOffsetHeader, False)})
+    for _ in range(2):  # the first one of a code makes the decoder
+        read = decoder.decode(frame)[6]
+        assert type(read) is not GetMaxOffsetHeader, "copying it would cost more than decoding it"
+        assert isinstance(read, GetMaxOffsetHeader)
+        assert read == GetMaxOffsetHeader("T", 3) == read
+        assert read != GetMaxOffsetHeader("T", 4)
+        assert attrs.evolve(read, queue_id=7) == GetMaxOffsetHeader("T", 7)
+        assert codec_of(type(read)).to_ext(read) == {"topic": "T", "queueId": "3", "committed": "true"}
+        assert encode_response_head(read, 0, 1) == encode_response_head(GetMaxOffsetHeader("T", 3), 0, 1)
+        assert "GetMaxOffsetHeader(topic='T'" in repr(read)
