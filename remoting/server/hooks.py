@@ -50,8 +50,8 @@ def passed(hooks: Sequence[RequestHook], requests: list[Request], limit: LogLimi
 class VerifySignature:
     """Lets only signed requests pass; `secret_of` gives the secret key of an access key, None for an unknown one.
 
-    The remarks are those of Java's ACL (acl/…/plain/PlainPermissionManager.java), whose refusals have code SYSTEM_ERROR in 4.9 and
-    5.x up to 5.2 and NO_PERMISSION later; clients show the remark and stop retrying on NO_PERMISSION.
+    The remarks are those of Java's ACL 1.0 (acl/…/plain/PlainPermissionManager.java), which refuses with SYSTEM_ERROR; ACL 2.0 does
+    so with NO_PERMISSION, which says better what is wrong. Clients show the remark.
     """
 
     secret_of: Callable[[str], str | None]
