@@ -209,8 +209,7 @@ class PullMessages:
             self._count_get(header, found)
         else:
             totals.gets_missed += 1
-            if code == ResponseCode.PULL_NOT_FOUND and header.sys_flag & SUSPEND:
-                self._hold(request, tag_codes)
+            if code == ResponseCode.PULL_NOT_FOUND and header.sys_flag & SUSPEND and self._hold(request, tag_codes):
                 return None
         self.offsets.note_pull(header.consumer_group, header.topic, header.queue_id, found.next_offset)
         made = PullMessageResponseHeader(
@@ -226,7 +225,7 @@ class PullMessages:
         chunks = cast("Sequence[bytes | memoryview]", found.chunks)
         return Response(code, made, chunks, status.name)
 
-    def _hold(self, request: Request, tag_codes: frozenset[int] | None) -> None:
+    def _hold(self, request: Request, tag_codes: frozenset[int] | None) -> bool:
         header: PullMessageHeader = request.header
         seconds = header.suspend_timeout_ms / 1000
         if not self.live.long_polling:
@@ -240,7 +239,7 @@ class PullMessages:
             request.connection,
             request,
         )
-        self.held.hold(pull)
+        return self.held.hold(pull)
 
     def _count_get(self, header: PullMessageHeader, found: GetResult) -> None:
         if self._generation != self.topics.generation:

@@ -17,6 +17,8 @@ import trio
 
 # Woken pulls leave stale deadlines behind; they are swept when they outnumber the live ones and this many.
 STALE_DEADLINES_MAX = 1024
+# About 1.5 KiB each. One more is answered at once, and comes back at once: slower for everybody, and bounded.
+HELD_PULLS_MAX = 100_000
 
 
 @attrs.define(eq=False)
@@ -56,8 +58,10 @@ class HeldPulls:
     expired: int = 0
     dropped: int = 0
 
-    def hold(self, pull: HeldPull) -> None:
-        """Keep a pull.  atomic: no checkpoint between the failed read and this."""
+    def hold(self, pull: HeldPull) -> bool:
+        """Keep a pull; False if there are too many already.  atomic: no checkpoint between the failed read and this."""
+        if self._live >= HELD_PULLS_MAX:
+            return False
         self._by_queue.setdefault((pull.topic, pull.queue_id), []).append(pull)
         self._by_connection.setdefault(pull.connection, {})[pull] = None
         first = self._deadlines[0][0] if self._deadlines else float("inf")
@@ -66,6 +70,7 @@ class HeldPulls:
         self._live += 1
         if pull.deadline < first:
             self._earlier.set()
+        return True
 
     def arrived(self, arrivals: Iterable[tuple[str, int, int, int]]) -> None:
         """Resume whoever waits for one of ``(topic, queue_id, end_offset, tags_code)``.  atomic: no checkpoint."""

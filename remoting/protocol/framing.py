@@ -18,6 +18,7 @@ _HEAD: Callable[[bytes, int], tuple[int, int]] = Struct(">iI").unpack_from
 _TOTAL: Callable[[bytes], tuple[int]] = Struct(">i").unpack_from
 _TYPE_AND_LENGTH: Callable[..., tuple[int]] = Struct(">I").unpack_from
 _HEADER_LENGTH = 0x00FFFFFF
+_PIECES_MAX = 1024
 
 FrameParts: TypeAlias = tuple[int, bytes, bytes]
 """serialize type, header, body."""
@@ -66,6 +67,8 @@ class FrameBuffer:
             self._pieces.append(data)
             self._size += len(data)
             if self._size < self._needed:
+                if len(self._pieces) > _PIECES_MAX:  # a peer that sends byte by byte would cost many times what it sends
+                    self._pieces = [b"".join(self._pieces)]
                 return []
             data = b"".join(self._pieces)
             self._pieces.clear()

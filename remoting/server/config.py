@@ -59,6 +59,7 @@ class ServerConfig:
     idle_seconds: float = attrs.field(default=120.0, validator=validators.gt(0))
     outbox_high_bytes: int = attrs.field(default=4 * 1024 * 1024, validator=validators.ge(1))
     outbox_hard_bytes: int = attrs.field(default=64 * 1024 * 1024, validator=validators.ge(1))
+    buffers_max_bytes: int = attrs.field(default=1024 * 1024 * 1024, validator=validators.ge(1))
     drain_seconds: float = attrs.field(default=5.0, validator=validators.ge(0))
     poller_factory: Callable[[], Poller] = open_poller
     filter_factory: Callable[[Connection], BytesFilter | None] | None = None

@@ -7,6 +7,7 @@
                           ├ codec-j       answer GO_AWAY
                           ├ pool-NAME-k   finish what was let in
                           ├ sweeper
+                          ├ buffer-guard
                           └ idle-scan     … then all connections are closed
 """
 
@@ -30,7 +31,7 @@ from triomq.remoting.server.listen import open_listener
 from triomq.remoting.server.pool import Pool, Route
 from triomq.remoting.server.selector import Selector
 from triomq.remoting.server.statistics import ServerStatistics, StageStatistics
-from triomq.remoting.server.sweeper import IdleScan, Sweeper
+from triomq.remoting.server.sweeper import BufferGuard, IdleScan, Sweeper
 from triomq.remoting.server.tasks import format_tasks
 
 _log = logging.getLogger(__name__)
@@ -60,6 +61,7 @@ class Server:
     _selectors: list[Selector] = attrs.field(factory=list, init=False)
     _sweeper: Sweeper = attrs.field(factory=Sweeper, init=False)
     _idle_scan: IdleScan = attrs.field(init=False)
+    _buffer_guard: BufferGuard = attrs.field(init=False)
     _stage_tasks: list[tuple[Callable[[], Awaitable[None]], str]] = attrs.field(factory=list, init=False)
     _bosses: dict[str, Boss] = attrs.field(factory=dict, init=False)
     _task: trio.lowlevel.Task | None = attrs.field(default=None, init=False)
@@ -81,6 +83,7 @@ class Server:
             key = batch_keys.setdefault(handler.call, number) if handler.batch else number
             self._routes[code] = self.pools[handler.pool].route(handler, key)
         self._idle_scan = IdleScan(self.connections, config.idle_seconds, self.limit)
+        self._buffer_guard = BufferGuard(self.connections, config.buffers_max_bytes, self.limit)
 
     def connections(self) -> Iterator[Connection]:
         """All open connections."""
@@ -180,6 +183,7 @@ class Server:
                             nursery.start_soon(pool.work, name=f"pool-{pool.name}-{number}")
                     nursery.start_soon(self._sweeper.run, name="sweeper")
                     nursery.start_soon(self._idle_scan.run, name="idle-scan")
+                    nursery.start_soon(self._buffer_guard.run, name="buffer-guard")
                     task_status.started()
                     await trio.sleep_forever()
                 finally:
@@ -254,6 +258,7 @@ class Server:
             turned_away=self._turned_away,
             closed=self._closed_count,
             closed_idle=self._idle_scan.closed_count,
+            closed_greedy=self._buffer_guard.closed_count,
             broken=sum(codec.broken_count for codec in self._codecs),
             received_bytes=sum(selector.received_bytes for selector in self._selectors),
             sent_bytes=self._closed_bytes + sum(connection.sent_bytes for connection in connections),

@@ -30,6 +30,15 @@ class NetworkSettings:
     connections_max: int = setting(
         "serverConnectionsMax", INTEGER, 50_000, "open connections; one more is closed as soon as it is accepted", low=1, high=1_000_000, own=True
     )
+    buffers_max_bytes: int = setting(
+        "serverBuffersMaxBytes",
+        INTEGER,
+        1024 * 1024 * 1024,
+        "bytes of half-read requests and unsent answers of all connections; above it the greediest ones are closed",
+        low=1024 * 1024,
+        high=2**62,
+        own=True,
+    )
     drain_seconds: int = setting("shutdownWaitTimeSeconds", INTEGER, 5, "how long a stopping server finishes what it has accepted", low=0, high=3600)
 
     def server_config(self, host: str, port: int, pools: Mapping[str, PoolConfig], side_ports: Sequence[SidePort] = ()) -> ServerConfig:
@@ -46,6 +55,7 @@ class NetworkSettings:
             pools=pools,
             connections_max=self.connections_max,
             idle_seconds=self.idle_seconds,
+            buffers_max_bytes=self.buffers_max_bytes,
             outbox_high_bytes=high,
             outbox_hard_bytes=_OUTBOX_HARD_FACTOR * high,
             drain_seconds=self.drain_seconds,

@@ -74,7 +74,9 @@ class StageStatistics:
 
 @attrs.frozen(kw_only=True)
 class ServerStatistics:
-    """All of one server. `broken` counts connections closed for what they sent, `sent_away` requests that came while it stopped."""
+    """All of one server. `broken` counts connections closed for what they sent, `closed_greedy` those closed for the memory they kept, `sent_away`
+    requests that came while it stopped.
+    """
 
     connections: int
     accepted: int
@@ -82,6 +84,7 @@ class ServerStatistics:
     turned_away: int
     closed: int
     closed_idle: int
+    closed_greedy: int
     broken: int
     received_bytes: int
     sent_bytes: int

@@ -1,4 +1,4 @@
-"""The two janitors of a server: requests that lie too long in a pool, and connections on which nothing happens."""
+"""The three janitors of a server: requests that lie too long in a pool, silent connections, and connections that keep too much memory."""
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
@@ -15,6 +15,7 @@ _log = logging.getLogger(__name__)
 SWEEP_SECONDS = 0.010
 _IDLE_SCANS_PER_PERIOD = 4
 _IDLE_SCAN_SECONDS_MAX = 30.0
+BUFFER_SCAN_SECONDS = 1.0
 
 
 @attrs.define(eq=False)
@@ -71,3 +72,44 @@ class IdleScan:
                     now - connection.idle_since,
                 )
                 connection.close("idle")
+
+
+@attrs.define(eq=False)
+class BufferGuard:
+    """Keeps what all connections together hold in memory below `limit_bytes`: frames that are half here, answers that are not taken.
+
+    Each connection has its own limits, but thousands may come near theirs at once. The greediest ones are closed, found once a second.
+    """
+
+    connections: Callable[[], Iterable[Connection]]
+    limit_bytes: int
+    limit: LogLimit = attrs.field(factory=LogLimit)
+    closed_count: int = attrs.field(default=0, init=False)
+
+    async def run(self) -> None:
+        """Scan until cancelled."""
+        while True:
+            await trio.sleep(BUFFER_SCAN_SECONDS)
+            self.scan()
+
+    def scan(self) -> None:
+        """One look. No checkpoint."""
+        total = sum([connection.frames.pending_bytes + connection.outbox_bytes for connection in self.connections()])
+        if total <= self.limit_bytes:
+            return
+        held = [(connection.frames.pending_bytes + connection.outbox_bytes, connection) for connection in self.connections()]
+        held.sort(key=lambda entry: entry[0], reverse=True)
+        for size, connection in held:
+            if total <= self.limit_bytes:
+                return
+            total -= size
+            self.closed_count += 1
+            self.limit.log(
+                _log,
+                logging.WARNING,
+                "closing %s: all connections keep more than %d bytes in memory, and this one %d of them",
+                connection.peer_text,
+                self.limit_bytes,
+                size,
+            )
+            connection.close("too many bytes kept in memory")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import trio
 import trio.testing
 
@@ -153,3 +154,13 @@ async def test_time_is_up_exactly_then(autojump_clock: trio.testing.MockClock) -
         nursery.cancel_scope.cancel()
     assert ended == [("woken", 0.1), ("earliest", 0.125), ("early", 0.25), ("late", 20.0)]
     assert held.statistics().expired == 3
+
+
+def test_there_is_room_for_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(held_pulls, "HELD_PULLS_MAX", 2)
+    held = held_pulls.HeldPulls()
+    made = [held_pulls.HeldPull("T", 0, 0, None, 10.0, "connection", number) for number in range(3)]
+    assert [held.hold(pull) for pull in made] == [True, True, False]
+    assert held.statistics().held == 2
+    held.forget_connection("connection")
+    assert held.hold(made[2])
