@@ -5,19 +5,26 @@ from __future__ import annotations
 from pathlib import Path
 
 import generate_configuration
+import generate_reference
 
 from triomq.client.admin import manual
 
-PAGES = {"configuration.md": generate_configuration.page, "mqadmin.md": manual.page}
+PAGES = {
+    "configuration.md": generate_configuration.page,
+    "mqadmin.md": manual.page,
+    "reference/remoting.md": generate_reference.remoting_page,
+    "reference/requests.md": generate_reference.requests_page,
+}
 
 
 def main() -> None:
     for name, page in PAGES.items():
-        path = Path(__file__).with_name(name)
+        path = Path(__file__).resolve().parent / name
         text = page()
+        path.parent.mkdir(exist_ok=True)
         changed = not path.exists() or path.read_text() != text
         path.write_text(text)
-        print(f"{path.name}: {'written' if changed else 'up to date'}")
+        print(f"{name}: {'written' if changed else 'up to date'}")
 
 
 if __name__ == "__main__":

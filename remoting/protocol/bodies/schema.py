@@ -111,7 +111,8 @@ def _escape_character(match: re.Match[str]) -> str:
     return "".join(f"\\u{units[place : place + 2].hex().upper()}" for place in range(0, len(units), 2))
 
 
-def _wire_name(field: "attrs.Attribute[Any]") -> str:
+def wire_name(field: "attrs.Attribute[Any]") -> str:
+    """The JSON name of a member."""
     name: str | None = field.metadata.get(_NAME)
     if name is None:
         first, *rest = field.name.split("_")
@@ -161,7 +162,7 @@ def _class_reader(cls: Any) -> Reader:
     def read(value: Any) -> Any:
         if not members:  # filled at first use: attrs classes may be read before the last of them is made
             members.extend(
-                (field.name, _wire_name(field), _reader(field.type), field.default is attrs.NOTHING)
+                (field.name, wire_name(field), _reader(field.type), field.default is attrs.NOTHING)
                 for field in attrs.fields(cls)
             )
         if not isinstance(value, dict):
@@ -298,8 +299,8 @@ def _class_writer(cls: Any) -> Writer:
 
     def write(value: Any, bare_keys: bool) -> Any:
         if not members:
-            ordered = sorted(attrs.fields(cls), key=_wire_name)
-            members.extend((_wire_name(field), field.name, _writer(field.type)) for field in ordered)
+            ordered = sorted(attrs.fields(cls), key=wire_name)
+            members.extend((wire_name(field), field.name, _writer(field.type)) for field in ordered)
         made = {}
         for name, attribute, write_member in members:
             member = getattr(value, attribute)
