@@ -3,13 +3,15 @@
     python tests/bench/side_by_side.py [--seconds 5] [--rounds 3] [--warm-up 40] [--markdown]
 
 Both brokers run at the same time with their default configuration (ours is the installed `mqbroker`, index and flush included); the load goes to one at a time,
-in turns, so that a noisy minute hits both. Java is warmed up first: a cold JIT would flatter us. Each cell is the median of the rounds. Afterwards the official
+in turns, so that a noisy minute hits both. Java is warmed up first: a cold JIT would flatter us. Each cell is the median of the rounds. A second table asks both
+for a queue's maximum offset, which shows the stages without the store, with and without TLS. Afterwards the official
 Java consumer reads every message that our broker acknowledged, and the Java client finds 100 of them by their keys.
 """
 
 from __future__ import annotations
 
 import argparse
+import operator
 import os
 import shutil
 import statistics
@@ -17,16 +19,32 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))
 
 import processes
 import psutil
-from bench_broker import SHAPES, create_topic, parse_shapes, run_shape
+import tls_files
+from bench_broker import SHAPES, ShapeResult, create_topic, parse_shapes, run_shape
 
 TOPIC = "SideBySide"
+
+
+@dataclass(frozen=True)
+class Load:
+    """connections × requests in flight each; ``echo``: see bench_broker."""
+
+    connections: int
+    in_flight: int
+    echo: bool = False
+    tls: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.connections} x {self.in_flight}" + (" TLS" if self.tls else "")
 
 
 def broker_script() -> str:
@@ -36,18 +54,45 @@ def broker_script() -> str:
     return str(script)
 
 
-def start_ours(stack: ExitStack, folder: Path) -> tuple[str, str, int]:
-    """(name server, broker address, pid); the configuration names identity and places only."""
+@dataclass
+class Side:
+    """One of the two brokers: its address, its process, and what it gave for each kind of load."""
+
+    address: str
+    pid: int
+    results: dict[Load, list[tuple[ShapeResult, float]]] = field(default_factory=dict)
+
+    def measure(self, load: Load, seconds: float, prefix: str = "") -> ShapeResult:
+        before = cpu_seconds(self.pid)
+        result = run_shape(self.address, TOPIC, load.connections, load.in_flight, seconds, prefix=prefix or None, echo=load.echo, tls=load.tls)
+        cpu = (cpu_seconds(self.pid) - before) / max(result.messages, 1) * 100_000
+        self.results.setdefault(load, []).append((result, cpu))
+        return result
+
+    def median(self, load: Load, value: Callable[[ShapeResult], float]) -> float:
+        return statistics.median(value(result) for result, _ in self.results[load])
+
+    def cpu(self, load: Load) -> float:
+        return statistics.median(cpu for _, cpu in self.results[load])
+
+
+def start_ours(stack: ExitStack, folder: Path, files: tls_files.Files) -> tuple[str, Side]:
+    """(name server, broker); the configuration names identity, places and the certificate only."""
     namesrv = stack.enter_context(processes.our_name_server(folder))
-    port = processes.free_port()
-    conf = processes.write_broker_conf(folder, "broker-ours", namesrv, port)
+    port = processes.free_port(span=2)
+    settings = {"tls.server.certPath": files.certificate, "tls.server.keyPath": files.key}
+    conf = processes.write_broker_conf(folder, "broker-ours", namesrv, port, **settings)
     process = stack.enter_context(processes.running([broker_script(), "-c", str(conf)], folder / "broker.log", port=port))
-    return namesrv, f"127.0.0.1:{port}", process.pid
+    return namesrv, Side(f"127.0.0.1:{port}", process.pid)
 
 
-def start_java(stack: ExitStack, folder: Path) -> str:
+def start_java(stack: ExitStack, folder: Path, files: tls_files.Files) -> Side:
     namesrv = stack.enter_context(processes.java_name_server("5.5.0", folder / "namesrv"))
-    return stack.enter_context(processes.java_broker("5.5.0", folder / "broker", "broker-java", namesrv, heap="4g"))
+    define = ["tls.test.mode.enable=false", f"tls.server.certPath={files.certificate}", f"tls.server.keyPath={files.key}"]
+    address = stack.enter_context(processes.java_broker("5.5.0", folder / "broker", "broker-java", namesrv, heap="4g", define=define))
+    port = int(address.rpartition(":")[2])
+    pids = {c.pid for c in psutil.net_connections("tcp") if c.laddr and c.laddr.port == port and c.status == psutil.CONN_LISTEN}
+    return Side(address, pids.pop() or 0)
 
 
 def cpu_seconds(pid: int) -> float:
@@ -79,38 +124,45 @@ def main() -> int:
     parser.add_argument("--warm-up", type=float, default=40.0)
     parser.add_argument("--shapes", default=SHAPES)
     parser.add_argument("--markdown", action="store_true", help="print the table for docs/performance.md")
+    parser.add_argument("--no-echo", action="store_true", help="sends only")
     parser.add_argument("--no-java-check", action="store_true")
     options = parser.parse_args()
     if processes.java_home("5.5.0") is None:
         raise SystemExit("the Java broker is not installed: run `make peers`")
     folder = Path(tempfile.mkdtemp(prefix="side-by-side-", dir=os.environ.get("BENCH_DIR")))
-    rates: dict[tuple[int, int], dict[str, list[float]]] = {shape: {"ours": [], "java": []} for shape in parse_shapes(options.shapes)}
-    cpu: dict[tuple[int, int], list[float]] = {shape: [] for shape in rates}
+    loads = [Load(*shape) for shape in parse_shapes(options.shapes)]
+    echoes = [] if options.no_echo else [Load(connections, 1, echo=True, tls=tls) for connections in (1, 64, 500) for tls in (False, True)]
     acknowledged, run_keys = 0, []
     try:
         with ExitStack() as stack:
-            namesrv, ours, pid = start_ours(stack, folder / "ours")
-            java = start_java(stack, folder / "java")
-            for address in (ours, java):
-                create_topic(address, TOPIC)
+            files = tls_files.write(folder / "tls")
+            namesrv, ours = start_ours(stack, folder / "ours", files)
+            java = start_java(stack, folder / "java", files)
+            for side in (ours, java):
+                create_topic(side.address, TOPIC)
             print(f"warming Java up for {options.warm_up:.0f} s ...", flush=True)
-            run_shape(java, TOPIC, 1, 64, options.warm_up)
+            for load, share in ((Load(1, 64), 0.8), *((echo, 0.2 / len(echoes)) for echo in echoes)):
+                run_shape(java.address, TOPIC, load.connections, load.in_flight, options.warm_up * share, echo=load.echo, tls=load.tls)
             for round_number in range(options.rounds):
-                for connections, in_flight in rates:
-                    for side, address in (("ours", ours), ("java", java)):
-                        key = f"{round_number:04X}{connections:04X}{in_flight:08X}"
-                        before = cpu_seconds(pid)
-                        result = run_shape(address, TOPIC, connections, in_flight, options.seconds, prefix=key)
-                        rates[connections, in_flight][side].append(result.rate)
+                for load in loads:
+                    key = f"{round_number:04X}{load.connections:04X}{load.in_flight:08X}"
+                    for side in (ours, java):
+                        result = side.measure(load, options.seconds, key)
                         if result.failed:
-                            print(f"{side} {connections}x{in_flight}: {result.failed} requests failed", file=sys.stderr)
-                        if side == "ours":
+                            print(f"{side.address} {load}: {result.failed} requests failed", file=sys.stderr)
+                        if side is ours:
                             acknowledged += result.messages
-                            cpu[connections, in_flight].append((cpu_seconds(pid) - before) / max(result.messages, 1) * 100_000)
                             run_keys += [f"{key}{number:016X}" for number in range(0, result.messages, max(1, result.messages // 9))][:9]
                         time.sleep(0.2)
-            print_table(rates, cpu, markdown=options.markdown)
-            print(f"\nmemory of our broker after the load: {psutil.Process(pid).memory_full_info().uss / 1e6:.0f} MB of its own")
+                for load in echoes:
+                    for side in (ours, java):
+                        side.measure(load, options.seconds / 2)
+            print("\nSEND_MESSAGE_V2, 1 KiB")
+            print_table(loads, ours, java, markdown=options.markdown)
+            if echoes:
+                print("\nGET_MAX_OFFSET (the stages without the store)")
+                print_table(echoes, ours, java, markdown=options.markdown)
+            print(f"\nmemory of our broker after the load: {psutil.Process(ours.pid).memory_full_info().uss / 1e6:.0f} MB of its own")
             wrong = [] if options.no_java_check else check_with_java(namesrv, acknowledged, run_keys[:100])
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -119,16 +171,23 @@ def main() -> int:
     return 1 if wrong else 0
 
 
-def print_table(rates: dict[tuple[int, int], dict[str, list[float]]], cpu: dict[tuple[int, int], list[float]], *, markdown: bool) -> None:
-    edge = "| " if markdown else ""
-    bar = " | " if markdown else "  "
-    print("\n" + edge + bar.join(f"{text:>14}" for text in ("conn x flight", "ours msgs/s", "java msgs/s", "ours : java", "CPU s / 100k")) + (" |" if markdown else ""))
-    if markdown:
-        print("|---:" * 5 + "|")
-    for (connections, in_flight), sides in rates.items():
-        ours, java = statistics.median(sides["ours"]), statistics.median(sides["java"])
-        cells = (f"{connections} x {in_flight}", f"{ours:,.0f}", f"{java:,.0f}", f"{ours / java:.2f}", f"{statistics.median(cpu[connections, in_flight]):.2f}")
-        print(edge + bar.join(f"{cell:>14}" for cell in cells) + (" |" if markdown else ""))
+COLUMNS = ("conn x flight", "ours /s", "Java /s", "ours : Java", "CPU s/100k ours", "Java", "p50 ms ours", "Java", "p99 ours", "Java", "p99.9 ours", "Java")
+
+
+def print_table(loads: list[Load], ours: Side, java: Side, *, markdown: bool) -> None:
+    widths = [max(len(name), 8) for name in COLUMNS]
+    rows: list[Sequence[str]] = [COLUMNS]
+    for load in loads:
+        rates = [side.median(load, lambda result: result.rate) for side in (ours, java)]
+        row = [str(load), *(f"{rate:,.0f}" for rate in rates), f"{rates[0] / rates[1]:.2f}", *(f"{side.cpu(load):.2f}" for side in (ours, java))]
+        for name in ("p50_ms", "p99_ms", "p999_ms"):
+            row += [f"{side.median(load, operator.attrgetter(name)):.2f}" for side in (ours, java)]
+        rows.append(row)
+    for number, row in enumerate(rows):
+        cells = [f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True)]
+        print("| " + " | ".join(cells) + " |" if markdown else "  ".join(cells))
+        if markdown and not number:
+            print("|" + "---:|" * len(cells))
 
 
 if __name__ == "__main__":
