@@ -1,4 +1,5 @@
-"""How many echoes a second the staged server gives, against a bare epoll loop that looks into nothing.
+"""How many echoes a second the staged server gives, against the same work on plain Trio streams (a task a connection, no stages),
+and against a bare epoll loop that looks into nothing.
 
     python tests/bench/bench_remoting.py [--seconds 2] [--shapes 1x1 1x64] [--handler single|batch|async] [--profile FILE]
 
@@ -11,22 +12,26 @@ import pstats
 import select
 import signal
 import socket
+import statistics
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import attrs
+import psutil
 import trio
 
 from triomq.remoting.protocol.codes import RequestCode
-from triomq.remoting.protocol.command import Command, encode_command
+from triomq.remoting.protocol.command import Command, encode_command, encode_response_head
 from triomq.remoting.protocol.fields import header, wire
+from triomq.remoting.protocol.framing import FrameBuffer
+from triomq.remoting.protocol.request_decoder import RequestDecoder
 from triomq.remoting.server.config import PoolConfig, ServerConfig
 from triomq.remoting.server.handlers import Handler, HandlerTable, Request, Response
 from triomq.remoting.server.server import Server
 
-SHAPES = ("1x1", "1x64", "8x1", "64x1", "64x8")
+SHAPES = ("1x1", "1x64", "8x1", "64x1", "64x8", "500x1")
 READ_BYTES = 256 * 1024
 
 
@@ -80,6 +85,25 @@ async def serve(kind: str, selector_count: int, codec_count: int) -> None:
     print(server.statistics(), file=sys.stderr)
 
 
+async def serve_streams() -> None:
+    """What one would write first: a task for each connection, which decodes a request, answers it, and reads on."""
+    decoder = RequestDecoder({RequestCode.GET_MAX_OFFSET: (EchoHeader, False)})
+
+    async def serve_one(stream: trio.SocketStream) -> None:
+        frames = FrameBuffer()
+        try:
+            async for data in stream:
+                for frame in frames.feed(data):
+                    decoded = decoder.decode(frame)
+                    await stream.send_all(encode_response_head(decoded[6], 0, decoded[1], None, len(decoded[9])) + decoded[9])
+        except trio.BrokenResourceError:
+            return
+
+    listeners = await trio.open_tcp_listeners(0, host="127.0.0.1", backlog=1024)
+    print(listeners[0].socket.getsockname()[1], flush=True)
+    await trio.serve_listeners(serve_one, listeners)
+
+
 def serve_bare() -> None:
     """The floor: a loop over epoll that sends every byte back."""
     listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
@@ -117,8 +141,8 @@ class Load:
     in_flight: int
     frame: bytes
 
-    def run(self, seconds: float) -> float:
-        """Answers a second."""
+    def run(self, seconds: float) -> tuple[float, int]:
+        """Answers a second, and how many came in all."""
         sockets = [socket.create_connection(("127.0.0.1", self.port)) for _ in range(self.connections)]
         poller = select.epoll()
         partial: dict[int, tuple[socket.socket, list[int]]] = {}
@@ -130,7 +154,7 @@ class Load:
         answer_size = len(sockets[0].recv(READ_BYTES))
         for sock in sockets:
             sock.sendall(self.frame * self.in_flight)
-        count = 0
+        count = total = 0
         started = time.perf_counter()
         warm, end = started + seconds / 5, started + seconds
         while True:
@@ -139,6 +163,7 @@ class Load:
                 whole, rest[0] = divmod(rest[0] + len(sock.recv(READ_BYTES)), answer_size)
                 if whole:
                     count += whole
+                    total += whole
                     sock.sendall(self.frame * whole)
             now = time.perf_counter()
             if warm and now > warm:
@@ -147,7 +172,12 @@ class Load:
                 break
         for sock in sockets:
             sock.close()
-        return count / (now - started)
+        return count / (now - started), total
+
+
+def cpu_seconds(pid: int) -> float:
+    times = psutil.Process(pid).cpu_times()
+    return times.user + times.system
 
 
 def start(*arguments: str) -> tuple[subprocess.Popen[str], int]:
@@ -166,10 +196,12 @@ def main() -> None:
     parser.add_argument("--handler", choices=list(HANDLERS), default="batch")
     parser.add_argument("--stages", nargs=2, default=("1", "1"), metavar=("SELECTORS", "CODECS"))
     parser.add_argument("--profile", help="write a profile of the server here")
-    parser.add_argument("--serve", choices=("staged", "bare"), help=argparse.SUPPRESS)
+    parser.add_argument("--serve", choices=("staged", "streams", "bare"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve == "bare":
         serve_bare()
+    if options.serve == "streams":
+        trio.run(serve_streams)
     if options.serve:
         profile = cProfile.Profile() if options.profile else None
         if profile is not None:
@@ -183,17 +215,23 @@ def main() -> None:
     staged = ["--serve", "staged", "--handler", options.handler, "--stages", *options.stages]
     servers = {
         "staged": start(*staged, *(["--profile", options.profile] if options.profile else [])),
+        "Trio streams": start("--serve", "streams"),
         "bare epoll": start("--serve", "bare"),
     }
     frame = one_request(options.size)
-    print(f"{len(frame)}-byte requests; best of {options.repeat}, {options.seconds:g} s each, answers a second")
+    print(f"{len(frame)}-byte requests; median of {options.repeat}, {options.seconds:g} s each: answers a second (CPU an answer)")
     for shape in options.shapes:
         connections, in_flight = map(int, shape.split("x"))
-        best = dict.fromkeys(servers, 0.0)
+        rates: dict[str, list[float]] = {name: [] for name in servers}
+        cpu: dict[str, list[float]] = {name: [] for name in servers}
         for _ in range(options.repeat):
-            for name, (_process, port) in servers.items():
-                best[name] = max(best[name], Load(port, connections, in_flight, frame).run(options.seconds))
-        print(f"{shape:>7}: " + "   ".join(f"{name} {rate:9.0f}" for name, rate in best.items()), flush=True)
+            for name, (process, port) in servers.items():
+                before = cpu_seconds(process.pid)
+                rate, count = Load(port, connections, in_flight, frame).run(options.seconds)
+                rates[name].append(rate)
+                cpu[name].append((cpu_seconds(process.pid) - before) / count * 1e6)
+        cells = [f"{name} {statistics.median(rates[name]):9,.0f} ({statistics.median(cpu[name]):5.1f} µs)" for name in servers]
+        print(f"{shape:>7}: " + "   ".join(cells), flush=True)
     for process, _port in servers.values():
         process.terminate()
         process.wait()
