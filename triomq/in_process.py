@@ -25,6 +25,7 @@ from triomq.namesrv.app import run_namesrv
 from triomq.namesrv.config import NAMESRV_KEYS, NamesrvConfig
 from triomq.remoting.properties import Entry
 from triomq.remoting.settings import Source, load
+from triomq.remoting.tls.client import Tls
 
 HOST = "127.0.0.1"
 CLUSTER = "DefaultCluster"
@@ -99,11 +100,18 @@ class InProcessNameServer:
 class InProcessCluster:
     """Name servers and brokers of one `local_cluster` block."""
 
-    def __init__(self, nursery: trio.Nursery, folder: Path, cluster_name: str) -> None:
+    def __init__(self, nursery: trio.Nursery, folder: Path, cluster_name: str, tls_config: Path | None = None) -> None:
         self._nursery = nursery
         self.dir = folder
         """where stores are; `<dir>/<broker name>`"""
         self.cluster_name = cluster_name
+        self.tls = Tls.from_file(tls_config) if tls_config is not None else None
+        """how clients approach a cluster that was started with `tls=True`: `ClientSettings(tls=cluster.tls)`"""
+        self._tls_lines = (
+            {"tls.config.file": str(tls_config), "tls.server.mode": "enforcing", "tls.enable": "true"}
+            if tls_config is not None
+            else {}
+        )
         self.namesrvs: list[InProcessNameServer] = []
         self.brokers: list[InProcessBroker] = []
 
@@ -139,7 +147,7 @@ class InProcessCluster:
 
     def admin(self) -> Admin:
         """Return an administration client of the running name servers, to be used with `async with`."""
-        return Admin([namesrv.address for namesrv in self.namesrvs if namesrv.running])
+        return Admin([namesrv.address for namesrv in self.namesrvs if namesrv.running], tls=self.tls)
 
     async def stop_broker(self, name: str) -> None:
         """Stop a broker in an orderly way; return when no name server lists it any more."""
@@ -170,7 +178,12 @@ class InProcessCluster:
         broker = self.broker(name)
         if broker._running is not None:
             return
-        lines = {**broker.settings, "listenPort": str(broker.port), "namesrvAddr": self.namesrv_address}
+        lines = {
+            **self._tls_lines,
+            **broker.settings,
+            "listenPort": str(broker.port),
+            "namesrvAddr": self.namesrv_address,
+        }
         config = _config(BrokerConfig, lines, BROKER_KEYS)
         broker._running = await self._start(run_broker, config)
         broker.port = broker._running.ready.port
@@ -185,7 +198,12 @@ class InProcessCluster:
         namesrv = self.namesrv(name)
         if namesrv._running is not None:
             return
-        lines = {"bindAddress": HOST, "listenPort": str(namesrv.port), "kvConfigPath": str(namesrv.kv_path)}
+        lines = {
+            **self._tls_lines,
+            "bindAddress": HOST,
+            "listenPort": str(namesrv.port),
+            "kvConfigPath": str(namesrv.kv_path),
+        }
         namesrv._running = await self._start(run_namesrv, _config(NamesrvConfig, lines, NAMESRV_KEYS))
         namesrv.port = namesrv._running.ready.port
 
@@ -204,7 +222,7 @@ class InProcessCluster:
         for namesrv in self.namesrvs:
             if not namesrv.running:
                 continue
-            async with Admin(namesrv.address) as admin:
+            async with Admin(namesrv.address, tls=self.tls) as admin:
                 with trio.fail_after(READY_SECONDS_MAX):
                     while (address in {broker.address for broker in await _brokers(admin)}) is not listed:  # noqa: ASYNC110  (asked over the wire)
                         await trio.sleep(POLL_SECONDS)
@@ -256,11 +274,13 @@ async def local_cluster(
     dir: Path | str | None = None,  # noqa: A002  (the word that tests expect)
     cluster_name: str = CLUSTER,
     settings: Mapping[str, object] | None = None,
+    tls: bool = False,
 ) -> AsyncIterator[InProcessCluster]:
     """Run a cluster for the length of the block.
 
     `brokers` is a number (broker-a, broker-b, …) or the names.  `dir` keeps the stores; None takes a temporary folder that goes away.
     `settings` are lines of `broker.conf` for every broker, under RocketMQ's names; they win over `SMALL_STORE`.
+    With `tls` every connection is encrypted, with certificates made for this cluster; `cluster.tls` is for the clients.
     An error in any service cancels the block and leaves it.
     """
     names = (
@@ -274,7 +294,7 @@ async def local_cluster(
             else Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="triomq-", ignore_cleanup_errors=True)))
         )
         async with trio.open_nursery() as nursery:
-            cluster = InProcessCluster(nursery, folder, cluster_name)
+            cluster = InProcessCluster(nursery, folder, cluster_name, _tls_files(folder) if tls else None)
             try:
                 for number in range(1, namesrvs + 1):
                     cluster.namesrvs.append(
@@ -302,6 +322,12 @@ async def local_cluster(
                 nursery.cancel_scope.cancel()
         if failure is not None:
             raise failure
+
+
+def _tls_files(folder: Path) -> Path:
+    from triomq.remoting.tls.development import initialise  # cryptography, only with TLS
+
+    return initialise(folder / "tls", [HOST, "localhost"]).config
 
 
 def _text(value: object) -> str:

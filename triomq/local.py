@@ -30,6 +30,8 @@ import trio
 from triomq.client.admin.arguments import Option, UsageError, Values, filled, parse, whole
 from triomq.client.errors import TrioMQError
 from triomq.remoting.properties import format_properties
+from triomq.remoting.settings import ConfigError
+from triomq.remoting.tls.client import TLS_FILE_VARIABLE, Tls
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_PORT_IN_USE, EXIT_IN_USE = 0, 1, 2, 3, 4
 READY_SECONDS_MAX = 60.0
@@ -85,6 +87,7 @@ OPTIONS: Sequence[Option] = (
         _setting,
         placeholder="KEY=VALUE",
     ),
+    Option("", "tls", "encrypt every connection, with certificates made for this cluster in DIR/tls", None),
     Option("", "quiet", "print nothing unless something fails", None),
     Option("", "json", "print one line of JSON when ready, and nothing else", None),
     Option("h", "help", "describe the options and stop", None),
@@ -163,6 +166,8 @@ class Plan:
     folder: Path
     namesrvs: Sequence[Child]
     brokers: Sequence[Child]
+    tls_config: Path | None = None
+    """the `tls.properties` of a cluster that encrypts"""
 
     @property
     def namesrv_text(self) -> str:
@@ -261,6 +266,12 @@ def hold(folder: Path) -> IO[str]:
 def make_plan(folder: Path, options: Values, settings: Sequence[tuple[str, str]]) -> Plan:
     """Choose ports, make the folders and write the configuration files."""
     namesrv_ports, broker_ports = ports_of(options)
+    tls_config = tls_files(folder / "tls") if options.flag("tls") else None
+    encrypt = (
+        {"tls.config.file": str(tls_config), "tls.server.mode": "enforcing", "tls.enable": "true"}
+        if tls_config is not None
+        else {}
+    )
     logs, confs = folder / "logs", folder / "conf"
     for needed in (logs, confs, folder / "store"):
         needed.mkdir(parents=True, exist_ok=True)
@@ -271,6 +282,7 @@ def make_plan(folder: Path, options: Values, settings: Sequence[tuple[str, str]]
             "bindAddress": HOST,
             "listenPort": str(port),
             "kvConfigPath": str(folder / "store" / name / "kvConfig.json"),
+            **encrypt,
         }
         conf = _write_conf(confs / f"{name}.conf", lines)
         namesrvs.append(Child(name, "namesrv", f"{HOST}:{port}", conf, logs / f"{name}.log"))
@@ -288,11 +300,25 @@ def make_plan(folder: Path, options: Values, settings: Sequence[tuple[str, str]]
             "listenPort": str(port),
             "namesrvAddr": namesrv_text,
             "storePathRootDir": str(store),
+            **encrypt,
             **dict(settings),
         }
         conf = _write_conf(confs / f"{name}.conf", lines)
         brokers.append(Child(name, "broker", f"{HOST}:{port}", conf, logs / f"{name}.log", store))
-    return Plan(folder=folder, namesrvs=namesrvs, brokers=brokers)
+    return Plan(folder=folder, namesrvs=namesrvs, brokers=brokers, tls_config=tls_config)
+
+
+def tls_files(folder: Path) -> Path:
+    """Make the certificates that are missing; return the `tls.properties` file."""
+    from triomq.remoting.tls.development import initialise  # cryptography, only with TLS
+
+    config = folder / "tls.properties"
+    try:
+        return (
+            config if config.exists() else initialise(folder, [HOST, "localhost", "::1", socket.gethostname()]).config
+        )
+    except (ConfigError, OSError) as error:
+        raise LocalError(f"certificates cannot be made in {folder}: {error}", EXIT_USAGE) from None
 
 
 def _write_conf(path: Path, lines: Mapping[str, str]) -> Path:
@@ -370,19 +396,19 @@ async def wait_ready(plan: Plan, *, brokers: bool) -> None:
     with trio.move_on_after(READY_SECONDS_MAX):
         async with trio.open_nursery() as nursery:
             for namesrv in plan.namesrvs:
-                nursery.start_soon(
-                    _wait_namesrv, namesrv.address, [broker.address for broker in plan.brokers] if brokers else []
-                )
+                addresses = [broker.address for broker in plan.brokers] if brokers else []
+                nursery.start_soon(_wait_namesrv, namesrv.address, addresses, plan.tls_config)
         return
     raise LocalError(
         f"the cluster was not ready within {READY_SECONDS_MAX:g} s: see the logs in {plan.folder / 'logs'}"
     )
 
 
-async def _wait_namesrv(address: str, brokers: Sequence[str]) -> None:
+async def _wait_namesrv(address: str, brokers: Sequence[str], tls_config: Path | None) -> None:
     from triomq.client.admin.admin import Admin  # loads while the children do, so the cluster is ready earlier
 
-    async with Admin(address, timeout_seconds=2) as admin:
+    tls = Tls.from_file(tls_config) if tls_config is not None else None
+    async with Admin(address, timeout_seconds=2, tls=tls) as admin:
         while True:
             with contextlib.suppress(TrioMQError):
                 known = {broker.address for broker in await admin.brokers()}
@@ -418,6 +444,8 @@ def ready_text(plan: Plan, seconds: float) -> Iterator[str]:
     yield f"  {'logs':{width}}  {plan.folder / 'logs'}"
     yield "Try in another terminal:"
     yield f"  export NAMESRV_ADDR='{plan.namesrv_text}'"
+    if plan.tls_config is not None:
+        yield f"  export {TLS_FILE_VARIABLE}='{plan.tls_config}'"
     yield "  mqadmin clusterList"
     yield "  mqadmin sendMessage -t hello -p 'Hello, world'"
     yield "  mqadmin consumeMessage -t hello"
@@ -431,6 +459,7 @@ def ready_document(plan: Plan, seconds: float) -> dict[str, object]:
         "nameServers": [child.describe() for child in plan.namesrvs],
         "brokers": [child.describe() for child in plan.brokers],
         "dir": str(plan.folder),
+        "tls": str(plan.tls_config) if plan.tls_config is not None else None,
         "pid": os.getpid(),
         "readySeconds": round(seconds, 3),
     }

@@ -80,6 +80,7 @@ def guarded_java(version: str, folder: Path) -> Iterator[str]:
         conf = folder / "broker" / "conf"
         conf.mkdir(parents=True)
         (conf / "plain_acl.yml").write_text("accounts:\n  - accessKey: rocketmq2\n    secretKey: 12345678\n    admin: true\n")
+        (conf / "logback_broker.xml").write_text("<configuration/>\n")  # 4.9.4 does not start without it
         settings["aclEnable"] = "true"
     else:
         settings |= {
@@ -90,7 +91,7 @@ def guarded_java(version: str, folder: Path) -> Iterator[str]:
             "innerClientAuthenticationCredentials": '{"accessKey":"rocketmq2","secretKey":"12345678"}',
             "authConfigPath": str(folder / "auth"),
         }
-    with processes.java_name_server(version, folder / "namesrv") as namesrv, processes.java_broker(version, folder / "broker", "broker-java", namesrv, **settings):
+    with processes.java_name_server("5.5.0", folder / "namesrv") as namesrv, processes.java_broker(version, folder / "broker", "broker-java", namesrv, **settings):
         yield namesrv
 
 

@@ -19,9 +19,7 @@ from triomq.remoting.address import parse_address
 from triomq.remoting.client.dial import dial
 from triomq.remoting.client.secure import secure
 from triomq.remoting.errors import TlsFailed
-from triomq.remoting.properties import format_properties
 from triomq.remoting.settings import ConfigError
-from triomq.remoting.tls.authority import Pair, issue, load_authority, make_authority
 from triomq.remoting.tls.certificates import (
     Finding,
     Identity,
@@ -32,8 +30,8 @@ from triomq.remoting.tls.certificates import (
 )
 from triomq.remoting.tls.client import DEFAULT_TLS_FILE, TLS_FILE_VARIABLE, Tls, read_tls_file
 from triomq.remoting.tls.contexts import client_context
+from triomq.remoting.tls.development import initialise
 
-AUTHORITY_DAYS = 3650
 HANDSHAKE_SECONDS = 5
 
 
@@ -66,34 +64,25 @@ def _initialised(values: Values) -> Result:
     hosts: Sequence[str] = values.value("hosts") or own_hosts()
     days, password, mutual = values.number("days"), values.maybe_text("password"), values.flag("mutual")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        authority, known = _authority(folder)
-        server = issue(authority, hosts[0], hosts, days, server=True)
-        client = issue(authority, "client", (), days, server=False)
-        for name, pair in (("server", server), ("client", client)):
-            _write(folder / f"{name}-key.pem", pair.key_pem(password), secret=True)
-            _write(folder / f"{name}.pem", pair.certificate_pem())
-        _write(
-            folder / "tls.properties",
-            _properties(folder, password, mutual=mutual).encode(),
-            secret=password is not None,
-        )
+        made = initialise(folder, hosts, days=days, password=password, mutual=mutual)
     except ConfigError as error:
         raise SettingsError(str(error)) from None
     except (OSError, ValueError) as error:
         raise SettingsError(
             f"certificates cannot be written to {folder}: {error}; name another folder with --dir"
         ) from None
-    ends = server.certificate.not_valid_after_utc
+    ends = made.valid_until
     document = {
         "dir": str(folder),
-        "config": str(folder / "tls.properties"),
+        "config": str(made.config),
         "hosts": list(hosts),
         "validUntil": ends.isoformat(),
-        "newAuthority": not known,
+        "newAuthority": made.new_authority,
     }
     authority_text = (
-        "the authority that was there already" if known else "a new authority (ca.pem); keep ca-key.pem secret"
+        "a new authority (ca.pem); keep ca-key.pem secret"
+        if made.new_authority
+        else "the authority that was there already"
     )
     text = (
         f"Certificates of {authority_text}, in {folder}, valid until {ends:%Y-%m-%d}, for {', '.join(hosts)}.\n"
@@ -105,44 +94,6 @@ def _initialised(values: Values) -> Result:
         document=document,
         blocks=[text],
     )
-
-
-def _authority(folder: Path) -> tuple[Pair, bool]:
-    certificate, key = folder / "ca.pem", folder / "ca-key.pem"
-    if certificate.exists() or key.exists():
-        return load_authority(certificate, key), True
-    made = make_authority("TrioMQ development authority", AUTHORITY_DAYS)
-    _write(key, made.key_pem(), secret=True)
-    _write(certificate, made.certificate_pem())
-    return made, False
-
-
-def _write(path: Path, data: bytes, *, secret: bool = False) -> None:
-    """Replace a file in one step: a server that watches it never sees half of it."""
-    fresh = path.with_name(path.name + ".new")
-    fresh.unlink(missing_ok=True)
-    with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if secret else 0o644), "wb") as file:
-        file.write(data)
-    fresh.replace(path)
-
-
-def _properties(folder: Path, password: str | None, *, mutual: bool) -> str:
-    lines = {
-        "tls.test.mode.enable": "false",
-        "tls.server.certPath": str(folder / "server.pem"),
-        "tls.server.keyPath": str(folder / "server-key.pem"),
-        "tls.server.keyPassword": password,
-        "tls.server.need.client.auth": "require" if mutual else "none",
-        "tls.server.authClient": "true" if mutual else "false",
-        "tls.server.trustCertPath": str(folder / "ca.pem"),
-        "tls.client.authServer": "true",
-        "tls.client.trustCertPath": str(folder / "ca.pem"),
-        "tls.client.certPath": str(folder / "client.pem"),
-        "tls.client.keyPath": str(folder / "client-key.pem"),
-        "tls.client.keyPassword": password,
-    }
-    head = "# Written by mqadmin tlsInit. Java reads tls.server.mode and tls.enable from its command line only.\n"
-    return head + format_properties({key: text for key, text in lines.items() if text is not None})
 
 
 # --- tlsCheck --------------------------------------------------------------------------------------------------------------------------
