@@ -98,8 +98,11 @@ class TlsStream:
 
     def _write(self, data: bytes) -> None:
         view = memoryview(data)
-        while view:
-            view = view[self._tls.write(view) :]
+        try:
+            while view:
+                view = view[self._tls.write(view) :]
+        except ssl.SSLError as error:
+            raise explained(error, server_side=self._server_side) from None
 
 
 _SERVER_FIXES = {

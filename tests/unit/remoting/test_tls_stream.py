@@ -169,6 +169,27 @@ def test_damage_after_the_handshake_is_found(files: tls_files.Files) -> None:
         server.received(bytes(data))
 
 
+@given(
+    data=st.binary(max_size=400),
+    begin=st.sampled_from([b"", b"\x16\x03\x01\x00\x40", b"\x15\x03\x03\x00\x02", b"\x17\x03\x03\x00\x10"]),
+)
+@settings(deadline=None)
+def test_garbage_is_refused_with_a_word_and_nothing_else(files: tls_files.Files, data: bytes, begin: bytes) -> None:
+    """Before, in and after the handshake, on both sides."""
+    server, client = pair_of(server_context(files.server()), client_context(files.client()))
+    client.start()
+    later_server, later_client = pair_of(server_context(files.server()), client_context(files.client()))
+    talk(later_server, later_client)
+    for stream in (server, client, later_server, later_client):
+        try:
+            stream.received(begin + data)
+            stream.received(data)
+        except TlsFailed as error:
+            assert error.fix
+        stream.to_send(b"")
+        stream.closing()
+
+
 def test_an_encrypted_key_needs_its_password(tmp_path: Path) -> None:
     files = tls_files.write(tmp_path, password="open sesame")
     server, client = pair_of(server_context(files.server(password="open sesame")), client_context(files.client()))
