@@ -16,10 +16,10 @@ from pathlib import Path
 import attrs
 
 from triomq.broker.advertise import local_address
-from triomq.broker.store.config import FlushMode, StoreConfig
+from triomq.broker.store.config import DEFAULT_DELAY_LEVELS, FlushMode, StoreConfig, format_delay_levels, parse_delay_levels
 from triomq.remoting.server.config import PoolConfig
 from triomq.remoting.server.settings import NetworkSettings
-from triomq.remoting.settings import ADDRESSES, BOOLEAN, INTEGER, PATH, TEXT, ConfigError, choice, group, setting
+from triomq.remoting.settings import ADDRESSES, BOOLEAN, INTEGER, PATH, TEXT, ConfigError, Kind, choice, group, setting
 from triomq.remoting.tls.settings import SecuritySettings
 
 DEFAULT_PORT = 10911
@@ -27,6 +27,7 @@ FAST_PORT_BELOW = 2
 _INT_MAX = 2**31 - 1
 _WORKERS_MAX = 1024
 _QUEUE_ENTRY_BYTES = 20
+DELAY_LEVELS: Kind[tuple[int, ...]] = Kind("times such as 10s, 5m, 2h or 1d, separated by spaces", parse_delay_levels, format_delay_levels)
 
 
 class BrokerRole(enum.Enum):
@@ -165,6 +166,9 @@ class StoreSettings:
         "a write to the log that takes longer (ms) is a stall: sends that wait or come right after it are refused as busy",
         low=1,
         high=_INT_MAX,
+    )
+    delay_levels_ms: tuple[int, ...] = setting(
+        "messageDelayLevel", DELAY_LEVELS, parse_delay_levels(DEFAULT_DELAY_LEVELS), "after what time messages of delay level 1, 2, 3 … are delivered"
     )
     message_size_bytes_max: int = setting("maxMessageSize", INTEGER, 4 * 1024 * 1024, "largest message body", low=1, high=_INT_MAX)
     check_crc_on_recover: bool = setting("checkCRCOnRecover", BOOLEAN, True, "check the CRC of message bodies while recovering")

@@ -37,9 +37,18 @@ def parse_delay_levels(text: str | Iterable[int]) -> tuple[int, ...]:
     for word in text.split():
         unit = DELAY_UNITS_MS.get(word[-1])
         if unit is None or not word[:-1].isdigit():
-            raise ValueError(f"messageDelayLevel: {word!r} is not a number followed by s, m, h or d")
+            raise ValueError(f"{word!r} is not a number followed by s, m, h or d; write for example 1s 5s 1m 2h")
         levels.append(int(word[:-1]) * unit)
     return tuple(levels)
+
+
+def format_delay_levels(levels_ms: Iterable[int]) -> str:
+    """The text of levels, each in the largest unit that is exact: (1000, 60_000) -> ``"1s 1m"``."""
+    units = sorted(DELAY_UNITS_MS.items(), key=lambda unit: -unit[1])
+    return " ".join(next(f"{level // size}{unit}" for unit, size in units if level % size == 0) for level in levels_ms)
+
+
+DEFAULT_DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 
 
 @attrs.frozen(kw_only=True)
@@ -79,7 +88,7 @@ class StoreConfig:
     query_count_max: int = attrs.field(default=64, metadata=_java("maxMsgsNumBatch"))
     query_unique_count_max: int = attrs.field(default=32, metadata=_java("defaultQueryMaxNum"))
     delay_levels_ms: tuple[int, ...] = attrs.field(
-        default="1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h",
+        default=DEFAULT_DELAY_LEVELS,
         converter=parse_delay_levels,
         metadata=_java("messageDelayLevel"),
     )

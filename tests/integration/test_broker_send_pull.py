@@ -399,17 +399,19 @@ async def test_sends_to_a_retry_topic_are_counted_too(tmp_path: Path) -> None:
 
 
 async def test_a_delayed_message_comes_when_its_level_is_over(tmp_path: Path) -> None:
-    async with running_broker(tmp_path) as ready, peer_of(ready) as peer:
+    levels = {"messageDelayLevel": "2h 1s"}
+    async with running_broker(tmp_path, **levels) as ready, peer_of(ready) as peer:
         await peer.create_topic("T")
         begin = time.time()
-        sent = await peer.send("T", b"later", queue_id=2, properties={"UNIQ_KEY": "U" * 32, "TAGS": "A", "DELAY": "1"})
+        await peer.send("T", b"much later", queue_id=2, properties={"DELAY": "1"})
+        sent = await peer.send("T", b"later", queue_id=2, properties={"UNIQ_KEY": "U" * 32, "TAGS": "A", "DELAY": "2"})
         assert sent.queue_id == 2
         await peer.send("T", b"now", queue_id=2)
         assert (await peer.pull("T", 2)).bodies == [b"now"]
         (message,) = (await peer.pull("T", 2, 1, hold_ms=5_000, expression="A")).messages
         assert 1.0 <= time.time() - begin < 4
         assert (message.body, message.message_id, message.properties["TAGS"]) == (b"later", "U" * 32, "A")
-        assert message.properties["DELAY"] == "1"
+        assert message.properties["DELAY"] == "2"
 
 
 async def test_binary_headers_are_understood_and_answered_in_kind(tmp_path: Path) -> None:

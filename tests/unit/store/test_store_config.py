@@ -7,7 +7,7 @@ from pathlib import Path
 import attrs
 import pytest
 
-from triomq.broker.store.config import FlushMode, StoreConfig, parse_delay_levels
+from triomq.broker.store.config import FlushMode, StoreConfig, format_delay_levels, parse_delay_levels
 
 
 def test_defaults_are_java_s() -> None:
@@ -44,6 +44,8 @@ def test_delay_levels() -> None:
     for word in ("s", "1x", "-1s", "1.5s"):
         with pytest.raises(ValueError, match=word):
             parse_delay_levels(f"1s {word}")
+    for text in ("1s 2m 3h 4d", "90s 0d", ""):
+        assert format_delay_levels(parse_delay_levels(text)) == text
 
 
 def test_the_store_host_is_an_address_and_a_port() -> None:
