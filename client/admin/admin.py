@@ -24,7 +24,15 @@ from triomq.client.admin import messages
 from triomq.client.admin.calls import Answers, Calls, read_body, read_header
 from triomq.client.admin.errors import BrokerNotFound, ClusterNotFound
 from triomq.client.config import checked_access, namesrv_addresses
-from triomq.client.errors import GroupNotFound, GroupOffline, NotRunning, RouteNotFound, TopicNotFound, TrioMQError
+from triomq.client.errors import (
+    GroupNotFound,
+    GroupOffline,
+    NotRunning,
+    RequestNotSupported,
+    RouteNotFound,
+    TopicNotFound,
+    TrioMQError,
+)
 from triomq.remoting.client.config import ConnectorConfig
 from triomq.remoting.client.connector import Connector
 from triomq.remoting.protocol.bodies.cluster import ClusterTable, KvTable
@@ -46,7 +54,7 @@ from triomq.remoting.protocol.bodies.route import (
     TopicRoute,
 )
 from triomq.remoting.protocol.bodies.running import ConsumerRunning
-from triomq.remoting.protocol.bodies.topics import TopicConfig, TopicNames
+from triomq.remoting.protocol.bodies.topics import TopicConfig, TopicNames, TopicTable
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.command import Command
 from triomq.remoting.protocol.headers.admin import ConsumeStatsHeader
@@ -201,6 +209,9 @@ class Admin:
             return await self._calls.body(TopicConfig, address, RequestCode.GET_TOPIC_CONFIG, TopicHeader(topic=topic))
         except TopicNotFound:
             return None
+        except RequestNotSupported:  # a broker of 4.x: it gives all of them or none
+            table = await self._calls.body(TopicTable, address, RequestCode.GET_ALL_TOPIC_CONFIG)
+            return table.topic_config_table.get(topic)
 
     async def create_topic(
         self,

@@ -139,10 +139,17 @@ def java_peer(version: str, *arguments: str, seconds: float = 60, define: Sequen
     return [line.split("\t") for line in done.stdout.splitlines() if line.split("\t")[0] in {"SENT", "GOT", "FOUND", "COMPLETE", "STARTED"}]
 
 
+def write_logback(home: Path) -> None:
+    """4.x does not start without its own log configurations."""
+    (home / "conf").mkdir(parents=True, exist_ok=True)
+    for name in ("namesrv", "broker"):
+        (home / "conf" / f"logback_{name}.xml").write_text("<configuration/>\n")
+
+
 @contextlib.contextmanager
 def java_name_server(version: str, folder: Path, define: Sequence[str] = ()) -> Iterator[str]:
     port = free_port()
-    folder.mkdir(parents=True, exist_ok=True)
+    write_logback(folder)
     conf = folder / "namesrv.properties"
     conf.write_text(f"listenPort={port}\n")
     command = java_command(version, "org.apache.rocketmq.namesrv.NamesrvStartup", "-c", str(conf), home=folder, define=define)
@@ -153,6 +160,7 @@ def java_name_server(version: str, folder: Path, define: Sequence[str] = ()) -> 
 @contextlib.contextmanager
 def java_broker(version: str, folder: Path, name: str, namesrv: str, *, heap: str = "1g", define: Sequence[str] = (), **settings: object) -> Iterator[str]:
     port = free_port(span=2)
+    write_logback(folder)
     conf = write_broker_conf(folder, name, namesrv, port, haListenPort=port + 1, **settings)
     command = java_command(version, "org.apache.rocketmq.broker.BrokerStartup", "-c", str(conf), home=folder, heap=heap, define=define)
     with running(command, folder / f"{name}.log", port=port):
