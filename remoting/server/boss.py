@@ -30,6 +30,7 @@ class Boss:
     async def run(self) -> None:
         """Accept until cancelled."""
         while True:
+            await trio.lowlevel.checkpoint_if_cancelled()  # before its first step the listener may be closed already
             await trio.lowlevel.wait_readable(self.listener)
             for _ in itertools.repeat(None, _ACCEPTS_PER_TURN):
                 try:

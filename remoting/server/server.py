@@ -110,7 +110,8 @@ class Server:
             self._open_listeners(listeners)
             stages = trio.CancelScope(shield=True)
             async with trio.open_nursery() as nursery:
-                await nursery.start(self._run_stages, stages, name="stages")
+                # Not `start`: cancelled while it waits, it would wait for the shielded stages for ever.
+                nursery.start_soon(self._run_stages, stages, name="stages")
                 for name, boss in self._bosses.items():
                     nursery.start_soon(boss.run, name=name)
                 _log.info("%s listens on %s", self.name, format_address(self.host, self.port))
@@ -171,7 +172,7 @@ class Server:
         self._stage_tasks += [(selector.run, name) for selector, name in zip(selectors, names)]
         return selectors
 
-    async def _run_stages(self, scope: trio.CancelScope, *, task_status: trio.TaskStatus[None]) -> None:
+    async def _run_stages(self, scope: trio.CancelScope) -> None:
         with scope:
             async with trio.open_nursery() as nursery:
                 self._stages_run = True
@@ -184,7 +185,6 @@ class Server:
                     nursery.start_soon(self._sweeper.run, name="sweeper")
                     nursery.start_soon(self._idle_scan.run, name="idle-scan")
                     nursery.start_soon(self._buffer_guard.run, name="buffer-guard")
-                    task_status.started()
                     await trio.sleep_forever()
                 finally:
                     self._stages_run = False
