@@ -58,6 +58,7 @@ from triomq.broker.store.store import MessageStore, open_store
 from triomq.remoting.address import bare_host, format_address
 from triomq.remoting.client.config import ConnectorConfig
 from triomq.remoting.client.connector import Connector
+from triomq.remoting.client.proxies import SocksProxies
 from triomq.remoting.protocol.message import UniqueIds
 from triomq.remoting.server.config import SidePort
 from triomq.remoting.server.connection import Connection
@@ -121,6 +122,7 @@ async def run_broker(
     store_host = await encoded_host(config)
     security = resolve(config.security)
     entrance = open_entrance(security, (config.broker_ip,))
+    socks = SocksProxies.parse(config.security.socks_proxies)
     stopping = trio.Event()
     async with open_store(config.store.store_config(store_host), now_ms) as store:
         services = open_services(config, store)
@@ -138,7 +140,7 @@ async def run_broker(
             async with trio.open_nursery() as serving:
                 host, port = await serving.start(server.run, name="server")
                 serving.start_soon(warn_if_unreachable, config.broker_ip, port, name="advertised-address")
-                async with Connector(ConnectorConfig(tls=security.client), on_lost=registration.connection_lost) as connector:
+                async with Connector(ConnectorConfig(tls=security.client, socks=socks), on_lost=registration.connection_lost) as connector:
                     registration.connector = connector
                     async with trio.open_nursery() as announcing:
                         await announcing.start(registration.run, name="registration")

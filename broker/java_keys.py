@@ -46,7 +46,6 @@ REASONS = {
     "reply": Reason("request-reply"),
     "retention": Reason("deletion of old log files: they stay until somebody removes them"),
     "rocksdb on": Reason("storage in RocksDB", "set the key to its default; existing RocksDB data stays readable by Java only"),
-    "socks": Reason("SOCKS proxies"),
     "tiered": Reason("tiered storage"),
     "timer": Reason("timer messages"),
     "transactions": Reason("transactional messages"),

@@ -15,6 +15,7 @@ import attrs
 from triomq.client.errors import NoNameServer, SettingsError
 from triomq.remoting.address import parse_address_list
 from triomq.remoting.client.access import Access
+from triomq.remoting.client.proxies import SocksProxies
 from triomq.remoting.protocol.codes import SerializeType
 from triomq.remoting.protocol.signing import Credentials
 from triomq.remoting.settings import ConfigError
@@ -59,10 +60,13 @@ def namesrv_addresses(
     return tuple(dict.fromkeys(addresses))
 
 
-def checked_access(tls: Tls | None, credentials: Credentials | None, serialize: SerializeType | None = None) -> Access:
+def checked_access(
+    tls: Tls | None, credentials: Credentials | None, serialize: SerializeType | None = None, socks_proxies: str = ""
+) -> Access:
     """Return what is given, or what the environment names, with its files loaded once.  Errors: `SettingsError`."""
     try:
-        access = Access(tls=tls, credentials=credentials, serialize=serialize).or_environment()
+        socks = SocksProxies.parse(socks_proxies)
+        access = Access(tls=tls, credentials=credentials, serialize=serialize, socks=socks).or_environment()
         access.check()
     except ConfigError as error:
         raise SettingsError(str(error)) from None
@@ -98,9 +102,13 @@ class ClientSettings:
     serialize: SerializeType | None = attrs.field(default=None, metadata=_java("rocketmq.serialize.type"))
     """form of request headers; None asks the environment variable ROCKETMQ_SERIALIZE_TYPE, and without it they are JSON"""
 
+    socks_proxies: str = attrs.field(default="", metadata=_java("socksProxyConfig"))
+    """SOCKS5 proxies as a JSON object, `{"0.0.0.0/0": {"addr": "host:1080", "username": "", "password": ""}}`; the first address range that
+    holds a server counts.  Empty asks the environment variable TRIOMQ_SOCKS_PROXIES."""
+
     def access(self) -> Access:
         """Return how servers are approached, checked.  Errors: `SettingsError`."""
-        return checked_access(self.tls, self.credentials, self.serialize)
+        return checked_access(self.tls, self.credentials, self.serialize, self.socks_proxies)
 
 
 @attrs.frozen(kw_only=True)

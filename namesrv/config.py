@@ -71,7 +71,6 @@ _REASONS = {
     "controller": Reason("the controller that elects masters", "remove the key, and run Java's controller beside the name servers if brokers need one"),
     "environments": Reason("looking up missing topics in another environment"),
     "notify": Reason("telling brokers that their group's smallest id changed; brokers ask by themselves too"),
-    "socks": Reason("SOCKS proxies"),
 }
 
 NAMESRV_KEYS = KeyTable(Path(__file__).with_name("java_keys.tsv"), _REASONS)

@@ -2,7 +2,7 @@
 
 Where the caller says nothing, environment variables do: TRIOMQ_TLS names a ``tls.properties`` file, TRIOMQ_CREDENTIALS a file with
 the lines ``accessKey: ...`` and ``secretKey: ...`` (Java's ``conf/tools.yml``), and ROCKETMQ_SERIALIZE_TYPE, as for Java's clients, the
-form of headers, ``JSON`` or ``ROCKETMQ``.
+form of headers, ``JSON`` or ``ROCKETMQ``. TRIOMQ_SOCKS_PROXIES holds what Java's clients call ``socksProxyConfig``.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 import attrs
 
 from triomq.remoting.client.hooks import RpcHook, Serialisation, Signing
+from triomq.remoting.client.proxies import SocksProxies
 from triomq.remoting.properties import PropertiesError, decode_text, parse_properties
 from triomq.remoting.protocol.codes import SerializeType
 from triomq.remoting.protocol.signing import Credentials
@@ -22,16 +23,18 @@ from triomq.remoting.settings import ConfigError
 from triomq.remoting.tls.client import Tls
 
 CREDENTIALS_FILE_VARIABLE = "TRIOMQ_CREDENTIALS"
+SOCKS_VARIABLE = "TRIOMQ_SOCKS_PROXIES"
 SERIALIZE_VARIABLE = "ROCKETMQ_SERIALIZE_TYPE"
 
 
 @attrs.frozen(kw_only=True)
 class Access:
-    """`tls` and `credentials`; None where there is none. `serialize`: the form of headers; None is JSON."""
+    """`tls` and `credentials`; None where there is none. `serialize`: the form of headers; None is JSON. `socks`: the proxies that lead to servers."""
 
     tls: Tls | None = None
     credentials: Credentials | None = None
     serialize: SerializeType | None = None
+    socks: SocksProxies = attrs.field(factory=SocksProxies)
 
     def or_environment(self, environment: Mapping[str, str] | None = None) -> Access:
         """The same, with what the environment names in place of what is missing. Raises ConfigError for an unusable file."""
@@ -41,6 +44,7 @@ class Access:
             tls=self.tls or Tls.from_environment(environment),
             credentials=self.credentials or (read_credentials(Path(name)) if name else None),
             serialize=_form(environment.get(SERIALIZE_VARIABLE, "")) if self.serialize is None else self.serialize,
+            socks=self.socks if self.socks.ranges else SocksProxies.parse(environment.get(SOCKS_VARIABLE, "")),
         )
 
     def check(self) -> None:
@@ -65,6 +69,8 @@ class Access:
         options: dict[str, Any] = {}
         if self.tls is not None:
             options["tls"] = self.tls
+        if self.socks.ranges:
+            options["socks"] = self.socks
         if hooks := self.hooks:
             options["hooks"] = hooks
         return options

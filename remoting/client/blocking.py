@@ -16,7 +16,15 @@ import attrs
 
 from triomq.remoting.address import parse_address
 from triomq.remoting.client.hooks import RpcHook
-from triomq.remoting.errors import ConnectFailed, ConnectionLost, RemotingError, RequestTimeout, TlsFailed
+from triomq.remoting.client.proxies import SocksProxies, dial_through_blocking
+from triomq.remoting.errors import (
+    ConnectFailed,
+    ConnectionLost,
+    RemoteProtocolError,
+    RemotingError,
+    RequestTimeout,
+    TlsFailed,
+)
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.command import Command, encode_command, response_to
 from triomq.remoting.protocol.peer import ClientPeer, PeerStatistics
@@ -40,6 +48,7 @@ class BlockingConnection:
     address: str
     timeout: float = attrs.field(default=3.0, kw_only=True)
     tls: Tls | None = attrs.field(default=None, kw_only=True)
+    socks: SocksProxies = attrs.field(default=SocksProxies(), kw_only=True)
     hooks: Sequence[RpcHook] = attrs.field(default=(), kw_only=True)
     _sock: socket.socket = attrs.field(init=False)
     _stream: "TlsStream | None" = attrs.field(default=None, init=False)
@@ -56,12 +65,18 @@ class BlockingConnection:
 
     def _connect(self) -> None:
         host, port = parse_address(self.address)
+        proxy = self.socks.for_host(host)
         try:
-            self._sock = socket.create_connection((host, port), self.timeout)
+            if proxy is None:
+                self._sock = socket.create_connection((host, port), self.timeout)
+            else:
+                self._sock = dial_through_blocking(proxy, host, port, self.timeout)
         except TimeoutError:
             raise ConnectFailed(self.address, f"no answer within {self.timeout:g} s") from None
         except OSError as error:
             raise ConnectFailed(self.address, error.strerror or str(error)) from None
+        except RemoteProtocolError as error:
+            raise ConnectFailed(self.address, str(error)) from None
         if self._sock.getsockname() == self._sock.getpeername():
             # An ephemeral port can meet itself while nobody listens there.
             self._sock.close()

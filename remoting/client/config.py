@@ -6,6 +6,7 @@ import attrs
 from attrs import validators
 
 from triomq.remoting.client.hooks import RpcHook
+from triomq.remoting.client.proxies import SocksProxies
 from triomq.remoting.protocol.framing import FRAME_BYTES_MAX
 from triomq.remoting.tls.client import Tls
 
@@ -14,7 +15,8 @@ from triomq.remoting.tls.client import Tls
 class ConnectorConfig:
     """Times in seconds, sizes in bytes. `peer_requests_max`: how many requests of servers are worked on at once.
 
-    `tls`: every connection uses TLS; None: none does. `hooks` see every request, in this order.
+    `tls`: every connection uses TLS; None: none does. `socks` names the proxies that lead to servers.
+    `hooks` see every request, in this order.
     """
 
     connect_seconds: float = attrs.field(default=3.0, validator=validators.gt(0))
@@ -23,4 +25,5 @@ class ConnectorConfig:
     outbox_high_bytes: int = attrs.field(default=4 * 1024 * 1024, validator=validators.ge(1))
     peer_requests_max: int = attrs.field(default=64, validator=validators.ge(1))
     tls: Tls | None = None
+    socks: SocksProxies = attrs.field(factory=SocksProxies)
     hooks: Sequence[RpcHook] = ()

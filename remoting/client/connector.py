@@ -24,12 +24,13 @@ import trio
 from triomq.remoting.address import parse_address
 from triomq.remoting.client.config import ConnectorConfig
 from triomq.remoting.client.connection import ClientConnection
-from triomq.remoting.client.dial import dial
+from triomq.remoting.client.dial import dial, dial_through
 from triomq.remoting.errors import (
     ConnectFailed,
     ConnectionLost,
     LocalProtocolError,
     Rejected,
+    RemoteProtocolError,
     RequestTimeout,
     TlsFailed,
 )
@@ -207,14 +208,15 @@ class Connector:
         try:
             with trio.fail_after(self.config.connect_seconds):
                 host, port = parse_address(address)
-                sock = await dial(host, port)
+                proxy = self.config.socks.for_host(host)
+                sock = await (dial(host, port) if proxy is None else dial_through(proxy, host, port))
                 if self.config.tls is not None:
                     stream = await _secured(sock, self.config.tls, host)
         except trio.TooSlowError:
             attempt.reason = f"no answer within {self.config.connect_seconds:g} s"
         except OSError as error:
             attempt.reason = error.strerror or str(error)
-        except (TlsFailed, ConfigError) as error:
+        except (TlsFailed, RemoteProtocolError, ConfigError) as error:
             attempt.reason = str(error)
         else:
             connection = ClientConnection(

@@ -1,10 +1,14 @@
-"""Open a TCP connection, without threads unless a host name must be looked up."""
+"""Open a TCP connection, without threads unless a host name must be looked up; directly, or through a SOCKS5 proxy."""
 
 import errno
 import os
 import socket
 
 import trio
+
+from triomq.remoting.address import parse_address
+from triomq.remoting.client.proxies import SocksProxy, proxy_left
+from triomq.remoting.protocol.socks import SocksDialogue
 
 
 async def dial(host: str, port: int) -> socket.socket:
@@ -17,6 +21,33 @@ async def dial(host: str, port: int) -> socket.socket:
         except OSError as error:
             failure = error
     raise failure
+
+
+async def dial_through(proxy: SocksProxy, host: str, port: int) -> socket.socket:
+    """The same by way of a proxy, which looks the host up. OSError, or RemoteProtocolError if the proxy refuses."""
+    dialogue = SocksDialogue(host, port, proxy.username, proxy.password)
+    sock = await dial(*parse_address(proxy.address))
+    try:
+        data = dialogue.start()
+        while True:
+            while data:
+                try:
+                    data = data[sock.send(data) :]
+                except BlockingIOError:
+                    await trio.lowlevel.wait_writable(sock)
+            if dialogue.done:
+                return sock
+            await trio.lowlevel.wait_readable(sock)
+            try:
+                got = sock.recv(dialogue.wanted())
+            except BlockingIOError:
+                continue
+            if not got:
+                raise proxy_left(proxy)
+            data = dialogue.received(got)
+    except BaseException:
+        sock.close()
+        raise
 
 
 async def _dial_one(sock: socket.socket, where: tuple[object, ...]) -> socket.socket:

@@ -135,6 +135,13 @@ class SecuritySettings:
         "the certificate of another server must name its host",
         own=True,
     )
+    socks_proxies: str = setting(
+        "socksProxyConfig",
+        OPTIONAL_TEXT,
+        "{}",
+        "SOCKS5 proxies that lead to other servers, as JSON: address range -> addr, username, password",
+        secret=True,
+    )
     proxy_protocol: ProxyMode = setting(
         "proxyProtocol",
         choice(ProxyMode),

@@ -1,0 +1,101 @@
+"""Which SOCKS5 proxy leads to which server: Java's `socksProxyConfig`, a JSON object from address ranges to proxies.
+
+::
+
+    {"10.0.0.0/8": {"addr": "proxy:1080", "username": "me", "password": "secret"}, "0.0.0.0/0": {"addr": "[::1]:1080"}}
+
+The first range that holds the server's address counts; ``0.0.0.0/0`` stands for every server, named ones too.  An empty object: none.
+Source: remoting/…/netty/NettyRemotingClient.java (getProxy), proxy/SocksProxyConfig.java.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import socket
+
+import attrs
+
+from triomq.remoting.address import parse_address
+from triomq.remoting.errors import RemoteProtocolError
+from triomq.remoting.protocol.socks import SocksDialogue
+from triomq.remoting.settings import ConfigError
+
+EVERY_SERVER = "0.0.0.0/0"
+_EXAMPLE = 'write {"0.0.0.0/0":{"addr":"host:1080"}}'
+
+
+@attrs.frozen
+class SocksProxy:
+    """One proxy; `username` is empty where it asks for none."""
+
+    address: str
+    username: str = ""
+    password: str = attrs.field(default="", repr=False)
+
+
+@attrs.frozen
+class SocksProxies:
+    """(range, proxy) in the order in which they are tried."""
+
+    ranges: tuple[tuple[str, SocksProxy], ...] = ()
+
+    @classmethod
+    def parse(cls, text: str) -> SocksProxies:
+        """Read Java's JSON text; ConfigError for anything that it is not."""
+        try:
+            document = json.loads(text or "{}")
+        except ValueError as error:
+            raise ConfigError("socksProxyConfig", f"is not JSON ({error})", _EXAMPLE) from None
+        if not isinstance(document, dict):
+            raise ConfigError("socksProxyConfig", "is no JSON object", _EXAMPLE)
+        return cls(tuple((cidr, _proxy(cidr, entry)) for cidr, entry in document.items()))
+
+    def for_host(self, host: str) -> SocksProxy | None:
+        """The proxy to a server, None for a direct connection."""
+        for cidr, proxy in self.ranges:
+            if cidr == EVERY_SERVER or _holds(cidr, host):
+                return proxy
+        return None
+
+
+def _proxy(cidr: str, entry: object) -> SocksProxy:
+    try:
+        ipaddress.ip_network(cidr, strict=False)
+        if not isinstance(entry, dict) or not isinstance(entry.get("addr"), str):
+            raise ValueError("has no addr")
+        parse_address(entry["addr"])
+        texts = [entry.get(name) or "" for name in ("username", "password")]
+        return SocksProxy(entry["addr"], *map(str, texts))
+    except ValueError as error:
+        raise ConfigError("socksProxyConfig", f"{cidr}: {error}", _EXAMPLE) from None
+
+
+def _holds(cidr: str, host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host.partition("%")[0]) in ipaddress.ip_network(cidr, strict=False)
+    except ValueError:
+        return False  # a name: only the range of every server holds it
+
+
+def dial_through_blocking(proxy: SocksProxy, host: str, port: int, timeout: float) -> socket.socket:
+    """A socket that leads to *host* and *port* by way of a proxy, which looks the host up. OSError, RemoteProtocolError."""
+    dialogue = SocksDialogue(host, port, proxy.username, proxy.password)
+    sock = socket.create_connection(parse_address(proxy.address), timeout)
+    try:
+        sock.sendall(dialogue.start())
+        while not dialogue.done:
+            got = sock.recv(dialogue.wanted())
+            if not got:
+                raise proxy_left(proxy)
+            sock.sendall(dialogue.received(got))
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def proxy_left(proxy: SocksProxy) -> RemoteProtocolError:
+    return RemoteProtocolError(
+        f"the SOCKS proxy {proxy.address} closed the connection", "check socksProxyConfig and the proxy"
+    )
