@@ -60,6 +60,7 @@ def _all() -> Iterator[tuple[str, bytes]]:
             yield "stream", b"\x40" + frame
             kind, header, body = split_frame(frame[4:])
             yield ("binary_header" if kind == SerializeType.ROCKETMQ else "json_header"), header
+            yield "signature", bytes([kind]) + header
             if body[:1] == b"{":
                 yield "json", body
             if exchange.code == 103 and body:

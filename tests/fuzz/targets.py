@@ -31,9 +31,11 @@ from triomq.remoting.protocol.peer import ClientPeer
 from triomq.remoting.protocol.proxy_header import NoProxyHeader, read_proxy_header
 from triomq.remoting.protocol.record import RecordStatus, check_record, decode_records
 from triomq.remoting.protocol.request_decoder import RequestDecoder
+from triomq.remoting.protocol.signing import Credentials, is_signed_by, signed
 
 FRAME_BYTES_MAX = 1 << 16
 INFLATED_BYTES_MAX = 1 << 16
+CREDENTIALS = Credentials(access_key="key", secret_key="12345678")
 
 REQUESTS = [(code, pair.request, pair.short) for code, pair in sorted(HEADERS.items()) if pair.request is not None]
 JSON_BODIES = sorted(
@@ -248,11 +250,7 @@ def small(data: bytes) -> None:
         return
     choice, data = data[0] % 4, data[1:]
     if choice == 0:
-        try:
-            header = read_proxy_header(data)
-        except NoProxyHeader:
-            return
-        assert header is None or 0 < header.size <= len(data)
+        proxy_header(data)
     elif choice == 1:
         point = TimerCheckPoint.decode(data)
         assert point.encode() == data
@@ -261,6 +259,41 @@ def small(data: bytes) -> None:
             assert sorted(set(ack.offsets())) == ack.offsets()
     elif data:
         assert len(plain_body(data[1:], data[0] << 8 | 1, bytes_max=INFLATED_BYTES_MAX)) <= INFLATED_BYTES_MAX
+
+
+def proxy_header(data: bytes) -> None:
+    """A PROXY header in any pieces: nothing until it is whole, then the same whatever follows."""
+    settled: str | None = None
+    for size in range(len(data) + 1):
+        outcome = proxy_outcome(data[:size])
+        assert settled in (None, outcome), (settled, outcome)
+        settled = outcome
+    if settled == "malformed":
+        read_proxy_header(data)
+
+
+def proxy_outcome(data: bytes) -> str | None:
+    """What is known after these bytes; None if not enough."""
+    try:
+        header = read_proxy_header(data)
+    except NoProxyHeader:
+        return "no header"
+    except RemoteProtocolError:
+        return "malformed"
+    assert header is None or 0 < header.size <= len(data)
+    return None if header is None else str(header)
+
+
+def signature(data: bytes) -> None:
+    """What a server checks and a client signs, with any header that can be read: JSON for an even first byte, binary for an odd one."""
+    if not data:
+        return
+    decode = header_binary.decode_header if data[0] & 1 else header_json.decode_header
+    _, _, _, version, _, _, ext = decode(data[1:])
+    assert is_signed_by(ext or {}, data, "secret", version=version) in (True, False)
+    made = signed(ext, data, CREDENTIALS, binary=bool(data[0] & 1))
+    assert is_signed_by(made, data, CREDENTIALS.secret_key)
+    assert not is_signed_by(made, data + b"x", CREDENTIALS.secret_key)
 
 
 def arrow(data: bytes) -> None:
@@ -292,6 +325,6 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     target.__name__: target
     for target in (
         *(stream, json_header, binary_header, headers, bodies, arrays, json, registration),
-        *(records, batch, properties, small, arrow),
+        *(records, batch, properties, small, signature, arrow),
     )
 }
