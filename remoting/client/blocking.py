@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from triomq.remoting.address import parse_address
+from triomq.remoting.client.ends import with_hint
 from triomq.remoting.client.hooks import RpcHook
 from triomq.remoting.client.proxies import SocksProxies, dial_through_blocking
 from triomq.remoting.errors import (
@@ -217,10 +218,10 @@ class BlockingConnection:
         except TimeoutError:
             return False
         except OSError as error:
-            self._lose(f"reading failed: {error.strerror or error}")
+            self._lose(self._hinted(f"reading failed: {error.strerror or error}"))
             return True
         if not data:
-            self._lose(self._farewell_of_peer())
+            self._lose(self._hinted("the peer closed the connection"))
             return True
         try:
             if self._stream is not None:
@@ -245,18 +246,15 @@ class BlockingConnection:
         finally:  # an error has last words, too
             self._send(stream.to_send(b""))
 
+    def _hinted(self, reason: str) -> str:
+        return with_hint(reason, self._peer.statistics(), tls=self.tls is not None)
+
     def _why(self, reason: str) -> str:
         if self._stream is None:
-            return reason
+            return self._hinted(reason)
         from triomq.remoting.client.secure import last_words  # ssl, only with TLS
 
-        return last_words(self._sock, self._stream, reason)
-
-    def _farewell_of_peer(self) -> str:
-        statistics = self._peer.statistics()
-        if self._stream is None and statistics.sent and not statistics.replied and not statistics.peer_requests:
-            return "the peer closed the connection before it answered anything (does it demand TLS?)"
-        return "the peer closed the connection"
+        return last_words(self._sock, self._stream, self._hinted(reason))
 
     def _transmit(self, data: bytes) -> None:
         self._send(data if self._stream is None else self._stream.to_send(data))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import attrs
 import trio
 
+from triomq.remoting.client.ends import with_hint
 from triomq.remoting.errors import ConnectionLost, RemotingError, RequestTimeout
 from triomq.remoting.log_limit import LogLimit
 from triomq.remoting.protocol.command import Command
@@ -202,7 +203,7 @@ class ClientConnection:
             try:
                 data = self.sock.recv(_READ_BYTES)
                 if not data:
-                    self.close(self._farewell_of_peer())
+                    self.close(self._hinted("the peer closed the connection"))
                     return
                 self.traffic += 1
                 if self.tls is not None:
@@ -211,7 +212,7 @@ class ClientConnection:
             except BlockingIOError:
                 continue
             except OSError as error:
-                self.close(f"reading failed: {error.strerror or error}")
+                self.close(self._hinted(f"reading failed: {error.strerror or error}"))
                 return
             except RemotingError as error:
                 self.limit.log(_log, logging.WARNING, "closing the connection to %s: %s", self.address, error)
@@ -232,18 +233,15 @@ class ClientConnection:
             if said:
                 self._post(said, alone=not self._outbox)
 
+    def _hinted(self, reason: str) -> str:
+        return with_hint(reason, self.peer.statistics(), tls=self.tls is not None)
+
     def _why(self, reason: str) -> str:
         if self.tls is None:
-            return reason
+            return self._hinted(reason)
         from triomq.remoting.client.secure import last_words  # ssl, only with TLS
 
-        return last_words(self.sock, self.tls, reason)
-
-    def _farewell_of_peer(self) -> str:
-        statistics = self.peer.statistics()
-        if self.tls is None and statistics.sent and not statistics.replied and not statistics.peer_requests:
-            return "the peer closed the connection before it answered anything (does it demand TLS?)"
-        return "the peer closed the connection"
+        return last_words(self.sock, self.tls, self._hinted(reason))
 
     # The end
 
