@@ -6,6 +6,7 @@ import contextlib
 import datetime
 import json
 import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -17,7 +18,9 @@ import pytest
 
 from tests.support.processes import running as running_process
 from tests.support.spark_peers import Cluster, cluster, need_spark, open_session, wait_for
+from triomq.client import ClientSettings, ProducerSettings, Tls
 from triomq.remoting.address import parse_address
+from triomq.sync import Producer
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -237,6 +240,38 @@ def test_a_broker_that_lost_its_store_is_a_data_loss(spark: Any, running: Cluste
         run_available_now(spark, running, tmp_path, **options, failOnDataLoss="false")
     rows = spark.read.parquet(str(tmp_path / "output")).collect()
     assert sorted(bytes(row.value) for row in rows) == [b"new"] * 10 + [b"old"] * 30
+
+
+@pytest.mark.feature(151)
+def test_an_encrypted_cluster_is_read_with_tls(spark: Any, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "triomq.local", "--port", "0", "--tls", "--json", "--dir", str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True) as process:
+        try:
+            assert process.stdout is not None
+            ready = json.loads(process.stdout.readline())
+            tls = Tls.from_file(ready["tls"])
+            settings = ProducerSettings(client=ClientSettings(tls=tls))
+            bodies = {b"secret-%d" % number for number in range(50)}
+            with Producer(ready["namesrvAddr"], group="g", settings=settings) as producer:
+                for body in bodies:
+                    producer.send("Encrypted", body, timeout=20)
+            reader = (
+                spark.read.format("rocketmq")
+                .option("nameServer", ready["namesrvAddr"])
+                .option("subscribe", "Encrypted")
+            )
+            rows = reader.option("tlsCaFile", str(tls.ca_file)).load().select("value").collect()
+            assert {bytes(row.value) for row in rows} == bodies
+            plain = (
+                spark.read.format("rocketmq")
+                .option("nameServer", ready["namesrvAddr"])
+                .option("subscribe", "Encrypted")
+            )
+            with pytest.raises(Exception, match="does it demand TLS"):
+                plain.option("fetchOffset.numRetries", "0").load().count()
+        finally:
+            process.terminate()
+        assert process.wait(30) == 0
 
 
 def broker_command(conf: Path) -> list[str]:
