@@ -2,7 +2,8 @@
 
     python tests/bench/bench_broker.py 127.0.0.1:10911 --seconds 5 --shapes 1x1,1x64,64x8 [--request echo] [--tls]
 
-``send`` is SEND_MESSAGE_V2 with a body of 1 KiB; ``echo`` is GET_MAX_OFFSET, the least that a broker can be asked, so that the stages show and not the store.
+``send`` is SEND_MESSAGE_V2 with a body of 1 KiB; ``echo`` is GET_MAX_OFFSET, the least that a broker can be asked, so that the stages show and not the store;
+``pull`` is PULL_MESSAGE for 32 messages at a time of a queue that ``send`` has filled, and counts messages.
 
 A shape is connections × requests in flight per connection.  Every request is a frame of its own with its own opaque number, queue and
 UNIQ_KEY (patched into the frame, so that the client costs little); a response frees its place for the next request.  The program knows
@@ -133,6 +134,47 @@ class EchoTemplates:
         return self.view[: count * self.size]
 
 
+PULL_COUNT = 32
+PULL_OFFSETS = range(10_000, 100_000)  # always five digits
+
+
+class PullTemplates:
+    """The same for PULL_MESSAGE: opaque number and offset change; the queue is read again and again."""
+
+    def __init__(self, topic: str, count: int, end_offset: int) -> None:
+        fields = {
+            "consumerGroup": "bench", "topic": topic, "queueId": "0", "queueOffset": str(PULL_OFFSETS.start), "maxMsgNums": str(PULL_COUNT), "sysFlag": "4",
+            "commitOffset": "0", "suspendTimeoutMillis": "0", "subscription": "*", "subVersion": "0", "expressionType": "TAG",
+        }  # fmt: skip
+        one = frame(11, fields)
+        self.size = len(one)
+        self.opaque_at = one.index(b'"opaque":') + 9
+        self.offset_at = one.index(b'"queueOffset":"') + 15
+        self.steps = (min(end_offset, PULL_OFFSETS.stop) - PULL_COUNT - PULL_OFFSETS.start) // PULL_COUNT
+        if self.steps < 1:
+            raise SystemExit(f"queue 0 of {topic} has {end_offset} messages: send at least {8 * (PULL_OFFSETS.start + 2 * PULL_COUNT)} first")
+        self.buffer = bytearray(one * count)
+        self.view = memoryview(self.buffer)
+
+    def take(self, first: int, count: int) -> memoryview:
+        position = 0
+        for number in range(first, first + count):
+            offset = PULL_OFFSETS.start + number % self.steps * PULL_COUNT
+            self.buffer[position + self.opaque_at : position + self.opaque_at + 7] = b"%d" % (OPAQUE_FIRST + number % 8_000_000)
+            self.buffer[position + self.offset_at : position + self.offset_at + 5] = b"%d" % offset
+            position += self.size
+        return self.view[: count * self.size]
+
+
+def end_offset(address: str, topic: str) -> int:
+    """How many messages queue 0 has."""
+    with connect(address) as sock:
+        header, _ = call(sock, frame(30, {"topic": topic, "queueId": "0"}))
+    fields = header["extFields"]
+    assert isinstance(fields, dict)
+    return int(fields["offset"])
+
+
 WAIT = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
@@ -171,10 +213,16 @@ def count_responses(data: bytes) -> tuple[int, int, int]:
     return frames, failed, position
 
 
-def run_shape(address: str, topic: str, connections: int, in_flight: int, seconds: float, body_size: int = 1024, *, prefix: str | None = None, echo: bool = False, tls: bool = False) -> ShapeResult:
+def run_shape(address: str, topic: str, connections: int, in_flight: int, seconds: float, body_size: int = 1024, *, prefix: str | None = None, request: str = "send", tls: bool = False) -> ShapeResult:
     """Put the load on for ``seconds``, then let what is in flight come back."""
     run_key = prefix if prefix is not None else f"{os.getpid():08X}{int(time.time() * 1000) & 0xFFFFFFFF:08X}"
-    templates = EchoTemplates(topic, in_flight) if echo else Templates(topic, os.urandom(body_size // 2).hex().encode()[:body_size], in_flight, run_key)
+    templates: Templates | EchoTemplates | PullTemplates
+    if request == "echo":
+        templates = EchoTemplates(topic, in_flight)
+    elif request == "pull":
+        templates = PullTemplates(topic, in_flight, end_offset(address, topic))
+    else:
+        templates = Templates(topic, os.urandom(body_size // 2).hex().encode()[:body_size], in_flight, run_key)
     context = trusting_context() if tls else None
     selector = selectors.DefaultSelector()
     loaders = []
@@ -255,7 +303,8 @@ def run_shape(address: str, topic: str, connections: int, in_flight: int, second
     p50 = round_trips[len(round_trips) // 2] * 1000
     p99 = round_trips[len(round_trips) * 99 // 100] * 1000
     p999 = round_trips[len(round_trips) * 999 // 1000] * 1000
-    return ShapeResult(connections, in_flight, received - failed, failed, elapsed, p50, p99, p999)
+    messages = (received - failed) * (PULL_COUNT if request == "pull" else 1)
+    return ShapeResult(connections, in_flight, messages, failed, elapsed, p50, p99, p999)
 
 
 def parse_shapes(text: str) -> list[tuple[int, int]]:
@@ -274,7 +323,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--warm-up", type=float, default=0.0, help="seconds of 1x64 before the first shape (a Java broker needs 40)")
     parser.add_argument("--shapes", default=SHAPES, help=f"connections x in flight, default {SHAPES}")
     parser.add_argument("--body", type=int, default=1024, help="bytes")
-    parser.add_argument("--request", choices=("send", "echo"), default="send")
+    parser.add_argument("--request", choices=("send", "echo", "pull"), default="send")
     parser.add_argument("--tls", action="store_true")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(argv)
@@ -284,7 +333,7 @@ def main(argv: list[str] | None = None) -> int:
     rows = []
     for connections, in_flight in parse_shapes(options.shapes):
         result = run_shape(
-            options.address, options.topic, connections, in_flight, options.seconds, options.body, echo=options.request == "echo", tls=options.tls
+            options.address, options.topic, connections, in_flight, options.seconds, options.body, request=options.request, tls=options.tls
         )
         rows.append(result)
         if not options.json:

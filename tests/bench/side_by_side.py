@@ -4,7 +4,7 @@
 
 Both brokers run at the same time with their default configuration (ours is the installed `mqbroker`, index and flush included); the load goes to one at a time,
 in turns, so that a noisy minute hits both. Java is warmed up first: a cold JIT would flatter us. Each cell is the median of the rounds. A second table asks both
-for a queue's maximum offset, which shows the stages without the store, with and without TLS. Afterwards the official
+for a queue's maximum offset, which shows the stages without the store, with and without TLS; a third one pulls. Afterwards the official
 Java consumer reads every message that our broker acknowledged, and the Java client finds 100 of them by their keys.
 """
 
@@ -29,18 +29,29 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))
 import processes
 import psutil
 import tls_files
-from bench_broker import SHAPES, ShapeResult, create_topic, parse_shapes, run_shape
+from bench_broker import (
+    PULL_COUNT,
+    PULL_OFFSETS,
+    SHAPES,
+    ShapeResult,
+    create_topic,
+    end_offset,
+    parse_shapes,
+    run_shape,
+)
 
 TOPIC = "SideBySide"
+FILLED = PULL_OFFSETS.start + 10_000
+"""messages in a queue before it is pulled"""
 
 
 @dataclass(frozen=True)
 class Load:
-    """connections × requests in flight each; ``echo``: see bench_broker."""
+    """connections × requests in flight each; ``request``: see bench_broker."""
 
     connections: int
     in_flight: int
-    echo: bool = False
+    request: str = "send"
     tls: bool = False
 
     def __str__(self) -> str:
@@ -64,7 +75,7 @@ class Side:
 
     def measure(self, load: Load, seconds: float, prefix: str = "") -> ShapeResult:
         before = cpu_seconds(self.pid)
-        result = run_shape(self.address, TOPIC, load.connections, load.in_flight, seconds, prefix=prefix or None, echo=load.echo, tls=load.tls)
+        result = run_shape(self.address, TOPIC, load.connections, load.in_flight, seconds, prefix=prefix or None, request=load.request, tls=load.tls)
         cpu = (cpu_seconds(self.pid) - before) / max(result.messages, 1) * 100_000
         self.results.setdefault(load, []).append((result, cpu))
         return result
@@ -124,14 +135,16 @@ def main() -> int:
     parser.add_argument("--warm-up", type=float, default=40.0)
     parser.add_argument("--shapes", default=SHAPES)
     parser.add_argument("--markdown", action="store_true", help="print the table for docs/performance.md")
-    parser.add_argument("--no-echo", action="store_true", help="sends only")
+    parser.add_argument("--no-echo", action="store_true", help="no echoes")
+    parser.add_argument("--no-pull", action="store_true", help="no pulls")
     parser.add_argument("--no-java-check", action="store_true")
     options = parser.parse_args()
     if processes.java_home("5.5.0") is None:
         raise SystemExit("the Java broker is not installed: run `make peers`")
     folder = Path(tempfile.mkdtemp(prefix="side-by-side-", dir=os.environ.get("BENCH_DIR")))
     loads = [Load(*shape) for shape in parse_shapes(options.shapes)]
-    echoes = [] if options.no_echo else [Load(connections, 1, echo=True, tls=tls) for connections in (1, 64, 500) for tls in (False, True)]
+    echoes = [] if options.no_echo else [Load(connections, 1, "echo", tls) for connections in (1, 64, 500) for tls in (False, True)]
+    pulls = [] if options.no_pull else [Load(connections, in_flight, "pull") for connections, in_flight in ((1, 1), (1, 8), (8, 4))]
     acknowledged, run_keys = 0, []
     try:
         with ExitStack() as stack:
@@ -142,7 +155,13 @@ def main() -> int:
                 create_topic(side.address, TOPIC)
             print(f"warming Java up for {options.warm_up:.0f} s ...", flush=True)
             for load, share in ((Load(1, 64), 0.8), *((echo, 0.2 / len(echoes)) for echo in echoes)):
-                run_shape(java.address, TOPIC, load.connections, load.in_flight, options.warm_up * share, echo=load.echo, tls=load.tls)
+                run_shape(java.address, TOPIC, load.connections, load.in_flight, options.warm_up * share, request=load.request, tls=load.tls)
+            for side in (ours, java) if pulls else ():
+                while end_offset(side.address, TOPIC) < FILLED:
+                    filled = run_shape(side.address, TOPIC, 1, 64, 2, prefix=f"{side.pid:08X}{end_offset(side.address, TOPIC):08X}")
+                    acknowledged += filled.messages if side is ours else 0
+            for pull in pulls:
+                run_shape(java.address, TOPIC, pull.connections, pull.in_flight, options.warm_up * 0.1, request="pull")
             for round_number in range(options.rounds):
                 for load in loads:
                     key = f"{round_number:04X}{load.connections:04X}{load.in_flight:08X}"
@@ -154,7 +173,7 @@ def main() -> int:
                             acknowledged += result.messages
                             run_keys += [f"{key}{number:016X}" for number in range(0, result.messages, max(1, result.messages // 9))][:9]
                         time.sleep(0.2)
-                for load in echoes:
+                for load in (*echoes, *pulls):
                     for side in (ours, java):
                         side.measure(load, options.seconds / 2)
             print("\nSEND_MESSAGE_V2, 1 KiB")
@@ -162,6 +181,9 @@ def main() -> int:
             if echoes:
                 print("\nGET_MAX_OFFSET (the stages without the store)")
                 print_table(echoes, ours, java, markdown=options.markdown)
+            if pulls:
+                print(f"\nPULL_MESSAGE, {PULL_COUNT} messages of 1 KiB each from the page cache, in messages")
+                print_table(pulls, ours, java, markdown=options.markdown)
             print(f"\nmemory of our broker after the load: {psutil.Process(ours.pid).memory_full_info().uss / 1e6:.0f} MB of its own")
             wrong = [] if options.no_java_check else check_with_java(namesrv, acknowledged, run_keys[:100])
     finally:
