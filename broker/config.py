@@ -16,7 +16,13 @@ from pathlib import Path
 import attrs
 
 from triomq.broker.advertise import local_address
-from triomq.broker.store.config import DEFAULT_DELAY_LEVELS, FlushMode, StoreConfig, format_delay_levels, parse_delay_levels
+from triomq.broker.store.config import (
+    DEFAULT_DELAY_LEVELS,
+    FlushMode,
+    StoreConfig,
+    format_delay_levels,
+    parse_delay_levels,
+)
 from triomq.remoting.server.config import PoolConfig
 from triomq.remoting.server.settings import NetworkSettings
 from triomq.remoting.settings import ADDRESSES, BOOLEAN, INTEGER, PATH, TEXT, ConfigError, Kind, choice, group, setting
