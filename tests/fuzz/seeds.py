@@ -85,6 +85,7 @@ def _all() -> Iterator[tuple[str, bytes]]:
     version, topic, servers = (len(text).to_bytes(4) + text for text in pieces)
     plain = version + (1).to_bytes(4) + topic + servers + bytes(4)
     yield "registration", b"\x02" + zlib.compress(plain)
+    yield "settings", b"# a comment\nflushDiskType=SYNC_FLUSH\npath : /a\\u0020b\\\n  c\n\n! another\nempty"
     yield "small", b"\x00PROXY TCP4 192.0.2.1 192.0.2.2 1234 10911\r\n"
     yield "small", b"\x00\r\n\r\n\x00\r\nQUIT\n\x21\x11\x00\x0c" + bytes(12)
     point = TimerCheckPoint(last_read_ms=1, last_flushed_position=2, last_queue_offset=3, master_queue_offset=4)

@@ -12,6 +12,7 @@ from functools import cache
 from typing import Any
 
 from triomq.remoting.errors import FrameError, LocalProtocolError, RemoteProtocolError
+from triomq.remoting.properties import PropertiesError, decode_text, format_properties, parse_properties
 from triomq.remoting.protocol import header_binary, header_json
 from triomq.remoting.protocol.batch import decode_batch, encode_batch
 from triomq.remoting.protocol.bodies.catalogue import BODIES, ArrayOf
@@ -244,6 +245,15 @@ def properties(data: bytes) -> None:
     assert decode_properties(written) == read
 
 
+def settings(data: bytes) -> None:
+    """Java's properties text, as requests that change settings carry it. The reader's own error counts as the refusal."""
+    try:
+        read = parse_properties(decode_text(data))
+    except PropertiesError as error:
+        raise RemoteProtocolError(str(error)) from None
+    assert parse_properties(format_properties(read)) == read
+
+
 def small(data: bytes) -> None:
     """Small readers, one of which the first byte chooses: PROXY header, timer check point, batch acknowledgement, compressed body."""
     if not data:
@@ -325,6 +335,6 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     target.__name__: target
     for target in (
         *(stream, json_header, binary_header, headers, bodies, arrays, json, registration),
-        *(records, batch, properties, small, signature, arrow),
+        *(records, batch, properties, settings, small, signature, arrow),
     )
 }
