@@ -20,6 +20,7 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import attrs
 import trio
@@ -62,11 +63,13 @@ from triomq.remoting.client.proxies import SocksProxies
 from triomq.remoting.protocol.message import UniqueIds
 from triomq.remoting.server.config import SidePort
 from triomq.remoting.server.connection import Connection
-from triomq.remoting.server.entrance import Entrance, open_entrance
 from triomq.remoting.server.hooks import RequestHook
 from triomq.remoting.server.server import Server
 from triomq.remoting.settings import ConfigError
 from triomq.remoting.tls.settings import resolve
+
+if TYPE_CHECKING:
+    from triomq.remoting.server.entrance import Entrance
 
 
 @attrs.frozen
@@ -121,7 +124,11 @@ async def run_broker(
     config = with_port(config)
     store_host = await encoded_host(config)
     security = resolve(config.security)
-    entrance = open_entrance(security, (config.broker_ip,))
+    entrance = None
+    if not security.open_door:
+        from triomq.remoting.server.entrance import open_entrance  # start-up time: only where it is needed
+
+        entrance = open_entrance(security, (config.broker_ip,))
     socks = SocksProxies.parse(config.security.socks_proxies)
     stopping = trio.Event()
     async with open_store(config.store.store_config(store_host), now_ms) as store:

@@ -18,7 +18,6 @@ from triomq.namesrv.kv import KvConfig
 from triomq.namesrv.processor import NamesrvProcessor, handler_table, route_rules
 from triomq.namesrv.routes import RouteTable
 from triomq.remoting.address import format_address
-from triomq.remoting.server.entrance import open_entrance
 from triomq.remoting.server.hooks import RequestHook
 from triomq.remoting.server.server import Server
 from triomq.remoting.tls.settings import resolve
@@ -48,7 +47,12 @@ async def run_namesrv(
 
     Raises KvFileError, AddressInUse or ListenFailed, ConfigError (TLS) if it cannot start.
     """
-    entrance = open_entrance(resolve(config.security))
+    security = resolve(config.security)
+    entrance = None
+    if not security.open_door:
+        from triomq.remoting.server.entrance import open_entrance  # start-up time: only where it is needed
+
+        entrance = open_entrance(security)
     kv = KvConfig.open(config.kv_path)
     routes = RouteTable(route_rules(config))
     processor = NamesrvProcessor(config, routes, kv, _now_ms, started_ms=_now_ms())

@@ -11,10 +11,10 @@ Source: remoting/…/netty/NettyRemotingClient.java (getProxy), proxy/SocksProxy
 from __future__ import annotations
 
 import ipaddress
-import json
 import socket
 
 import attrs
+import msgspec
 
 from triomq.remoting.address import parse_address
 from triomq.remoting.errors import RemoteProtocolError
@@ -44,8 +44,8 @@ class SocksProxies:
     def parse(cls, text: str) -> SocksProxies:
         """Read Java's JSON text; ConfigError for anything that it is not."""
         try:
-            document = json.loads(text or "{}")
-        except ValueError as error:
+            document = msgspec.json.decode(text or "{}")
+        except msgspec.DecodeError as error:
             raise ConfigError("socksProxyConfig", f"is not JSON ({error})", _EXAMPLE) from None
         if not isinstance(document, dict):
             raise ConfigError("socksProxyConfig", "is no JSON object", _EXAMPLE)

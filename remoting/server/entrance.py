@@ -2,7 +2,7 @@
 
 The first bytes decide, once per connection: a PROXY header where that is switched on, then 0x16 for TLS (a handshake record),
 anything else for plain frames, whose first byte is 0.  A connection that turns out to be plain loses its filter again and costs
-no more than on a server without TLS.  A server with neither has no `Entrance` at all, and imports no `ssl`.
+no more than on a server without TLS.  A server with neither has no `Entrance` at all and does not load this module.
 
 Files of certificates are looked at every half second, as in Java; when their content has changed and has come to rest, new
 connections get the new certificate and existing ones go on.  Files that cannot be used leave the old certificate in force.
@@ -35,15 +35,13 @@ _TLS_FIRST_BYTE = 0x16
 RELOAD_SECONDS = 0.5
 
 
-def open_entrance(security: Security, host_names: Sequence[str] = ()) -> Entrance | None:
-    """Check and load what is configured; None if connections are to be taken as they come.
+def open_entrance(security: Security, host_names: Sequence[str] = ()) -> Entrance:
+    """Check and load what is configured.
 
     *host_names* are what clients connect to: a certificate for other names gets a warning. Raises ConfigError with cause and fix.
     """
     if security.server is None:
-        return (
-            Entrance(security.mode, security.proxy_protocol) if security.proxy_protocol is not ProxyMode.OFF else None
-        )
+        return Entrance(security.mode, security.proxy_protocol)
     check_identity(security.server, host_names)
     return Entrance(security.mode, security.proxy_protocol, Certificates.load(security.server))
 

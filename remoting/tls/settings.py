@@ -166,6 +166,11 @@ class Security:
     client: Tls | None
     proxy_protocol: ProxyMode
 
+    @property
+    def open_door(self) -> bool:
+        """Connections are taken as they come: there is neither TLS nor a PROXY header to look for."""
+        return self.server is None and self.proxy_protocol is ProxyMode.OFF
+
 
 def resolve(settings: SecuritySettings) -> Security:
     """Join settings and file. Raises ConfigError for what contradicts itself or promises safety that is not there."""
