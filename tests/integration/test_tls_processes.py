@@ -163,6 +163,8 @@ async def test_a_cluster_in_this_loop_runs_encrypted(tmp_path: Path, monkeypatch
             async with Producer(cluster.namesrv_address, group="g"):
                 pass
         config = tmp_path / "tls" / "tls.properties"
+        fast = f"127.0.0.1:{cluster.brokers[0].port - 2}"
+        assert (await mqadmin("tls", "check", "--tls", config, "--connect", fast)).code == 0, "the fast port, too"
         assert failed(await mqadmin("clusterList", "-n", cluster.namesrv_address), 6, "does it demand TLS")
         assert (await mqadmin("clusterList", "-n", cluster.namesrv_address, "--tls", config)).code == 0
         monkeypatch.setenv("TRIOMQ_TLS", str(config))
