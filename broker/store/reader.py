@@ -81,35 +81,36 @@ class Reader:
         """Choose among ``entries``, which begin with number ``offset``; adjacent records become one run."""
         end, log_min = self.log.appended.value, self.log.first_offset
         memory_start = end - self.memory_bytes_max
+        config = self.config
+        in_memory = False  # records ascend: once they are, all later ones are
+        count_max, size_max = min(messages_max, config.transfer_count_disk_max), min(bytes_max, config.transfer_bytes_disk_max)
         runs: list[Run] = []
         run_start = run_end = -1
-        count = size_bytes = removed = 0
-        next_offset = offset
+        count = size_bytes = removed = passed = 0
         log_offset = end
         for log_offset, size, code in ENTRY.iter_unpack(entries):
             if size == FILLER_SIZE or log_offset < log_min:
                 removed += 1
-                next_offset += 1
+                passed += 1
                 continue
             if tag_codes is not None and code not in tag_codes:
-                next_offset += 1
+                passed += 1
                 continue
-            if count:
-                if log_offset >= memory_start:
-                    full = count >= self.config.transfer_count_memory_max or size_bytes + size > self.config.transfer_bytes_memory_max
-                else:
-                    full = count >= self.config.transfer_count_disk_max or size_bytes + size > self.config.transfer_bytes_disk_max
-                if full or count >= messages_max or size_bytes + size > bytes_max:
-                    break
+            if not in_memory and log_offset >= memory_start:
+                in_memory = True
+                count_max, size_max = min(messages_max, config.transfer_count_memory_max), min(bytes_max, config.transfer_bytes_memory_max)
+            size_bytes += size
+            if (count >= count_max or size_bytes > size_max) and count:  # the first one goes, whatever its size
+                size_bytes -= size
+                break
             if log_offset == run_end:
                 run_end += size
             else:
-                if run_start >= 0:
+                if count:
                     runs.append((run_start, run_end))
                 run_start, run_end = log_offset, log_offset + size
             count += 1
-            size_bytes += size
-            next_offset += 1
+        next_offset = offset + count + passed
         low, high = queue.min_offset, queue.end_offset
         if not count:
             status = GetStatus.MESSAGE_WAS_REMOVING if removed else GetStatus.NO_MATCHED_MESSAGE
@@ -160,6 +161,23 @@ class Reader:
         """(log offset, size, tags code) of one entry. Raises Cold."""
         log_offset, size, code = ENTRY.unpack(self._entries(queue, offset, 1, reads))
         return log_offset, size, code
+
+    def first_kept(self, queue: ConsumeQueue, log_min: int, reads: Reads) -> int:
+        """What the queue's ``min_offset`` becomes when the log begins at ``log_min``. Source: ConsumeQueue.java#correctMinOffset. Raises Cold."""
+        low, high = queue.min_offset, queue.end_offset
+        if queue.log_end <= log_min:  # nothing is left, and nothing need be read
+            return high
+        middle = low
+        while low < high:  # the first look is at the oldest entry: most queues lose nothing
+            log_offset, size, _ = self.entry(queue, middle, reads)
+            if size == FILLER_SIZE or log_offset < log_min:
+                low = middle + 1
+            elif middle == low:
+                return low
+            else:
+                high = middle
+            middle = (low + high) // 2
+        return low
 
     def store_time_at(self, topic: str, queue_id: int, offset: int, reads: Reads) -> int:
         """Store time of a queue's message, -1 if there is none. Raises Cold."""
