@@ -8,6 +8,8 @@ from pathlib import Path
 
 import attrs
 
+from triomq.broker.store.retention import RetentionRules
+
 GIB = 1 << 30
 QUEUE_ENTRY_BYTES = 20
 DELAY_UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -92,6 +94,8 @@ class StoreConfig:
         converter=parse_delay_levels,
         metadata=_java("messageDelayLevel"),
     )
+    retention: RetentionRules = attrs.field(factory=RetentionRules)
+    """When old messages are deleted, and when new ones are refused."""
     store_host: bytes = attrs.field(default=bytes([127, 0, 0, 1]) + (10911).to_bytes(4, "big"))
     """Address that goes into every record and message id: 4 or 16 bytes of IP, then the port as i4."""
     hot_bytes_max: int = attrs.field(default=256 * 1024 * 1024)

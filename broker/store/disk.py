@@ -16,6 +16,7 @@ from pathlib import Path
 import attrs
 
 from triomq.broker.store.errors import DiskFull, StoreIoError
+from triomq.broker.store.retention import Usage
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 NOT_NOW = (errno.EAGAIN, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
@@ -148,6 +149,22 @@ class Disk:
     def map(self, fd: int, size: int, *, writable: bool = False) -> mmap.mmap:
         """A shared memory map of the whole file."""
         return mmap.mmap(fd, size, access=mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ)
+
+    # Space, age and removal
+
+    def usage(self, path: Path) -> Usage:
+        """How full the file system of a path is, as ``df`` says it. Raises OSError."""
+        found = os.statvfs(path)
+        unit = found.f_frsize
+        return Usage((found.f_blocks - found.f_bfree) * unit, found.f_bavail * unit)
+
+    def modified_ms(self, path: Path) -> int:
+        """When a file was written to last, wall clock. Raises OSError."""
+        return os.stat(path).st_mtime_ns // 1_000_000
+
+    def remove(self, path: Path) -> None:
+        """Delete a file. Descriptors and maps of it stay good, and its blocks are free when the last of them is gone. Raises OSError."""
+        path.unlink(missing_ok=True)
 
     # Durability (call these in a thread: they wait for the device)
 

@@ -4,7 +4,8 @@
 
     StoreError
     ├── StoreUnavailable      no append now; reads go on
-    │   └── DiskFull          the file system has no room; appends work again when it has
+    │   ├── DiskFull          the file system has no room; appends work again when it has
+    │   └── DiskReserve       the file system is fuller than the settings allow; appends work again when it has room
     ├── IllegalMessage        a message that cannot be stored, whatever the state of the store
     ├── FlushFailed           fatal: fsync failed, so nobody knows what the disk holds
     ├── StoreIoError          fatal: any other error of the operating system on a store file
@@ -38,6 +39,19 @@ class DiskFull(StoreUnavailable):
     def __init__(self, path: Path | str) -> None:
         super().__init__(f"no space left for {path}; free some space on its file system, the store goes on by itself")
         self.path = Path(path)
+
+
+class DiskReserve(StoreUnavailable):
+    """The disk is above diskSpaceWarningLevelRatio. The oldest messages are deleted, reads go on, and so do appends when there is room again."""
+
+    def __init__(self, path: Path | str, ratio: float, warning_percent: int, again_percent: int) -> None:
+        super().__init__(
+            f"the file system of {path} is {ratio:.1%} full, more than diskSpaceWarningLevelRatio={warning_percent} allows; free some space, "
+            f"enlarge it, or keep messages for a shorter time (fileReservedTime); messages are taken again at {again_percent} % (diskSpaceCleanForciblyRatio)"
+        )
+        self.path = Path(path)
+        self.ratio = ratio
+        self.parts = (path, ratio, warning_percent, again_percent)
 
 
 class IllegalMessage(StoreError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from triomq.broker.store.errors import DiskFull, StoreUnavailable
+from triomq.broker.store.errors import DiskFull, DiskReserve, StoreUnavailable
 
 
 @attrs.define(eq=False)
@@ -19,14 +19,19 @@ class Health:
     queue_fault: DiskFull | None = None
     """Queue entries cannot leave memory."""
 
+    disk_reserve: DiskReserve | None = None
+    """The disk is fuller than the settings allow; the cleaner says so."""
+
     @property
     def writable(self) -> bool:
-        return not (self.closing or self.failed or self.index_fault or self.queue_fault)
+        return not (self.closing or self.failed or self.index_fault or self.queue_fault or self.disk_reserve)
 
     def check_writable(self) -> None:
-        """Raise StoreUnavailable or DiskFull."""
+        """Raise StoreUnavailable or one of its kin."""
         if self.closing or self.failed:
             raise StoreUnavailable("it is closing")
         fault = self.index_fault or self.queue_fault
         if fault is not None:
             raise DiskFull(fault.path)
+        if self.disk_reserve is not None:
+            raise DiskReserve(*self.disk_reserve.parts)

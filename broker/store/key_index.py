@@ -61,6 +61,37 @@ def hash_together(topic: str, keys: list[str]) -> list[int]:
     return hashes
 
 
+def entries_of(batch: Batch, position: int) -> tuple[list[int], list[int], list[int]]:
+    """(hashes, log offsets, store times) of the entries that a batch gets, in their order; records at or before ``position`` get none."""
+    offsets: list[int] = []  # one per entry, as hashes and timestamps
+    timestamps: list[int] = []
+    hashes: list[int] = []
+    later: dict[str, tuple[list[str], list[int]]] = {}  # topic -> keys, and their places in hashes
+    for draft, place in zip(batch.drafts, batch.places):
+        offset = place.log_offset
+        if offset <= position or draft.sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK:
+            continue
+        topic, unique_key, keys, tags, timestamp = draft.topic, draft.unique_key, draft.keys, draft.tags, place.store_timestamp
+        if unique_key or keys:
+            group = later.get(topic)
+            if group is None:
+                group = later[topic] = ([], [])
+            for key in every_key(unique_key, keys) if keys else (unique_key,):
+                group[0].append(key)  # type: ignore[arg-type]  # not None: one of them is not empty
+                group[1].append(len(hashes))
+                hashes.append(0)
+                offsets.append(offset)
+                timestamps.append(timestamp)
+        if tags:
+            hashes.append(tag_hash(topic, tags))
+            offsets.append(offset)
+            timestamps.append(timestamp)
+    for topic, (texts, numbers) in later.items():
+        for number, value in zip(numbers, hash_together(topic, texts)):
+            hashes[number] = value
+    return hashes, offsets, timestamps
+
+
 @attrs.define(eq=False)
 class KeyIndex:
     """All files, oldest first. ``position`` is the log offset of the last record applied, -1 for none."""
@@ -90,33 +121,8 @@ class KeyIndex:
 
     def apply(self, batch: Batch) -> None:
         """Add all keys of a batch; records at or before ``position`` are skipped. Atomic: no checkpoint. Raises DiskFull, and then has added nothing."""
-        offsets: list[int] = []  # one per entry, as hashes and timestamps
-        timestamps: list[int] = []
-        hashes: list[int] = []
-        later: dict[str, tuple[list[str], list[int]]] = {}  # topic -> keys, and their places in hashes
         position = self.position
-        for draft, place in zip(batch.drafts, batch.places):
-            offset = place.log_offset
-            if offset <= position or draft.sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK:
-                continue
-            topic, unique_key, keys, tags, timestamp = draft.topic, draft.unique_key, draft.keys, draft.tags, place.store_timestamp
-            if unique_key or keys:
-                group = later.get(topic)
-                if group is None:
-                    group = later[topic] = ([], [])
-                for key in every_key(unique_key, keys) if keys else (unique_key,):
-                    group[0].append(key)  # type: ignore[arg-type]  # not None: one of them is not empty
-                    group[1].append(len(hashes))
-                    hashes.append(0)
-                    offsets.append(offset)
-                    timestamps.append(timestamp)
-            if tags:
-                hashes.append(tag_hash(topic, tags))
-                offsets.append(offset)
-                timestamps.append(timestamp)
-        for topic, (texts, numbers) in later.items():
-            for number, value in zip(numbers, hash_together(topic, texts)):
-                hashes[number] = value
+        hashes, offsets, timestamps = entries_of(batch, position)
         if hashes:
             self._put(hashes, offsets, timestamps)
         if batch.places:
@@ -215,6 +221,14 @@ class KeyIndex:
             self._drop(self.files.pop())
         self._note_position()
         self.position -= 1  # the last record's keys may have gone on in a file that is gone now: it is indexed again, as in Java
+
+    def take_expired(self, log_min: int) -> Path | None:
+        """Forget the oldest file if all its records are below ``log_min``; the caller deletes it. Never the last one, into which keys go."""
+        if len(self.files) < 2 or self.files[0].end_offset >= log_min:
+            return None
+        file = self.files.pop(0)
+        self._unsynced.pop(file.path, None)
+        return file.path
 
     def _drop(self, file: KeyIndexFile) -> None:
         file.close()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import attrs
@@ -161,6 +161,21 @@ class QueueTable:
             self._delete(key)
         with contextlib.suppress(OSError):
             (self.directory / topic).rmdir()
+
+    def delete_expired(self, log_min: int, keep: Callable[[str], bool]) -> list[tuple[str, int]]:
+        """Forget queues whose last record is below ``log_min``, with their numbers; their keys. Source: ConsumeQueueStore.java#cleanExpired."""
+        expired = [
+            key
+            for key, queue in self.queues.items()
+            if 0 <= queue.log_end <= log_min and queue.next_offset == queue.end_offset and not keep(key[0])
+        ]
+        for key in expired:
+            self._delete(key)
+        kept = {topic for topic, _ in self.queues}
+        for topic in {topic for topic, _ in expired} - kept:
+            with contextlib.suppress(OSError):
+                (self.directory / topic).rmdir()
+        return expired
 
     def delete_all(self) -> None:
         """Remove every queue: there is no log."""

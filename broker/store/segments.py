@@ -55,8 +55,11 @@ class Segments:
         if self.items and base != self.items[-1].end:
             raise StoreDamaged(
                 path,
-                f"the log has a hole: the segment {self.items[-1].end:020d} before it is missing",
-                "restore it from a copy, or move this and all later segments away and lose their messages",
+                f"the log has a hole: the bytes from offset {self.items[-1].end} to {base} are missing, that is "
+                + (f"the segment {self.items[-1].end:020d}" if base == self.items[-1].end + self.size else f"the segments {self.items[-1].end:020d} to {base - self.size:020d}")
+                + " before it",
+                "restore it from a copy (of a slave, or a backup); or move this and all later segments away, which loses their messages; "
+                "or move all segments before the hole away, which loses the older ones",
             )
 
     @property
@@ -71,10 +74,11 @@ class Segments:
 
     def find(self, offset: int) -> Segment | None:
         """The file that holds ``offset``."""
-        if not self.items:
+        items = self.items  # threads that read the log ask, too, while the oldest may be taken away: see take_oldest
+        if not items:
             return None
-        number = (offset - self.items[0].base) // self.size
-        return self.items[number] if 0 <= number < len(self.items) else None
+        number = (offset - items[0].base) // self.size
+        return items[number] if 0 <= number < len(items) else None
 
     def grow(self, base: int) -> Segment:
         """Make the file that starts at ``base``, the end of the log. Raises DiskFull or StoreIoError."""
@@ -93,6 +97,17 @@ class Segments:
             segment.path.unlink()
             dropped.append(segment.path)
         return dropped
+
+    def take_oldest(self) -> Segment:
+        """Forget the first of several files, so that no new read finds it; the caller deletes it, or puts it back."""
+        assert len(self.items) > 1
+        oldest, *self.items = self.items  # a new list: a thread may be in the middle of ``find``
+        oldest.close()
+        return oldest
+
+    def put_back(self, segment: Segment) -> None:
+        """Undo ``take_oldest``: the file could not be deleted."""
+        self.items = [segment, *self.items]
 
     def covering(self, start: int, end: int) -> list[Segment]:
         """The files that overlap [start, end)."""

@@ -14,6 +14,7 @@ import trio
 
 from triomq.broker.store.checkpoint import CheckpointFile
 from triomq.broker.store.checkpointer import Checkpointer
+from triomq.broker.store.cleaner import Cleaner
 from triomq.broker.store.commitlog import CommitLog
 from triomq.broker.store.config import FlushMode, StoreConfig
 from triomq.broker.store.disk import Disk
@@ -67,6 +68,7 @@ class MessageStore:
     indexer: Indexer
     checkpointer: Checkpointer
     reader: Reader
+    cleaner: Cleaner
     health: Health
     recovered: Recovered
     _cold_limiter: trio.CapacityLimiter = attrs.field(factory=lambda: trio.CapacityLimiter(COLD_READERS_MAX), init=False)
@@ -242,6 +244,14 @@ class MessageStore:
         self.queue_table.delete_topic(topic)
         self.checkpointer.save_soon()
 
+    def delete_expired_queues(self, keep: Callable[[str], bool]) -> list[tuple[str, int]]:
+        """Forget queues that have no message any more, with their numbers, but for topics to ``keep``; (topic, queue id) of each. Raises StoreError."""
+        if self.queue_table.queues:
+            self.checkpointer.forget_queues()
+        expired = self.queue_table.delete_expired(self.log.first_offset, keep)
+        self.checkpointer.save_soon()
+        return expired
+
     def statistics(self) -> StoreStatistics:
         self.indexer.try_settle()
         return StoreStatistics(
@@ -283,8 +293,8 @@ async def open_store(config: StoreConfig, clock: Callable[[], int] = wall_clock_
         store = await load_store(config, clock, disk)
         try:
             async with trio.open_nursery() as nursery:
-                for run, name in ((store.flusher.run, "flusher"), (store.indexer.run, "indexer"), (store.checkpointer.run, "checkpointer")):
-                    nursery.start_soon(_fail_with, run, store.health, name=f"store-{name}")
+                for task, name in ((store.flusher, "flusher"), (store.indexer, "indexer"), (store.checkpointer, "checkpointer"), (store.cleaner, "cleaner")):
+                    nursery.start_soon(_fail_with, task.run, store.health, name=f"store-{name}")
                 yield store
                 nursery.cancel_scope.cancel()
         finally:
@@ -338,7 +348,10 @@ async def load_store(config: StoreConfig, clock: Callable[[], int], disk: Disk) 
     current = checkpoint if recovered.trusted else attrs.evolve(checkpoint, mark=None)
     checkpointer = Checkpointer(config, disk, checkpoint_file, flusher, indexer, queues, key_index, health, sync_limiter, current)
     reader = Reader(config, log, queues, key_index, memory_bytes() * config.memory_percent_max // 100)
-    return MessageStore(config, disk, clock, log, queues, key_index, flusher, indexer, checkpointer, reader, health, recovered)
+    cleaner = Cleaner(
+        config, disk, clock, log, flusher.flushed, indexer, queues, key_index, checkpointer, reader, health, trio.CapacityLimiter(1)
+    )
+    return MessageStore(config, disk, clock, log, queues, key_index, flusher, indexer, checkpointer, reader, cleaner, health, recovered)
 
 
 async def _fail_with(run: Callable[[], Awaitable[None]], health: Health) -> None:

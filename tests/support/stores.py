@@ -14,6 +14,7 @@ from triomq.broker.store.config import StoreConfig
 from triomq.broker.store.disk import Disk, DiskFeatures
 from triomq.broker.store.draft import Draft
 from triomq.broker.store.errors import DiskFull
+from triomq.broker.store.retention import RetentionRules
 from triomq.broker.store.store import MessageStore
 from triomq.remoting.protocol.message import decode_properties, encode_properties
 from triomq.remoting.protocol.record import StoredMessage, decode_records
@@ -35,6 +36,7 @@ def tiny_config(root: Path, **changes: Any) -> StoreConfig:
         "flush_interval_ms": 3_600_000,
         "index_write_interval_ms": 3_600_000,
         "checkpoint_interval_ms": 3_600_000,
+        "retention": RetentionRules(interval_ms=3_600_000, log_pause_ms=0, queue_pause_ms=0),
     }
     return StoreConfig(**{**settings, **changes})
 
