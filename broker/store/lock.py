@@ -62,14 +62,48 @@ class StoreLock:
             self._fd = -1
 
 
+@attrs.frozen
+class LockState:
+    """Whether somebody holds the lock of a store, and who; ``pid`` is None if the system does not tell."""
+
+    held: bool
+    pid: int | None = None
+
+    @property
+    def owner(self) -> str:
+        return "another process" if self.pid is None else f"process {self.pid}"
+
+
+def lock_state(path: Path) -> LockState:
+    """Look at the lock without taking it; the file is opened for reading only. Raises OSError."""
+    if os.path.realpath(path) in _held:  # closing any descriptor of the file would give up the lock of this very process
+        return LockState(True, os.getpid())
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return LockState(False)
+    try:
+        answer = _ask(fd)
+    finally:
+        os.close(fd)
+    if answer is None or answer[0] == fcntl.F_UNLCK:
+        return LockState(False)
+    return LockState(True, answer[1] if answer[1] > 0 else None)
+
+
 def _owner(fd: int) -> int | None:
     """Process that holds the lock, None if the system does not tell (another host, another pid namespace)."""
+    answer = _ask(fd)
+    return answer[1] if answer is not None and answer[1] > 0 else None
+
+
+def _ask(fd: int) -> tuple[int, int] | None:
+    """(kind of lock, process) that stands against an exclusive lock on byte 0; None if the system does not say."""
     linux = sys.platform.startswith("linux")
-    ask = (fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0) if linux else (0, 1, 0, fcntl.F_WRLCK, os.SEEK_SET)
+    question = (fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0) if linux else (0, 1, 0, fcntl.F_WRLCK, os.SEEK_SET)
     layout = LINUX_FLOCK if linux else BSD_FLOCK
     try:
-        answer = layout.unpack(fcntl.fcntl(fd, fcntl.F_GETLK, layout.pack(*ask)))
+        answer = layout.unpack(fcntl.fcntl(fd, fcntl.F_GETLK, layout.pack(*question)))
     except OSError:
         return None
-    pid = int(answer[4 if linux else 2])
-    return pid if pid > 0 else None
+    return int(answer[0 if linux else 3]), int(answer[4 if linux else 2])
