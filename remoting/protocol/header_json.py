@@ -89,10 +89,11 @@ def encode_header(
 
 
 def language_number(language: str | int | None) -> int:
-    """The number of a language given by name or number; OTHER for what Java would not know either."""
+    """The number of a language by name or number: JAVA if none is given, as in Java, OTHER for what Java would not know."""
     if isinstance(language, str):
-        return LANGUAGE_NUMBERS.get(language, LanguageCode.OTHER.value)
-    return LanguageCode.OTHER.value if language is None else language
+        number = LANGUAGE_NUMBERS.get(language)
+        return LANGUAGE_NUMBERS.get(language.upper(), LanguageCode.OTHER.value) if number is None else number
+    return LanguageCode.JAVA.value if language is None else language
 
 
 def _decode_loosely(header: Buffer) -> HeaderTuple:

@@ -20,7 +20,7 @@ _FIX = "send JSON as a RocketMQ peer would"
 _TOKEN = re.compile(
     r'[ \t\r\n]*(?:([{}\[\]:,])|"((?:[^"\\]|\\.)*)"|\'((?:[^\'\\]|\\.)*)\'|([^\s{}\[\]:,"\']+))', re.DOTALL
 )
-_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))", re.DOTALL)
+_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2})|(.))", re.DOTALL)
 _SIMPLE_ESCAPES = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v", "0": "\0"}
 _NUMBER = re.compile(r"-?\d{1,40}(\.\d+)?([eE][+-]?\d{1,4})?\Z")
 _LITERALS: dict[str, Any] = {"true": True, "false": False, "null": None, "NaN": None}
@@ -176,8 +176,8 @@ def _unescape(text: str) -> str:
 
 
 def _unescape_one(match: re.Match[str]) -> str:
-    digits, letter = match.groups()
-    return chr(int(digits, 16)) if digits else _SIMPLE_ESCAPES.get(letter, letter)
+    four, two, letter = match.groups()
+    return chr(int(four or two, 16)) if letter is None else _SIMPLE_ESCAPES.get(letter, letter)
 
 
 class _Resolver:

@@ -12,6 +12,7 @@ from java_bodies import JAVA_BODIES, filled
 from java_headers import FOLDER, Pair, java_headers, pairs
 from processes import java_command
 
+from triomq.remoting.errors import RemoteProtocolError
 from triomq.remoting.protocol.bodies.schema import JsonBody
 from triomq.remoting.protocol.codes import LanguageCode, SerializeType
 from triomq.remoting.protocol.command import Command, decode_frame, encode_command
@@ -109,6 +110,51 @@ def test_headers(java_version: str) -> None:
             if field.wire_name(pair.short) in expected:
                 assert getattr(read, field.attribute) == getattr(header, field.attribute), (str(pair), field.name)
     assert len(asked) > {"5.5.0": 450, "4.9.4": 220}[java_version]
+
+
+PLAIN = '{"code":105,"opaque":7,"extFields":{"topic":"T"}%s}'
+READ_ALIKE = [
+    PLAIN % "",
+    '{"code":"105","opaque":"7","flag":"1","version":"479","extFields":{"topic":"T"}}',
+    *(f'{{"code":105,"opaque":7,"extFields":{{"topic":{value}}}}}' for value in ("5", "true", "1.5", '{"a":1}', "[1,2]", "null", '""')),
+    '{"code":105,"opaque":7,"extFields":null}',
+    '{"code":105,"opaque":7,"extFields":{}}',
+    PLAIN % ',"remark":null',
+    PLAIN % ',"remark":5',
+    PLAIN % ',"language":9',
+    PLAIN % ',"language":"go"',
+    PLAIN % ',"zzz":{"a":[1,{"b":2}]}',
+    PLAIN % ",",
+    PLAIN % ',"serializeTypeCurrentRPC":"ROCKETMQ"',
+    ' \n{ "code" : 105 , "opaque" : 7 , "extFields" : { "topic" : "T" } }\n ',
+    '{"code":105,"opaque":-2147483648,"extFields":{"topic":"T"}}',
+    '{"code":105,"opaque":7.0,"extFields":{"topic":"T"}}',
+    '{"code":1e2,"opaque":7,"extFields":{"topic":"T"}}',
+    r'{"code":105,"opaque":7,"extFields":{"topic":"\u4e2d\u0001\x41\/"}}',
+    '{"code":105,"opaque":7,"extFields":{"topic":"T","topic":"U"}}',
+]
+REFUSED_ALIKE = [
+    '{"code":105,"opaque":2147483648,"extFields":{"topic":"T"}}',
+    PLAIN % "" + " x",
+    *("[1]", "5", "", "null", '{"code":105,"extFields":"x"}', '{"code":105,"extFields":[]}'),
+]
+
+
+@pytest.mark.feature(16, 17)
+def test_unusual_headers_are_read_as_java_reads_them(java_version: str) -> None:
+    frames = [len(text.encode()).to_bytes(4) + text.encode() for text in (*READ_ALIKE, *REFUSED_ALIKE)]
+    answers = echoes(java_version, [("header", "GetRouteInfoRequestHeader", frame) for frame in frames])
+    for text, frame, words in zip((*READ_ALIKE, *REFUSED_ALIKE), frames, answers, strict=True):
+        if text in REFUSED_ALIKE:
+            assert words[0] == "ERROR", text
+            with pytest.raises(RemoteProtocolError):
+                decode_frame(frame)
+            continue
+        assert words[0] == "ECHO", (text, words)
+        ours, theirs = decode_frame(frame), decode_frame(bytes.fromhex(words[1])[4:])
+        for name in ("code", "opaque", "flag", "version", "language", "remark"):
+            assert getattr(ours, name) == getattr(theirs, name), (text, name)
+        assert (ours.ext or {}).get("topic") == (theirs.ext or {}).get("topic"), text
 
 
 @pytest.mark.feature(16, 17)

@@ -116,9 +116,17 @@ def test_quirks_of_other_writers_are_read() -> None:
     assert command.ext == {"queueId": "3", "batch": "true", "x": '{"a":1}'}
 
 
-@pytest.mark.parametrize("language", ["KLINGON", None, 7])
+@pytest.mark.parametrize("language", ["KLINGON", "", 7])
 def test_an_unknown_language_is_other(language: object) -> None:
     assert decode_frame(json_frame(code=1, language=language)).language == LanguageCode.OTHER
+
+
+@pytest.mark.parametrize(
+    ("language", "number"), [(None, LanguageCode.JAVA), ("go", LanguageCode.GO), ("node_js", LanguageCode.NODE_JS)]
+)
+def test_a_language_is_found_as_java_finds_it(language: object, number: int) -> None:
+    assert decode_frame(json_frame(code=1, language=language)).language == number
+    assert decode_frame(json_frame(code=1)).language == LanguageCode.JAVA
 
 
 def test_single_quotes_and_bare_keys_are_read() -> None:

@@ -35,6 +35,7 @@ QUEUE_TEXT = '{"brokerName":"broker-a","queueId":3,"topic":"TopicA"}'
         ("{a:NaN}", {"a": None}),
         (' { a : "x\\u4e2d\\n\\/\\x" } ', {"a": "x中\n/x"}),
         ('{a:"\\ud83d\\ude00"}', {"a": "😀"}),
+        ("{a:'\\x41\\x4'}", {"a": "Ax4"}),
         ('{a:"\\ud83d"}', {"a": "\ufffd"}),
         ("{a:9223372036854775807}", {"a": 2**63 - 1}),
         ("plain", None),
