@@ -148,7 +148,7 @@ class Codec:
         self._left, self.routes = self.routes, {}
 
     def _send_away(self, request: Request, routes: Mapping[int, Route]) -> None:
-        """GO_AWAY to clients that know it: they come back over a new connection, once. Older ones see the connection end.
+        """GO_AWAY to clients that know it: they come back over a new connection, once. Older ones see the connection reset.
 
         One-way requests are still let in, since nobody would send them again. Source: NettyRemotingAbstract.java#processRequestCommand.
         """
@@ -161,7 +161,7 @@ class Codec:
         elif request.version > _LAST_VERSION_WITHOUT_GO_AWAY:
             send_error((request,), ResponseCode.GO_AWAY, "please go away")
         else:
-            request.connection.stop_reading()
+            request.connection.refuse_in_silence()
 
     def _refuse_unknown(self, request: Request) -> None:
         if self._left is not None:

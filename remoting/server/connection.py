@@ -5,6 +5,7 @@ when the socket takes bytes again. An outbox above its high mark stops reading f
 answers); above the hard mark the connection is closed.
 """
 
+import contextlib
 import logging
 import socket
 from collections import deque
@@ -28,6 +29,7 @@ _log = logging.getLogger(__name__)
 
 _PORT = Struct(">i")
 _FRAME_TOTAL = Struct(">i")
+_RESET = Struct("ii").pack(1, 0)  # linger for no time: closing sends a reset
 _PIECES_PER_SEND = 64
 # Joining small pieces is cheaper than giving the kernel a vector of them; from about 8 KiB a piece it is dearer.
 _JOIN_PIECE_BYTES_MAX = 8 * 1024
@@ -95,6 +97,7 @@ class Connection:
     _events: int | None = attrs.field(default=None, init=False)  # what the poller was told; None = it does not know us
     _stopped: bool = attrs.field(default=False, init=False)  # the server takes no more from it
     _finished: bool = attrs.field(default=False, init=False)  # the peer has said its last word
+    _reset_at_end: bool = attrs.field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.set_peer(self.peer)
@@ -214,6 +217,14 @@ class Connection:
         self._stopped = True
         self.watch()
 
+    def refuse_in_silence(self) -> None:
+        """A request was read that will not be answered: read no more, and end the connection with a reset.
+
+        Java 4.9 gives up its calls when a connection is reset; after an orderly close it waits for their time-outs.
+        """
+        self._reset_at_end = True
+        self.stop_reading()
+
     def finish(self, reason: str) -> None:
         """The peer has said its last word: no more events from this socket. What it said before is still being worked on."""
         self.close_reason = self.close_reason or reason
@@ -275,6 +286,9 @@ class Connection:
             self._say_farewell(self.filter)
         self._outbox.clear()
         self.outbox_bytes = 0
+        if self._reset_at_end:
+            with contextlib.suppress(OSError):  # the peer may have been faster
+                self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
         self.sock.close()
         if self._peer is not None:
             for pending in self._peer.lose():
