@@ -15,7 +15,7 @@ import msgspec
 from triomq.remoting.errors import LocalProtocolError, RemoteProtocolError
 
 DEPTH_MAX = 64
-REFERENCED_VALUES_MAX = 100_000
+REFERENCED_VALUES_MAX = 20_000
 _FIX = "send JSON as a RocketMQ peer would"
 _TOKEN = re.compile(
     r'[ \t\r\n]*(?:([{}\[\]:,])|"((?:[^"\\]|\\.)*)"|\'((?:[^\'\\]|\\.)*)\'|([^\s{}\[\]:,"\']+))', re.DOTALL
