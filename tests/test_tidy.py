@@ -27,6 +27,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "broker.store": ("remoting.protocol", "remoting.errors"),
     "broker.services": ("broker.store", "broker.errors", "remoting"),
     "broker.processors": ("broker.services", "broker.store", "broker.errors", "broker.config", "remoting"),
+    "broker.inspect": ("broker.store", "remoting"),
     "broker": ("broker", "remoting"),
     "client.spark": (
         "remoting.protocol", "remoting.errors", "remoting.address", "remoting.settings",

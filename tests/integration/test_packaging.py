@@ -57,5 +57,5 @@ def test_wheel_runs_in_an_empty_environment(dist: Path, tmp_path: Path) -> None:
         "import triomq.broker.app, triomq.namesrv.app, pyspark_triomq; print(Producer.__module__)"
     )
     assert run(python, "-c", program, cwd=tmp_path).startswith("triomq.client.")
-    for script in ("mqnamesrv", "mqbroker", "mqadmin", "mqlocal"):
+    for script in ("mqnamesrv", "mqbroker", "mqadmin", "mqstore", "mqlocal"):
         assert "usage" in run(python.parent / script, "--help", cwd=tmp_path).lower()

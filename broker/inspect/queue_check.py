@@ -1,0 +1,157 @@
+"""All consume queues against the log: a cursor per queue, and what their findings mean for the state the store is in."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+
+import attrs
+
+from triomq.broker.inspect.findings import Report
+from triomq.broker.inspect.layout import REBUILD_QUEUE, StoreFiles
+from triomq.broker.inspect.log_check import LogCheck
+from triomq.broker.inspect.queue_cursor import QueueCursor
+from triomq.broker.inspect.state import StoreState
+from triomq.broker.store.config import QUEUE_ENTRY_BYTES
+from triomq.broker.store.consume_queue import SCHEDULE_TOPIC
+from triomq.broker.store.draft import UNQUEUED, Appended, Batch, Draft
+from triomq.remoting.protocol.message import (
+    DELAY,
+    INNER_BATCH,
+    TRANSACTION_MASK,
+    decode_properties,
+    property_value,
+    tags_code,
+)
+
+BLOCK_BYTES_TOTAL = 64 * 1024 * 1024
+"""Memory for the blocks of all queues together."""
+BLOCK_ENTRIES_MIN, BLOCK_ENTRIES_MAX = 50, 3_276
+LMQ_PREFIX = "%LMQ%"
+MULTI_DISPATCH = "INNER_MULTI_DISPATCH"
+MULTI_QUEUE_OFFSET = "INNER_MULTI_QUEUE_OFFSET"
+
+
+@attrs.define(eq=False)
+class QueueCheck:
+    """``apply`` takes the batches of the log in order, ``finish`` comes last."""
+
+    files: StoreFiles
+    report: Report
+    log: LogCheck
+    state: StoreState
+    topics: Container[str] | None
+    """Topics of config/topics.json; None if that cannot be read."""
+    cursors: dict[tuple[str, int], QueueCursor] = attrs.field(factory=dict, init=False)
+    deleted_topics: dict[str, int] = attrs.field(factory=dict, init=False)
+    """Topic without queues -> its records in the log."""
+    unchecked_batches: int = attrs.field(default=0, init=False)
+    """Records with inner batches: their queues have another format (batchconsumequeue), which is not checked."""
+    _block_entries: int = attrs.field(default=BLOCK_ENTRIES_MAX, init=False)
+
+    def find_queues(self) -> None:
+        """Raises OSError."""
+        places = list(self.files.queue_directories())
+        share = BLOCK_BYTES_TOTAL // QUEUE_ENTRY_BYTES // max(1, len(places))
+        self._block_entries = max(BLOCK_ENTRIES_MIN, min(BLOCK_ENTRIES_MAX, share))
+        for topic, queue_id, _ in places:
+            self._open(topic, queue_id).find_files()
+
+    def _open(self, topic: str, queue_id: int) -> QueueCursor:
+        files = self.files
+        cursor = QueueCursor(
+            topic,
+            queue_id,
+            files.root / "consumequeue" / topic / str(queue_id),
+            files.disk,
+            self.report,
+            self.log,
+            files.log_start,
+            files.queue_file_size,
+            self._block_entries,
+        )
+        self.cursors[topic, queue_id] = cursor
+        return cursor
+
+    def apply(self, batch: Batch) -> None:
+        """Compare the entries of these records."""
+        cursors = self.cursors
+        for draft, place in zip(batch.drafts, batch.places):
+            if draft.sys_flag & (INNER_BATCH | TRANSACTION_MASK):
+                if draft.sys_flag & INNER_BATCH:
+                    self.unchecked_batches += 1
+                    continue
+                if draft.sys_flag & TRANSACTION_MASK in UNQUEUED:
+                    continue
+            cursor = cursors.get((draft.topic, draft.queue_id)) or self._open(draft.topic, draft.queue_id)
+            code = tags_code(draft.tags) if draft.topic != SCHEDULE_TOPIC else self._delayed_code(draft)
+            cursor.record(place.queue_offset, place.log_offset, place.size, code)
+            if b"INNER_MULTI_QUEUE_OFFSET" in draft.properties:
+                self._apply_dispatches(draft, place)
+
+    def _delayed_code(self, draft: Draft) -> int | None:
+        """The entry of a delayed message has its time of delivery, which depends on the broker's messageDelayLevel."""
+        return None if property_value(draft.properties, DELAY.encode()) not in (None, b"0") else tags_code(draft.tags)
+
+    def _apply_dispatches(self, draft: Draft, place: Appended) -> None:
+        """A record with several queues (LMQ): those that exist must have it, too. Source: store/…/LmqDispatch.java."""
+        properties = decode_properties(draft.properties)
+        names = properties.get(MULTI_DISPATCH, "").split(",")
+        for name, number in zip(names, properties.get(MULTI_QUEUE_OFFSET, "").split(",")):
+            cursor = self.cursors.get((name, 0 if name.startswith(LMQ_PREFIX) else draft.queue_id))
+            if cursor is not None and number.isdecimal():
+                cursor.record(int(number), place.log_offset, place.size, tags_code(draft.tags))
+
+    def finish(self) -> None:
+        """Look at what is left behind the last record and tell what it means."""
+        any_files = any(cursor.bases for cursor in self.cursors.values())
+        if not any_files and self.log.records:
+            self.report.note(
+                "queues-missing", self.files.root / "consumequeue", None, "there are no consume queues", "nothing: the next start makes them again from the log"
+            )
+        for cursor in self.cursors.values():
+            if cursor.bases:
+                cursor.finish()
+                self._judge(cursor)
+            elif any_files and cursor.behind:
+                if self.topics is None or cursor.topic in self.topics:
+                    self._judge(cursor)
+                else:
+                    self.deleted_topics[cursor.topic] = self.deleted_topics.get(cursor.topic, 0) + cursor.behind
+
+    def _judge(self, cursor: QueueCursor) -> None:
+        name = f"queue {cursor.queue_id} of {cursor.topic}"
+        if cursor.lost:
+            self.report.note(
+                "queue-into-damage",
+                cursor.directory,
+                None,
+                f"{cursor.lost} entries of {name} point into damaged or missing parts of the log",
+                "nothing for the queue itself: readers skip what they cannot read; see the finding about the log",
+            )
+        if cursor.ahead and cursor.ahead_first is not None:
+            number, log_offset = cursor.ahead_first
+            what = f"{name} is ahead of the log: {cursor.ahead} entries from number {number} on point at {log_offset} and later, the log ends at {self.log.end}"
+            self._by_state("queue-ahead", cursor, number, what, log_offset, "recovery cuts them off at the next start")
+        if cursor.behind and cursor.behind_first is not None:
+            number, log_offset = cursor.behind_first
+            what = f"{name} is behind the log: {cursor.behind} messages from number {number} (at {log_offset}) on have no entry"
+            self._by_state("queue-behind", cursor, number, what, log_offset, "recovery adds them at the next start")
+
+    def _by_state(self, kind: str, cursor: QueueCursor, number: int, what: str, log_offset: int, later: str) -> None:
+        """After a crash, what lies behind the checkpoint's mark is put right by the next start; anywhere else it cannot have come about by itself."""
+        offset = number * QUEUE_ENTRY_BYTES
+        if self.state.repairs(log_offset):
+            self.report.note(kind, cursor.directory, offset, what, f"nothing: {later}")
+        elif kind == "queue-ahead":
+            advice = "if the log was cut on purpose, delete the file checkpoint and create an empty file abort: the next start cuts the queues; else restore the log from a copy"
+            self.report.damage(kind, cursor.directory, offset, what, advice)
+        else:
+            self.report.damage(kind, cursor.directory, offset, what, REBUILD_QUEUE)
+
+    @property
+    def entries(self) -> int:
+        return sum(cursor.entries for cursor in self.cursors.values())
+
+    @property
+    def queue_count(self) -> int:
+        return sum(bool(cursor.bases) for cursor in self.cursors.values())
