@@ -23,6 +23,7 @@ from triomq.broker.store.config import (
     format_delay_levels,
     parse_delay_levels,
 )
+from triomq.broker.store.retention import RetentionRules, format_hours, parse_hours
 from triomq.remoting.server.config import PoolConfig
 from triomq.remoting.server.settings import NetworkSettings
 from triomq.remoting.settings import ADDRESSES, BOOLEAN, INTEGER, PATH, TEXT, ConfigError, Kind, choice, group, setting
@@ -34,6 +35,8 @@ _INT_MAX = 2**31 - 1
 _WORKERS_MAX = 1024
 _QUEUE_ENTRY_BYTES = 20
 DELAY_LEVELS: Kind[tuple[int, ...]] = Kind("times such as 10s, 5m, 2h or 1d, separated by spaces", parse_delay_levels, format_delay_levels)
+
+HOURS: Kind[tuple[int, ...]] = Kind("hours from 00 to 23, separated by ;", parse_hours, format_hours)
 
 
 class BrokerRole(enum.Enum):
@@ -121,6 +124,47 @@ class PoolSettings:
 
 
 @attrs.frozen(kw_only=True)
+class RetentionSettings:
+    """When old messages are deleted, and when new ones are refused; the names of the fields are those of `RetentionRules`."""
+
+    reserved_hours: int = setting("fileReservedTime", INTEGER, 72, "a commit log file may be deleted when its last message is so old (hours)", low=0, high=_INT_MAX)
+    delete_hours: tuple[int, ...] = setting(
+        "deleteWhen", HOURS, parse_hours("04"), "hours of the day, local time, in which such files are deleted if the disk has room; 04;16: twice a day"
+    )
+    used_percent_max: int = setting(
+        "diskMaxUsedSpaceRatio", INTEGER, 75, "above this use of the disk (%) such files are deleted at any hour", low=10, high=95, clamp=True
+    )
+    force_percent: int = setting(
+        "diskSpaceCleanForciblyRatio",
+        INTEGER,
+        85,
+        "above this use of the disk (%) the oldest files are deleted whatever their age, until it is reached again",
+        low=30,
+        high=85,
+        clamp=True,
+    )
+    warning_percent: int = setting(
+        "diskSpaceWarningLevelRatio",
+        INTEGER,
+        90,
+        "above this use of the disk (%) messages are refused until it is down at diskSpaceCleanForciblyRatio",
+        low=35,
+        high=90,
+        clamp=True,
+    )
+    force_enabled: bool = setting("cleanFileForciblyEnable", BOOLEAN, True, "false: files are kept for their time even when the disk fills up")
+    batch_max: int = setting("deleteFileBatchMax", INTEGER, 10, "commit log files deleted in one round", low=1, high=_INT_MAX)
+    interval_ms: int = setting("cleanResourceInterval", INTEGER, 10_000, "time between two rounds of looking and deleting (ms)", low=1, high=_INT_MAX)
+    log_pause_ms: int = setting("deleteCommitLogFilesInterval", INTEGER, 100, "pause between two commit log files that are deleted (ms)", low=0, high=_INT_MAX)
+    queue_pause_ms: int = setting(
+        "deleteConsumeQueueFilesInterval", INTEGER, 100, "pause after each queue of which files were deleted (ms)", low=0, high=_INT_MAX
+    )
+
+    def rules(self) -> RetentionRules:
+        return RetentionRules(**attrs.asdict(self, recurse=False))
+
+
+@attrs.frozen(kw_only=True)
 class StoreSettings:
     """Where and how messages are kept; the names of the fields are those of `StoreConfig`."""
 
@@ -203,10 +247,11 @@ class StoreSettings:
     )
     query_count_max: int = setting("maxMsgsNumBatch", INTEGER, 64, "messages of one query by key", low=1, high=_INT_MAX)
     query_unique_count_max: int = setting("defaultQueryMaxNum", INTEGER, 32, "messages of one query by unique key", low=1, high=_INT_MAX)
+    retention: RetentionSettings = group(RetentionSettings)
 
     def store_config(self, store_host: bytes) -> StoreConfig:
         """The store's own settings; `store_host` is the address that goes into every record."""
-        return StoreConfig(**attrs.asdict(self, recurse=False), store_host=store_host)
+        return StoreConfig(**{**attrs.asdict(self, recurse=False), "retention": self.retention.rules()}, store_host=store_host)
 
 
 @attrs.frozen(kw_only=True)

@@ -26,6 +26,7 @@ REASONS = {
     "polling": Reason("pace of a background scan that is driven by events here"),
     "rocksdb": Reason("details of RocksDB, which is not used"),
     "threads": Reason("sizes a Java thread pool or its queue that has no counterpart here"),
+    "unlink": Reason("a deleted file is gone for new readers at once and stays whole for those who still read it; nothing has to be forced"),
     # not yet
     "auth": Reason("access control", _TRUSTED_NETWORK),
     "broadcast": Reason("broadcast offsets kept by the broker"),
@@ -44,7 +45,7 @@ REASONS = {
     "registration": Reason("other ways to register at a name server"),
     "replication": Reason("replication to slaves", _SINGLE_MASTER),
     "reply": Reason("request-reply"),
-    "retention": Reason("deletion of old log files: they stay until somebody removes them"),
+    "retention": Reason("fine points of deleting old files, fixed here"),
     "rocksdb on": Reason("storage in RocksDB", "set the key to its default; existing RocksDB data stays readable by Java only"),
     "tiered": Reason("tiered storage"),
     "timer": Reason("timer messages"),

@@ -6,6 +6,7 @@ ranges it lacked; ``until_warm`` fetches those in a thread and calls the functio
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -59,6 +60,8 @@ class Reads:
         data = self.fetched.get((path, position, size))
         if data is None:
             raise Cold([(path, position, size)])
+        if len(data) < size:  # still in a table, so nobody of this process has deleted it
+            raise StoreIoError(path, OSError(errno.ENOENT, f"its bytes from {position} on are missing"))
         return data
 
 
@@ -79,7 +82,7 @@ def _fetch(disk: Disk, ranges: list[Range]) -> dict[Range, bytes]:
         try:
             found[path, position, size] = disk.read_path(path, size, position)
         except FileNotFoundError:
-            # Deleted in between: the read, done again, must not find it in its tables any more; an empty answer ends it if it does.
+            # Deleted in between by the cleaner: the read, done again, does not find it in its tables any more.
             found[path, position, size] = b""
         except OSError as error:
             raise StoreIoError(path, error) from error

@@ -9,11 +9,11 @@ import pytest
 from triomq.broker.config import BrokerConfig, BrokerRole, PoolSettings, StoreSettings
 from triomq.broker.options import load_broker_config, parse_options
 from triomq.broker.store.config import FlushMode
+from triomq.broker.store.retention import RetentionRules
 from triomq.remoting.properties import Entry, format_properties
 from triomq.remoting.settings import ConfigError, render
 
 CONF = Path(__file__).parents[2] / "golden" / "conf"
-RETENTION = "deleteWhen, fileReservedTime (deletion of old log files: they stay until somebody removes them)"
 
 
 def refusal(file: Path) -> str:
@@ -33,7 +33,8 @@ def test_java_s_files_of_asynchronous_masters_work(name: str) -> None:
     assert config.broker_name == (Path(name).stem if "/" in name else "broker-a")
     assert (config.broker_id, config.broker_role) == (0, BrokerRole.ASYNC_MASTER)
     assert config.store.flush_mode is FlushMode.ASYNC
-    assert loaded.warnings == (f"known to Java but not offered by this version, so without effect: {RETENTION}",)
+    assert (config.store.retention.reserved_hours, config.store.retention.delete_hours) == (48, (4,))
+    assert loaded.warnings == ()
 
 
 @pytest.mark.parametrize("name", sorted(str(path.relative_to(CONF)) for path in CONF.rglob("*-s.properties")))
@@ -76,9 +77,9 @@ def test_the_file_that_tutorials_copy_works(monkeypatch: pytest.MonkeyPatch) -> 
     assert config.store.message_size_bytes_max == 65536
     assert config.store.checkpoint_interval_ms == 60000
     assert config.pools.by_name()["pull"].workers == 128
-    assert len(loaded.warnings) == 2
+    assert config.store.retention.used_percent_max == 88
+    assert len(loaded.warnings) == 1
     assert "storePathConsumeQueue, storePathIndex" in loaded.warnings[0]
-    assert "diskMaxUsedSpaceRatio" in loaded.warnings[1]
 
 
 def test_name_servers_come_from_environment_file_option_in_java_s_order(tmp_path: Path) -> None:
@@ -150,3 +151,14 @@ def test_store_and_pools_get_what_they_need() -> None:
     assert not any(pool.wait_ms_max for pool in PoolSettings(fast_failure=False).by_name().values())
     server = BrokerConfig(broker_ip="x").network.server_config("127.0.0.1", 0, pools)
     assert (server.selector_count, server.codec_count, server.outbox_high_bytes, server.outbox_hard_bytes) == (1, 1, 4 << 20, 64 << 20)
+
+
+def test_retention_under_java_s_names(tmp_path: Path) -> None:
+    file = tmp_path / "broker.conf"
+    file.write_text("fileReservedTime=5\ndeleteWhen=02;14\ndiskMaxUsedSpaceRatio=99\ndiskSpaceCleanForciblyRatio=10\ndiskSpaceWarningLevelRatio=95\n")
+    rules = load_broker_config(file, environment={}).config.store.store_config(bytes(8)).retention
+    assert (rules.reserved_hours, rules.delete_hours) == (5, (2, 14))
+    assert (rules.used_percent_max, rules.force_percent, rules.warning_percent) == (95, 30, 90)  # Java's clamps
+    assert StoreSettings(root=Path("/s")).store_config(bytes(8)).retention == RetentionRules()  # the defaults are the same
+    file.write_text("deleteWhen=4am\n")
+    assert refusal(file) == "broker.conf:1: deleteWhen=4am: '4am' is not an hour from 00 to 23; write for example 04 or 04;16"
