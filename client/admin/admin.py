@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import attrs
 import trio
 
-from triomq.client.admin import messages
+from triomq.client.admin import configs, messages
 from triomq.client.admin.calls import Answers, Calls, read_body, read_header
 from triomq.client.admin.errors import BrokerNotFound, ClusterNotFound
 from triomq.client.config import checked_access, namesrv_addresses
@@ -28,7 +28,6 @@ from triomq.client.errors import (
     GroupNotFound,
     GroupOffline,
     NotRunning,
-    RequestNotSupported,
     RouteNotFound,
     TopicNotFound,
     TrioMQError,
@@ -54,7 +53,7 @@ from triomq.remoting.protocol.bodies.route import (
     TopicRoute,
 )
 from triomq.remoting.protocol.bodies.running import ConsumerRunning
-from triomq.remoting.protocol.bodies.topics import TopicConfig, TopicNames, TopicTable
+from triomq.remoting.protocol.bodies.topics import TopicConfig, TopicNames
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.command import Command
 from triomq.remoting.protocol.headers.admin import ConsumeStatsHeader
@@ -70,7 +69,7 @@ from triomq.remoting.protocol.headers.offset import (
     SearchOffsetHeader,
 )
 from triomq.remoting.protocol.headers.route import GetRouteHeader, KvConfigHeader, PutKvConfigHeader
-from triomq.remoting.protocol.headers.topic import CreateTopicHeader, DeleteTopicHeader, GroupHeader, TopicHeader
+from triomq.remoting.protocol.headers.topic import CreateTopicHeader, DeleteTopicHeader, TopicHeader
 from triomq.remoting.protocol.record import StoredMessage
 from triomq.remoting.protocol.signing import Credentials
 from triomq.remoting.tls.client import Tls
@@ -205,13 +204,7 @@ class Admin:
 
     async def topic_config(self, topic: str, address: str) -> TopicConfig | None:
         """Return a topic's settings at one broker, None if it does not have the topic."""
-        try:
-            return await self._calls.body(TopicConfig, address, RequestCode.GET_TOPIC_CONFIG, TopicHeader(topic=topic))
-        except TopicNotFound:
-            return None
-        except RequestNotSupported:  # a broker of 4.x: it gives all of them or none
-            table = await self._calls.body(TopicTable, address, RequestCode.GET_ALL_TOPIC_CONFIG)
-            return table.topic_config_table.get(topic)
+        return await configs.topic_config(self._calls, topic, address)
 
     async def create_topic(
         self,
@@ -411,12 +404,7 @@ class Admin:
 
     async def group_config(self, group: str, address: str) -> SubscriptionGroupConfig | None:
         """Return a group's settings at one broker, None if it does not know the group."""
-        try:
-            return await self._calls.body(
-                SubscriptionGroupConfig, address, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, GroupHeader(group=group)
-            )
-        except GroupNotFound:
-            return None
+        return await configs.group_config(self._calls, group, address)
 
     async def groups(self) -> Answers[list[str]]:
         """Return the names of the groups that each broker has settings for, by broker name."""
