@@ -157,7 +157,7 @@ class Codec:
             route = routes.get(request.code)
             if route is not None:
                 request.route = route
-                route.pool.submit([request])
+                self._submit({route.pool: [request]}, in_place=False)  # past the hooks, like any other
         elif request.version > _LAST_VERSION_WITHOUT_GO_AWAY:
             send_error((request,), ResponseCode.GO_AWAY, "please go away")
         else:

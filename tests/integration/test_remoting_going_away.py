@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import attrs
 import pytest
@@ -12,7 +13,7 @@ from serving import ECHO, RawPeer, make_server, until
 
 from triomq.remoting.client.blocking import BlockingConnection
 from triomq.remoting.client.connector import Connector
-from triomq.remoting.errors import ConnectFailed
+from triomq.remoting.errors import ConnectFailed, Rejected
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.command import Command
 from triomq.remoting.server.handlers import Handler, Request, Response
@@ -39,7 +40,7 @@ class Stopping:
 
 
 @asynccontextmanager
-async def stopping() -> AsyncIterator[tuple[Stopping, RawPeer, int]]:
+async def stopping(**settings: Any) -> AsyncIterator[tuple[Stopping, RawPeer, int]]:
     """(the server, a peer that waits for an answer, its opaque number). The block runs shielded."""
     gate = trio.Event()
     notes: list[bytes] = []
@@ -48,7 +49,8 @@ async def stopping() -> AsyncIterator[tuple[Stopping, RawPeer, int]]:
         await gate.wait()
         return Response(0, body=b"done")
 
-    server = make_server([Handler(SLOW, slow, "slow"), Handler(NOTE, lambda request: notes.append(request.body), "notes")])
+    handlers = [Handler(SLOW, slow, "slow"), Handler(NOTE, lambda request: notes.append(request.body), "notes")]
+    server = make_server(handlers, **settings)
     async with trio.open_nursery() as outer:
         nursery = await outer.start(run_in_nursery, server)
         with trio.CancelScope(shield=True):
@@ -98,6 +100,20 @@ async def test_what_is_never_answered_is_still_done() -> None:
         await peer.send(peer.frame(NOTE, b"last offsets", flag=2)[1] + peer.frame(4711, flag=2)[1])
         assert (await peer.call(ECHO)).code == ResponseCode.GO_AWAY
         assert stop.notes == [b"last offsets"]
+
+
+async def test_hooks_see_what_comes_late_too() -> None:
+    """Whoever may not do something may not do it while the server stops either."""
+
+    def only_signed(request: Request) -> None:
+        if request.code == NOTE and request.body != b"signed":
+            raise Rejected(1, "no signature")
+
+    async with stopping(request_hooks=(only_signed,)) as (stop, peer, _opaque):
+        await stop.stop()
+        await peer.send(peer.frame(NOTE, b"forged", flag=2)[1] + peer.frame(NOTE, b"signed", flag=2)[1])
+        assert (await peer.call(ECHO)).code == ResponseCode.GO_AWAY
+        assert stop.notes == [b"signed"]
 
 
 async def test_requests_that_wait_in_a_mailbox_are_let_in() -> None:
