@@ -17,7 +17,7 @@ from processes import java_command, java_peer
 from triomq.client import ClientSettings, ConsumeFrom, ConsumerSettings, ProducerSettings, Tls
 from triomq.remoting.client.blocking import BlockingConnection
 from triomq.remoting.errors import ConnectionLost, RemotingError
-from triomq.remoting.protocol.codes import RequestCode
+from triomq.remoting.protocol.codes import RequestCode, SerializeType
 from triomq.remoting.protocol.command import Command, request
 from triomq.sync import Producer, PullConsumer
 
@@ -207,16 +207,17 @@ def java_broker(folder: Path, namesrv: str, define: list[str]) -> Iterator[None]
 
 
 @pytest.mark.feature(151, 189)
-def test_our_client_speaks_tls_with_java(java_tls_cluster: JavaCluster) -> None:
-    client = ClientSettings(tls=java_tls_cluster.tls)
-    topic = "FromUs"
+@pytest.mark.parametrize("serialize", SERIALIZE)
+def test_our_client_speaks_tls_with_java(java_tls_cluster: JavaCluster, serialize: str) -> None:
+    client = ClientSettings(tls=java_tls_cluster.tls, serialize=SerializeType[serialize])
+    topic = f"FromUs_{serialize}"
     bodies = {b"body-%d" % number for number in range(COUNT)}
     with Producer(java_tls_cluster.namesrv, group="ours", settings=ProducerSettings(client=client)) as producer:
         for body in bodies:
             producer.send(topic, body, timeout=20)
     got: set[bytes] = set()
     settings = ConsumerSettings(client=client)
-    with PullConsumer(java_tls_cluster.namesrv, group="our-readers", subscriptions=topic, consume_from=ConsumeFrom.FIRST, settings=settings) as consumer:
+    with PullConsumer(java_tls_cluster.namesrv, group=f"our-readers-{serialize}", subscriptions=topic, consume_from=ConsumeFrom.FIRST, settings=settings) as consumer:
         deadline = time.monotonic() + 60
         while got != bodies and time.monotonic() < deadline:
             got |= {bytes(message.body) for message in consumer.poll(timeout=1.0)}
