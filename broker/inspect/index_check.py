@@ -60,6 +60,7 @@ class IndexCheck:
     file_count: int = attrs.field(default=0, init=False)
     unindexed: int = attrs.field(default=0, init=False)
     """Entries that records outside of the index's range would have."""
+    _found: bool = attrs.field(default=False, init=False)
     _waiting: list[Path] = attrs.field(factory=list, init=False)
     _geometry: Geometry | None = attrs.field(default=None, init=False)
     _open: OpenIndexFile | None = attrs.field(default=None, init=False)
@@ -71,6 +72,7 @@ class IndexCheck:
     def find_files(self) -> None:
         """Raises OSError."""
         paths = self.files.index_paths(self.report)
+        self._found = bool(paths)
         self._geometry = self.files.index_geometry(paths)
         if paths and self._geometry is None:
             self.report.note(
@@ -142,9 +144,15 @@ class IndexCheck:
         for file, number, (_, offset, seconds, _) in got:
             timestamp = times.get(offset)
             begin = file.file.begin_timestamp
-            if timestamp is None or number == 1 or begin <= 0:  # the first entry counts from a begin time that is gone
+            if timestamp is None:
                 continue
-            if seconds != max(0, min((timestamp - begin) // 1000, SECONDS_MAX)):
+            if number == file.file.next_entry - 1 and not timestamp <= file.file.end_timestamp < timestamp + 1000:  # exact, but for a file that was repaired
+                self._finding(file, "index-header", 8, f"the header's end time is {file.file.end_timestamp}, but the last message was stored at {timestamp}")
+            if number == 1:  # its seconds count from a begin time that is gone
+                if timestamp != begin:
+                    self._finding(file, "index-header", 0, f"the header's begin time is {begin}, but the first message was stored at {timestamp}")
+                continue
+            if seconds != max(0, min((timestamp - max(0, begin)) // 1000, SECONDS_MAX)):
                 self._bad_entry(file, number, f"says {seconds} s after the file's begin time, but its message was stored at {timestamp} ms: queries by time miss it")
 
     # Reading in step with the log
@@ -234,8 +242,6 @@ class IndexCheck:
             end_offset = opened.rows[-1][1]
             if end_offset != file.end_offset:
                 self._finding(opened, "index-header", 24, f"the header says that the last entry is of {file.end_offset}, but it is of {end_offset}")
-            if file.begin_timestamp > file.end_timestamp:
-                self._finding(opened, "index-header", 0, f"the header's begin time {file.begin_timestamp} is later than its end time {file.end_timestamp}")
         slot_count = file.geometry.slot_count
         used = slot_count - opened.slots.count(0)
         if used != file.slots_used:
@@ -285,8 +291,8 @@ class IndexCheck:
             if self.state.repairs(offset):
                 self.report.note("index-ahead", file.file.path, position, what, "nothing: recovery cuts them off at the next start")
             else:
-                self.report.damage("index-ahead", file.file.path, position, what, "if the log was cut on purpose: " + REBUILD_INDEX)
-        if not self.file_count and self.log.records and self._geometry is None:
+                self.report.damage("index-ahead", file.file.path, position, what, "if the log was cut on purpose, nothing: the next start cuts the index, too; else restore the log from a copy before any start")
+        if not self._found and self.log.records:
             self.report.note(
                 "index-missing-files", self.files.root / "index", None, "there is no key index", "nothing, unless messages have keys: then the next start makes it from the log"
             )

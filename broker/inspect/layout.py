@@ -22,7 +22,7 @@ from triomq.broker.store.key_index_file import ENTRY, HEADER, NUMBER, Geometry
 from triomq.broker.store.segment import NAME_DIGITS, Segment
 from triomq.broker.store.segments import Segments
 
-REBUILD_QUEUE = "delete this queue's folder and the file checkpoint: the broker makes both again from the log at its next start"
+REBUILD_QUEUES = "delete the folder consumequeue and the file checkpoint: the broker makes all queues again from what the log holds at its next start"
 REBUILD_INDEX = "delete the folder index: the broker makes it again from what the log still holds at its next start"
 OFFSET_BYTES = 8
 

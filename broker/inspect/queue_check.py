@@ -7,7 +7,7 @@ from collections.abc import Container
 import attrs
 
 from triomq.broker.inspect.findings import Report
-from triomq.broker.inspect.layout import REBUILD_QUEUE, StoreFiles
+from triomq.broker.inspect.layout import REBUILD_QUEUES, StoreFiles
 from triomq.broker.inspect.log_check import LogCheck
 from triomq.broker.inspect.queue_cursor import QueueCursor
 from triomq.broker.inspect.state import StoreState
@@ -108,15 +108,28 @@ class QueueCheck:
             self.report.note(
                 "queues-missing", self.files.root / "consumequeue", None, "there are no consume queues", "nothing: the next start makes them again from the log"
             )
+        present = {cursor.topic for cursor in self.cursors.values() if cursor.bases}
+        made_again = {cursor.topic for cursor in self.cursors.values() if cursor.earlier_life}
         for cursor in self.cursors.values():
             if cursor.bases:
                 cursor.finish()
                 self._judge(cursor)
             elif any_files and cursor.behind:
-                if self.topics is None or cursor.topic in self.topics:
-                    self._judge(cursor)
-                else:
-                    self.deleted_topics[cursor.topic] = self.deleted_topics.get(cursor.topic, 0) + cursor.behind
+                self._judge_missing(cursor, present, made_again)
+
+    def _judge_missing(self, cursor: QueueCursor, present: set[str], made_again: set[str]) -> None:
+        """A queue without files whose records are in the log. Deleting a topic leaves just that, and so does making it again without sending to this queue."""
+        topic = cursor.topic
+        if topic in made_again:
+            cursor.earlier_life, cursor.behind = cursor.behind, 0
+        elif topic in present:
+            self._judge(cursor)
+        elif self.topics is None or topic not in self.topics:
+            self.deleted_topics[topic] = self.deleted_topics.get(topic, 0) + cursor.behind
+        else:
+            what = f"topic {topic} exists and the log holds {cursor.behind} messages of its queue {cursor.queue_id}, but it has no consume queues"
+            advice = "nothing if the topic was deleted and made again; else " + REBUILD_QUEUES
+            self.report.note("topic-without-queues", cursor.directory.parent, None, what, advice)
 
     def _judge(self, cursor: QueueCursor) -> None:
         name = f"queue {cursor.queue_id} of {cursor.topic}"
@@ -143,10 +156,10 @@ class QueueCheck:
         if self.state.repairs(log_offset):
             self.report.note(kind, cursor.directory, offset, what, f"nothing: {later}")
         elif kind == "queue-ahead":
-            advice = "if the log was cut on purpose, delete the file checkpoint and create an empty file abort: the next start cuts the queues; else restore the log from a copy"
+            advice = "if the log was cut on purpose, nothing: the next start cuts the queues, too; else restore the log from a copy before any start"
             self.report.damage(kind, cursor.directory, offset, what, advice)
         else:
-            self.report.damage(kind, cursor.directory, offset, what, REBUILD_QUEUE)
+            self.report.damage(kind, cursor.directory, offset, what, REBUILD_QUEUES)
 
     @property
     def entries(self) -> int:

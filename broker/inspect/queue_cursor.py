@@ -14,7 +14,7 @@ from pathlib import Path
 import attrs
 
 from triomq.broker.inspect.findings import Report
-from triomq.broker.inspect.layout import REBUILD_QUEUE
+from triomq.broker.inspect.layout import REBUILD_QUEUES
 from triomq.broker.inspect.log_check import LogCheck
 from triomq.broker.store.config import QUEUE_ENTRY_BYTES
 from triomq.broker.store.consume_queue import ENTRY, FILLER_SIZE
@@ -75,11 +75,11 @@ class QueueCursor:
                 self.report.note("empty-queue-file", path, None, "the file is empty (a crash while it was made)", "nothing: the next start removes it")
                 continue
             if length != self.file_size:
-                self.report.damage("queue-size", path, length, f"the file has {length} bytes, a consume queue file has {self.file_size}", REBUILD_QUEUE)
+                self.report.damage("queue-size", path, length, f"the file has {length} bytes, a consume queue file has {self.file_size}", REBUILD_QUEUES)
             base = int(path.name)
             if self.bases and base != self.bases[-1] + self.file_size:
                 missing = self.directory / segment_name(self.bases[-1] + self.file_size)
-                self.report.damage("queue-file-missing", missing, None, f"files are missing between {segment_name(self.bases[-1])} and {path.name}", REBUILD_QUEUE)
+                self.report.damage("queue-file-missing", missing, None, f"files are missing between {segment_name(self.bases[-1])} and {path.name}", REBUILD_QUEUES)
             self.bases.append(base)
         if self.bases:
             self.index = self.bases[0] // QUEUE_ENTRY_BYTES
@@ -104,7 +104,7 @@ class QueueCursor:
                 data = b""
             except OSError as error:
                 data = b""
-                self.report.damage("queue-unreadable", self._path(number), position - base, f"it cannot be read: {error.strerror or error}", REBUILD_QUEUE)
+                self.report.damage("queue-unreadable", self._path(number), position - base, f"it cannot be read: {error.strerror or error}", REBUILD_QUEUES)
             self._data, self._data_start, at = data.ljust(size, b"\0"), number, 0
         return ENTRY.unpack_from(self._data, at)
 
@@ -163,7 +163,7 @@ class QueueCursor:
                     self.directory,
                     None,
                     f"the queue begins with number {self.first}, but the log holds {self.behind} older messages, the first with number {number} at {log_offset}",
-                    REBUILD_QUEUE,
+                    REBUILD_QUEUES,
                 )
             else:
                 self.earlier_life += self.behind
@@ -207,7 +207,7 @@ class QueueCursor:
     def _wrong(self, what: str) -> None:
         self.wrong += 1
         position = self.index * QUEUE_ENTRY_BYTES
-        self.report.damage("queue-entry", self._path(self.index), position % self.file_size, f"entry {self.index} {what}", REBUILD_QUEUE)
+        self.report.damage("queue-entry", self._path(self.index), position % self.file_size, f"entry {self.index} {what}", REBUILD_QUEUES)
 
     def _path(self, number: int) -> Path:
         position = number * QUEUE_ENTRY_BYTES

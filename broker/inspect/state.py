@@ -66,7 +66,7 @@ def read_state(root: Path, report: Report) -> StoreState:
 def check_checkpoint(state: StoreState, path: Path, log_end: int, last: Appended | None, ends: Container[int], report: Report) -> None:
     """The checkpoint may know less than the log, never more. ``ends`` has the mark's end if a record ends there."""
     checkpoint = state.checkpoint
-    advice = "if the log was cut on purpose, delete the file: the next start reads the log from its first segment; else restore the log from a copy"
+    advice = "if the log was cut on purpose, delete the file: the next start reads the log from its first segment; else restore the log from a copy before any start"
     newest = last.store_timestamp if last is not None else 0
     if checkpoint.log_timestamp > newest:
         what = f"it says that messages stored until {checkpoint.log_timestamp} ms were on the disk, but the last one in the log is of {newest} ms"

@@ -1,0 +1,481 @@
+"""mqstore verify: each kind of damage is found where it is, and what is no damage is not called so. Directories stay as they are, byte for byte."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import struct
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+import trio
+from stores import SteppingClock, draft, tiny_config
+
+from triomq.broker.inspect.__main__ import main
+from triomq.broker.inspect.findings import FINDINGS_MAX
+from triomq.broker.inspect.layout import Sizes
+from triomq.broker.inspect.verify import verify
+from triomq.broker.store.store import open_store
+from triomq.remoting.protocol.record import decode_record
+
+SEGMENT = 4096
+QUEUE_FILE = 200
+SLOTS, ENTRIES = 16, 24
+INDEX_ENTRIES_AT = 40 + 4 * SLOTS
+MESSAGES = 60
+SIZES = Sizes(segment_size=SEGMENT, queue_file_size=QUEUE_FILE, index_slots=SLOTS, index_entries=ENTRIES)
+
+
+@attrs.frozen
+class Found:
+    """The JSON of one run, and its exit code."""
+
+    code: int
+    document: dict[str, Any]
+
+    def of(self, severity: str) -> list[tuple[str, str, int | None]]:
+        return [(finding["kind"], Path(finding["file"]).name, finding["offset"]) for finding in self.document["findings"] if finding["severity"] == severity]
+
+    @property
+    def damage(self) -> list[tuple[str, str, int | None]]:
+        return self.of("damage")
+
+    @property
+    def notes(self) -> list[str]:
+        return [kind for kind, _, _ in self.of("note")]
+
+    def text(self, kind: str) -> str:
+        return next(f"{finding['what']}; {finding['advice']}" for finding in self.document["findings"] if finding["kind"] == kind)
+
+
+@attrs.frozen
+class Sample:
+    """A store, and where its messages lie."""
+
+    root: Path
+    capture: pytest.CaptureFixture[str]
+    places: list[Any]
+
+    def verify(self) -> Found:
+        before = contents(self.root)
+        sizes = {"mappedFileSizeCommitLog": SEGMENT, "mappedFileSizeConsumeQueue": QUEUE_FILE, "maxHashSlotNum": SLOTS, "maxIndexNum": ENTRIES}
+        code = main(["verify", "--json", str(self.root), *(word for key, value in sizes.items() for word in ("-D", f"{key}={value}"))])
+        assert contents(self.root) == before
+        return Found(code, json.loads(self.capture.readouterr().out))
+
+    def log(self, offset: int) -> tuple[Path, int]:
+        """(segment, position) of a log offset."""
+        return self.root / "commitlog" / f"{offset - offset % SEGMENT:020d}", offset % SEGMENT
+
+    def queue(self, queue_id: int, number: int) -> tuple[Path, int]:
+        position = number * 20
+        return self.root / "consumequeue" / "T" / str(queue_id) / f"{position - position % QUEUE_FILE:020d}", position % QUEUE_FILE
+
+    @property
+    def index_files(self) -> list[Path]:
+        return sorted((self.root / "index").iterdir())
+
+
+def contents(root: Path) -> dict[Path, tuple[int, bytes]]:
+    return {path: (path.stat().st_mtime_ns, path.read_bytes() if path.is_file() else b"") for path in sorted(root.rglob("*"))}
+
+
+def flip(place: tuple[Path, int], mask: int = 0x01) -> None:
+    path, position = place
+    with path.open("r+b") as file:
+        file.seek(position)
+        (byte,) = file.read(1)
+        file.seek(position)
+        file.write(bytes([byte ^ mask]))
+
+
+def overwrite(place: tuple[Path, int], data: bytes) -> None:
+    path, position = place
+    with path.open("r+b") as file:
+        file.seek(position)
+        file.write(data)
+
+
+async def fill(root: Path, copy_to: Path | None = None, *, save_after: int = MESSAGES) -> list[Any]:
+    """60 messages in two queues, some with keys; stopped in order, or copied while it runs, as a kill would leave it."""
+    places: list[Any] = []
+    async with open_store(tiny_config(root), SteppingClock(step_ms=700)) as store:
+        for number in range(MESSAGES):
+            places += store.append([draft(f"body {number} {'x' * 80}", queue_id=number % 2, unique_key=f"U{number}", keys=f"a{number} b{number % 3}", tags=f"tag{number % 2}")])
+            if number + 1 == save_after:
+                await store.checkpointer.save()
+        if copy_to is not None:
+            shutil.copytree(root, copy_to)
+    (root / "config").mkdir()
+    (root / "config" / "topics.json").write_text('{"topicConfigTable":{"T":{"topicName":"T"}}}')
+    return places
+
+
+@pytest.fixture
+def store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Sample:
+    return Sample(tmp_path / "store", capsys, trio.run(fill, tmp_path / "store"))
+
+
+@pytest.fixture
+def killed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Sample:
+    """As kill -9 leaves it; the checkpoint covers the first 40 messages."""
+    places = trio.run(partial(fill, tmp_path / "living", tmp_path / "store", save_after=40))
+    return Sample(tmp_path / "store", capsys, places)
+
+
+@pytest.mark.feature(186)
+def test_our_store_is_clean(store: Sample) -> None:
+    found = store.verify()
+    assert (found.code, found.damage, found.notes) == (0, [], [])
+    assert found.document["log"]["records"] == MESSAGES == found.document["queues"]["entries"]
+    assert found.document["index"]["entries"] == MESSAGES * 4
+    assert found.document["log"]["endOffset"] == store.places[-1].log_offset + store.places[-1].size
+
+
+# The log
+
+
+@pytest.mark.feature(186)
+def test_every_byte_of_a_record_that_has_a_check(store: Sample) -> None:
+    """Body, lengths, magic, numbers: all but times, hosts and flags, for which the format has no check; and the record is named."""
+    place = store.places[20]
+    path, position = store.log(place.log_offset)
+    whole = path.read_bytes()
+    record = decode_record(whole, position)
+    body_at = 88
+    checked = [*range(12), *range(12, 16), *range(20, 36), *range(84, body_at + len(record.body) + 1)]
+    for at in checked:
+        path.write_bytes(whole)
+        flip((path, position + at))
+        found = store.verify()
+        assert found.code == 1, at
+        kinds = {kind for kind, _, _ in found.damage}
+        assert kinds <= {"record", "queue-entry", *(["queue-behind"] if 12 <= at < 16 else [])}, at  # another queue id
+        if "record" in kinds:
+            assert ("record", path.name, place.log_offset) in found.damage, at
+            assert found.document["log"]["records"] == MESSAGES - 1
+            assert str(place.log_offset + place.size) in found.text("record")
+
+
+@pytest.mark.feature(186)
+def test_damage_that_runs_over_several_records(store: Sample) -> None:
+    first, last = store.places[20], store.places[25]
+    overwrite(store.log(first.log_offset + 30), bytes(100))
+    found = store.verify()
+    assert found.damage[0][::2] == ("record", first.log_offset)
+    overwrite(store.log(first.log_offset), b"\xff" * (last.log_offset - first.log_offset))
+    found = store.verify()
+    assert found.damage == [("record", store.log(first.log_offset)[0].name, first.log_offset)]
+    assert f"up to {last.log_offset} " in found.text("record")
+    assert "queue-into-damage" in found.notes
+
+
+@pytest.mark.feature(186)
+def test_a_blank_with_a_wrong_length_or_magic(store: Sample) -> None:
+    ends = [(place.log_offset + place.size) for place, after in zip(store.places, store.places[1:]) if after.log_offset != place.log_offset + place.size]
+    flip(store.log(ends[0] + 3))
+    found = store.verify()
+    assert found.damage == [("blank-size", store.log(ends[0])[0].name, ends[0])]
+    flip(store.log(ends[0] + 3))
+    flip(store.log(ends[0] + 7))
+    assert store.verify().damage == [("record", store.log(ends[0])[0].name, ends[0])]
+
+
+@pytest.mark.feature(186)
+def test_a_missing_middle_segment(store: Sample) -> None:
+    store.log(2 * SEGMENT)[0].unlink()
+    found = store.verify()
+    assert found.code == 1
+    assert found.damage == [("segment-missing", f"{2 * SEGMENT:020d}", 2 * SEGMENT)]
+    assert f"from {2 * SEGMENT} to {3 * SEGMENT} ({SEGMENT})" in found.text("segment-missing")
+    assert "restore" in found.text("segment-missing")
+    assert "queue-into-damage" in found.notes
+
+
+@pytest.mark.feature(186)
+def test_a_segment_that_was_cut(store: Sample) -> None:
+    path, _ = store.log(SEGMENT)
+    with path.open("r+b") as file:
+        file.truncate(1000)
+    found = store.verify()
+    assert found.code == 1
+    assert ("segment-size", path.name, SEGMENT + 1000) in found.damage
+    assert [kind for kind, name, _ in found.damage if name == path.name] == ["segment-size", "record"]
+
+
+@pytest.mark.feature(186)
+def test_a_last_segment_that_was_cut(store: Sample) -> None:
+    last = store.places[-1]
+    path, position = store.log(last.log_offset)
+    with path.open("r+b") as file:
+        file.truncate(position + 10)
+    found = store.verify()
+    assert {"segment-size", "record", "queue-ahead", "index-ahead", "checkpoint-ahead"} == {kind for kind, _, _ in found.damage}
+    assert f"truncate -s {SEGMENT}" in found.text("segment-size")
+
+
+@pytest.mark.feature(186)
+def test_the_last_record_after_an_orderly_stop(store: Sample) -> None:
+    """It was whole once, so this is damage, not a torn end."""
+    last = store.places[-1]
+    flip(store.log(last.log_offset + 90))
+    found = store.verify()
+    assert ("record", store.log(last.log_offset)[0].name, last.log_offset) in found.damage
+    assert "torn-end" not in found.notes
+
+
+@pytest.mark.feature(186)
+def test_a_foreign_file_in_the_log(store: Sample) -> None:
+    (store.root / "commitlog" / "notes.txt").write_text("x")
+    assert store.verify().damage == [("foreign-file", "notes.txt", None)]
+
+
+# After a kill
+
+
+@pytest.mark.feature(186)
+def test_what_a_kill_leaves_is_no_damage(killed: Sample) -> None:
+    found = killed.verify()
+    assert (found.code, found.damage) == (0, [])
+    assert "abort" in found.notes
+
+
+@pytest.mark.feature(186)
+@pytest.mark.parametrize("kept", [4, 20, 88, 100, -1])
+def test_a_torn_last_record_is_told_with_its_bytes(killed: Sample, kept: int) -> None:
+    last = killed.places[-1]
+    size = kept if kept > 0 else last.size + kept
+    overwrite(killed.log(last.log_offset + size), bytes(last.size - size))
+    found = killed.verify()
+    assert (found.code, found.damage) == (0, [])
+    assert found.document["log"]["endOffset"] == last.log_offset
+    torn = found.document["log"]["tornBytes"]
+    assert 0 < torn <= size
+    assert f"recovery will cut {torn} bytes" in found.text("torn-end")
+
+
+@pytest.mark.feature(186)
+def test_a_record_that_the_checkpoint_knows_was_not_torn_by_a_kill(killed: Sample) -> None:
+    known = killed.places[39]
+    path, position = killed.log(known.log_offset)
+    with path.open("r+b") as file:
+        file.seek(position)
+        file.write(bytes(SEGMENT - position))
+    for place in killed.places[40:]:
+        overwrite(killed.log(place.log_offset), bytes(place.size))
+    found = killed.verify()
+    assert "checkpoint-ahead" in {kind for kind, _, _ in found.damage}
+
+
+@pytest.mark.feature(186)
+def test_damage_in_the_middle_after_a_kill(killed: Sample) -> None:
+    flip(killed.log(killed.places[50].log_offset + 90))
+    found = killed.verify()
+    assert found.damage == [("record", killed.log(killed.places[50].log_offset)[0].name, killed.places[50].log_offset)]
+    assert "ends the log here" in found.text("record")
+
+
+# Consume queues
+
+
+@pytest.mark.feature(186)
+def test_every_byte_of_every_queue_entry(store: Sample) -> None:
+    numbers = MESSAGES // 2
+    for number in range(numbers):
+        for at in range(20):
+            for mask in (0x01, 0x80) if at in (0, 8) else (0x01,):  # the sign bits, too
+                place = store.queue(1, number)
+                flip((place[0], place[1] + at), mask)
+                verdict = verify(store.root, SIZES)
+                damage = [(finding.kind, finding.path.name, finding.offset) for finding in verdict.report.findings if finding.severity.value == "damage"]
+                flip((place[0], place[1] + at), mask)
+                where = (number, at, mask, damage)
+                assert len(damage) in ((1,) if number < numbers - 1 else (1, 2)), where
+                if number < numbers - 1:
+                    assert damage == [("queue-entry", place[0].name, place[1])], where
+    assert store.verify().damage == []
+
+
+@pytest.mark.feature(186)
+def test_a_queue_behind_the_log(store: Sample) -> None:
+    for number in range(25, 30):
+        overwrite(store.queue(0, number), bytes(20))
+    found = store.verify()
+    assert found.damage == [("queue-behind", "0", 500)]
+    assert "5 messages from number 25" in found.text("queue-behind")
+
+
+@pytest.mark.feature(186)
+def test_a_hole_in_a_queue(store: Sample) -> None:
+    overwrite(store.queue(0, 7), bytes(40))
+    assert store.verify().damage == [("queue-entry", store.queue(0, 7)[0].name, 140), ("queue-entry", store.queue(0, 7)[0].name, 160)]
+
+
+@pytest.mark.feature(186)
+def test_a_queue_ahead_of_the_log(store: Sample) -> None:
+    end = store.places[-1].log_offset + store.places[-1].size
+    overwrite((store.queue(0, 29)[0], 180), struct.pack(">qiq", end + 200, 150, 0))
+    found = store.verify()
+    assert {kind for kind, _, _ in found.damage} == {"queue-ahead", "queue-behind"}
+    assert str(end + 200) in found.text("queue-ahead")
+
+
+@pytest.mark.feature(186)
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (lambda store: store.queue(0, 10)[0].unlink(), {"queue-file-missing", "queue-entry"}),
+        (lambda store: store.queue(0, 0)[0].unlink(), {"queue-begins-late"}),
+        (lambda store: shutil.rmtree(store.root / "consumequeue" / "T" / "0"), {"queue-behind"}),
+        (lambda store: store.queue(0, 10)[0].write_bytes(store.queue(0, 10)[0].read_bytes()[:70]), {"queue-size", "queue-entry"}),
+        (lambda store: (store.root / "consumequeue" / "T" / "0" / "x").write_text("x"), {"foreign-file"}),
+    ],
+    ids=["middle file", "first file", "folder", "cut", "foreign"],
+)
+def test_files_of_a_queue(store: Sample, change: Callable[[Sample], None], expected: set[str]) -> None:
+    change(store)
+    found = store.verify()
+    assert found.code == 1
+    assert {kind for kind, _, _ in found.damage} == expected
+
+
+@pytest.mark.feature(186)
+def test_queues_and_index_that_were_deleted_on_purpose(store: Sample) -> None:
+    shutil.rmtree(store.root / "consumequeue")
+    shutil.rmtree(store.root / "index")
+    found = store.verify()
+    assert (found.code, found.damage) == (0, [])
+    assert {"queues-missing", "index-missing-files"} <= set(found.notes)
+
+
+@pytest.mark.feature(186)
+async def test_a_topic_that_was_deleted_and_made_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its old messages lie in the log without entries, and its numbers begin at 0 again: neither is damage."""
+    root = tmp_path / "store"
+    async with open_store(tiny_config(root), SteppingClock()) as store:
+        for number in range(20):
+            store.append([draft(f"{number}", topic=topic) for topic in ("T", "gone")])
+        await store.indexed.wait_reached(store.appended.value)
+        store.delete_topic("T")
+        store.delete_topic("gone")
+        store.append([draft(f"{number}") for number in range(5)])
+    found = Sample(root, capsys, []).verify()
+    assert (found.code, found.damage) == (0, [])
+    assert found.document["queues"]["recordsBeforeRecreation"] == 20
+    assert found.document["queues"]["recordsOfDeletedTopics"] == 20
+
+
+# The key index
+
+
+@pytest.mark.feature(186)
+def test_every_byte_of_an_index_file(store: Sample) -> None:
+    for path in store.index_files[0], store.index_files[1]:
+        whole = path.read_bytes()
+        unused = range(INDEX_ENTRIES_AT, INDEX_ENTRIES_AT + 20)  # entry 0
+        unchecked = [*unused, *range(INDEX_ENTRIES_AT + 20 + 12, INDEX_ENTRIES_AT + 20 + 16), 14, 15]  # seconds of entry 1, less than a second of the end
+        for at in range(len(whole)):
+            if at in unchecked:
+                continue
+            flip((path, at), 0x01)
+            verdict = verify(store.root, SIZES)
+            damage = {finding.kind for finding in verdict.report.findings if finding.severity.value == "damage"}
+            path.write_bytes(whole)
+            assert damage, at
+            assert damage <= {"index-header", "index-slot", "index-entry", "index-missing"}, (at, damage)
+            if at < 40:
+                assert "index-header" in damage, at
+            elif at < INDEX_ENTRIES_AT:
+                assert damage == {"index-slot"} or damage == {"index-slot", "index-header"}, at
+            else:
+                assert "index-entry" in damage, at
+
+
+@pytest.mark.feature(186)
+def test_a_flipped_slot_and_entry_are_named(store: Sample) -> None:
+    path = store.index_files[0]
+    slot = next(number for number in range(SLOTS) if path.read_bytes()[40 + 4 * number + 3])
+    flip((path, 40 + 4 * slot + 3))
+    assert store.verify().damage == [("index-slot", path.name, 40 + 4 * slot)]
+    flip((path, 40 + 4 * slot + 3))
+    entry = INDEX_ENTRIES_AT + 20 * 5
+    flip((path, entry + 11))
+    assert ("index-entry", path.name, entry) in store.verify().damage
+
+
+@pytest.mark.feature(186)
+def test_an_index_file_that_was_cut_or_removed(store: Sample) -> None:
+    path = store.index_files[2]
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-7])
+    found = store.verify()
+    assert ("index-size", path.name, len(whole) - 7) in found.damage
+    path.unlink()
+    found = store.verify()
+    assert {kind for kind, _, _ in found.damage} == {"index-missing"}
+    assert found.document["findingsCountedOnly"] + FINDINGS_MAX == found.document["damage"] or found.document["damage"] <= FINDINGS_MAX
+
+
+# What the findings advise
+
+
+def restart(root: Path) -> None:
+    async def open_and_close() -> None:
+        async with open_store(tiny_config(root), SteppingClock()):
+            pass
+
+    trio.run(open_and_close)
+
+
+@pytest.mark.feature(186)
+@pytest.mark.parametrize("state", ["store", "killed"])
+def test_the_advice_repairs(state: str, request: pytest.FixtureRequest) -> None:
+    """Follow the advice for queues and index, start once, and everything is whole again, from the first message on."""
+    sample: Sample = request.getfixturevalue(state)
+    flip(sample.queue(0, 3))
+    found = sample.verify()
+    assert "delete the folder consumequeue and the file checkpoint" in found.text("queue-entry")
+    shutil.rmtree(sample.root / "consumequeue")
+    (sample.root / "checkpoint").unlink()
+    restart(sample.root)
+    found = sample.verify()
+    assert (found.code, found.document["queues"]["entries"]) == (0, MESSAGES)
+    flip((sample.index_files[0], 40 + 4 * SLOTS + 20 * 5 + 11))
+    assert "delete the folder index" in sample.verify().text("index-entry")
+    shutil.rmtree(sample.root / "index")
+    restart(sample.root)
+    found = sample.verify()
+    assert (found.code, found.damage, found.document["index"]["entries"]) == (0, [], MESSAGES * 4)
+
+
+# Small files
+
+
+@pytest.mark.feature(186)
+def test_checkpoint(store: Sample) -> None:
+    path = store.root / "checkpoint"
+    whole = path.read_bytes()
+    overwrite((path, 0), struct.pack(">q", 1 << 60))
+    assert store.verify().damage == [("checkpoint-ahead", "checkpoint", 0)]
+    path.write_bytes(whole[:100])
+    assert store.verify().damage == [("checkpoint-size", "checkpoint", 100)]
+    path.unlink()
+    found = store.verify()
+    assert (found.code, found.notes) == (0, ["checkpoint-missing"])
+
+
+@pytest.mark.feature(186)
+def test_config_tables(store: Sample) -> None:
+    path = store.root / "config" / "consumerOffset.json"
+    path.write_text('{"offsetTable":{"T@g":{0:12}}}')  # as fastjson writes it
+    assert store.verify().damage == []
+    path.write_text('{"offsetTable":{"T@g":{0:1')
+    found = store.verify()
+    assert found.damage == [("config", path.name, None)]
+    assert "restore" in found.text("config")
+    path.with_name(path.name + ".bak").write_text('{"offsetTable":{}}')
+    assert "brokers take consumerOffset.json.bak" in store.verify().text("config")
