@@ -2,7 +2,7 @@
 
 ::
 
-    run_broker ─┬ store ── store-flusher, store-indexer, store-checkpointer
+    run_broker ─┬ store ── store-flusher, store-indexer, store-checkpointer, store-cleaner
                 ├ saver, delayed-messages, groups-expire, held-pulls-expire, queue-locks-expire, statistics
                 ├ Server.run ── boss, selectors, codecs, pool workers, sweeper, idle scan
                 └ registration ── one child per name server
@@ -32,6 +32,7 @@ from triomq.broker.processors.admission import Admission
 from triomq.broker.processors.broker_config import LIVE_KEYS, BrokerConfigRequests
 from triomq.broker.processors.clients import Clients, notify_members_changed
 from triomq.broker.processors.consumption import Consumption
+from triomq.broker.processors.housekeeping import Housekeeping
 from triomq.broker.processors.locks import Locks
 from triomq.broker.processors.offsets import GroupOffsets, QueueOffsets
 from triomq.broker.processors.pull import PullMessages
@@ -245,6 +246,7 @@ def open_server(config: BrokerConfig, store: MessageStore, services: Services, s
         ),
         config=BrokerConfigRequests(config, BROKER_KEYS, live, topics),
         runtime=runtime,
+        housekeeping=Housekeeping(store, topics, held),
     )
     server = Server(
         attrs.evolve(

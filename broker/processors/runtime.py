@@ -8,8 +8,8 @@ Source: broker/processor/AdminBrokerProcessor.java#prepareRuntimeInfo, store/Sto
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Mapping
+from pathlib import Path
 
 import attrs
 
@@ -116,8 +116,8 @@ class RuntimeFigures:
     def _log(self) -> dict[str, str]:
         figures = self.store.statistics()
         log_path = os.fspath(self.config.store.commitlog)
-        log_ratio, free_text = disk_ratio(log_path)
-        queue_ratio, _ = disk_ratio(os.fspath(self.config.store.root))
+        log_ratio, free_text = self._disk(self.config.store.commitlog)
+        queue_ratio, _ = self._disk(self.config.store.root)
         return {
             "commitLogMinOffset": str(figures.oldest),
             "commitLogMaxOffset": str(figures.appended),
@@ -130,6 +130,14 @@ class RuntimeFigures:
             "remainHowManyDataToFlush": size_text(figures.appended - figures.flushed),
             "pageCacheLockTimeMills": str(self.store.stall.since_ms()),
         }
+
+    def _disk(self, path: Path) -> tuple[str, str]:
+        """(share in use, capacity in words) of the file system of a path; -1 for one that is missing."""
+        try:
+            usage = self.store.disk.usage(path)
+        except OSError:
+            return "-1.0", "Total : 0 B, Free : 0 B."
+        return f"{usage.ratio:.4f}", f"Total : {size_text(usage.used + usage.free)}, Free : {size_text(usage.free)}."
 
     def _pools(self) -> dict[str, str]:
         pools = self.server.pools
@@ -198,15 +206,6 @@ def uptime_text(milliseconds: int) -> str:
     seconds = milliseconds // 1000
     days, hours, minutes = seconds // 86400, seconds // 3600 % 24, seconds // 60 % 60
     return f"[ {days} days, {hours} hours, {minutes} minutes, {seconds % 60} seconds ]"
-
-
-def disk_ratio(path: str) -> tuple[str, str]:
-    """(share in use, capacity in words) of the file system of a path; -1 for one that is missing."""
-    try:
-        total, used, free = shutil.disk_usage(path)
-    except OSError:
-        return "-1.0", "Total : 0 B, Free : 0 B."
-    return f"{used / total:.4f}", f"Total : {size_text(total)}, Free : {size_text(free)}."
 
 
 def size_text(size_bytes: float) -> str:

@@ -24,7 +24,7 @@ from triomq.broker.services.statistics import Statistics
 from triomq.broker.services.topics import Topics
 from triomq.broker.store.draft import Appended, Draft, check_draft
 from triomq.broker.store.durability import DurabilityResult
-from triomq.broker.store.errors import IllegalMessage, StoreUnavailable
+from triomq.broker.store.errors import DiskReserve, IllegalMessage, StoreUnavailable
 from triomq.broker.store.store import MessageStore
 from triomq.remoting.errors import Rejected, RemoteProtocolError
 from triomq.remoting.protocol.batch import decode_batch
@@ -326,7 +326,9 @@ class SendMessages:
 
 
 def unavailable_remark(error: StoreUnavailable) -> str:
+    # A tool may look for the ratios where Java has them: SendMessageProcessor.java#diskUtil.
+    ratios = f" [CL: {error.log_ratio:5.2f} CQ: {error.queue_ratio:5.2f} INDEX: {error.queue_ratio:5.2f}]" if isinstance(error, DiskReserve) else ""
     return (
-        "service not available now. It may be caused by one of the following reasons: the broker's disk is full, "
+        f"service not available now. It may be caused by one of the following reasons: the broker's disk is full{ratios}, "
         f"messages are put to the slave, message store has been shut down, etc. ({error})"
     )

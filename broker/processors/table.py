@@ -7,6 +7,7 @@ import attrs
 from triomq.broker.processors.broker_config import BrokerConfigRequests
 from triomq.broker.processors.clients import Clients
 from triomq.broker.processors.consumption import Consumption
+from triomq.broker.processors.housekeeping import Housekeeping
 from triomq.broker.processors.locks import Locks
 from triomq.broker.processors.offsets import GroupOffsets, QueueOffsets
 from triomq.broker.processors.pull import PullMessages
@@ -44,6 +45,7 @@ class Processors:
     consumption: Consumption
     config: BrokerConfigRequests
     runtime: RuntimeFigures
+    housekeeping: Housekeeping
 
 
 def handler_table(do: Processors) -> HandlerTable:
@@ -112,6 +114,9 @@ def handler_table(do: Processors) -> HandlerTable:
             Handler(Code.UPDATE_BROKER_CONFIG, do.config.update, "admin"),
             Handler(Code.GET_BROKER_RUNTIME_INFO, do.runtime.handle, "admin"),
             Handler(Code.VIEW_BROKER_STATS_DATA, do.runtime.item, "admin", admin.BrokerStatsHeader),
+            Handler(Code.DELETE_EXPIRED_COMMITLOG, do.housekeeping.delete_expired_log, "admin"),
+            Handler(Code.CLEAN_EXPIRED_CONSUMEQUEUE, do.housekeeping.delete_expired_queues, "admin"),
+            Handler(Code.CLEAN_UNUSED_TOPIC, do.housekeeping.delete_unused_topics, "admin"),
         ],
         unsupported=UNSUPPORTED,
     )

@@ -19,7 +19,6 @@ POP = "POP consumption comes later; push consumers of 5.x rebalance by themselve
 CLIENT_RELAY = "asking clients through the broker comes later"
 RESET = "resetting offsets by the broker comes later; mqadmin falls back to writing offsets"
 ADMIN = "this administration command comes later"
-HOUSEKEEPING = "segments are not deleted yet"
 LITE_TOPICS = "lite topics are not offered"
 STATIC_TOPICS = "static topics are not offered"
 FILTER = "message filter servers were removed from RocketMQ"
@@ -76,11 +75,7 @@ _BY_REASON: Mapping[str, tuple[Code, ...]] = {
         *(Code.UPDATE_AND_CREATE_TOPIC_LIST, Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, Code.CLONE_GROUP_OFFSET),
         *(Code.QUERY_CONSUME_TIME_SPAN, Code.QUERY_CORRECTION_OFFSET, Code.QUERY_CONSUME_QUEUE),
         *(Code.GET_ALL_PRODUCER_INFO, Code.QUERY_TOPICS_BY_CONSUMER, Code.QUERY_SUBSCRIPTION_BY_CONSUMER),
-        Code.UPDATE_AND_GET_GROUP_FORBIDDEN,
-    ),
-    HOUSEKEEPING: (
-        *(Code.CLEAN_EXPIRED_CONSUMEQUEUE, Code.CLEAN_UNUSED_TOPIC, Code.DELETE_EXPIRED_COMMITLOG),
-        Code.SET_COMMITLOG_READ_MODE,
+        *(Code.UPDATE_AND_GET_GROUP_FORBIDDEN, Code.SET_COMMITLOG_READ_MODE),
     ),
     LITE_TOPICS: (
         *(Code.POP_LITE_MESSAGE, Code.LITE_SUBSCRIPTION_CTL, Code.GET_BROKER_LITE_INFO, Code.GET_PARENT_TOPIC_INFO),

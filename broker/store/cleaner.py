@@ -122,8 +122,7 @@ class Cleaner:
         disks: dict[Path, Usage] = {}
         segments: list[OldSegment] = []
         try:
-            for path in (self.config.commitlog_directory, self.config.root):
-                disks[path] = self.disk.usage(path)
+            disks = {path: self.disk.usage(path) for path in (self.config.commitlog_directory, self.config.root)}
             segments.extend(OldSegment(segment.base, segment.end, self.disk.modified_ms(segment.path)) for segment in candidates)
         except OSError as error:
             logger.warning("the disk does not say how full it is, or how old its files are: %s", error)
@@ -149,8 +148,9 @@ class Cleaner:
                 logger.warning("there is space again: messages are taken")
             self.health.disk_reserve = None
             return
-        path, usage = max(self.disks.items(), key=lambda disk: disk[1].ratio)
-        error = DiskReserve(path, usage.ratio, rules.warning_percent, rules.force_percent)
+        log, rest = self.config.commitlog_directory, self.config.root
+        log_ratio, rest_ratio = self.disks[log].ratio, self.disks[rest].ratio
+        error = DiskReserve(log if log_ratio >= rest_ratio else rest, log_ratio, rest_ratio, rules.warning_percent, rules.force_percent)
         if self.health.disk_reserve is None:
             logger.error("messages are refused: %s", error)
         self.health.disk_reserve = error

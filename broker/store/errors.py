@@ -42,16 +42,21 @@ class DiskFull(StoreUnavailable):
 
 
 class DiskReserve(StoreUnavailable):
-    """The disk is above diskSpaceWarningLevelRatio. The oldest messages are deleted, reads go on, and so do appends when there is room again."""
+    """The disk is above diskSpaceWarningLevelRatio. The oldest messages are deleted, reads go on, and so do appends when there is room again.
 
-    def __init__(self, path: Path | str, ratio: float, warning_percent: int, again_percent: int) -> None:
+    ``log_ratio`` and ``queue_ratio`` are the shares in use, 0 to 1, of the file systems of the log and of the rest; ``path`` lies on the fuller one.
+    """
+
+    def __init__(self, path: Path, log_ratio: float, queue_ratio: float, warning_percent: int, again_percent: int) -> None:
         super().__init__(
-            f"the file system of {path} is {ratio:.1%} full, more than diskSpaceWarningLevelRatio={warning_percent} allows; free some space, "
-            f"enlarge it, or keep messages for a shorter time (fileReservedTime); messages are taken again at {again_percent} % (diskSpaceCleanForciblyRatio)"
+            f"the file system of {path} is {max(log_ratio, queue_ratio):.1%} full, more than diskSpaceWarningLevelRatio={warning_percent} allows; free some "
+            f"space, enlarge it, or keep messages for a shorter time (fileReservedTime); messages are taken again at {again_percent} % "
+            "(diskSpaceCleanForciblyRatio)"
         )
-        self.path = Path(path)
-        self.ratio = ratio
-        self.parts = (path, ratio, warning_percent, again_percent)
+        self.path = path
+        self.log_ratio = log_ratio
+        self.queue_ratio = queue_ratio
+        self.parts = (path, log_ratio, queue_ratio, warning_percent, again_percent)
 
 
 class IllegalMessage(StoreError):

@@ -22,6 +22,7 @@ import trio
 
 from triomq.client.admin import configs, messages
 from triomq.client.admin.calls import Answers, Calls, read_body, read_header
+from triomq.client.admin.cleaning import Cleaning
 from triomq.client.admin.errors import BrokerNotFound, ClusterNotFound
 from triomq.client.config import checked_access, namesrv_addresses
 from triomq.client.errors import (
@@ -175,6 +176,10 @@ class Admin:
     async def statuses(self, brokers: Iterable[BrokerAddress]) -> Answers[dict[str, str]]:
         """Return the runtime counters of many brokers, by address."""
         return await self._calls.fan_out({broker.address: broker.address for broker in brokers}, self.broker_status)
+
+    async def clean(self, what: Cleaning, addresses: Iterable[str]) -> Answers[Command]:
+        """Have brokers delete what is not needed any more; the answers, by address."""
+        return await self._calls.fan_out({address: address for address in addresses}, lambda address: self._calls.server(address, what.value))
 
     # --- topics ------------------------------------------------------------------------------------------------------------------------
 

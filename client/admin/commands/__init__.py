@@ -18,6 +18,7 @@ MODULES: Mapping[str, Sequence[str]] = {
     "send": ("sendMessage",),
     "message": ("consumeMessage",),
     "query": ("queryMsgByKey", "queryMsgById", "queryMsgByUniqueKey"),
+    "cleaning": ("deleteExpiredCommitLog", "cleanExpiredCQ", "cleanUnusedTopic"),
     "tls": ("tlsInit", "tlsCheck"),
 }
 """module → its commands, in the order of help and manual"""

@@ -33,6 +33,9 @@ JAVA: dict[str, str] = {
     "queryMsgByKey": "t topic R, k msgKey R, b beginTimestamp, e endTimestamp, m maxNum, c cluster",
     "queryMsgById": "t topic R, i msgId R, g consumerGroup, d clientId, s sendMessage, u unitName, f bodyFormat, c cluster",
     "queryMsgByUniqueKey": "i msgId R, g consumerGroup, d clientId, t topic R, a showAll!, c cluster",
+    "deleteExpiredCommitLog": "b brokerAddr, c cluster",
+    "cleanExpiredCQ": "b brokerAddr, c cluster",
+    "cleanUnusedTopic": "b brokerAddr, c cluster",
 }
 OURS = {"tlsInit", "tlsCheck"}
 ABSENT: dict[str, dict[str, str]] = {

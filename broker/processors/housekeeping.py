@@ -1,0 +1,49 @@
+"""An operator's clean-up: DELETE_EXPIRED_COMMITLOG (329), CLEAN_EXPIRED_CONSUMEQUEUE (306) and CLEAN_UNUSED_TOPIC (316).
+
+Source: broker/processor/AdminBrokerProcessor.java#deleteExpiredCommitLog, #cleanExpiredConsumeQueue, #cleanUnusedTopic.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import attrs
+
+from triomq.broker.services.held_pulls import HeldPulls
+from triomq.broker.services.topics import Topics
+from triomq.broker.store.store import MessageStore
+from triomq.remoting.server.handlers import Request, Response
+
+logger = logging.getLogger(__name__)
+
+
+@attrs.define(eq=False)
+class Housekeeping:
+    """The handlers; all of them answer success, whatever there was to clean."""
+
+    store: MessageStore
+    topics: Topics
+    held: HeldPulls
+
+    def delete_expired_log(self, request: Request) -> Response:
+        """Answered at once; the cleaner deletes segments that are old enough, whatever the hour."""
+        logger.info("expired commit log files are to be deleted, says %s", request.connection.peer_text)
+        self.store.cleaner.delete_expired_soon()
+        return Response()
+
+    def delete_expired_queues(self, request: Request) -> Response:
+        """Queues all of whose messages are gone are forgotten, with their numbers: their next message is number 0 again."""
+        expired = self.store.delete_expired_queues(self.topics.is_system_topic)
+        logger.info("deleted %s consume queues without messages, says %s", len(expired), request.connection.peer_text)
+        for topic in {topic for topic, _ in expired}:
+            self.held.wake_topic(topic)
+        return Response()
+
+    def delete_unused_topics(self, request: Request) -> Response:
+        """Queues of topics that are not in the table of topics any more."""
+        unused = [topic for topic in self.store.queues() if topic not in self.topics.configs and not self.topics.is_system_topic(topic)]
+        logger.info("deleted the consume queues of %s topics that do not exist, says %s", len(unused), request.connection.peer_text)
+        for topic in unused:
+            self.store.delete_topic(topic)
+            self.held.wake_topic(topic)
+        return Response()
