@@ -33,6 +33,7 @@ from triomq.remoting.protocol.proxy_header import NoProxyHeader, read_proxy_head
 from triomq.remoting.protocol.record import RecordStatus, check_record, decode_records
 from triomq.remoting.protocol.request_decoder import RequestDecoder
 from triomq.remoting.protocol.signing import Credentials, is_signed_by, signed
+from triomq.remoting.protocol.socks import SocksDialogue
 
 FRAME_BYTES_MAX = 1 << 16
 INFLATED_BYTES_MAX = 1 << 16
@@ -331,10 +332,21 @@ def arrow_decoder() -> tuple[Any, Callable[[bytes], Any], type[Exception]]:
     return Decoder(schema), lambda data: Block(queue, 0, 1 << 62, data), SourceError
 
 
+def socks(data: bytes) -> None:
+    """The answers of a SOCKS proxy, which is somebody else's server."""
+    dialogue = SocksDialogue("broker.example", 10911, "me", "secret")
+    dialogue.start()
+    while data and not dialogue.done:
+        size = dialogue.wanted()
+        assert size > 0
+        dialogue.received(data[:size])
+        data = data[size:]
+
+
 TARGETS: dict[str, Callable[[bytes], None]] = {
     target.__name__: target
     for target in (
         *(stream, json_header, binary_header, headers, bodies, arrays, json, registration),
-        *(records, batch, properties, settings, small, signature, arrow),
+        *(records, batch, properties, settings, small, signature, arrow, socks),
     )
 }
