@@ -30,8 +30,16 @@ PARTS = {
     ),
     "Headers and bodies": ("protocol/fields", "protocol/bodies/schema", "protocol/loose_json"),
     "Messages": ("protocol/message", "protocol/record", "protocol/batch", "protocol/compression"),
-    "Other bytes": ("protocol/signing", "protocol/proxy_header"),
-    "Clients": ("client/connector", "client/config", "client/blocking", "client/hooks", "client/access", "address"),
+    "Other bytes": ("protocol/signing", "protocol/proxy_header", "protocol/socks"),
+    "Clients": (
+        "client/connector",
+        "client/config",
+        "client/blocking",
+        "client/hooks",
+        "client/access",
+        "client/proxies",
+        "address",
+    ),
     "Servers": ("server/server", "server/config", "server/handlers", "server/connection"),
     "Errors": ("errors",),
 }
