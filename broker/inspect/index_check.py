@@ -8,6 +8,7 @@ ends early is one that an operator deleted, or that a crash left behind.
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -42,6 +43,36 @@ class OpenIndexFile:
     rows: list[Row] = attrs.field(factory=list)
     """A block of entries from ``rows_start`` on."""
     rows_start: int = 1
+    offsets: list[int] = attrs.field(factory=list)
+    """Their log offsets, and that of the entry behind the block."""
+    ordered: bool = True
+    """Whether these ascend, as they should."""
+
+    def expected_seconds(self, timestamps: list[int]) -> list[int]:
+        """The seconds of entries for messages stored then (but for entry 1)."""
+        begin = self.file.begin_timestamp
+        return [max(0, min((timestamp - begin) // 1000, SECONDS_MAX)) for timestamp in timestamps] if begin > 0 else [0] * len(timestamps)
+
+
+@attrs.frozen
+class Span:
+    """Entries of one file that follow each other."""
+
+    file: OpenIndexFile
+    number: int
+    rows: list[Row]
+
+    @property
+    def is_inner(self) -> bool:
+        """Neither the first nor the last entry of the file, of which the header tells the times, is in it."""
+        return self.number > 1 and self.number + len(self.rows) < self.file.file.next_entry
+
+
+def rows_of(spans: list[Span]) -> Iterator[tuple[OpenIndexFile, int, Row]]:
+    """Each entry with its file and number."""
+    for span in spans:
+        for number, row in enumerate(span.rows, span.number):
+            yield span.file, number, row
 
 
 @attrs.define(eq=False)
@@ -106,19 +137,22 @@ class IndexCheck:
             return
         hashes, offsets, timestamps = entries_of(batch, -1)
         got = self._entries_before(batch.end)
-        pairs = [(row[1], row[0]) for _, _, row in got]
+        pairs = [(row[1], row[0]) for span in got for row in span.rows]
         expected = list(zip(offsets, hashes))
         if pairs != expected:  # often equal, and then there is nothing to look for
-            self._compare(batch, got, set(expected))
+            self._compare(got, set(expected))
             missing = set(expected).difference(pairs)
             if missing:
                 self._tell_missing(batch, missing)
         else:
             self.entries += len(pairs)
-        self._check_seconds(got, dict(zip(offsets, timestamps)))
+            one_file = bool(got) and got[0].file is got[-1].file and all(span.is_inner for span in got)
+            if one_file and [row[2] for span in got for row in span.rows] == got[0].file.expected_seconds(timestamps):
+                return
+        self._check_times(got, dict(zip(offsets, timestamps)))
 
-    def _compare(self, batch: Batch, got: list[tuple[OpenIndexFile, int, Row]], expected: set[tuple[int, int]]) -> None:
-        for file, number, (value, offset, _, _) in got:
+    def _compare(self, got: list[Span], expected: set[tuple[int, int]]) -> None:
+        for file, number, (value, offset, _, _) in rows_of(got):
             if (offset, value) in expected:
                 self.entries += 1
             elif offset < self.files.log_start:
@@ -140,8 +174,8 @@ class IndexCheck:
             what = f"the message at {offset} (topic {draft.topic}) has a key with hash {value} that no entry names: queries by that key do not find it"
             self.report.damage("index-missing", self.files.root / "index", None, what, REBUILD_INDEX)
 
-    def _check_seconds(self, got: list[tuple[OpenIndexFile, int, Row]], times: dict[int, int]) -> None:
-        for file, number, (_, offset, seconds, _) in got:
+    def _check_times(self, got: list[Span], times: dict[int, int]) -> None:
+        for file, number, (_, offset, seconds, _) in rows_of(got):
             timestamp = times.get(offset)
             begin = file.file.begin_timestamp
             if timestamp is None:
@@ -152,42 +186,49 @@ class IndexCheck:
                 if timestamp != begin:
                     self._finding(file, "index-header", 0, f"the header's begin time is {begin}, but the first message was stored at {timestamp}")
                 continue
-            if seconds != max(0, min((timestamp - max(0, begin)) // 1000, SECONDS_MAX)):
+            if seconds != file.expected_seconds([timestamp])[0]:
                 self._bad_entry(file, number, f"says {seconds} s after the file's begin time, but its message was stored at {timestamp} ms: queries by time miss it")
 
     # Reading in step with the log
 
-    def _entries_before(self, log_offset: int) -> list[tuple[OpenIndexFile, int, Row]]:
-        """The next entries up to those of records that start at or after ``log_offset``, with file and number."""
-        got: list[tuple[OpenIndexFile, int, Row]] = []
+    def _entries_before(self, log_offset: int) -> list[Span]:
+        """The next entries up to those of records that start at or after ``log_offset``."""
+        got: list[Span] = []
         while (file := self._open or self._next_file()) is not None:
-            rows, at = file.rows, file.number - file.rows_start
-            while at < len(rows):
-                offset = rows[at][1]
-                if offset < self._last_offset:
-                    self._bad_entry(file, file.rows_start + at, f"names the message at {offset}, before that of the entry in front of it ({self._last_offset})")
-                elif offset < log_offset:
-                    got.append((file, file.rows_start + at, rows[at]))
-                    self._last_offset = offset
-                elif self._is_out_of_order(file, at):
-                    self._bad_entry(file, file.rows_start + at, f"names the message at {offset}, behind that of the entry after it")
-                else:
-                    file.number = file.rows_start + at
-                    return got
-                at += 1
-            file.number = file.rows_start + at
+            at = file.number - file.rows_start
+            if file.ordered:
+                stop = bisect_left(file.offsets, log_offset, at, len(file.rows))
+                if stop > at:
+                    got.append(Span(file, file.number, file.rows[at:stop]))
+                    self._last_offset = file.offsets[stop - 1]
+            else:
+                stop = self._take_one_by_one(file, at, log_offset, got)
+            file.number = file.rows_start + stop
+            if stop < len(file.rows):
+                break
             if not self._load(file):
                 self._close(file)
         return got
 
+    def _take_one_by_one(self, file: OpenIndexFile, at: int, log_offset: int, got: list[Span]) -> int:
+        """The same for a block in which some entries are out of order; where it stopped."""
+        while at < len(file.rows):
+            offset, number = file.rows[at][1], file.rows_start + at
+            if offset < self._last_offset:
+                self._bad_entry(file, number, f"names the message at {offset}, before that of the entry in front of it ({self._last_offset})")
+            elif self._is_out_of_order(file, at):
+                self._bad_entry(file, number, f"names the message at {offset}, behind that of the entry after it")
+            elif offset < log_offset:
+                got.append(Span(file, number, [file.rows[at]]))
+                self._last_offset = offset
+            else:
+                break
+            at += 1
+        return at
+
     def _is_out_of_order(self, file: OpenIndexFile, at: int) -> bool:
-        if at + 1 < len(file.rows):
-            return file.rows[at + 1][1] < file.rows[at][1]
-        number = file.rows_start + at + 1
-        if number < file.file.next_entry:
-            following = self._read(file, number, 1)
-            return bool(following) and following[0][1] < file.rows[at][1]
-        return file.rows[at][1] > file.file.end_offset
+        following = file.offsets[at + 1] if at + 1 < len(file.offsets) else file.file.end_offset
+        return following < file.rows[at][1]
 
     def _next_file(self) -> OpenIndexFile | None:
         while self._waiting and self._geometry is not None:
@@ -207,8 +248,10 @@ class IndexCheck:
 
     def _load(self, file: OpenIndexFile) -> bool:
         """The next block of entries, with their chains checked; False at the end."""
-        count = min(BLOCK_ENTRIES, file.file.next_entry - file.number)
+        count = min(BLOCK_ENTRIES + 1, file.file.next_entry - file.number)
         rows = self._read(file, file.number, count) if count > 0 else []
+        offsets = [row[1] for row in rows]  # one more than the block has, to see whether its last entry is in order
+        del rows[BLOCK_ENTRIES:]
         if not rows:
             return False
         slots, slot_count, number = file.slots, file.file.geometry.slot_count, file.number
@@ -221,7 +264,8 @@ class IndexCheck:
                     self._bad_entry(file, number, f"is chained to entry {previous}, but the one before it in its slot is {slots[slot]}: queries miss older messages")
                 slots[slot] = number
             number += 1
-        file.rows, file.rows_start = rows, file.number
+        file.rows, file.rows_start, file.offsets = rows, file.number, offsets
+        file.ordered = offsets[0] >= self._last_offset and offsets == sorted(offsets) and (len(offsets) > len(rows) or offsets[-1] <= file.file.end_offset)
         self.progress(ENTRY.size * len(rows))
         return True
 
@@ -278,7 +322,7 @@ class IndexCheck:
         ahead = 0
         first: tuple[OpenIndexFile, int, int] | None = None
         while left := self._entries_before(self.log.end + 1) or self._rest():
-            for file, number, (_, offset, _, _) in left:
+            for file, number, (_, offset, _, _) in rows_of(left):
                 if self.log.is_lost(offset):
                     self.lost += 1
                 else:
@@ -304,5 +348,5 @@ class IndexCheck:
             else:
                 self.report.note("index-behind", self.files.root / "index", None, what, "nothing: the next start adds what is behind its end")
 
-    def _rest(self) -> list[tuple[OpenIndexFile, int, Row]]:
+    def _rest(self) -> list[Span]:
         return self._entries_before(1 << 63)

@@ -19,6 +19,7 @@ from triomq.broker.store.segments import Segments
 from triomq.remoting.protocol.record import BLANK, LOG_OFFSET_AT, MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 
 SEARCH_BYTES = 1 << 20
+ZEROS = bytes(SEARCH_BYTES + 64)
 MAGIC_AT = 4
 OFFSET_END = LOG_OFFSET_AT + 8
 """So much of a record must be there to see whether it claims its place."""
@@ -147,12 +148,13 @@ class LogCheck:
         segment = segments.find(start)
         while start < end and segment is not None:
             try:
+                start = segment.base + self.files.disk.next_data(segment.path, start - segment.base)
                 data = self.files.disk.read_path(segment.path, min(SEARCH_BYTES + OFFSET_END, end - start), start - segment.base)
             except OSError:
                 return None  # the damage that is being reported already
             if not data:
                 return None
-            if data.count(0) != len(data):
+            if not _is_zero(data):
                 for at in _candidates(data):
                     offset = start + at
                     if BLANK.unpack_from(data, at)[1] == MAGIC_BLANK:
@@ -177,15 +179,20 @@ class LogCheck:
             start = max(position, segment.base)
             while start < segment.end:
                 try:
+                    start = segment.base + self.files.disk.next_data(segment.path, start - segment.base)
                     data = self.files.disk.read_path(segment.path, min(SEARCH_BYTES, segment.end - start), start - segment.base)
                 except OSError:
                     return last - position
                 if not data:
                     break
-                if data.count(0) != len(data):
+                if not _is_zero(data):
                     last = start + len(data.rstrip(b"\0"))
                 start += len(data)
         return last - position
+
+
+def _is_zero(data: bytes) -> bool:
+    return data == ZEROS[: len(data)]  # ten times as fast as counting
 
 
 def _candidates(data: bytes) -> list[int]:

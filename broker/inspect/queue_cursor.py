@@ -7,8 +7,6 @@ records that have expired, and a damaged entry must not make all later ones look
 
 from __future__ import annotations
 
-import errno
-import os
 from pathlib import Path
 
 import attrs
@@ -230,7 +228,7 @@ class QueueCursor:
             entry_offset, entry_size, _ = found
             if entry_size <= 0 and entry_offset <= 0:
                 empty = True
-                if self._data.count(0) == len(self._data):
+                if not any(self._data):
                     number = self._data_start + len(self._data) // QUEUE_ENTRY_BYTES
                     continue
             else:
@@ -260,15 +258,8 @@ class QueueCursor:
         """The first entry from ``number`` on that is not in a hole of its file, which is all zeros."""
         position = number * QUEUE_ENTRY_BYTES
         base = position - position % self.file_size
-        if not self.disk.features.seek_data:
-            return number
+        path = self.directory / segment_name(base)
         try:
-            fd = self.disk.open(self.directory / segment_name(base), writable=False)
+            return (base + self.disk.next_data(path, position - base)) // QUEUE_ENTRY_BYTES
         except OSError:
             return number  # entry() reports it
-        try:
-            return (base + os.lseek(fd, position - base, os.SEEK_DATA)) // QUEUE_ENTRY_BYTES
-        except OSError as error:
-            return (base + self.file_size) // QUEUE_ENTRY_BYTES if error.errno == errno.ENXIO else number
-        finally:
-            self.disk.close(fd)

@@ -146,6 +146,20 @@ class Disk:
         finally:
             os.close(fd)
 
+    def next_data(self, path: Path, offset: int) -> int:
+        """The first position from ``offset`` on that is not in a hole of the file (which is all zeros); the end of the file if there is none. Raises OSError."""
+        if not self.features.seek_data:
+            return offset
+        fd = self.open(path, writable=False)
+        try:
+            return os.lseek(fd, offset, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return max(offset, os.fstat(fd).st_size)
+            raise
+        finally:
+            os.close(fd)
+
     def map(self, fd: int, size: int, *, writable: bool = False) -> mmap.mmap:
         """A shared memory map of the whole file."""
         return mmap.mmap(fd, size, access=mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ)

@@ -15,10 +15,12 @@ import pytest
 import trio
 from stores import SteppingClock, draft, tiny_config
 
+from triomq.broker.inspect import index_check, log_check, queue_check
 from triomq.broker.inspect.__main__ import main
 from triomq.broker.inspect.findings import FINDINGS_MAX
 from triomq.broker.inspect.layout import Sizes
 from triomq.broker.inspect.verify import verify
+from triomq.broker.store import log_scan
 from triomq.broker.store.store import open_store
 from triomq.remoting.protocol.record import decode_record
 
@@ -113,6 +115,17 @@ async def fill(root: Path, copy_to: Path | None = None, *, save_after: int = MES
     (root / "config").mkdir()
     (root / "config" / "topics.json").write_text('{"topicConfigTable":{"T":{"topicName":"T"}}}')
     return places
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every edge between two blocks of every file is met, too."""
+    monkeypatch.setattr(index_check, "BLOCK_ENTRIES", 5)
+    monkeypatch.setattr(queue_check, "BLOCK_ENTRIES_MAX", 3)
+    monkeypatch.setattr(queue_check, "BLOCK_ENTRIES_MIN", 3)
+    monkeypatch.setattr(log_check, "SEARCH_BYTES", 100)
+    monkeypatch.setattr(log_scan, "BLOCK_BYTES", 1_000)
+    monkeypatch.setattr(log_scan, "BATCH_RECORDS", 7)
 
 
 @pytest.fixture
