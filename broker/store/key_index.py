@@ -20,7 +20,7 @@ from triomq.broker.store.config import StoreConfig
 from triomq.broker.store.disk import Disk
 from triomq.broker.store.draft import Batch
 from triomq.broker.store.errors import StoreDamaged
-from triomq.broker.store.key_index_file import Geometry, KeyIndexFile
+from triomq.broker.store.key_index_file import HEADER, Geometry, KeyIndexFile
 from triomq.broker.store.reads import Reads
 from triomq.remoting.protocol.message import TRANSACTION_MASK, TRANSACTION_ROLLBACK, hash_batch, java_hash
 
@@ -110,6 +110,9 @@ class KeyIndex:
     names_durable: bool = attrs.field(default=True, init=False)
     """False while a new file's name may be lost in a power failure."""
 
+    damaged: bool = attrs.field(default=False, init=False)
+    """Whether ``load`` has deleted files: keys of the last record of those that are left may be lost."""
+
     def __attrs_post_init__(self) -> None:
         self.geometry = Geometry(self.config.index_slot_count, self.config.index_entry_count)
 
@@ -178,28 +181,46 @@ class KeyIndex:
     # Loading and repair
 
     def load(self) -> None:
-        """Read the headers of all files. Raises StoreDamaged, OSError."""
+        """Read the headers of all files. A damaged one is deleted with all that follow: they are made again from the log. Raises StoreDamaged, OSError."""
         self.directory.mkdir(parents=True, exist_ok=True)
         paths = sorted(self.directory.iterdir())
         for path in paths:
             if len(path.name) != NAME_DIGITS or not path.name.isdecimal():
                 raise StoreDamaged(path, "not a key index file", "move it away")
-            length = path.stat().st_size
-            if length == 0 and path == paths[-1]:  # made just before a power failure
-                path.unlink()
-                continue
-            if length != self.geometry.size_bytes:
-                raise StoreDamaged(
-                    path,
-                    f"its length is {length}, but the configured geometry gives {self.geometry.size_bytes}",
-                    "set maxHashSlotNum and maxIndexNum as they were; or delete the folder index, what the log still holds is indexed again",
-                )
+        lengths = {path: path.stat().st_size for path in paths}
+        if paths and lengths[paths[-1]] == 0:  # made just before a power failure
+            del lengths[paths[-1]]
+            paths.pop().unlink()
+        if paths and self.geometry.size_bytes not in lengths.values():
+            raise StoreDamaged(
+                paths[0],
+                f"its length is {lengths[paths[0]]}, but the configured geometry gives {self.geometry.size_bytes}",
+                "set maxHashSlotNum and maxIndexNum as they were; or delete the folder index, what the log still holds is indexed again",
+            )
+        for number, path in enumerate(paths):
+            reason = self._complaint(path, lengths[path])
+            if reason is not None:
+                logger.warning("%s is damaged: %s; it and the %s files after it are deleted and made again from the log", path, reason, len(paths) - number - 1)
+                for late in reversed(paths[number:]):
+                    late.unlink()
+                self.damaged = True
+                break
             file = KeyIndexFile.load(self.disk, path, self.geometry)
             if file.next_entry == 1 and file.begin_offset == file.end_offset == 0:
                 path.unlink()  # made ahead and never used
                 continue
             self.files.append(file)
         self._note_position()
+
+    def _complaint(self, path: Path, length: int) -> str | None:
+        if length != self.geometry.size_bytes:
+            return f"its length is {length} instead of {self.geometry.size_bytes}"
+        header = self.disk.read_path(path, HEADER.size, 0)
+        reason = KeyIndexFile.complaint(header, self.geometry)
+        begin_offset = HEADER.unpack(header)[2]
+        if reason is None and self.files and begin_offset and begin_offset < self.files[-1].end_offset:
+            return f"it begins at log offset {begin_offset}, before the end of the file before it, {self.files[-1].end_offset}"
+        return reason
 
     def _note_position(self) -> None:
         self.position = self.files[-1].end_offset if self.files and self.files[-1].next_entry > 1 else -1

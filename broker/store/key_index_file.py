@@ -94,6 +94,20 @@ class KeyIndexFile:
         file._make_map()
         return file
 
+    @staticmethod
+    def complaint(header: bytes, geometry: Geometry) -> str | None:
+        """Why these first bytes cannot be a header, None if they can."""
+        begin, end, begin_offset, end_offset, slots_used, next_entry = HEADER.unpack(header)
+        if not 0 <= next_entry <= geometry.entry_count:
+            return f"the number of its next entry is {next_entry} of {geometry.entry_count}"
+        if not 0 <= slots_used <= geometry.slot_count:
+            return f"{slots_used} of {geometry.slot_count} slots are in use"
+        if not 0 <= begin_offset <= end_offset:
+            return f"it goes from log offset {begin_offset} to {end_offset}"
+        if begin < 0 or end < 0:  # a clock that was set back may have made end the smaller one
+            return f"it goes from time {begin} to {end}"
+        return None
+
     @classmethod
     def load(cls, disk: Disk, path: Path, geometry: Geometry) -> KeyIndexFile:
         """Read the header. An entry number of 0 counts as 1, as in Java."""

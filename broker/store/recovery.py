@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Callable
 
 import attrs
 import trio
@@ -26,6 +27,7 @@ from triomq.broker.store.draft import Appended, Batch, Draft
 from triomq.broker.store.errors import StoreDamaged
 from triomq.broker.store.key_index import KeyIndex
 from triomq.broker.store.log_scan import LogScan
+from triomq.broker.store.progress import Progress
 from triomq.broker.store.queue_table import QueueTable
 
 logger = logging.getLogger(__name__)
@@ -63,6 +65,8 @@ class Recovery:
     checkpoint: Checkpoint
     clean: bool
     """Whether the last stop was clean (no ``abort``)."""
+    clock: Callable[[], int]
+    """Wall time in ms."""
 
     async def run(self) -> Recovered:
         """Do it all. Checkpoint: every few hundred records. Raises StoreError, OSError."""
@@ -80,6 +84,7 @@ class Recovery:
         if not trusted and not self.clean:
             self.queues.truncate(start)  # of what lies behind, any file or page may be missing: it is made again
         scan = LogScan(self.disk, segments, start, segments.end, self.config.check_crc_on_recover)
+        progress = Progress(start, segments.end, self.clock)
         records = written = 0
         while (batch := scan.next_batch()) is not None:
             self._apply(batch)
@@ -90,9 +95,12 @@ class Recovery:
             if batch.places:
                 place = batch.places[-1]
                 last = (place.log_offset, place.log_offset + place.size, place.store_timestamp)
+            progress.note(scan.position)
             await trio.lowlevel.checkpoint()
         end = scan.position
         self._check_damage(end, scan.stopped_by)
+        if self.queues.log_end > end:
+            logger.warning("the consume queues know messages up to log offset %s, but the log ends at %s: their last entries are cut off", self.queues.log_end, end)
         self.queues.truncate(end)
         if self.key_index.position >= end:
             self.key_index.truncate(end)
@@ -165,8 +173,12 @@ class Recovery:
         segments = self.log.segments.items
         for queue in self.queues.queues.values():
             queue.find_end_by_scan()
+        if self.config.index_enabled and not self.key_index.files:
+            logger.warning("there is no key index: it is made again from the log")
         if self.config.index_enabled and not self.clean:
             self.key_index.drop_after(self.checkpoint.index_timestamp)
+        elif self.key_index.damaged:
+            self.key_index.position -= 1  # the last record is indexed again, as in drop_after
         for segment in reversed(segments):
             found = self._record_at(segment.base)
             if found is None or found[1].store_timestamp == 0:

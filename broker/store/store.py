@@ -322,7 +322,7 @@ async def load_store(config: StoreConfig, clock: Callable[[], int], disk: Disk) 
         queues.load()
         if config.index_enabled:
             key_index.load()
-        recovered = await Recovery(config, disk, log, queues, key_index, checkpoint, clean).run()
+        recovered = await Recovery(config, disk, log, queues, key_index, checkpoint, clean, clock).run()
         log.start_at(recovered.end, recovered.last[2] if recovered.last is not None else 0)
         flusher.flushed.advance(recovered.scanned_from)
         if recovered.end > recovered.scanned_from:
