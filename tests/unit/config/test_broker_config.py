@@ -11,6 +11,7 @@ from triomq.broker.options import load_broker_config, parse_options
 from triomq.broker.store.config import FlushMode
 from triomq.broker.store.retention import RetentionRules
 from triomq.remoting.properties import Entry, format_properties
+from triomq.remoting.server.settings import NetworkSettings
 from triomq.remoting.settings import ConfigError, render
 
 CONF = Path(__file__).parents[2] / "golden" / "conf"
@@ -149,6 +150,9 @@ def test_store_and_pools_get_what_they_need() -> None:
     waits = {name: pool.wait_ms_max for name, pool in PoolSettings().by_name().items() if pool.wait_ms_max}
     assert waits == {"send": 200, "pull": 5000, "lite-pull": 5000, "ack": 3000, "heartbeat": 31_000, "transaction": 3000, "admin": 5000}
     assert not any(pool.wait_ms_max for pool in PoolSettings(fast_failure=False).by_name().values())
+    own = BrokerConfig(broker_ip="x", network=NetworkSettings(connections_max=7, buffers_max_bytes=1 << 20, idle_seconds=9)).network
+    limited = own.server_config("127.0.0.1", 0, pools)
+    assert (limited.connections_max, limited.buffers_max_bytes, limited.idle_seconds) == (7, 1 << 20, 9)
     server = BrokerConfig(broker_ip="x").network.server_config("127.0.0.1", 0, pools)
     assert (server.selector_count, server.codec_count, server.outbox_high_bytes, server.outbox_hard_bytes) == (1, 1, 4 << 20, 64 << 20)
 
