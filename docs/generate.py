@@ -7,11 +7,13 @@ from pathlib import Path
 import generate_configuration
 import generate_reference
 
+from triomq.broker.inspect import manual as mqstore_manual
 from triomq.client.admin import manual
 
 PAGES = {
     "configuration.md": generate_configuration.page,
     "mqadmin.md": manual.page,
+    "mqstore.md": mqstore_manual.page,
     "reference/remoting.md": generate_reference.remoting_page,
     "reference/requests.md": generate_reference.requests_page,
 }

@@ -35,6 +35,8 @@ class Wanted:
     """The first queue offset, in each queue."""
     key: str | None = None
     """A unique key, or one of the words of KEYS."""
+    by_log: bool = False
+    """Read the log, not the queues."""
 
     def has_key(self, message: StoredMessage) -> bool:
         return self.key is None or self.key in message.keys or self.key == message.properties.get(UNIQ_KEY)
@@ -58,7 +60,7 @@ class Dump:
             for topic, queue_id, directory in self.files.queue_directories()
             if topic == wanted.topic and wanted.queue_id in (None, queue_id) and any(directory.iterdir())
         ]
-        if not queues:
+        if not queues or wanted.by_log:
             yield from self._by_log()
             return
         self.known = True

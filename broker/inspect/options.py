@@ -61,6 +61,11 @@ DUMP = (
         ("--count",), f"messages at most, 0 = all (default {COUNT_DEFAULT})", {"type": _count, "metavar": "N", "default": COUNT_DEFAULT}
     ),
     Option(("--key",), "only messages with this key: a unique id or a word of KEYS", {"metavar": "K", "default": None}),
+    Option(
+        ("--log",),
+        "read the whole log, in its order, instead of the consume queues: for queues that are damaged or, after a kill, behind",
+        {"dest": "by_log", "action": "store_true"},
+    ),
 )
 COMMANDS = {
     "verify": ("check every record, queue entry, index entry and table of a store", ()),
@@ -100,7 +105,7 @@ def parse_options(arguments: Sequence[str]) -> StoreToolOptions:
     entries = [*(file_source(parsed.config).entries if parsed.config is not None else ()), *defined_entries(parsed.define)]
     wanted = None
     if parsed.command == "dump":
-        wanted = Wanted(topic=parsed.topic, queue_id=parsed.queue, start=parsed.start, key=parsed.key)
+        wanted = Wanted(topic=parsed.topic, queue_id=parsed.queue, start=parsed.start, key=parsed.key, by_log=parsed.by_log)
     return StoreToolOptions(
         command=parsed.command,
         directory=parsed.DIR,
