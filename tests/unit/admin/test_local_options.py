@@ -32,7 +32,7 @@ def test_port_0_means_free_ports_everywhere() -> None:
 
 def test_given_ports_follow_each_other() -> None:
     (first,) = local.free_ports(1)
-    (broker,) = local.free_ports(1)
+    (broker,) = local.free_ports(1, local.FAST_PORT_BELOW)
     namesrvs, brokers = local.ports_of(
         parse(local.OPTIONS, ["--port", str(first), "--broker-port", str(broker), "--brokers", "1"])
     )
@@ -70,3 +70,12 @@ def test_the_last_log_line_is_found(tmp_path: Path) -> None:
     assert child.last_line() == ""
     child.log.write_text("first\nthe last words\n\n")
     assert child.last_line() == "the last words"
+
+
+def test_a_taken_fast_port_is_found_before_anything_starts() -> None:
+    with socket.socket() as probe:
+        probe.bind((local.HOST, 0))
+        taken: int = probe.getsockname()[1]
+        options = parse(local.OPTIONS, ["--port", "0", "--broker-port", str(taken + local.FAST_PORT_BELOW)])
+        with pytest.raises(local.LocalError, match=rf"port {taken} cannot be used .* choose other ports with --broker-port"):
+            local.ports_of(options)
