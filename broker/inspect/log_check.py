@@ -68,9 +68,11 @@ class LogCheck:
             scan = LogScan(self.files.disk, segments, position, segments.end, self.check_crc)
             reason = ""
             while True:
+                position = scan.position
                 try:
                     batch = scan.next_batch()
-                except OSError as error:
+                except OSError as error:  # the records in front of it in this batch are gone with it
+                    scan.position = position
                     reason = f"it cannot be read: {error.strerror or error}"
                     break
                 if batch is None:

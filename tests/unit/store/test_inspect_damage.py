@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 import struct
 from collections.abc import Callable
@@ -21,6 +23,8 @@ from triomq.broker.inspect.findings import FINDINGS_MAX
 from triomq.broker.inspect.layout import Sizes
 from triomq.broker.inspect.verify import verify
 from triomq.broker.store import log_scan
+from triomq.broker.store.consume_queue import FILLER
+from triomq.broker.store.disk import Disk
 from triomq.broker.store.store import open_store
 from triomq.remoting.protocol.record import decode_record
 
@@ -247,6 +251,22 @@ def test_a_foreign_file_in_the_log(store: Sample) -> None:
     assert store.verify().damage == [("foreign-file", "notes.txt", None)]
 
 
+@pytest.mark.feature(186)
+def test_a_segment_that_cannot_be_read(store: Sample, monkeypatch: pytest.MonkeyPatch) -> None:
+    bad = store.log(SEGMENT)[0]
+    read_path = Disk.read_path
+
+    def failing(disk: Disk, path: Path, size: int, offset: int) -> bytes:
+        if path == bad and offset + size > 2_000:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        return read_path(disk, path, size, offset)
+
+    monkeypatch.setattr(Disk, "read_path", failing)
+    found = store.verify()
+    assert {(kind, name) for kind, name, _ in found.damage} == {("record", bad.name)}
+    assert "Input/output error" in found.text("record")
+
+
 # After a kill
 
 
@@ -380,6 +400,53 @@ async def test_a_topic_that_was_deleted_and_made_again(tmp_path: Path, capsys: p
     assert (found.code, found.damage) == (0, [])
     assert found.document["queues"]["recordsBeforeRecreation"] == 20
     assert found.document["queues"]["recordsOfDeletedTopics"] == 20
+
+
+@pytest.mark.feature(186)
+def test_what_has_expired_is_no_damage(store: Sample) -> None:
+    """Retention deletes the oldest segments; entries of queues and index stay as long as their file has younger ones."""
+    store.log(0)[0].unlink()
+    store.log(SEGMENT)[0].unlink()
+    found = store.verify()
+    assert (found.code, found.damage, found.notes) == (0, [], [])
+    gone = sum(place.log_offset < 2 * SEGMENT for place in store.places)
+    assert found.document["queues"]["expiredEntries"] == gone
+    assert found.document["index"]["expiredEntries"] == 4 * gone
+    assert found.document["log"]["firstOffset"] == 2 * SEGMENT
+
+
+@pytest.mark.feature(186)
+def test_a_queue_that_begins_with_fillers(store: Sample) -> None:
+    """As of a slave that began late: its log lacks the first messages, and the entries before hold their places."""
+    store.log(0)[0].unlink()
+    gone = sum(place.log_offset < SEGMENT for place in store.places) // 2
+    for number in range(gone):
+        overwrite(store.queue(0, number), FILLER)
+    found = store.verify()
+    assert (found.code, found.damage) == (0, [])
+    assert found.document["queues"]["fillers"] == gone
+    overwrite(store.queue(0, gone + 1), FILLER)
+    assert [kind for kind, _, _ in store.verify().damage] == ["queue-entry"]
+
+
+@pytest.mark.feature(186)
+def test_queues_that_share_a_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Multi-dispatch (LMQ): entries of other topics' queues that the record names."""
+
+    async def make() -> list[Any]:
+        async with open_store(tiny_config(tmp_path / "store"), SteppingClock()) as store:
+            names = {"INNER_MULTI_DISPATCH": "%LMQ%a,%LMQ%b", "INNER_MULTI_QUEUE_OFFSET": "0,0"}
+            return store.append([draft("shared", extra=names)])
+
+    (place,) = trio.run(make)
+    sample = Sample(tmp_path / "store", capsys, [])
+    for name, log_offset in (("%LMQ%a", place.log_offset), ("%LMQ%b", place.log_offset + 1)):
+        folder = sample.root / "consumequeue" / name / "0"
+        folder.mkdir(parents=True)
+        (folder / f"{0:020d}").write_bytes(struct.pack(">qiq", log_offset, place.size, 0).ljust(QUEUE_FILE, b"\0"))
+    found = sample.verify()
+    assert [finding["file"].split("/")[-3] for finding in found.document["findings"] if finding["severity"] == "damage"] == ["%LMQ%b"] * len(found.damage)
+    assert found.code == 1
 
 
 # The key index
