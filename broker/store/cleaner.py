@@ -10,7 +10,6 @@ What goes, and when, is decided in retention.py.
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -63,6 +62,7 @@ class Cleaner:
     _wake: trio.Event = attrs.field(factory=trio.Event, init=False)
     disks: dict[Path, Usage] = attrs.field(factory=dict, init=False)
     """How full the file systems of the log and of the rest were when looked at last."""
+    _short: bool = attrs.field(default=False, init=False)
     _corrected_to: int = attrs.field(default=0, init=False)
     """The start of the log as queues and index know it."""
 
@@ -85,8 +85,9 @@ class Cleaner:
         decision = await self._decide(delete=True)
         self._asked = max(0, self._asked - 1)
         self._note_space(decision)
-        if decision.short:
+        if decision.short and not self._short:
             logger.warning("the disk of %s is filling up, and nothing is old enough to be deleted: free some space, or lower fileReservedTime", self.config.root)
+        self._short = decision.short
         for number, base in enumerate(decision.delete):
             if number:
                 await trio.sleep(self.config.retention.log_pause_ms / 1000)
@@ -101,7 +102,7 @@ class Cleaner:
         rules = self.config.retention
         now_ms = self.clock()
         items = self.log.segments.items
-        indexed_to = self._indexed_to()
+        indexed_to = self._indexed_to() if delete else 0
         candidates = items[: min(rules.batch_max, len(items) - 1)] if delete and items else []
         self.disks, segments = await trio.to_thread.run_sync(self._look, candidates, limiter=self.limiter)
         seen = Seen(
@@ -113,7 +114,7 @@ class Cleaner:
             refusing=self.health.disk_reserve is not None,
             asked=self._asked > 0,
             indexed_to=indexed_to,
-            needed_from=self._needed_from(),
+            needed_from=indexed_to if self.needed_from is None else self.needed_from(),
         )
         return decide(seen, rules)
 
@@ -129,17 +130,20 @@ class Cleaner:
         return disks, segments
 
     def _indexed_to(self) -> int:
-        """Only what the disk and all indexes have may go, and never the segment that is written to."""
-        self.indexer.try_settle()
-        known = min(self.flushed.value, self.indexer.indexed.value) if self.indexer.settled else 0
-        last = self.log.segments.items[-1].base if self.log.segments.items else 0
-        return min(known, last)
+        """Only what the disk and all indexes have may go, and never the segment that is written to.
 
-    def _needed_from(self) -> int:
-        """The next start begins at the checkpoint's record, and slaves wherever they are."""
+        The checkpoint must know it, too: in a power failure queues lose what they got since, and the log could not give them their numbers again. Only if it
+        cannot move, because the disk is full, it has to give way.
+        """
+        self.indexer.try_settle()
+        last = self.log.segments.items[-1].base if self.log.segments.items else 0
+        limit = min(self.flushed.value, self.indexer.indexed.value, last) if self.indexer.settled else 0
         mark = self.checkpointer.current.mark
-        needed = math.inf if self.needed_from is None else self.needed_from()
-        return int(min(needed, mark.record_offset if mark is not None else 0))
+        saved = mark.record_offset if mark is not None else 0
+        if saved < limit and self.health.queue_fault is None:
+            self.checkpointer.save_soon()  # for the next round
+            return saved
+        return limit
 
     def _note_space(self, decision: Decision) -> None:
         rules = self.config.retention

@@ -4,7 +4,7 @@ Old segments go for one of three reasons, and always from the oldest on, never t
 
 * expired: not written to for the reserved time; in the hours of ``delete_hours``, above ``used_percent_max``, or when an operator asks;
 * forced: above ``force_percent`` the oldest go whatever their age, as many as it takes to come down to it;
-* never: a segment that is not indexed yet, and, unless forced, one that somebody still needs (the checkpoint, a slave).
+* never: a segment that is not indexed yet, and, unless forced, one that somebody still needs (a slave).
 
 Above ``warning_percent`` messages are refused, from then on until the disk is at or below ``force_percent``.
 

@@ -1,11 +1,13 @@
-"""The store against a list: any mixture of appends, reads, flushes, clean stops, kills and power failures, with files so small that everything rolls.
+"""The store against a list: any mixture of appends, reads, flushes, expiry, clean stops, kills and power failures, with files so small that everything rolls.
 
 What must hold: a message that the page cache had survives a kill, one that was flushed survives a power failure; the log is a prefix of what was appended;
-queue offsets are dense; the index finds exactly what is there; reads agree with the list.
+queue offsets are dense; the index finds exactly what is there; reads agree with the list. What has expired is gone from the front of log and queues, and nothing
+else.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -28,7 +30,7 @@ from hypothesis.stateful import (
 from lossy_disk import LossyDisk
 from stores import SteppingClock, draft, find_bodies, read_all, tiny_config
 
-from triomq.broker.store import checkpointer, commitlog, recovery
+from triomq.broker.store import checkpointer, cleaner, commitlog, recovery
 from triomq.broker.store.checkpoint import Checkpoint
 from triomq.broker.store.config import FlushMode
 from triomq.broker.store.draft import Appended, Draft
@@ -74,6 +76,8 @@ class StoreMachine(RuleBasedStateMachine):
         self.sent: list[Sent] = []
         self.lives = 0
         self.counter = 0
+        self.oldest = 0
+        """Where the log begins: everything before it has expired."""
         self.fresh = 0
         """Messages since the last start: without any, dying again shows nothing new."""
         self.store: MessageStore
@@ -163,13 +167,45 @@ class StoreMachine(RuleBasedStateMachine):
             trio.run(self.store.indexer.catch_up)
             assert self.store.flushed.value == self.store.appended.value == self.store.indexed.value
 
+    @rule(count=st.integers(1, 3), forced=st.booleans(), saved=st.booleans())
+    def expire(self, count: int, forced: bool, saved: bool) -> None:
+        """The oldest segments are old, or the disk is full; the newest of them may be needed still."""
+        for segment in self.store.log.segments.items[:count]:
+            os.utime(segment.path, (0, 0))
+        self.disk.full = forced
+        if saved:
+            trio.run(self.store.flusher.flush)
+            trio.run(self.store.indexer.catch_up)
+            trio.run(self.store.checkpointer.save)
+        self.store.cleaner.delete_expired_soon()
+        trio.run(self.store.cleaner.round)
+        self.store.health.disk_reserve = None
+        oldest = self.store.log.first_offset
+        mark = self.store.checkpointer.current.mark
+        assert self.oldest <= oldest <= max(self.oldest, mark.record_offset if mark is not None else 0)
+        self.fresh += oldest > self.oldest
+        self.oldest = oldest
+        for topic in TOPICS:
+            for queue_id in range(QUEUES):
+                assert self.store.min_offset(topic, queue_id) == self.first(topic, queue_id)
+
     # Questions
 
     def shown(self) -> list[Sent]:
-        return [sent for sent in self.sent if sent.place.log_offset < self.store.indexed.value]
+        """What can be read."""
+        return [sent for sent in self.sent if self.oldest <= sent.place.log_offset < self.store.indexed.value]
 
     def queue(self, topic: str, queue_id: int) -> list[Sent]:
-        return [sent for sent in self.shown() if (sent.draft.topic, sent.draft.queue_id) == (topic, queue_id)]
+        """Every message that the queue ever had."""
+        return [
+            sent
+            for sent in self.sent
+            if (sent.draft.topic, sent.draft.queue_id) == (topic, queue_id) and sent.place.log_offset < self.store.indexed.value
+        ]
+
+    def first(self, topic: str, queue_id: int) -> int:
+        """The smallest offset that can be read."""
+        return sum(sent.place.log_offset < self.oldest for sent in self.queue(topic, queue_id))
 
     @rule(data=st.data(), topic=st.sampled_from(TOPICS), queue_id=st.integers(0, QUEUES - 1))
     def ask(self, data: st.DataObject, topic: str, queue_id: int) -> None:
@@ -185,25 +221,33 @@ class StoreMachine(RuleBasedStateMachine):
         expected = self.queue(topic, queue_id)
         result = trio.run(lambda: self.store.get_cold(topic, queue_id, offset, messages_max=count, bytes_max=1 << 20))
         found = decode_records(b"".join(result.chunks), check_crc=True)
+        first = self.first(topic, queue_id)
         assert result.max_offset == len(expected)
-        if offset < len(expected):
+        if offset < first:
+            assert (result.status, result.next_offset) == (GetStatus.OFFSET_TOO_SMALL, first)
+            expected = []
+        elif offset < len(expected):
             assert result.status is GetStatus.FOUND
             assert result.next_offset == offset + len(found) > offset
         assert [message.body for message in found] == [sent.draft.body for sent in expected[offset : offset + len(found)]]
 
     def read_record(self, sent: Sent) -> None:
         record = trio.run(self.store.read_record, sent.place.log_offset)
+        if sent.place.log_offset < self.oldest:
+            assert record is None
+            return
         assert record is not None
         assert decode_records(record, check_crc=True)[0].body == sent.draft.body
         assert trio.run(self.store.read_record, sent.place.log_offset + 1) is None
 
     def search_by_time(self, topic: str, queue_id: int, time_ms: int, upper: bool) -> None:
-        times = [sent.place.store_timestamp for sent in self.queue(topic, queue_id)]
+        first = self.first(topic, queue_id)
+        times = [sent.place.store_timestamp for sent in self.queue(topic, queue_id)][first:]
         answer = trio.run(lambda: self.store.offset_by_time_cold(topic, queue_id, time_ms, upper=upper))
         if upper:
-            assert answer == max(0, sum(stored <= time_ms for stored in times) - 1)
+            assert answer == first + max(0, sum(stored <= time_ms for stored in times) - 1)
         else:
-            assert answer == sum(stored < time_ms for stored in times)
+            assert answer == first + sum(stored < time_ms for stored in times)
 
     def _check_key(self, topic: str, key: str) -> None:
         def carries(item: Draft) -> bool:
@@ -216,10 +260,12 @@ class StoreMachine(RuleBasedStateMachine):
     def _check_everything(self) -> None:
         for topic in TOPICS:
             for queue_id in range(QUEUES):
-                expected = self.queue(topic, queue_id)
+                first = self.first(topic, queue_id)
+                expected = self.queue(topic, queue_id)[first:]
                 found = trio.run(read_all, self.store, topic, queue_id)
                 assert [message.body for message in found] == [sent.draft.body for sent in expected]
-                assert [message.queue_offset for message in found] == list(range(len(expected)))
+                assert [message.queue_offset for message in found] == list(range(first, first + len(expected)))
+                assert (self.store.min_offset(topic, queue_id), self.store.max_offset(topic, queue_id)) == (first, first + len(expected))
                 assert [message.log_offset for message in found] == [sent.place.log_offset for sent in expected]
             for key in (*KEYS, "T#red", "T#blue"):
                 self._check_key(topic, key)
@@ -233,6 +279,7 @@ class StoreMachine(RuleBasedStateMachine):
             numbers = self.store.statistics()
             assert numbers.oldest <= numbers.indexed <= numbers.confirmed <= numbers.appended
             assert numbers.flushed <= numbers.appended
+            assert numbers.oldest == self.oldest
 
     @invariant()
     def time_never_goes_back(self) -> None:
@@ -249,7 +296,17 @@ class SyncStoreMachine(StoreMachine):
     flush_mode = FlushMode.SYNC
 
 
+async def do_nothing(_: object) -> None:
+    """Queues and index are not told that segments are gone."""
+
+
 MUTANTS = {
+    "expiry that forgets the queues": (cleaner.Cleaner, "correct", do_nothing),
+    "expiry ahead of the checkpoint": (
+        cleaner.Cleaner,
+        "_indexed_to",
+        lambda self: min(self.flushed.value, self.indexer.indexed.value, self.log.segments.items[-1].base if self.log.segments.items else 0),
+    ),
     "a checkpoint that runs ahead of the disk": (
         checkpointer,
         "sync_files",
@@ -262,7 +319,7 @@ SETTINGS = settings(max_examples=30, stateful_step_count=30, deadline=None, supp
 
 
 @pytest.mark.parametrize("machine", [StoreMachine, SyncStoreMachine])
-@pytest.mark.feature(28, 31, 51)
+@pytest.mark.feature(28, 31, 51, 52)
 def test_the_store_is_a_list_that_survives(machine: type[StoreMachine]) -> None:
     run_state_machine_as_test(machine, settings=SETTINGS)
 
@@ -272,5 +329,5 @@ def test_a_broken_store_is_found_out(mutant: str, monkeypatch: pytest.MonkeyPatc
     """The checker itself: each of these stores must fail it."""
     monkeypatch.setattr(*MUTANTS[mutant])
     eager = settings(SETTINGS, max_examples=100, derandomize=True, database=None, phases=[Phase.generate], report_multiple_bugs=False)
-    with pytest.raises((AssertionError, FlakyFailure, StoreError, RemotingError)):
+    with pytest.raises((AssertionError, FlakyFailure, StoreError, RemotingError, ValueError)):
         run_state_machine_as_test(StoreMachine, settings=eager)

@@ -6,6 +6,7 @@ import random
 from pathlib import Path
 
 from triomq.broker.store.disk import Disk, DiskFeatures
+from triomq.broker.store.retention import Usage
 
 SECTOR_BYTES = 64
 LOG_SECTOR_BYTES = 512
@@ -23,6 +24,8 @@ class LossyDisk(Disk):
         self.contents: dict[Path, bytes] = {}
         self.names: set[Path] = set()
         self.created: list[Path] = []
+        self.full = False
+        """Whether ``usage`` says so."""
 
     def settle(self, root: Path) -> None:
         """Take everything under ``root`` as being on the disk."""
@@ -37,6 +40,9 @@ class LossyDisk(Disk):
             self.names.discard(path)
             self.created.append(path)
         return super().create(path, size)
+
+    def usage(self, path: Path) -> Usage:
+        return Usage(1 << 40, 0) if self.full else Usage(0, 1 << 40)
 
     def sync_path(self, path: Path) -> None:
         super().sync_path(path)

@@ -18,7 +18,7 @@ from stores import NO_FEATURES, NOW_MS, SteppingClock, draft, find_bodies, read_
 from triomq.broker.store.cleaner import ASKED_ROUNDS
 from triomq.broker.store.config import StoreConfig
 from triomq.broker.store.disk import Disk
-from triomq.broker.store.errors import DiskReserve, StoreIoError
+from triomq.broker.store.errors import DiskFull, DiskReserve, StoreIoError
 from triomq.broker.store.results import GetStatus
 from triomq.broker.store.retention import RetentionRules, Usage
 from triomq.broker.store.store import MessageStore, open_store
@@ -211,7 +211,7 @@ async def test_a_disk_that_is_full_at_the_start_is_seen_at_once(tmp_path: Path) 
                 await trio.sleep(0.01)
 
 
-async def test_never_ahead_of_the_checkpoint_or_of_a_slave_unless_forced(tmp_path: Path) -> None:
+async def test_never_ahead_of_the_checkpoint_nor_of_a_slave_unless_forced(tmp_path: Path) -> None:
     disk = ShownDisk()
     config = config_of(tmp_path / "store")
     async with open_store(config, SteppingClock(), disk=disk) as store:
@@ -231,7 +231,7 @@ async def test_never_ahead_of_the_checkpoint_or_of_a_slave_unless_forced(tmp_pat
         assert store.log.first_offset == 4 * SEGMENT
 
 
-async def test_never_ahead_of_the_disk_or_the_indexes(tmp_path: Path) -> None:
+async def test_never_ahead_of_the_disk_the_indexes_or_the_checkpoint(tmp_path: Path) -> None:
     disk = ShownDisk(percent=99)
     config = config_of(tmp_path / "store")
     async with open_store(config, SteppingClock(), disk=disk) as store:
@@ -240,6 +240,9 @@ async def test_never_ahead_of_the_disk_or_the_indexes(tmp_path: Path) -> None:
         await store.cleaner.round()
         assert store.log.first_offset == 0
         await store.flusher.flush()
+        await store.cleaner.round()
+        assert store.log.first_offset == 0  # the checkpoint must come first ...
+        store.health.queue_fault = DiskFull("x")  # ... unless it cannot, because the disk is full
         await store.cleaner.round()
         assert store.log.first_offset == 5 * SEGMENT
 

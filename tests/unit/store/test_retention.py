@@ -7,7 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triomq.broker.store.retention import HOUR_MS, Decision, OldSegment, RetentionRules, Seen, Usage, decide, format_hours, parse_hours
+from triomq.broker.store.retention import (
+    HOUR_MS,
+    Decision,
+    OldSegment,
+    RetentionRules,
+    Seen,
+    Usage,
+    decide,
+    format_hours,
+    parse_hours,
+)
 
 NOW = 1_700_000_000_000
 SIZE = 1000
