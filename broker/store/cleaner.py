@@ -22,7 +22,7 @@ from triomq.broker.store.commitlog import CommitLog
 from triomq.broker.store.config import StoreConfig
 from triomq.broker.store.consume_queue import ConsumeQueue
 from triomq.broker.store.disk import Disk
-from triomq.broker.store.errors import DiskReserve
+from triomq.broker.store.errors import DiskReserve, StoreIoError
 from triomq.broker.store.health import Health
 from triomq.broker.store.indexer import Indexer
 from triomq.broker.store.key_index import KeyIndex
@@ -72,7 +72,7 @@ class Cleaner:
         self._wake.set()
 
     async def run(self) -> None:
-        """The task "store-cleaner". Raises StoreIoError."""
+        """The task "store-cleaner"."""
         self._note_space(await self._decide(delete=False))
         while True:
             with trio.move_on_after(self.config.retention.interval_ms / 1000):
@@ -81,7 +81,7 @@ class Cleaner:
             await self.round()
 
     async def round(self) -> None:
-        """Look, delete what may go, correct queues and index. Checkpoint: always. Raises StoreIoError."""
+        """Look, delete what may go, correct queues and index. Checkpoint: always."""
         decision = await self._decide(delete=True)
         self._asked = max(0, self._asked - 1)
         self._note_space(decision)
@@ -182,7 +182,7 @@ class Cleaner:
         self.disk.sync_directory(path.parent)
 
     async def correct(self) -> None:
-        """Bring the queues' smallest offsets, queue files and index files to where the log begins. Checkpoint: always. Raises StoreIoError."""
+        """Bring the queues' smallest offsets, queue files and index files to where the log begins. Checkpoint: always."""
         log_min = self.log.first_offset
         reads = Reads(self.disk, self.queues.open_files)
         files = 0
@@ -192,7 +192,10 @@ class Cleaner:
                 continue
             if queue.end_offset > queue.min_offset:
                 reads.fetched.clear()
-                await self._correct_queue(queue, log_min, reads)
+                try:
+                    await self._correct_queue(queue, log_min, reads)
+                except StoreIoError as error:  # readers are told the same when they ask for these messages
+                    logger.error("queue %s of %s keeps its smallest offset: %s", queue.queue_id, queue.topic, error)
             deleted = await self._delete_queue_files(key, queue)
             if deleted:
                 files += deleted

@@ -327,6 +327,18 @@ async def test_a_queue_file_that_cannot_be_deleted_keeps_its_successors(tmp_path
         assert store.min_offset("T", 0) > 45
 
 
+async def test_a_queue_that_cannot_be_read_stops_nobody_else(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with filled(tmp_path / "store") as store:
+        for _ in store.queue_table.write_out():
+            pass
+        queue = store.queue_table.queues["T", 0]
+        store.queue_table.open_files.forget(queue.path(0))
+        queue.path(0).unlink()
+        await delete(store, 0, SEGMENT)
+        assert "queue 0 of T keeps its smallest offset" in caplog.text
+        assert store.min_offset("T", 1) == 4
+
+
 @pytest.mark.parametrize("died_after", ["commitlog", "consumequeue"])
 @pytest.mark.feature(51, 52)
 async def test_a_crash_in_the_middle_of_it(tmp_path: Path, died_after: str) -> None:
