@@ -113,9 +113,11 @@ class QueueCursor:
             if found is None:
                 break
             entry_offset, entry_size, entry_code = found
-            if entry_offset == log_offset and entry_size > 0:
+            if entry_offset == log_offset and 0 < entry_size < FILLER_SIZE:
                 self._claim(queue_offset, size, code, entry_size, entry_code)
                 return
+            if entry_size == FILLER_SIZE and queue_offset < self.index:
+                break  # the record is older than the queue's files
             if entry_size == FILLER_SIZE and queue_offset > self.index:
                 self.fillers += 1
             elif entry_size > 0 and entry_offset < self.log_start and queue_offset != self.index:

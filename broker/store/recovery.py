@@ -171,6 +171,8 @@ class Recovery:
     def _start_by_java_rules(self) -> int:
         """Base of the segment to start at."""
         segments = self.log.segments.items
+        if not self.queues.queues:
+            return segments[0].base  # the times of the checkpoint tell nothing about queues that are gone
         for queue in self.queues.queues.values():
             queue.find_end_by_scan()
         if self.config.index_enabled and not self.key_index.files:

@@ -60,6 +60,7 @@ STATES = {
     "crash": (make_abort,),
     "crash without checkpoint": (make_abort, remove_checkpoint),
     "queues deleted": (remove_queues,),
+    "crash, queues deleted": (make_abort, remove_queues),
     "index deleted": (remove_index,),
     "crash, all indexes deleted": (make_abort, remove_queues, remove_index),
 }

@@ -512,6 +512,14 @@ def restart(root: Path) -> None:
 
 
 @pytest.mark.feature(186)
+def test_queues_deleted_after_a_kill_are_made_again_from_the_first_message(killed: Sample) -> None:
+    shutil.rmtree(killed.root / "consumequeue")
+    restart(killed.root)
+    found = killed.verify()
+    assert (found.code, found.document["queues"]["entries"]) == (0, MESSAGES)
+
+
+@pytest.mark.feature(186)
 @pytest.mark.parametrize("state", ["store", "killed"])
 def test_the_advice_repairs(state: str, request: pytest.FixtureRequest) -> None:
     """Follow the advice for queues and index, start once, and everything is whole again, from the first message on."""
