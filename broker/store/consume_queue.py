@@ -177,7 +177,7 @@ class ConsumeQueue:
                     f"set mappedFileSizeConsumeQueue={length} if all queues were written so; or delete the folder consumequeue, it is rebuilt from the log",
                 )
             if self.bases and int(name) != self.bases[-1] + self.files.file_size:
-                raise StoreDamaged(path, "a file before it is missing", "delete this queue's folder and the checkpoint file, it is rebuilt from the log")
+                raise StoreDamaged(path, "a file before it is missing", "delete the folder consumequeue and the file checkpoint, all queues are rebuilt from the log")
             self.bases.append(int(name))
         # Where the entries end is not known yet: a file always has its full length. ``truncate`` or ``find_end_by_scan`` comes next.
         self.end_offset = self.tail_offset = self._capacity_offset
