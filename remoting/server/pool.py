@@ -26,7 +26,7 @@ from triomq.remoting.server.statistics import LATENCY_BUCKETS, CodeStatistics, P
 _log = logging.getLogger(__name__)
 
 # What a batch handler gets at once, and what one turn may do before other tasks get theirs.
-BATCH_REQUESTS_MAX = 64
+BATCH_REQUESTS_MAX = 128
 BATCH_BYTES_MAX = 1024 * 1024
 TURN_REQUESTS_MAX = 256
 
