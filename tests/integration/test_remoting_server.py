@@ -289,7 +289,7 @@ async def test_batches_are_formed_and_bounded(stages: Stages) -> None:
         for opaque, _ in frames:
             await peer.answer(opaque)
         assert sum(sizes) == 2000
-        assert max(sizes) == 64
+        assert max(sizes) == BATCH_REQUESTS_MAX
         pool = server.statistics().pools["count"]
         assert pool.requests_in_place + pool.requests_queued == 2000
         assert pool.requests_in_place > 0
