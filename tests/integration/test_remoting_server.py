@@ -12,6 +12,7 @@ from triomq.remoting.protocol.fields import header, wire
 from triomq.remoting.server.config import PoolConfig
 from triomq.remoting.server.connection import Connection
 from triomq.remoting.server.handlers import Handler, Request, Response
+from triomq.remoting.server.pool import BATCH_REQUESTS_MAX
 
 pytestmark = pytest.mark.parametrize("stages", STAGES, ids=["1-1", "3-8"])
 """The whole module runs with one and with several selectors and codecs; tests that do not use it would be wrong here."""
