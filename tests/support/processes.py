@@ -126,6 +126,7 @@ def java_command(version: str, main: str, *arguments: str, home: Path | None = N
     folder = java_home(version)
     assert folder is not None
     options = [f"-Xmx{heap}", "-Xms64m", "-XX:+UseG1GC", "-Dfile.encoding=UTF-8"]
+    options += [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in ("java.nio", "sun.nio.ch", "jdk.internal.ref")]  # 4.9 unmaps files by reflection
     home = home or PEERS / "home"  # Java writes its logs below user.home
     options += [f"-Duser.home={home}", f"-Drocketmq.home.dir={home}"]
     options += [f"-D{line}" for line in define]
