@@ -7,6 +7,7 @@ store/…/ConsumeQueue.java#getOffsetInQueueByTime.
 from __future__ import annotations
 
 import struct
+from operator import add
 
 import attrs
 
@@ -69,11 +70,39 @@ class Reader:
         else:
             scan_count = max(self.config.filter_bytes_max // QUEUE_ENTRY_BYTES, messages_max)
         entries = self._entries(queue, offset, max(1, min(scan_count, high - offset)), reads)
+        if tag_codes is None:
+            result = self._take_all(queue, offset, entries, bytes_max, reads)
+            if result is not None:
+                return result
         return self._collect(queue, offset, entries, messages_max, bytes_max, tag_codes, reads)
 
     def _entries(self, queue: ConsumeQueue, offset: int, count: int, reads: Reads) -> Buffer:
         data = queue.in_memory(offset, count)
         return data if data is not None else reads.file(*queue.place(offset, count))
+
+    def _take_all(self, queue: ConsumeQueue, offset: int, entries: Buffer, bytes_max: int, reads: Reads) -> GetResult | None:
+        """What ``_collect`` gives when every entry goes, which is the rule for a consumer that keeps up; None when it must look closer.
+
+        No step of Python for each record, which halves the cost of a get.
+        """
+        count = len(entries) // QUEUE_ENTRY_BYTES
+        if not count or count > self.config.transfer_count_memory_max:
+            return None
+        fields = struct.unpack_from(f">{count * 'qiq'}", entries)
+        starts, sizes = fields[0::3], fields[1::3]
+        size_bytes = sum(sizes)
+        if (
+            starts[0] < max(self.log.first_offset, self.log.appended.value - self.memory_bytes_max)
+            or size_bytes > min(bytes_max, self.config.transfer_bytes_memory_max)
+            or max(sizes) == FILLER_SIZE
+        ):
+            return None
+        if starts[-1] + sizes[-1] - starts[0] == size_bytes:
+            runs = [(starts[0], starts[0] + size_bytes)]
+        else:
+            runs = list(zip(starts, map(add, starts, sizes)))
+        chunks = self.log.read(runs, reads)
+        return GetResult(GetStatus.FOUND, offset + count, queue.min_offset, queue.end_offset, chunks, count, size_bytes, False)
 
     def _collect(
         self, queue: ConsumeQueue, offset: int, entries: Buffer, messages_max: int, bytes_max: int, tag_codes: frozenset[int] | None, reads: Reads
