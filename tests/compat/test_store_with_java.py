@@ -40,9 +40,12 @@ def our_broker_on(folder: Path, namesrv: str, store: Path) -> Iterator[subproces
 
 
 def end(process: subprocess.Popen[bytes], *, killed: bool) -> None:
+    """Java takes its time to stop, and writes the groups' offsets at the very end of it."""
     if killed:
         process.kill()
-        process.wait()
+    else:
+        process.terminate()
+    process.wait(60)
 
 
 def consumed(version: str, namesrv: str, group: str, count: int) -> list[tuple[str, str]]:
