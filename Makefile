@@ -29,10 +29,10 @@ $(VENV)/.dev: $(VENV)/.demo
 demo: $(VENV)/.demo ## set everything up and run the main job on real data (336,776 flights)
 	@$(BIN)/python examples/demo $(ARGS)
 
-test: $(VENV)/.dev ## the suite that needs nothing but this checkout
-	$(PYTEST) -m "not compat" --durations=20 $(ARGS)
+test: $(VENV)/.dev ## the suite that needs nothing but this checkout, but for what takes minutes
+	$(PYTEST) -m "not compat and not slow" --durations=20 $(ARGS)
 
-test-all: $(VENV)/.dev peers ## the whole suite, the official Java and Go clients included
+test-all: $(VENV)/.dev peers ## the whole suite: slow tests, the official Java and Go clients
 	$(PYTEST) --durations=20 --features=.features.json $(ARGS)
 
 peers: $(VENV)/.dev ## bring the official clients and brokers (needs Java, Maven and Go)
