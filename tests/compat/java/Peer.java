@@ -103,6 +103,8 @@ public class Peer {
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group, credentials(), new AllocateMessageQueueAveragely());
         consumer.setNamesrvAddr(nameServer);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        // The last listener returns after the latch has opened: without this wait its offset would not be stored.
+        consumer.setAwaitTerminationMillisWhenShutdown(5_000);
         consumer.subscribe(topic, expression);
         Set<String> seen = ConcurrentHashMap.newKeySet();
         CountDownLatch missing = new CountDownLatch(count);
