@@ -38,6 +38,11 @@ def _not_negative(instance: object, attribute: attrs.Attribute[Any], value: floa
         raise SettingsError(f"{attribute.name} must be 0 or greater, not {value!r}")
 
 
+def _not_negative_or_none(instance: object, attribute: attrs.Attribute[Any], value: float | None) -> None:
+    if value is not None:
+        _not_negative(instance, attribute, value)
+
+
 def namesrv_addresses(
     value: str | Sequence[str] | None, environment: Mapping[str, str] | None = None
 ) -> tuple[str, ...]:
@@ -95,6 +100,9 @@ class ClientSettings:
     client_ip: str | None = attrs.field(default=None, metadata=_java("clientIP"))
     """address shown in the client id; None finds the one that reaches the first name server"""
     unit_name: str = attrs.field(default="", metadata=_java("unitName"))
+    instance_name: str | None = attrs.field(default=None, metadata=_java("instanceName"))
+    """takes the place of process and object number in the client id, which then stays the same over restarts.  It must be unique among the
+    members of a group on a machine; a broadcasting consumer finds its offset file by it (and is called DEFAULT without it, as in Java)"""
     tls: Tls | None = attrs.field(default=None, metadata=_java("useTLS"))
     """how connections are secured; None asks the environment variable TRIOMQ_TLS, and without it they are plain"""
     credentials: Credentials | None = None
@@ -154,7 +162,16 @@ class ConsumerSettings:
         default=100 * 1024 * 1024, validator=_positive, metadata=_java("pullThresholdSizeForQueue")
     )
     cached_span_max: int = attrs.field(default=2000, validator=_positive, metadata=_java("consumeConcurrentlyMaxSpan"))
-    """highest minus lowest offset that is not settled yet"""
+    """highest minus lowest offset that is not settled yet; ordered consumers do not look at it"""
+    cached_messages_max_topic: int | None = attrs.field(
+        default=None, validator=_positive, metadata=_java("pullThresholdForTopic")
+    )
+    """for all queues of the consumer together: each gets an equal part, which replaces `cached_messages_max`"""
+    cached_bytes_max_topic: int | None = attrs.field(
+        default=None, validator=_positive, metadata=_java("pullThresholdSizeForTopic")
+    )
+    pull_interval: float = attrs.field(default=0.0, validator=_not_negative, metadata=_java("pullInterval"))
+    """seconds between an answer with messages and the next pull of its queue"""
     error_delay: float = attrs.field(
         default=1.0, validator=_positive, metadata=_java("pullTimeDelayMillsWhenException")
     )
@@ -173,10 +190,32 @@ class ConsumerSettings:
     )
     offset_timeout: float = attrs.field(default=5.0, validator=_positive)
     """seconds for a question about offsets"""
-    max_reconsume_times: int = attrs.field(default=16, metadata=_java("maxReconsumeTimes"))
-    """deliveries after the first; then the broker moves the message to `%DLQ%<group>`"""
+    max_reconsume_times: int | None = attrs.field(
+        default=None, validator=_not_negative_or_none, metadata=_java("maxReconsumeTimes")
+    )
+    """deliveries after the first; then the message goes to `%DLQ%<group>`.  None leaves it to the group's setting on the broker
+    (retryMaxTimes, 16), so that changing that changes all members; for ordered consumers it means without end, as in Java"""
     retry_delay: float = attrs.field(default=5.0, validator=_positive)
     """seconds until a message that could not be given back to the broker is handed out again here"""
+    suspend_queue: float = attrs.field(
+        default=1.0, validator=_positive, metadata=_java("suspendCurrentQueueTimeMillis")
+    )
+    """ordered consumers: seconds for which a queue rests after a failure, before the same message comes again (0.01 to 30)"""
+    lock_interval: float = attrs.field(
+        default=20.0, validator=_positive, metadata=_java("rocketmq.client.rebalance.lockInterval")
+    )
+    """ordered consumers: seconds between renewals of the queue locks, which brokers keep for 60 s"""
+    lock_life: float = attrs.field(
+        default=30.0, validator=_positive, metadata=_java("rocketmq.client.rebalance.lockMaxLiveTime")
+    )
+    """ordered consumers: seconds after a renewal for which this side trusts a lock"""
+    lock_retry: float = attrs.field(default=0.5, validator=_positive)
+    """ordered consumers: seconds until a queue that somebody else still holds is asked for again"""
+    lock_timeout: float = attrs.field(default=1.0, validator=_positive)
+    """seconds for one lock request"""
+    offset_dir: str | None = attrs.field(default=None, metadata=_java("rocketmq.client.localOffsetStoreDir"))
+    """broadcasting consumers: folder of the offset files; None is `~/.rocketmq_offsets`"""
     consume_timeout: float = attrs.field(default=15 * 60.0, validator=_positive, metadata=_java("consumeTimeout"))
-    """seconds after which a message without a verdict is sent back to the broker"""
+    """seconds after which a message without a verdict is sent back to the broker.  (Ordered consumers wait for ever, except when the queue is
+    to move to another member: then it moves after this time in any case.)"""
     client: ClientSettings = attrs.field(factory=ClientSettings)

@@ -105,6 +105,7 @@ class Session:
     _member: Member
     _connector: Connector
     _trouble: TroubleLog
+    _handlers: dict[int, ServerRequestHandler]
     on_routes_changed: Callable[[], None] = attrs.field(default=lambda: None)
     """called after a route has changed"""
     on_group_changed: Callable[[], None] = attrs.field(default=lambda: None)
@@ -150,6 +151,15 @@ class Session:
             await self._connector.oneway(address, command, timeout=timeout)
         except RemotingError as error:
             raise from_remoting(error) from error
+
+    def answer_requests(self, handlers: Mapping[int, ServerRequestHandler]) -> None:
+        """Answer these request codes of brokers from now on."""
+        self._handlers.update(handlers)
+
+    @property
+    def name_servers(self) -> str:
+        """The configured name servers, as `"a:9876;b:9876"`."""
+        return ";".join(self._names.addresses)
 
     # -- routes -----------------------------------------------------------------------------------------------------------------
 
@@ -425,7 +435,7 @@ async def open_session(namesrv: Sequence[str], settings: ClientSettings, member:
         handlers: dict[int, ServerRequestHandler] = {RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: members_changed}
         connector = await outer.start(_run_connector, config, handlers, lost, connector_scope)
         names = NameServers(list(namesrv), random.randrange(len(namesrv)))
-        session = Session(settings, client_id, RouteTable(), names, member, connector, trouble)
+        session = Session(settings, client_id, RouteTable(), names, member, connector, trouble, handlers)
         sessions.append(session)
         try:
             async with open_background() as nursery:
@@ -439,11 +449,15 @@ async def open_session(namesrv: Sequence[str], settings: ClientSettings, member:
 
 
 async def _make_client_id(settings: ClientSettings, address: str) -> str:
-    """Return `ip@pid#nanoseconds-number[@unit]`: unique for each process and each object, made anew after a fork."""
+    """Return `ip@pid#nanoseconds-number[@unit]`: unique for each process and each object, made anew after a fork.
+
+    With a chosen instance name it is `ip@name[@unit]`.
+    """
     ip = settings.client_ip or await _own_address(address)
     host = f"[{ip}]" if ":" in ip else ip
     unit = f"@{settings.unit_name}" if settings.unit_name else ""
-    return f"{host}@{os.getpid()}#{time.time_ns()}-{next(_object_numbers)}{unit}"
+    instance = settings.instance_name or f"{os.getpid()}#{time.time_ns()}-{next(_object_numbers)}"
+    return f"{host}@{instance}{unit}"
 
 
 async def _own_address(towards: str) -> str:

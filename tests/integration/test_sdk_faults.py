@@ -372,7 +372,7 @@ async def test_a_message_that_the_broker_takes_back_is_done_here() -> None:
         ]
         back = backs[0]
         assert isinstance(back, SendBackHeader)
-        assert (back.origin_message_id, back.origin_topic, back.max_reconsume_times) == ("ID0", "T", 16)
+        assert (back.origin_message_id, back.origin_topic, back.max_reconsume_times) == ("ID0", "T", None)
 
 
 async def test_a_message_that_the_broker_does_not_take_back_is_kept() -> None:

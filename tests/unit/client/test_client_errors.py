@@ -136,7 +136,7 @@ def test_defaults_are_java_s() -> None:
         100 << 20,
         2000,
     )
-    assert (consumer.rebalance_interval, consumer.offset_interval, consumer.max_reconsume_times) == (20.0, 5.0, 16)
+    assert (consumer.rebalance_interval, consumer.offset_interval, consumer.max_reconsume_times) == (20.0, 5.0, None)
     assert (producer.send_timeout, producer.retries, producer.compress_over_bytes) == (3.0, 2, 4096)
     assert (producer.message_bytes_max, producer.default_topic_queues) == (4 << 20, 4)
 
