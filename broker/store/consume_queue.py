@@ -124,7 +124,10 @@ class ConsumeQueue:
     def _fd_for_writing(self, base: int) -> int:
         if self.bases and self.bases[-1] >= base:
             return self.files.open_files.get(self.path(base))
-        self.directory.mkdir(parents=True, exist_ok=True)
+        try:
+            self.files.disk.make_directory(self.directory)
+        except OSError as error:
+            raise self.files.disk.write_error(self.directory, error) from error
         fd = self.files.open_files.get(self.path(base), create_size=self.files.file_size)
         self.bases.append(base)
         self.names_durable = False
@@ -168,7 +171,7 @@ class ConsumeQueue:
                 raise StoreDamaged(path, "not a consume queue file", "move it away")
             length = path.stat().st_size
             if length == 0 and name == names[-1]:  # made just before a power failure
-                path.unlink()
+                self.files.disk.remove(path)
                 continue
             if length != self.files.file_size:
                 raise StoreDamaged(
@@ -251,7 +254,7 @@ class ConsumeQueue:
     def _remove(self, base: int) -> None:
         path = self.path(base)
         self.files.open_files.forget(path)
-        path.unlink(missing_ok=True)
+        self.files.disk.remove(path)
         self.unsynced.discard(base)
         self.names_durable = False
 
@@ -293,4 +296,4 @@ class ConsumeQueue:
             self._remove(self.bases.pop())
         self.tail = bytearray()
         with contextlib.suppress(OSError):  # something foreign lies in it: not ours to remove
-            self.directory.rmdir()
+            self.files.disk.remove_directory(self.directory)

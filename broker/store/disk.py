@@ -31,6 +31,7 @@ class DiskFeatures:
     datasync: bool = hasattr(os, "fdatasync")
     allocate: bool = hasattr(os, "posix_fallocate")
     seek_data: bool = hasattr(os, "SEEK_DATA")
+    advise: bool = hasattr(os, "posix_fadvise")
 
 
 @attrs.define(eq=False)
@@ -180,6 +181,32 @@ class Disk:
         """Delete a file. Descriptors and maps of it stay good, and its blocks are free when the last of them is gone. Raises OSError."""
         path.unlink(missing_ok=True)
 
+    # Directories and small files
+
+    def make_directory(self, path: Path) -> None:
+        """Make a directory, and those above it that are missing; their names are durable after ``sync_directory`` of each. Raises OSError."""
+        path.mkdir(parents=True, exist_ok=True)
+
+    def make_durable_directory(self, path: Path) -> None:
+        """The same for a directory that messages lie in: its name, and those above it, are on the disk when this returns. Raises OSError."""
+        missing = []
+        while not path.exists():
+            missing.append(path)
+            path = path.parent
+        if not path.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
+        for directory in reversed(missing):
+            self.make_directory(directory)
+            self.sync_directory(directory.parent)
+
+    def remove_directory(self, path: Path) -> None:
+        """Delete an empty directory. Raises OSError."""
+        path.rmdir()
+
+    def write_file(self, path: Path, data: bytes) -> None:
+        """Make a small file, or replace its content. Raises OSError."""
+        path.write_bytes(data)
+
     # Durability (call these in a thread: they wait for the device)
 
     def sync_path(self, path: Path) -> None:
@@ -198,6 +225,19 @@ class Disk:
             fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
         else:
             os.fsync(fd)
+
+    def drop_cache(self, path: Path) -> None:
+        """Forget what the page cache has of a file and the disk is said to have: after an fsync that failed the two may differ. Raises OSError.
+
+        Pages that were never sent to the disk stay. A hint: a file that somebody has mapped, or a system without the call, keeps its cache.
+        """
+        if not self.features.advise:
+            return
+        fd = self.open(path, writable=False)
+        try:
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(fd)
 
     def sync_directory(self, path: Path) -> None:
         """Make new and removed names durable. Raises OSError."""

@@ -169,7 +169,10 @@ class KeyIndex:
 
     def _create(self) -> KeyIndexFile:
         """A new file, named by local time, always behind the last one in the order of names. Raises DiskFull or StoreIoError."""
-        self.directory.mkdir(parents=True, exist_ok=True)
+        try:
+            self.disk.make_directory(self.directory)
+        except OSError as error:
+            raise self.disk.write_error(self.directory, error) from error
         now_ms = self.clock()
         last = next((file.path.name for file in reversed(self.files + self._spare)), "")
         name = time.strftime("%Y%m%d%H%M%S", time.localtime(now_ms / 1000)) + f"{now_ms % 1000:03d}"
@@ -182,7 +185,7 @@ class KeyIndex:
 
     def load(self) -> None:
         """Read the headers of all files. A damaged one is deleted with all that follow: they are made again from the log. Raises StoreDamaged, OSError."""
-        self.directory.mkdir(parents=True, exist_ok=True)
+        self.disk.make_directory(self.directory)
         paths = sorted(self.directory.iterdir())
         for path in paths:
             if len(path.name) != NAME_DIGITS or not path.name.isdecimal():
@@ -190,7 +193,7 @@ class KeyIndex:
         lengths = {path: path.stat().st_size for path in paths}
         if paths and lengths[paths[-1]] == 0:  # made just before a power failure
             del lengths[paths[-1]]
-            paths.pop().unlink()
+            self.disk.remove(paths.pop())
         if paths and self.geometry.size_bytes not in lengths.values():
             raise StoreDamaged(
                 paths[0],
@@ -202,12 +205,12 @@ class KeyIndex:
             if reason is not None:
                 logger.warning("%s is damaged: %s; it and the %s files after it are deleted and made again from the log", path, reason, len(paths) - number - 1)
                 for late in reversed(paths[number:]):
-                    late.unlink()
+                    self.disk.remove(late)
                 self.damaged = True
                 break
             file = KeyIndexFile.load(self.disk, path, self.geometry)
             if file.next_entry == 1 and file.begin_offset == file.end_offset == 0:
-                path.unlink()  # made ahead and never used
+                self.disk.remove(path)  # made ahead and never used
                 continue
             self.files.append(file)
         self._note_position()
@@ -253,7 +256,7 @@ class KeyIndex:
 
     def _drop(self, file: KeyIndexFile) -> None:
         file.close()
-        file.path.unlink()
+        self.disk.remove(file.path)
         self._unsynced.pop(file.path, None)
 
     def take_unsynced(self) -> tuple[list[Path], list[Path]]:

@@ -89,7 +89,7 @@ class KeyIndexFile:
             disk.allocate(file._fd, 0, geometry.entries_position, path)
         except Exception:
             disk.close(file._fd)
-            path.unlink()
+            disk.remove(path)
             raise
         file._make_map()
         return file

@@ -147,7 +147,7 @@ class QueueTable:
 
     def load(self) -> None:
         """Find the queues on disk; where each ends is for recovery to say. Raises StoreDamaged, OSError."""
-        self.directory.mkdir(parents=True, exist_ok=True)
+        self.disk.make_directory(self.directory)
         for topic in self.directory.iterdir():
             if not topic.is_dir():
                 continue
@@ -160,7 +160,7 @@ class QueueTable:
         for key in [key for key in self.queues if key[0] == topic]:
             self._delete(key)
         with contextlib.suppress(OSError):
-            (self.directory / topic).rmdir()
+            self.disk.remove_directory(self.directory / topic)
 
     def delete_expired(self, log_min: int, keep: Callable[[str], bool]) -> list[tuple[str, int]]:
         """Forget queues whose last record is below ``log_min``, with their numbers; their keys. Source: ConsumeQueueStore.java#cleanExpired."""
@@ -174,7 +174,7 @@ class QueueTable:
         kept = {topic for topic, _ in self.queues}
         for topic in {topic for topic, _ in expired} - kept:
             with contextlib.suppress(OSError):
-                (self.directory / topic).rmdir()
+                self.disk.remove_directory(self.directory / topic)
         return expired
 
     def delete_all(self) -> None:

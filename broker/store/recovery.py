@@ -83,6 +83,9 @@ class Recovery:
         start = last[1] if last is not None else self._start_by_java_rules()
         if not trusted and not self.clean:
             self.queues.truncate(start)  # of what lies behind, any file or page may be missing: it is made again
+        if not self.clean:
+            for segment in segments.covering(start, segments.end):  # what is read must be what the disk has, or will have: the last fsync may have failed
+                self.disk.drop_cache(segment.path)
         scan = LogScan(self.disk, segments, start, segments.end, self.config.check_crc_on_recover)
         progress = Progress(start, segments.end, self.clock)
         records = written = 0

@@ -29,7 +29,7 @@ class Segments:
         Sub-directories are skipped and an empty last file is removed, as Java does; anything else that is not a segment stops the start, since a
         guess about a foreign file would be a guess about messages. Source: store/…/MappedFileQueue.java#doLoad.
         """
-        self.directory.mkdir(parents=True, exist_ok=True)
+        self.disk.make_durable_directory(self.directory)
         names = sorted(path.name for path in self.directory.iterdir() if not path.is_dir())
         for name in names:
             path = self.directory / name
@@ -38,7 +38,7 @@ class Segments:
             length = path.stat().st_size
             if length == 0 and name == names[-1]:
                 logger.warning("%s is empty (a crash while it was made); removed", path)
-                path.unlink()
+                self.disk.remove(path)
                 continue
             self._check(path, int(name), length)
             self.items.append(Segment(self.disk, self.directory, int(name), self.size))
@@ -94,7 +94,7 @@ class Segments:
         while self.items and self.items[-1].base >= offset:
             segment = self.items.pop()
             segment.close()
-            segment.path.unlink()
+            self.disk.remove(segment.path)
             dropped.append(segment.path)
         return dropped
 

@@ -284,7 +284,7 @@ async def open_store(config: StoreConfig, clock: Callable[[], int] = wall_clock_
     """
     disk = disk or Disk()
     try:
-        config.root.mkdir(parents=True, exist_ok=True)
+        disk.make_durable_directory(config.root)
     except OSError as error:
         raise start_error(config.root, error) from error
     lock = StoreLock(config.root / "lock")
@@ -330,7 +330,7 @@ async def load_store(config: StoreConfig, clock: Callable[[], int], disk: Disk) 
         if not clean:  # what recovery cut off must not come back either
             touched = [segment.path for segment in log.segments.covering(recovered.end, recovered.end + 1)]
             await trio.to_thread.run_sync(sync_files, disk, touched, [config.commitlog_directory], limiter=sync_limiter)
-        abort.write_text(str(os.getpid()))
+        disk.write_file(abort, str(os.getpid()).encode())
         # It must outlive a power failure, or the next start would take what is left for the work of a clean stop.
         await trio.to_thread.run_sync(sync_files, disk, [abort], [config.root], limiter=sync_limiter)
     except OSError as error:
@@ -376,7 +376,7 @@ async def finish_store(store: MessageStore) -> None:
         logger.error("the store is closed with work left, the next start does it: %s", error)
         return
     if store.indexed.value == store.appended.value:
-        (store.config.root / "abort").unlink(missing_ok=True)
+        store.disk.remove(store.config.root / "abort")
 
 
 def close_files(store: MessageStore) -> None:
