@@ -13,8 +13,8 @@ from triomq.broker.inspect.findings import Report
 from triomq.broker.inspect.layout import StoreFiles
 from triomq.broker.inspect.log_check import LogCheck
 from triomq.broker.inspect.queue_cursor import QueueCursor
-from triomq.broker.store.consume_queue import FILLER_SIZE
 from triomq.broker.store.draft import UNQUEUED
+from triomq.broker.store.queue_search import FILLER_SIZE
 from triomq.remoting.address import format_address
 from triomq.remoting.errors import RemotingError
 from triomq.remoting.protocol.compression import plain_body

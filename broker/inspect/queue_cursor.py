@@ -15,8 +15,9 @@ from triomq.broker.inspect.findings import Report
 from triomq.broker.inspect.layout import REBUILD_QUEUES
 from triomq.broker.inspect.log_check import LogCheck
 from triomq.broker.store.config import QUEUE_ENTRY_BYTES
-from triomq.broker.store.consume_queue import ENTRY, FILLER_SIZE
+from triomq.broker.store.consume_queue import ENTRY
 from triomq.broker.store.disk import Disk
+from triomq.broker.store.queue_search import FILLER_SIZE
 from triomq.broker.store.segment import NAME_DIGITS, segment_name
 
 Entry = tuple[int, int, int]

@@ -27,6 +27,7 @@ from triomq.broker.store.config import QUEUE_ENTRY_BYTES
 from triomq.broker.store.disk import Disk
 from triomq.broker.store.errors import StoreDamaged
 from triomq.broker.store.open_files import OpenFiles
+from triomq.broker.store.queue_search import FILLER_SIZE, Entry, first_not
 from triomq.broker.store.segment import NAME_DIGITS, segment_name
 from triomq.remoting.protocol.record import topic_field
 
@@ -35,9 +36,8 @@ GAP_MAX = 1_000_000
 QUEUE_OFFSET_END = 1 << 55
 """Entry numbers from here on have no byte offset."""
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
-FILLER_SIZE = 0x7FFFFFFF
 FILLER = ENTRY.pack(0, FILLER_SIZE, 0)
-SCAN_BYTES = 3_200 * QUEUE_ENTRY_BYTES
+SCAN_ENTRIES = 3_200
 
 
 @attrs.frozen
@@ -154,11 +154,7 @@ class ConsumeQueue:
 
     def entry(self, offset: int) -> tuple[int, int, int]:
         """(log offset, size, tags code), waiting for the disk if need be: for recovery. Raises OSError."""
-        data = self.in_memory(offset, 1)
-        if data is None:
-            path, position, size = self.place(offset, 1)
-            data = bytearray(self.files.disk.read(self.files.open_files.get(path), size, position))
-        return ENTRY.unpack(data)
+        return ENTRY.unpack(self._read(offset, 1))
 
     # Loading and truncating (before the store serves)
 
@@ -194,15 +190,41 @@ class ConsumeQueue:
         return (self.bases[-1] + self.files.file_size) // QUEUE_ENTRY_BYTES if self.bases else 0
 
     def first_not(self, holds: Callable[[int, int], bool], low: int, high: int) -> int:
-        """Smallest offset in [low, high) whose (log offset, size) does not hold, else ``high``; ``holds`` must be true up to it and false after."""
-        while low < high:
-            middle = (low + high) // 2
-            log_offset, size, _ = self.entry(middle)
-            if holds(log_offset, size):
-                low = middle + 1
-            else:
-                high = middle
-        return low
+        """Smallest real offset in [low, high) whose (log offset, size) does not hold, else ``high``; ``holds`` must be true up to it and false after."""
+        return first_not(lambda _, entry: holds(entry[0], entry[1]), self.next_real, low, high)
+
+    def next_real(self, start: int, stop: int) -> tuple[int, Entry] | None:
+        """The first entry in [start, stop) that is no filler; waits for the disk if need be. Raises OSError."""
+        count = 1  # nearly always the one asked for
+        while start < stop:
+            for entry in ENTRY.iter_unpack(self._read(start, min(count, stop - start))):
+                if entry[1] != FILLER_SIZE:
+                    return start, entry
+                start += 1
+            count = SCAN_ENTRIES
+        return None
+
+    def _end_without_fillers(self, end: int) -> int:
+        """One past the last entry before ``end`` that is no filler; where the files begin if all are. Raises OSError."""
+        first, per_file = self._first_offset, self.files.file_size // QUEUE_ENTRY_BYTES
+        count = 1
+        while end > first:
+            start = max(first, end - count, (end - 1) // per_file * per_file)
+            sizes = [entry[1] for entry in ENTRY.iter_unpack(self._read(start, end - start))]
+            while sizes and sizes[-1] == FILLER_SIZE:
+                sizes.pop()
+            if sizes:
+                return start + len(sizes)
+            end, count = start, SCAN_ENTRIES
+        return first
+
+    def _read(self, offset: int, count: int) -> bytes | bytearray:
+        """Entries from ``offset`` on, one at least if there is one, waiting for the disk. Raises OSError."""
+        data = self.in_memory(offset, count)
+        if data is not None:
+            return data
+        path, position, size = self.place(offset, count)
+        return self.files.disk.read(self.files.open_files.get(path), size, position)
 
     def find_end_by_scan(self) -> None:
         """Read entries from the third-last file on; the first one never written is the end. Source: ConsumeQueue.java#recover."""
@@ -210,9 +232,7 @@ class ConsumeQueue:
         offset = self.bases[max(0, len(self.bases) - 3)] // QUEUE_ENTRY_BYTES if self.bases else 0
         capacity = self._capacity_offset
         while offset < capacity:
-            path, position, size = self.place(offset, SCAN_BYTES // QUEUE_ENTRY_BYTES)
-            data = self.files.disk.read(self.files.open_files.get(path), size, position)
-            for log_offset, entry_size, _ in ENTRY.iter_unpack(data):
+            for log_offset, entry_size, _ in ENTRY.iter_unpack(self._read(offset, SCAN_ENTRIES)):
                 if log_offset < 0 or entry_size <= 0:
                     self._cut(offset)
                     return
@@ -237,6 +257,7 @@ class ConsumeQueue:
         """
         if self.tail:
             self.write_out()
+        end = self._end_without_fillers(end)  # the record that they led to is gone
         while self.bases and self.bases[-1] > max(end * QUEUE_ENTRY_BYTES, self.bases[0]):
             self._remove(self.bases.pop())
         stale = bool(self.bases) and end < self._capacity_offset and not (clean and self.entry(end)[1] == 0)
@@ -271,7 +292,7 @@ class ConsumeQueue:
         if first < self.end_offset and log_min == 0 and self.entry(first)[1] != FILLER_SIZE:
             self.min_offset = first
             return
-        self.min_offset = self.first_not(lambda start, size: size == FILLER_SIZE or start < log_min, first, self.end_offset)
+        self.min_offset = self.first_not(lambda start, size: start < log_min, first, self.end_offset)
 
     # Expiry (while the store serves)
 

@@ -7,14 +7,16 @@ store/…/ConsumeQueue.java#getOffsetInQueueByTime.
 from __future__ import annotations
 
 import struct
+from functools import partial
 from operator import add
 
 import attrs
 
 from triomq.broker.store.commitlog import CommitLog, Run
 from triomq.broker.store.config import QUEUE_ENTRY_BYTES, StoreConfig
-from triomq.broker.store.consume_queue import ENTRY, FILLER_SIZE, ConsumeQueue
+from triomq.broker.store.consume_queue import ENTRY, SCAN_ENTRIES, ConsumeQueue
 from triomq.broker.store.key_index import KeyIndex
+from triomq.broker.store.queue_search import FILLER_SIZE, Entry, first_not
 from triomq.broker.store.queue_table import QueueTable
 from triomq.broker.store.reads import Buffer, Cold, Range, Reads
 from triomq.broker.store.results import GetResult, GetStatus, QueryResult
@@ -196,17 +198,22 @@ class Reader:
         low, high = queue.min_offset, queue.end_offset
         if queue.log_end <= log_min:  # nothing is left, and nothing need be read
             return high
-        middle = low
-        while low < high:  # the first look is at the oldest entry: most queues lose nothing
-            log_offset, size, _ = self.entry(queue, middle, reads)
-            if size == FILLER_SIZE or log_offset < log_min:
-                low = middle + 1
-            elif middle == low:
-                return low
-            else:
-                high = middle
-            middle = (low + high) // 2
-        return low
+        # The first look is at the oldest entry: most queues lose nothing.
+        return first_not(lambda _, entry: entry[0] < log_min, partial(self._next_real, queue, reads), low, high, first=low)
+
+    def _next_real(self, queue: ConsumeQueue, reads: Reads, start: int, stop: int) -> tuple[int, Entry] | None:
+        """The first entry in [start, stop) that is no filler. Raises Cold."""
+        count = 1
+        while start < stop:
+            entries = self._entries(queue, start, min(count, stop - start), reads)
+            if not entries:
+                return None  # its file has been deleted meanwhile
+            for entry in ENTRY.iter_unpack(entries):
+                if entry[1] != FILLER_SIZE:
+                    return start, entry
+                start += 1
+            count = SCAN_ENTRIES
+        return None
 
     def store_time_at(self, topic: str, queue_id: int, offset: int, reads: Reads) -> int:
         """Store time of a queue's message, -1 if there is none. Raises Cold."""
@@ -224,14 +231,7 @@ class Reader:
             return 0
         low, high = queue.min_offset, queue.end_offset
         bound = timestamp_ms + 1 if upper else timestamp_ms
-        while low < high:  # first message with store time >= bound
-            middle = (low + high) // 2
-            log_offset, size, _ = self.entry(queue, middle, reads)
-            stored = 0 if size == FILLER_SIZE else self.store_time(log_offset, reads)
-            if stored < bound:
-                low = middle + 1
-            else:
-                high = middle
+        low = first_not(lambda _, entry: self.store_time(entry[0], reads) < bound, partial(self._next_real, queue, reads), low, high)
         return max(queue.min_offset, low - 1) if upper else low
 
     # By key

@@ -1,0 +1,37 @@
+"""Binary search among the entries of a consume queue, some of which may be fillers.
+
+A filler (size 0x7FFFFFFF) stands for an entry that the log lacks. It says nothing about what is before or behind it, so the search asks the next real entry instead.
+
+Fillers stand at the beginning of a queue whose first message had a number above 0, and wherever a number was skipped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+FILLER_SIZE = 0x7FFFFFFF
+
+Entry = tuple[int, int, int]
+"""(log offset, size, tags code)"""
+
+
+def first_not(
+    holds: Callable[[int, Entry], bool], next_real: Callable[[int, int], tuple[int, Entry] | None], low: int, high: int, *, first: int | None = None
+) -> int:
+    """Number of the first real entry in [low, high) for which ``holds(number, entry)`` is false, else ``high``.
+
+    ``holds`` must be true up to some entry and false from there on. ``next_real(start, stop)`` is the first entry in [start, stop) that is no filler, None if all
+    are. ``first`` is where to look first, if not in the middle.
+    """
+    found = high
+    middle = (low + high) // 2 if first is None else first
+    while low < high:
+        real = next_real(middle, high)
+        if real is None:
+            high = middle
+        elif holds(*real):
+            low = real[0] + 1
+        else:
+            found, high = real[0], middle
+        middle = (low + high) // 2
+    return found
