@@ -6,7 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triomq.client.consumer.allocation import Allocation, allocate_average, allocate_circle
+from triomq.client.consumer.allocation import (
+    Allocation,
+    _queue_hash,
+    _ring_hash,
+    allocate_average,
+    allocate_circle,
+    allocate_config,
+    allocate_consistent_hash,
+    allocate_machine_room,
+    allocate_machine_room_nearby,
+    consistent_hash,
+)
 from triomq.client.consumer.rebalance import Change, compare
 from triomq.remoting.protocol.bodies.route import MessageQueue
 
@@ -55,7 +66,74 @@ def test_two_brokers() -> None:
     assert shares(allocate_circle, both, 3) == [["a0", "a3", "b2"], ["a1", "b0", "b3"], ["a2", "b1"]]
 
 
-@pytest.mark.parametrize("allocate", [allocate_average, allocate_circle])
+@pytest.mark.parametrize(
+    ("queue_count", "member_count", "dealt"),
+    [(8, 3, "0 1 4 5 7|2|3 6"), (16, 4, "0 1 4 5 7 8 9 12 14|2 11|3 6 10 13 15|")],
+)
+def test_consistent_hash(queue_count: int, member_count: int, dealt: str) -> None:
+    assert shares(allocate_consistent_hash, queues(queue_count), member_count) == ids(dealt)
+
+
+def test_consistent_hash_is_java_s_ring() -> None:
+    assert _ring_hash("10.0.0.1@c-0") == 9772682
+    assert _queue_hash(MessageQueue("TopicTest", "broker-a", 0)) == 1987926524
+    both = shares(allocate_consistent_hash, queues(4, "ab"), 3)
+    assert both == [["a0", "a1", "b3"], ["a2", "b0", "b1"], ["a3", "b2"]]
+    assert shares(consistent_hash(1), queues(8), 3) != shares(allocate_consistent_hash, queues(8), 3)
+    with pytest.raises(ValueError, match="virtual_nodes"):
+        consistent_hash(0)
+
+
+def test_a_member_that_leaves_a_ring_moves_only_its_own_queues() -> None:
+    everyone, many = members(5), queues(64)
+    before = {member: set(allocate_consistent_hash(member, many, everyone)) for member in everyone}
+    after = {member: set(allocate_consistent_hash(member, many, everyone[:-1])) for member in everyone[:-1]}
+    assert all(before[member] <= after[member] for member in after)
+
+
+def test_by_config() -> None:
+    mine = [MessageQueue("TopicTest", "broker-a", 3), MessageQueue("Other", "broker-b", 0)]
+    rule = allocate_config(mine)
+    assert rule("anybody", queues(2), []) == [mine[0]]
+    assert rule("anybody", [MessageQueue("Other", "broker-x", 1)], []) == [mine[1]]
+
+
+def room_queues(*rooms: tuple[str, int]) -> list[MessageQueue]:
+    return [MessageQueue("TopicTest", broker, queue_id) for broker, count in rooms for queue_id in range(count)]
+
+
+def test_machine_room() -> None:
+    all_queues = room_queues(("IDC1@broker-a", 4), ("IDC2@broker-b", 4), ("IDC3@broker-c", 2), ("plain", 2))
+    rule = allocate_machine_room({"IDC1", "IDC2"})
+    dealt = [
+        [f"{queue.broker_name[-1]}{queue.queue_id}" for queue in rule(member, all_queues, ["c1", "c2", "c3"])]
+        for member in ("c1", "c2", "c3", "stranger")
+    ]
+    assert dealt == [["a0", "a1", "b2"], ["a2", "a3", "b3"], ["b0", "b1"], []]
+
+
+def room_of_queue(queue: MessageQueue) -> str:
+    return queue.broker_name.split("-")[0]
+
+
+def room_of_member(client_id: str) -> str:
+    return client_id.split("-")[0]
+
+
+def test_machine_room_nearby() -> None:
+    all_queues = room_queues(("IDC1-a", 4), ("IDC2-b", 4), ("IDC3-c", 3))
+    everyone = ["IDC1-c1", "IDC1-c2", "IDC2-c3"]
+    rule = allocate_machine_room_nearby(room_of_queue, room_of_member)
+    dealt = [
+        [f"{queue.broker_name[-1]}{queue.queue_id}" for queue in rule(member, all_queues, everyone)]
+        for member in (*everyone, "IDC1-stranger")
+    ]
+    assert dealt == [["a0", "a1", "c0"], ["a2", "a3", "c1"], ["b0", "b1", "b2", "b3", "c2"], []]
+    with pytest.raises(ValueError, match="machine room of "):
+        allocate_machine_room_nearby(lambda queue: " ", room_of_member)(everyone[0], all_queues, everyone)
+
+
+@pytest.mark.parametrize("allocate", [allocate_average, allocate_circle, allocate_consistent_hash])
 def test_a_stranger_gets_nothing(allocate: Allocation) -> None:
     assert allocate("10.0.0.9@c", queues(4), members(2)) == []
 
@@ -68,6 +146,15 @@ def test_every_queue_has_one_owner_and_shares_are_even(
     dealt = shares(allocate, queues(queue_count), member_count)
     assert sorted(queue for share in dealt for queue in share) == sorted(f"a{number}" for number in range(queue_count))
     assert max(map(len, dealt)) - min(map(len, dealt)) <= 1
+
+
+@given(queue_count=st.integers(0, 40), member_count=st.integers(1, 12))
+def test_every_queue_has_one_owner_under_every_rule(queue_count: int, member_count: int) -> None:
+    rooms = allocate_machine_room_nearby(lambda queue: f"room{queue.queue_id % 3}", lambda member: f"room{len(member) % 2}")
+    for rule in (allocate_consistent_hash, consistent_hash(1), rooms):
+        dealt = shares(rule, queues(queue_count), member_count)
+        everything = sorted(queue for share in dealt for queue in share)
+        assert everything == sorted(f"a{number}" for number in range(queue_count))
 
 
 def test_a_round_compares_what_is_owned_with_the_share() -> None:
