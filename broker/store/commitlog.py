@@ -143,6 +143,22 @@ class CommitLog:
         self.last_timestamp = timestamp
         return Batch(drafts, places, start, offset, found)
 
+    def append_copied(self, data: bytes, last_timestamp: int) -> None:
+        """Write whole records of another broker's log at the end; they lie in one segment. ``appended`` is left for the caller. Raises DiskFull, StoreIoError.
+
+        ``last_timestamp`` is the store time of the last of them, 0 if there is none.
+        """
+        start = self.appended.value
+        if self._erase_due:
+            self.erase_from(start)
+        segment = self._segment_at(start)
+        try:
+            self.disk.write_at(segment.fd, data, start - segment.base, segment.path)
+        except StoreError:
+            self._erase_due = True
+            raise
+        self.last_timestamp = max(self.last_timestamp, last_timestamp)
+
     def _segment_at(self, offset: int) -> Segment:
         return self.segments.find(offset) or self.segments.grow(offset)
 

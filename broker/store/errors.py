@@ -7,6 +7,7 @@
     │   ├── DiskFull          the file system has no room; appends work again when it has
     │   └── DiskReserve       the file system is fuller than the settings allow; appends work again when it has room
     ├── IllegalMessage        a message that cannot be stored, whatever the state of the store
+    ├── CopyRefused           bytes of another broker's log that cannot continue this one
     ├── FlushFailed           fatal: fsync failed, so nobody knows what the disk holds
     ├── StoreIoError          fatal: any other error of the operating system on a store file
     └── StartError            only from open_store
@@ -69,6 +70,14 @@ class IllegalMessage(StoreError):
         super().__init__(reason)
         self.reason = reason
         self.properties = properties
+
+
+class CopyRefused(StoreError):
+    """Bytes of another broker's log do not continue this one, or are no messages."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
 
 
 class FlushFailed(StoreError):

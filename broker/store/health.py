@@ -12,6 +12,8 @@ class Health:
     """One field per reason, each set and cleared by one part of the store only."""
 
     closing: bool = False
+    following: bool = False
+    """The log is a copy of another broker's: only that one writes messages."""
     failed: bool = False
     """A task of the store has died; the process is about to."""
     index_fault: DiskFull | None = None
@@ -24,12 +26,14 @@ class Health:
 
     @property
     def writable(self) -> bool:
-        return not (self.closing or self.failed or self.index_fault or self.queue_fault or self.disk_reserve)
+        return not (self.closing or self.following or self.failed or self.index_fault or self.queue_fault or self.disk_reserve)
 
     def check_writable(self) -> None:
         """Raise StoreUnavailable or one of its kin."""
         if self.closing or self.failed:
             raise StoreUnavailable("it is closing")
+        if self.following:
+            raise StoreUnavailable("this broker is a slave, messages go to its master")
         fault = self.index_fault or self.queue_fault
         if fault is not None:
             raise DiskFull(fault.path)

@@ -19,6 +19,35 @@ BLOCK_BYTES = 4 * 1024 * 1024
 BATCH_RECORDS = 512
 
 
+def record_at(data: bytes | bytearray, at: int, size: int, position: int, check_crc: bool) -> tuple[Draft, Appended] | str:
+    """The record of ``size`` bytes at ``data[at]``, which lies at log offset ``position``; else why it does not count."""
+    check = check_record(data, at, at + size, check_crc)
+    if check.status is not RecordStatus.MESSAGE:
+        return check.reason
+    if check.log_offset != position:
+        return f"the record says that it lies at {check.log_offset}"
+    if not is_directory_name(check.topic) or check.queue_id < 0:
+        return f"the record belongs to queue {check.queue_id} of {check.topic!r}, which cannot be"
+    if check.properties.endswith(b"\0"):
+        # The CRC covers the body only, and no stored message ends so (check_draft): a page that never reached the disk does.
+        return "the end of the record was never written"
+    found = decode_properties(check.properties)
+    draft = Draft(
+        check.topic,
+        check.queue_id,
+        b"",
+        check.properties,
+        0,
+        check.sys_flag,
+        0,
+        b"",
+        tags=found.get(TAGS),
+        unique_key=found.get(UNIQ_KEY),
+        keys=found.get(KEYS),
+    )
+    return draft, Appended(position, size, check.queue_offset, check.store_timestamp)
+
+
 @attrs.define(eq=False)
 class LogScan:
     """Iterate by ``next_batch``; it waits for the disk, so call it at start-up or in a thread. A draft made from a record has what indexes look at, no more."""
@@ -67,32 +96,10 @@ class LogScan:
         at = self._load(position, size)
         if at is None:
             return "the file is too short"
-        check = check_record(self._data, at, at + size, self.check_crc)
-        if check.status is not RecordStatus.MESSAGE:
-            return check.reason
-        if check.log_offset != position:
-            return f"the record says that it lies at {check.log_offset}"
-        if not is_directory_name(check.topic) or check.queue_id < 0:
-            return f"the record belongs to queue {check.queue_id} of {check.topic!r}, which cannot be"
-        if check.properties.endswith(b"\0"):
-            # The CRC covers the body only, and no stored message ends so (check_draft): a page that never reached the disk does.
-            return "the end of the record was never written"
-        found = decode_properties(check.properties)
-        self.position = position + size
-        draft = Draft(
-            check.topic,
-            check.queue_id,
-            b"",
-            check.properties,
-            0,
-            check.sys_flag,
-            0,
-            b"",
-            tags=found.get(TAGS),
-            unique_key=found.get(UNIQ_KEY),
-            keys=found.get(KEYS),
-        )
-        return draft, Appended(position, size, check.queue_offset, check.store_timestamp)
+        found = record_at(self._data, at, size, position, self.check_crc)
+        if not isinstance(found, str):
+            self.position = position + size
+        return found
 
     def _load(self, position: int, size: int) -> int | None:
         """Place of ``size`` bytes from log offset ``position`` in ``_data``; None if the segment has not so many."""

@@ -25,10 +25,11 @@ from triomq.broker.store.health import Health
 from triomq.broker.store.indexer import Indexer
 from triomq.broker.store.key_index import KeyIndex
 from triomq.broker.store.lock import StoreLock
+from triomq.broker.store.log_copy import LogCopy
 from triomq.broker.store.log_scan import LogScan
 from triomq.broker.store.queue_table import Arrival, QueueTable
 from triomq.broker.store.reader import Reader
-from triomq.broker.store.reads import Cold, Reads, until_warm
+from triomq.broker.store.reads import Buffer, Cold, Reads, until_warm
 from triomq.broker.store.recovery import Recovered, Recovery
 from triomq.broker.store.results import GetResult, QueryResult, StoreStatistics
 from triomq.broker.store.segments import Segments
@@ -144,6 +145,29 @@ class MessageStore:
         self.indexer.on_arrival = callback
 
     # Reading messages
+    def follow(self) -> LogCopy:
+        """From now on the log is a copy of another broker's: ``append`` is refused, what is returned is the one who writes."""
+        self.health.following = True
+        return LogCopy(self.log, self.flusher, self.indexer, self.health)
+
+    # Reading the log as bytes, for whoever copies it
+
+    @property
+    def first_offset(self) -> int:
+        """Where the log begins."""
+        return self.log.first_offset
+
+    def log_bytes(self, start: int, end: int) -> Buffer | None:
+        """The bytes [start, end) of the log, which lie in one segment; None if some of them are not in memory: then use ``log_bytes_cold``."""
+        try:
+            return self.log.read([(start, end)], self._warm)[0]
+        except Cold:
+            return None
+
+    async def log_bytes_cold(self, start: int, end: int) -> Buffer:
+        """The same, waiting for the disk in a thread. Raises StoreIoError."""
+        return (await self._wait(lambda reads: self.log.read([(start, end)], reads)))[0]
+
 
     def get(
         self, topic: str, queue_id: int, offset: int, *, messages_max: int, bytes_max: int, tag_codes: frozenset[int] | None = None

@@ -1,0 +1,131 @@
+"""LogCopy: the log of another broker, appended here byte for byte.
+
+Law: bytes come in any cuts, but only whole records whose lengths, place and body CRC are right go into the log, and the end of a segment only with all that
+lies behind its BLANK. So the log of a slave ends between two records like any other log: indexes, flush, checkpoint and recovery need not know that it is a
+copy. What has come of the next record waits in memory, at most one record or one segment's rest.
+
+Queues and key index are made here from the records: they are not copied.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from triomq.broker.store.commitlog import CommitLog
+from triomq.broker.store.draft import Appended, Batch, Draft
+from triomq.broker.store.durability import Flusher
+from triomq.broker.store.errors import CopyRefused, DiskFull, StoreUnavailable
+from triomq.broker.store.health import Health
+from triomq.broker.store.indexer import Indexer
+from triomq.broker.store.log_scan import record_at
+from triomq.remoting.protocol.record import BLANK, HEAD_V4, MAGIC_BLANK, MAGIC_V1, MAGIC_V2
+
+
+@attrs.define(eq=False)
+class LogCopy:
+    """The only writer of a slave's log."""
+
+    log: CommitLog
+    flusher: Flusher
+    indexer: Indexer
+    health: Health
+    _rest: bytearray = attrs.field(factory=bytearray, init=False)
+    """What has come of the record at the end of the log."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the log has not begun: then the first bytes say where it begins."""
+        return not (self.log.segments.items or self._rest)
+
+    @property
+    def received(self) -> int:
+        """Log offset of the next byte to come."""
+        return self.log.appended.value + len(self._rest)
+
+    def drop_rest(self) -> None:
+        """Forget the part of a record that has come: the next byte to come is that at the end of the log."""
+        self._rest.clear()
+
+    def take(self, start: int, data: bytes | bytearray | memoryview) -> None:
+        """Append what lies at ``start`` in the other log. Atomic: no checkpoint.
+
+        Raises CopyRefused if it does not continue this log, or is no record; DiskFull, StoreIoError, StoreUnavailable. Then whole records before the fault are in
+        the log, and the caller begins again at ``received``.
+        """
+        self._check_health()
+        if self.is_empty:
+            self._begin_at(start)
+        if start != self.received:
+            raise CopyRefused(f"bytes of log offset {start} came, but this log goes on at {self.received}")
+        self._rest += data
+        try:
+            self._append_whole()
+        except (CopyRefused, DiskFull):
+            self._rest.clear()
+            raise
+
+    def _check_health(self) -> None:
+        health = self.health
+        if health.closing or health.failed:
+            raise StoreUnavailable("it is closing")
+        fault = health.index_fault or health.queue_fault
+        if fault is not None:
+            raise DiskFull(fault.path)
+
+    def _begin_at(self, start: int) -> None:
+        """An empty log may begin at any segment."""
+        size = self.log.config.segment_size_bytes
+        if start % size:
+            raise CopyRefused(
+                f"the log would begin at {start}, which is no multiple of mappedFileSizeCommitLog={size}: "
+                "set it to the master's value, since the files of both must have the same size"
+            )
+        self.log.appended.advance(start)
+        self.flusher.flushed.advance(start)
+        self.indexer.indexed.advance(start)
+
+    def _append_whole(self) -> None:
+        """Move all whole records from ``_rest`` to the log, a piece for each segment."""
+        rest, size = self._rest, self.log.config.segment_size_bytes
+        start = position = self.log.appended.value
+        fault: str | None = None
+        while fault is None:
+            drafts: list[Draft] = []
+            places: list[Appended] = []
+            segment_end = start - start % size + size
+            while position < segment_end:
+                at = position - start
+                found = self._next(rest, at, position, segment_end)
+                if isinstance(found, int):  # the BLANK that ends the segment, or 0: not whole yet
+                    position += found
+                    if not found:
+                        break
+                elif isinstance(found, str):
+                    fault = found
+                    break
+                else:
+                    drafts.append(found[0])
+                    places.append(found[1])
+                    position += found[1].size
+            if position == start:
+                break
+            piece = bytes(memoryview(rest)[: position - start])
+            self.log.append_copied(piece, places[-1].store_timestamp if places else 0)
+            del rest[: position - start]
+            self.log.appended.advance(position)
+            self.indexer.offer(Batch(drafts, places, start, position))
+            self.indexer.index_offered()
+            start = position
+        if fault is not None:
+            raise CopyRefused(f"what came for log offset {position} is no message: {fault}; the two logs differ, or the master's is damaged")
+
+    def _next(self, rest: bytearray, at: int, position: int, segment_end: int) -> tuple[Draft, Appended] | int | str:
+        left = len(rest) - at
+        if left < BLANK.size:
+            return 0
+        size, magic = BLANK.unpack_from(rest, at)
+        if magic == MAGIC_BLANK:
+            return segment_end - position if left >= segment_end - position else 0
+        if magic not in (MAGIC_V1, MAGIC_V2) or size < HEAD_V4.size or position + size > segment_end:
+            return f"size {size}, magic {magic & 0xFFFFFFFF:08x}"
+        return record_at(rest, at, size, position, True) if left >= size else 0

@@ -1,0 +1,122 @@
+"""LogCopy: a log copied byte for byte in any cuts is a log like any other, and nothing else gets in."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+from stores import SteppingClock, draft, read_all, tiny_config
+
+from triomq.broker.store.errors import CopyRefused, DiskFull, StoreUnavailable
+from triomq.broker.store.log_copy import LogCopy
+from triomq.broker.store.store import MessageStore, open_store
+
+COUNT = 60
+
+
+async def write_original(root: Path) -> bytes:
+    """Several segments of messages of two topics; the bytes of the log."""
+    async with open_store(tiny_config(root), SteppingClock()) as store:
+        for number in range(COUNT):
+            store.append([draft(b"x" * (number * 7), "AB"[number % 2], tags="t", unique_key=f"u{number}")])
+        assert store.statistics().segment_count > 3
+        return log_of(store)
+
+
+def log_of(store: MessageStore) -> bytes:
+    data = b"".join(segment.path.read_bytes() for segment in store.log.segments.items)
+    return data[: store.appended.value - store.first_offset]
+
+
+def cuts(data: bytes, start: int, seed: int) -> list[tuple[int, bytes]]:
+    """Pieces with their offsets, of any length from one byte to more than a segment."""
+    dice, pieces, at = random.Random(seed), [], 0
+    while at < len(data):
+        size = dice.choice((1, 7, 90, 700, 3000, 9000))
+        pieces.append((start + at, data[at : at + size]))
+        at += size
+    return pieces
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_a_copy_in_any_cuts_is_the_same_log(tmp_path: Path, seed: int) -> None:
+    data = await write_original(tmp_path / "master")
+    async with open_store(tiny_config(tmp_path / "slave"), SteppingClock()) as store:
+        copy = store.follow()
+        for start, piece in cuts(data, 0, seed):
+            copy.take(start, piece)
+            assert copy.received == start + len(piece)
+        assert log_of(store) == data
+        for topic, odd in (("A", 0), ("B", 1)):
+            messages = await read_all(store, topic, 0)
+            assert [len(message.body) for message in messages] == [number * 7 for number in range(COUNT) if number % 2 == odd]
+        assert len((await store.query("A", "u8", max_count=9, begin_ms=0, end_ms=1 << 60, unique=True)).chunks) == 1
+        with pytest.raises(StoreUnavailable, match="slave"):
+            store.append([draft()])
+    async with open_store(tiny_config(tmp_path / "slave"), SteppingClock()) as store:  # and it is a store like any other afterwards
+        assert store.recovered.trusted
+        assert store.append([draft(topic="A")])[0].queue_offset == COUNT // 2
+
+
+async def test_a_copy_may_begin_at_a_later_segment(tmp_path: Path) -> None:
+    data = await write_original(tmp_path / "master")
+    begin = len(data) - len(data) % 4096
+    async with open_store(tiny_config(tmp_path / "slave"), SteppingClock()) as store:
+        copy = store.follow()
+        assert copy.is_empty
+        copy.take(begin, data[begin:])
+        assert (store.first_offset, log_of(store)) == (begin, data[begin:])
+        assert store.flushed.value == begin
+        messages = await read_all(store, "A", 0)
+        assert store.min_offset("A", 0) == messages[0].queue_offset > 0
+        assert (messages[-1].queue_offset, store.max_offset("A", 0)) == (COUNT // 2 - 1, COUNT // 2)
+    async with open_store(tiny_config(tmp_path / "slave"), SteppingClock()) as store:
+        assert (store.first_offset, store.max_offset("A", 0)) == (begin, COUNT // 2)
+        assert store.min_offset("A", 0) == messages[0].queue_offset
+
+
+async def test_what_does_not_fit_is_refused_and_what_was_whole_stays(tmp_path: Path) -> None:
+    data = await write_original(tmp_path / "master")
+    async with open_store(tiny_config(tmp_path / "slave"), SteppingClock()) as store:
+        copy = store.follow()
+        with pytest.raises(CopyRefused, match="no multiple of mappedFileSizeCommitLog=4096"):
+            copy.take(5, data[5:10])
+        copy.take(0, data[:500])
+        end = store.appended.value
+        assert 0 < end < 500 == copy.received
+        with pytest.raises(CopyRefused, match="goes on at 500"):
+            copy.take(600, data[600:700])
+        copy.drop_rest()
+        assert copy.received == end
+        damaged = bytearray(data[end:1500])
+        damaged[90] ^= 1
+        with pytest.raises(CopyRefused, match="CRC"):
+            copy.take(end, bytes(damaged))
+        assert copy.received == store.appended.value == end
+        assert log_of(store) == data[: copy.received]
+        with pytest.raises(CopyRefused, match="is no message: size"):
+            copy.take(copy.received, b"nonsense" * 20)
+        copy.take(copy.received, data[copy.received :])
+        assert log_of(store) == data
+
+
+async def test_a_full_disk_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = await write_original(tmp_path / "master")
+    async with open_store(tiny_config(tmp_path / "slave"), SteppingClock()) as store:
+        copy: LogCopy = store.follow()
+        copy.take(0, data[:6000])
+        write_at, end = store.disk.write_at, copy.received
+
+        def torn(disk: object, fd: int, data: bytes, offset: int, path: Path) -> None:
+            write_at(fd, data[:9], offset, path)
+            raise DiskFull(path)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(type(store.disk), "write_at", torn)
+            with pytest.raises(DiskFull):
+                copy.take(end, data[end:])
+        end = copy.received
+        assert end == store.appended.value
+        copy.take(end, data[end:])
+        assert log_of(store) == data
