@@ -2,7 +2,7 @@
 
 ::
 
-    run_broker ─┬ store ── store-flusher, store-indexer, store-checkpointer, store-cleaner
+    run_broker ─┬ store ── store-flusher, store-indexer, store-checkpointer, store-cleaner, store-remover
                 ├ saver, delayed-messages, groups-expire, held-pulls-expire, queue-locks-expire, statistics
                 ├ Server.run ── boss, selectors, codecs, pool workers, sweeper, idle scan
                 └ registration ── one child per name server
@@ -35,8 +35,11 @@ from triomq.broker.processors.consumption import Consumption
 from triomq.broker.processors.housekeeping import Housekeeping
 from triomq.broker.processors.locks import Locks
 from triomq.broker.processors.offsets import GroupOffsets, QueueOffsets
+from triomq.broker.processors.progress import Progress
 from triomq.broker.processors.pull import PullMessages
 from triomq.broker.processors.query import QueryMessages
+from triomq.broker.processors.relays import Relays
+from triomq.broker.processors.resets import Resets
 from triomq.broker.processors.runtime import RuntimeFigures
 from triomq.broker.processors.send import SendMessages, SendSettings
 from triomq.broker.processors.send_back import SendBack
@@ -205,6 +208,7 @@ def open_services(config: BrokerConfig, store: MessageStore) -> Services:
             Connection.close,
             groups.wants_notice,
             expiry_seconds=config.channel_expired_ms / 1000,
+            pull_expiry_seconds=config.pull_expired_ms / 1000,
         ),
         held=HeldPulls(),
         locks=QueueLocks(),
@@ -227,7 +231,8 @@ def open_server(config: BrokerConfig, store: MessageStore, services: Services, s
     )
     unique_ids = UniqueIds(store_host[:-4], os.getpid(), random.getrandbits(32))
     pull = PullMessages(store, topics, groups, clients, offsets, held, statistics, live, config.broker_ip)
-    runtime = RuntimeFigures(config, store, statistics, delayed)
+    relays = Relays(store, clients, config.broker_name)
+    runtime = RuntimeFigures(config, store, statistics, delayed, live)
     processors = Processors(
         send=SendMessages(store, topics, admission, delayed, statistics, unique_ids, now_ms, send_settings),
         send_back=SendBack(store, topics, groups, admission, delayed, statistics, live, config.broker_ip),
@@ -238,12 +243,15 @@ def open_server(config: BrokerConfig, store: MessageStore, services: Services, s
         clients=Clients(services.clients, groups, topics),
         locks=Locks(services.locks),
         topics=TopicRequests(
-            store, topics, offsets, clients, held, services.registration, statistics, config.broker_name
+            store, topics, offsets, clients, held, services.registration, statistics, live, config.broker_name
         ),
         groups=GroupRequests(groups, offsets),
         consumption=Consumption(
             store, topics, groups, offsets, clients, statistics, config.broker_name, services.registration.settings.broker_address
         ),
+        progress=Progress(store, topics, offsets, clients, now_ms, config.broker_name),
+        resets=Resets(store, topics, groups, offsets, clients, held, live, relays, config.broker_name),
+        relays=relays,
         config=BrokerConfigRequests(config, BROKER_KEYS, live, topics),
         runtime=runtime,
         housekeeping=Housekeeping(store, topics, held),

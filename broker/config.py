@@ -32,6 +32,7 @@ from triomq.remoting.tls.settings import SecuritySettings
 DEFAULT_PORT = 10911
 FAST_PORT_BELOW = 2
 _INT_MAX = 2**31 - 1
+_LONG_MAX = 2**63 - 1
 _WORKERS_MAX = 1024
 _QUEUE_ENTRY_BYTES = 20
 DELAY_LEVELS: Kind[tuple[int, ...]] = Kind("times such as 10s, 5m, 2h or 1d, separated by spaces", parse_delay_levels, format_delay_levels)
@@ -315,6 +316,31 @@ class BrokerConfig:
     long_polling: bool = setting("longPollingEnable", BOOLEAN, True, "hold a pull that finds nothing until a message comes")
     short_polling_ms: int = setting("shortPollingTimeMills", INTEGER, 1_000, "how long such a pull is held when longPollingEnable is false (ms)", low=0, high=_INT_MAX)
     notify_consumer_changes: bool = setting("notifyConsumerIdsChangedEnable", BOOLEAN, True, "tell the members of a group when one comes or goes")
+    server_side_reset: bool = setting(
+        "useServerSideResetOffset", BOOLEAN, True, "a reset of a group's offsets is stored here; false: only its members that are connected are told"
+    )
+    mixed_message_type: bool = setting("enableMixedMessageType", BOOLEAN, False, "topics may have message.type=MIXED")
+    reject_pull_consumers: bool = setting(
+        "rejectPullConsumerEnable", BOOLEAN, False, "refuse pulls of clients that are no connected members of a push consumer's group"
+    )
+    lite_pulls: bool = setting("litePullMessageEnable", BOOLEAN, True, "answer the pulls of lite pull consumers")
+    accept_sends_from_ms: int = setting(
+        "startAcceptSendRequestTimeStamp", INTEGER, 0, "refuse sends until this time (ms since 1970)", low=0, high=_LONG_MAX
+    )
+    disable_slow_consumers: bool = setting(
+        "disableConsumeIfConsumerReadSlowly", BOOLEAN, False, "a group that is more than consumerFallbehindThreshold behind may not consume any more"
+    )
+    slow_consumer_bytes: int = setting(
+        "consumerFallbehindThreshold",
+        INTEGER,
+        16 * 1024 * 1024 * 1024,
+        "a group that is so far (bytes of the log) behind is named in a warning every three minutes",
+        low=1,
+        high=_LONG_MAX,
+    )
+    pull_expired_ms: int = setting(
+        "subscriptionExpiredTimeout", INTEGER, 600_000, "a subscription that came with a pull is forgotten after so long (ms)", low=1, high=_INT_MAX
+    )
     channel_expired_ms: int = setting("channelExpiredTimeout", INTEGER, 120_000, "a client without heartbeat for so long is gone (ms)", low=1, high=_INT_MAX)
     offset_flush_ms: int = setting("flushConsumerOffsetInterval", INTEGER, 5_000, "how often changed consumer offsets are saved (ms)", low=1, high=_INT_MAX)
     store: StoreSettings = group(StoreSettings)

@@ -5,6 +5,7 @@ Source: broker/processor/AbstractSendMessageProcessor.java#msgCheck, SendMessage
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 
 import attrs
@@ -57,6 +58,17 @@ class Admission:
     statistics: Statistics
     live: LiveSettings
     broker_ip: str
+
+    def closed_until(self, now_ms: int) -> str | None:
+        """What to tell senders who come before startAcceptSendRequestTimeStamp; None when it is later than that."""
+        if now_ms >= self.live.accept_sends_from_ms:
+            return None
+        seconds, milliseconds = divmod(self.live.accept_sends_from_ms, 1000)
+        try:
+            opens = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+        except (OverflowError, ValueError, OSError):
+            return f"broker unable to service, until {self.live.accept_sends_from_ms} ms"
+        return f"broker unable to service, until {opens},{milliseconds:03d}"
 
     def target(self, header: SendMessageHeader, sender: str) -> Target:
         """Find or create the topic of a message."""

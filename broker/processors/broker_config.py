@@ -35,6 +35,13 @@ LIVE_KEYS: Mapping[str, str] = {
     "longPollingEnable": "long_polling",
     "shortPollingTimeMills": "short_polling_ms",
     "notifyConsumerIdsChangedEnable": "notify_consumer_changes",
+    "useServerSideResetOffset": "server_side_reset",
+    "enableMixedMessageType": "mixed_message_type",
+    "rejectPullConsumerEnable": "reject_pull_consumers",
+    "litePullMessageEnable": "lite_pulls",
+    "startAcceptSendRequestTimeStamp": "accept_sends_from_ms",
+    "disableConsumeIfConsumerReadSlowly": "disable_slow_consumers",
+    "consumerFallbehindThreshold": "slow_consumer_bytes",
 }
 
 

@@ -1,5 +1,5 @@
-"""Who consumes, and how far behind: GET_CONSUMER_CONNECTION_LIST (203), GET_PRODUCER_CONNECTION_LIST (204), GET_CONSUME_STATS (208),
-GET_BROKER_CONSUME_STATS (317).
+"""Who consumes, and how far behind: GET_CONSUMER_CONNECTION_LIST (203), GET_PRODUCER_CONNECTION_LIST (204), GET_ALL_PRODUCER_INFO (328),
+GET_CONSUME_STATS (208), GET_BROKER_CONSUME_STATS (317).
 
 Source: broker/processor/AdminBrokerProcessor.java.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import attrs
+import trio
 
 from triomq.broker.services.groups import GroupTable, Member
 from triomq.broker.services.offsets import ConsumerOffsets
@@ -17,7 +18,13 @@ from triomq.broker.services.subscriptions import SubscriptionGroups
 from triomq.broker.services.topics import Topics
 from triomq.broker.store.store import MessageStore
 from triomq.remoting.errors import Rejected
-from triomq.remoting.protocol.bodies.groups import ConnectionData, ConsumerConnection, ProducerConnection
+from triomq.remoting.protocol.bodies.groups import (
+    ConnectionData,
+    ConsumerConnection,
+    ProducerConnection,
+    ProducerEntry,
+    ProducerTable,
+)
 from triomq.remoting.protocol.bodies.offsets import BrokerConsumeStats, ConsumeOffset, ConsumeStats
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.codes import LanguageCode, ResponseCode
@@ -62,6 +69,24 @@ class Consumption:
             remark = f"the producer group[{header.producer_group}] not exist"
             raise Rejected(ResponseCode.SYSTEM_ERROR, remark)
         return Response(body=ProducerConnection(connection_list(members.values())).encode())
+
+    def producers(self, request: Request) -> Response:
+        """GET_ALL_PRODUCER_INFO: every producer of every group, and when it was last heard of (ms)."""
+        now, now_ms = trio.current_time(), self.statistics.clock_ms()
+        table = {
+            group: [
+                ProducerEntry(
+                    client_id=member.client_id,
+                    remote_address=f"/{member.connection.peer_text}",
+                    language=language_name(member.language),
+                    version=member.version,
+                    last_update_timestamp=now_ms - int((now - member.last_seen) * 1000),
+                )
+                for member in members.values()
+            ]
+            for group, members in sorted(self.clients.producers.items())
+        }
+        return Response(body=ProducerTable(table).encode())
 
     async def group_lag(self, request: Request) -> Response:
         """GET_CONSUME_STATS: of the named topics, or of all that the group has offsets for."""

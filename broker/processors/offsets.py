@@ -47,7 +47,9 @@ class GroupOffsets:
         """QUERY_CONSUMER_OFFSET.
 
         A group that never committed begins at 0 while the queue still has its first message and that message is young enough to count as
-        in memory; otherwise it is told that nothing is known (22), and its client decides.
+        in memory.  In a queue that is empty it begins at the end: whatever its client would decide is that offset too, but a message stored
+        between this request and the client's next one would be skipped.  Otherwise it is told that nothing is known (22), and its client
+        decides.
         """
         header: QueryConsumerOffsetHeader = request.header
         offset = self.offsets.committed_offset(header.consumer_group, header.topic, header.queue_id)
@@ -56,8 +58,11 @@ class GroupOffsets:
         if header.set_zero_if_not_found is False:
             remark = "Not found, do not set to zero, maybe this group boot first"
             return Response(ResponseCode.QUERY_NOT_FOUND, remark=remark, ext=EMPTY_EXT)
-        if self.store.min_offset(header.topic, header.queue_id) <= 0 and self._begins_in_memory(header):
+        low = self.store.min_offset(header.topic, header.queue_id)
+        if low <= 0 and self._begins_in_memory(header):
             return Response(header=QueryConsumerOffsetResponseHeader(0))
+        if low > 0 and low >= self.store.max_offset(header.topic, header.queue_id):
+            return Response(header=QueryConsumerOffsetResponseHeader(low))
         remark = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
         return Response(ResponseCode.QUERY_NOT_FOUND, remark=remark, ext=EMPTY_EXT)
 
@@ -67,12 +72,14 @@ class GroupOffsets:
         return first is not None and not first.far_behind
 
     def update(self, request: Request) -> Response:
-        """UPDATE_CONSUMER_OFFSET: any value is stored, also a smaller one."""
+        """UPDATE_CONSUMER_OFFSET: any value is stored, also a smaller one; but not from a consumer that does not know yet that it was reset."""
         header: UpdateConsumerOffsetHeader = request.header
         if self.groups.find_or_create(header.consumer_group) is None:
             raise Rejected(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {header.consumer_group} not exist!")
         if self.topics.find(header.topic) is None:
             raise Rejected(ResponseCode.TOPIC_NOT_EXIST, f"Topic {header.topic} not exist!")
+        if self.offsets.pending_reset(header.consumer_group, header.topic, header.queue_id) is not None:
+            return Response(remark="Offset has been previously reset")
         self.offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
         return Response()
 

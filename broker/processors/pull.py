@@ -26,10 +26,10 @@ from triomq.broker.store.results import GetResult, GetStatus
 from triomq.broker.store.store import MessageStore
 from triomq.remoting.errors import LocalProtocolError, Rejected
 from triomq.remoting.protocol.bodies.groups import SubscriptionGroupConfig
-from triomq.remoting.protocol.bodies.heartbeat import BROADCASTING, TAG, SubscriptionData
+from triomq.remoting.protocol.bodies.heartbeat import BROADCASTING, CONSUME_ACTIVELY, TAG, SubscriptionData
 from triomq.remoting.protocol.bodies.route import MASTER_ID
 from triomq.remoting.protocol.bodies.topics import TopicConfig
-from triomq.remoting.protocol.codes import ResponseCode
+from triomq.remoting.protocol.codes import RequestCode, ResponseCode
 from triomq.remoting.protocol.headers.pull import (
     COMMIT_OFFSET,
     SUBSCRIPTION,
@@ -80,6 +80,8 @@ class PullMessages:
     def handle(self, request: Request) -> Response | Awaitable[Response | None] | None:
         header: PullMessageHeader = request.header
         group = self._group(header)
+        if request.code == RequestCode.LITE_PULL_MESSAGE and not self.live.lite_pulls:
+            raise Rejected(ResponseCode.NO_PERMISSION, f"the broker[{self.broker_ip}] for lite pull consumer is forbidden")
         topic = self._topic(header)
         if not 0 <= header.queue_id < topic.read_queue_count:
             raise Rejected(
@@ -88,6 +90,13 @@ class PullMessages:
                 f"topicConfig.readQueueNums:[{topic.read_queue_count}] consumer:[{request.connection.peer_text}]",
             )
         tag_codes = self._tag_codes(request, group)
+        if self.groups.forbidden and not self.groups.may_read(header.consumer_group, header.topic):
+            remark = f"the consumer group[{header.consumer_group}] is forbidden for topic[{header.topic}]"
+            raise Rejected(ResponseCode.NO_PERMISSION, remark)
+        if self.live.reject_pull_consumers:
+            self._refuse_strangers(request)
+        if self.offsets.resets and (moved := self._reset(header, topic, group)) is not None:
+            return moved
         if header.sys_flag & COMMIT_OFFSET:
             self.offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
         begin = perf_counter()
@@ -119,6 +128,22 @@ class PullMessages:
         )
         self.statistics.get_time_max = max(self.statistics.get_time_max, perf_counter() - begin)
         return self._answer(request, topic, group, tag_codes, found)
+
+    def _reset(self, header: PullMessageHeader, topic: TopicConfig, group: SubscriptionGroupConfig) -> Response | None:
+        """The answer that tells the group of a reset, once for each queue; None when there is none, or when the pull begins there anyway."""
+        offset = self.offsets.take_reset(header.consumer_group, header.topic, header.queue_id)
+        if offset is None or offset == header.queue_offset:
+            return None
+        made = PullMessageResponseHeader(
+            MASTER_ID,
+            offset,
+            self.store.min_offset(header.topic, header.queue_id),
+            self.store.max_offset(header.topic, header.queue_id),
+            None,
+            topic.topic_sys_flag,
+            group.group_sys_flag,
+        )
+        return Response(ResponseCode.PULL_OFFSET_MOVED, made, remark=GetStatus.OFFSET_RESET.name)
 
     def resumable(self, request: Request) -> Request:
         """A held request as it goes through the pool again: it may not wait, and what it committed is committed."""
@@ -180,6 +205,15 @@ class PullMessages:
         if found.sub_version < header.sub_version:
             raise Rejected(ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
         return found
+
+    def _refuse_strangers(self, request: Request) -> None:
+        """Only members of push consumers' groups may pull; the system's own groups always may."""
+        group = request.header.consumer_group
+        connected = self.clients.consumers.get(group)
+        member = connected is not None and request.connection in connected.members and connected.consume_type != CONSUME_ACTIVELY
+        if not member and not names.is_system_group(group):
+            remark = "the consumer's group info not exist, or the pull consumer is rejected by server." + names.FAQ
+            raise Rejected(ResponseCode.SUBSCRIPTION_NOT_EXIST, remark)
 
     def _refuse_sql(self, expression_type: str | None) -> None:
         if expression_type and expression_type != TAG:

@@ -15,6 +15,7 @@ import attrs
 
 from triomq.broker.config import BrokerConfig
 from triomq.broker.services.delay import DelayedMessages
+from triomq.broker.services.live_settings import LiveSettings
 from triomq.broker.services.statistics import PUT_TIME_BOUNDS_MS, Item, Snapshot, Statistics, snapshot
 from triomq.broker.store.store import MessageStore
 from triomq.remoting.errors import Rejected
@@ -55,6 +56,7 @@ class RuntimeFigures:
     store: MessageStore
     statistics: Statistics
     delayed: DelayedMessages
+    live: LiveSettings
     server: Server = attrs.field(init=False)
 
     async def handle(self, request: Request) -> Response:
@@ -74,7 +76,7 @@ class RuntimeFigures:
             "brokerVersionDesc": version_name(PROTOCOL_VERSION),
             "brokerVersion": str(PROTOCOL_VERSION),
             "brokerActive": "true",
-            "startAcceptSendRequestTimeStamp": "0",
+            "startAcceptSendRequestTimeStamp": str(self.live.accept_sends_from_ms),
             "timerReadBehind": "0",
             "timerOffsetBehind": "0",
             "timerCongestNum": "0",

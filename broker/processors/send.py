@@ -101,6 +101,8 @@ class SendMessages:
     def handle(self, requests: list[Request]) -> list[Answer] | Awaitable[list[Answer]] | None:
         """Store a batch of messages.  Everything up to the append happens before the first checkpoint."""
         begin = perf_counter()
+        if self.admission.live.accept_sends_from_ms and (closed := self.admission.closed_until(self.clock_ms())) is not None:
+            return [self._refusal(ResponseCode.SYSTEM_ERROR, closed)] * len(requests)
         answers: list[Answer] = [None] * len(requests)
         drafts, entries = self._prepare(requests, answers)
         if not drafts:

@@ -1,4 +1,4 @@
-"""Settings of consumer groups: create, delete, describe (200, 201, 207, 352).
+"""Settings of consumer groups: create, delete, describe (200, 225, 201, 207, 352), and which topics a group may read (353).
 
 Source: broker/processor/AdminBrokerProcessor.java.
 """
@@ -15,12 +15,18 @@ from triomq.broker.services import names
 from triomq.broker.services.offsets import ConsumerOffsets
 from triomq.broker.services.subscriptions import SubscriptionGroups
 from triomq.remoting.errors import Rejected
-from triomq.remoting.protocol.bodies.groups import SubscriptionGroupConfig, SubscriptionGroupTable
+from triomq.remoting.protocol.bodies.groups import (
+    GroupForbidden,
+    SubscriptionGroupConfig,
+    SubscriptionGroupList,
+    SubscriptionGroupTable,
+)
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.headers.topic import (
     AllGroupsHeader,
     AllGroupsResponseHeader,
     DeleteGroupHeader,
+    GroupForbiddenHeader,
     GroupHeader,
 )
 from triomq.remoting.server.handlers import Request, Response
@@ -36,7 +42,16 @@ class GroupRequests:
     offsets: ConsumerOffsets
 
     def put(self, request: Request) -> Awaitable[Response]:
-        config = read_body(SubscriptionGroupConfig, request)
+        self._put(read_body(SubscriptionGroupConfig, request))
+        return self._settled()
+
+    def put_list(self, request: Request) -> Awaitable[Response]:
+        """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: those before one that is refused stay."""
+        for config in read_body(SubscriptionGroupList, request).group_config_list:
+            self._put(config)
+        return self._settled()
+
+    def _put(self, config: SubscriptionGroupConfig) -> None:
         complaint = names.group_complaint(config.group_name)
         if complaint is not None:
             raise Rejected(ResponseCode.INVALID_PARAMETER, complaint)
@@ -44,7 +59,14 @@ class GroupRequests:
             self.groups.put(config)
         except ValueError as error:
             raise Rejected(ResponseCode.SYSTEM_ERROR, str(error)) from None
-        return self._settled()
+
+    def forbid(self, request: Request) -> Response | Awaitable[Response]:
+        """UPDATE_AND_GET_GROUP_FORBIDDEN: without ``readable`` only ask."""
+        header: GroupForbiddenHeader = request.header
+        if header.readable is not None:
+            self.groups.allow_reading(header.group, header.topic, header.readable)
+        body = GroupForbidden(header.group, header.topic, self.groups.may_read(header.group, header.topic)).encode()
+        return self._settled(Response(body=body))
 
     def delete(self, request: Request) -> Awaitable[Response]:
         header: DeleteGroupHeader = request.header
@@ -53,12 +75,12 @@ class GroupRequests:
             self.offsets.forget_group(header.group)
         return self._settled()
 
-    async def _settled(self) -> Response:
+    async def _settled(self, response: Response | None = None) -> Response:
         """Answer when the change would survive a crash."""
         if self.groups.table.unsaved:
             with trio.move_on_after(SETTLE_SECONDS):
                 await self.groups.table.wait_saved()
-        return Response()
+        return response or Response()
 
     def describe(self, request: Request) -> Response:
         header: GroupHeader = request.header

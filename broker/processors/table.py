@@ -10,8 +10,11 @@ from triomq.broker.processors.consumption import Consumption
 from triomq.broker.processors.housekeeping import Housekeeping
 from triomq.broker.processors.locks import Locks
 from triomq.broker.processors.offsets import GroupOffsets, QueueOffsets
+from triomq.broker.processors.progress import Progress
 from triomq.broker.processors.pull import PullMessages
 from triomq.broker.processors.query import QueryMessages
+from triomq.broker.processors.relays import Relays
+from triomq.broker.processors.resets import Resets
 from triomq.broker.processors.runtime import RuntimeFigures
 from triomq.broker.processors.send import SendMessages
 from triomq.broker.processors.send_back import SendBack
@@ -43,6 +46,9 @@ class Processors:
     topics: TopicRequests
     groups: GroupRequests
     consumption: Consumption
+    progress: Progress
+    resets: Resets
+    relays: Relays
     config: BrokerConfigRequests
     runtime: RuntimeFigures
     housekeeping: Housekeeping
@@ -83,6 +89,7 @@ def handler_table(do: Processors) -> HandlerTable:
             Handler(Code.UNLOCK_BATCH_MQ, do.locks.unlock, "admin"),
             # topics
             Handler(Code.UPDATE_AND_CREATE_TOPIC, topics.create, "admin", topic.CreateTopicHeader),
+            Handler(Code.UPDATE_AND_CREATE_TOPIC_LIST, topics.create_list, "admin"),
             Handler(Code.DELETE_TOPIC_IN_BROKER, topics.delete, "admin", topic.DeleteTopicHeader),
             Handler(Code.GET_TOPIC_CONFIG, topics.describe, "admin", topic.TopicHeader),
             Handler(Code.GET_ALL_TOPIC_CONFIG, topics.all, "admin", topic.AllTopicsHeader),
@@ -91,6 +98,8 @@ def handler_table(do: Processors) -> HandlerTable:
             Handler(Code.QUERY_TOPIC_CONSUME_BY_WHO, topics.consumers, "admin", topic.TopicHeader),
             # groups
             Handler(Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, groups.put, "admin"),
+            Handler(Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, groups.put_list, "admin"),
+            Handler(Code.UPDATE_AND_GET_GROUP_FORBIDDEN, groups.forbid, "admin", topic.GroupForbiddenHeader),
             Handler(Code.DELETE_SUBSCRIPTIONGROUP, groups.delete, "admin", topic.DeleteGroupHeader),
             Handler(Code.GET_SUBSCRIPTIONGROUP_CONFIG, groups.describe, "admin", topic.GroupHeader),
             Handler(Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, groups.all, "admin", topic.AllGroupsHeader),
@@ -109,6 +118,18 @@ def handler_table(do: Processors) -> HandlerTable:
             ),
             Handler(Code.GET_CONSUME_STATS, do.consumption.group_lag, "admin", admin.ConsumeStatsHeader),
             Handler(Code.GET_BROKER_CONSUME_STATS, do.consumption.broker_lag, "admin", admin.BrokerConsumeStatsHeader),
+            Handler(Code.GET_ALL_PRODUCER_INFO, do.consumption.producers, "admin"),
+            Handler(Code.QUERY_TOPICS_BY_CONSUMER, do.progress.topics_of_group, "admin", topic.GroupHeader),
+            Handler(Code.QUERY_SUBSCRIPTION_BY_CONSUMER, do.progress.subscription, "admin", topic.GroupSubscriptionHeader),
+            Handler(Code.QUERY_CONSUME_TIME_SPAN, do.progress.time_spans, "admin", topic.GroupTopicHeader),
+            Handler(Code.QUERY_CORRECTION_OFFSET, do.progress.correction, "admin", offset.CorrectionOffsetHeader),
+            Handler(Code.QUERY_CONSUME_QUEUE, do.progress.queue_entries, "admin", admin.QueryConsumeQueueHeader),
+            Handler(Code.INVOKE_BROKER_TO_RESET_OFFSET, do.resets.reset, "admin", offset.ResetOffsetHeader),
+            Handler(Code.CLONE_GROUP_OFFSET, do.resets.clone, "admin", offset.CloneGroupOffsetHeader),
+            # asked of a client by way of the broker
+            Handler(Code.GET_CONSUMER_RUNNING_INFO, do.relays.running, "admin", client.ConsumerRunningHeader),
+            Handler(Code.CONSUME_MESSAGE_DIRECTLY, do.relays.consume_directly, "admin", client.ConsumeDirectlyHeader),
+            Handler(Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, do.relays.status, "admin", client.ConsumerStatusHeader),
             # the broker itself
             Handler(Code.GET_BROKER_CONFIG, do.config.get, "admin"),
             Handler(Code.UPDATE_BROKER_CONFIG, do.config.update, "admin"),

@@ -1,20 +1,22 @@
-"""Topics as things that exist: create, delete, describe (17, 215, 351, 21, 202, 305, 300).
+"""Topics as things that exist: create, delete, describe (17, 18, 215, 351, 21, 202, 305, 300).
 
 Source: broker/processor/AdminBrokerProcessor.java.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 
 import attrs
 import trio
 
+from triomq.broker.processors.bodies import read_body
 from triomq.broker.processors.consumption import store_time
 from triomq.broker.services import names
 from triomq.broker.services.attributes import parse_attribute_changes
 from triomq.broker.services.groups import GroupTable
 from triomq.broker.services.held_pulls import HeldPulls
+from triomq.broker.services.live_settings import LiveSettings
 from triomq.broker.services.offsets import ConsumerOffsets
 from triomq.broker.services.registration import Registration
 from triomq.broker.services.statistics import Statistics
@@ -24,7 +26,7 @@ from triomq.remoting.errors import Rejected
 from triomq.remoting.protocol.bodies.groups import GroupNames
 from triomq.remoting.protocol.bodies.offsets import TopicOffset, TopicStats
 from triomq.remoting.protocol.bodies.route import MessageQueue
-from triomq.remoting.protocol.bodies.topics import TopicConfig, TopicNames, TopicTable
+from triomq.remoting.protocol.bodies.topics import TopicConfig, TopicConfigList, TopicNames, TopicTable
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.headers.topic import (
     AllTopicsResponseHeader,
@@ -52,20 +54,12 @@ class TopicRequests:
     held: HeldPulls
     registration: Registration
     statistics: Statistics
+    live: LiveSettings
     broker_name: str
 
     def create(self, request: Request) -> Response | Awaitable[Response]:
         """UPDATE_AND_CREATE_TOPIC: a topic that is already exactly so changes nothing."""
         header: CreateTopicHeader = request.header
-        complaint = names.topic_complaint(header.topic)
-        if complaint is not None:
-            raise Rejected(ResponseCode.INVALID_PARAMETER, complaint)
-        if self.topics.is_system_topic(header.topic):
-            raise Rejected(ResponseCode.INVALID_PARAMETER, f"The topic[{header.topic}] is conflict with system topic.")
-        if header.read_queue_count < 0 or header.write_queue_count < 0:
-            raise Rejected(ResponseCode.INVALID_PARAMETER, "the number of queues is negative")
-        if not 0 <= header.perm <= 15:
-            raise Rejected(ResponseCode.INVALID_PARAMETER, f"the permission {header.perm} is not made of 8, 4, 2 and 1")
         config = TopicConfig(
             topic_name=header.topic,
             read_queue_count=header.read_queue_count,
@@ -77,15 +71,44 @@ class TopicRequests:
         )
         try:
             changes = parse_attribute_changes(header.attributes or "")
-            if changes.get("+message.type") == "MIXED":
-                raise Rejected(ResponseCode.INVALID_PARAMETER, "MIXED message type is not supported.")
-            changed = self.topics.put(config, changes)
         except ValueError as error:
             raise Rejected(ResponseCode.SYSTEM_ERROR, str(error)) from None
-        if not changed:
+        if not self._put(config, changes):
             return Response()
-        self.held.wake_topic(header.topic)
         return self._settled(Response(remark=UNSET_REMARK))
+
+    def create_list(self, request: Request) -> Response | Awaitable[Response]:
+        """UPDATE_AND_CREATE_TOPIC_LIST: all or, when one of them is refused, none.  (Java stops at the first that is there already.)"""
+        wanted = read_body(TopicConfigList, request).topic_config_list
+        for config in wanted:
+            self._check(config, config.attributes)
+        changed = [self._put(attrs.evolve(config, attributes={}), config.attributes) for config in wanted]
+        return self._settled(Response()) if any(changed) else Response()
+
+    def _check(self, config: TopicConfig, changes: Mapping[str, str]) -> None:
+        complaint = names.topic_complaint(config.topic_name)
+        if complaint is not None:
+            raise Rejected(ResponseCode.INVALID_PARAMETER, complaint)
+        if self.topics.is_system_topic(config.topic_name):
+            raise Rejected(ResponseCode.INVALID_PARAMETER, f"The topic[{config.topic_name}] is conflict with system topic.")
+        if config.read_queue_count < 0 or config.write_queue_count < 0:
+            raise Rejected(ResponseCode.INVALID_PARAMETER, "the number of queues is negative")
+        if not 0 <= config.perm <= 15:
+            raise Rejected(ResponseCode.INVALID_PARAMETER, f"the permission {config.perm} is not made of 8, 4, 2 and 1")
+        if changes.get("+message.type") == "MIXED" and not self.live.mixed_message_type:
+            raise Rejected(ResponseCode.INVALID_PARAMETER, "MIXED message type is not supported.")
+        try:
+            self.topics.altered_attributes(config.topic_name, changes)
+        except ValueError as error:
+            raise Rejected(ResponseCode.SYSTEM_ERROR, str(error)) from None
+
+    def _put(self, config: TopicConfig, changes: Mapping[str, str]) -> bool:
+        """Check and store one topic; False when it was exactly so before."""
+        self._check(config, changes)
+        changed = self.topics.put(config, changes)
+        if changed:
+            self.held.wake_topic(config.topic_name)
+        return changed
 
     async def _saved(self, response: Response) -> Response:
         """Answer when the change would survive a crash. Name servers are not told of a topic that is gone: registrations only add."""

@@ -16,9 +16,7 @@ TRANSACTIONS = "transactions come later"
 DELAYED = "messages for a certain time, which can be recalled, come later"
 REPLY = "request-reply comes later"
 POP = "POP consumption comes later; push consumers of 5.x rebalance by themselves"
-CLIENT_RELAY = "asking clients through the broker comes later"
-RESET = "resetting offsets by the broker comes later; mqadmin falls back to writing offsets"
-ADMIN = "this administration command comes later"
+READ_MODE = "how segments are mapped is no setting here"
 LITE_TOPICS = "lite topics are not offered"
 STATIC_TOPICS = "static topics are not offered"
 FILTER = "message filter servers were removed from RocketMQ"
@@ -67,16 +65,7 @@ _BY_REASON: Mapping[str, tuple[Code, ...]] = {
         *(Code.CHANGE_MESSAGE_INVISIBLETIME, Code.NOTIFICATION, Code.POLLING_INFO),
         *(Code.QUERY_ASSIGNMENT, Code.SET_MESSAGE_REQUEST_MODE, Code.GET_ALL_MESSAGE_REQUEST_MODE),
     ),
-    CLIENT_RELAY: (
-        *(Code.GET_CONSUMER_RUNNING_INFO, Code.CONSUME_MESSAGE_DIRECTLY, Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS),
-    ),
-    RESET: (Code.INVOKE_BROKER_TO_RESET_OFFSET,),
-    ADMIN: (
-        *(Code.UPDATE_AND_CREATE_TOPIC_LIST, Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, Code.CLONE_GROUP_OFFSET),
-        *(Code.QUERY_CONSUME_TIME_SPAN, Code.QUERY_CORRECTION_OFFSET, Code.QUERY_CONSUME_QUEUE),
-        *(Code.GET_ALL_PRODUCER_INFO, Code.QUERY_TOPICS_BY_CONSUMER, Code.QUERY_SUBSCRIPTION_BY_CONSUMER),
-        *(Code.UPDATE_AND_GET_GROUP_FORBIDDEN, Code.SET_COMMITLOG_READ_MODE),
-    ),
+    READ_MODE: (Code.SET_COMMITLOG_READ_MODE,),
     LITE_TOPICS: (
         *(Code.POP_LITE_MESSAGE, Code.LITE_SUBSCRIPTION_CTL, Code.GET_BROKER_LITE_INFO, Code.GET_PARENT_TOPIC_INFO),
         *(Code.GET_LITE_TOPIC_INFO, Code.GET_LITE_CLIENT_INFO, Code.GET_LITE_GROUP_INFO, Code.TRIGGER_LITE_DISPATCH),

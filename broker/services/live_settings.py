@@ -15,6 +15,13 @@ class LiveSettings:
     long_polling: bool = True
     short_polling_ms: int = 1000
     notify_consumer_changes: bool = True
+    server_side_reset: bool = True
+    mixed_message_type: bool = False
+    reject_pull_consumers: bool = False
+    lite_pulls: bool = True
+    accept_sends_from_ms: int = 0
+    disable_slow_consumers: bool = False
+    slow_consumer_bytes: int = 16 * 1024 * 1024 * 1024
 
     @property
     def readable(self) -> bool:

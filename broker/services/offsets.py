@@ -5,6 +5,7 @@ Source: broker/offset/ConsumerOffsetManager.java.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import attrs
@@ -22,15 +23,19 @@ SAVE_SECONDS = 5.0
 
 @attrs.define(eq=False)
 class ConsumerOffsets:
-    """The committed offsets (saved) and the positions of the last pulls (statistics only, not saved).
+    """The committed offsets (saved), the positions of the last pulls and the resets that no pull has taken yet (not saved).
 
-    The first level is the group, then the topic, so that all topics of a group and all groups of a topic are at hand.
+    The first level is the group, then the topic, so that all topics of a group and all groups of a topic are at hand.  A reset is committed
+    at once and stays pending until the group's next pull of that queue has been told; commits in between come from a consumer that does not
+    know of it yet, and are ignored.
     """
 
     table: PersistedTable
     version: Version
     committed: dict[str, dict[str, dict[int, int]]] = attrs.field(factory=dict)
     pulled: dict[str, dict[str, dict[int, int]]] = attrs.field(factory=dict)
+    resets: dict[tuple[str, str], dict[int, int]] = attrs.field(factory=dict)
+    """(group, topic) -> queue -> the offset that its next pull must begin with."""
     _changes: int = 0
 
     def committed_offset(self, group: str, topic: str, queue_id: int) -> int | None:
@@ -49,6 +54,31 @@ class ConsumerOffsets:
         if self._changes % CHANGES_PER_VERSION == 0:
             self.version.bump()
         self.table.touch()
+
+    def reset(self, group: str, topic: str, queues: Mapping[int, int]) -> None:
+        """Send a group back or forward in some queues.  atomic: no checkpoint."""
+        for queue_id, offset in queues.items():
+            self.commit(group, topic, queue_id, offset)
+        self.resets.setdefault((group, topic), {}).update(queues)
+
+    def pending_reset(self, group: str, topic: str, queue_id: int) -> int | None:
+        """The offset of a reset that the group does not know of yet."""
+        return self.resets.get((group, topic), {}).get(queue_id) if self.resets else None
+
+    def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
+        """The same, and from now on the group knows."""
+        queues = self.resets.get((group, topic))
+        if queues is None or queue_id not in queues:
+            return None
+        offset = queues.pop(queue_id)
+        if not queues:
+            del self.resets[group, topic]
+        return offset
+
+    def clone(self, source: str, target: str, topic: str) -> None:
+        """Let one group begin where another one is."""
+        for queue_id, offset in self.queues_of(source, topic).items():
+            self.commit(target, topic, queue_id, offset)
 
     def pulled_offset(self, group: str, topic: str, queue_id: int) -> int:
         return self.pulled.get(group, {}).get(topic, {}).get(queue_id, 0)
@@ -74,12 +104,16 @@ class ConsumerOffsets:
             changed = topics.pop(topic, None) is not None or changed
         for topics in self.pulled.values():
             topics.pop(topic, None)
+        for key in [key for key in self.resets if key[1] == topic]:
+            del self.resets[key]
         if changed:
             self.version.bump()
             self.table.touch()
 
     def forget_group(self, group: str) -> None:
         self.pulled.pop(group, None)
+        for key in [key for key in self.resets if key[0] == group]:
+            del self.resets[key]
         if self.committed.pop(group, None) is not None:
             self.version.bump()
             self.table.touch()

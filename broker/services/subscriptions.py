@@ -17,10 +17,13 @@ from triomq.broker.services.versions import Version
 from triomq.remoting.protocol.bodies.groups import SubscriptionGroupConfig, SubscriptionGroupTable
 from triomq.remoting.protocol.bodies.schema import write_plain
 
+READ_FORBIDDEN = 1 << 2
+"""Bit 2 of a forbidden entry.  Source: common/constant/PermName.java#INDEX_PERM_READ."""
+
 
 @attrs.define(eq=False)
 class SubscriptionGroups:
-    """The table.  ``forbidden`` (group -> topic -> bits) is kept for the sake of files that have it."""
+    """The table.  ``forbidden`` (group -> topic -> bits) says which topics a group may not read."""
 
     table: PersistedTable
     version: Version
@@ -58,6 +61,32 @@ class SubscriptionGroups:
         self.forbidden.pop(group, None)
         self._changed()
         return True
+
+    def may_read(self, group: str, topic: str) -> bool:
+        """False when an operator has forbidden this group this topic."""
+        return not self.forbidden.get(group, {}).get(topic, 0) & READ_FORBIDDEN
+
+    def allow_reading(self, group: str, topic: str, allowed: bool) -> None:
+        """Forbid a group a topic, or allow it again; other topics of the group stay as they are (Java 5.5.0 drops them too)."""
+        topics = dict(self.forbidden.get(group, {}))
+        bits = topics.get(topic, 0)
+        bits = bits & ~READ_FORBIDDEN if allowed else bits | READ_FORBIDDEN
+        if bits == topics.get(topic, 0):
+            return
+        topics[topic] = bits
+        if not bits:
+            del topics[topic]
+        if topics:
+            self.forbidden[group] = topics
+        else:
+            del self.forbidden[group]
+        self._changed()
+
+    def disable(self, group: str) -> None:
+        """Let nobody of this group consume until an operator allows it again (updateSubGroup -s true)."""
+        config = self.configs.get(group)
+        if config is not None and config.consume_enable:
+            self._store(attrs.evolve(config, consume_enable=False))
 
     def wants_notice(self, group: str) -> bool:
         """May the members of this group be told that one came or went?"""

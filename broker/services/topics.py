@@ -5,7 +5,7 @@ Source: broker/topic/TopicConfigManager.java, common/attribute/AttributeUtil.jav
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import attrs
@@ -95,11 +95,15 @@ class Topics:
     def system_topic_names(self) -> list[str]:
         return sorted({name for name in self.configs if self.is_system_topic(name)} | names.WELL_KNOWN_SYSTEM_TOPICS)
 
-    def put(self, config: TopicConfig, attribute_changes: dict[str, str] | None = None) -> bool:
+    def altered_attributes(self, name: str, changes: Mapping[str, str]) -> dict[str, str]:
+        """A topic's attributes after the changes.  Raises ValueError for attributes that cannot be."""
+        known = self.configs.get(name)
+        return alter_attributes(TOPIC_ATTRIBUTES, known.attributes if known is not None else {}, changes, create=known is None)
+
+    def put(self, config: TopicConfig, attribute_changes: Mapping[str, str] | None = None) -> bool:
         """Create or replace a topic; False when it is already exactly so.  Raises ValueError for attributes that cannot be."""
         known = self.configs.get(config.topic_name)
-        current = known.attributes if known is not None else {}
-        attributes = alter_attributes(TOPIC_ATTRIBUTES, current, attribute_changes or {}, create=known is None)
+        attributes = self.altered_attributes(config.topic_name, attribute_changes or {})
         config = attrs.evolve(config, attributes=attributes)
         if config == known:
             return False

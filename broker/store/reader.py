@@ -193,6 +193,13 @@ class Reader:
         log_offset, size, code = ENTRY.unpack(self._entries(queue, offset, 1, reads))
         return log_offset, size, code
 
+    def entries(self, topic: str, queue_id: int, first: int, count: int, reads: Reads) -> list[tuple[int, int, int]]:
+        """(log offset, size, tags code) of some messages of a queue, as many as there are. Raises Cold."""
+        queue = self.queues.queues.get((topic, queue_id))
+        if queue is None or first < queue.min_offset:
+            return []
+        return [self.entry(queue, offset, reads) for offset in range(first, min(first + count, queue.end_offset))]
+
     def first_kept(self, queue: ConsumeQueue, log_min: int, reads: Reads) -> int:
         """What the queue's ``min_offset`` becomes when the log begins at ``log_min``. Source: ConsumeQueue.java#correctMinOffset. Raises Cold."""
         low, high = queue.min_offset, queue.end_offset

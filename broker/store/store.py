@@ -222,6 +222,10 @@ class MessageStore:
     async def offset_by_time_cold(self, topic: str, queue_id: int, timestamp_ms: int, *, upper: bool = False) -> int:
         return await self._wait(lambda reads: self.reader.offset_by_time(topic, queue_id, timestamp_ms, upper, reads))
 
+    async def entries(self, topic: str, queue_id: int, first: int, count: int) -> list[tuple[int, int, int]]:
+        """(log offset, size, tags code) of some messages of a queue, as many as there are; none before the first kept one."""
+        return await self._wait(lambda reads: self.reader.entries(topic, queue_id, first, count, reads))
+
     def store_time_at(self, topic: str, queue_id: int, offset: int) -> int | None:
         """Store time (ms) of one message, -1 if there is none; None if cold."""
         try:

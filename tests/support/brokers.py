@@ -228,6 +228,6 @@ async def peer_of(ready: BrokerReady) -> AsyncIterator[BrokerPeer]:
     async def note(address: str, command: Command) -> None:
         notices.append(command)
 
-    handlers = {Code.NOTIFY_CONSUMER_IDS_CHANGED: note}
+    handlers = {Code.NOTIFY_CONSUMER_IDS_CHANGED: note, Code.RESET_CONSUMER_CLIENT_OFFSET: note}
     async with Connector(ConnectorConfig(), handlers=handlers) as connector:
         yield BrokerPeer(connector, f"127.0.0.1:{ready.port}", notices)

@@ -1,0 +1,115 @@
+"""What only a client can answer, asked over the connection that it opened: its running state (307), one message consumed now (309), the
+offsets it has in memory (223); and the order to reset offsets, which it gets (220).
+
+Source: broker/processor/AdminBrokerProcessor.java#callConsumer, #consumeMessageDirectly, broker/client/net/Broker2Client.java.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+import trio
+
+from triomq.broker.services.groups import ConsumerGroup, GroupTable, Member
+from triomq.broker.store.store import MessageStore
+from triomq.remoting.errors import Rejected, RemotingError, RequestTimeout
+from triomq.remoting.protocol.bodies.offsets import ConsumerStatus, QueueOffset, QueueOffsetList, QueueOffsets
+from triomq.remoting.protocol.bodies.route import MessageQueue
+from triomq.remoting.protocol.codes import LanguageCode, RequestCode, ResponseCode, version_name
+from triomq.remoting.protocol.command import Command
+from triomq.remoting.protocol.command import request as new_request
+from triomq.remoting.protocol.headers.client import ConsumeDirectlyHeader, ConsumerRunningHeader, ConsumerStatusHeader
+from triomq.remoting.protocol.headers.offset import ResetOffsetHeader
+from triomq.remoting.protocol.message import decode_offset_message_id
+from triomq.remoting.server.connection import Connection
+from triomq.remoting.server.handlers import Request, Response
+
+CLIENT_SECONDS = 10.0
+STATUS_SECONDS = 5.0
+VERSION_THAT_ANSWERS = 62
+"""V3_1_8_SNAPSHOT: older clients know neither 307 nor 309."""
+
+
+@attrs.define(eq=False)
+class Relays:
+    """The handlers.  They wait for one client each, never for longer than Java's brokers do."""
+
+    store: MessageStore
+    clients: GroupTable[Connection]
+    broker_name: str
+
+    async def running(self, request: Request) -> Response:
+        """GET_CONSUMER_RUNNING_INFO: the client's answer, unchanged."""
+        header: ConsumerRunningHeader = request.header
+        member = self._member(header.consumer_group, header.client_id)
+        return await self._relay(header.consumer_group, member, Command(request.code, ext=request.ext()))
+
+    async def consume_directly(self, request: Request) -> Response:
+        """CONSUME_MESSAGE_DIRECTLY: the message that the id names goes along; the client's answer comes back unchanged."""
+        header: ConsumeDirectlyHeader = request.header
+        member = self._member(header.consumer_group, header.client_id)
+        record = await self._record(header.message_id)
+        ext = {**request.ext(), "brokerName": self.broker_name}
+        return await self._relay(header.consumer_group, member, Command(request.code, ext=ext, body=record))
+
+    async def status(self, request: Request) -> Response:
+        """INVOKE_BROKER_TO_GET_CONSUMER_STATUS: the offsets that each client of a group has in memory, by client."""
+        header: ConsumerStatusHeader = request.header
+        group = self.clients.consumers.get(header.group)
+        if group is None:
+            raise Rejected(ResponseCode.SYSTEM_ERROR, f"No Any Consumer online in the consumer group: [{header.group}]")
+        found: dict[str, dict[MessageQueue, int]] = {}
+        asked = new_request(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, ConsumerStatusHeader(header.topic, header.group))
+
+        async def ask(member: Member[Connection]) -> None:
+            try:
+                answer = await member.connection.invoke(asked, STATUS_SECONDS)
+                if answer.code == ResponseCode.SUCCESS:
+                    found[member.client_id] = dict(ConsumerStatus.decode(bytes(answer.body)).message_queue_table)
+            except RemotingError:
+                return  # it is not in the answer, as in Java's
+
+        async with trio.open_nursery() as nursery:
+            for member in list(group.members.values()):
+                if not header.client_id or header.client_id == member.client_id:
+                    nursery.start_soon(ask, member)
+        return Response(body=ConsumerStatus(consumer_table=found).encode())
+
+    def tell_reset(self, group: ConsumerGroup[Connection], header: ResetOffsetHeader, offsets: Mapping[MessageQueue, int]) -> None:
+        """RESET_CONSUMER_CLIENT_OFFSET, one way, to every member; C++ clients cannot read objects as keys."""
+        table = QueueOffsets(dict(offsets)).encode()
+        rows = [QueueOffset(broker_name=queue.broker_name, topic=queue.topic, queue_id=queue.queue_id, offset=offset) for queue, offset in offsets.items()]
+        listed = QueueOffsetList(rows).encode()
+        for member in list(group.members.values()):
+            body = listed if member.language == LanguageCode.CPP else table
+            member.connection.oneway(new_request(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, header, body, oneway=True))
+
+    def _member(self, group_name: str, client_id: str | None) -> Member[Connection]:
+        group = self.clients.consumers.get(group_name)
+        member = next((one for one in group.members.values() if one.client_id == client_id), None) if group is not None else None
+        if member is None:
+            raise Rejected(ResponseCode.SYSTEM_ERROR, f"The Consumer <{group_name}> <{client_id}> not online")
+        if member.version < VERSION_THAT_ANSWERS:
+            remark = f"The Consumer <{client_id}> Version <{version_name(member.version)}> too low to finish, please upgrade it to V3_1_8_SNAPSHOT"
+            raise Rejected(ResponseCode.SYSTEM_ERROR, remark)
+        return member
+
+    async def _record(self, message_id: str | None) -> bytes:
+        try:
+            _, _, log_offset = decode_offset_message_id(message_id or "")
+        except ValueError:
+            raise Rejected(ResponseCode.INVALID_PARAMETER, f"msgId {message_id!r} is no offset message id of a broker (32 or 56 hex digits)") from None
+        record = await self.store.read_record(log_offset)
+        if record is None:
+            raise Rejected(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {log_offset}")
+        return record
+
+    async def _relay(self, group: str, member: Member[Connection], command: Command) -> Response:
+        try:
+            answer = await member.connection.invoke(command, CLIENT_SECONDS)
+        except RequestTimeout as error:
+            raise Rejected(ResponseCode.CONSUME_MSG_TIMEOUT, f"consumer <{group}> <{member.client_id}> Timeout: {error}") from None
+        except RemotingError as error:
+            raise Rejected(ResponseCode.SYSTEM_ERROR, f"invoke consumer <{group}> <{member.client_id}> Exception: {error}") from None
+        return Response(answer.code, body=bytes(answer.body), remark=answer.remark, ext=dict(answer.ext or {}))
