@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 
 import attrs
+import trio
 
 from triomq.broker.services.held_pulls import HeldPulls
 from triomq.broker.services.topics import Topics
@@ -31,19 +32,22 @@ class Housekeeping:
         self.store.cleaner.delete_expired_soon()
         return Response()
 
-    def delete_expired_queues(self, request: Request) -> Response:
+    async def delete_expired_queues(self, request: Request) -> Response:
         """Queues all of whose messages are gone are forgotten, with their numbers: their next message is number 0 again."""
-        expired = self.store.delete_expired_queues(self.topics.is_system_topic)
+        expired = await self.store.delete_expired_queues(self.topics.is_system_topic)
         logger.info("deleted %s consume queues without messages, says %s", len(expired), request.connection.peer_text)
         for topic in {topic for topic, _ in expired}:
             self.held.wake_topic(topic)
         return Response()
 
-    def delete_unused_topics(self, request: Request) -> Response:
+    async def delete_unused_topics(self, request: Request) -> Response:
         """Queues of topics that are not in the table of topics any more."""
+        await trio.lowlevel.checkpoint()
         unused = [topic for topic in self.store.queues() if topic not in self.topics.configs and not self.topics.is_system_topic(topic)]
         logger.info("deleted the consume queues of %s topics that do not exist, says %s", len(unused), request.connection.peer_text)
         for topic in unused:
-            self.store.delete_topic(topic)
-            self.held.wake_topic(topic)
+            if topic not in self.topics.configs:  # it may have been made again while others ran
+                self.store.delete_topic(topic)
+                self.held.wake_topic(topic)
+            await trio.lowlevel.checkpoint()
         return Response()

@@ -16,7 +16,6 @@ Source: store/…/ConsumeQueue.java.
 
 from __future__ import annotations
 
-import contextlib
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -311,10 +310,10 @@ class ConsumeQueue:
         """Undo ``take_expired``: the file could not be deleted."""
         self.bases.insert(0, base)
 
-    def delete(self) -> None:
-        """Remove the files."""
-        while self.bases:
-            self._remove(self.bases.pop())
+    def forget(self) -> None:
+        """Let go of the files; the caller removes them."""
+        for base in self.bases:
+            self.files.open_files.forget(self.path(base))
+        self.bases.clear()
+        self.unsynced.clear()
         self.tail = bytearray()
-        with contextlib.suppress(OSError):  # something foreign lies in it: not ours to remove
-            self.files.disk.remove_directory(self.directory)

@@ -199,6 +199,10 @@ class Disk:
             self.make_directory(directory)
             self.sync_directory(directory.parent)
 
+    def rename(self, path: Path, target: Path) -> None:
+        """Give a file or directory another name on the same file system; an empty directory there is replaced. Raises OSError."""
+        path.rename(target)
+
     def remove_directory(self, path: Path) -> None:
         """Delete an empty directory. Raises OSError."""
         path.rmdir()

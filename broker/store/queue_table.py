@@ -5,18 +5,19 @@ Queues exist in memory from their first append on and on disk from the first ``w
 
 from __future__ import annotations
 
-import contextlib
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import attrs
+import trio
 
 from triomq.broker.store.config import StoreConfig
 from triomq.broker.store.consume_queue import ENTRY, ConsumeQueue, QueueFiles
 from triomq.broker.store.disk import Disk
 from triomq.broker.store.draft import UNQUEUED, Appended, Batch, Draft
 from triomq.broker.store.open_files import OpenFiles
+from triomq.broker.store.remover import FOLDER, Remover
 from triomq.remoting.protocol.message import DELAY, TRANSACTION_MASK, decode_properties, tags_code
 
 logger = logging.getLogger(__name__)
@@ -36,11 +37,13 @@ class QueueTable:
     queues: dict[tuple[str, int], ConsumeQueue] = attrs.field(factory=dict, init=False)
     dirty: dict[ConsumeQueue, None] = attrs.field(factory=dict, init=False)
     """Queues with entries in memory only, in the order in which they became so."""
+    remover: Remover = attrs.field(init=False)
     _files: QueueFiles = attrs.field(init=False)
     _unsynced: set[ConsumeQueue] = attrs.field(factory=set, init=False)
     _arrived: list[ConsumeQueue] = attrs.field(factory=list, init=False)
 
     def __attrs_post_init__(self) -> None:
+        self.remover = Remover(self.disk, self.config.root / FOLDER, trio.CapacityLimiter(1))
         self._files = QueueFiles(self.disk, OpenFiles(self.disk, self.config.open_files_max), self.config.queue_file_size_bytes)
 
     @property
@@ -148,6 +151,7 @@ class QueueTable:
     def load(self) -> None:
         """Find the queues on disk; where each ends is for recovery to say. Raises StoreDamaged, OSError."""
         self.disk.make_directory(self.directory)
+        self.remover.load()
         for topic in self.directory.iterdir():
             if not topic.is_dir():
                 continue
@@ -156,37 +160,43 @@ class QueueTable:
                     self.open(topic.name, int(directory.name)).load()
 
     def delete_topic(self, topic: str) -> None:
-        """Forget a topic's queues and remove their files. A topic of the same name starts at 0 again."""
-        for key in [key for key in self.queues if key[0] == topic]:
-            self._delete(key)
-        with contextlib.suppress(OSError):
-            self.disk.remove_directory(self.directory / topic)
+        """Forget a topic's queues and have their files removed. A topic of the same name starts at 0 again. No checkpoint."""
+        found = [key for key in self.queues if key[0] == topic]
+        for key in found:
+            self._forget(key)
+        if found:
+            self.remover.take(self.directory / topic)
 
-    def delete_expired(self, log_min: int, keep: Callable[[str], bool]) -> list[tuple[str, int]]:
-        """Forget queues whose last record is below ``log_min``, with their numbers; their keys. Source: ConsumeQueueStore.java#cleanExpired."""
-        expired = [
-            key
-            for key, queue in self.queues.items()
-            if 0 <= queue.log_end <= log_min and queue.next_offset == queue.end_offset and not keep(key[0])
-        ]
-        for key in expired:
-            self._delete(key)
+    def expired(self, log_min: int, keep: Callable[[str], bool]) -> list[tuple[str, int]]:
+        """Keys of the queues whose last record is below ``log_min``. Source: ConsumeQueueStore.java#cleanExpired."""
+        return [key for key, queue in self.queues.items() if self.is_expired(queue, log_min) and not keep(key[0])]
+
+    def is_expired(self, queue: ConsumeQueue, log_min: int) -> bool:
+        return 0 <= queue.log_end <= log_min and queue.next_offset == queue.end_offset
+
+    def delete(self, key: tuple[str, int]) -> None:
+        """Forget a queue with its numbers, and have its files removed. No checkpoint."""
+        queue = self._forget(key)
+        self.remover.take(queue.directory)
+
+    def forget_empty_topics(self, topics: Iterable[str]) -> None:
+        """Remove the directories of those topics that have no queue any more. No checkpoint."""
         kept = {topic for topic, _ in self.queues}
-        for topic in {topic for topic, _ in expired} - kept:
-            with contextlib.suppress(OSError):
-                self.disk.remove_directory(self.directory / topic)
-        return expired
+        for topic in topics:
+            if topic not in kept:
+                self.remover.take(self.directory / topic)
 
     def delete_all(self) -> None:
         """Remove every queue: there is no log."""
         for topic in {topic for topic, _ in self.queues}:
             self.delete_topic(topic)
 
-    def _delete(self, key: tuple[str, int]) -> None:
+    def _forget(self, key: tuple[str, int]) -> ConsumeQueue:
         queue = self.queues.pop(key)
         self.dirty.pop(queue, None)
         self._unsynced.discard(queue)
-        queue.delete()
+        queue.forget()
+        return queue
 
     def close(self) -> None:
         self._files.open_files.close()

@@ -41,6 +41,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 COLD_READERS_MAX = 4
 CLOSE_SECONDS_MAX = 60
+QUEUES_A_STEP = 64
 
 
 def wall_clock_ms() -> int:
@@ -266,17 +267,31 @@ class MessageStore:
         return self.indexer.indexed
 
     def delete_topic(self, topic: str) -> None:
-        """Remove a topic's queues; its records stay in the log until that is deleted. Raises StoreError."""
+        """Remove a topic's queues (their files in a thread, later); its records stay in the log until that is deleted. No checkpoint. Raises StoreError."""
         if all(name == topic for name, _ in self.queue_table.queues):
             self.checkpointer.forget_queues()
         self.queue_table.delete_topic(topic)
         self.checkpointer.save_soon()
 
-    def delete_expired_queues(self, keep: Callable[[str], bool]) -> list[tuple[str, int]]:
-        """Forget queues that have no message any more, with their numbers, but for topics to ``keep``; (topic, queue id) of each. Raises StoreError."""
-        if self.queue_table.queues:
+    async def delete_expired_queues(self, keep: Callable[[str], bool]) -> list[tuple[str, int]]:
+        """Forget queues that have no message any more, with their numbers, but for topics to ``keep``; (topic, queue id) of each. Raises StoreError.
+
+        Checkpoint: always, and between some queues, so that others may run; a queue that got a message meanwhile stays.
+        """
+        await trio.lowlevel.checkpoint()
+        table, log_min = self.queue_table, self.log.first_offset
+        candidates = table.expired(log_min, keep)
+        if candidates:
             self.checkpointer.forget_queues()
-        expired = self.queue_table.delete_expired(self.log.first_offset, keep)
+        expired = []
+        for number, key in enumerate(candidates, 1):
+            queue = table.queues.get(key)
+            if queue is not None and table.is_expired(queue, log_min):
+                table.delete(key)
+                expired.append(key)
+            if number % QUEUES_A_STEP == 0:
+                await trio.lowlevel.checkpoint()
+        table.forget_empty_topics({topic for topic, _ in expired})
         self.checkpointer.save_soon()
         return expired
 
@@ -321,8 +336,15 @@ async def open_store(config: StoreConfig, clock: Callable[[], int] = wall_clock_
         store = await load_store(config, clock, disk)
         try:
             async with trio.open_nursery() as nursery:
-                for task, name in ((store.flusher, "flusher"), (store.indexer, "indexer"), (store.checkpointer, "checkpointer"), (store.cleaner, "cleaner")):
-                    nursery.start_soon(_fail_with, task.run, store.health, name=f"store-{name}")
+                tasks = {
+                    "flusher": store.flusher.run,
+                    "indexer": store.indexer.run,
+                    "checkpointer": store.checkpointer.run,
+                    "cleaner": store.cleaner.run,
+                    "remover": store.queue_table.remover.run,
+                }
+                for name, run in tasks.items():
+                    nursery.start_soon(_fail_with, run, store.health, name=f"store-{name}")
                 yield store
                 nursery.cancel_scope.cancel()
         finally:

@@ -371,9 +371,9 @@ async def test_queues_that_lost_all_messages_can_be_forgotten(tmp_path: Path) ->
         for number in range(8):
             store.append([draft(f"{number}:{BODY}")])
         await store.checkpointer.save()
-        assert store.delete_expired_queues(lambda topic: False) == []
+        assert await store.delete_expired_queues(lambda topic: False) == []
         await delete(store, *range(0, store.log.segments.items[-1].base, SEGMENT))
-        assert store.delete_expired_queues(lambda topic: topic == "System") == [("T", 1), ("Idle", 0)]
+        assert await store.delete_expired_queues(lambda topic: topic == "System") == [("T", 1), ("Idle", 0)]
         assert store.queues() == {"System": [0], "T": [0]}
         assert not (store.config.root / "consumequeue" / "Idle").exists()
         assert store.append([draft("anew", "Idle")])[0].queue_offset == 0

@@ -1,0 +1,151 @@
+"""Deleting queues: at once for those who ask, in a thread and bit by bit for the disk."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from pathlib import Path
+
+import attrs
+import pytest
+import trio
+from stores import draft, read_all, tiny_config
+
+from triomq.broker.store.disk import Disk
+from triomq.broker.store.remover import FILES_A_STEP, Remover
+from triomq.broker.store.store import MessageStore, open_store
+
+
+@attrs.define(eq=False)
+class ThreadDisk(Disk):
+    """Notes which thread removes files, and refuses what it is told to."""
+
+    removers: list[int] = attrs.field(factory=list)
+    refused: bool = False
+    gate: threading.Event | None = None
+
+    def remove(self, path: Path) -> None:
+        if "deleted" in path.parts or "consumequeue" in path.parts:
+            self.removers.append(threading.get_ident())
+            if self.gate is not None:
+                self.gate.wait(10)
+        super().remove(path)
+
+    def rename(self, path: Path, target: Path) -> None:
+        if self.refused:
+            raise PermissionError(errno.EACCES, "no", str(path))
+        super().rename(path, target)
+
+
+async def fill(store: MessageStore, queues: int) -> None:
+    for number in range(queues):
+        store.append([draft(str(number), queue_id=number)])
+    await store.checkpointer.save()
+
+
+async def drained(store: MessageStore) -> None:
+    with trio.fail_after(10):
+        while store.queue_table.remover.waiting:  # noqa: ASYNC110
+            await trio.sleep(0.01)
+
+
+@pytest.mark.feature(52)
+async def test_files_of_a_deleted_topic_go_in_a_thread(tmp_path: Path) -> None:
+    disk = ThreadDisk()
+    async with open_store(tiny_config(tmp_path, segment_size_bytes=1 << 20), disk=disk) as store:
+        await fill(store, 150)
+        store.delete_topic("T")
+        assert disk.removers == []
+        assert store.append([draft("anew")])[0].queue_offset == 0
+        await store.checkpointer.save()
+        await drained(store)
+        assert len(disk.removers) == store.queue_table.remover.files_deleted == 150
+        assert threading.get_ident() not in disk.removers
+        assert list((tmp_path / "deleted").iterdir()) == []
+        assert [path.name for path in (tmp_path / "consumequeue/T").iterdir()] == ["0"]
+        assert [message.body for message in await read_all(store, "T", 0)] == [b"anew"]
+
+
+async def test_the_loop_runs_while_files_are_deleted(tmp_path: Path) -> None:
+    gate = threading.Event()
+    disk = ThreadDisk()
+    async with open_store(tiny_config(tmp_path), disk=disk) as store:
+        await fill(store, 3)
+        disk.gate = gate
+        store.delete_topic("T")
+        with trio.fail_after(10):
+            while not disk.removers:  # noqa: ASYNC110
+                await trio.sleep(0.001)
+        assert store.append([draft("meanwhile")])[0].queue_offset == 0
+        assert [message.body for message in await read_all(store, "T", 0)] == [b"meanwhile"]
+        gate.set()
+        await drained(store)
+
+
+async def test_expired_queues_go_a_few_at_a_time(tmp_path: Path) -> None:
+    """Others run in between, and a queue that gets a message meanwhile stays."""
+    turns = 0
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            if turns == 2:
+                store.append([draft("still wanted", queue_id=299)])
+            await trio.lowlevel.checkpoint()
+
+    async with open_store(tiny_config(tmp_path)) as store:
+        await fill(store, 300)
+        for number in range(40):
+            store.append([draft(f"{number}" * 40, topic="other")])
+        while store.log.first_offset <= store.queue_table.queues["T", 299].log_end:
+            await store.cleaner._delete_segment(store.log.segments.first_offset, "a test")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(count_turns)
+            gone = await store.delete_expired_queues(lambda topic: False)
+            nursery.cancel_scope.cancel()
+        assert turns >= 300 // 64
+        assert gone == [("T", number) for number in range(299)]
+        await drained(store)
+        assert [message.body for message in await read_all(store, "T", 299)] == [b"still wanted"]
+
+
+async def test_what_a_crash_has_left_goes_after_the_next_start(tmp_path: Path) -> None:
+    left = tmp_path / "deleted/7/3"
+    left.mkdir(parents=True)
+    for number in range(FILES_A_STEP * 2 + 1):
+        (left / f"{number:020d}").touch()
+    async with open_store(tiny_config(tmp_path)) as store:
+        await drained(store)
+        assert not (tmp_path / "deleted/7").exists()
+        await fill(store, 1)
+        store.delete_topic("T")
+        assert store.queue_table.remover._number == 8
+        await drained(store)
+
+
+async def test_foreign_files_are_kept_and_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with open_store(tiny_config(tmp_path)) as store:
+        await fill(store, 1)
+        (tmp_path / "consumequeue/T/0/notes.txt").write_text("mine")
+        store.delete_topic("T")
+        await drained(store)
+        assert (tmp_path / "deleted/1/0/notes.txt").read_text() == "mine"
+        assert not (tmp_path / "deleted/1/0/00000000000000000000").exists()
+    assert "deleted/1 cannot be deleted" in caplog.text
+
+
+async def test_a_directory_that_cannot_be_moved_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    disk = ThreadDisk()
+    async with open_store(tiny_config(tmp_path), disk=disk) as store:
+        await fill(store, 1)
+        disk.refused = True
+        store.delete_topic("T")
+        assert store.queues() == {}
+    assert "consumequeue/T cannot be deleted" in caplog.text
+
+
+def test_nothing_to_move(tmp_path: Path) -> None:
+    remover = Remover(Disk(), tmp_path / "deleted", trio.CapacityLimiter(1))
+    remover.take(tmp_path / "consumequeue/never written")
+    assert remover.waiting == 0
