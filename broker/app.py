@@ -65,6 +65,7 @@ from triomq.remoting.client.config import ConnectorConfig
 from triomq.remoting.client.connector import Connector
 from triomq.remoting.client.proxies import SocksProxies
 from triomq.remoting.protocol.message import UniqueIds
+from triomq.remoting.saved_settings import SavedSettings
 from triomq.remoting.server.config import SidePort
 from triomq.remoting.server.connection import Connection
 from triomq.remoting.server.hooks import RequestHook
@@ -252,7 +253,7 @@ def open_server(config: BrokerConfig, store: MessageStore, services: Services, s
         progress=Progress(store, topics, offsets, clients, now_ms, config.broker_name),
         resets=Resets(store, topics, groups, offsets, clients, held, live, relays, config.broker_name),
         relays=relays,
-        config=BrokerConfigRequests(config, BROKER_KEYS, live, topics),
+        config=BrokerConfigRequests(config, BROKER_KEYS, live, topics, SavedSettings.open(config.saved_settings_path())),
         runtime=runtime,
         housekeeping=Housekeeping(store, topics, held),
     )

@@ -26,7 +26,19 @@ from triomq.broker.store.config import (
 from triomq.broker.store.retention import RetentionRules, format_hours, parse_hours
 from triomq.remoting.server.config import PoolConfig
 from triomq.remoting.server.settings import NetworkSettings
-from triomq.remoting.settings import ADDRESSES, BOOLEAN, INTEGER, PATH, TEXT, ConfigError, Kind, choice, group, setting
+from triomq.remoting.settings import (
+    ADDRESSES,
+    BOOLEAN,
+    INTEGER,
+    OPTIONAL_TEXT,
+    PATH,
+    TEXT,
+    ConfigError,
+    Kind,
+    choice,
+    group,
+    setting,
+)
 from triomq.remoting.tls.settings import SecuritySettings
 
 DEFAULT_PORT = 10911
@@ -302,6 +314,9 @@ class BrokerConfig:
         "registerNameServerPeriod", INTEGER, 30_000, "how often the broker registers again (ms); brought into 10 to 60 s", low=10_000, high=60_000, clamp=True
     )
     register_timeout_ms: int = setting("registerBrokerTimeoutMills", INTEGER, 24_000, "how long a registration may take (ms)", low=1, high=_INT_MAX)
+    protected_keys: str = setting(
+        "configBlackList", OPTIONAL_TEXT, "configBlackList;brokerConfigPath", "settings that no request may change, separated by ;"
+    )
     force_register: bool = setting("forceRegister", BOOLEAN, True, "send all topics each time; false: ask first whether they changed")
     broker_permission: int = setting("brokerPermission", INTEGER, 6, "4: clients may read, 2: write, 6: both", low=0, high=7)
     region_id: str = setting("regionId", TEXT, "DefaultRegion", "MSG_REGION of messages and answers")
@@ -347,6 +362,10 @@ class BrokerConfig:
     network: NetworkSettings = group(NetworkSettings)
     security: SecuritySettings = group(SecuritySettings)
     pools: PoolSettings = group(PoolSettings)
+
+    def saved_settings_path(self) -> Path:
+        """Where settings that are changed by a request are kept for the next start."""
+        return self.store.root / "config" / "runtime.properties"
 
     def fast_listen_port(self) -> int:
         """The fast port as a number, 0 for none; `listen_port` must be known."""

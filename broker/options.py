@@ -1,4 +1,4 @@
-"""From the command line of `mqbroker` to a checked BrokerConfig: environment, file, options, later ones winning.
+"""From the command line of `mqbroker` to a checked BrokerConfig: environment, file, what was changed at run time, options, later ones winning.
 
 The order is Java's: ``NAMESRV_ADDR`` is only the default of ``namesrvAddr``, the file comes next, ``-n`` wins.
 """
@@ -17,6 +17,7 @@ from triomq.broker.java_keys import BROKER_KEYS
 from triomq.remoting.command_line import add_shared_options, defined_entries, file_source, log_settings
 from triomq.remoting.process import LogSettings
 from triomq.remoting.properties import Entry
+from triomq.remoting.saved_settings import overruled, read_saved
 from triomq.remoting.settings import Loaded, Source, load
 
 
@@ -59,8 +60,10 @@ def load_broker_config(
         sources.append(Source("environment NAMESRV_ADDR", (Entry("namesrvAddr", environment["NAMESRV_ADDR"]),)))
     if file is not None:
         sources.append(file_source(file))
-    sources.append(Source("option -D", tuple(definitions)))
-    sources.append(Source("option -n", tuple(options)))
-    loaded = load(BrokerConfig, sources, BROKER_KEYS)
+    given = [Source("option -D", tuple(definitions)), Source("option -n", tuple(options))]
+    # Where the store lies must be known before what was saved there can be read.
+    saved = read_saved(load(BrokerConfig, [*sources, *given], BROKER_KEYS).config.saved_settings_path())
+    loaded = load(BrokerConfig, [*sources, saved, *given], BROKER_KEYS)
+    loaded = attrs.evolve(loaded, warnings=(*loaded.warnings, *overruled(saved, sources, loaded.origins)))
     check_role(loaded.config, loaded.origins)
     return loaded

@@ -16,6 +16,7 @@ from triomq.namesrv.errors import EXIT_CODES
 from triomq.remoting.command_line import add_shared_options, defined_entries, file_source, log_settings
 from triomq.remoting.process import LogSettings, report_fatal, run_service, set_up_logging
 from triomq.remoting.properties import Entry, format_properties
+from triomq.remoting.saved_settings import overruled, read_saved
 from triomq.remoting.settings import ConfigError, Loaded, Source, load, render
 
 PROGRAM = "mqnamesrv"
@@ -32,17 +33,20 @@ class NamesrvOptions:
 
 
 def parse_options(arguments: Sequence[str]) -> NamesrvOptions:
-    """Read options and file, options winning; raise ConfigError, or SystemExit(2) for an unknown option."""
+    """Read file, what was changed at run time, and options, the last winning; raise ConfigError, or SystemExit(2) for an unknown option."""
     parser = argparse.ArgumentParser(prog=PROGRAM, description="TrioMQ's name server", allow_abbrev=False)
     parser.add_argument("-p", "--port", metavar="PORT", help="port to listen on (default 9876; Java's -p is --print-config here)")
     parser.add_argument("--print-config", "--printConfigItem", action="store_true", help="print the effective configuration and exit")
     add_shared_options(parser)
     parsed = parser.parse_args(arguments)
     sources = [file_source(parsed.config)] if parsed.config is not None else []
-    sources.append(Source("option -D", defined_entries(parsed.define)))
+    given = [Source("option -D", defined_entries(parsed.define))]
     if parsed.port is not None:
-        sources.append(Source("option -p", (Entry("listenPort", parsed.port),)))
-    return NamesrvOptions(load(NamesrvConfig, sources, NAMESRV_KEYS), log_settings(parsed), parsed.print_config)
+        given.append(Source("option -p", (Entry("listenPort", parsed.port),)))
+    saved = read_saved(load(NamesrvConfig, [*sources, *given], NAMESRV_KEYS).config.saved_settings_path())
+    loaded = load(NamesrvConfig, [*sources, saved, *given], NAMESRV_KEYS)
+    loaded = attrs.evolve(loaded, warnings=(*loaded.warnings, *overruled(saved, sources, loaded.origins)))
+    return NamesrvOptions(loaded, log_settings(parsed), parsed.print_config)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -18,6 +18,7 @@ from triomq.namesrv.kv import KvConfig
 from triomq.namesrv.processor import NamesrvProcessor, handler_table, route_rules
 from triomq.namesrv.routes import RouteTable
 from triomq.remoting.address import format_address
+from triomq.remoting.saved_settings import SavedSettings
 from triomq.remoting.server.hooks import RequestHook
 from triomq.remoting.server.server import Server
 from triomq.remoting.tls.settings import resolve
@@ -55,7 +56,7 @@ async def run_namesrv(
         entrance = open_entrance(security)
     kv = KvConfig.open(config.kv_path)
     routes = RouteTable(route_rules(config))
-    processor = NamesrvProcessor(config, routes, kv, _now_ms, started_ms=_now_ms())
+    processor = NamesrvProcessor(config, routes, kv, _now_ms, SavedSettings.open(config.saved_settings_path()), started_ms=_now_ms())
     server = Server(
         attrs.evolve(
             config.network.server_config(config.listen_host, config.listen_port, config.pools()),

@@ -55,6 +55,10 @@ class NamesrvConfig:
     network: NetworkSettings = group(NetworkSettings)
     security: SecuritySettings = group(SecuritySettings)
 
+    def saved_settings_path(self) -> Path:
+        """Where settings that are changed by a request are kept for the next start."""
+        return self.kv_path.with_name("runtime.properties")
+
     def pools(self) -> Mapping[str, PoolConfig]:
         """The pools as the server wants them, by the names that the handler table uses."""
         return {

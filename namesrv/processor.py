@@ -53,6 +53,7 @@ from triomq.remoting.protocol.headers.route import (
     WipeWritePermResponseHeader,
 )
 from triomq.remoting.protocol.headers.topic import DeleteTopicHeader, TopicHeader
+from triomq.remoting.saved_settings import SavedSettings
 from triomq.remoting.server.connection import Connection
 from triomq.remoting.server.handlers import Handler, HandlerTable, Request, Response
 from triomq.remoting.settings import ConfigError, Source, load, render
@@ -87,6 +88,7 @@ class NamesrvProcessor:
     routes: RouteTable
     kv: KvConfig
     now_ms: Callable[[], int]
+    saved: SavedSettings
     started_ms: int = attrs.field(kw_only=True)
     limit: LogLimit = attrs.field(factory=LogLimit, kw_only=True)
 
@@ -282,8 +284,8 @@ class NamesrvProcessor:
         """319: the effective configuration as properties."""
         return Response(body=format_properties(render(self.config)).encode())
 
-    def update_config(self, request: Request) -> Response:
-        """318: change some settings until the next start; nothing is changed unless all of them can be."""
+    async def update_config(self, request: Request) -> Response:
+        """318: change some settings, now and for later starts; nothing is changed unless all of them can be."""
         try:
             entries = parse_entries(request.body.decode())
         except (UnicodeDecodeError, PropertiesError):
@@ -294,15 +296,25 @@ class NamesrvProcessor:
         fixed = sorted(changed - LIVE_KEYS)
         if fixed:
             raise Rejected(ResponseCode.SYSTEM_ERROR, f"{', '.join(fixed)}: takes effect at a start only; write it into the name server's file")
+        wanted = Source("request", tuple(entries))
+        texts = render(self._changed_by(wanted))
+        try:
+            await self.saved.save({key: texts[key] for key in changed})
+        except OSError as error:
+            remark = f"cannot save the change in {self.saved.path}: {error.strerror or error}; nothing was changed"
+            raise Rejected(ResponseCode.SYSTEM_ERROR, remark) from None
+        self.config = self._changed_by(wanted)  # once more: others may have changed it while this was saved
+        self.routes.set_rules(route_rules(self.config))
+        _log.info("%s changed: %s", request.connection.peer_text, ", ".join(f"{e.key}={e.value}" for e in entries))
+        return Response()
+
+    def _changed_by(self, wanted: Source) -> NamesrvConfig:
+        """The configuration with some other values; Rejected if they cannot be."""
         current = Source("now", tuple(parse_entries(format_properties(render(self.config, secrets=True)))))
         try:
-            config = load(NamesrvConfig, [current, Source("request", tuple(entries))], NAMESRV_KEYS).config
+            return load(NamesrvConfig, [current, wanted], NAMESRV_KEYS).config
         except ConfigError as error:
             raise Rejected(ResponseCode.SYSTEM_ERROR, str(error)) from None
-        self.config = config
-        self.routes.set_rules(route_rules(config))
-        _log.info("%s changed until the next start: %s", request.connection.peer_text, ", ".join(f"{e.key}={e.value}" for e in entries))
-        return Response()
 
     # The end of brokers
 

@@ -1,7 +1,8 @@
 """The broker's configuration over the wire: UPDATE_BROKER_CONFIG (25) and GET_BROKER_CONFIG (26).
 
 Only what ``LiveSettings`` holds can change while the broker runs; any other key is refused with the reason, and nothing of the request is
-applied.  Changes last until the broker stops: its file belongs to the operator.
+applied.  Changes are saved in a file of the broker's own before they are applied, so that they hold over a restart; the operator's file is
+left alone.
 Source: broker/processor/AdminBrokerProcessor.java#updateBrokerConfig, #getBrokerConfig.
 """
 
@@ -21,12 +22,13 @@ from triomq.remoting.java_keys import KeyTable
 from triomq.remoting.properties import format_properties, parse_entries
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.headers.admin import BrokerConfigResponseHeader
+from triomq.remoting.saved_settings import SavedSettings
 from triomq.remoting.server.handlers import Request, Response
 from triomq.remoting.settings import ConfigError, Source, load, render
 
 logger = logging.getLogger(__name__)
 
-BLACK_LIST = frozenset({"configBlackList", "brokerConfigPath"})
+ALWAYS_PROTECTED = frozenset({"configBlackList", "brokerConfigPath"})
 # Java's name -> the field of BrokerConfig and of LiveSettings, which bear the same name.
 LIVE_KEYS: Mapping[str, str] = {
     "autoCreateTopicEnable": "auto_create_topics",
@@ -43,6 +45,7 @@ LIVE_KEYS: Mapping[str, str] = {
     "disableConsumeIfConsumerReadSlowly": "disable_slow_consumers",
     "consumerFallbehindThreshold": "slow_consumer_bytes",
 }
+KEYS_OF_FIELDS = {field: key for key, field in LIVE_KEYS.items()}
 
 
 @attrs.define(eq=False)
@@ -53,6 +56,7 @@ class BrokerConfigRequests:
     keys: KeyTable
     live: LiveSettings
     topics: Topics
+    saved: SavedSettings
 
     def get(self, request: Request) -> Response:
         """All settings as they are in effect now, in the form of a properties file."""
@@ -60,14 +64,21 @@ class BrokerConfigRequests:
         version = self.topics.version.current.encode().decode()
         return Response(header=BrokerConfigResponseHeader(version), body=format_properties(render(config)).encode())
 
-    def update(self, request: Request) -> Response:
+    async def update(self, request: Request) -> Response:
+        """Check everything, save it, apply it; or refuse it as a whole."""
         changes = self._checked(request.body)
+        texts = {KEYS_OF_FIELDS[name]: str(value).lower() if isinstance(value, bool) else str(value) for name, value in changes.items()}
+        try:
+            await self.saved.save(texts)
+        except OSError as error:
+            remark = f"cannot save the change in {self.saved.path}: {error.strerror or error}; nothing was changed"
+            raise Rejected(ResponseCode.SYSTEM_ERROR, remark) from None
+        permission_before = self.live.broker_permission
         for name, value in changes.items():
-            logger.info("%s set to %s by %s", name, value, request.connection.peer_text)
-            permission_before = self.live.broker_permission
+            logger.info("%s set to %s by %s", KEYS_OF_FIELDS[name], value, request.connection.peer_text)
             setattr(self.live, name, value)
-            if self.live.broker_permission != permission_before:
-                self.topics.touch_version()
+        if self.live.broker_permission != permission_before:
+            self.topics.touch_version()
         return Response()
 
     def _checked(self, body: bytes) -> dict[str, Any]:
@@ -76,7 +87,8 @@ class BrokerConfigRequests:
             entries = tuple(parse_entries(body.decode()))
         except ValueError:
             raise Rejected(ResponseCode.SYSTEM_ERROR, "string2Properties error") from None
-        if any(entry.key in BLACK_LIST for entry in entries):
+        protected = ALWAYS_PROTECTED | set(self.config.protected_keys.split(";"))
+        if any(entry.key in protected for entry in entries):
             raise Rejected(ResponseCode.NO_PERMISSION, "Can not update config in black list.")
         try:
             loaded = load(BrokerConfig, [Source("", entries)], self.keys)
