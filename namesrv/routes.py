@@ -1,8 +1,8 @@
 """RouteTable: which broker name has which topic, which processes stand behind a broker name, and who is alive.
 
 Pure: no clock, no sockets, no log.  Times are milliseconds given by the caller; the connection of a broker is an opaque
-`owner`.  Every method is atomic.  Routes are asked for far more often than they change, so their encoded forms are kept
-until something changes.  Source: namesrv/…/routeinfo/RouteInfoManager.java.
+`owner`.  Every method is atomic.  Routes are asked for far more often than they change, so their encoded forms are kept:
+that of a topic until its queues change, all of them until a broker changes.  Source: namesrv/…/routeinfo/RouteInfoManager.java.
 """
 
 from __future__ import annotations
@@ -105,6 +105,7 @@ class _Alive:
     version: DataVersion
     ha_address: str
     owner: object
+    broker_name: str
 
 
 @attrs.define(eq=False)
@@ -118,7 +119,9 @@ class RouteTable:
     _alive: dict[Address, _Alive] = attrs.field(factory=dict, init=False)
     _filter_servers: dict[Address, list[str]] = attrs.field(factory=dict, init=False)
     _mappings: dict[str, dict[str, Any]] = attrs.field(factory=dict, init=False)  # static topics: topic -> broker name -> mapping
-    _encoded: dict[object, bytes] = attrs.field(factory=dict, init=False)
+    _encoded: dict[str, dict[tuple[bool, str | None], bytes]] = attrs.field(factory=dict, init=False)
+    """topic -> (standard JSON?, order configuration) -> the body of the answer"""
+    _encoded_clusters: bytes | None = attrs.field(default=None, init=False)
 
     # Brokers come and go
 
@@ -152,6 +155,7 @@ class RouteTable:
             registration.table.data_version,
             registration.ha_address,
             owner,
+            name,
         )
         self._take_filter_servers(registration)
         outcome = Outcome.NEW if first else Outcome.RENEWED
@@ -189,7 +193,7 @@ class RouteTable:
             for topic, mapping in mappings.items():
                 holder = mapping.get("bname") if isinstance(mapping, dict) else None
                 self._mappings.setdefault(topic, {})[holder if isinstance(holder, str) else name] = mapping
-                self._changed()
+                self._encoded.pop(topic, None)
 
     def _take_filter_servers(self, registration: Registration) -> None:
         key = (registration.cluster, registration.address)
@@ -204,25 +208,39 @@ class RouteTable:
 
     def unregister(self, cluster: str, broker_name: str, address: str) -> Departed | None:
         """Forget one broker process; the last one of a name takes its queues, and its topics without queues, with it."""
-        self._alive.pop((cluster, address), None)
-        self._filter_servers.pop((cluster, address), None)
-        group = self._groups.get(broker_name)
-        if group is None:
-            return None
-        left = [broker_id for broker_id, held in group.addresses.items() if held == address]
-        for broker_id in left:
-            del group.addresses[broker_id]
-        if not group.addresses:
-            del self._groups[broker_name]
-            names = self._clusters.get(cluster, {})
-            names.pop(broker_name, None)
-            if not names:
-                self._clusters.pop(cluster, None)
-            self._forget_queues(list(self._queues), [broker_name])
-        elif group.acting_master and MASTER_ID not in group.addresses:
+        return next(iter(self.unregister_all([(cluster, broker_name, address)])), None)
+
+    def unregister_all(self, leaving: Iterable[tuple[str, str, str]]) -> list[Departed]:
+        """Forget many processes, each (cluster, broker name, address), at once: the topics are gone through one time, however many leave."""
+        departed = []
+        nameless: set[str] = set()
+        headless: list[str] = []
+        for cluster, broker_name, address in leaving:
+            self._alive.pop((cluster, address), None)
+            self._filter_servers.pop((cluster, address), None)
+            group = self._groups.get(broker_name)
+            if group is None:
+                continue
+            left = [broker_id for broker_id, held in group.addresses.items() if held == address]
+            for broker_id in left:
+                del group.addresses[broker_id]
+            if not group.addresses:
+                del self._groups[broker_name]
+                names = self._clusters.get(cluster, {})
+                names.pop(broker_name, None)
+                if not names:
+                    self._clusters.pop(cluster, None)
+                nameless.add(broker_name)
+            elif group.acting_master and MASTER_ID not in group.addresses:
+                headless.append(broker_name)
+            self._changed()
+            if left:
+                departed.append(Departed(cluster, broker_name, left[0], address))
+        if nameless:
+            self._forget_queues(list(self._queues), nameless)
+        for broker_name in headless:
             self._change_permissions(broker_name, lambda perm: perm & ~PERM_WRITE)
-        self._changed()
-        return Departed(cluster, broker_name, left[0], address) if left else None
+        return departed
 
     def touch(self, cluster: str, address: str, now_ms: int) -> None:
         """A sign of life without news; nothing happens for an unknown broker."""
@@ -232,22 +250,15 @@ class RouteTable:
 
     def expire(self, now_ms: int) -> tuple[list[Departed], list[object]]:
         """Forget the brokers that were silent for too long; return them and the owners (connections) to be closed."""
-        silent = [(key, alive) for key, alive in self._alive.items() if alive.seen_ms + alive.timeout_ms < now_ms]
-        return self._unregister_all(key for key, _ in silent), [alive.owner for _, alive in silent]
+        silent = {key: alive for key, alive in self._alive.items() if alive.seen_ms + alive.timeout_ms < now_ms}
+        return self._unregister_known(silent), [alive.owner for alive in silent.values()]
 
     def lost(self, owner: object) -> list[Departed]:
         """A connection ended: forget the brokers that last spoke on it."""
-        return self._unregister_all([key for key, alive in self._alive.items() if alive.owner is owner])
+        return self._unregister_known({key: alive for key, alive in self._alive.items() if alive.owner is owner})
 
-    def _unregister_all(self, keys: Iterable[Address]) -> list[Departed]:
-        departed = []
-        for cluster, address in keys:
-            name = next((g.broker_name for g in self._groups.values() if g.cluster == cluster and address in g.addresses.values()), None)
-            if name is None:
-                self._alive.pop((cluster, address), None)
-            elif (gone := self.unregister(cluster, name, address)) is not None:
-                departed.append(gone)
-        return departed
+    def _unregister_known(self, gone: Mapping[Address, _Alive]) -> list[Departed]:
+        return self.unregister_all([(cluster, alive.broker_name, address) for (cluster, address), alive in gone.items()])
 
     # Questions
 
@@ -271,13 +282,14 @@ class RouteTable:
 
     def encoded_route(self, topic: str, *, standard: bool, order_conf: str | None = None) -> bytes | None:
         """The body that answers a route lookup, in standard JSON or with bare ids; kept until something changes."""
-        key = (topic, standard, order_conf)
-        encoded = self._encoded.get(key)
+        forms = self._encoded.get(topic)
+        encoded = forms.get((standard, order_conf)) if forms is not None else None
         if encoded is None:
             route = self.route(topic, order_conf)
             if route is None:
                 return None
-            encoded = self._encoded[key] = route.encode_standard() if standard else route.encode_legacy()
+            encoded = route.encode_standard() if standard else route.encode_legacy()
+            self._encoded.setdefault(topic, {})[standard, order_conf] = encoded
         return encoded
 
     def cluster_table(self) -> ClusterTable:
@@ -289,10 +301,9 @@ class RouteTable:
 
     def encoded_cluster_table(self) -> bytes:
         """The body that answers GET_BROKER_CLUSTER_INFO: ids without quotes; kept until something changes."""
-        encoded = self._encoded.get("cluster")
-        if encoded is None:
-            encoded = self._encoded["cluster"] = self.cluster_table().encode(bare_keys=True)
-        return encoded
+        if self._encoded_clusters is None:
+            self._encoded_clusters = self.cluster_table().encode(bare_keys=True)
+        return self._encoded_clusters
 
     def members(self, cluster: str, broker_name: str) -> BrokerMembers:
         """The processes of one broker name; none if it is unknown."""
@@ -345,8 +356,9 @@ class RouteTable:
         """Forget a topic: everywhere, or on the brokers of one cluster. A broker that has it registers it again."""
         if cluster:
             self._forget_queues([topic], list(self._clusters.get(cluster, ())))
-        elif self._queues.pop(topic, None) is not None:
-            self._changed()
+        else:
+            self._queues.pop(topic, None)
+            self._encoded.pop(topic, None)
 
     def wipe_write_permission(self, broker_name: str) -> int:
         """No more writes to this broker, until it registers changed topics; return the number of its topics."""
@@ -362,14 +374,15 @@ class RouteTable:
         queues = self._queues.setdefault(topic, {})
         if queues.get(data.broker_name) != data:
             queues[data.broker_name] = data
-            self._changed()
+            self._encoded.pop(topic, None)
 
-    def _forget_queues(self, topics: Iterable[str], broker_names: Sequence[str]) -> None:
+    def _forget_queues(self, topics: Iterable[str], broker_names: Iterable[str]) -> None:
+        names = frozenset(broker_names)
         for topic in topics:
             queues = self._queues.get(topic, {})
-            for name in broker_names:
-                if queues.pop(name, None) is not None:
-                    self._changed()
+            for name in queues.keys() & names:
+                del queues[name]
+                self._encoded.pop(topic, None)
             if topic in self._queues and not queues:
                 del self._queues[topic]
 
@@ -380,7 +393,9 @@ class RouteTable:
         return len(mine)
 
     def _changed(self) -> None:
+        """A broker came, went or changed: any route may show it."""
         self._encoded.clear()
+        self._encoded_clusters = None
 
 
 def in_zone(route: TopicRoute, zone: str) -> TopicRoute:

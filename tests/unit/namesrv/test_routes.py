@@ -383,6 +383,32 @@ def test_encoded_forms_are_kept_until_something_changes(routes: RouteTable) -> N
     assert routes.encoded_route("T", standard=True) is None
 
 
+def test_a_change_of_one_topic_keeps_the_encoded_forms_of_the_others(routes: RouteTable) -> None:
+    register(routes, broker())
+    kept, changed = routes.encoded_route("U", standard=True), routes.encoded_route("T", standard=True)
+    register(routes, broker(table=topics("T", "New", version=2, queues=9)))
+    assert routes.encoded_route("U", standard=True) is kept
+    assert routes.encoded_route("T", standard=True) != changed
+    routes.delete_topic("T")
+    assert (routes.encoded_route("T", standard=True), routes.encoded_route("U", standard=True)) == (None, kept)
+
+
+def test_many_brokers_leave_at_once(routes: RouteTable) -> None:
+    """One pass over the topics takes them all: a master of two processes stays in its group, a group with an acting master loses the write bit."""
+    owner = object()
+    for number in range(50):
+        register(routes, broker(f"b{number}", table=topics("T", f"own-{number}")), owner)
+    register(routes, broker("stays", table=topics("T", "U")))
+    register(routes, broker("pair", acting_master=True), owner)
+    register(routes, broker("pair", 1, acting_master=True))
+    departed = routes.lost(owner)
+    assert {(gone.broker_name, gone.broker_id) for gone in departed} == {(f"b{number}", 0) for number in range(50)} | {("pair", 0)}
+    assert sorted(routes.topic_names()) == ["T", "U"]
+    assert routes.cluster_table().cluster_addr_table == {CLUSTER: ["stays", "pair"]}
+    assert (addresses(routes, "pair"), perm(routes, "T", "pair"), perm(routes, "T", "stays")) == ({1: "pair1:1"}, 4, 6)
+    assert routes.lost(owner) == []
+
+
 def test_standard_and_legacy_forms(routes: RouteTable) -> None:
     register(routes, broker("brökér-中", table=topics("T", "U")))
     register(routes, broker("brökér-中", 1))
