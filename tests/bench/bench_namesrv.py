@@ -111,7 +111,7 @@ async def look_up(address: str, names: list[str], seed: int, pause: float, laten
     async with Connector() as connector:
         while True:
             for name in order:
-                await trio.sleep(pause)
+                await trio.sleep(random.expovariate(1 / pause) if pause else 0)
                 command: Command = request(RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRouteHeader(name, accept_standard_json_only=True))
                 begin = perf_counter()
                 answer = await connector.invoke(address, command, timeout=30)
