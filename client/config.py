@@ -13,10 +13,15 @@ from typing import Any
 import attrs
 
 from triomq.client.errors import NoNameServer, SettingsError
+from triomq.client.hooks import CheckForbidden, SendHook
+from triomq.client.retry import RETRY_CODES
 from triomq.remoting.address import parse_address_list
 from triomq.remoting.client.access import Access
+from triomq.remoting.client.hooks import RpcHook
 from triomq.remoting.client.proxies import SocksProxies
+from triomq.remoting.errors import LocalProtocolError
 from triomq.remoting.protocol.codes import SerializeType
+from triomq.remoting.protocol.compression import Compression
 from triomq.remoting.protocol.signing import Credentials
 from triomq.remoting.settings import ConfigError
 from triomq.remoting.tls.client import Tls
@@ -114,9 +119,26 @@ class ClientSettings:
     """SOCKS5 proxies as a JSON object, `{"0.0.0.0/0": {"addr": "host:1080", "username": "", "password": ""}}`; the first address range that
     holds a server counts.  Empty asks the environment variable TRIOMQ_SOCKS_PROXIES."""
 
+    rpc_hooks: tuple[RpcHook, ...] = attrs.field(default=(), converter=tuple, metadata=_java("RPCHook"))
+    """see every request before it is sent, and every answer; requests are signed after them"""
+
     def access(self) -> Access:
         """Return how servers are approached, checked.  Errors: `SettingsError`."""
         return checked_access(self.tls, self.credentials, self.serialize, self.socks_proxies)
+
+
+def _compression(name: str | Compression) -> Compression:
+    try:
+        return Compression.of(name)
+    except LocalProtocolError as error:
+        raise SettingsError(str(error)) from None
+
+
+def _same_length(instance: Any, attribute: attrs.Attribute[Any], value: Sequence[float]) -> None:
+    if len(value) != len(instance.latency_max) or list(instance.latency_max) != sorted(instance.latency_max):
+        raise SettingsError(
+            f"latency_max must ascend and have as many entries as not_available, not {instance.latency_max} and {value}"
+        )
 
 
 @attrs.frozen(kw_only=True)
@@ -125,15 +147,62 @@ class ProducerSettings:
 
     send_timeout: float | None = attrs.field(default=3.0, validator=_positive, metadata=_java("sendMsgTimeout"))
     """seconds for one `send`, all tries and look-ups together; None waits for ever"""
+    try_timeout: float | None = attrs.field(
+        default=None, validator=_positive, metadata=_java("sendMsgMaxTimeoutPerRequest")
+    )
+    """seconds for each try but the last; None gives each half of what is left while another broker could still be asked"""
     retries: int = attrs.field(default=2, validator=_not_negative, metadata=_java("retryTimesWhenSendFailed"))
     """further tries after the first"""
+    retry_codes: frozenset[int] = attrs.field(
+        default=RETRY_CODES, converter=frozenset, metadata=_java("retryResponseCodes")
+    )
+    """refusals of a broker after which another try makes sense"""
     retry_not_stored: bool = attrs.field(default=False, metadata=_java("retryAnotherBrokerWhenNotStoreOK"))
     """whether FLUSH_DISK_TIMEOUT, FLUSH_SLAVE_TIMEOUT and SLAVE_NOT_AVAILABLE are tried again on another broker"""
+    latency_faults: bool = attrs.field(default=False, metadata=_java("sendLatencyEnable"))
+    """whether brokers that were slow or failed are left out for a while"""
+    latency_max: tuple[float, ...] = attrs.field(
+        default=(0.05, 0.1, 0.55, 1.8, 3.0, 5.0, 15.0), converter=tuple, metadata=_java("latencyMax")
+    )
+    """seconds; the highest entry that a try's latency reaches says which entry of `not_available` counts"""
+    not_available: tuple[float, ...] = attrs.field(
+        default=(0.0, 0.0, 2.0, 5.0, 6.0, 10.0, 30.0),
+        converter=tuple,
+        validator=_same_length,
+        metadata=_java("notAvailableDuration"),
+    )
+    """seconds for which a broker is then left out"""
+    detect_brokers: bool = attrs.field(default=False, metadata=_java("startDetectorEnable"))
+    """with `latency_faults`: whether brokers that could not be reached are asked every `detect_interval` if they are back"""
+    detect_interval: float = attrs.field(default=2.0, validator=_positive, metadata=_java("detectInterval"))
+    detect_timeout: float = attrs.field(default=0.2, validator=_positive, metadata=_java("detectTimeout"))
+    in_flight_messages_max: int | None = attrs.field(
+        default=None, validator=_positive, metadata=_java("backPressureForAsyncSendNum")
+    )
+    """messages of this producer that may wait for their answers; further sends wait for their turn.  None is no limit"""
+    in_flight_bytes_max: int | None = attrs.field(
+        default=None, validator=_positive, metadata=_java("backPressureForAsyncSendSize")
+    )
+    """the same for the bytes of their bodies"""
+    auto_batch: bool = attrs.field(default=False, metadata=_java("autoBatch"))
+    """whether `send` holds messages for a moment, so that those for one topic travel together (without the directed ones' retries)"""
+    auto_batch_hold: float = attrs.field(default=0.01, validator=_not_negative, metadata=_java("batchMaxDelayMs"))
+    """seconds that a message may wait for others; 0 takes only those that are sent at the same moment"""
+    auto_batch_bytes: int = attrs.field(default=32 * 1024, validator=_positive, metadata=_java("batchMaxBytes"))
+    """bytes of bodies and properties at which a batch leaves at once"""
+    auto_batch_total_bytes: int = attrs.field(
+        default=32 * 1024 * 1024, validator=_positive, metadata=_java("totalBatchMaxBytes")
+    )
+    """bytes that may wait or be under way in batches; messages beyond it are sent alone"""
+    compression: Compression = attrs.field(
+        default=Compression.ZLIB, converter=_compression, metadata=_java("rocketmq.message.compressType")
+    )
+    """"zlib"; "lz4" and "zstd" need the extras of that name: `pip install 'triomq[zstd]'`"""
     compress_over_bytes: int = attrs.field(
         default=4096, validator=_positive, metadata=_java("compressMsgBodyOverHowmuch")
     )
-    """bodies of this size and above travel deflated"""
-    compress_level: int = attrs.field(default=5, metadata=_java("compressLevel"))
+    """bodies of this size and above travel compressed"""
+    compress_level: int = attrs.field(default=5, metadata=_java("rocketmq.message.compressLevel"))
     message_bytes_max: int = attrs.field(default=4 * 1024 * 1024, validator=_positive, metadata=_java("maxMessageSize"))
     batch_bytes_max: int = attrs.field(default=1024 * 1024, validator=_positive)
     """`send_batch` cuts its list into requests of about this size; larger ones keep a broker busy for too long"""
@@ -141,6 +210,14 @@ class ProducerSettings:
     """queues wished for a topic that the first message creates"""
     create_topic_key: str = attrs.field(default="TBW102", metadata=_java("createTopicKey"))
     """template topic of automatic creation"""
+    send_hooks: tuple[SendHook, ...] = attrs.field(
+        default=(), converter=tuple, metadata=_java("registerSendMessageHook")
+    )
+    """told of every try; see `triomq.client.hooks`"""
+    check_forbidden: tuple[CheckForbidden, ...] = attrs.field(
+        default=(), converter=tuple, metadata=_java("registerCheckForbiddenHook")
+    )
+    """called before every try; what they raise ends the send"""
     client: ClientSettings = attrs.field(factory=ClientSettings)
 
 

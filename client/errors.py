@@ -366,25 +366,29 @@ class Attempt:
 class SendError(TrioMQError):
     """A send that did not work out.  The last try's error is also the `__cause__`."""
 
-    def __init__(self, topic: str, attempts: Sequence[Attempt], *, maybe_stored: bool = False) -> None:
+    def __init__(
+        self, topic: str, attempts: Sequence[Attempt], *, maybe_stored: bool = False, reason: str = ""
+    ) -> None:
         super().__init__(topic, attempts)
         self.topic = topic
         self.attempts = tuple(attempts)
         self.maybe_stored = maybe_stored
+        self.reason = reason
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (_rebuild_send_error, (type(self), self.topic, self.attempts, self.maybe_stored))
+        return (_rebuild_send_error, (type(self), self.topic, self.attempts, self.maybe_stored, self.reason))
 
     def _tail(self) -> str:
         tries = "; ".join(f"[{number}] {attempt}" for number, attempt in enumerate(self.attempts, 1))
         stored = "it may be stored all the same" if self.maybe_stored else "it is not stored"
-        return f"{stored}; {len(self.attempts)} tries: {tries}" if tries else stored
+        reason = f"; {self.reason}" if self.reason else ""
+        return f"{stored}{reason}; {len(self.attempts)} tries: {tries}" if tries else f"{stored}{reason}"
 
 
 def _rebuild_send_error(
-    kind: type[SendError], topic: str, attempts: Sequence[Attempt], maybe_stored: bool
+    kind: type[SendError], topic: str, attempts: Sequence[Attempt], maybe_stored: bool, reason: str
 ) -> SendError:
-    return kind(topic, attempts, maybe_stored=maybe_stored)
+    return kind(topic, attempts, maybe_stored=maybe_stored, reason=reason)
 
 
 class SendTimeout(SendError, TimeoutError):

@@ -22,7 +22,7 @@ from triomq.client.errors import (
 )
 from triomq.remoting.protocol.codes import ResponseCode
 
-RETRY_CODES = frozenset(
+RETRY_CODES: frozenset[int] = frozenset(
     {
         ResponseCode.SYSTEM_ERROR,
         ResponseCode.SYSTEM_BUSY,
@@ -39,10 +39,10 @@ RETRY_CODES = frozenset(
 _TRANSPORT_ERRORS = (ConnectionFailed, ConnectionLost, RequestTimeout, ProtocolBroken)
 
 
-def may_send_again(error: TrioMQError) -> bool:
+def may_send_again(error: TrioMQError, codes: frozenset[int] = RETRY_CODES) -> bool:
     """Say whether a failed try of a send is worth another one."""
     if isinstance(error, BrokerError):
-        return error.code in RETRY_CODES
+        return error.code in codes
     return isinstance(error, _TRANSPORT_ERRORS)
 
 
@@ -51,9 +51,16 @@ def may_be_stored(error: TrioMQError) -> bool:
     return isinstance(error, ConnectionLost | RequestTimeout)
 
 
-def try_seconds(seconds_left: float, *, last_try: bool, other_broker: bool) -> float:
-    """Return the time limit of the next try: all that is left, or half of it while another broker could be asked afterwards."""
-    return seconds_left if last_try or not other_broker else seconds_left / 2
+def try_seconds(seconds_left: float, *, last_try: bool, other_broker: bool, longest: float | None = None) -> float:
+    """Return the time limit of the next try: all that is left, or half of it while another broker could be asked afterwards.
+
+    `longest` is the application's own limit for a try that is not the last one.
+    """
+    if last_try:
+        return seconds_left
+    if longest is not None:
+        return min(seconds_left, longest)
+    return seconds_left / 2 if other_broker else seconds_left
 
 
 @attrs.define(eq=False)

@@ -48,7 +48,7 @@ from triomq.remoting.errors import ProtocolError, RemotingError
 from triomq.remoting.protocol.bodies.heartbeat import ConsumerData, HeartbeatData, ProducerData
 from triomq.remoting.protocol.bodies.route import MessageQueue, TopicRoute
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
-from triomq.remoting.protocol.command import Command, request
+from triomq.remoting.protocol.command import Command, Outgoing, request
 from triomq.remoting.protocol.headers.client import UnregisterClientHeader
 from triomq.remoting.protocol.headers.route import GetRouteHeader
 
@@ -123,7 +123,12 @@ class Session:
 
     # -- requests ---------------------------------------------------------------------------------------------------------------
 
-    async def invoke(self, address: str, command: Command, timeout: float) -> Command:
+    @property
+    def connector(self) -> Connector:
+        """The connections, for who wants their errors as they are (`from_remoting` translates them)."""
+        return self._connector
+
+    async def invoke(self, address: str, command: Outgoing, timeout: float) -> Command:
         """Send a request and return the response, whatever its code.  Errors: the transport's, as `TrioMQError`."""
         try:
             return await self._connector.invoke(address, command, timeout=timeout)
@@ -145,7 +150,7 @@ class Session:
         """Drop a connection whose server asked for that; the next request makes a new one."""
         self._connector.close_address(address)
 
-    async def oneway(self, address: str, command: Command, timeout: float) -> None:
+    async def oneway(self, address: str, command: Outgoing, timeout: float) -> None:
         """Send a request that is not answered; returns when its bytes are written."""
         try:
             await self._connector.oneway(address, command, timeout=timeout)
@@ -414,7 +419,9 @@ async def _run_connector(
 @asynccontextmanager
 async def open_session(namesrv: Sequence[str], settings: ClientSettings, member: Member) -> AsyncIterator[Session]:
     """Start a client.  At the end, also a cancelled one, it unregisters within `farewell_timeout` and closes its connections."""
-    config = ConnectorConfig(**settings.access().options())
+    options = settings.access().options()
+    options["hooks"] = (*settings.rpc_hooks, *options.get("hooks", ()))  # signing last: it covers what the others add
+    config = ConnectorConfig(**options)
     client_id = await _make_client_id(settings, namesrv[0])
     trouble = TroubleLog(logger)
     async with open_background() as outer:

@@ -5,9 +5,10 @@ Source for the rules: client/…/Validators.java, impl/producer/DefaultMQProduce
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import attrs
+import msgspec
 
 from triomq.client.config import ProducerSettings
 from triomq.client.errors import MessageInvalid, TopicInvalid
@@ -17,13 +18,16 @@ from triomq.remoting.protocol.batch import encode_batch
 from triomq.remoting.protocol.compression import compress_body
 from triomq.remoting.protocol.message import (
     DELAY,
+    KEYS,
     PROPERTIES_BYTES_MAX,
     SHARDING_KEY,
+    TAGS,
     UNIQ_KEY,
     WAIT,
     Message,
     UniqueIds,
     properties_text,
+    user_properties,
 )
 
 FORBIDDEN_TOPICS = frozenset(
@@ -39,13 +43,15 @@ FORBIDDEN_TOPICS = frozenset(
 """Topics that only brokers write."""
 
 DELAY_LEVEL_MAX = 18
+TAG_LENGTH_MAX = 128
+_TAGS_REMEMBERED = 1024
+_good_tags: set[str] = set()
 _BYTES = (bytes, bytearray, memoryview)
-_ELEMENT_BYTES = 22
+ELEMENT_BYTES = 22
 """what a message of a batch needs besides its body and properties"""
 
 
-@attrs.define(eq=False)
-class Outgoing:
+class Outgoing(msgspec.Struct, eq=False, gc=False):
     """A checked message, ready but for its queue."""
 
     topic: str
@@ -73,60 +79,116 @@ def check_sendable(topic: str) -> None:
         raise TopicInvalid(f"topic {topic!r} belongs to the brokers; send to a topic of your own")
 
 
+def check_tag(tag: str) -> None:
+    """Refuse a tag that no subscription could name.  Errors: `MessageInvalid`."""
+    if not isinstance(tag, str):
+        raise MessageInvalid(f"the tag must be a text, not {type(tag).__name__}")
+    if tag != tag.strip() or "|" in tag or len(tag) > TAG_LENGTH_MAX or not tag.isprintable():
+        raise MessageInvalid(
+            f"tag {tag[:40]!r} cannot be used: 1 to {TAG_LENGTH_MAX} visible characters without '|' and without blanks at its ends; "
+            "a message has one tag, further words belong into keys or properties"
+        )
+
+
 def prepare(
-    message: Message,
+    topic: str,
+    body: bytes,
     settings: ProducerSettings,
-    ids: UniqueIds,
+    message_id: str,
     now_ms: int,
     *,
-    message_id: str | None = None,
+    tag: str | None = None,
+    keys: Sequence[str] = (),
+    properties: Mapping[str, str] | None = None,
+    flag: int = 0,
+    wait_stored: bool = True,
     sharding_key: str | None = None,
     delay_level: int = 0,
 ) -> Outgoing:
     """Check one message and bring it into its wire form.  Errors: `MessageInvalid`."""
-    _check_body(message, settings)
-    message_id = message_id or ids.next(now_ms)
-    properties = _properties(message, message_id)
+    _check_body(topic, body, settings)
+    if flag:
+        _check_flag(flag)
+    made = _properties(message_id, tag, keys, properties, wait_stored)
     if sharding_key is not None:
-        properties[SHARDING_KEY] = sharding_key
+        made[SHARDING_KEY] = sharding_key
     if delay_level:
         if not 0 < delay_level <= DELAY_LEVEL_MAX:
             raise MessageInvalid(
                 f"delay_level {delay_level} does not exist: 1 (1 s) to {DELAY_LEVEL_MAX} (2 h), 0 for no delay"
             )
-        properties[DELAY] = str(delay_level)
-    body, sys_flag = compress_body(
-        message.body, threshold_bytes=settings.compress_over_bytes, level=settings.compress_level
-    )
-    return Outgoing(message.topic, body, _text(properties), message_id, message.flag, sys_flag, now_ms)
+        made[DELAY] = str(delay_level)
+    sys_flag = 0
+    text = _text(made)
+    if len(body) >= settings.compress_over_bytes:
+        body, sys_flag = compress(body, settings)
+    return Outgoing(topic, body, text, message_id, flag, sys_flag, now_ms)
+
+
+def compress(body: bytes, settings: ProducerSettings) -> tuple[bytes, int]:
+    """Return the body as it travels, and its flag bits.  Errors: `MessageInvalid`, for instance for a level that does not exist."""
+    try:
+        return compress_body(
+            body,
+            threshold_bytes=settings.compress_over_bytes,
+            level=settings.compress_level,
+            compression=settings.compression,
+        )
+    except Exception as error:  # each library has its own kinds
+        raise MessageInvalid(
+            f"the body cannot be compressed with {settings.compression.name} at level {settings.compress_level}: {error}"
+        ) from error
 
 
 def prepare_batches(
-    messages: Sequence[Message], settings: ProducerSettings, ids: UniqueIds, now_ms: int
+    messages: Sequence[Message],
+    settings: ProducerSettings,
+    ids: UniqueIds,
+    now_ms: int,
+    *,
+    sharding_key: str | None = None,
 ) -> Iterator[OutgoingBatch]:
     """Check messages of one topic and pack them into batches of at most `batch_bytes_max` (a larger single message goes alone).
 
     All are checked before the first batch is yielded.  Errors: `MessageInvalid`.
     """
     topic, wait_stored = messages[0].topic, messages[0].wait_stored
+    check_batch_topic(topic)
     elements: list[tuple[int, bytes, bytes]] = []
     message_ids: list[str] = []
     for message in messages:
-        if message.topic != topic or message.wait_stored != wait_stored:
+        if message.topic != topic or message.wait_stored is not wait_stored:
             raise MessageInvalid(
                 "a batch goes to one topic with one wait_stored: sort the messages by them and send each list"
             )
-        _check_body(message, settings)
+        _check_body(topic, message.body, settings)
+        _check_flag(message.flag)
         message_id = ids.next(now_ms)
         message_ids.append(message_id)
-        elements.append((message.flag, message.body, _text(_properties(message, message_id)).encode()))
-    batch_properties = {WAIT: "true" if wait_stored else "false"}
-    return _pack(topic, batch_properties, elements, message_ids, settings.batch_bytes_max, ids, now_ms)
+        made = _properties(message_id, message.tag, message.keys, message.properties, wait_stored)
+        if sharding_key is not None:
+            made[SHARDING_KEY] = sharding_key
+        elements.append((message.flag, message.body, _text(made).encode()))
+    return _pack(topic, wait_stored, elements, message_ids, settings.batch_bytes_max, ids, now_ms)
+
+
+def check_batch_topic(topic: str) -> None:
+    """Refuse topics that take no batches.  Errors: `MessageInvalid`."""
+    if topic.startswith("%RETRY%"):
+        raise MessageInvalid("a retry topic takes no batches: send the messages one by one")
+
+
+def make_carrier(
+    topic: str, wait_stored: bool, elements: Sequence[tuple[int, bytes, bytes]], batch_id: str, now_ms: int
+) -> Outgoing:
+    """Make one message of several: (flag, body, encoded properties) each."""
+    text = properties_text({UNIQ_KEY: batch_id, WAIT: "true" if wait_stored else "false"})
+    return Outgoing(topic, encode_batch(elements), text, batch_id, 0, 0, now_ms)
 
 
 def _pack(
     topic: str,
-    properties: dict[str, str],
+    wait_stored: bool,
     elements: list[tuple[int, bytes, bytes]],
     message_ids: list[str],
     bytes_max: int,
@@ -137,42 +199,61 @@ def _pack(
     while begin < len(elements):
         end, size = begin, 0
         while end < len(elements):
-            size += _ELEMENT_BYTES + len(elements[end][1]) + len(elements[end][2])
+            size += ELEMENT_BYTES + len(elements[end][1]) + len(elements[end][2])
             if size > bytes_max and end > begin:
                 break
             end += 1
-        batch_id = ids.next(now_ms)
-        text = properties_text({UNIQ_KEY: batch_id, **properties})
-        carrier = Outgoing(topic, encode_batch(elements[begin:end]), text, batch_id, 0, 0, now_ms)
+        carrier = make_carrier(topic, wait_stored, elements[begin:end], ids.next(now_ms), now_ms)
         yield OutgoingBatch(carrier, message_ids[begin:end])
         begin = end
 
 
-def _check_body(message: Message, settings: ProducerSettings) -> None:
-    body: object = message.body
+def _check_body(topic: str, body: object, settings: ProducerSettings) -> None:
     if not isinstance(body, _BYTES):
         raise MessageInvalid(
             f"the body must be bytes, not {type(body).__name__}: encode it, for example with .encode()"
         )
     size = len(body)
     if not size:
-        raise MessageInvalid(
-            f"a message to {message.topic!r} has an empty body; brokers refuse it, so send at least one byte"
-        )
+        raise MessageInvalid(f"a message to {topic!r} has an empty body; brokers refuse it, so send at least one byte")
     if size > settings.message_bytes_max:
         raise MessageInvalid(
-            f"a message to {message.topic!r} has {size} bytes, the limit is {settings.message_bytes_max} (message_bytes_max, and "
+            f"a message to {topic!r} has {size} bytes, the limit is {settings.message_bytes_max} (message_bytes_max, and "
             "maxMessageSize on the broker): split it, or store the payload elsewhere and send a reference"
         )
 
 
-def _properties(message: Message, message_id: str) -> dict[str, str]:
-    try:
-        properties = message.wire_properties()
-    except LocalProtocolError as error:
-        raise MessageInvalid(str(error)) from error
-    properties[UNIQ_KEY] = message_id
-    return properties
+def _check_flag(flag: object) -> None:
+    if not isinstance(flag, int) or not -(1 << 31) <= flag < 1 << 31:
+        raise MessageInvalid(f"the flag must be a number of 32 bits, not {flag!r}")
+
+
+def _properties(
+    message_id: str,
+    tag: str | None,
+    keys: Sequence[str],
+    properties: Mapping[str, str] | None,
+    wait_stored: bool,
+) -> dict[str, str]:
+    made: dict[str, str] = {}
+    if properties:
+        try:
+            made = user_properties(properties)
+        except LocalProtocolError as error:
+            raise MessageInvalid(str(error)) from error
+    if tag:
+        if tag not in _good_tags:
+            check_tag(tag)
+            if len(_good_tags) < _TAGS_REMEMBERED:
+                _good_tags.add(tag)
+        made[TAGS] = tag
+    if keys:
+        if isinstance(keys, str):
+            raise MessageInvalid(f"keys must be a list of texts, not the text {keys!r}: write keys=[{keys!r}]")
+        made[KEYS] = " ".join(keys)
+    made[WAIT] = "true" if wait_stored else "false"
+    made[UNIQ_KEY] = message_id
+    return made
 
 
 def _text(properties: dict[str, str]) -> str:

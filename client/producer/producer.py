@@ -21,16 +21,23 @@ from typing import overload
 
 import trio
 
+from triomq.client.background import open_background
 from triomq.client.config import ProducerSettings, namesrv_addresses
 from triomq.client.errors import BatchIncomplete, MessageInvalid, NotRunning, TrioMQError
 from triomq.client.names import check_group
-from triomq.client.producer.encoding import Outgoing, OutgoingBatch, check_sendable, prepare, prepare_batches
-from triomq.client.producer.receipt import SendReceipt
-from triomq.client.producer.sender import Sender
+from triomq.client.producer.auto_batch import Accumulator
+from triomq.client.producer.detector import detect_brokers
+from triomq.client.producer.encoding import OutgoingBatch, check_sendable, prepare, prepare_batches
+from triomq.client.producer.queue_choice import Selector, choose_by_key
+from triomq.client.producer.receipt import SendReceipt, split_receipt
+from triomq.client.producer.sender import Sender, Target
 from triomq.client.session import Member, open_session
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.message import Message, UniqueIds
+
+_BOTH = "a Message brings its own body, tag, keys, properties and flag: give one or the other"
+_NO_BODY = "a message needs a body: send(topic, body), or send(Message(…))"
 
 
 class Producer:
@@ -50,6 +57,7 @@ class Producer:
         self.settings = settings or ProducerSettings()
         self._namesrv = namesrv_addresses(namesrv)
         self._sender: Sender | None = None
+        self._accumulator: Accumulator | None = None
         self._ids: UniqueIds | None = None
         self._known_topics: set[str] = set()
         self._context: AbstractAsyncContextManager[None] | None = None
@@ -76,14 +84,21 @@ class Producer:
 
     @asynccontextmanager
     async def _open(self) -> AsyncIterator[None]:
-        async with open_session(self._namesrv, self.settings.client, Member(producer_group=self.group)) as session:
+        settings = self.settings
+        async with open_session(self._namesrv, settings.client, Member(producer_group=self.group)) as session:
             await session.check_name_server()
             self._ids = _make_ids(session.client_id.partition("@")[0])
-            self._sender = Sender(self.group, session, self.settings)
-            try:
-                yield
-            finally:
-                self._sender = None
+            sender = Sender(self.group, session, settings)
+            async with open_background() as nursery:
+                if sender.faults is not None and settings.detect_brokers:
+                    nursery.start_soon(detect_brokers, sender.faults, session, settings, name="broker detector")
+                if settings.auto_batch:
+                    self._accumulator = Accumulator(settings, nursery, self._send_pile, self.new_message_id)
+                self._sender = sender
+                try:
+                    yield
+                finally:
+                    self._sender = self._accumulator = None
 
     # -- sending ----------------------------------------------------------------------------------------------------------------
 
@@ -100,6 +115,7 @@ class Producer:
         wait_stored: bool = True,
         queue: MessageQueue | int | None = None,
         sharding_key: str | None = None,
+        select: Selector | None = None,
         delay_level: int = 0,
         message_id: str | None = None,
     ) -> SendReceipt: ...
@@ -111,6 +127,7 @@ class Producer:
         *,
         queue: MessageQueue | int | None = None,
         sharding_key: str | None = None,
+        select: Selector | None = None,
         delay_level: int = 0,
         message_id: str | None = None,
     ) -> SendReceipt: ...
@@ -127,21 +144,55 @@ class Producer:
         wait_stored: bool = True,
         queue: MessageQueue | int | None = None,
         sharding_key: str | None = None,
+        select: Selector | None = None,
         delay_level: int = 0,
         message_id: str | None = None,
     ) -> SendReceipt:
         """Send one message and wait until a broker has it.
 
-        The queue is the next one in turn; or `queue`, a `MessageQueue` or an index of the publish list; or the one that belongs to
-        `sharding_key`, always the same for equal keys.  With `queue` or `sharding_key` there is one try only, so that order is kept.
+        The queue is the next one in turn; or `queue`, a `MessageQueue` or an index of the publish list; or what `select` chooses; or the
+        one that belongs to `sharding_key`, always the same for equal keys.  With one of them there is one try only, so that order is kept.
         `delay_level` 1–18 delivers after 1 s … 2 h.  `wait_stored=False` lets the broker answer before disk and slave have it.
 
         Errors: `MessageInvalid`, `TopicInvalid` (not sent); `RouteNotFound`, `NoNameServer` (not sent); `BrokerError` (refused);
         `SendTimeout`, `SendFailed` (see their `maybe_stored`).
         """
-        message = _as_message(topic, body, tag, keys, properties, flag, wait_stored)
-        outgoing = self._prepare(message, message_id, sharding_key, delay_level)
-        return await self._active().send(outgoing, queue=queue, sharding_key=sharding_key)
+        sender = self._active()
+        if isinstance(topic, Message):
+            if body is not None or tag is not None or keys or properties or flag or not wait_stored:
+                raise MessageInvalid(_BOTH)
+            body, tag, keys, properties = topic.body, topic.tag, topic.keys, topic.properties
+            flag, wait_stored, topic = topic.flag, topic.wait_stored, topic.topic
+        elif body is None:
+            raise MessageInvalid(_NO_BODY)
+        if topic not in self._known_topics:
+            self._check_topic(topic)
+        now_ms = time.time_ns() // 1_000_000
+        assert self._ids is not None
+        outgoing = prepare(
+            topic,
+            body,
+            self.settings,
+            message_id or self._ids.next(now_ms),
+            now_ms,
+            tag=tag,
+            keys=keys,
+            properties=properties,
+            flag=flag,
+            wait_stored=wait_stored,
+            sharding_key=sharding_key,
+            delay_level=delay_level,
+        )
+        target: Target | None = queue
+        if target is None and (sharding_key is not None or select is not None):
+            message = select and _as_message(topic, body, tag, keys, properties, flag, wait_stored)
+            target = _choice(message, sharding_key, select)
+        pool = self._accumulator
+        if pool is None or delay_level or not pool.takes(outgoing) or topic.startswith("%RETRY%"):
+            return await sender.send(outgoing, target=target)
+        deadline = sender.deadline()
+        chosen = await sender.queue_for(topic, target, deadline) if target is not None else None
+        return await pool.send(outgoing, (topic, chosen, wait_stored, tag), deadline)
 
     async def send_oneway(
         self,
@@ -154,38 +205,71 @@ class Producer:
         flag: int = 0,
         queue: MessageQueue | int | None = None,
         sharding_key: str | None = None,
+        select: Selector | None = None,
         delay_level: int = 0,
     ) -> None:
         """Send one message and ask for no answer: fast, and without any guarantee.  Returns when the bytes are written."""
-        message = _as_message(topic, body, tag, keys, properties, flag, True)
-        outgoing = self._prepare(message, None, sharding_key, delay_level)
-        await self._active().send_oneway(outgoing, queue=queue, sharding_key=sharding_key)
+        sender = self._active()
+        message = _as_message(topic, body, tag, keys, properties, flag)
+        self._check_topic(message.topic)
+        now_ms = time.time_ns() // 1_000_000
+        assert self._ids is not None
+        outgoing = prepare(
+            message.topic,
+            message.body,
+            self.settings,
+            self._ids.next(now_ms),
+            now_ms,
+            tag=message.tag,
+            keys=message.keys,
+            properties=message.properties,
+            flag=message.flag,
+            wait_stored=message.wait_stored,
+            sharding_key=sharding_key,
+            delay_level=delay_level,
+        )
+        target: Target | None = queue if queue is not None else _choice(message, sharding_key, select)
+        await sender.send_oneway(outgoing, target=target)
 
     async def send_batch(
-        self, messages: Sequence[Message], *, queue: MessageQueue | int | None = None
+        self,
+        messages: Sequence[Message],
+        *,
+        queue: MessageQueue | int | None = None,
+        sharding_key: str | None = None,
+        select: Selector | None = None,
     ) -> list[SendReceipt]:
         """Send messages of one topic, many in each request; returns their receipts in the same order.
 
-        A list beyond `batch_bytes_max` is cut into several requests, one after the other, each stored as a whole.  Errors: as `send`;
-        `BatchIncomplete` if one of them fails after others were stored.
+        A list beyond `batch_bytes_max` is cut into several requests, one after the other, each stored as a whole.  `sharding_key` and
+        `select` choose one queue for the whole list (`select` sees its first message).  Errors: as `send`; `BatchIncomplete` if a
+        request fails after others were stored.
         """
+        sender = self._active()
         if not messages:
             await trio.lowlevel.checkpoint()
             return []
-        sender = self._active()
         self._check_topic(messages[0].topic)
         assert self._ids is not None
-        batches = prepare_batches(messages, self.settings, self._ids, time.time_ns() // 1_000_000)
+        now_ms = time.time_ns() // 1_000_000
+        batches = prepare_batches(messages, self.settings, self._ids, now_ms, sharding_key=sharding_key)
+        target: Target | None = queue if queue is not None else _choice(messages[0], sharding_key, select)
         receipts: list[SendReceipt] = []
         for batch in batches:
             try:
-                receipt = await sender.send(batch.carrier, queue=queue, code=RequestCode.SEND_BATCH_MESSAGE)
+                receipt = await sender.send(batch.carrier, target=target, code=RequestCode.SEND_BATCH_MESSAGE)
             except TrioMQError as error:
                 if not receipts:
                     raise
                 raise BatchIncomplete(receipts, len(messages) - len(receipts)) from error
-            receipts += _split_receipt(receipt, batch)
+            receipts += split_receipt(receipt, batch.message_ids)
+            target = receipt.queue if target is not None else None
         return receipts
+
+    async def _send_pile(self, batch: OutgoingBatch, queue: MessageQueue | None, deadline: float) -> SendReceipt:
+        """Send an automatic batch."""
+        code = RequestCode.SEND_BATCH_MESSAGE
+        return await self._active().send(batch.carrier, target=queue, code=code, deadline=deadline)
 
     def new_message_id(self) -> str:
         """Return an id for `send(message_id=…)`, to be kept by who wants to send the same message again after a doubt."""
@@ -207,22 +291,6 @@ class Producer:
         await trio.lowlevel.checkpoint()
         return await session.publish_queues(topic, settings.create_topic_key, settings.default_topic_queues)
 
-    def _prepare(
-        self, message: Message, message_id: str | None, sharding_key: str | None, delay_level: int
-    ) -> Outgoing:
-        self._active()
-        self._check_topic(message.topic)
-        assert self._ids is not None
-        return prepare(
-            message,
-            self.settings,
-            self._ids,
-            time.time_ns() // 1_000_000,
-            message_id=message_id,
-            sharding_key=sharding_key,
-            delay_level=delay_level,
-        )
-
     def _check_topic(self, topic: str) -> None:
         if topic not in self._known_topics:
             check_sendable(topic)
@@ -241,16 +309,14 @@ def _as_message(
     keys: Sequence[str],
     properties: Mapping[str, str] | None,
     flag: int,
-    wait_stored: bool,
+    wait_stored: bool = True,
 ) -> Message:
     if isinstance(topic, Message):
         if body is not None or tag is not None or keys or properties or flag or not wait_stored:
-            raise MessageInvalid("a Message brings its own body, tag, keys, properties and flag: give one or the other")
+            raise MessageInvalid(_BOTH)
         return topic
     if body is None:
-        raise MessageInvalid("a message needs a body: send(topic, body), or send(Message(…))")
-    if isinstance(keys, str):
-        raise MessageInvalid(f"keys must be a list of texts, not the text {keys!r}: write keys=[{keys!r}]")
+        raise MessageInvalid(_NO_BODY)
     return Message(
         topic=topic,
         body=body,
@@ -262,17 +328,12 @@ def _as_message(
     )
 
 
-def _split_receipt(receipt: SendReceipt, batch: OutgoingBatch) -> list[SendReceipt]:
-    """Make one receipt for each message of a batch: the broker's answer holds all ids, joined by commas, and the first offset."""
-    offset_ids = receipt.offset_message_id.split(",")
-    if len(offset_ids) != len(batch.message_ids):
-        offset_ids = [receipt.offset_message_id] * len(batch.message_ids)
-    return [
-        SendReceipt(
-            message_id, offset_id, receipt.queue, receipt.queue_offset + number, receipt.status, receipt.region, None
-        )
-        for number, (message_id, offset_id) in enumerate(zip(batch.message_ids, offset_ids))
-    ]
+def _choice(message: Message | None, sharding_key: str | None, select: Selector | None) -> Target | None:
+    """Return how the queue of a directed send is found; None for one that is not directed."""
+    if select is not None:
+        assert message is not None
+        return lambda queues: select(queues, message)
+    return None if sharding_key is None else lambda queues: choose_by_key(queues, sharding_key)
 
 
 def _make_ids(host: str) -> UniqueIds:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 
-import attrs
+import msgspec
 
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.codes import ResponseCode
@@ -26,8 +27,7 @@ class SendStatus(enum.Enum):
 STATUS_OF_CODE = {int(status.value): status for status in SendStatus}
 
 
-@attrs.frozen
-class SendReceipt:
+class SendReceipt(msgspec.Struct, frozen=True, gc=False):
     """Where a message lies."""
 
     message_id: str
@@ -40,3 +40,15 @@ class SendReceipt:
     region: str
     recall_handle: str | None
     """cancels a message with a delivery time, None for others"""
+
+
+def split_receipt(receipt: SendReceipt, message_ids: Sequence[str]) -> list[SendReceipt]:
+    """Make one receipt for each message of a batch: the broker's answer holds all ids, joined by commas, and the first offset."""
+    offset_ids = receipt.offset_message_id.split(",")
+    if len(offset_ids) != len(message_ids):
+        offset_ids = [receipt.offset_message_id] * len(message_ids)
+    queue, offset, status, region = receipt.queue, receipt.queue_offset, receipt.status, receipt.region
+    return [
+        SendReceipt(message_id, offset_id, queue, offset + number, status, region, None)
+        for number, (message_id, offset_id) in enumerate(zip(message_ids, offset_ids))
+    ]

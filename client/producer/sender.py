@@ -7,7 +7,7 @@ What differs from there is said in `client/retry.py`.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import inf
 
 import attrs
@@ -16,33 +16,37 @@ import trio
 from triomq.client.config import ProducerSettings
 from triomq.client.errors import (
     Attempt,
+    BrokerError,
     BrokerStopping,
     ConnectionFailed,
     SendFailed,
     SendTimeout,
     TrioMQError,
     broker_error,
+    from_remoting,
     request_name,
 )
+from triomq.client.hooks import SendContext, tell
 from triomq.client.producer.encoding import Outgoing
-from triomq.client.producer.queue_choice import RoundRobin, choose_by_key, find_queue, has_several_brokers
+from triomq.client.producer.faults import LatencyFaults
+from triomq.client.producer.in_flight import InFlight
+from triomq.client.producer.queue_choice import RoundRobin, find_queue, has_several_brokers
 from triomq.client.producer.receipt import STATUS_OF_CODE, SendReceipt, SendStatus
+from triomq.client.producer.request import SendRequests
 from triomq.client.retry import may_be_stored, may_send_again, try_seconds
 from triomq.client.session import Session, read_header
+from triomq.remoting.errors import RemotingError
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.codes import RequestCode
-from triomq.remoting.protocol.command import ONEWAY_FLAG, Command
-from triomq.remoting.protocol.fields import codec_of
-from triomq.remoting.protocol.headers.send import SendMessageHeader, SendMessageResponseHeader
+from triomq.remoting.protocol.command import Command
+from triomq.remoting.protocol.headers.send import SendMessageResponseHeader
 
-_CODEC = codec_of(SendMessageHeader)
-_SHORT_NAMES = {field.attribute: field.short for field in _CODEC.fields}
-_SYS_FLAG = _SHORT_NAMES["sys_flag"]
-_BORN_TIMESTAMP = _SHORT_NAMES["born_timestamp"]
-_FLAG = _SHORT_NAMES["flag"]
-_PROPERTIES = _SHORT_NAMES["properties"]
+Target = MessageQueue | int | Callable[[Sequence[MessageQueue]], MessageQueue]
+"""Where a directed send goes: a queue, an index of the publish list, or a function that chooses from the list."""
 
+_STORED = SendStatus.STORED
 _DEFAULT_REGION = "DefaultRegion"
+_RANDOM_START = 1024
 
 
 @attrs.define(eq=False)
@@ -52,132 +56,212 @@ class Sender:
     group: str
     session: Session
     settings: ProducerSettings
+    faults: LatencyFaults | None = attrs.field(init=False)
+    _requests: SendRequests = attrs.field(init=False)
+    _in_flight: InFlight | None = attrs.field(init=False)
     _rounds: dict[str, RoundRobin] = attrs.field(factory=dict, init=False)
-    _templates: dict[tuple[MessageQueue, int], dict[str, str]] = attrs.field(factory=dict, init=False)
-    """header fields that all messages of a queue share, by queue and request code"""
+
+    def __attrs_post_init__(self) -> None:
+        settings = self.settings
+        self._requests = SendRequests(self.group, settings)
+        messages, size = settings.in_flight_messages_max, settings.in_flight_bytes_max
+        unbounded = 1 << 62
+        self._in_flight = InFlight(messages or unbounded, size or unbounded) if messages or size else None
+        self.faults = (
+            LatencyFaults(settings.latency_max, settings.not_available, settings.detect_brokers, _random_position)
+            if settings.latency_faults
+            else None
+        )
 
     async def send(
         self,
         outgoing: Outgoing,
         *,
-        queue: MessageQueue | int | None = None,
-        sharding_key: str | None = None,
+        target: Target | None = None,
         code: int = RequestCode.SEND_MESSAGE_V2,
+        deadline: float | None = None,
     ) -> SendReceipt:
-        """Send a message and wait for the broker's answer.
+        """Send a message and wait for the broker's answer, within the bounds of back-pressure.
 
-        Without `queue` and `sharding_key` a failed try is followed by others, on another broker where there is one.  Errors: `SendTimeout`,
-        `SendFailed`, `BrokerError` for a refusal that no other try can mend, `RouteNotFound`, `NoNameServer`.
+        Without `target` a failed try is followed by others, on another broker where there is one.  Errors: `SendTimeout`, `SendFailed`,
+        `BrokerError` for a refusal that no other try can mend, `RouteNotFound`, `NoNameServer`.
         """
-        began = trio.current_time()
+        if deadline is None:
+            deadline = self.deadline()
+        budget = self._in_flight
+        if budget is None:
+            return await self._send(outgoing, target, code, deadline)
+        size = len(outgoing.body)
+        await self._wait_for_room(budget, outgoing, deadline)
+        try:
+            return await self._send(outgoing, target, code, deadline)
+        finally:
+            budget.release(size)
+
+    async def send_oneway(self, outgoing: Outgoing, *, target: Target | None = None) -> None:
+        """Send a message once and ask for no answer; returns when the bytes are written.  Errors: as `send`, for what is known by then."""
+        deadline = self.deadline()
+        budget = self._in_flight
+        if budget is not None:
+            await self._wait_for_room(budget, outgoing, deadline)
+            budget.release(len(outgoing.body))  # nobody says when it has arrived
+        queues = self.session.routes.publish(outgoing.topic) or await self._find_queues(outgoing.topic, deadline)
+        now = trio.current_time()
+        chosen = _directed(queues, target) if target is not None else self._choose(outgoing.topic, queues, None, now)
+        address = self._address(chosen)
+        context = self._begin(outgoing, chosen, address, RequestCode.SEND_MESSAGE_V2, oneway=True)
+        request = self._requests.make(
+            outgoing, chosen, RequestCode.SEND_MESSAGE_V2, oneway=True, hooked=self.session.connector.hooked
+        )
+        try:
+            await self.session.oneway(address, request, deadline - now)
+        except TrioMQError as error:
+            self._end(context, None, error)
+            raise
+        self._end(context, None, None)
+
+    def deadline(self) -> float:
+        """Return until when a send that begins now may take."""
         timeout = self.settings.send_timeout
-        deadline = began + timeout if timeout is not None else inf
-        queues = self.session.routes.publish(outgoing.topic)
-        if not queues:
-            queues = await self._find_queues(outgoing.topic, deadline)
-            began = trio.current_time()
-        target: MessageQueue | None = None
-        if queue is not None:
-            target = find_queue(queues, queue)
-        elif sharding_key is not None:
-            target = choose_by_key(queues, sharding_key)
-        tries = 1 if target is not None else 1 + self.settings.retries
+        return trio.current_time() + timeout if timeout is not None else inf
+
+    async def _wait_for_room(self, budget: InFlight, outgoing: Outgoing, deadline: float) -> None:
+        if not await budget.acquire(len(outgoing.body), deadline):
+            reason = f"{budget.messages} messages of {budget.size_bytes} bytes were on their way all the time, and in_flight_messages_max or in_flight_bytes_max allow no more"
+            raise SendTimeout(outgoing.topic, (), reason=reason)
+
+    async def _send(self, outgoing: Outgoing, target: Target | None, code: int, deadline: float) -> SendReceipt:
+        topic = outgoing.topic
+        queues = self.session.routes.publish(topic) or await self._find_queues(topic, deadline)
+        directed = _directed(queues, target) if target is not None else None
+        tries = 1 if directed is not None else 1 + self.settings.retries
         attempts: list[Attempt] = []
         not_stored: SendReceipt | None = None
         failed_broker: str | None = None
         for number in range(1, tries + 1):
-            if number > 1:
-                began = trio.current_time()
-                if began >= deadline:
-                    break
-            chosen = target or self._round(outgoing.topic).choose(queues, failed_broker)
-            seconds = try_seconds(deadline - began, last_try=number == tries, other_broker=has_several_brokers(queues))
+            began = trio.current_time()
+            if began >= deadline and number > 1:
+                break
+            chosen = directed or self._choose(topic, queues, failed_broker, began)
+            seconds = try_seconds(
+                deadline - began,
+                last_try=number == tries,
+                other_broker=has_several_brokers(queues),
+                longest=self.settings.try_timeout,
+            )
             try:
                 receipt = await self._try_once(outgoing, chosen, code, seconds)
             except TrioMQError as error:
-                attempts.append(Attempt(broker=chosen.broker_name, seconds=trio.current_time() - began, error=error))
+                now = trio.current_time()
+                attempts.append(Attempt(broker=chosen.broker_name, seconds=now - began, error=error))
+                self._note_failure(chosen, error, now - began, now)
                 if error.refresh_route:
-                    self.session.doubt(outgoing.topic)
-                if not may_send_again(error):
+                    self.session.doubt(topic)
+                if not may_send_again(error, self.settings.retry_codes):
                     if not_stored is None:
                         raise
                     break
                 failed_broker = chosen.broker_name
-                queues = self.session.routes.publish(outgoing.topic) or queues
+                queues = self.session.routes.publish(topic) or queues
             else:
-                if receipt.status is SendStatus.STORED or not self.settings.retry_not_stored:
+                if self.faults is not None:
+                    now = trio.current_time()
+                    self.faults.record(chosen, now - began, now, isolate=False, reachable=True)
+                if receipt.status is _STORED or not self.settings.retry_not_stored:
                     return receipt
                 not_stored, failed_broker = receipt, chosen.broker_name
         if not_stored is not None:
             return not_stored
-        raise self._failure(outgoing.topic, attempts, deadline) from attempts[-1].error
+        raise self._failure(topic, attempts, deadline) from attempts[-1].error
 
-    async def send_oneway(
-        self, outgoing: Outgoing, *, queue: MessageQueue | int | None = None, sharding_key: str | None = None
-    ) -> None:
-        """Send a message once and ask for no answer; returns when the bytes are written.  Errors: as `send`, for what is known by then."""
-        timeout = self.settings.send_timeout
-        deadline = trio.current_time() + timeout if timeout is not None else inf
-        queues = self.session.routes.publish(outgoing.topic) or await self._find_queues(outgoing.topic, deadline)
-        if queue is not None:
-            chosen = find_queue(queues, queue)
-        elif sharding_key is not None:
-            chosen = choose_by_key(queues, sharding_key)
-        else:
-            chosen = self._round(outgoing.topic).choose(queues)
-        command = self._command(outgoing, chosen, RequestCode.SEND_MESSAGE_V2, oneway=True)
-        await self.session.oneway(self._address(chosen), command, deadline - trio.current_time())
+    def _note_failure(self, queue: MessageQueue, error: TrioMQError, latency: float, now: float) -> None:
+        """A broker that refuses is left out and unreachable; one that cannot be reached is left out, too, and unreachable if a detector looks."""
+        if self.faults is not None:
+            refused = isinstance(error, BrokerError)
+            self.faults.record(queue, latency, now, isolate=True, reachable=not refused and not self.faults.detecting)
 
     async def _try_once(self, outgoing: Outgoing, queue: MessageQueue, code: int, seconds: float) -> SendReceipt:
         address = self._address(queue)
-        response = await self.session.invoke(address, self._command(outgoing, queue, code), seconds)
+        context = self._begin(outgoing, queue, address, code)
+        connector = self.session.connector
+        request = self._requests.make(outgoing, queue, code, hooked=connector.hooked)
+        try:
+            try:
+                response = await connector.invoke(address, request, timeout=seconds)
+            except RemotingError as error:
+                raise from_remoting(error) from error
+            receipt = self._read(response, outgoing, queue, code, address)
+        except BaseException as error:
+            self._end(context, None, error if isinstance(error, TrioMQError) else None)
+            raise
+        self._end(context, receipt, None)
+        return receipt
+
+    def _read(
+        self, response: Command, outgoing: Outgoing, queue: MessageQueue, code: int, address: str
+    ) -> SendReceipt:
+        """Make the receipt of an answer.  Errors: `BrokerError`, `ProtocolBroken`."""
         status = STATUS_OF_CODE.get(response.code)
         if status is None:
             error = broker_error(response.code, response.remark, f"{queue.broker_name} ({address})", request_name(code))
             if isinstance(error, BrokerStopping):
                 self.session.reconnect(address)
             raise error
-        header = read_header(response, SendMessageResponseHeader, address)
-        placed = queue if header.queue_id == queue.queue_id else attrs.evolve(queue, queue_id=header.queue_id)
+        fields = response.ext or {}
+        try:
+            offset_id, queue_id, offset = fields["msgId"], int(fields["queueId"]), int(fields["queueOffset"])
+        except (KeyError, ValueError):
+            header = read_header(response, SendMessageResponseHeader, address)  # says what is wrong
+            offset_id, queue_id, offset = header.message_id, header.queue_id, header.queue_offset
         return SendReceipt(
             outgoing.message_id,
-            header.message_id,
-            placed,
-            header.queue_offset,
+            offset_id,
+            queue if queue_id == queue.queue_id else attrs.evolve(queue, queue_id=queue_id),
+            offset,
             status,
-            header.region_id or _DEFAULT_REGION,
-            header.recall_handle,
+            fields.get("MSG_REGION") or _DEFAULT_REGION,
+            fields.get("recallHandle"),
         )
 
-    def _command(self, outgoing: Outgoing, queue: MessageQueue, code: int, *, oneway: bool = False) -> Command:
-        """Make the request for one message; only what differs between messages of a queue is written anew (2 µs instead of 16)."""
-        template = self._templates.get((queue, code))
-        if template is None:
-            template = self._templates[queue, code] = self._header_template(queue, code)
-        ext = template.copy()
-        ext[_SYS_FLAG] = str(outgoing.sys_flag)
-        ext[_BORN_TIMESTAMP] = str(outgoing.born_timestamp)
-        ext[_FLAG] = str(outgoing.flag)
-        ext[_PROPERTIES] = outgoing.properties
-        return Command(code=code, flag=ONEWAY_FLAG if oneway else 0, ext=ext, body=outgoing.body)
+    # -- hooks ------------------------------------------------------------------------------------------------------------------
 
-    def _header_template(self, queue: MessageQueue, code: int) -> dict[str, str]:
-        header = SendMessageHeader(
-            producer_group=self.group,
-            topic=queue.topic,
-            default_topic=self.settings.create_topic_key,
-            default_topic_queue_count=self.settings.default_topic_queues,
-            queue_id=queue.queue_id,
-            sys_flag=0,
-            born_timestamp=0,
-            flag=0,
-            properties="",
-            reconsume_times=0,
-            unit_mode=False,
+    def _begin(
+        self, outgoing: Outgoing, queue: MessageQueue, address: str, code: int, *, oneway: bool = False
+    ) -> SendContext | None:
+        """Ask and tell the hooks, if there are any.  Errors: what a check raises."""
+        settings = self.settings
+        if not settings.send_hooks and not settings.check_forbidden:
+            return None
+        context = SendContext(
+            group=self.group,
+            topic=outgoing.topic,
+            queue=queue,
+            address=address,
+            message_id=outgoing.message_id,
+            body=outgoing.body,
             batch=code == RequestCode.SEND_BATCH_MESSAGE,
-            broker_name=queue.broker_name,
+            oneway=oneway,
+            properties_text=outgoing.properties,
         )
-        return _CODEC.to_ext(header, short=True)
+        for check in settings.check_forbidden:
+            check(context)
+        tell(settings.send_hooks, "before_send", context)
+        return context
+
+    def _end(self, context: SendContext | None, receipt: SendReceipt | None, error: TrioMQError | None) -> None:
+        if context is not None:
+            context.receipt, context.error = receipt, error
+            tell(self.settings.send_hooks, "after_send", context)
+
+    # -- queues -----------------------------------------------------------------------------------------------------------------
+
+    def _choose(self, topic: str, queues: Sequence[MessageQueue], avoid: str | None, now: float) -> MessageQueue:
+        turn = self._rounds.get(topic)
+        if turn is None:
+            turn = self._rounds[topic] = RoundRobin(_random_position())
+        if self.faults is None:
+            return turn.choose(queues, avoid)
+        return self.faults.choose(turn, queues, avoid, now)
 
     def _address(self, queue: MessageQueue) -> str:
         address = self.session.routes.master(queue.broker_name)
@@ -190,15 +274,22 @@ class Sender:
             return await self.session.publish_queues(
                 topic, self.settings.create_topic_key, self.settings.default_topic_queues
             )
-        raise SendTimeout(topic, ())
+        raise SendTimeout(topic, (), reason="the time went by while the route was looked up")
 
-    def _round(self, topic: str) -> RoundRobin:
-        found = self._rounds.get(topic)
-        if found is None:
-            found = self._rounds[topic] = RoundRobin(random.randrange(1024))
-        return found
+    async def queue_for(self, topic: str, target: Target, deadline: float) -> MessageQueue:
+        """Return the queue of a directed send.  Errors: as `send`; those of the application's own choice."""
+        queues = self.session.routes.publish(topic) or await self._find_queues(topic, deadline)
+        return _directed(queues, target)
 
     def _failure(self, topic: str, attempts: Sequence[Attempt], deadline: float) -> SendFailed | SendTimeout:
         stored = any(may_be_stored(attempt.error) for attempt in attempts)
         kind = SendTimeout if trio.current_time() >= deadline else SendFailed
         return kind(topic, attempts, maybe_stored=stored)
+
+
+def _directed(queues: Sequence[MessageQueue], target: Target) -> MessageQueue:
+    return target(queues) if callable(target) else find_queue(queues, target)
+
+
+def _random_position() -> int:
+    return random.randrange(_RANDOM_START)

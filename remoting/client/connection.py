@@ -16,7 +16,7 @@ import trio
 from triomq.remoting.client.ends import with_hint
 from triomq.remoting.errors import ConnectionLost, RemotingError, RequestTimeout
 from triomq.remoting.log_limit import LogLimit
-from triomq.remoting.protocol.command import Command
+from triomq.remoting.protocol.command import Command, Outgoing
 from triomq.remoting.protocol.peer import ClientPeer
 
 if TYPE_CHECKING:
@@ -65,11 +65,12 @@ class ClientConnection:
 
     # Requests
 
-    async def invoke(self, command: Command, *, deadline: float, timeout: float) -> Command:
+    async def invoke(self, command: Outgoing, *, deadline: float, timeout: float) -> Command:
         """Send a request and wait for its answer; ConnectionLost, RequestTimeout, LocalProtocolError."""
-        await self._wait_for_room(command, deadline, timeout)
+        if self.lost or self._outbox_bytes > self.outbox_high_bytes:
+            await self._wait_for_room(command, deadline, timeout)
         waiter = Waiter(trio.lowlevel.current_task())
-        pending, data = self.peer.send(command, waiter, now=trio.current_time(), deadline=deadline)
+        pending, data = self.peer.send(command, waiter, now=deadline - timeout, deadline=deadline)
         self.on_deadline(deadline)
         self.post(data, alone=self.peer.pending_count == 1)
 
@@ -85,13 +86,13 @@ class ClientConnection:
             raise ConnectionLost(self.address, self.reason)
         raise RequestTimeout(self.address, int(command.code), timeout)
 
-    async def oneway(self, command: Command, *, deadline: float, timeout: float) -> None:
+    async def oneway(self, command: Outgoing, *, deadline: float, timeout: float) -> None:
         """Send a request that is never answered; returns when it is posted. ConnectionLost, RequestTimeout."""
         await self._wait_for_room(command, deadline, timeout)
         self.post(self.peer.send_oneway(command), alone=not self.peer.pending_count)
         await trio.lowlevel.checkpoint()
 
-    async def _wait_for_room(self, command: Command, deadline: float, timeout: float) -> None:
+    async def _wait_for_room(self, command: Outgoing, deadline: float, timeout: float) -> None:
         if self._outbox_bytes > self.outbox_high_bytes:
             with trio.move_on_at(deadline):
                 while self._outbox_bytes > self.outbox_high_bytes and not self.lost:

@@ -36,7 +36,7 @@ from triomq.remoting.errors import (
 )
 from triomq.remoting.log_limit import LogLimit
 from triomq.remoting.protocol.codes import ResponseCode
-from triomq.remoting.protocol.command import RESPONSE_FLAG, Command, encode_command, response_to
+from triomq.remoting.protocol.command import RESPONSE_FLAG, Command, Outgoing, encode_command, response_to
 from triomq.remoting.protocol.peer import ClientPeer
 from triomq.remoting.settings import ConfigError
 from triomq.remoting.tls.client import Tls
@@ -102,6 +102,7 @@ class Connector:
     _retiring: set[ClientConnection] = attrs.field(factory=set, init=False)
     _attempts: dict[str, _Attempt] = attrs.field(factory=dict, init=False)
     _timer: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
+    _watched: float = attrs.field(default=math.inf, init=False)  # the timer's deadline
     _limit: LogLimit = attrs.field(factory=LogLimit, init=False)
     _serving: int = attrs.field(default=0, init=False)
     _opened: int = attrs.field(default=0, init=False)
@@ -134,32 +135,45 @@ class Connector:
 
     # Requests
 
-    async def invoke(self, address: str, command: Command, *, timeout: float = 3.0) -> Command:
+    @property
+    def hooked(self) -> bool:
+        """Whether hooks want to see requests: then they must be Commands."""
+        return bool(self.config.hooks)
+
+    async def invoke(self, address: str, command: Outgoing, *, timeout: float = 3.0) -> Command:
         """Send a request and wait for its answer, whatever its code. Connecting counts towards *timeout*.
 
         Raises ConnectFailed, ConnectionLost, RequestTimeout. ValueError for an address that is none.
         """
         deadline = trio.current_time() + timeout
         connection = self._connections.get(address) or await self._connect(address, command, deadline, timeout)
-        for hook in self.config.hooks:
-            hook.before_request(address, command)
+        if self.config.hooks:
+            self._before_request(address, command)
         answer = await connection.invoke(command, deadline=deadline, timeout=timeout)
         if answer.code == ResponseCode.GO_AWAY:
             self._retire(connection)
             connection = self._connections.get(address) or await self._connect(address, command, deadline, timeout)
-            for hook in self.config.hooks:
-                hook.before_request(address, command)
+            if self.config.hooks:
+                self._before_request(address, command)
             answer = await connection.invoke(command, deadline=deadline, timeout=timeout)
-        for hook in self.config.hooks:
-            hook.after_response(address, command, answer)
+        if self.config.hooks:
+            assert isinstance(command, Command)
+            for hook in self.config.hooks:
+                hook.after_response(address, command, answer)
         return answer
 
-    async def oneway(self, address: str, command: Command, *, timeout: float = 3.0) -> None:
+    def _before_request(self, address: str, command: Outgoing) -> None:
+        if not isinstance(command, Command):
+            raise TypeError(f"hooks can change Commands only, not {type(command).__name__}: see `hooked`")
+        for hook in self.config.hooks:
+            hook.before_request(address, command)
+
+    async def oneway(self, address: str, command: Outgoing, *, timeout: float = 3.0) -> None:
         """Send a request that is never answered. Raises as `invoke`; nobody tells whether it arrived."""
         deadline = trio.current_time() + timeout
         connection = self._connections.get(address) or await self._connect(address, command, deadline, timeout)
-        for hook in self.config.hooks:
-            hook.before_request(address, command)
+        if self.config.hooks:
+            self._before_request(address, command)
         await connection.oneway(command, deadline=deadline, timeout=timeout)
 
     def close_address(self, address: str) -> None:
@@ -183,7 +197,7 @@ class Connector:
 
     # Connections
 
-    async def _connect(self, address: str, command: Command, deadline: float, timeout: float) -> ClientConnection:
+    async def _connect(self, address: str, command: Outgoing, deadline: float, timeout: float) -> ClientConnection:
         parse_address(address)
         if self._nursery is None or self._nursery.cancel_scope.cancel_called:
             raise ConnectFailed(address, "the connector is not open; use it inside `async with`")
@@ -265,8 +279,8 @@ class Connector:
     # Time
 
     def _watch_deadline(self, deadline: float) -> None:
-        if deadline < self._timer.deadline:
-            self._timer.deadline = deadline
+        if deadline < self._watched:
+            self._watched = self._timer.deadline = deadline
 
     async def _run_timer(self) -> None:
         """Sleep until the earliest deadline of all; a new request may bring it forward."""
@@ -274,6 +288,7 @@ class Connector:
             everyone = (*self._connections.values(), *self._retiring)
             deadlines = [connection.peer.next_deadline() for connection in everyone]
             earliest = min((deadline for deadline in deadlines if deadline is not None), default=math.inf)
+            self._watched = earliest
             with trio.CancelScope(deadline=earliest) as self._timer:
                 await trio.sleep_forever()
             now = trio.current_time()

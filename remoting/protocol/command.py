@@ -7,6 +7,8 @@
 Source: remoting/…/protocol/RemotingCommand.java.
 """
 
+from collections.abc import Callable
+from struct import Struct
 from typing import Protocol, TypeVar
 
 import attrs
@@ -29,6 +31,8 @@ SHORT_NAME_CODES = frozenset(
 """Requests whose header uses the one-letter names."""
 
 _JSON_TYPE = SerializeType.JSON
+_word: Callable[..., tuple[int]] = Struct(">I").unpack_from
+_read_json = header_json.read_typed
 _PYTHON = LanguageCode.PYTHON
 
 
@@ -46,6 +50,10 @@ class Command:
     body: bytes | memoryview = b""
     serialize: SerializeType = _JSON_TYPE
 
+    def encode(self) -> bytes:
+        """The whole frame; see ``encode_command``."""
+        return encode_command(self)
+
     @property
     def is_response(self) -> bool:
         return bool(self.flag & RESPONSE_FLAG)
@@ -61,6 +69,19 @@ class Command:
             return codec_of(cls).from_ext(self.ext, short=short)
         except HeaderFieldError as error:
             raise error.for_frame(self.code, self.opaque, self.flag) from None
+
+
+class Outgoing(Protocol):
+    """What a connection sends: a Command, or a request from a template."""
+
+    opaque: int
+    flag: int
+
+    @property
+    def code(self) -> int: ...
+
+    def encode(self) -> bytes:
+        """The whole frame, with the opaque number and the flag of this moment."""
 
 
 class Answerable(Protocol):
@@ -130,6 +151,21 @@ def _frame_head(serialize: int, header_size: int, body_size: int) -> bytes:
 
 def decode_frame(frame: bytes | bytearray | memoryview) -> Command:
     """Decode a frame without its first four bytes; RemoteProtocolError if it is damaged."""
+    (word,) = _word(frame) if len(frame) >= 4 else (0xFF000000,)
+    end = 4 + (word & 0x00FFFFFF)
+    if end <= len(frame) and word >> 24 == 0:  # what nearly every frame is, without a call for each part of it
+        try:
+            typed = _read_json(bytes(frame[4:end]))
+        except (ValueError, RecursionError):
+            pass  # unusual, or damaged: the other road tells
+        else:
+            language = header_json.LANGUAGE_NUMBERS.get(typed.language)  # type: ignore[arg-type]
+            if language is None:
+                language = header_json.language_number(typed.language)
+            body = bytes(frame[end:])
+            return Command(
+                typed.code, typed.opaque, typed.flag, language, typed.version, typed.remark, typed.ext_fields, body
+            )
     kind, header, body = split_frame(frame)
     serialize = serialize_type(kind)
     decode = header_binary.decode_header if serialize else header_json.decode_header

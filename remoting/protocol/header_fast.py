@@ -9,7 +9,7 @@ send response 1.2 µs, the general way 3.5 µs.
 """
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from struct import Struct
 from typing import Any, TypeAlias
 
@@ -146,6 +146,89 @@ def compile_head_encoder(
     return encode
 
 
+class RequestTemplate:
+    """Requests of one code whose headers differ in a few fields: the rest of the JSON header is written once.
+
+    ``RequestTemplate(code, header, ["sys_flag", "properties"], short=True)`` makes requests by ``make((0, "text"), body)``: values in the
+    order of the header class's fields, of the declared types. 0.9 µs a frame of SEND_MESSAGE_V2, the general way 3.
+    """
+
+    __slots__ = ("_template", "_text_at", "code", "values_count")
+
+    def __init__(
+        self,
+        code: int,
+        header: object,
+        varying: Sequence[str],
+        *,
+        short: bool = False,
+        version: int = PROTOCOL_VERSION,
+        language: int = LanguageCode.PYTHON,
+    ) -> None:
+        codec = codec_of(type(header))
+        fixed = codec.to_ext(header, short=short)
+        entries: list[bytes] = []
+        texts: list[int] = []
+        count = 0
+        for field in codec.fields:
+            name = field.wire_name(short)
+            if field.attribute in varying:
+                if field.kind not in (int, str):
+                    raise TypeError(f"{field.attribute} cannot vary: only numbers and texts can")
+                if field.kind is str:
+                    texts.append(count)
+                entries.append(_entry(field, short).encode())
+                count += 1
+            elif name in fixed:
+                entries.append(b'"%b":%b' % (name.encode(), msgspec.json.encode(fixed[name]).replace(b"%", b"%%")))
+        if count != len(varying) or len(texts) != 1:
+            raise TypeError(f"{type(header).__name__} has not all of {varying}, or not one text among them")
+        self.code = int(code)
+        self.values_count = count
+        self._text_at = texts[0]
+        self._template = (
+            b'{"code":%d,"extFields":{' % self.code
+            + b",".join(entries)
+            + b'},"flag":%%d,"language":"%b","opaque":%%d,"serializeTypeCurrentRPC":"JSON","version":%d}'
+            % (LanguageCode(language).name.encode(), version)
+        )
+
+    def make(self, values: tuple[Any, ...], body: bytes, flag: int = 0) -> "TemplateRequest":
+        """One request, to be sent once."""
+        return TemplateRequest(self, values, body, flag)
+
+    def encode(self, values: tuple[Any, ...], flag: int, opaque: int, body: bytes) -> bytes:
+        """A whole frame. LocalProtocolError for text that is not Unicode, or more bytes than a frame holds."""
+        at = self._text_at
+        try:
+            head = self._template % (*values[:at], _encode_text(values[at]), *values[at + 1 :], flag, opaque)
+        except (TypeError, ValueError) as error:
+            raise LocalProtocolError(f"cannot write the header of code {self.code}: {error}") from error
+        size = len(head)
+        if size >= 1 << 24 or size + len(body) >= (1 << 31) - 4:
+            raise LocalProtocolError(f"a frame cannot hold a header of {size} and a body of {len(body)} bytes")
+        return b"".join((FRAME_HEAD.pack(4 + size + len(body), size), head, body))
+
+
+class TemplateRequest:
+    """A request from a template, for a connection to send."""
+
+    __slots__ = ("_template", "_values", "body", "code", "flag", "opaque")
+
+    def __init__(self, template: RequestTemplate, values: tuple[Any, ...], body: bytes, flag: int) -> None:
+        self.code = template.code
+        self.opaque = 0
+        self.flag = flag
+        self.body = body
+        self._template = template
+        self._values = values
+
+    def encode(self) -> bytes:
+        """The whole frame."""
+        return self._template.encode(self._values, self.flag, self.opaque, self.body)
+
+
+_encode_text = msgspec.json.Encoder().encode
 _NEXT_LINE = "\n        "
 _ENTRY_VALUE: dict[type, str] = {
     str: "text({0})",

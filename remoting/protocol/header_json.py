@@ -42,7 +42,8 @@ class _TypedHeader(msgspec.Struct, kw_only=True, gc=False):
     ext_fields: dict[str, str] | None = msgspec.field(name="extFields", default=None)
 
 
-_typed_decoder = msgspec.json.Decoder(_TypedHeader, strict=False)
+read_typed = msgspec.json.Decoder(_TypedHeader, strict=False).decode
+"""Reads the usual shape; ValueError for any other, which ``decode_header`` may still read."""
 
 
 def find_code(header: Buffer) -> int:
@@ -54,7 +55,7 @@ def find_code(header: Buffer) -> int:
 def decode_header(header: Buffer) -> HeaderTuple:
     """Read a JSON header; RemoteProtocolError if it is none."""
     try:
-        typed = _typed_decoder.decode(header)
+        typed = read_typed(header)
     except (ValueError, RecursionError):
         return _decode_loosely(header)
     return (

@@ -65,6 +65,8 @@ POP_CK: Final = "POP_CK"
 SHARDING_KEY: Final = "__SHARDINGKEY"
 INNER_NUM: Final = "INNER_NUM"
 INNER_BASE: Final = "INNER_BASE"
+MULTI_DISPATCH: Final = "INNER_MULTI_DISPATCH"
+MULTI_QUEUE_OFFSET: Final = "INNER_MULTI_QUEUE_OFFSET"
 CRC_PROPERTY: Final = "__CRC32#"
 TIMER_DELAY_MS: Final = "TIMER_DELAY_MS"
 TIMER_DELAY_SEC: Final = "TIMER_DELAY_SEC"
@@ -85,6 +87,18 @@ RESERVED_PROPERTIES = frozenset(
 """Names that users may not set as their own properties."""
 
 
+def user_properties(properties: Mapping[str, str]) -> dict[str, str]:
+    """A copy of an application's own properties; LocalProtocolError for a reserved or blank name, or a blank value."""
+    for name, value in properties.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise LocalProtocolError(f"property {name!r} must be a text with a text as its value, not {type(value).__name__}")
+        if name in RESERVED_PROPERTIES:
+            raise LocalProtocolError(f"property {name!r} is reserved; choose another name")
+        if not name.strip() or not value.strip():
+            raise LocalProtocolError(f"property {name!r} has a blank name or value; leave it out")
+    return dict(properties)
+
+
 @attrs.frozen(kw_only=True)
 class Message:
     """What a user sends: everything that does not depend on the broker."""
@@ -99,13 +113,7 @@ class Message:
 
     def wire_properties(self) -> dict[str, str]:
         """All properties as they travel, without the id; LocalProtocolError for a reserved or blank user property."""
-        made: dict[str, str] = {}
-        for name, value in self.properties.items():
-            if name in RESERVED_PROPERTIES:
-                raise LocalProtocolError(f"property {name!r} is reserved; choose another name")
-            if not name.strip() or not value.strip():
-                raise LocalProtocolError(f"property {name!r} has a blank name or value; leave it out")
-            made[name] = value
+        made = user_properties(self.properties)
         if self.tag:
             made[TAGS] = self.tag
         if self.keys:

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 import attrs
 
-from triomq.remoting.protocol.command import ONEWAY_FLAG, Command, decode_frame, encode_command
+from triomq.remoting.protocol.command import ONEWAY_FLAG, RESPONSE_FLAG, Command, Outgoing, decode_frame
 from triomq.remoting.protocol.framing import FRAME_BYTES_MAX, FrameBuffer
 
 T = TypeVar("T")
@@ -85,23 +85,22 @@ class ClientPeer(Generic[T]):
             peer_requests=self._peer_requests,
         )
 
-    def send(self, command: Command, token: T, *, now: float, deadline: float) -> tuple[Pending[T], bytes]:
+    def send(self, command: Outgoing, token: T, *, now: float, deadline: float) -> tuple[Pending[T], bytes]:
         """Number a request, remember it until *deadline*, and encode it; the caller writes the bytes.
 
         LocalProtocolError if it cannot be encoded; nothing is remembered then.
         """
-        command.opaque = self._free_opaque()
-        data = encode_command(command)
-        pending = Pending(command.opaque, int(command.code), token, now, deadline)
-        self._pending[command.opaque] = pending
+        opaque = command.opaque = self._free_opaque()
+        data = command.encode()
+        pending = self._pending[opaque] = Pending(opaque, int(command.code), token, now, deadline)
         self._sent += 1
         return pending, data
 
-    def send_oneway(self, command: Command) -> bytes:
+    def send_oneway(self, command: Outgoing) -> bytes:
         """Number a request that is never answered, set its flag, and encode it."""
         command.opaque = self._free_opaque()
         command.flag |= ONEWAY_FLAG
-        data = encode_command(command)
+        data = command.encode()
         self._sent += 1
         return data
 
@@ -114,7 +113,7 @@ class ClientPeer(Generic[T]):
         received: Received[T] = Received([], [])
         for frame in self._frames.feed(data):
             command = decode_frame(frame)
-            if not command.is_response:
+            if not command.flag & RESPONSE_FLAG:
                 self._peer_requests += 1
                 received.requests.append(command)
                 continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import pytest
 
@@ -17,13 +18,15 @@ from triomq.client.errors import (
     TopicInvalid,
     broker_error,
 )
-from triomq.client.producer.encoding import check_sendable, prepare, prepare_batches
+from triomq.client.producer.encoding import Outgoing, check_sendable, prepare, prepare_batches
 from triomq.client.producer.queue_choice import RoundRobin, choose_by_key, find_queue, has_several_brokers
-from triomq.client.producer.sender import Sender
+from triomq.client.producer.request import SendRequests
 from triomq.client.retry import RETRY_CODES, Backoff, may_be_stored, may_send_again, try_seconds
+from triomq.remoting.errors import LocalProtocolError
 from triomq.remoting.protocol.batch import decode_batch
 from triomq.remoting.protocol.bodies.route import MessageQueue
-from triomq.remoting.protocol.codes import RequestCode
+from triomq.remoting.protocol.codes import PROTOCOL_VERSION, LanguageCode, RequestCode
+from triomq.remoting.protocol.command import decode_frame
 from triomq.remoting.protocol.compression import plain_body
 from triomq.remoting.protocol.headers.send import SendMessageHeader
 from triomq.remoting.protocol.message import Message, UniqueIds, decode_properties, parse_properties
@@ -37,6 +40,22 @@ def queues(*brokers: str, count: int = 4) -> list[MessageQueue]:
 
 def ids() -> UniqueIds:
     return UniqueIds(bytes([10, 0, 0, 1]), 4711, 1)
+
+
+def prepared(message: Message, settings: ProducerSettings | None = None, **more: Any) -> Outgoing:
+    return prepare(
+        message.topic,
+        message.body,
+        settings or ProducerSettings(),
+        ids().next(NOW_MS),
+        NOW_MS,
+        tag=message.tag,
+        keys=message.keys,
+        properties=message.properties,
+        flag=message.flag,
+        wait_stored=message.wait_stored,
+        **more,
+    )
 
 
 @pytest.mark.parametrize("start", [0, 3, 1023])
@@ -123,7 +142,7 @@ def test_backoff_grows_and_starts_again() -> None:
 
 def test_a_message_on_the_wire() -> None:
     message = Message(topic="T", body=b"hello", tag="paid", keys=("k1", "k2"), properties={"region": "出"}, flag=7)
-    made = prepare(message, ProducerSettings(), ids(), NOW_MS, sharding_key="s", delay_level=3)
+    made = prepared(message, sharding_key="s", delay_level=3)
     assert parse_properties(made.properties) == {
         "region": "出",
         "TAGS": "paid",
@@ -138,14 +157,14 @@ def test_a_message_on_the_wire() -> None:
 
 
 def test_a_given_message_id_is_kept() -> None:
-    made = prepare(Message(topic="T", body=b"x"), ProducerSettings(), ids(), NOW_MS, message_id="ABC")
+    made = prepare("T", b"x", ProducerSettings(), "ABC", NOW_MS)
     assert made.message_id == "ABC"
     assert parse_properties(made.properties)["UNIQ_KEY"] == "ABC"
 
 
 def test_large_bodies_are_deflated_from_4096_bytes_on() -> None:
-    small = prepare(Message(topic="T", body=b"a" * 4095), ProducerSettings(), ids(), NOW_MS)
-    large = prepare(Message(topic="T", body=b"a" * 4096), ProducerSettings(), ids(), NOW_MS)
+    small = prepared(Message(topic="T", body=b"a" * 4095))
+    large = prepared(Message(topic="T", body=b"a" * 4096))
     assert small.sys_flag == 0
     assert large.sys_flag == 0x301
     assert len(large.body) < 100
@@ -166,14 +185,14 @@ def test_large_bodies_are_deflated_from_4096_bytes_on() -> None:
 def test_messages_that_brokers_refuse_are_not_sent(message: Message, complaint: str) -> None:
     settings = ProducerSettings(message_bytes_max=100)
     with pytest.raises(MessageInvalid, match=complaint):
-        prepare(message, settings, ids(), NOW_MS)
+        prepared(message, settings)
     with pytest.raises(MessageInvalid, match=complaint):
         prepare_batches([message], settings, ids(), NOW_MS)
 
 
 def test_delay_levels() -> None:
     with pytest.raises(MessageInvalid, match="delay_level 19"):
-        prepare(Message(topic="T", body=b"x"), ProducerSettings(), ids(), NOW_MS, delay_level=19)
+        prepared(Message(topic="T", body=b"x"), delay_level=19)
 
 
 @pytest.mark.parametrize("topic", ["", "a.b", "x" * 128, "SCHEDULE_TOPIC_XXXX", "t\n"])
@@ -213,11 +232,10 @@ def test_a_batch_has_one_topic() -> None:
 @pytest.mark.parametrize("code", [RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE])
 def test_the_header_made_from_a_template_is_a_whole_header(code: RequestCode) -> None:
     message = Message(topic="T", body=b"x" * 5000, tag="t", flag=3)
-    outgoing = prepare(message, ProducerSettings(), ids(), NOW_MS)
-    sender = Sender("orders", None, ProducerSettings())  # type: ignore[arg-type]
-    for queue in queues("a", "b"):
-        command = sender._command(outgoing, queue, code)
-        assert command.header(SendMessageHeader) == SendMessageHeader(
+    outgoing = prepared(message)
+    requests = SendRequests("orders", ProducerSettings())
+    for queue in queues("a", "b%d\"x"):
+        header = SendMessageHeader(
             producer_group="orders",
             topic="T",
             default_topic="TBW102",
@@ -232,5 +250,25 @@ def test_the_header_made_from_a_template_is_a_whole_header(code: RequestCode) ->
             batch=code == RequestCode.SEND_BATCH_MESSAGE,
             broker_name=queue.broker_name,
         )
-        assert not command.is_oneway
-    assert sender._command(outgoing, queues("a")[0], code, oneway=True).is_oneway
+        for hooked in (False, True):
+            request = requests.make(outgoing, queue, code, hooked=hooked)
+            request.opaque = -7
+            command = decode_frame(request.encode()[4:])
+            assert command.header(SendMessageHeader) == header
+            assert (command.code, command.opaque, command.body) == (code, -7, outgoing.body)
+            assert command.language == LanguageCode.PYTHON
+            assert command.version == PROTOCOL_VERSION
+            assert not command.is_oneway
+            oneway = requests.make(outgoing, queue, code, oneway=True, hooked=hooked)
+            assert decode_frame(oneway.encode()[4:]).is_oneway
+
+
+def test_a_frame_that_no_frame_can_hold_is_refused() -> None:
+    requests = SendRequests("orders", ProducerSettings())
+    outgoing = prepared(Message(topic="T", body=b"x"))
+    outgoing.properties = "\ud800"
+    with pytest.raises(LocalProtocolError, match="cannot write the header of code 310"):
+        requests.make(outgoing, queues("a")[0], RequestCode.SEND_MESSAGE_V2).encode()
+    outgoing.properties = "x" * (1 << 24)
+    with pytest.raises(LocalProtocolError, match="cannot hold"):
+        requests.make(outgoing, queues("a")[0], RequestCode.SEND_MESSAGE_V2).encode()

@@ -1,0 +1,39 @@
+"""The broker detector: asks brokers that could not be reached if they are back.  Runs with `latency_faults` and `detect_brokers`.
+
+Source: client/…/latency/LatencyFaultToleranceImpl.java#detectByOneRound.
+"""
+
+from __future__ import annotations
+
+import trio
+
+from triomq.client.config import ProducerSettings
+from triomq.client.errors import TrioMQError
+from triomq.client.producer.faults import BrokerFault, LatencyFaults
+from triomq.client.session import Session
+from triomq.remoting.protocol.codes import RequestCode
+from triomq.remoting.protocol.command import request
+from triomq.remoting.protocol.headers.offset import GetMaxOffsetHeader
+
+
+async def detect_brokers(faults: LatencyFaults, session: Session, settings: ProducerSettings) -> None:
+    """Ask every broker that has a record, each `detect_interval`; for ever."""
+    while True:
+        await trio.sleep(settings.detect_interval)
+        async with trio.open_nursery() as nursery:
+            for known in faults.to_check(trio.current_time(), settings.detect_interval):
+                nursery.start_soon(_ask, faults, session, known, settings.detect_timeout)
+
+
+async def _ask(faults: LatencyFaults, session: Session, known: BrokerFault, timeout: float) -> None:
+    queue = known.queue
+    address = session.routes.master(queue.broker_name)
+    if address is None:
+        faults.forget(queue.broker_name)
+        return
+    header = GetMaxOffsetHeader(topic=queue.topic, queue_id=queue.queue_id)
+    try:
+        await session.call(address, request(RequestCode.GET_MAX_OFFSET, header), timeout)
+    except TrioMQError:
+        return  # it stays as it is
+    faults.found(queue.broker_name)

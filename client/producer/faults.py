@@ -1,0 +1,96 @@
+"""Latency fault tolerance: brokers that were slow or failed are left out for a while.  Pure; times are the caller's, in seconds.
+
+After each try the broker's latency decides for how long it is *not available*; a failed try counts as 10 s of latency.  A queue is chosen
+among brokers that are available and did not just fail, else among *reachable* ones, else anywhere.  A period is only ever extended.
+Off by default, as in Java (`sendLatencyEnable`); the tables are those of 5.x, `latency_max` and `not_available` of the settings.
+
+Source: client/…/latency/LatencyFaultToleranceImpl.java, MQFaultStrategy.java.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+
+import attrs
+
+from triomq.client.producer.queue_choice import RoundRobin
+from triomq.remoting.protocol.bodies.route import MessageQueue
+
+ISOLATED_SECONDS = 10.0
+"""the latency that a failed try counts as"""
+
+
+@attrs.define(eq=False)
+class BrokerFault:
+    """What is known about one broker."""
+
+    queue: MessageQueue
+    """the last one that was tried there; the detector asks for its offset"""
+    latency: float
+    available_from: float
+    reachable: bool = True
+    check_due: float = 0.0
+
+
+@attrs.define(eq=False)
+class LatencyFaults:
+    """The table of one producer."""
+
+    latency_max: Sequence[float]
+    """ascending; the highest one that is reached counts"""
+    not_available: Sequence[float]
+    """how long a broker is left out for each of them"""
+    detecting: bool
+    """whether somebody looks if an unreachable broker is back; otherwise transport errors do not make it unreachable"""
+    random_position: Callable[[], int]
+    _brokers: dict[str, BrokerFault] = attrs.field(factory=dict, init=False)
+
+    def record(self, queue: MessageQueue, latency: float, now: float, *, isolate: bool, reachable: bool) -> None:
+        """Note the outcome of a try."""
+        if isolate:
+            latency = ISOLATED_SECONDS
+        place = bisect_right(self.latency_max, latency) - 1
+        until = now + (self.not_available[place] if place >= 0 else 0.0)
+        known = self._brokers.get(queue.broker_name)
+        if known is None:
+            known = self._brokers[queue.broker_name] = BrokerFault(queue, latency, until)
+        known.queue, known.latency, known.reachable = queue, latency, reachable
+        known.available_from = max(known.available_from, until)
+
+    def available(self, broker_name: str, now: float) -> bool:
+        known = self._brokers.get(broker_name)
+        return known is None or now >= known.available_from
+
+    def reachable(self, broker_name: str) -> bool:
+        known = self._brokers.get(broker_name)
+        return known is None or known.reachable
+
+    def choose(
+        self, turn: RoundRobin, queues: Sequence[MessageQueue], avoid_broker: str | None, now: float
+    ) -> MessageQueue:
+        """Return the next queue of an available broker, else of a reachable one, else of any."""
+        if avoid_broker is not None:
+            turn.jump(self.random_position())
+        return (
+            turn.choose_where(queues, lambda name: name != avoid_broker and self.available(name, now))
+            or turn.choose_where(queues, lambda name: name != avoid_broker and self.reachable(name))
+            or turn.choose(queues)
+        )
+
+    def to_check(self, now: float, interval: float) -> list[BrokerFault]:
+        """Return the brokers that the detector has to ask now; each comes again after `interval`."""
+        due = [known for known in self._brokers.values() if known.check_due <= now]
+        for known in due:
+            known.check_due = now + interval
+        return due
+
+    def found(self, broker_name: str) -> None:
+        """The detector had an answer."""
+        known = self._brokers.get(broker_name)
+        if known is not None:
+            known.reachable = True
+
+    def forget(self, broker_name: str) -> None:
+        """No route names the broker any more."""
+        self._brokers.pop(broker_name, None)
