@@ -180,6 +180,8 @@ class PullMessages:
         if header.sys_flag & SUBSCRIPTION:
             self._refuse_sql(header.expression_type)
             self.clients.note_pull(header.consumer_group, header.topic, request.arrived)
+            if header.subscription == ALL_TAGS:
+                return None
             try:
                 wanted = subscription(header.topic, header.subscription, header.sub_version)
             except LocalProtocolError:

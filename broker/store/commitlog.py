@@ -191,11 +191,27 @@ class CommitLog:
     def first_offset(self) -> int:
         return self.segments.first_offset
 
+    def slices(self, starts: Sequence[int], sizes: Sequence[int]) -> list[memoryview] | None:
+        """What ``read`` gives for records that ascend, at half the cost; None unless all are hot and in one segment."""
+        first = starts[0]
+        if not self._hot(first):
+            return None
+        segment = self._segment_at(first)
+        if starts[-1] >= segment.end:
+            return None
+        view, base = segment.view, segment.base
+        if not base:
+            return [view[start : start + size] for start, size in zip(starts, sizes)]
+        return [view[start - base : start - base + size] for start, size in zip(starts, sizes)]
+
+    def _hot(self, offset: int) -> bool:
+        """Whether the page cache has what begins here for sure."""
+        return offset >= self._hot_start and offset >= self.appended.value - self.config.hot_bytes_max
+
     def read(self, runs: Sequence[Run], reads: Reads) -> list[Buffer]:
         """Bytes of ``runs``, which ascend and lie in the log. Slices of the memory map where the page cache has them for sure. Raises Cold."""
         first = runs[0][0]
-        hot = first >= self._hot_start and first >= self.appended.value - self.config.hot_bytes_max
-        if not hot and not self._resident(runs):
+        if not self._hot(first) and not self._resident(runs):
             return self._read_files(runs, reads)
         chunks: list[Buffer] = []
         segment = self._segment_at(first)

@@ -130,17 +130,19 @@ class Connection:
             return
         count = len(pieces)
         try:
-            if count == 1:
-                data: bytes | memoryview = pieces[0]
+            if count <= 1:
+                data: bytes | memoryview = pieces[0] if count else b""
                 size = len(data)
                 sent = self._send(data)
             else:
-                size = sum(map(len, pieces))
-                if size <= count * _JOIN_PIECE_BYTES_MAX or count > _JOIN_PIECES_MAX:
+                # The last piece stands for all: adding up their sizes would take as long as joining them.
+                if len(pieces[-1]) <= _JOIN_PIECE_BYTES_MAX or count > _JOIN_PIECES_MAX:
                     data = b"".join(pieces)
+                    size = len(data)
                     sent = self._send(data)
                 else:
                     data = b""
+                    size = sum(map(len, pieces))
                     sent = self.sock.sendmsg(pieces)
         except BlockingIOError:
             sent = 0
