@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Protocol
 
 import attrs
 import trio
 
+from triomq.client.consumer.counts import TopicCounts
 from triomq.client.consumer.process_queue import Limits, ProcessQueue
 from triomq.client.consumer.received import ReceivedMessage
 from triomq.remoting.protocol.bodies.route import MessageQueue
@@ -16,6 +18,12 @@ class SendsBack(Protocol):
     """Who has messages delivered again."""
 
     async def send_back(self, assignment: Assignment, message: ReceivedMessage, delay_level: int) -> bool: ...
+
+
+class Turns(Protocol):
+    """Who hands out a queue's next message only after the verdict about the last one: for ordered consumers."""
+
+    def verdict(self, message: ReceivedMessage) -> None: ...
 
 
 @attrs.define(eq=False)
@@ -31,7 +39,13 @@ class Assignment:
     limits: Limits
     sends_back: SendsBack | None
     """None: messages have no verdict, offsets are committed by position"""
+    counts: TopicCounts = attrs.field(factory=TopicCounts)
+    turns: Turns | None = None
     lost: bool = False
+    leaving: bool = False
+    """whether it is to move to another member as soon as what was handed out has its verdict"""
+    locked_until: float = inf
+    """trio time until which the broker keeps the queue locked for us, as far as we may trust it; ordered consumers only"""
     paused: bool = False
     broker_id: int = 0
     """which member of the broker group to pull from, as the broker suggests it"""
@@ -39,8 +53,14 @@ class Assignment:
     """the offset that the broker is known to have for the group"""
     committable: int = -1
     """without verdicts: the position that may be stored, -1 for none yet"""
+    pulled_at: float = 0.0
+    """trio time of the last pull's beginning"""
+    settled_at: float = 0.0
+    """trio time of the last verdict"""
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, repr=False)
     """of the task that pulls"""
+    poll: trio.CancelScope = attrs.field(factory=trio.CancelScope, repr=False)
+    """of the pull under way"""
     _room: trio.Event | None = attrs.field(default=None, init=False, repr=False)
 
     @property
@@ -48,18 +68,37 @@ class Assignment:
         """The offset that the group has come to."""
         return self.held.committed if self.sends_back is not None else self.committable
 
-    def settle(self, queue_offset: int) -> bool:
+    @property
+    def ending(self) -> bool:
+        """Whether nothing more of it may be handed out."""
+        return self.lost or self.leaving
+
+    def settle(self, message: ReceivedMessage) -> bool:
         """Count a message as done; False if this queue is not ours any more.  Atomic: no checkpoint."""
-        if self.lost or not self.held.settle(queue_offset):
-            return False
-        if self._room is not None:
-            self.look_again()
-        return True
+        counted = not self.lost and self.held.settle(message.queue_offset)
+        if counted:
+            now = self.settled_at = trio.current_time()
+            self.counts.done += 1
+            if message.handed_out:
+                self.counts.done_seconds += now - message.handed_out
+            if self._room is not None:
+                self.look_again()
+        if self.turns is not None:
+            self.turns.verdict(message)
+        return counted
+
+    def note_failure(self, message: ReceivedMessage) -> None:
+        """Count a message as failed.  Atomic: no checkpoint."""
+        self.counts.failed += 1
+        if message.handed_out:
+            self.counts.done_seconds += trio.current_time() - message.handed_out
 
     async def send_back(self, message: ReceivedMessage, delay_level: int) -> bool:
         """Have a message delivered again later; False if this queue is not ours any more."""
         if self.lost or self.sends_back is None or not self.held.holds(message.queue_offset):
             await trio.lowlevel.checkpoint()
+            if self.turns is not None:
+                self.turns.verdict(message)
             return False
         return await self.sends_back.send_back(self, message, delay_level)
 
@@ -78,6 +117,20 @@ class Assignment:
             self._room.set()
             self._room = None
 
+    def pause(self) -> None:
+        """Pull nothing until `resume`; an answer that is under way is dropped and asked for again then.  Atomic: no checkpoint."""
+        self.paused = True
+        self.poll.cancel()
+
+    def resume(self) -> None:
+        self.paused = False
+        self.look_again()
+
+    def leave(self) -> None:
+        """Pull and hand out no more; verdicts still count, until `lose`.  Atomic: no checkpoint."""
+        self.leaving = True
+        self.scope.cancel()
+
     def lose(self) -> None:
         """End this ownership: nothing is pulled, no verdict counts.  Atomic: no checkpoint."""
         self.lost = True
@@ -91,6 +144,9 @@ class Assignment:
             held=ProcessQueue(position),
             limits=self.limits,
             sends_back=self.sends_back,
+            counts=self.counts,
+            turns=self.turns,
+            locked_until=self.locked_until,
             paused=self.paused,
             broker_id=self.broker_id,
             stored=self.stored,

@@ -1,19 +1,9 @@
-"""From the inbox to the application's handler, and back: workers, verdicts, second deliveries, forgotten messages.
-
-A message that fails goes back to its broker (request 36), which delivers it again through the group's retry topic with a growing delay and
-finally moves it to the dead letters.  If the broker cannot be asked or does not take it, the message stays unsettled here and is handed
-out again after `retry_delay`; so nothing is lost, it only holds back the committed offset.  (The official client then sends the message to
-the retry topic itself, which a broker that refused 36 will hardly take either.)
-
-Source: client/…/impl/consumer/ConsumeMessageConcurrentlyService.java, DefaultMQPushConsumerImpl.java#sendMessageBack.
-"""
+"""From the inbox to the application's handlers, and back: workers, their verdicts, forgotten messages."""
 
 from __future__ import annotations
 
-import heapq
-import itertools
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 import attrs
 import trio
@@ -21,18 +11,17 @@ import trio
 from triomq.client.config import ConsumerSettings
 from triomq.client.consumer.assignment import Assignment
 from triomq.client.consumer.inbox import Inbox, InboxClosed
-from triomq.client.consumer.received import ReceivedMessage, again
-from triomq.client.errors import RouteNotFound, TrioMQError
-from triomq.client.session import Session
-from triomq.client.trouble import TroubleLog
-from triomq.remoting.protocol.codes import RequestCode
-from triomq.remoting.protocol.command import request
-from triomq.remoting.protocol.headers.send import SendBackHeader
+from triomq.client.consumer.ordered_inbox import OrderedInbox
+from triomq.client.consumer.received import ReceivedMessage
+from triomq.client.consumer.verdicts import BrokerRetry, settle_failed
 
 logger = logging.getLogger(__name__)
 
 Handler = Callable[[ReceivedMessage], Awaitable[object]]
 """Handles one message.  Its normal end is an ack, an exception a retry, unless it gave the verdict itself.  Its result is not used."""
+
+BatchHandler = Callable[[list[ReceivedMessage]], Awaitable[object]]
+"""Handles some messages of one queue, in their order.  Its normal end acks those without a verdict, an exception retries them."""
 
 EXPIRED_DELAY_LEVEL = 3
 """10 s: the delay of a message that was sent back because nobody settled it in time"""
@@ -40,41 +29,10 @@ _EXPIRED_IN_A_SWEEP_MAX = 16
 
 
 @attrs.define(eq=False)
-class Redelivery:
-    """Messages that wait here for another delivery, by due time."""
-
-    _heap: list[tuple[float, int, ReceivedMessage]] = attrs.field(factory=list, init=False)
-    _numbers: itertools.count[int] = attrs.field(factory=itertools.count, init=False)
-    _changed: trio.Event = attrs.field(factory=trio.Event, init=False)
-
-    def __len__(self) -> int:
-        return len(self._heap)
-
-    def put(self, due: float, message: ReceivedMessage) -> None:
-        """Hand this message out at a trio time.  Atomic: no checkpoint."""
-        heapq.heappush(self._heap, (due, next(self._numbers), message))
-        self._changed.set()
-
-    async def run(self, inbox: Inbox) -> None:
-        """Move messages to the inbox when their time has come."""
-        while True:
-            self._changed = trio.Event()
-            with trio.move_on_at(self._heap[0][0] if self._heap else trio.current_time() + 3600):
-                await self._changed.wait()
-            while self._heap and self._heap[0][0] <= trio.current_time():
-                inbox.put([heapq.heappop(self._heap)[2]])
-
-
-@attrs.define(eq=False)
 class Delivery:
     """Hands messages to handlers and carries out their verdicts."""
 
-    group: str
-    session: Session
-    settings: ConsumerSettings
-    inbox: Inbox = attrs.field(factory=Inbox, init=False)
-    redelivery: Redelivery = attrs.field(factory=Redelivery, init=False)
-    _trouble: TroubleLog = attrs.field(factory=lambda: TroubleLog(logger), init=False)
+    inbox: Inbox | OrderedInbox
 
     async def work(self, handler: Handler) -> None:
         """Handle messages one after the other until the inbox closes."""
@@ -96,49 +54,61 @@ class Delivery:
                 if not message.settled:
                     message.ack_nowait()
 
+    async def work_batches(self, handler: BatchHandler, batch_max: int) -> None:
+        """Handle batches of at most `batch_max` messages until the inbox closes."""
+        while True:
+            try:
+                messages = await self.inbox.get_some(batch_max, one_queue=True)
+            except InboxClosed:
+                return
+            try:
+                await handler(list(messages))
+            except Exception:  # as above: it concerns this batch
+                logger.exception(
+                    "handler failed on %d messages of %s; those without a verdict come again",
+                    len(messages),
+                    messages[0].topic,
+                )
+                await _retry_all(messages)
+            else:
+                for message in messages:
+                    if not message.settled:
+                        message.ack_nowait()
+
     async def run(self, handler: Handler, concurrency: int) -> None:
         """Handle messages in `concurrency` tasks until the inbox closes."""
         async with trio.open_nursery() as nursery:
             for number in range(concurrency):
                 nursery.start_soon(self.work, handler, name=f"handler-{number}")
 
-    async def send_back(self, assignment: Assignment, message: ReceivedMessage, delay_level: int) -> bool:
-        """Have the broker deliver a message again, or else keep it for another delivery here.  See `ReceivedMessage.retry`."""
-        try:
-            await self._give_back(message, delay_level)
-        except TrioMQError as error:
-            self._trouble.failed(f"sending messages back to broker {assignment.queue.broker_name}", error)
-            next_time = again(message)
-            if assignment.lost or not assignment.held.replace(next_time):
-                return False
-            self.redelivery.put(trio.current_time() + self.settings.retry_delay, next_time)
-            return True
-        self._trouble.worked(f"sending messages back to broker {assignment.queue.broker_name}")
-        return assignment.settle(message.queue_offset)
+    async def run_batches(self, handler: BatchHandler, batch_max: int, concurrency: int) -> None:
+        """Handle batches in `concurrency` tasks until the inbox closes."""
+        async with trio.open_nursery() as nursery:
+            for number in range(concurrency):
+                nursery.start_soon(self.work_batches, handler, batch_max, name=f"handler-{number}")
 
-    async def _give_back(self, message: ReceivedMessage, delay_level: int) -> None:
-        queue = message.queue
-        address = self.session.routes.master(queue.broker_name)
-        if address is None:
-            raise RouteNotFound(queue.topic, f"broker {queue.broker_name} has no master now")
-        header = SendBackHeader(
-            offset=message.log_offset,
-            group=self.group,
-            delay_level=delay_level,
-            origin_message_id=message.message_id,
-            origin_topic=message.topic,
-            unit_mode=False,
-            max_reconsume_times=self.settings.max_reconsume_times,
-            broker_name=queue.broker_name,
-        )
-        command = request(RequestCode.CONSUMER_SEND_MSG_BACK, header)
-        await self.session.call(address, command, self.settings.offset_timeout)
 
-    async def expire(self, assignments: Callable[[], Iterable[Assignment]]) -> None:
-        """Send back what the application holds for longer than `consume_timeout`, so that it does not block its queue for ever."""
+async def _retry_all(messages: Sequence[ReceivedMessage]) -> None:
+    for message in messages:
+        if not message.settled:
+            await message.retry()
+
+
+@attrs.define(eq=False)
+class Expiry:
+    """Sends back what the application holds for longer than `consume_timeout`, so that it does not block its queue for ever.
+
+    For concurrent consumers of a group: in order, one message has to wait for the other, and broadcasting has no second delivery.
+    """
+
+    settings: ConsumerSettings
+    broker: BrokerRetry
+    assignments: Callable[[], Iterable[Assignment]]
+
+    async def run(self) -> None:
         while True:
             await trio.sleep(min(self.settings.consume_timeout, 60.0))
-            for assignment in list(assignments()):
+            for assignment in list(self.assignments()):
                 await self._expire(assignment)
 
     async def _expire(self, assignment: Assignment) -> None:
@@ -154,9 +124,8 @@ class Delivery:
                 head.topic,
                 self.settings.consume_timeout,
             )
-            try:
-                await self._give_back(head, EXPIRED_DELAY_LEVEL)
-            except TrioMQError as error:
-                self._trouble.failed(f"sending messages back to broker {assignment.queue.broker_name}", error)
+            if not await self.broker.give_back(head, EXPIRED_DELAY_LEVEL):
                 return
-            assignment.settle(head.queue_offset)
+            if not assignment.lost and assignment.held.holds(head.queue_offset):
+                assignment.note_failure(head)
+                settle_failed(assignment, head)

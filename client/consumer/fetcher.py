@@ -15,7 +15,8 @@ import attrs
 import trio
 
 from triomq.client.config import ConsumerSettings
-from triomq.client.consumer.assignment import Assignment, SendsBack
+from triomq.client.consumer.assignment import Assignment, SendsBack, Turns
+from triomq.client.consumer.counts import ConsumerCounts
 from triomq.client.consumer.process_queue import Limits, ProcessQueue
 from triomq.client.consumer.received import ReceivedMessage
 from triomq.client.errors import (
@@ -48,6 +49,9 @@ logger = logging.getLogger(__name__)
 _AT_ONCE_SECONDS = 1.0
 """an answer without any progress that comes sooner than this did not wait at the broker"""
 
+_NO_SPAN = 2**63
+"""the span limit of ordered consumers, which have none"""
+
 _ANSWERS = frozenset(
     {
         ResponseCode.SUCCESS,
@@ -71,20 +75,29 @@ class Fetcher:
     sends_back: SendsBack | None
     nursery: trio.Nursery
     with_expression: bool = False
-    """whether each pull carries its filter, so that no heartbeat need have brought it; offsets are then not carried along"""
+    """whether each pull carries its filter, so that no heartbeat need have brought it"""
+    carries_offsets: bool = True
+    """whether pulls carry the group's offset to the broker"""
+    turns: Turns | None = None
+    """ordered consumers: who is told of verdicts"""
+    counts: ConsumerCounts = attrs.field(factory=ConsumerCounts)
+    paused: bool = attrs.field(default=False, init=False)
+    """whether queues that are gained wait for `resume`, too"""
     assignments: dict[MessageQueue, Assignment] = attrs.field(factory=dict, init=False)
     _trouble: TroubleLog = attrs.field(factory=lambda: TroubleLog(logger), init=False)
 
     def take(self, queue: MessageQueue, position: int, stored: int = -1) -> Assignment:
         """Own a queue from now on and pull it from `position`.  Atomic: no checkpoint."""
-        settings = self.settings
         assignment = Assignment(
             queue=queue,
             held=ProcessQueue(position),
-            limits=Limits(settings.cached_messages_max, settings.cached_bytes_max, settings.cached_span_max),
+            limits=self._limits(len(self.assignments) + 1),
             sends_back=self.sends_back,
+            counts=self.counts.of(queue.topic),
+            turns=self.turns,
             stored=stored,
             committable=stored,
+            paused=self.paused,
         )
         self.assignments[queue] = assignment
         self.nursery.start_soon(
@@ -98,8 +111,36 @@ class Fetcher:
         before.lose()
         assignment = self.take(queue, position, before.stored)
         assignment.committable = before.committable
+        assignment.locked_until = before.locked_until
         assignment.paused = paused
         return assignment
+
+    def divide_limits(self) -> None:
+        """Give each queue its part of the limits that hold for all together, after queues came or went.  Atomic: no checkpoint."""
+        limits = self._limits(len(self.assignments))
+        for assignment in self.assignments.values():
+            assignment.limits = limits
+            assignment.look_again()
+
+    def _limits(self, queues: int) -> Limits:
+        settings = self.settings
+        messages, size = settings.cached_messages_max, settings.cached_bytes_max
+        if settings.cached_messages_max_topic is not None:
+            messages = max(1, settings.cached_messages_max_topic // max(queues, 1))
+        if settings.cached_bytes_max_topic is not None:
+            size = max(1, settings.cached_bytes_max_topic // max(queues, 1))
+        return Limits(messages, size, settings.cached_span_max if self.turns is None else _NO_SPAN)
+
+    def pause(self) -> None:
+        """Pull nothing, of any queue, until `resume`.  Atomic: no checkpoint."""
+        self.paused = True
+        for assignment in self.assignments.values():
+            assignment.pause()
+
+    def resume(self) -> None:
+        self.paused = False
+        for assignment in self.assignments.values():
+            assignment.resume()
 
     def drop(self, queue: MessageQueue) -> Assignment:
         """Own a queue no longer; returns what it had come to.  Atomic: no checkpoint."""
@@ -123,9 +164,17 @@ class Fetcher:
             while True:
                 await assignment.wait_room()
                 position, began = assignment.held.position, trio.current_time()
+                assignment.pulled_at = began
                 try:
-                    response, header = await self._pull(assignment)
+                    with trio.CancelScope() as assignment.poll:
+                        response, header = await self._pull(assignment)
+                    if assignment.poll.cancelled_caught:
+                        continue  # paused: whatever the broker sends now is asked for again later
                     assignment = self._take_answer(assignment, response, header)
+                    if response.code == ResponseCode.SUCCESS:
+                        assignment.counts.note_pull(assignment.held.position - position, trio.current_time() - began)
+                        if self.settings.pull_interval:
+                            await trio.sleep(self.settings.pull_interval)
                     if assignment.held.position == position and trio.current_time() - began < _AT_ONCE_SECONDS:
                         await trio.sleep(self.settings.flow_control_delay)  # a broker that does not hold pulls
                 except FlowControl:
@@ -163,7 +212,7 @@ class Fetcher:
         queue = assignment.queue
         subscription = self.subscriptions[queue.topic]
         committed = assignment.to_store
-        commit = committed > 0 and master and not self.with_expression
+        commit = committed > 0 and master and self.carries_offsets
         flags = SUSPEND | (COMMIT_OFFSET if commit else 0) | (SUBSCRIPTION if self.with_expression else 0)
         return PullMessageHeader(
             consumer_group=self.group,

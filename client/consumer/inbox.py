@@ -30,6 +30,7 @@ class Inbox:
     _messages: deque[ReceivedMessage] = attrs.field(factory=deque, init=False)
     _waiting: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
     _closed: bool = attrs.field(default=False, init=False)
+    _paused: bool = attrs.field(default=False, init=False)
     _taken_in_a_row: int = attrs.field(default=0, init=False)
 
     def __len__(self) -> int:
@@ -45,6 +46,14 @@ class Inbox:
         """Hand out nothing more; whoever waits is told so."""
         self._closed = True
         self._messages.clear()
+        self._waiting.unpark_all()
+
+    def pause(self) -> None:
+        """Hand out nothing until `resume`."""
+        self._paused = True
+
+    def resume(self) -> None:
+        self._paused = False
         self._waiting.unpark_all()
 
     async def get(self) -> ReceivedMessage:
@@ -63,10 +72,15 @@ class Inbox:
                 raise InboxClosed
             await self._waiting.park()
 
-    async def get_some(self, count_max: int) -> list[ReceivedMessage]:
-        """Wait for a message and return it with what else is here, at most `count_max`.  Errors: `InboxClosed`."""
+    async def get_some(self, count_max: int, *, one_queue: bool = False) -> list[ReceivedMessage]:
+        """Wait for a message and return it with what else is here, at most `count_max`.  Errors: `InboxClosed`.
+
+        With `one_queue` only messages of one queue are returned together, as batch handlers want them.
+        """
         messages = [await self.get()]
-        while len(messages) < count_max:
+        while len(messages) < count_max and not (
+            one_queue and self._messages and self._messages[0].owner is not messages[0].owner
+        ):
             message = self._pop()
             if message is None:
                 break
@@ -75,7 +89,7 @@ class Inbox:
 
     def _pop(self) -> ReceivedMessage | None:
         messages = self._messages
-        while messages:
+        while messages and not self._paused:
             message = messages.popleft()
             if not message.lost:
                 message.handed_out = trio.current_time()

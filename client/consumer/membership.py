@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 
 import attrs
 import trio
@@ -12,12 +12,36 @@ from triomq.client.background import open_background
 from triomq.client.config import ConsumerSettings
 from triomq.client.consumer.allocation import Allocation
 from triomq.client.consumer.assignment import Assignment, SendsBack
+from triomq.client.consumer.counts import ConsumerCounts
 from triomq.client.consumer.fetcher import Fetcher
+from triomq.client.consumer.local_offsets import open_local_offsets
 from triomq.client.consumer.offsets import GroupOffsets, StartPoint
-from triomq.client.consumer.rebalance import Rebalancer
+from triomq.client.consumer.ordered_inbox import OrderedInbox
+from triomq.client.consumer.rebalance import AssignmentChange, Rebalancer
 from triomq.client.consumer.received import ReceivedMessage
 from triomq.client.session import Session
 from triomq.remoting.protocol.bodies.heartbeat import SubscriptionData
+from triomq.remoting.protocol.bodies.route import MessageQueue
+
+
+@attrs.frozen(kw_only=True)
+class Role:
+    """What kind of member a consumer is."""
+
+    group: str
+    subscriptions: Mapping[str, SubscriptionData]
+    """may grow and shrink later"""
+    start: StartPoint
+    allocate: Allocation
+    deliver: Callable[[list[ReceivedMessage]], None]
+    """takes each pulled batch; must not wait"""
+    sends_back: SendsBack | None
+    """None: messages have no verdict"""
+    turns: OrderedInbox | None = None
+    """for ordered consumers"""
+    broadcast: bool = False
+    """own all queues, and keep offsets in a file of this machine"""
+    on_assignment: Callable[[AssignmentChange], object] | None = None
 
 
 @attrs.define(eq=False)
@@ -47,8 +71,10 @@ class Membership:
         self.rebalancer.wake()
 
     def start_rebalancing(self) -> None:
-        """Divide the queues from now on."""
+        """Divide the queues from now on, and renew locks if there are any."""
         self.nursery.start_soon(self._rebalance, name="rebalance")
+        if self.rebalancer.locks is not None:
+            self.nursery.start_soon(self.rebalancer.locks.run, name="queue locks")
 
     async def _rebalance(self) -> None:
         with self._rebalancing:
@@ -60,6 +86,19 @@ class Membership:
             await trio.sleep(self.settings.offset_interval)
             await self.offsets.store(self.owned())
 
+    async def reset(self, offsets: Mapping[MessageQueue, int]) -> list[MessageQueue]:
+        """Go on at other offsets, and store them, where a queue is ours; returns these queues.  What was pulled before is lost."""
+        moved = [queue for queue in offsets if queue in self.fetcher.assignments]
+        for queue in moved:
+            before = self.fetcher.assignments[queue]
+            if before.ending:
+                continue
+            assignment = self.fetcher.restart(queue, offsets[queue], paused=before.paused)
+            if assignment.sends_back is None:
+                assignment.committable = offsets[queue]
+        await self.offsets.store(assignment for assignment in self.owned() if assignment.queue in offsets)
+        return moved
+
     def stop_fetching(self) -> None:
         """Pull no more and keep the present share; verdicts still count."""
         self._rebalancing.cancel()
@@ -67,44 +106,59 @@ class Membership:
 
 
 @asynccontextmanager
-async def open_membership(
-    session: Session,
-    settings: ConsumerSettings,
-    *,
-    group: str,
-    subscriptions: Mapping[str, SubscriptionData],
-    start: StartPoint,
-    allocate: Allocation,
-    deliver: Callable[[list[ReceivedMessage]], None],
-    sends_back: SendsBack | None,
-) -> AsyncIterator[Membership]:
-    """Join a group for the time of the block.  `subscriptions` may grow afterwards.  At the end offsets are stored, also when cancelled."""
-    offsets = GroupOffsets(group, session, settings.offset_timeout)
-    membership: Membership | None = None
-    try:
-        async with open_background() as nursery:
-            fetcher = Fetcher(
-                group=group,
-                session=session,
-                settings=settings,
-                subscriptions=subscriptions,
-                deliver=deliver,
-                sends_back=sends_back,
-                nursery=nursery,
-                with_expression=sends_back is None,
-            )
-            rebalancer = Rebalancer(session, settings, fetcher, offsets, subscriptions, start, allocate)
-            membership = Membership(session, settings, fetcher, rebalancer, offsets, nursery)
-            session.on_routes_changed = rebalancer.wake
-            session.on_group_changed = rebalancer.wake
-            session.on_broker_joined = rebalancer.wake
-            await membership.join(subscriptions)
-            if subscriptions:
-                membership.start_rebalancing()
-            nursery.start_soon(membership.save_offsets, name="offset saver")
-            yield membership
-    finally:
-        if membership is not None:
-            with trio.CancelScope(shield=True, deadline=trio.current_time() + settings.client.farewell_timeout):
-                await offsets.store(membership.owned())
-            membership.fetcher.drop_all()
+async def open_membership(session: Session, settings: ConsumerSettings, role: Role) -> AsyncIterator[Membership]:
+    """Join a group for the time of the block.  At its end offsets are stored and locks given up, also when cancelled."""
+    async with _open_offsets(session, settings, role) as offsets:
+        membership: Membership | None = None
+        try:
+            async with open_background() as nursery:
+                fetcher = Fetcher(
+                    group=role.group,
+                    session=session,
+                    settings=settings,
+                    subscriptions=role.subscriptions,
+                    deliver=role.deliver,
+                    sends_back=role.sends_back,
+                    nursery=nursery,
+                    with_expression=role.sends_back is None,
+                    carries_offsets=role.sends_back is not None and not role.broadcast,
+                    turns=role.turns,
+                    counts=ConsumerCounts(),
+                )
+                rebalancer = Rebalancer(
+                    session,
+                    settings,
+                    fetcher,
+                    offsets,
+                    role.subscriptions,
+                    role.start,
+                    None if role.broadcast else role.allocate,
+                    role.turns,
+                )
+                if role.on_assignment is not None:
+                    rebalancer.on_change = role.on_assignment
+                membership = Membership(session, settings, fetcher, rebalancer, offsets, nursery)
+                session.on_routes_changed = rebalancer.wake
+                session.on_group_changed = rebalancer.wake
+                session.on_broker_joined = rebalancer.wake
+                await membership.join(role.subscriptions)
+                if role.subscriptions:
+                    membership.start_rebalancing()
+                nursery.start_soon(membership.save_offsets, name="offset saver")
+                nursery.start_soon(fetcher.counts.run, name="consumption samples")
+                yield membership
+        finally:
+            if membership is not None:
+                with trio.CancelScope(shield=True, deadline=trio.current_time() + settings.client.farewell_timeout):
+                    await offsets.store(membership.owned())
+                    if rebalancer.locks is not None:
+                        await rebalancer.locks.release(assignment.queue for assignment in membership.owned())
+                membership.fetcher.drop_all()
+
+
+def _open_offsets(
+    session: Session, settings: ConsumerSettings, role: Role
+) -> AbstractAsyncContextManager[GroupOffsets]:
+    if role.broadcast:
+        return open_local_offsets(role.group, session, settings)
+    return nullcontext(GroupOffsets(role.group, session, settings.offset_timeout))

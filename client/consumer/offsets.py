@@ -79,15 +79,20 @@ class GroupOffsets:
     _trouble: TroubleLog = attrs.field(factory=lambda: TroubleLog(logger), init=False)
 
     async def start_position(self, queue: MessageQueue, start: StartPoint) -> tuple[int, int]:
-        """Return (where to pull from, offset stored on the broker or -1) for a queue that was just gained.  Errors: `TrioMQError`."""
+        """Return (where to pull from, offset stored on the broker or -1) for a queue that was just gained.  Errors: `TrioMQError`.
+
+        The end of the queue is asked for before the group's offset, not after it as in the official client: a message that is stored between the
+        two requests then lies behind the start, and is not skipped.
+        """
+        retry_topic = queue.topic.startswith(RETRY_TOPIC_PREFIX)
+        end = await self.max_offset(queue) if start.where is ConsumeFrom.LAST and not retry_topic else 0
         stored = await self.stored(queue)
         if stored >= 0:
             return stored, stored
-        retry_topic = queue.topic.startswith(RETRY_TOPIC_PREFIX)
         if start.where is ConsumeFrom.FIRST:
             return 0, -1  # if 0 is too old the broker answers the first pull with the lowest valid offset
         if start.where is ConsumeFrom.LAST:
-            return 0 if retry_topic else await self.max_offset(queue), -1
+            return end, -1
         return await (self.max_offset(queue) if retry_topic else self.offset_for_time(queue, start.timestamp_ms)), -1
 
     async def stored(self, queue: MessageQueue) -> int:

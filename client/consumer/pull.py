@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import datetime
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import TracebackType
 
@@ -22,10 +22,12 @@ import trio
 
 from triomq.client.config import ConsumerSettings, namesrv_addresses
 from triomq.client.consumer.allocation import Allocation, allocate_average
+from triomq.client.consumer.answers import Answers
 from triomq.client.consumer.assignment import Assignment
 from triomq.client.consumer.inbox import Inbox, InboxClosed
-from triomq.client.consumer.membership import Membership, open_membership
+from triomq.client.consumer.membership import Membership, Role, open_membership
 from triomq.client.consumer.offsets import ConsumeFrom, StartPoint
+from triomq.client.consumer.rebalance import AssignmentChange
 from triomq.client.consumer.received import ReceivedMessage
 from triomq.client.consumer.subscribing import Subscriptions, make_subscriptions
 from triomq.client.errors import NotRunning, OffsetOutOfRange, QueueNotAssigned, RouteNotFound, SettingsError
@@ -48,6 +50,7 @@ class PullConsumer:
         consume_from: str | ConsumeFrom | datetime.datetime = ConsumeFrom.LAST,
         auto_commit: bool = True,
         allocate: Allocation = allocate_average,
+        on_assignment: Callable[[AssignmentChange], object] | None = None,
         settings: ConsumerSettings | None = None,
     ) -> None:
         """Describe a consumer; nothing is started.  The arguments are those of `PushConsumer`."""
@@ -61,6 +64,7 @@ class PullConsumer:
         self._subscribed = bool(self._subscriptions)
         self._start = StartPoint.of(consume_from)
         self._allocate = allocate
+        self._on_assignment = on_assignment
         self._membership: Membership | None = None
         self._inbox = Inbox()
         self._touched: set[MessageQueue] = set()
@@ -94,17 +98,18 @@ class PullConsumer:
         async with open_session(self._namesrv, self.settings.client, member) as session:
             if not self._subscriptions:
                 await session.check_name_server()
-            async with open_membership(
-                session,
-                self.settings,
+            role = Role(
                 group=self.group,
                 subscriptions=self._subscriptions,
                 start=self._start,
                 allocate=self._allocate,
                 deliver=self._inbox.put,
                 sends_back=None,
-            ) as membership:
+                on_assignment=self._on_assignment,
+            )
+            async with open_membership(session, self.settings, role) as membership:
                 self._membership = membership
+                session.answer_requests(Answers(self.group, self.settings, membership, self._describe).table())
                 try:
                     yield
                     if self.auto_commit:
@@ -135,6 +140,14 @@ class PullConsumer:
         await membership.join(added, again=True)
         if first:
             membership.start_rebalancing()
+
+    async def unsubscribe(self, topic: str) -> None:
+        """Share a topic no longer.  Errors: `SettingsError` if it is not subscribed."""
+        membership = self._member()
+        if not self._subscribed or topic not in self._subscriptions:
+            raise SettingsError(f"topic {topic} is not subscribed")
+        del self._subscriptions[topic]
+        await membership.join({}, again=True)
 
     async def assign(self, queues: Iterable[MessageQueue], *, tags: str = "*") -> None:
         """Read exactly these queues; replaces an earlier call.  Errors: `SettingsError` after `subscribe`, `TrioMQError` from the broker."""
@@ -188,7 +201,7 @@ class PullConsumer:
         messages = await self._inbox.get_some(max_messages)
         assignments = membership.fetcher.assignments
         for message in messages:
-            assignments[message.queue].settle(message.queue_offset)
+            assignments[message.queue].settle(message)
             self._touched.add(message.queue)
         return messages
 
@@ -233,6 +246,10 @@ class PullConsumer:
     async def seek_to_end(self, queue: MessageQueue) -> None:
         """Go on with what is sent from now on."""
         await self.seek(queue, await self.max_offset(queue))
+
+    async def seek_to_time(self, queue: MessageQueue, instant: datetime.datetime) -> None:
+        """Go on at the first message stored at or after an aware `datetime`."""
+        await self.seek(queue, await self.offset_for_time(queue, instant))
 
     def pause(self, *queues: MessageQueue) -> None:
         """Return nothing more of these queues until `resume`; they stay ours."""

@@ -8,7 +8,8 @@
 "Push" is RocketMQ's word: really the client pulls, by long polls that the broker answers when a message arrives.
 
     async with ─┬ session: connector, route refresh, heartbeat
-                └ rebalance   offset saver   redelivery   expiry   one pull loop per queue   handler-0 … handler-N
+                ├ rebalance   queue locks   offset saver   consumption samples   one pull loop per queue
+                └ redelivery or rests   expiry   handler-0 … handler-N
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from __future__ import annotations
 import datetime
 import logging
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import TracebackType
 
@@ -26,16 +27,22 @@ import trio
 from triomq.client.background import open_background
 from triomq.client.config import ConsumerSettings, namesrv_addresses
 from triomq.client.consumer.allocation import Allocation, allocate_average
-from triomq.client.consumer.delivery import Delivery, Handler
-from triomq.client.consumer.inbox import InboxClosed
-from triomq.client.consumer.membership import Membership, open_membership
+from triomq.client.consumer.answers import Answers
+from triomq.client.consumer.assignment import SendsBack
+from triomq.client.consumer.counts import TopicRates
+from triomq.client.consumer.delivery import BatchHandler, Delivery, Expiry, Handler
+from triomq.client.consumer.inbox import Inbox, InboxClosed
+from triomq.client.consumer.membership import Membership, Role, open_membership
 from triomq.client.consumer.offsets import RETRY_TOPIC_PREFIX, ConsumeFrom, StartPoint
+from triomq.client.consumer.ordered_inbox import OrderedInbox
+from triomq.client.consumer.rebalance import AssignmentChange
 from triomq.client.consumer.received import ReceivedMessage
 from triomq.client.consumer.subscribing import Subscriptions, make_subscriptions
+from triomq.client.consumer.verdicts import BrokerRetry, NoRetry, QueueSuspension
 from triomq.client.errors import NotRunning, SettingsError
 from triomq.client.names import check_group
-from triomq.client.session import Member, open_session
-from triomq.remoting.protocol.bodies.heartbeat import CLUSTERING, CONSUME_PASSIVELY, ConsumerData
+from triomq.client.session import Member, Session, open_session
+from triomq.remoting.protocol.bodies.heartbeat import BROADCASTING, CLUSTERING, CONSUME_PASSIVELY, ConsumerData
 from triomq.remoting.protocol.bodies.route import MessageQueue
 
 logger = logging.getLogger(__name__)
@@ -53,13 +60,32 @@ class ConsumerStatistics:
     """of these, messages that nobody has taken yet"""
     set_aside: int
     """of these, messages that wait for another delivery here since the broker did not take them back"""
+    topics: Mapping[str, TopicRates] = attrs.field(factory=dict)
+    """what each topic came to in the last minute, retries under their own topic"""
+
+
+@attrs.frozen
+class _Parts:
+    """How messages are handed out and what becomes of those that failed."""
+
+    inbox: Inbox | OrderedInbox
+    sends_back: SendsBack
+    broker: BrokerRetry | None
+
+    @property
+    def turns(self) -> OrderedInbox | None:
+        return self.inbox if isinstance(self.inbox, OrderedInbox) else None
+
+    @property
+    def set_aside(self) -> int:
+        return len(self.broker.redelivery) if self.broker is not None else 0
 
 
 class PushConsumer:
     """A member of a consumer group, used with `async with`.
 
-    Either give a `handler`, which then runs in the background in `concurrency` tasks; or iterate with `async for`, from as many tasks as
-    you like; or call `run`.  Messages that get no verdict come again: at least once, so handlers must bear a duplicate.
+    Either give a `handler` (or a `batch_handler`), which then runs in the background in `concurrency` tasks; or iterate with `async for`, from
+    as many tasks as you like; or call `run`.  Messages that get no verdict come again: at least once, so handlers must bear a duplicate.
     """
 
     def __init__(
@@ -69,9 +95,14 @@ class PushConsumer:
         group: str,
         subscriptions: Subscriptions,
         handler: Handler | None = None,
+        batch_handler: BatchHandler | None = None,
+        batch_max: int = 32,
         concurrency: int = 20,
+        ordered: bool = False,
+        broadcast: bool = False,
         consume_from: str | ConsumeFrom | datetime.datetime = ConsumeFrom.LAST,
         allocate: Allocation = allocate_average,
+        on_assignment: Callable[[AssignmentChange], object] | None = None,
         settings: ConsumerSettings | None = None,
     ) -> None:
         """Describe a consumer; nothing is started.
@@ -79,23 +110,42 @@ class PushConsumer:
         `namesrv` is `"host:9876;host2:9876"`, a list, or None for the environment variable NAMESRV_ADDR.  `subscriptions` is a topic, a list
         of topics, or topic → tag expression; all members of a group must have the same.  `consume_from` (`"first"`, `"last"`, an aware
         datetime) matters only for queues for which the group has no offset yet.
+
+        `ordered`: of each queue one message (or batch) at a time, in its order, by one member of the group at a time; a message that fails
+        holds back its queue.  `broadcast`: this member gets every message, whatever the others get; its offsets lie in a file of this
+        machine, and nothing is delivered again.  `on_assignment` is called, and must not wait, whenever queues came or went.
         """
         if concurrency < 1:
             raise SettingsError(f"concurrency must be 1 or greater, not {concurrency}")
+        if batch_max < 1:
+            raise SettingsError(f"batch_max must be 1 or greater, not {batch_max}")
+        if handler is not None and batch_handler is not None:
+            raise SettingsError("give a handler or a batch_handler, not both")
         self.group = check_group(group)
         self.settings = settings or ConsumerSettings()
+        if broadcast and self.settings.client.instance_name is None:
+            client = attrs.evolve(self.settings.client, instance_name="DEFAULT")
+            self.settings = attrs.evolve(self.settings, client=client)
+        self.ordered = ordered
+        self.broadcast = broadcast
         self._namesrv = namesrv_addresses(namesrv)
         self._subscriptions = make_subscriptions(subscriptions, time.time_ns() // 1_000_000)
         if not self._subscriptions:
             raise SettingsError("subscriptions names no topic")
-        retry_topic = RETRY_TOPIC_PREFIX + group
-        self._subscriptions |= make_subscriptions({retry_topic: "*"}, time.time_ns() // 1_000_000)
+        if not broadcast:
+            retry_topic = RETRY_TOPIC_PREFIX + group
+            self._subscriptions |= make_subscriptions({retry_topic: "*"}, time.time_ns() // 1_000_000)
         self._handler = handler
+        self._batch_handler = batch_handler
+        self._batch_max = batch_max
         self._concurrency = concurrency
         self._start = StartPoint.of(consume_from)
         self._allocate = allocate
+        self._on_assignment = on_assignment
         self._membership: Membership | None = None
         self._delivery: Delivery | None = None
+        self._parts: _Parts | None = None
+        self._answers: Answers | None = None
         self._handled = trio.Event()
         self._context: AbstractAsyncContextManager[None] | None = None
 
@@ -124,29 +174,35 @@ class PushConsumer:
     async def _open(self) -> AsyncIterator[None]:
         member = Member(consumer_group=self.group, consumer_data=self._describe)
         async with open_session(self._namesrv, self.settings.client, member) as session:
-            delivery = Delivery(self.group, session, self.settings)
-            async with open_membership(
-                session,
-                self.settings,
+            parts = self._make_parts(session)
+            delivery = Delivery(parts.inbox)
+            role = Role(
                 group=self.group,
                 subscriptions=self._subscriptions,
                 start=self._start,
                 allocate=self._allocate,
-                deliver=delivery.inbox.put,
-                sends_back=delivery,
-            ) as membership:
+                deliver=parts.inbox.put,
+                sends_back=parts.sends_back,
+                turns=parts.turns,
+                broadcast=self.broadcast,
+                on_assignment=self._on_assignment,
+            )
+            async with open_membership(session, self.settings, role) as membership:
                 try:
                     async with open_background() as nursery:
-                        nursery.start_soon(delivery.redelivery.run, delivery.inbox, name="redelivery")
-                        nursery.start_soon(delivery.expire, membership.owned, name="expiry")
-                        self._membership, self._delivery = membership, delivery
-                        if self._handler is not None:
-                            nursery.start_soon(self._handle, self._handler, name="handlers")
+                        self._start_background(nursery, parts, membership)
+                        self._membership, self._delivery, self._parts = membership, delivery, parts
+                        self._answers = Answers(
+                            self.group, self.settings, membership, self._describe, self.ordered, self._concurrency
+                        )
+                        session.answer_requests(self._answers.table())
+                        if self._handler is not None or self._batch_handler is not None:
+                            nursery.start_soon(self._handle, name="handlers")
                         else:
                             self._handled.set()
                         yield
                         membership.stop_fetching()
-                        delivery.inbox.close()
+                        parts.inbox.close()
                         with trio.move_on_after(self.settings.client.shutdown_timeout) as drain:
                             await self._handled.wait()
                         if drain.cancelled_caught:
@@ -157,12 +213,30 @@ class PushConsumer:
                                 self.settings.client.shutdown_timeout,
                             )
                 finally:
-                    delivery.inbox.close()
-                    self._membership = self._delivery = None
+                    parts.inbox.close()
+                    self._membership = self._delivery = self._parts = self._answers = None
 
-    async def _handle(self, handler: Handler) -> None:
+    def _make_parts(self, session: Session) -> _Parts:
+        broker = None if self.broadcast else BrokerRetry(self.group, session, self.settings)
+        if self.ordered:
+            turns = OrderedInbox()
+            return _Parts(turns, QueueSuspension(self.settings, turns, broker), broker)
+        return _Parts(Inbox(), broker or NoRetry(), broker)
+
+    def _start_background(self, nursery: trio.Nursery, parts: _Parts, membership: Membership) -> None:
+        if isinstance(parts.inbox, OrderedInbox):
+            nursery.start_soon(parts.inbox.run, name="rests")
+        elif parts.broker is not None:
+            nursery.start_soon(parts.broker.redelivery.run, parts.inbox, name="redelivery")
+            expiry = Expiry(self.settings, parts.broker, membership.owned)
+            nursery.start_soon(expiry.run, name="expiry")
+
+    async def _handle(self) -> None:
         try:
-            await self.run(handler, concurrency=self._concurrency)
+            if self._handler is not None:
+                await self.run(self._handler, concurrency=self._concurrency)
+            elif self._batch_handler is not None:
+                await self.run_batches(self._batch_handler, batch_max=self._batch_max, concurrency=self._concurrency)
         finally:
             self._handled.set()
 
@@ -170,7 +244,7 @@ class PushConsumer:
         return ConsumerData(
             group=self.group,
             consume_type=CONSUME_PASSIVELY,
-            message_model=CLUSTERING,
+            message_model=BROADCASTING if self.broadcast else CLUSTERING,
             consume_from_where=self._start.where.value,
             subscriptions=list(self._subscriptions.values()),
         )
@@ -183,7 +257,20 @@ class PushConsumer:
         The end of the handler is an ack, an exception a retry (logged), unless the handler gave the verdict itself.  A handler that is
         cancelled leaves its message without verdict: it comes again.
         """
-        await self._active().run(handler, concurrency)
+        delivery, answers = self._active(), self._answers
+        assert answers is not None
+        with answers.offering(handler):
+            await delivery.run(handler, concurrency)
+
+    async def run_batches(self, handler: BatchHandler, *, batch_max: int = 32, concurrency: int = 20) -> None:
+        """Handle messages in batches: each call gets what is there of one queue, in its order, at most `batch_max` messages.
+
+        The end of the handler acks all messages of the batch that have no verdict yet, an exception retries them.
+        """
+        delivery, answers = self._active(), self._answers
+        assert answers is not None
+        with answers.offering(handler, batches=True):
+            await delivery.run_batches(handler, batch_max, concurrency)
 
     async def take(self, max_messages: int = 32) -> list[ReceivedMessage]:
         """Wait until something is there and return it, at most `max_messages`; each wants its verdict.
@@ -208,6 +295,32 @@ class PushConsumer:
         except InboxClosed:
             raise StopAsyncIteration from None
 
+    # -- steering it ------------------------------------------------------------------------------------------------------------
+
+    def pause(self) -> None:
+        """Hand out and pull nothing more, until `resume`; handlers that run may end, the queues stay ours."""
+        self._active().inbox.pause()
+        self._member().fetcher.pause()
+
+    def resume(self) -> None:
+        """Go on after `pause`."""
+        self._member().fetcher.resume()
+        self._active().inbox.resume()
+
+    async def subscribe(self, subscriptions: Subscriptions) -> None:
+        """Consume further topics, or others of their tags.  All members of the group should do the same."""
+        membership = self._member()
+        added = make_subscriptions(subscriptions, time.time_ns() // 1_000_000)
+        self._subscriptions.update(added)
+        await membership.join(added, again=True)
+
+    async def unsubscribe(self, topic: str) -> None:
+        """Consume a topic no longer: its queues go to the other members, if they still want it."""
+        membership = self._member()
+        if self._subscriptions.pop(topic, None) is None:
+            raise SettingsError(f"topic {topic} is not subscribed")
+        await membership.join({}, again=True)
+
     # -- what it is doing -------------------------------------------------------------------------------------------------------
 
     @property
@@ -227,11 +340,13 @@ class PushConsumer:
     def statistics(self) -> ConsumerStatistics:
         """Return how much is under way."""
         delivery, membership = self._active(), self._member()
+        assert self._parts is not None
         return ConsumerStatistics(
             queues=len(membership.fetcher.assignments),
             unsettled=sum(len(assignment.held) for assignment in membership.owned()),
             waiting=len(delivery.inbox),
-            set_aside=len(delivery.redelivery),
+            set_aside=self._parts.set_aside,
+            topics=membership.fetcher.counts.rates(trio.current_time()),
         )
 
     def _active(self) -> Delivery:

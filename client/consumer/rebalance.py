@@ -19,7 +19,9 @@ from triomq.client.config import ConsumerSettings
 from triomq.client.consumer.allocation import Allocation
 from triomq.client.consumer.assignment import Assignment
 from triomq.client.consumer.fetcher import Fetcher
+from triomq.client.consumer.locks import QueueLocks
 from triomq.client.consumer.offsets import RETRY_TOPIC_PREFIX, GroupOffsets, StartPoint
+from triomq.client.consumer.ordered_inbox import OrderedInbox
 from triomq.client.errors import ProtocolBroken, RouteNotFound, TrioMQError
 from triomq.client.session import Session
 from triomq.client.trouble import TroubleLog
@@ -37,6 +39,29 @@ class NotYetMember(TrioMQError):
     """A broker's member list lacks this consumer: normal right after the start, cured by the next heartbeat."""
 
     retriable = True
+
+
+class LockedElsewhere(TrioMQError):
+    """Queues of an ordered consumer are still locked for the member that had them: normal for a moment after a change of the group."""
+
+    retriable = True
+
+
+class AllocationFailed(TrioMQError):
+    """The allocation rule raised; nothing changes."""
+
+
+@attrs.frozen(kw_only=True)
+class AssignmentChange:
+    """What a round changed: told to the application's `on_assignment`."""
+
+    topic: str
+    gained: tuple[MessageQueue, ...]
+    lost: tuple[MessageQueue, ...]
+    owned: tuple[MessageQueue, ...]
+    """the queues of the topic that this member has now"""
+    queues: tuple[MessageQueue, ...]
+    """all queues of the topic"""
 
 
 @attrs.frozen
@@ -63,12 +88,23 @@ class Rebalancer:
     offsets: GroupOffsets
     topics: Mapping[str, object]
     start: StartPoint
-    allocate: Allocation
-    on_change: Callable[[], None] = lambda: None
+    allocate: Allocation | None
+    """None: every member owns every queue, as in broadcasting"""
+    turns: OrderedInbox | None = None
+    """ordered consumers: queues are locked before they are pulled, and move only when nothing of them is being handled"""
+    on_change: Callable[[AssignmentChange], object] = lambda change: None
     """called after a round that gained or lost a queue"""
+    locks: QueueLocks | None = attrs.field(default=None, init=False)
     _wanted: trio.Event = attrs.field(factory=trio.Event, init=False)
     _first_round: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _locked_elsewhere: bool = attrs.field(default=False, init=False)
     _trouble: TroubleLog = attrs.field(factory=lambda: TroubleLog(logger), init=False)
+
+    def __attrs_post_init__(self) -> None:
+        if self.turns is not None and self.allocate is not None:
+            self.locks = QueueLocks(
+                self.fetcher.group, self.session, self.settings, self.owned, self.turns.look_again, self._lock_lost
+            )
 
     def wake(self) -> None:
         """Ask for a round at once: the group, a route or a connection has changed."""
@@ -85,18 +121,25 @@ class Rebalancer:
             balanced = await self.round()
             if balanced:
                 self._first_round.set()
-            with trio.move_on_after(self.settings.rebalance_interval if balanced else self.settings.rebalance_retry):
+            wait = self.settings.rebalance_interval if balanced else self.settings.rebalance_retry
+            if self._locked_elsewhere:
+                wait = min(wait, self.settings.lock_retry)
+            with trio.move_on_after(wait):
                 await self._wanted.wait()
 
     async def round(self) -> bool:
         """Divide all topics once; returns whether every one of them got its owner."""
-        balanced = True
-        for topic in self.topics:
+        balanced, self._locked_elsewhere = True, False
+        for topic in {queue.topic for queue in self.fetcher.assignments} - self.topics.keys():
+            await self._unsubscribed(topic)
+        for topic in list(self.topics):
             try:
                 change = await self._divide(topic)
-                if change is not None and (change.gained or change.lost):
-                    await self._apply(change)
-                    self.on_change()
+                if change.gained or change.lost:
+                    await self._apply(topic, change)
+            except LockedElsewhere as error:
+                balanced, self._locked_elsewhere = False, True
+                logger.debug("group %s: %s", self.fetcher.group, error)
             except TrioMQError as error:
                 # The retry topic comes to life with the group's first heartbeat; brokers of other kinds may never create it.
                 if not topic.startswith(RETRY_TOPIC_PREFIX):
@@ -106,17 +149,27 @@ class Rebalancer:
                 self._trouble.worked(f"rebalance of {topic}")
         return balanced
 
-    async def _divide(self, topic: str) -> Change | None:
-        """Compute this member's share; None if it cannot be known now, and then nothing changes.  Errors: `TrioMQError`."""
+    async def _divide(self, topic: str) -> Change:
+        """Compute this member's share.  Errors: `TrioMQError` if it cannot be known now, and then nothing changes."""
         known = await self.session.subscribe_queues(topic)
         if known is None:
             raise RouteNotFound(topic)
+        owned = [queue for queue, assignment in self.fetcher.assignments.items() if queue.topic == topic]
+        if self.allocate is None:
+            return compare(owned, known.subscribe)
         members = await self._members(topic, known.brokers)
         client_id = self.session.client_id
         if client_id not in members:
             raise NotYetMember(f"group {self.fetcher.group} does not list this consumer yet")
-        share = self.allocate(client_id, sorted(known.subscribe), sorted(members))
-        return compare((queue for queue in self.fetcher.assignments if queue.topic == topic), share)
+        try:
+            share = self.allocate(client_id, sorted(known.subscribe), sorted(members))
+        except Exception as error:  # the rule may be the application's
+            raise AllocationFailed(
+                f"the allocation rule failed for {topic}: {type(error).__name__}: {error}"
+            ) from error
+        change = compare(owned, share)
+        leaving = {queue for queue in change.lost if self.fetcher.assignments[queue].leaving}
+        return attrs.evolve(change, lost=tuple(queue for queue in change.lost if queue not in leaving))
 
     async def _members(self, topic: str, brokers: tuple[str, ...]) -> list[str]:
         """Ask a random broker of the topic who is in the group."""
@@ -134,30 +187,99 @@ class Rebalancer:
         except ProtocolError as error:
             raise ProtocolBroken(f"{address} sent an unreadable member list: {error}") from error
 
-    async def _apply(self, change: Change) -> None:
-        lost = [self.fetcher.drop(queue) for queue in change.lost]
-        gained: dict[MessageQueue, tuple[int, int]] = {}
+    async def _apply(self, topic: str, change: Change) -> None:
+        lost = await self._lose(change.lost)
+        locked: dict[MessageQueue, float] | None = None
+        wanted = change.gained
+        if self.locks is not None and wanted:
+            locked = await self.locks.acquire(wanted)
+            wanted = tuple(queue for queue in wanted if queue in locked)
+        starts, errors = await self._find_starts(wanted)
+        gained = [self.fetcher.take(queue, *starts[queue]) for queue in sorted(starts)]
+        if locked is not None:
+            for assignment in gained:
+                assignment.locked_until = locked[assignment.queue]
+        self.fetcher.divide_limits()
+        new = [assignment for assignment in gained if assignment.stored < 0 and assignment.to_store >= 0]
+        if new:  # so that a crash in the next seconds does not let the group begin elsewhere
+            self.fetcher.nursery.start_soon(self.offsets.store, new, name="store first offsets")
+        if lost or gained:
+            self._tell(topic, gained, lost)
+        if errors:
+            raise errors[0]
+        if len(wanted) < len(change.gained):
+            raise LockedElsewhere(f"{len(change.gained) - len(wanted)} queues of {topic} are locked for other members")
+
+    async def _unsubscribed(self, topic: str) -> None:
+        mine = [a.queue for a in self.owned() if a.queue.topic == topic and not a.leaving]
+        lost = await self._lose(mine)
+        if lost:
+            self._tell(topic, [], lost)
+
+    async def _find_starts(
+        self, queues: Iterable[MessageQueue]
+    ) -> tuple[dict[MessageQueue, tuple[int, int]], list[TrioMQError]]:
+        starts: dict[MessageQueue, tuple[int, int]] = {}
         errors: list[TrioMQError] = []
 
         async def find_start(queue: MessageQueue) -> None:
             try:
-                gained[queue] = await self.offsets.start_position(queue, self.start)
+                starts[queue] = await self.offsets.start_position(queue, self.start)
             except TrioMQError as error:
                 errors.append(error)
 
+        async with trio.open_nursery() as nursery:
+            for queue in queues:
+                nursery.start_soon(find_start, queue)
+        return starts, errors
+
+    async def _lose(self, queues: Iterable[MessageQueue]) -> list[Assignment]:
+        """Give queues up; returns those that are gone now.  Queues of an ordered consumer go when nothing of them is being handled."""
+        if self.turns is not None:
+            for queue in queues:
+                self.fetcher.assignments[queue].leave()
+                self.fetcher.nursery.start_soon(
+                    self._hand_over, self.fetcher.assignments[queue], self.turns, name="hand over"
+                )
+            await trio.lowlevel.checkpoint()
+            return []
+        lost = [self.fetcher.drop(queue) for queue in queues]
         if lost:
             self.fetcher.nursery.start_soon(self.offsets.store, lost, name="store offsets of lost queues")
-        async with trio.open_nursery() as nursery:
-            for queue in change.gained:
-                nursery.start_soon(find_start, queue)
-        for queue in sorted(gained):
-            self.fetcher.take(queue, *gained[queue])
-        if change.lost or gained:
-            logger.info(
-                "group %s: gained %s, lost %s", self.fetcher.group, _names(gained), _names(a.queue for a in lost)
-            )
-        if errors:
-            raise errors[0]
+        await trio.lowlevel.checkpoint()
+        return lost
+
+    async def _hand_over(self, assignment: Assignment, turns: OrderedInbox) -> None:
+        """Let the last handler end, store the offset, give up the lock: in this order, so that the next member goes on right behind it."""
+        queue = assignment.queue
+        with trio.move_on_after(self.settings.consume_timeout):
+            await turns.wait_idle(queue)
+        if assignment.lost:
+            return
+        await self.offsets.store([assignment])
+        if self.fetcher.assignments.get(queue) is not assignment:
+            return
+        self.fetcher.drop(queue)
+        if self.locks is not None:
+            await self.locks.release([queue])
+        self._tell(queue.topic, [], [assignment])
+        self.wake()
+
+    def _lock_lost(self, queue: MessageQueue) -> None:
+        lost = self.fetcher.drop(queue)
+        self._tell(queue.topic, [], [lost])
+        self.wake()
+
+    def _tell(self, topic: str, gained: Iterable[Assignment], lost: Iterable[Assignment]) -> None:
+        change = AssignmentChange(
+            topic=topic,
+            gained=tuple(assignment.queue for assignment in gained),
+            lost=tuple(assignment.queue for assignment in lost),
+            owned=tuple(sorted(queue for queue in self.fetcher.assignments if queue.topic == topic)),
+            queues=known.subscribe if (known := self.session.routes.topic(topic)) is not None else (),
+        )
+        logger.info("group %s: gained %s, lost %s", self.fetcher.group, _names(change.gained), _names(change.lost))
+        self.on_change(change)
 
     def owned(self) -> list[Assignment]:
         return list(self.fetcher.assignments.values())

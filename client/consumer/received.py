@@ -27,8 +27,13 @@ class Owner(Protocol):
 
     queue: MessageQueue
     lost: bool
+    locked_until: float
 
-    def settle(self, queue_offset: int) -> bool:
+    @property
+    def ending(self) -> bool:
+        """Whether nothing more of it may be handed out."""
+
+    def settle(self, message: ReceivedMessage) -> bool:
         """Count the message as done; False if it is not ours any more."""
 
     async def send_back(self, message: ReceivedMessage, delay_level: int) -> bool:
@@ -51,6 +56,8 @@ class ReceivedMessage:
     handed_out: float = attrs.field(default=0.0, repr=False)
     """trio time when the application got it; 0.0 while it waits"""
     _body: bytes | None = attrs.field(default=None, repr=False)
+    pause: float | None = attrs.field(default=None, repr=False)
+    """ordered consumers: seconds for which the queue rests before this message comes again, as `retry` was told"""
 
     @property
     def topic(self) -> str:
@@ -144,6 +151,11 @@ class ReceivedMessage:
         return self._stored.reconsume_times + self.extra_reconsume_times
 
     @property
+    def owner(self) -> Owner:
+        """The consumer's side of the queue; for the consumer itself."""
+        return self._owner
+
+    @property
     def settled(self) -> bool:
         """Whether it has its verdict."""
         return self._settled
@@ -166,18 +178,24 @@ class ReceivedMessage:
         if self._settled:
             raise AlreadySettled(_second_verdict(self))
         self._settled = True
-        return self._owner.settle(self._stored.queue_offset)
+        return self._owner.settle(self)
 
-    async def retry(self, delay_level: int = 0) -> bool:
+    async def retry(self, delay_level: int = 0, *, pause: float | None = None) -> bool:
         """Ask for the message again, later.  False if the consumer does not own it any more.
 
         The broker stores it for the group's retry topic; `delay_level` 0 lets it choose a delay that grows with each time, 1–18 names a
         level (1 s … 2 h).  If the broker does not take it, the message stays here and is handed out again after `retry_delay`.
+
+        An ordered consumer keeps it instead: its queue rests for `pause` seconds (None: the setting `suspend_queue`), then the same
+        message comes again, before all others of the queue.  A broadcasting consumer has no second deliveries: the message is logged
+        and counts as done.
+
         Errors: `AlreadySettled` for a second verdict.
         """
         if self._settled:
             raise AlreadySettled(_second_verdict(self))
         self._settled = True
+        self.pause = pause
         try:
             return await self._owner.send_back(self, delay_level)
         except BaseException:  # cancelled: no verdict was given after all

@@ -12,10 +12,10 @@ import trio.testing
 
 from triomq.client.background import open_background
 from triomq.client.consumer.assignment import Assignment
-from triomq.client.consumer.delivery import Redelivery
 from triomq.client.consumer.inbox import MESSAGES_BETWEEN_CHECKPOINTS, Inbox, InboxClosed
 from triomq.client.consumer.process_queue import Limits, ProcessQueue
 from triomq.client.consumer.received import ReceivedMessage, again
+from triomq.client.consumer.verdicts import Redelivery
 from triomq.client.errors import AlreadySettled, MessageInvalid
 from triomq.client.trouble import TroubleLog
 from triomq.remoting.protocol.bodies.route import MessageQueue
@@ -44,7 +44,7 @@ def stored(offset: int, **more: object) -> StoredMessage:
 class NoSendBack:
     async def send_back(self, assignment: Assignment, message: ReceivedMessage, delay_level: int) -> bool:
         await trio.lowlevel.checkpoint()
-        return assignment.settle(message.queue_offset)
+        return assignment.settle(message)
 
 
 def assignment(limit: int = 10) -> Assignment:

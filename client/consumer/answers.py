@@ -1,0 +1,268 @@
+"""What a consumer answers to its brokers: its state (307), its offsets (221), other offsets (220), "handle this message now" (309).
+
+Administrators ask a broker, and the broker asks the members of the group.
+
+Source: client/…/impl/ClientRemotingProcessor.java, impl/consumer/DefaultMQPushConsumerImpl.java#consumerRunningInfo,
+ConsumeMessageConcurrentlyService.java#consumeMessageDirectly.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import traceback
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from math import inf
+from typing import Any
+
+import attrs
+import trio
+
+from triomq.client.config import ConsumerSettings
+from triomq.client.consumer.assignment import Assignment
+from triomq.client.consumer.delivery import BatchHandler, Handler
+from triomq.client.consumer.membership import Membership
+from triomq.client.consumer.received import ReceivedMessage
+from triomq.remoting.errors import ProtocolError, Rejected
+from triomq.remoting.protocol.bodies.heartbeat import ConsumerData
+from triomq.remoting.protocol.bodies.offsets import ConsumerStatus, QueueOffsets
+from triomq.remoting.protocol.bodies.route import MessageQueue
+from triomq.remoting.protocol.bodies.running import (
+    ConsumeDirectlyResult,
+    ConsumeRates,
+    ConsumerRunning,
+    ProcessQueueState,
+)
+from triomq.remoting.protocol.codes import RequestCode, ResponseCode
+from triomq.remoting.protocol.command import Command, response_to
+from triomq.remoting.protocol.headers.client import (
+    ConsumeDirectlyHeader,
+    ConsumerRunningHeader,
+    ConsumerStatusHeader,
+)
+from triomq.remoting.protocol.headers.offset import ResetOffsetHeader
+from triomq.remoting.protocol.record import decode_records
+
+logger = logging.getLogger(__name__)
+
+_MIB = 1024 * 1024
+CR_SUCCESS, CR_LATER, CR_THROW_EXCEPTION = "CR_SUCCESS", "CR_LATER", "CR_THROW_EXCEPTION"
+CLIENT_VERSION = "TrioMQ"
+
+
+@attrs.define(eq=False)
+class DirectDelivery:
+    """The owner of a message that a broker pushed by request 309: a verdict about it has no effect but to be reported."""
+
+    queue: MessageQueue
+    lost: bool = False
+    locked_until: float = inf
+    result: str | None = None
+
+    @property
+    def ending(self) -> bool:
+        return False
+
+    def settle(self, message: ReceivedMessage) -> bool:
+        self.result = CR_SUCCESS
+        return True
+
+    async def send_back(self, message: ReceivedMessage, delay_level: int) -> bool:
+        self.result = CR_LATER
+        await trio.lowlevel.checkpoint()
+        return True
+
+
+@attrs.define(eq=False)
+class Answers:
+    """Answers for one consumer."""
+
+    group: str
+    settings: ConsumerSettings
+    membership: Membership
+    describe: Callable[[], ConsumerData]
+    ordered: bool = False
+    concurrency: int = 0
+    _offered: list[tuple[Handler | BatchHandler, bool]] = attrs.field(factory=list, init=False)
+    """handlers that the application runs now, and whether they take batches; the latest one is asked"""
+    started_ms: int = attrs.field(factory=lambda: time.time_ns() // 1_000_000, init=False)
+
+    def table(self) -> Mapping[int, Callable[[str, Command], Awaitable[Command | None]]]:
+        """Return request code → handler."""
+        return {
+            RequestCode.GET_CONSUMER_RUNNING_INFO: self._running,
+            RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: self._status,
+            RequestCode.RESET_CONSUMER_CLIENT_OFFSET: self._reset,
+            RequestCode.CONSUME_MESSAGE_DIRECTLY: self._consume_directly,
+        }
+
+    @contextmanager
+    def offering(self, handler: Handler | BatchHandler, *, batches: bool = False) -> Iterator[None]:
+        """Let this handler be told to handle a message (309) for the time of the block."""
+        offered = handler, batches
+        self._offered.append(offered)
+        try:
+            yield
+        finally:
+            self._offered.remove(offered)
+
+    def _check_group(self, group: str) -> None:
+        if group != self.group:
+            raise Rejected(ResponseCode.SYSTEM_ERROR, f"The Consumer Group <{group}> not exist in this consumer")
+
+    # -- 307 --------------------------------------------------------------------------------------------------------------------
+
+    async def _running(self, address: str, command: Command) -> Command:
+        header = _header(command, ConsumerRunningHeader)
+        self._check_group(header.consumer_group)
+        await trio.lowlevel.checkpoint()
+        return response_to(command, ResponseCode.SUCCESS, body=self.running(with_tasks=header.jstack).encode())
+
+    def running(self, *, with_tasks: bool) -> ConsumerRunning:
+        """Return the consumer's state as `mqadmin consumerStatus` shows it."""
+        data = self.describe()
+        rates = self.membership.fetcher.counts.rates(trio.current_time())
+        return ConsumerRunning(
+            properties={
+                "PROP_NAMESERVER_ADDR": self.membership.session.name_servers,
+                "PROP_THREADPOOL_CORE_SIZE": str(self.concurrency),
+                "PROP_CONSUMEORDERLY": str(self.ordered).lower(),
+                "PROP_CONSUME_TYPE": data.consume_type,
+                "PROP_CLIENT_VERSION": CLIENT_VERSION,
+                "PROP_CONSUMER_START_TIMESTAMP": str(self.started_ms),
+                "consumerGroup": self.group,
+                "messageModel": data.message_model,
+                "consumeFromWhere": data.consume_from_where,
+                **_settings_texts(self.settings),
+            },
+            subscriptions=data.subscriptions,
+            queues={assignment.queue: _queue_state(assignment) for assignment in self.membership.owned()},
+            rates={
+                topic: ConsumeRates(
+                    pull_rt=rate.pull_seconds * 1000,
+                    pull_tps=rate.pulled_per_second,
+                    consume_rt=rate.handling_seconds * 1000,
+                    consume_ok_tps=rate.done_per_second,
+                    consume_failed_tps=rate.failed_per_second,
+                    consume_failed_count=rate.failed_in_the_last_hour,
+                )
+                for topic, rate in rates.items()
+            },
+            jstack=_task_dump() if with_tasks else None,
+        )
+
+    # -- 221, 220 ---------------------------------------------------------------------------------------------------------------
+
+    async def _status(self, address: str, command: Command) -> Command:
+        header = _header(command, ConsumerStatusHeader)
+        self._check_group(header.group)
+        await trio.lowlevel.checkpoint()
+        offsets = {
+            assignment.queue: assignment.to_store
+            for assignment in self.membership.owned()
+            if assignment.queue.topic == header.topic and assignment.to_store >= 0
+        }
+        return response_to(command, ResponseCode.SUCCESS, body=ConsumerStatus(message_queue_table=offsets).encode())
+
+    async def _reset(self, address: str, command: Command) -> Command | None:
+        header = _header(command, ResetOffsetHeader)
+        if header.group != self.group or not command.body:
+            await trio.lowlevel.checkpoint()
+            return None
+        try:
+            wanted = QueueOffsets.decode(command.body).offset_table
+        except ProtocolError as error:
+            raise Rejected(ResponseCode.SYSTEM_ERROR, f"the offsets cannot be read: {error}") from error
+        moved = await self.membership.reset({q: o for q, o in wanted.items() if q.topic == header.topic and o >= 0})
+        logger.info("group %s: broker %s reset %d queues of %s", self.group, address, len(moved), header.topic)
+        return None if command.is_oneway else response_to(command, ResponseCode.SUCCESS)
+
+    # -- 309 --------------------------------------------------------------------------------------------------------------------
+
+    async def _consume_directly(self, address: str, command: Command) -> Command:
+        header = _header(command, ConsumeDirectlyHeader)
+        self._check_group(header.consumer_group)
+        if not self._offered:
+            raise Rejected(
+                ResponseCode.SYSTEM_ERROR,
+                "this consumer iterates and has no handler: only one with a handler can be told to handle a message",
+            )
+        try:
+            records = decode_records(command.body)
+        except ProtocolError as error:
+            raise Rejected(ResponseCode.SYSTEM_ERROR, f"the message cannot be read: {error}") from error
+        if len(records) != 1:
+            raise Rejected(ResponseCode.SYSTEM_ERROR, f"one message is wanted, not {len(records)}")
+        queue = MessageQueue(records[0].topic, header.broker_name or "", records[0].queue_id)
+        owner = DirectDelivery(queue)
+        message = ReceivedMessage(records[0], owner)
+        result, remark = CR_SUCCESS, None
+        began = trio.current_time()
+        try:
+            handler: Any
+            handler, batches = self._offered[-1]
+            await handler([message] if batches else message)
+            result = owner.result or CR_SUCCESS
+        except Exception as error:  # the handler's failure is the answer
+            result, remark = CR_THROW_EXCEPTION, "".join(traceback.format_exception(error, limit=-20))
+        body = ConsumeDirectlyResult(
+            consume_result=result,
+            order=self.ordered,
+            remark=remark,
+            spent_ms=round((trio.current_time() - began) * 1000),
+        )
+        return response_to(command, ResponseCode.SUCCESS, body=body.encode())
+
+
+def _header(command: Command, kind: Any) -> Any:
+    try:
+        return command.header(kind)
+    except ProtocolError as error:
+        raise Rejected(ResponseCode.SYSTEM_ERROR, f"the request's header cannot be read: {error}") from error
+
+
+def _settings_texts(settings: ConsumerSettings) -> dict[str, str]:
+    """Return the settings under Java's names, durations in seconds."""
+    return {
+        field.metadata["java"]: str(getattr(settings, field.name))
+        for field in attrs.fields(ConsumerSettings)
+        if "java" in field.metadata
+    }
+
+
+def _queue_state(assignment: Assignment) -> ProcessQueueState:
+    held = assignment.held
+    offsets = [message.queue_offset for message in held]
+    return ProcessQueueState(
+        commit_offset=max(assignment.to_store, 0),
+        cached_min_offset=offsets[0] if offsets else 0,
+        cached_max_offset=offsets[-1] if offsets else 0,
+        cached_count=len(offsets),
+        cached_size_mib=held.size_bytes // _MIB,
+        locked=assignment.turns is not None and trio.current_time() < assignment.locked_until < inf,
+        last_lock_timestamp=0,
+        dropped=assignment.lost,
+        last_pull_timestamp=_wall_ms(assignment.pulled_at),
+        last_consume_timestamp=_wall_ms(assignment.settled_at),
+    )
+
+
+def _wall_ms(at: float) -> int:
+    """Return a trio time as milliseconds since 1970, 0 for never."""
+    return round((time.time() - (trio.current_time() - at)) * 1000) if at else 0
+
+
+def _task_dump() -> str:
+    """Return every task of the loop and where it waits: what a thread dump is to Java."""
+    lines: list[str] = []
+    root = trio.lowlevel.current_root_task()
+    todo = [(root, 0)] if root is not None else []
+    while todo:
+        task, depth = todo.pop()
+        frames = [
+            f"{frame.f_code.co_name} ({frame.f_code.co_filename}:{line})" for frame, line in task.iter_await_frames()
+        ]
+        lines.append(f"{'  ' * depth}{task.name}: {' <- '.join(reversed(frames[-6:]))}")
+        todo.extend((child, depth + 1) for nursery in task.child_nurseries for child in nursery.child_tasks)
+    return "\n".join(lines)

@@ -1,0 +1,149 @@
+"""Offsets of a broadcasting consumer: in a file on its machine, in the form and at the place that the official client uses.
+
+`<folder>/<client id>/<group>/offsets.json`, with the content before it in `offsets.json.bak`; the folder is `~/.rocketmq_offsets` unless set.  The
+file is JSON but for its keys, which are objects: `{"offsetTable":{{"brokerName":"b","queueId":0,"topic":"t"}:5}}`.  A Java consumer with the same
+client id goes on where ours stopped, and the other way round.  Unlike Java's, writing is atomic, and a second consumer that would write the
+same file is refused.
+
+Source: client/…/consumer/store/LocalFileOffsetStore.java, OffsetSerializeWrapper.java.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import attrs
+import trio
+
+from triomq.client.config import ConsumerSettings
+from triomq.client.consumer.assignment import Assignment
+from triomq.client.consumer.offsets import GroupOffsets
+from triomq.client.errors import SettingsError
+from triomq.client.session import Session
+from triomq.remoting.errors import ProtocolError
+from triomq.remoting.protocol.bodies.offsets import QueueOffsets
+from triomq.remoting.protocol.bodies.route import MessageQueue
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_FOLDER = ".rocketmq_offsets"
+"""below the home directory"""
+
+
+def offset_file(folder: str | None, client_id: str, group: str) -> Path:
+    """Return where a consumer keeps its offsets."""
+    return (Path(folder) if folder else Path.home() / DEFAULT_FOLDER) / client_id / group / "offsets.json"
+
+
+def read_offsets(path: Path) -> dict[MessageQueue, int]:
+    """Return the stored offsets, those of the backup if the file is broken, nothing if there is none.
+
+    Errors: `SettingsError` when both are broken: to begin anew in silence would deliver everything, or skip something.
+    """
+    reason: Exception | None = None
+    for candidate in (path, _backup(path)):
+        try:
+            data = candidate.read_bytes()
+        except FileNotFoundError:
+            continue
+        if not data.strip():
+            continue
+        try:
+            return dict(QueueOffsets.decode(data).offset_table)
+        except ProtocolError as error:
+            logger.warning("offset file %s cannot be read: %s", candidate, error)
+            reason = error
+    if reason is not None:
+        raise SettingsError(
+            f"offset file {path} and its backup cannot be read ({reason}): correct or remove them"
+        ) from reason
+    return {}
+
+
+def write_offsets(path: Path, offsets: Mapping[MessageQueue, int]) -> None:
+    """Replace the file, keeping the old one as the backup; at every moment one of the two is whole.  Errors: `OSError`."""
+    data = QueueOffsets(dict(sorted(offsets.items()))).encode()
+    fresh = path.with_name(path.name + ".tmp")
+    with fresh.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    if path.exists():
+        os.replace(path, _backup(path))
+    os.replace(fresh, path)
+
+
+def _backup(path: Path) -> Path:
+    return path.with_name(path.name + ".bak")
+
+
+@attrs.define(eq=False)
+class LocalOffsets(GroupOffsets):
+    """As `GroupOffsets`, but what the member has come to lies in its own file."""
+
+    path: Path = attrs.field(kw_only=True)
+    known: dict[MessageQueue, int] = attrs.field(kw_only=True)
+
+    async def stored(self, queue: MessageQueue) -> int:
+        """Return the offset in the file, -1 if it has none."""
+        await trio.lowlevel.checkpoint()
+        return self.known.get(queue, -1)
+
+    async def store(self, assignments: Iterable[Assignment]) -> None:
+        """Write what is new; a failure is logged and tried again next time."""
+        fresh = {
+            assignment: assignment.to_store
+            for assignment in assignments
+            if assignment.to_store >= 0 and assignment.to_store != assignment.stored
+        }
+        if not fresh:
+            await trio.lowlevel.checkpoint()
+            return
+        what = f"writing {self.path}"
+        try:
+            await self._write(fresh)
+        except OSError as error:
+            self._trouble.failed(what, error)
+        else:
+            self._trouble.worked(what)
+
+    async def store_one(self, assignment: Assignment) -> None:
+        """Write one offset.  Errors: `OSError`."""
+        await self._write({assignment: assignment.to_store})
+
+    async def _write(self, fresh: Mapping[Assignment, int]) -> None:
+        self.known.update((assignment.queue, offset) for assignment, offset in fresh.items())
+        await trio.to_thread.run_sync(write_offsets, self.path, dict(self.known))
+        for assignment, offset in fresh.items():
+            assignment.stored = offset
+
+
+@asynccontextmanager
+async def open_local_offsets(group: str, session: Session, settings: ConsumerSettings) -> AsyncIterator[LocalOffsets]:
+    """Read the file and keep it for this consumer alone.  Errors: `SettingsError` if another one has it, or it cannot be used."""
+    path = offset_file(settings.offset_dir, session.client_id, group)
+    lock = path.with_name(path.name + ".lock")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise SettingsError(
+            f"offsets cannot be kept in {path.parent}: {error.strerror}; choose another `offset_dir`"
+        ) from error
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise SettingsError(
+                f"another broadcasting consumer of group {group} with client id {session.client_id} runs on this machine, and both would "
+                f"write {path}: give each its own name, ClientSettings(instance_name=…), or its own `offset_dir`"
+            ) from None
+        known = await trio.to_thread.run_sync(read_offsets, path)
+        yield LocalOffsets(group, session, settings.offset_timeout, path=path, known=known)
+    finally:
+        os.close(descriptor)
