@@ -34,9 +34,18 @@ if TYPE_CHECKING:
         TopicNotFound,
         TrioMQError,
     )
+    from triomq.client.hooks import ConsumeContext, ConsumeHook, SendContext, SendHook
     from triomq.client.producer.producer import Producer
+    from triomq.client.producer.queue_choice import (
+        select_by_go_hash,
+        select_by_hash,
+        select_by_machine_room,
+        select_by_random,
+    )
     from triomq.client.producer.receipt import SendReceipt, SendStatus
+    from triomq.remoting.client.hooks import RpcHook
     from triomq.remoting.protocol.bodies.route import MessageQueue
+    from triomq.remoting.protocol.compression import Compression
     from triomq.remoting.protocol.message import Message
     from triomq.remoting.protocol.signing import Credentials
     from triomq.remoting.tls.client import Tls
@@ -46,9 +55,12 @@ __all__ = [
     "BatchIncomplete",
     "BrokerError",
     "ClientSettings",
+    "Compression",
     "ConnectionFailed",
     "ConnectionLost",
+    "ConsumeContext",
     "ConsumeFrom",
+    "ConsumeHook",
     "ConsumerSettings",
     "ConsumerStatistics",
     "Credentials",
@@ -66,8 +78,11 @@ __all__ = [
     "ReceivedMessage",
     "RequestTimeout",
     "RouteNotFound",
+    "RpcHook",
+    "SendContext",
     "SendError",
     "SendFailed",
+    "SendHook",
     "SendReceipt",
     "SendStatus",
     "SendTimeout",
@@ -78,11 +93,18 @@ __all__ = [
     "TrioMQError",
     "allocate_average",
     "allocate_circle",
+    "select_by_go_hash",
+    "select_by_hash",
+    "select_by_machine_room",
+    "select_by_random",
 ]
 
 _HOMES = {
     "ClientSettings": "triomq.client.config",
+    "Compression": "triomq.remoting.protocol.compression",
+    "ConsumeContext": "triomq.client.hooks",
     "ConsumeFrom": "triomq.client.consumer.offsets",
+    "ConsumeHook": "triomq.client.hooks",
     "ConsumerSettings": "triomq.client.config",
     "ConsumerStatistics": "triomq.client.consumer.push",
     "Credentials": "triomq.remoting.protocol.signing",
@@ -93,11 +115,18 @@ _HOMES = {
     "PullConsumer": "triomq.client.consumer.pull",
     "PushConsumer": "triomq.client.consumer.push",
     "ReceivedMessage": "triomq.client.consumer.received",
+    "RpcHook": "triomq.remoting.client.hooks",
+    "SendContext": "triomq.client.hooks",
+    "SendHook": "triomq.client.hooks",
     "SendReceipt": "triomq.client.producer.receipt",
     "SendStatus": "triomq.client.producer.receipt",
     "Tls": "triomq.remoting.tls.client",
     "allocate_average": "triomq.client.consumer.allocation",
     "allocate_circle": "triomq.client.consumer.allocation",
+    "select_by_go_hash": "triomq.client.producer.queue_choice",
+    "select_by_hash": "triomq.client.producer.queue_choice",
+    "select_by_machine_room": "triomq.client.producer.queue_choice",
+    "select_by_random": "triomq.client.producer.queue_choice",
 }
 """Where each public name is defined; the errors have one home."""
 

@@ -30,6 +30,7 @@ from triomq.client import (
 from triomq.client.consumer.subscribing import Subscriptions
 from triomq.client.consumer.view import MessageView
 from triomq.client.portal import CallCancelled, Portal
+from triomq.client.producer.queue_choice import Selector
 
 __all__ = ["Message", "MessageQueue", "Producer", "PullConsumer", "PushConsumer", "ReceivedMessage", "SendReceipt"]
 
@@ -89,6 +90,7 @@ class Producer:
         wait_stored: bool = True,
         queue: MessageQueue | int | None = None,
         sharding_key: str | None = None,
+        select: Selector | None = None,
         delay_level: int = 0,
         message_id: str | None = None,
     ) -> SendReceipt:
@@ -105,6 +107,7 @@ class Producer:
                 wait_stored=wait_stored,
                 queue=queue,
                 sharding_key=sharding_key,
+                select=select,
                 delay_level=delay_level,
                 message_id=message_id,
             )
@@ -112,10 +115,28 @@ class Producer:
         return await _call(self._portal, send)
 
     async def send_message(
-        self, message: Message, *, queue: MessageQueue | int | None = None, sharding_key: str | None = None
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | int | None = None,
+        sharding_key: str | None = None,
+        select: Selector | None = None,
+        delay_level: int = 0,
+        message_id: str | None = None,
     ) -> SendReceipt:
         """Send a `Message`; see `triomq.Producer.send`."""
-        return await _call(self._portal, self._target.send, message, queue=queue, sharding_key=sharding_key)
+
+        async def send() -> SendReceipt:
+            return await self._target.send(
+                message,
+                queue=queue,
+                sharding_key=sharding_key,
+                select=select,
+                delay_level=delay_level,
+                message_id=message_id,
+            )
+
+        return await _call(self._portal, send)
 
     async def send_oneway(
         self,
@@ -125,15 +146,54 @@ class Producer:
         tag: str | None = None,
         keys: Sequence[str] = (),
         properties: Mapping[str, str] | None = None,
+        flag: int = 0,
+        queue: MessageQueue | int | None = None,
+        sharding_key: str | None = None,
+        select: Selector | None = None,
+        delay_level: int = 0,
     ) -> None:
         """Send without an answer; see `triomq.Producer.send_oneway`."""
-        await _call(self._portal, self._target.send_oneway, topic, body, tag=tag, keys=keys, properties=properties)
+
+        async def send() -> None:
+            await self._target.send_oneway(
+                topic,
+                body,
+                tag=tag,
+                keys=keys,
+                properties=properties,
+                flag=flag,
+                queue=queue,
+                sharding_key=sharding_key,
+                select=select,
+                delay_level=delay_level,
+            )
+
+        await _call(self._portal, send)
 
     async def send_batch(
-        self, messages: Sequence[Message], *, queue: MessageQueue | int | None = None
+        self,
+        messages: Sequence[Message],
+        *,
+        queue: MessageQueue | int | None = None,
+        sharding_key: str | None = None,
+        select: Selector | None = None,
     ) -> list[SendReceipt]:
         """Send messages of one topic together; see `triomq.Producer.send_batch`."""
-        return await _call(self._portal, self._target.send_batch, messages, queue=queue)
+        return await _call(
+            self._portal, self._target.send_batch, messages, queue=queue, sharding_key=sharding_key, select=select
+        )
+
+    async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """Return the publish list of a topic; see `triomq.Producer.queues`."""
+        return await _call(self._portal, self._target.queues, topic)
+
+    async def new_message_id(self) -> str:
+        """Return an id for `send(message_id=…)`."""
+
+        async def make() -> str:
+            return self._target.new_message_id()
+
+        return await _call(self._portal, make)
 
 
 class ReceivedMessage(MessageView):

@@ -33,6 +33,7 @@ from triomq.client import (
 from triomq.client.consumer.subscribing import Subscriptions
 from triomq.client.consumer.view import MessageView
 from triomq.client.portal import Call, Portal
+from triomq.client.producer.queue_choice import Selector
 
 R = TypeVar("R")
 
@@ -69,6 +70,7 @@ class Producer:
         wait_stored: bool = True,
         queue: MessageQueue | int | None = None,
         sharding_key: str | None = None,
+        select: Selector | None = None,
         delay_level: int = 0,
         message_id: str | None = None,
         timeout: float | None = None,
@@ -87,6 +89,7 @@ class Producer:
             message,
             queue=queue,
             sharding_key=sharding_key,
+            select=select,
             delay_level=delay_level,
             message_id=message_id,
             timeout=timeout,
@@ -98,6 +101,7 @@ class Producer:
         *,
         queue: MessageQueue | int | None = None,
         sharding_key: str | None = None,
+        select: Selector | None = None,
         delay_level: int = 0,
         message_id: str | None = None,
         timeout: float | None = None,
@@ -106,7 +110,12 @@ class Producer:
 
         async def send() -> SendReceipt:
             return await self._target.send(
-                message, queue=queue, sharding_key=sharding_key, delay_level=delay_level, message_id=message_id
+                message,
+                queue=queue,
+                sharding_key=sharding_key,
+                select=select,
+                delay_level=delay_level,
+                message_id=message_id,
             )
 
         return self._portal.call(timeout, send)
@@ -119,20 +128,51 @@ class Producer:
         tag: str | None = None,
         keys: Sequence[str] = (),
         properties: Mapping[str, str] | None = None,
+        flag: int = 0,
+        queue: MessageQueue | int | None = None,
+        sharding_key: str | None = None,
+        select: Selector | None = None,
+        delay_level: int = 0,
         timeout: float | None = None,
     ) -> None:
         """Send without an answer; see `triomq.Producer.send_oneway`."""
-        self._portal.call(timeout, self._target.send_oneway, topic, body, tag=tag, keys=keys, properties=properties)
+        self._portal.call(
+            timeout,
+            self._target.send_oneway,
+            topic,
+            body,
+            tag=tag,
+            keys=keys,
+            properties=properties,
+            flag=flag,
+            queue=queue,
+            sharding_key=sharding_key,
+            select=select,
+            delay_level=delay_level,
+        )
 
     def send_batch(
         self,
         messages: Sequence[Message],
         *,
         queue: MessageQueue | int | None = None,
+        sharding_key: str | None = None,
+        select: Selector | None = None,
         timeout: float | None = None,
     ) -> list[SendReceipt]:
         """Send messages of one topic together; see `triomq.Producer.send_batch`."""
-        return self._portal.call(timeout, self._target.send_batch, messages, queue=queue)
+        return self._portal.call(
+            timeout, self._target.send_batch, messages, queue=queue, sharding_key=sharding_key, select=select
+        )
+
+    def queues(self, topic: str, *, timeout: float | None = None) -> tuple[MessageQueue, ...]:
+        """Return the publish list of a topic; see `triomq.Producer.queues`."""
+        return self._portal.call(timeout, self._target.queues, topic)
+
+    @property
+    def client_id(self) -> str:
+        """The name under which the brokers know this producer."""
+        return self._target.client_id
 
     def send_many(self, messages: Iterable[Message], *, window: int = 64) -> Iterator[SendReceipt]:
         """Send messages with up to `window` of them under way; yields the receipts in the order of the messages.

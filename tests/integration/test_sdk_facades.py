@@ -273,6 +273,11 @@ def test_both_doors_have_the_names_and_arguments_of_the_trio_one() -> None:
     def parameters(function: Callable[..., object]) -> set[str]:
         return set(inspect.signature(function).parameters) - {"self", "timeout"}
 
+    for door in (sync, aio):  # producers have every method, with every argument
+        for method, function in inspect.getmembers(triomq.Producer, inspect.isfunction):
+            if not method.startswith("_"):
+                assert parameters(getattr(door.Producer, method)) == parameters(function), (door.__name__, method)
+
     for name in ("Producer", "PushConsumer", "PullConsumer"):
         for door in (sync, aio):
             mirror, original = getattr(door, name), getattr(triomq, name)
