@@ -37,6 +37,10 @@ QUEUE_OFFSET_END = 1 << 55
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 FILLER = ENTRY.pack(0, FILLER_SIZE, 0)
 SCAN_ENTRIES = 3_200
+SECTOR_BYTES_MIN = 64
+"""A power failure cuts a write at multiples of this; no disk's sectors are smaller than 512, but nothing here depends on them."""
+
+IsRecord = Callable[[int, int, int, int], bool]
 
 
 @attrs.frozen
@@ -238,16 +242,38 @@ class ConsumeQueue:
                 offset += 1
         self._cut(offset)
 
-    def truncate(self, log_offset: int, *, clean: bool = False) -> None:
+    def truncate(self, log_offset: int, *, clean: bool = False, is_record: IsRecord | None = None) -> None:
         """Drop all entries of records that start at or after ``log_offset``.
 
-        ``clean``: there was no crash, so an empty entry has only empty ones behind it. What has changed is noted in ``unsynced``.
+        ``clean``: there was no crash, so an empty entry has only empty ones behind it. ``is_record``, after a crash: whether a record of this queue id, queue
+        offset, log offset and size may have this entry. What has changed is noted in ``unsynced``.
         """
-        if self.log_end >= 0 and self.log_end <= log_offset:
+        if self.log_end >= 0 and self.log_end <= log_offset and is_record is None:
             return
-        end = self.first_not(lambda start, size: size > 0 and start < log_offset, self._first_offset, self.end_offset)
+
+        def holds(start: int, size: int) -> bool:
+            return size > 0 and start < log_offset
+
+        end = self.first_not(holds, self._first_offset, self.end_offset)
+        while is_record is not None and end > self._first_offset and self._is_torn(end - 1, is_record):
+            end = self.first_not(holds, self._first_offset, end - 1)
         if end != self.end_offset or self.log_end < 0:
             self._cut(end, clean=clean)
+
+    def _is_torn(self, offset: int, is_record: IsRecord) -> bool:
+        """Whether an entry that looks as if it belonged here is half of a later one.
+
+        If only the second of its two sectors reached the disk, the upper half of its log offset is zero, or all of it.
+        """
+        start, size, _ = self.entry(offset)
+        position = offset * QUEUE_ENTRY_BYTES % self.files.file_size
+        if start >= 1 << 32 or size == FILLER_SIZE or position // SECTOR_BYTES_MIN == (position + QUEUE_ENTRY_BYTES - 1) // SECTOR_BYTES_MIN:
+            return False
+        if offset > self._first_offset:
+            before, size_before, _ = self.entry(offset - 1)
+            if size_before != FILLER_SIZE and start <= before:
+                return True
+        return not is_record(self.queue_id, offset, start, size)
 
     def _cut(self, end: int, *, clean: bool = False) -> None:
         """Make ``end`` the end: later files go, the rest of its file becomes zeros, since any other entry there would count as valid.

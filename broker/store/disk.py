@@ -91,8 +91,8 @@ class Disk:
             raise self.write_error(path, error) from error
 
     def zero_tail(self, fd: int, offset: int, end: int, path: Path) -> None:
-        """Overwrite what is left of old data in [offset, end) with zeros; holes stay holes. At least 8 bytes are written."""
-        self.write_at(fd, ZEROS[: min(8, end - offset)], offset, path)
+        """Overwrite what is left of old data in [offset, end) with zeros; holes stay holes. The first 32 bytes go at once: no head of a record, and no queue entry, is seen halfway."""
+        self.write_at(fd, ZEROS[: min(32, end - offset)], offset, path)
         while offset < end:
             stop = end
             if self.features.seek_data:

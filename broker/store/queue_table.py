@@ -13,7 +13,7 @@ import attrs
 import trio
 
 from triomq.broker.store.config import StoreConfig
-from triomq.broker.store.consume_queue import ENTRY, ConsumeQueue, QueueFiles
+from triomq.broker.store.consume_queue import ENTRY, ConsumeQueue, IsRecord, QueueFiles
 from triomq.broker.store.disk import Disk
 from triomq.broker.store.draft import UNQUEUED, Appended, Batch, Draft
 from triomq.broker.store.open_files import OpenFiles
@@ -116,10 +116,10 @@ class QueueTable:
         """End of the last record that any queue has; -1 if there is none."""
         return max((queue.log_end for queue in self.queues.values()), default=-1)
 
-    def truncate(self, log_offset: int, *, clean: bool = False) -> None:
-        """Drop the entries of all records that start at or after ``log_offset``."""
+    def truncate(self, log_offset: int, *, clean: bool = False, is_record: IsRecord | None = None) -> None:
+        """Drop the entries of all records that start at or after ``log_offset``; ``is_record`` as ``ConsumeQueue.truncate`` has it."""
         for queue in self.queues.values():
-            queue.truncate(log_offset, clean=clean)
+            queue.truncate(log_offset, clean=clean, is_record=is_record)
             queue.next_offset = queue.end_offset
             if queue.unsynced or not queue.names_durable:
                 self._unsynced.add(queue)  # what was cut off must not come back after the checkpoint has moved on

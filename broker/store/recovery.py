@@ -13,6 +13,7 @@ Source: store/…/CommitLog.java#recoverNormally, #recoverAbnormally, store/…/
 from __future__ import annotations
 
 import logging
+import struct
 from collections import deque
 from collections.abc import Callable
 
@@ -29,9 +30,12 @@ from triomq.broker.store.key_index import KeyIndex
 from triomq.broker.store.log_scan import LogScan
 from triomq.broker.store.progress import Progress
 from triomq.broker.store.queue_table import QueueTable
+from triomq.remoting.protocol.message import INNER_BATCH, MULTI_DISPATCH
 
 logger = logging.getLogger(__name__)
 
+RECORD_PLACE = struct.Struct(">i8xi4xqqi")
+"""Size, queue id, queue offset, log offset and flags, at the head of a record."""
 WRITE_OUT_RECORDS = 65_536
 """Queue entries leave memory so often while the log is read."""
 
@@ -82,7 +86,7 @@ class Recovery:
         trusted = last is not None
         start = last[1] if last is not None else self._start_by_java_rules()
         if not trusted and not self.clean:
-            self.queues.truncate(start)  # of what lies behind, any file or page may be missing: it is made again
+            self.queues.truncate(start, is_record=self._is_record)  # of what lies behind, any file or page may be missing: it is made again
         if not self.clean:
             for segment in segments.covering(start, segments.end):  # what is read must be what the disk has, or will have: the last fsync may have failed
                 self.disk.drop_cache(segment.path)
@@ -160,7 +164,7 @@ class Recovery:
         if found is None or found[1].log_offset + found[1].size != mark.record_end:
             logger.warning("the checkpoint does not fit the log; recovery goes by Java's rules")
             return None
-        self.queues.truncate(mark.record_end, clean=self.clean)
+        self.queues.truncate(mark.record_end, clean=self.clean, is_record=None if self.clean else self._is_record)
         if self.config.index_enabled and not (self.clean and self.key_index.last_offset == mark.index_position):
             self.key_index.truncate(mark.record_end)
         if mark.has_queues and not self.queues.queues:
@@ -174,16 +178,16 @@ class Recovery:
     def _start_by_java_rules(self) -> int:
         """Base of the segment to start at."""
         segments = self.log.segments.items
+        if self.config.index_enabled and not self.key_index.files:
+            logger.warning("there is no key index: it is made again from the log")
+        if self.config.index_enabled and not self.clean:
+            self.key_index.drop_after(self.checkpoint.index_timestamp)  # any page of the others may be missing
+        elif self.key_index.damaged:
+            self.key_index.position -= 1  # the last record is indexed again, as in drop_after
         if not self.queues.queues:
             return segments[0].base  # the times of the checkpoint tell nothing about queues that are gone
         for queue in self.queues.queues.values():
             queue.find_end_by_scan()
-        if self.config.index_enabled and not self.key_index.files:
-            logger.warning("there is no key index: it is made again from the log")
-        if self.config.index_enabled and not self.clean:
-            self.key_index.drop_after(self.checkpoint.index_timestamp)
-        elif self.key_index.damaged:
-            self.key_index.position -= 1  # the last record is indexed again, as in drop_after
         for segment in reversed(segments):
             found = self._record_at(segment.base)
             if found is None or found[1].store_timestamp == 0:
@@ -199,6 +203,17 @@ class Recovery:
             ):
                 return segment.base
         return segments[0].base
+
+    def _is_record(self, queue_id: int, queue_offset: int, log_offset: int, size: int) -> bool:
+        """Whether the log has this record; one that has expired counts, and so does one that has entries under other numbers than its own."""
+        segment = self.log.segments.find(log_offset)
+        if segment is None or log_offset + RECORD_PLACE.size > segment.end:
+            return log_offset < self.log.segments.first_offset
+        data = self.disk.read_path(segment.path, max(size, RECORD_PLACE.size), log_offset - segment.base)
+        found_size, found_id, found_number, found_offset, flags = RECORD_PLACE.unpack_from(data)
+        if (found_size, found_offset) != (size, log_offset):
+            return False
+        return (found_id, found_number) == (queue_id, queue_offset) or bool(flags & INNER_BATCH) or f"{MULTI_DISPATCH}\1".encode() in data
 
     def _record_at(self, offset: int) -> tuple[Draft, Appended] | None:
         """The whole record at a log offset, None if there is none."""
