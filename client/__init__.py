@@ -8,10 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from triomq.client.config import ClientSettings, ConsumerSettings, ProducerSettings
-    from triomq.client.consumer.allocation import allocate_average, allocate_circle
+    from triomq.client.consumer.allocation import (
+        allocate_average,
+        allocate_circle,
+        allocate_config,
+        allocate_consistent_hash,
+        allocate_machine_room,
+        allocate_machine_room_nearby,
+    )
+    from triomq.client.consumer.counts import TopicRates
     from triomq.client.consumer.offsets import ConsumeFrom
     from triomq.client.consumer.pull import PullConsumer
     from triomq.client.consumer.push import ConsumerStatistics, PushConsumer
+    from triomq.client.consumer.rebalance import AssignmentChange
     from triomq.client.consumer.received import ReceivedMessage
     from triomq.client.errors import (
         AlreadySettled,
@@ -52,6 +61,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AlreadySettled",
+    "AssignmentChange",
     "BatchIncomplete",
     "BrokerError",
     "ClientSettings",
@@ -90,9 +100,14 @@ __all__ = [
     "Tls",
     "TopicInvalid",
     "TopicNotFound",
+    "TopicRates",
     "TrioMQError",
     "allocate_average",
     "allocate_circle",
+    "allocate_config",
+    "allocate_consistent_hash",
+    "allocate_machine_room",
+    "allocate_machine_room_nearby",
     "select_by_go_hash",
     "select_by_hash",
     "select_by_machine_room",
@@ -100,6 +115,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "AssignmentChange": "triomq.client.consumer.rebalance",
     "ClientSettings": "triomq.client.config",
     "Compression": "triomq.remoting.protocol.compression",
     "ConsumeContext": "triomq.client.hooks",
@@ -121,8 +137,13 @@ _HOMES = {
     "SendReceipt": "triomq.client.producer.receipt",
     "SendStatus": "triomq.client.producer.receipt",
     "Tls": "triomq.remoting.tls.client",
+    "TopicRates": "triomq.client.consumer.counts",
     "allocate_average": "triomq.client.consumer.allocation",
     "allocate_circle": "triomq.client.consumer.allocation",
+    "allocate_config": "triomq.client.consumer.allocation",
+    "allocate_consistent_hash": "triomq.client.consumer.allocation",
+    "allocate_machine_room": "triomq.client.consumer.allocation",
+    "allocate_machine_room_nearby": "triomq.client.consumer.allocation",
     "select_by_go_hash": "triomq.client.producer.queue_choice",
     "select_by_hash": "triomq.client.producer.queue_choice",
     "select_by_machine_room": "triomq.client.producer.queue_choice",

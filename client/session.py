@@ -120,6 +120,7 @@ class Session:
     _failures: dict[str, tuple[float, NoNameServer | RouteNotFound]] = attrs.field(factory=dict, init=False)
     """when and why the publish list of a topic could not be found the last time"""
     _new_brokers: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _routes_changed: trio.Event = attrs.field(factory=trio.Event, init=False)
 
     # -- requests ---------------------------------------------------------------------------------------------------------------
 
@@ -287,7 +288,13 @@ class Session:
             self._connector.close_address(address)
         if after - before:
             self._new_brokers.set()
+        self._routes_changed.set()
+        self._routes_changed = trio.Event()
         self.on_routes_changed()
+
+    async def wait_routes_changed(self) -> None:
+        """Wait for the next change of any route."""
+        await self._routes_changed.wait()
 
     def doubt(self, topic: str) -> None:
         """Have a topic's route asked for soon, because a request went wrong.  Atomic: no checkpoint."""

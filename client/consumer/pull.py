@@ -38,6 +38,32 @@ from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.codes import ResponseCode
 
 
+class QueueWatch:
+    """An endless iteration over a topic's queues; made by `PullConsumer.watch_queues`."""
+
+    def __init__(self, member: Callable[[], Membership], topic: str) -> None:
+        self._member = member
+        self._topic = topic
+        self._seen: tuple[MessageQueue, ...] | None = None
+
+    def __aiter__(self) -> QueueWatch:
+        return self
+
+    async def __anext__(self) -> tuple[MessageQueue, ...]:
+        """Wait until the queues are others than the last time.  Errors: `NotRunning` when the consumer stops."""
+        session = self._member().session
+        if self._seen is None:
+            await session.refresh(self._topic)
+        while True:
+            known = self._member().session.routes.topic(self._topic)
+            queues = known.subscribe if known is not None else ()
+            if queues != self._seen:
+                self._seen = queues
+                await trio.lowlevel.checkpoint()
+                return queues
+            await session.wait_routes_changed()
+
+
 class PullConsumer:
     """Reads queues at the application's own pace, used with `async with`."""
 
@@ -172,6 +198,16 @@ class PullConsumer:
             raise RouteNotFound(topic)
         return known.subscribe
 
+    def watch_queues(self, topic: str) -> QueueWatch:
+        """Iterate over the topic's readable queues: as they are now, then after every change of its route.
+
+            async for queues in consumer.watch_queues("Orders"):
+                await consumer.assign(queues)
+
+        A topic that does not exist has no queues.  Changes are seen within `route_interval`.
+        """
+        return QueueWatch(self._member, topic)
+
     @property
     def assignment(self) -> tuple[MessageQueue, ...]:
         """The queues that are read now, sorted."""
@@ -280,6 +316,19 @@ class PullConsumer:
             if assignment.committable >= 0 and assignment.committable != assignment.stored:
                 await self._member().offsets.store_one(assignment)
         await trio.lowlevel.checkpoint()
+
+    def commit_nowait(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
+        """As `commit`, but return at once: the offsets are stored in the background, tried again until that works.
+
+        Errors: `QueueNotAssigned`.
+        """
+        if offsets is None:
+            self._declare_done()
+        else:
+            for queue in offsets:
+                self._assigned(queue).committable = offsets[queue]
+        member = self._member()
+        member.nursery.start_soon(member.offsets.store, member.owned(), name="store offsets")
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """Return the group's offset as the broker has it, None if it has none."""

@@ -1,0 +1,284 @@
+"""Steering consumers against a real cluster: batches, pause, subscriptions that change, limits, notices, rates, moved offsets."""
+
+from __future__ import annotations
+
+import datetime
+from collections import Counter
+
+import pytest
+import trio
+from serving import until
+
+from triomq import (
+    AssignmentChange,
+    ClientSettings,
+    ConsumerSettings,
+    MessageQueue,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+    ReceivedMessage,
+    SettingsError,
+    allocate_circle,
+    allocate_config,
+    allocate_consistent_hash,
+)
+from triomq.testing import InProcessCluster
+
+QUICK = ConsumerSettings(
+    rebalance_retry=0.05, error_delay=0.05, client=ClientSettings(route_interval=0.2, heartbeat_interval=0.5)
+)
+
+
+async def send_numbers(cluster: InProcessCluster, numbers: range, topic: str = "Numbers") -> None:
+    async with Producer(cluster.namesrv_address, group="numbers") as producer:
+        for number in numbers:
+            await producer.send(topic, b"%d" % number)
+
+
+def numbers_of(messages: list[ReceivedMessage]) -> list[int]:
+    return [int(message.body) for message in messages]
+
+
+@pytest.mark.feature(80, 82)
+async def test_batches_are_of_one_queue_and_share_a_verdict(triomq_cluster: InProcessCluster) -> None:
+    await triomq_cluster.create_topic("Numbers", queues=3)
+    await send_numbers(triomq_cluster, range(60))
+    batches: list[tuple[set[int], list[int]]] = []
+    failed: list[int] = []
+
+    async def handle(messages: list[ReceivedMessage]) -> None:
+        await trio.lowlevel.checkpoint()
+        if 30 in numbers_of(messages) and not failed:
+            await messages[0].ack()
+            failed.extend(numbers_of(messages[1:]))
+            for message in messages[1:]:
+                await message.retry(1)  # one second, not ten
+            raise ValueError("no verdict is left to give")
+        batches.append(({message.queue.queue_id for message in messages}, numbers_of(messages)))
+
+    async with PushConsumer(
+        triomq_cluster.namesrv_address, group="batches", subscriptions="Numbers", consume_from="first",
+        batch_handler=handle, batch_max=8, concurrency=3, settings=QUICK,
+    ) as consumer:  # fmt: skip
+        await until(lambda: sum(len(numbers) for _, numbers in batches) >= 59)
+        await until(lambda: consumer.statistics().unsettled == 0)
+    assert all(len(queues) == 1 and len(numbers) <= 8 for queues, numbers in batches)
+    assert max(len(numbers) for _, numbers in batches) > 1
+    assert failed
+    counted = Counter(number for _, numbers in batches for number in numbers)
+    assert sum(counted.values()) == 59  # all but the one that was acked before the failure
+    assert set(counted.values()) == {1}
+
+
+async def test_wrong_batch_arguments(triomq_cluster: InProcessCluster) -> None:
+    async def handle(message: object) -> None: ...
+
+    for wrong in ({"handler": handle, "batch_handler": handle}, {"batch_max": 0}, {"concurrency": 0}):
+        with pytest.raises(SettingsError):
+            PushConsumer(triomq_cluster.namesrv_address, group="g", subscriptions="T", **wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.feature(130)
+@pytest.mark.parametrize("ordered", [False, True])
+async def test_a_paused_consumer_hands_out_nothing(triomq_cluster: InProcessCluster, ordered: bool) -> None:
+    await triomq_cluster.create_topic("Numbers", queues=2)
+    seen: list[int] = []
+
+    async def handle(message: ReceivedMessage) -> None:
+        await trio.lowlevel.checkpoint()
+        seen.append(int(message.body))
+        if len(seen) == 5:
+            consumer.pause()
+
+    async with PushConsumer(
+        triomq_cluster.namesrv_address, group="pausing", subscriptions="Numbers", consume_from="first",
+        handler=handle, concurrency=1, ordered=ordered, settings=QUICK,
+    ) as consumer:  # fmt: skip
+        await send_numbers(triomq_cluster, range(20))
+        await until(lambda: len(seen) == 5)
+        await send_numbers(triomq_cluster, range(20, 30))
+        await trio.sleep(0.2)
+        assert len(seen) == 5
+        assert sum(queue.topic == "Numbers" for queue in consumer.assignment) == 2  # they stay ours
+        consumer.resume()
+        await until(lambda: len(seen) == 30)
+    assert sorted(seen) == list(range(30))
+
+
+async def test_subscriptions_of_a_running_consumer(triomq_cluster: InProcessCluster) -> None:
+    for topic in ("Numbers", "Others"):
+        await triomq_cluster.create_topic(topic, queues=1)
+        await send_numbers(triomq_cluster, range(3), topic)
+    seen: list[tuple[str, int]] = []
+
+    async def handle(message: ReceivedMessage) -> None:
+        await trio.lowlevel.checkpoint()
+        seen.append((message.topic, int(message.body)))
+
+    async with PushConsumer(
+        triomq_cluster.namesrv_address, group="changing", subscriptions="Numbers", consume_from="first",
+        handler=handle, settings=QUICK,
+    ) as consumer:  # fmt: skip
+        await until(lambda: len(seen) == 3)
+        await consumer.subscribe("Others")
+        await until(lambda: len(seen) == 6)
+        await consumer.unsubscribe("Numbers")
+        await until(lambda: "Numbers" not in {queue.topic for queue in consumer.assignment})
+        await send_numbers(triomq_cluster, range(3, 6), "Numbers")
+        await send_numbers(triomq_cluster, range(3, 6), "Others")
+        await until(lambda: len(seen) == 9)
+        with pytest.raises(SettingsError, match="not subscribed"):
+            await consumer.unsubscribe("Numbers")
+    assert sorted(seen) == [("Numbers", n) for n in range(3)] + [("Others", n) for n in range(6)]
+
+
+@pytest.mark.feature(137)
+async def test_limits_for_all_queues_together_are_divided(triomq_cluster: InProcessCluster) -> None:
+    await triomq_cluster.create_topic("Numbers", queues=4)
+    await send_numbers(triomq_cluster, range(400))
+    settings = ConsumerSettings(cached_messages_max_topic=50, pull_batch=8, client=QUICK.client)
+    async with PushConsumer(
+        triomq_cluster.namesrv_address, group="slow", subscriptions="Numbers", consume_from="first", settings=settings
+    ) as consumer:
+        await consumer.wait_assigned()
+        await until(lambda: consumer.statistics().unsettled > 40)
+        await trio.sleep(0.2)
+        # four queues, or five with that of the retry topic: 12 or 10 messages each, exceeded by one pull at most
+        assert 40 < consumer.statistics().unsettled <= 4 * (12 + 8)
+
+
+@pytest.mark.feature(87, 88)
+@pytest.mark.parametrize("rule", [allocate_circle, allocate_consistent_hash])
+async def test_notices_and_other_rules(triomq_cluster: InProcessCluster, rule: object) -> None:
+    await triomq_cluster.create_topic("Numbers", queues=8)
+    changes: list[AssignmentChange] = []
+
+    def member(**more: object) -> PushConsumer:
+        return PushConsumer(
+            triomq_cluster.namesrv_address, group="ruled", subscriptions="Numbers", allocate=rule, settings=QUICK, **more  # type: ignore[arg-type]
+        )  # fmt: skip
+
+    def numbers(consumer: PushConsumer) -> set[int]:
+        return {queue.queue_id for queue in consumer.assignment if queue.topic == "Numbers"}
+
+    def notice(change: AssignmentChange) -> None:
+        if change.topic == "Numbers":
+            changes.append(change)
+
+    async with member(on_assignment=notice) as first:
+        await first.wait_assigned()
+        assert (len(changes[0].gained), changes[0].lost, len(changes[0].owned)) == (8, (), 8)
+        assert changes[0].queues == changes[0].owned
+        async with member() as second, member() as third:
+            await until(lambda: len(numbers(first) | numbers(second) | numbers(third)) == 8)
+            await until(lambda: len(numbers(first)) + len(numbers(second)) + len(numbers(third)) == 8)
+            assert changes[-1].owned == tuple(queue for queue in first.assignment if queue.topic == "Numbers")
+        await until(lambda: len(numbers(first)) == 8)
+    if rule is allocate_consistent_hash:  # nothing but what the others had came back
+        assert len(changes[-1].gained) == sum(len(change.lost) for change in changes) - sum(
+            len(change.gained) for change in changes[1:-1]
+        )
+
+
+async def test_a_fixed_assignment_and_a_rule_that_fails(
+    triomq_cluster: InProcessCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    await triomq_cluster.create_topic("Numbers", queues=4)
+    fixed = [MessageQueue("Numbers", "broker-a", 1), MessageQueue("Numbers", "broker-a", 3)]
+    async with PushConsumer(
+        triomq_cluster.namesrv_address, group="fixed", subscriptions="Numbers", allocate=allocate_config(fixed)
+    ) as consumer:
+        await consumer.wait_assigned()
+        assert list(consumer.assignment) == fixed
+
+    def broken(*_: object) -> list[MessageQueue]:
+        raise LookupError("no such room")
+
+    async with PushConsumer(
+        triomq_cluster.namesrv_address, group="broken", subscriptions="Numbers", allocate=broken, settings=QUICK
+    ) as consumer:
+        await until(lambda: any("LookupError: no such room" in line for line in caplog.messages))
+        assert consumer.assignment == ()
+
+
+@pytest.mark.feature(80)
+async def test_rates(triomq_cluster: InProcessCluster) -> None:
+    await triomq_cluster.create_topic("Numbers", queues=1)
+    await send_numbers(triomq_cluster, range(10))
+
+    async def handle(message: ReceivedMessage) -> None:
+        await trio.sleep(0.005)
+        if message.body == b"4":
+            await message.dead_letter()
+
+    async with PushConsumer(
+        triomq_cluster.namesrv_address, group="measured", subscriptions="Numbers", consume_from="first",
+        handler=handle, concurrency=2,
+    ) as consumer:  # fmt: skip
+        await until(lambda: "Numbers" in consumer.statistics().topics)
+        await until(lambda: consumer.statistics().topics["Numbers"].done == 9)
+        rates = consumer.statistics().topics["Numbers"]
+    assert (rates.done, rates.failed, rates.failed_in_the_last_hour) == (9, 1, 1)
+    assert rates.handling_seconds >= 0.005
+    assert rates.pulled_per_second >= rates.done_per_second > rates.failed_per_second > 0
+    assert rates.pull_seconds > 0
+
+
+@pytest.mark.feature(93, 176)
+async def test_seek_to_time_and_commit_in_the_background(triomq_cluster: InProcessCluster) -> None:
+    await triomq_cluster.create_topic("Numbers", queues=1)
+    queue = MessageQueue("Numbers", "broker-a", 0)
+    await send_numbers(triomq_cluster, range(5))
+    await trio.sleep(0.02)
+    between = datetime.datetime.now(datetime.UTC)
+    await trio.sleep(0.02)
+    await send_numbers(triomq_cluster, range(5, 8))
+    async with PullConsumer(triomq_cluster.namesrv_address, group="readers", auto_commit=False) as consumer:
+        await consumer.assign([queue])
+        await consumer.seek_to_time(queue, between)
+        got: list[int] = []
+        with trio.fail_after(10):
+            while len(got) < 3:
+                got += numbers_of(await consumer.poll())
+            assert got == [5, 6, 7]
+            consumer.commit_nowait()
+            while await consumer.committed(queue) != 8:  # noqa: ASYNC110
+                await trio.sleep(0.01)
+            consumer.commit_nowait({queue: 6})
+            while await consumer.committed(queue) != 6:  # noqa: ASYNC110
+                await trio.sleep(0.01)
+
+
+@pytest.mark.feature(176)
+async def test_queues_of_a_topic_are_watched(triomq_cluster: InProcessCluster) -> None:
+    seen: list[int] = []
+    async with PullConsumer(triomq_cluster.namesrv_address, group="watchers", settings=QUICK) as consumer:
+
+        async def watch() -> None:
+            async for queues in consumer.watch_queues("Numbers"):
+                await consumer.assign(queues)
+                seen.append(len(queues))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(watch)
+            await until(lambda: seen == [0])
+            await triomq_cluster.create_topic("Numbers", queues=2)
+            await until(lambda: seen == [0, 2])
+            await triomq_cluster.create_topic("Numbers", queues=3)
+            await until(lambda: seen == [0, 2, 3])
+            assert len(consumer.assignment) == 3
+            nursery.cancel_scope.cancel()
+
+
+@pytest.mark.feature(176)
+async def test_a_pull_consumer_that_unsubscribes(triomq_cluster: InProcessCluster) -> None:
+    await triomq_cluster.create_topic("Numbers", queues=2)
+    async with PullConsumer(
+        triomq_cluster.namesrv_address, group="leavers", subscriptions="Numbers", settings=QUICK
+    ) as consumer:
+        await until(lambda: len(consumer.assignment) == 2)
+        await consumer.unsubscribe("Numbers")
+        await until(lambda: consumer.assignment == ())
+        with pytest.raises(SettingsError, match="not subscribed"):
+            await consumer.unsubscribe("Numbers")
