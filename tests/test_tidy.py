@@ -25,8 +25,9 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "remoting": ("remoting",),
     "namesrv": ("remoting",),
     "broker.store": ("remoting.protocol", "remoting.errors"),
-    "broker.services": ("broker.store", "broker.errors", "remoting"),
-    "broker.processors": ("broker.services", "broker.store", "broker.errors", "broker.config", "remoting"),
+    "broker.replication": ("broker.store", "remoting"),
+    "broker.services": ("broker.replication", "broker.store", "broker.errors", "remoting"),
+    "broker.processors": ("broker.services", "broker.replication", "broker.store", "broker.errors", "broker.config", "remoting"),
     "broker.inspect": ("broker.store", "remoting"),
     "broker": ("broker", "remoting"),
     "client.spark": (
@@ -37,7 +38,10 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "client": ("remoting",),
 }
 # Sans-IO: bytes or values in, values out.
-PURE = ("remoting/protocol", "namesrv/routes.py", "client/retry.py", "client/consumer/allocation.py", "client/spark/offsets.py")
+PURE = (
+    *(f"broker/replication/{name}.py" for name in ("transfer", "master_link", "slave_link", "replicas", "pace")),
+    *("remoting/protocol", "namesrv/routes.py", "client/retry.py", "client/consumer/allocation.py", "client/spark/offsets.py"),
+)
 IMPURE_MODULES = {"trio", "socket", "os", "time", "random", "logging", "select", "selectors", "threading", "subprocess"}
 
 

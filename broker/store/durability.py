@@ -29,6 +29,10 @@ class DurabilityResult(enum.Enum):
     DURABLE = "durable"
     FLUSH_DISK_TIMEOUT = "flush disk timeout"
     """The message is stored, but the disk has not confirmed it in time."""
+    SLAVE_NOT_AVAILABLE = "slave not available"
+    """Stored here; fewer slaves than wanted are there, or near enough (said by replication, never by the store)."""
+    FLUSH_SLAVE_TIMEOUT = "flush slave timeout"
+    """Stored here, but the slaves have not confirmed it in time (the same)."""
 
 
 def sync_files(disk: Disk, files: Sequence[Path], directories: Sequence[Path]) -> None:

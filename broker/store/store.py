@@ -20,7 +20,7 @@ from triomq.broker.store.config import FlushMode, StoreConfig
 from triomq.broker.store.disk import Disk
 from triomq.broker.store.draft import Appended, Draft, check_draft
 from triomq.broker.store.durability import DurabilityResult, Flusher, sync_files
-from triomq.broker.store.errors import DiskFull, start_error
+from triomq.broker.store.errors import CopyRefused, DiskFull, start_error
 from triomq.broker.store.health import Health
 from triomq.broker.store.indexer import Indexer
 from triomq.broker.store.key_index import KeyIndex
@@ -166,8 +166,12 @@ class MessageStore:
             return None
 
     async def log_bytes_cold(self, start: int, end: int) -> Buffer:
-        """The same, waiting for the disk in a thread. Raises StoreIoError."""
-        return (await self._wait(lambda reads: self.log.read([(start, end)], reads)))[0]
+        """The same, waiting for the disk in a thread. Raises StoreIoError; CopyRefused if they are deleted meanwhile."""
+
+        def read(reads: Reads) -> Buffer:
+            if start < self.log.first_offset:
+                raise CopyRefused(f"log offset {start} has been deleted, the log begins at {self.log.first_offset}")
+            return self.log.read([(start, end)], reads)[0]
 
 
     def get(

@@ -1,0 +1,204 @@
+"""The slave's side: one connection to the master at a time, made again for ever; what comes is appended, then reported.
+
+A report of a slave with SYNC_FLUSH says what its disk has; of one with ASYNC_FLUSH what its page cache has, as with Java.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import zlib
+
+import attrs
+import trio
+
+from triomq.broker.replication.errors import LinkBroken, LogsDiffer, ReplicationError
+from triomq.broker.replication.master_link import LinkRules
+from triomq.broker.replication.slave_link import SlaveLink
+from triomq.broker.replication.transfer import NAME_MAX, LogData, MasterHello, TablesChanged
+from triomq.broker.store.config import FlushMode
+from triomq.broker.store.errors import CopyRefused, StoreUnavailable
+from triomq.broker.store.log_copy import LogCopy
+from triomq.broker.store.store import MessageStore
+from triomq.broker.store.watermark import Watermark
+from triomq.remoting.address import parse_address
+
+logger = logging.getLogger(__name__)
+
+CONNECT_SECONDS = 5.0
+RETRY_SECONDS_FIRST = 0.5
+RETRY_SECONDS_MAX = 5.0
+RECEIVE_BYTES = 256 * 1024
+TELL_SECONDS = 60.0
+"""The same trouble is told so often."""
+
+
+@attrs.define(eq=False)
+class MasterAddress:
+    """Where the master is: its HA port, and the port that answers requests.  Set by the configuration or by name servers' answers."""
+
+    ha: str | None = None
+    remoting: str | None = None
+    ha_fixed: bool = False
+    """``haMasterAddress`` is set: name servers are not asked."""
+    changed: trio.Event = attrs.field(factory=trio.Event, init=False)
+
+    def update(self, ha: str | None, remoting: str | None) -> None:
+        """Take a name server's answer; it says nothing while no master is registered, and then the old address stays. No checkpoint."""
+        ha = self.ha if self.ha_fixed else ha or self.ha
+        remoting = remoting or self.remoting
+        if (ha, remoting) != (self.ha, self.remoting):
+            logger.info("the master is %s, its HA port %s", remoting or "not known", ha or "not known")
+            self.ha, self.remoting = ha, remoting
+            event, self.changed = self.changed, trio.Event()
+            event.set()
+
+
+@attrs.define(eq=False)
+class ReplicationSlave:
+    """Keeps this broker's log a copy of its master's."""
+
+    store: MessageStore
+    copy: LogCopy
+    rules: LinkRules
+    master: MasterAddress
+    last_segment_only: bool = False
+    link: SlaveLink | None = attrs.field(default=None, init=False)
+    """The present connection."""
+    tables_changed: trio.Event = attrs.field(factory=trio.Event, init=False)
+    """Set when the master says that its tables have changed; whoever copies them puts a fresh one here."""
+    bytes_received: int = attrs.field(default=0, init=False)
+    _name: int = attrs.field(init=False)
+    _followed: bool = attrs.field(default=False, init=False)
+    """Whether the present connection has brought anything."""
+    _sending: trio.StrictFIFOLock = attrs.field(factory=trio.StrictFIFOLock, init=False)
+    _told: tuple[str, float] = attrs.field(default=("", 0.0), init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._name = NAME_MAX - random.getrandbits(62)
+
+    @property
+    def position(self) -> Watermark:
+        """What is reported."""
+        return self.store.flushed if self.store.config.flush_mode is FlushMode.SYNC else self.store.appended
+
+    async def run(self) -> None:
+        """The task "replication-slave"."""
+        retry_seconds = RETRY_SECONDS_FIRST
+        while True:
+            address, changed = self.master.ha, self.master.changed
+            if address is None:
+                logger.info("waiting for a name server to say where the master is (or set haMasterAddress)")
+                await changed.wait()
+                continue
+            reason = "the master is elsewhere now"
+            async with trio.open_nursery() as nursery:
+
+                async def leave(scope: trio.CancelScope, changed: trio.Event = changed, address: str = address) -> None:
+                    while self.master.ha == address:
+                        await changed.wait()
+                        changed = self.master.changed
+                    scope.cancel()
+
+                nursery.start_soon(leave, nursery.cancel_scope, name="replication-address")
+                reason = await self._follow(address)
+                nursery.cancel_scope.cancel()
+            self.link = None
+            self.copy.drop_rest()
+            retry_seconds = RETRY_SECONDS_FIRST if self._followed else min(retry_seconds * 2, RETRY_SECONDS_MAX)
+            self._followed = False
+            self._tell(address, reason, retry_seconds)
+            await trio.sleep(retry_seconds)
+
+    def _tell(self, address: str, reason: str, retry_seconds: float) -> None:
+        now = trio.current_time()
+        if reason == self._told[0] and now < self._told[1] + TELL_SECONDS:
+            return
+        self._told = reason, now
+        logger.warning("not following master %s: %s; trying again every %g s", address, reason, retry_seconds)
+
+    async def _follow(self, address: str) -> str:
+        """One connection; why it ended."""
+        try:
+            host, port = parse_address(address)
+            with trio.move_on_after(CONNECT_SECONDS) as connecting:
+                stream = await trio.open_tcp_stream(host, port)
+            if connecting.cancelled_caught:
+                return f"no connection within {CONNECT_SECONDS:g} s"
+            async with stream:
+                return await self._run_tasks(address, stream)
+        except (OSError, ValueError) as error:
+            return f"no connection ({error})"
+
+    async def _run_tasks(self, address: str, stream: trio.SocketStream) -> str:
+        copy = self.copy
+        copy.drop_rest()
+        empty = copy.is_empty
+        link = self.link = SlaveLink(self.rules, None if empty else copy.received, self._name, trio.current_time(), self.last_segment_only)
+        reason = "the connection broke"
+        try:
+            await stream.send_all(link.opening(0 if empty else self.position.value, trio.current_time()))
+        except trio.BrokenResourceError:
+            return reason
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._report, link, stream, nursery.cancel_scope, name="replication-report")
+            try:
+                await self._receive(address, link, stream)
+            except (ReplicationError, CopyRefused, StoreUnavailable) as error:
+                reason = str(error)
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                pass
+            nursery.cancel_scope.cancel()
+        return reason
+
+    async def _receive(self, address: str, link: SlaveLink, stream: trio.SocketStream) -> None:
+        """Append what comes.  Raises why it ends."""
+        while True:
+            data = None
+            with trio.move_on_at(link.heard + self.rules.silence_seconds):
+                data = await stream.receive_some(RECEIVE_BYTES)
+            now = trio.current_time()
+            if data is None:
+                link.check_silence(now)
+                continue
+            if not data:
+                raise LinkBroken("the master closed the connection (its log says why)")
+            for event in link.receive(bytes(data), now):
+                if isinstance(event, LogData):
+                    self.bytes_received += len(event.data)
+                    self.copy.take(event.start, event.data)
+                elif isinstance(event, MasterHello):
+                    await self._meet(link, event, stream)
+                elif isinstance(event, TablesChanged):
+                    self.tables_changed.set()
+            if not self._followed:
+                self._followed = True
+                self._told = "", 0.0
+                logger.info("following master %s (%s) from log offset %s on", address, "TrioMQ" if link.master is not None else "RocketMQ", self.copy.received)
+
+    async def _meet(self, link: SlaveLink, hello: MasterHello, stream: trio.SocketStream) -> None:
+        """Is our log the beginning of the master's?  Its last bytes tell."""
+        end = link.expected
+        if end is not None and max(hello.check_start, self.store.first_offset) < end:
+            if hello.check_start < self.store.first_offset:
+                raise LogsDiffer(f"the master's segments are not ours: it compares from log offset {hello.check_start}, our log begins at {self.store.first_offset}; set mappedFileSizeCommitLog to its value")
+            found = self.store.log_bytes(hello.check_start, end)
+            link.check(hello, zlib.crc32(found if found is not None else await self.store.log_bytes_cold(hello.check_start, end)))
+        await self._send(stream, link.introduction())
+
+    async def _send(self, stream: trio.SocketStream, data: bytes) -> None:
+        async with self._sending:
+            await stream.send_all(data)
+
+    async def _report(self, link: SlaveLink, stream: trio.SocketStream, scope: trio.CancelScope) -> None:
+        """Say how far we are, when that changes and now and then."""
+        position = self.position
+        try:
+            while True:
+                with trio.move_on_at(link.wrote + self.rules.heartbeat_seconds):
+                    await position.wait_beyond(link.reported)
+                report = link.take_report(0 if self.copy.is_empty else position.value, trio.current_time())
+                if report:
+                    await self._send(stream, report)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            scope.cancel()

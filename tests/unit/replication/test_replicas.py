@@ -1,0 +1,80 @@
+"""How many slaves a send waits for, by every setting; and how fast a slave is fed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from triomq.broker.replication.pace import Pace
+from triomq.broker.replication.replicas import Plan, Replica, ReplicaRules, ReplicaSet, kth_largest
+
+END = 1_000_000
+GAP = 100_000
+
+
+def replicas(*acknowledged: int, caught_up_at: float = 0.0, **rules: Any) -> ReplicaSet:
+    found = ReplicaSet(ReplicaRules(available_gap_bytes=GAP, in_sync_gap_bytes=GAP, **rules))
+    for number, offset in enumerate(acknowledged):
+        found.replicas[number] = Replica(f"slave-{number}", offset, caught_up_at)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("acknowledged", "rules", "plan"),
+    [
+        ((END,), {}, Plan(1)),
+        ((END - GAP + 1,), {}, Plan(1)),
+        ((END - GAP,), {}, Plan(1, unavailable=True)),
+        ((), {}, Plan(1, unavailable=True)),
+        ((), {"in_sync_replicas": 1}, Plan(0)),
+        ((END, END), {"in_sync_replicas": 3}, Plan(2)),
+        ((END,), {"in_sync_replicas": 3}, Plan(2, unavailable=True)),
+        ((END,), {"in_sync_replicas": 3, "auto": True}, Plan(1)),
+        ((), {"in_sync_replicas": 3, "auto": True}, Plan(0)),
+        ((END, END, END), {"in_sync_replicas": 2, "auto": True}, Plan(1)),
+        ((END, END, END), {"all_in_sync": True}, Plan(3)),
+        ((END, 0), {"all_in_sync": True}, Plan(1)),
+        ((), {"all_in_sync": True}, Plan(0)),
+        ((END, 0), {"min_in_sync_replicas": 2}, Plan(1)),
+    ],
+)
+def test_plans(acknowledged: tuple[int, ...], rules: dict[str, Any], plan: Plan) -> None:
+    assert replicas(*acknowledged, **rules).plan(END, 0.0) == plan
+
+
+@pytest.mark.parametrize("rules", [{}, {"auto": True}, {"all_in_sync": True}])
+def test_refused_before_it_is_stored(rules: dict[str, bool]) -> None:
+    plan = replicas(0, min_in_sync_replicas=2, **rules).plan(END, 0.0)
+    assert plan.refused == "1 in sync, the master included, minInSyncReplicas=2"
+    assert replicas(END, min_in_sync_replicas=2, **rules).plan(END, 0.0).refused == ""
+
+
+def test_a_slave_that_never_comes_to_the_end_is_not_in_sync_for_long() -> None:
+    found = replicas(END - 10)
+    assert (found.in_sync(END, 15.0), found.in_sync(END, 15.1)) == (1, 0)
+    replica = found.replicas[0]
+    replica.note_acknowledged(END - 9, END + 50, 16.0)  # it is always a little behind a log that grows
+    replica.note_acknowledged(END + 50, END + 90, 17.0)  # but it has what there was at 16.0
+    assert (found.in_sync(END + 100, 31.0), found.in_sync(END + 100, 31.1)) == (1, 0)
+    replica.note_acknowledged(END + 100, END + 100, 40.0)
+    assert found.in_sync(END + 100, 400.0) == 1
+
+
+def test_what_k_slaves_have() -> None:
+    found = replicas(5, 9, 7)
+    assert [found.reached(k) for k in range(5)] == [0, 9, 7, 5, 0]
+    assert kth_largest([], 1) == 0
+
+
+def test_pace_gives_what_was_asked_for_in_the_long_run() -> None:
+    pace, now, sent = Pace(1_000_000), 0.0, 0
+    while now < 10:
+        count = min(70_000, pace.allowance(now))
+        if count <= 0:
+            now += pace.seconds_to_wait()
+            continue
+        pace.spend(count)
+        sent += count
+    assert sent == pytest.approx(10_000_000, rel=0.02)
+    assert Pace(3).allowance(0.0) == 1
