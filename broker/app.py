@@ -3,7 +3,7 @@
 ::
 
     run_broker ─┬ store ── store-flusher, store-indexer, store-checkpointer, store-cleaner, store-remover
-                ├ saver, delayed-messages, groups-expire, held-pulls-expire, queue-locks-expire, statistics
+                ├ saver, delayed-messages, groups-expire, held-pulls-expire, queue-locks-expire, statistics, slow-consumers
                 ├ Server.run ── boss, selectors, codecs, pool workers, sweeper, idle scan
                 └ registration ── one child per name server
 
@@ -54,6 +54,7 @@ from triomq.broker.services.offsets import ConsumerOffsets, open_consumer_offset
 from triomq.broker.services.persisted import TableSaver
 from triomq.broker.services.queue_locks import QueueLocks
 from triomq.broker.services.registration import NameServer, Registration, RegistrationSettings
+from triomq.broker.services.slow_consumers import SlowConsumers
 from triomq.broker.services.statistics import Statistics
 from triomq.broker.services.subscriptions import SubscriptionGroups, open_subscription_groups
 from triomq.broker.services.topics import Topics, TopicSettings, open_topics
@@ -107,6 +108,7 @@ class Services:
     delayed: DelayedMessages
     saver: TableSaver
     clients: ClientGroups[Connection]
+    slow_consumers: SlowConsumers
     held: HeldPulls
     locks: QueueLocks
     statistics: Statistics
@@ -147,6 +149,7 @@ async def run_broker(
             tasks.start_soon(services.locks.run, name="queue-locks-expire")
             tasks.start_soon(services.delayed.run, name="delayed-messages")
             tasks.start_soon(services.statistics.run, name="statistics")
+            tasks.start_soon(services.slow_consumers.run, name="slow-consumers")
             if entrance is not None:
                 tasks.start_soon(entrance.run, name="tls-files")
             async with trio.open_nursery() as serving:
@@ -197,6 +200,13 @@ def open_services(config: BrokerConfig, store: MessageStore) -> Services:
         {address: NameServer(address) for address in config.namesrv_addresses},
     )
     topics.on_change = registration.topics_changed
+    clients: ClientGroups[Connection] = ClientGroups(
+        notify_members_changed,
+        Connection.close,
+        groups.wants_notice,
+        expiry_seconds=config.channel_expired_ms / 1000,
+        pull_expiry_seconds=config.pull_expired_ms / 1000,
+    )
     return Services(
         live=live,
         topics=topics,
@@ -204,16 +214,11 @@ def open_services(config: BrokerConfig, store: MessageStore) -> Services:
         offsets=offsets,
         delayed=delayed,
         saver=TableSaver((topics.table, groups.table, offsets.table, delayed.table)),
-        clients=ClientGroups(
-            notify_members_changed,
-            Connection.close,
-            groups.wants_notice,
-            expiry_seconds=config.channel_expired_ms / 1000,
-            pull_expiry_seconds=config.pull_expired_ms / 1000,
-        ),
+        clients=clients,
+        slow_consumers=SlowConsumers(store, groups, offsets, live, clients.table.consumes_now),
         held=HeldPulls(),
         locks=QueueLocks(),
-        statistics=Statistics(now_ms),
+        statistics=Statistics(now_ms, config.cluster_name, topics.is_system_topic),
         registration=registration,
     )
 
@@ -233,7 +238,7 @@ def open_server(config: BrokerConfig, store: MessageStore, services: Services, s
     unique_ids = UniqueIds(store_host[:-4], os.getpid(), random.getrandbits(32))
     pull = PullMessages(store, topics, groups, clients, offsets, held, statistics, live, config.broker_ip)
     relays = Relays(store, clients, config.broker_name)
-    runtime = RuntimeFigures(config, store, statistics, delayed, live)
+    runtime = RuntimeFigures(config, store, statistics, delayed, live, clients)
     processors = Processors(
         send=SendMessages(store, topics, admission, delayed, statistics, unique_ids, now_ms, send_settings),
         send_back=SendBack(store, topics, groups, admission, delayed, statistics, live, config.broker_ip),

@@ -335,6 +335,13 @@ class BrokerConfig:
         "useServerSideResetOffset", BOOLEAN, True, "a reset of a group's offsets is stored here; false: only its members that are connected are told"
     )
     mixed_message_type: bool = setting("enableMixedMessageType", BOOLEAN, False, "topics may have message.type=MIXED")
+    enforce_message_type: bool = setting(
+        "enforceMessageType",
+        BOOLEAN,
+        False,
+        "refuse messages that are not of their topic's message.type; false: only clients that come by gRPC are checked, as in RocketMQ 5",
+        own=True,
+    )
     reject_pull_consumers: bool = setting(
         "rejectPullConsumerEnable", BOOLEAN, False, "refuse pulls of clients that are no connected members of a push consumer's group"
     )

@@ -14,6 +14,7 @@ import trio
 from triomq.broker.processors import properties as props
 from triomq.broker.services import names
 from triomq.broker.services.live_settings import LiveSettings
+from triomq.broker.services.message_types import type_complaint, type_of_topic
 from triomq.broker.services.queue_locks import QueueLocks
 from triomq.broker.services.statistics import Item, Statistics
 from triomq.broker.services.subscriptions import SubscriptionGroups
@@ -39,6 +40,8 @@ class Target:
     write_queues: int
     puts: Item
     put_bytes: Item
+    message_type: str | None = None
+    """what its messages must be; None when that is not checked"""
 
     def note(self, requests: int, messages: int, size_bytes: int) -> None:
         """Count what was stored."""
@@ -109,13 +112,22 @@ class Admission:
 
     def _target_of(self, config: TopicConfig) -> Target:
         name = config.topic_name
+        checked = self.live.enforce_message_type and not name.startswith((names.RETRY_PREFIX, names.DLQ_PREFIX)) and not self.topics.is_system_topic(name)
         return Target(
             name,
             max(config.read_queue_count, config.write_queue_count),
             config.write_queue_count,
             self.statistics.item("TOPIC_PUT_NUMS", name),
             self.statistics.item("TOPIC_PUT_SIZE", name),
+            type_of_topic(config) if checked else None,
         )
+
+    def refuse_other_type(self, target: Target, known: Mapping[str, str]) -> None:
+        """Refuse a message that is not of its topic's type, where that is checked."""
+        if target.message_type is not None:
+            complaint = type_complaint(target.topic, target.message_type, known)
+            if complaint is not None:
+                raise Rejected(ResponseCode.MESSAGE_ILLEGAL, complaint)
 
     def refuse_unsupported(self, header: SendMessageHeader, known: Mapping[str, str]) -> None:
         """Refuse what this version would deliver too early: halves of transactions, and messages for a certain time."""

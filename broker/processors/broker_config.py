@@ -39,6 +39,7 @@ LIVE_KEYS: Mapping[str, str] = {
     "notifyConsumerIdsChangedEnable": "notify_consumer_changes",
     "useServerSideResetOffset": "server_side_reset",
     "enableMixedMessageType": "mixed_message_type",
+    "enforceMessageType": "enforce_message_type",
     "rejectPullConsumerEnable": "reject_pull_consumers",
     "litePullMessageEnable": "lite_pulls",
     "startAcceptSendRequestTimeStamp": "accept_sends_from_ms",
@@ -79,6 +80,7 @@ class BrokerConfigRequests:
             setattr(self.live, name, value)
         if self.live.broker_permission != permission_before:
             self.topics.touch_version()
+        self.topics.generation += 1  # whoever keeps what a topic allows must look again
         return Response()
 
     def _checked(self, body: bytes) -> dict[str, Any]:

@@ -5,6 +5,8 @@ Source: broker/processor/ClientManageProcessor.java, ConsumerManageProcessor.jav
 
 from __future__ import annotations
 
+import logging
+
 import attrs
 import trio
 
@@ -26,6 +28,8 @@ from triomq.remoting.protocol.headers.client import (
 )
 from triomq.remoting.server.connection import Connection
 from triomq.remoting.server.handlers import Request, Response
+
+logger = logging.getLogger(__name__)
 
 
 @attrs.define(eq=False)
@@ -66,9 +70,23 @@ class Clients:
             fingerprint=data.fingerprint,
             without_subscriptions=data.without_subscriptions,
         )
+        if outcome.agreement_changed:
+            self._report_agreement(consumer.group)
         if outcome.notice_due:
             self.clients.announce_change([consumer.group])
         return outcome.fingerprint_changed
+
+    def _report_agreement(self, name: str) -> None:
+        mismatch = self.clients.table.consumers[name].mismatch
+        if mismatch is None:
+            logger.info("consumer group %s: all members subscribe the same again", name)
+            return
+        logger.warning(
+            "consumer group %s: its members do not subscribe the same, so some messages are skipped and some queues belong to members that do not want "
+            "them (%s); give all members of a group the same subscriptions, or them groups of their own",
+            name,
+            mismatch,
+        )
 
     def _member(self, request: Request, client_id: str, now: float) -> Member[Connection]:
         return Member(request.connection, client_id, request.language, request.version, now)

@@ -21,7 +21,7 @@ USUAL = frozenset({message.UNIQ_KEY, message.KEYS, message.TAGS, message.WAIT})
 OWN = (message.MSG_REGION, message.TRACE_ON, message.CLUSTER)
 """What the broker sets itself, whatever the sender wrote."""
 
-_names = "|".join((*USUAL, message.DELAY, *TIMER_NAMES, message.TRAN_MSG, message.POP_CK, *OWN))
+_names = "|".join((*USUAL, message.DELAY, *TIMER_NAMES, message.TRAN_MSG, message.SHARDING_KEY, message.POP_CK, *OWN))
 _find = re.compile(f"\x02({_names})\x01([^\x02]*)").findall
 
 

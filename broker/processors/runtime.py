@@ -12,9 +12,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import attrs
+import trio
 
 from triomq.broker.config import BrokerConfig
 from triomq.broker.services.delay import DelayedMessages
+from triomq.broker.services.groups import GroupTable
 from triomq.broker.services.live_settings import LiveSettings
 from triomq.broker.services.statistics import PUT_TIME_BOUNDS_MS, Item, Snapshot, Statistics, snapshot
 from triomq.broker.store.store import MessageStore
@@ -24,6 +26,7 @@ from triomq.remoting.protocol.bodies.offsets import BrokerStats, StatsItem
 from triomq.remoting.protocol.codes import PROTOCOL_VERSION, RequestCode, ResponseCode, version_name
 from triomq.remoting.protocol.headers.admin import BrokerStatsHeader
 from triomq.remoting.protocol.record import decode_records
+from triomq.remoting.server.connection import Connection
 from triomq.remoting.server.handlers import Request, Response
 from triomq.remoting.server.server import Server
 from triomq.remoting.server.statistics import ServerStatistics
@@ -57,10 +60,11 @@ class RuntimeFigures:
     statistics: Statistics
     delayed: DelayedMessages
     live: LiveSettings
+    clients: GroupTable[Connection]
     server: Server = attrs.field(init=False)
 
     async def handle(self, request: Request) -> Response:
-        table = {**self._general(), **self._puts_and_gets(), **self._log(), **self._pools(), **network_figures(self.server.statistics())}
+        table = {**self._general(), **self._puts_and_gets(), **self._log(), **self._pools(), **network_figures(self.server.statistics()), **self._mismatches()}
         oldest = await self.store.read_record(self.store.statistics().oldest)
         for level, (offset, end) in self.delayed.progress().items():
             table[f"scheduleMessageOffset_{level}"] = f"{offset},{end}"
@@ -82,6 +86,15 @@ class RuntimeFigures:
             "timerCongestNum": "0",
             "timerEnqueueTps": "0.0",
             "timerDequeueTps": "0.0",
+        }
+
+    def _mismatches(self) -> dict[str, str]:
+        """Groups whose members do not subscribe the same: a key of our own for each."""
+        now = trio.current_time()
+        return {
+            f"subscriptionMismatch_{group.name}": f"for {now - group.mismatch_since:.0f} s: {group.mismatch}"
+            for group in self.clients.consumers.values()
+            if group.mismatch is not None
         }
 
     def _puts_and_gets(self) -> dict[str, str]:

@@ -195,7 +195,7 @@ class SendMessages:
         header: SendMessageHeader = request.header
         known = props.known_properties(text)
         target = self.admission.target(header, request.connection.peer_text)
-        if not header.topic.startswith(names.RETRY_PREFIX):
+        if not header.topic.startswith(names.RETRY_PREFIX) and target.message_type is None:
             self._targets[header.topic] = target
         queue_id = header.queue_id if header.queue_id >= 0 else random.randrange(max(1, target.write_queues))
         wait = known.get(WAIT) != "false"
@@ -206,6 +206,7 @@ class SendMessages:
             drafts.extend(made)
             return
         self.admission.refuse_unsupported(header, known)
+        self.admission.refuse_other_type(target, known)
         reconsume_times = header.reconsume_times or 0
         delay_level = self.admission.delay_level(known)
         dropped = [name for name in (POP_CK, *props.OWN) if name in known]
@@ -261,6 +262,7 @@ class SendMessages:
         for flag, body, encoded in elements:
             of_element = props.known_properties(encoded.decode("utf-8", "replace"))
             self.admission.refuse_unsupported(header, of_element)
+            self.admission.refuse_other_type(target, of_element)
             if self.admission.delay_level(known) or self.admission.delay_level(of_element):
                 raise Rejected(ResponseCode.MESSAGE_ILLEGAL, self._illegal_remark("a batch cannot be delayed"))
             draft = Draft(

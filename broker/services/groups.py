@@ -14,6 +14,7 @@ from typing import Generic, TypeVar
 import attrs
 import trio
 
+from triomq.broker.services.subscription_check import Wants, mismatch_text, wants_of
 from triomq.remoting.protocol.bodies.heartbeat import BROADCASTING, ConsumerData, SubscriptionData
 
 EXPIRY_SECONDS = 120.0
@@ -31,6 +32,8 @@ class Member(Generic[C]):
     language: int
     version: int
     last_seen: float
+    wants: Wants | None = None
+    """what it subscribes; None when it has not said so (a producer, or a heartbeat of the second form without subscriptions)"""
 
 
 @attrs.define(eq=False)
@@ -44,6 +47,19 @@ class ConsumerGroup(Generic[C]):
     fingerprint: int = 0
     members: dict[C, Member[C]] = attrs.field(factory=dict)
     subscriptions: dict[str, SubscriptionData] = attrs.field(factory=dict)
+    mismatch: str | None = None
+    """who wants what, while members do not subscribe the same"""
+    mismatch_since: float = 0.0
+
+    def compare_members(self, now: float) -> bool:
+        """Look whether all members subscribe the same; True when there is news of it."""
+        text = mismatch_text({member.client_id: member.wants for member in self.members.values() if member.wants is not None})
+        if text == self.mismatch:
+            return False
+        if self.mismatch is None:
+            self.mismatch_since = now
+        self.mismatch = text
+        return True
 
     @property
     def client_ids(self) -> list[str]:
@@ -57,6 +73,8 @@ class HeartbeatOutcome:
     members_changed: bool
     subscriptions_changed: bool
     fingerprint_changed: bool
+    agreement_changed: bool = False
+    """members began or ceased to subscribe the same"""
 
     @property
     def notice_due(self) -> bool:
@@ -88,10 +106,13 @@ class GroupTable(Generic[C]):
         group.consume_from_where = data.consume_from_where
         fingerprint_changed = fingerprint == 0 or fingerprint != group.fingerprint
         if fingerprint != 0 and without_subscriptions:
+            member.wants = known.wants if known is not None and not joined else None
             return HeartbeatOutcome(joined, False, fingerprint_changed)
         if fingerprint != 0:
             group.fingerprint = fingerprint
-        return HeartbeatOutcome(joined, self._subscribe(group, data.subscriptions), fingerprint_changed)
+        member.wants = wants_of(data.subscriptions)
+        news = (joined or known is None or known.wants != member.wants) and group.compare_members(member.last_seen)
+        return HeartbeatOutcome(joined, self._subscribe(group, data.subscriptions), fingerprint_changed, news)
 
     def _subscribe(self, group: ConsumerGroup[C], subscriptions: Iterable[SubscriptionData]) -> bool:
         """Take over newer subscriptions and forget topics that are no longer named.  True when the set of topics or an expression changed."""
@@ -139,6 +160,10 @@ class GroupTable(Generic[C]):
         found = [group.name for group in self.consumers.values() if topic in group.subscriptions]
         return found + [group for group, pulled in self.pulled if pulled == topic and group not in found]
 
+    def consumes_now(self, group: str, topic: str) -> bool:
+        """Has the group members, or did it pull this topic not too long ago?"""
+        return group in self.consumers or (group, topic) in self.pulled
+
     def note_pull(self, group: str, topic: str, now: float) -> None:
         self.pulled[group, topic] = now
 
@@ -156,6 +181,8 @@ class GroupTable(Generic[C]):
             return False
         if not group.members:
             del self.consumers[name]
+        elif group.mismatch is not None:
+            group.compare_members(group.mismatch_since)
         return True
 
     def _remove_producer(self, connection: C, name: str) -> None:

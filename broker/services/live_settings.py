@@ -17,6 +17,7 @@ class LiveSettings:
     notify_consumer_changes: bool = True
     server_side_reset: bool = True
     mixed_message_type: bool = False
+    enforce_message_type: bool = False
     reject_pull_consumers: bool = False
     lite_pulls: bool = True
     accept_sends_from_ms: int = 0

@@ -65,6 +65,9 @@ class Statistics:
     """Owned by the broker; processors add to it, the runtime information reads it."""
 
     clock_ms: Callable[[], int]
+    cluster_name: str = ""
+    """key of the items of the whole broker (BROKER_PUT_NUMS and its like)"""
+    is_system_topic: Callable[[str], bool] = lambda topic: False
     totals: Totals = attrs.field(factory=Totals)
     items: dict[tuple[str, str], Item] = attrs.field(factory=dict)
     put_times: list[int] = attrs.field(factory=lambda: [0] * (len(PUT_TIME_BOUNDS_MS) + 1))
@@ -143,6 +146,7 @@ class Statistics:
 
     def sample_items(self, now: float, tick: int) -> None:
         """Once every 10 s; ``tick`` counts the calls."""
+        self._sum_up()
         for item in self.items.values():
             sample = (now, item.value, item.times)
             item.minute.append(sample)
@@ -150,6 +154,20 @@ class Statistics:
                 item.hour.append(sample)
             if tick % 360 == 0:
                 item.day.append(sample)
+
+    def _sum_up(self) -> None:
+        """The items of the whole broker are made of the others, so that they cost nothing per message."""
+        if not self.cluster_name:
+            return
+        totals = self.totals
+        sums = {"BROKER_PUT_NUMS": (totals.puts, totals.puts), "BROKER_GET_NUMS": (totals.gets_messages, totals.gets_found)}
+        for kind, source in (("PUT", "TOPIC_PUT_NUMS"), ("GET", "GROUP_GET_NUMS")):
+            items = [item for (name, key), item in self.items.items() if name == source and not self.is_system_topic(key.partition("@")[0])]
+            sums[f"BROKER_{kind}_NUMS_WITHOUT_SYSTEM_TOPIC"] = (sum(item.value for item in items), sum(item.times for item in items))
+        for name, (value, times) in sums.items():
+            item = self.item(name, self.cluster_name)
+            # Topics that are deleted take their counts along; what was once counted stays counted.
+            item.value, item.times = max(item.value, value), max(item.times, times)
 
     def rates(self, column: int) -> tuple[float, float, float]:
         """Rates per second of one column of the samples over the last 10 s, 60 s and 600 s.

@@ -88,3 +88,20 @@ def test_totals_at_midnight() -> None:
     statistics.sample_totals(140.0)
     assert statistics.puts_at_midnights == (10, 25)
     assert statistics.gets_at_midnights == (5, 5)
+
+
+def test_items_of_the_whole_broker_are_made_of_the_others() -> None:
+    statistics = Statistics(Clock(), "C", lambda topic: topic == "SYSTEM")
+    statistics.sample_items(0.0, 0)
+    for topic in ("T", "SYSTEM"):
+        statistics.add("TOPIC_PUT_NUMS", topic, 5)
+        statistics.add("GROUP_GET_NUMS", f"{topic}@G", 2)
+        statistics.note_put(5, 100, 0.0)
+    statistics.totals.gets_messages += 4
+    statistics.sample_items(10.0, 1)
+
+    def minute(name: str) -> int:
+        return snapshot(statistics.items[name, "C"].minute).total
+
+    assert (minute("BROKER_PUT_NUMS"), minute("BROKER_PUT_NUMS_WITHOUT_SYSTEM_TOPIC")) == (10, 5)
+    assert (minute("BROKER_GET_NUMS"), minute("BROKER_GET_NUMS_WITHOUT_SYSTEM_TOPIC")) == (4, 2)

@@ -132,3 +132,30 @@ async def test_silent_clients_lose_their_connection(autojump_clock: trio.testing
         nursery.cancel_scope.cancel()
     assert closed
     assert closed[0] == ("silent", "no heartbeat for 120 s")
+
+
+# Do all members want the same?
+
+
+def test_members_that_want_different_things_are_noticed_once_and_their_end_too() -> None:
+    table: GroupTable[str] = GroupTable()
+    table.consumer_heartbeat(member("c1", "one"), data("G", ("T", "A || B", 1)))
+    assert not table.consumer_heartbeat(member("c2", "two"), data("G", ("T", " B||A ", 1))).agreement_changed
+    assert table.consumer_heartbeat(member("c3", "three", now=5.0), data("G", ("T", "*", 1))).agreement_changed
+    group = table.consumers["G"]
+    assert (group.mismatch, group.mismatch_since) == ("one, two: T [A || B]; three: T [*]", 5.0)
+    assert not table.consumer_heartbeat(member("c3", "three", now=35.0), data("G", ("T", "*", 1))).agreement_changed
+    assert group.mismatch_since == 5.0
+    table.forget_connection("c3")
+    assert group.mismatch is None
+
+
+def test_a_heartbeat_without_subscriptions_wants_what_it_wanted() -> None:
+    table: GroupTable[str] = GroupTable()
+    table.consumer_heartbeat(member("c1"), data("G", ("T", "*", 1)), fingerprint=7)
+    table.consumer_heartbeat(member("c2"), data("G", ("T", "*", 1)), fingerprint=7)
+    short = table.consumer_heartbeat(member("c1"), data("G"), fingerprint=7, without_subscriptions=True)
+    assert not short.agreement_changed
+    assert table.consumers["G"].members["c1"].wants == {("T", "*")}
+    unknown = table.consumer_heartbeat(member("c3"), data("G"), fingerprint=7, without_subscriptions=True)
+    assert (unknown.agreement_changed, table.consumers["G"].mismatch) == (False, None), "what it wants has not been said"
