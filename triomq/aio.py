@@ -18,15 +18,19 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
+import trio
+
 from triomq import client
 from triomq.client import (
     ConsumeFrom,
     ConsumerSettings,
+    ConsumerStatistics,
     Message,
     MessageQueue,
     ProducerSettings,
     SendReceipt,
 )
+from triomq.client.consumer.allocation import Allocation, allocate_average
 from triomq.client.consumer.subscribing import Subscriptions
 from triomq.client.consumer.view import MessageView
 from triomq.client.portal import CallCancelled, Portal
@@ -51,6 +55,12 @@ async def _call(portal: Portal[Any], function: Callable[P, Awaitable[R]], *args:
         except CallCancelled:
             raise asyncio.CancelledError from None
         raise
+
+
+async def _in_loop(function: Callable[[], R]) -> R:
+    """Run a function in the portal's loop, where the consumer's state may be touched."""
+    await trio.lowlevel.checkpoint()
+    return function()
 
 
 async def _stop(portal: Portal[Any], error: BaseException | None) -> None:
@@ -209,9 +219,9 @@ class ReceivedMessage(MessageView):
         """Count the message as done; see `triomq.ReceivedMessage.ack`."""
         return await _call(self._portal, self._message.ack)
 
-    async def retry(self, delay_level: int = 0) -> bool:
+    async def retry(self, delay_level: int = 0, *, pause: float | None = None) -> bool:
         """Ask for the message again, later; see `triomq.ReceivedMessage.retry`."""
-        return await _call(self._portal, self._message.retry, delay_level)
+        return await _call(self._portal, self._message.retry, delay_level, pause=pause)
 
     async def dead_letter(self) -> bool:
         """Move the message to the dead letters; see `triomq.ReceivedMessage.dead_letter`."""
@@ -240,11 +250,21 @@ class PushConsumer:
         *,
         group: str,
         subscriptions: Subscriptions,
+        ordered: bool = False,
+        broadcast: bool = False,
         consume_from: str | ConsumeFrom | datetime.datetime = ConsumeFrom.LAST,
+        allocate: Allocation = allocate_average,
         settings: ConsumerSettings | None = None,
     ) -> None:
         self._target = client.PushConsumer(
-            namesrv, group=group, subscriptions=subscriptions, consume_from=consume_from, settings=settings
+            namesrv,
+            group=group,
+            subscriptions=subscriptions,
+            ordered=ordered,
+            broadcast=broadcast,
+            consume_from=consume_from,
+            allocate=allocate,
+            settings=settings,
         )
         self._portal = Portal(self._target)
         self._buffer: deque[client.ReceivedMessage] = deque()
@@ -271,8 +291,28 @@ class PushConsumer:
         """Wait until this member has its first share of the queues."""
         await _call(self._portal, self._target.wait_assigned)
 
+    async def pause(self) -> None:
+        """Take nothing more until `resume`; what this side has already is still returned."""
+        await _call(self._portal, _in_loop, self._target.pause)
+
+    async def resume(self) -> None:
+        """Go on after `pause`."""
+        await _call(self._portal, _in_loop, self._target.resume)
+
+    async def subscribe(self, subscriptions: Subscriptions) -> None:
+        """Consume further topics; see `triomq.PushConsumer.subscribe`."""
+        await _call(self._portal, self._target.subscribe, subscriptions)
+
+    async def unsubscribe(self, topic: str) -> None:
+        """Consume a topic no longer."""
+        await _call(self._portal, self._target.unsubscribe, topic)
+
+    async def statistics(self) -> ConsumerStatistics:
+        """Return how much is under way."""
+        return await _call(self._portal, _in_loop, self._target.statistics)
+
     async def _fill(self) -> None:
-        self._buffer.extend(await self._target.take())
+        self._buffer.extend(await self._target.take(1 if self._target.ordered else 32))
 
 
 class PullConsumer:
@@ -329,6 +369,34 @@ class PullConsumer:
     async def wait_assigned(self) -> None:
         """Wait until the group has given this member its first share."""
         await _call(self._portal, self._target.wait_assigned)
+
+    async def subscribe(self, subscriptions: Subscriptions) -> None:
+        """Share further topics with the group."""
+        await _call(self._portal, self._target.subscribe, subscriptions)
+
+    async def unsubscribe(self, topic: str) -> None:
+        """Share a topic no longer."""
+        await _call(self._portal, self._target.unsubscribe, topic)
+
+    async def seek_to_begin(self, queue: MessageQueue) -> None:
+        """Go on at the oldest message."""
+        await _call(self._portal, self._target.seek_to_begin, queue)
+
+    async def seek_to_end(self, queue: MessageQueue) -> None:
+        """Go on with what is sent from now on."""
+        await _call(self._portal, self._target.seek_to_end, queue)
+
+    async def seek_to_time(self, queue: MessageQueue, instant: datetime.datetime) -> None:
+        """Go on at the first message stored at or after an aware `datetime`."""
+        await _call(self._portal, self._target.seek_to_time, queue, instant)
+
+    async def pause(self, *queues: MessageQueue) -> None:
+        """Return nothing more of these queues until `resume`."""
+        await _call(self._portal, _in_loop, lambda: self._target.pause(*queues))
+
+    async def resume(self, *queues: MessageQueue) -> None:
+        """Go on where `pause` stopped."""
+        await _call(self._portal, _in_loop, lambda: self._target.resume(*queues))
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
         """Go on at another offset."""

@@ -30,6 +30,7 @@ from triomq.client import (
     ProducerSettings,
     SendReceipt,
 )
+from triomq.client.consumer.allocation import Allocation, allocate_average
 from triomq.client.consumer.subscribing import Subscriptions
 from triomq.client.consumer.view import MessageView
 from triomq.client.portal import Call, Portal
@@ -205,9 +206,9 @@ class ReceivedMessage(MessageView):
         """Count the message as done; see `triomq.ReceivedMessage.ack`."""
         return self._portal.call(timeout, self._message.ack)
 
-    def retry(self, delay_level: int = 0, *, timeout: float | None = None) -> bool:
+    def retry(self, delay_level: int = 0, *, pause: float | None = None, timeout: float | None = None) -> bool:
         """Ask for the message again, later; see `triomq.ReceivedMessage.retry`."""
-        return self._portal.call(timeout, self._message.retry, delay_level)
+        return self._portal.call(timeout, self._message.retry, delay_level, pause=pause)
 
     def dead_letter(self, *, timeout: float | None = None) -> bool:
         """Move the message to the dead letters; see `triomq.ReceivedMessage.dead_letter`."""
@@ -242,7 +243,10 @@ class PushConsumer:
         subscriptions: Subscriptions,
         handler: Handler | None = None,
         threads: int = 20,
+        ordered: bool = False,
+        broadcast: bool = False,
         consume_from: str | ConsumeFrom | datetime.datetime = ConsumeFrom.LAST,
+        allocate: Allocation = allocate_average,
         settings: ConsumerSettings | None = None,
     ) -> None:
         self._limiter = trio.CapacityLimiter(threads)
@@ -254,7 +258,10 @@ class PushConsumer:
             subscriptions=subscriptions,
             handler=self._handle if handler is not None else None,
             concurrency=threads,
+            ordered=ordered,
+            broadcast=broadcast,
             consume_from=consume_from,
+            allocate=allocate,
             settings=settings,
         )
         self._portal = Portal(self._target)
@@ -285,8 +292,24 @@ class PushConsumer:
         """Return how much is under way."""
         return self._portal.call(None, _in_loop, self._target.statistics)
 
+    def pause(self) -> None:
+        """Take nothing more until `resume`; what this side has already is still returned."""
+        self._portal.call(None, _in_loop, self._target.pause)
+
+    def resume(self) -> None:
+        """Go on after `pause`."""
+        self._portal.call(None, _in_loop, self._target.resume)
+
+    def subscribe(self, subscriptions: Subscriptions, *, timeout: float | None = None) -> None:
+        """Consume further topics; see `triomq.PushConsumer.subscribe`."""
+        self._portal.call(timeout, self._target.subscribe, subscriptions)
+
+    def unsubscribe(self, topic: str, *, timeout: float | None = None) -> None:
+        """Consume a topic no longer."""
+        self._portal.call(timeout, self._target.unsubscribe, topic)
+
     async def _fill(self) -> None:
-        self._buffer.extend(await self._target.take())
+        self._buffer.extend(await self._target.take(1 if self._target.ordered else 32))
 
     async def _handle(self, message: client.ReceivedMessage) -> None:
         assert self._handler is not None
@@ -368,6 +391,14 @@ class PullConsumer:
     def seek_to_begin(self, queue: MessageQueue, *, timeout: float | None = None) -> None:
         """Go on at the oldest message."""
         self._portal.call(timeout, self._target.seek_to_begin, queue)
+
+    def seek_to_time(self, queue: MessageQueue, instant: datetime.datetime, *, timeout: float | None = None) -> None:
+        """Go on at the first message stored at or after an aware `datetime`."""
+        self._portal.call(timeout, self._target.seek_to_time, queue, instant)
+
+    def unsubscribe(self, topic: str, *, timeout: float | None = None) -> None:
+        """Share a topic no longer."""
+        self._portal.call(timeout, self._target.unsubscribe, topic)
 
     def seek_to_end(self, queue: MessageQueue, *, timeout: float | None = None) -> None:
         """Go on with what is sent from now on."""

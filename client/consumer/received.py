@@ -49,7 +49,8 @@ class ReceivedMessage:
     """
 
     _stored: StoredMessage
-    _owner: Owner
+    owner: Owner
+    """the consumer's side of the queue; for the consumer itself"""
     _settled: bool = False
     extra_reconsume_times: int = attrs.field(default=0, repr=False)
     """deliveries that the broker does not know of: it refused to take the message back, so it was kept and handed out again here"""
@@ -97,7 +98,7 @@ class ReceivedMessage:
     @property
     def queue(self) -> MessageQueue:
         """The queue it was pulled from."""
-        return self._owner.queue
+        return self.owner.queue
 
     @property
     def queue_offset(self) -> int:
@@ -151,11 +152,6 @@ class ReceivedMessage:
         return self._stored.reconsume_times + self.extra_reconsume_times
 
     @property
-    def owner(self) -> Owner:
-        """The consumer's side of the queue; for the consumer itself."""
-        return self._owner
-
-    @property
     def settled(self) -> bool:
         """Whether it has its verdict."""
         return self._settled
@@ -163,7 +159,7 @@ class ReceivedMessage:
     @property
     def lost(self) -> bool:
         """Whether its queue belongs to another consumer by now: a verdict has no effect any more, somebody else gets the message."""
-        return self._owner.lost
+        return self.owner.lost
 
     async def ack(self) -> bool:
         """Count the message as done.  False if the consumer does not own it any more (rebalanced, stopped, timed out).
@@ -178,7 +174,7 @@ class ReceivedMessage:
         if self._settled:
             raise AlreadySettled(_second_verdict(self))
         self._settled = True
-        return self._owner.settle(self)
+        return self.owner.settle(self)
 
     async def retry(self, delay_level: int = 0, *, pause: float | None = None) -> bool:
         """Ask for the message again, later.  False if the consumer does not own it any more.
@@ -197,7 +193,7 @@ class ReceivedMessage:
         self._settled = True
         self.pause = pause
         try:
-            return await self._owner.send_back(self, delay_level)
+            return await self.owner.send_back(self, delay_level)
         except BaseException:  # cancelled: no verdict was given after all
             self._settled = False
             raise
@@ -228,7 +224,7 @@ def again(message: ReceivedMessage) -> ReceivedMessage:
     """Return a new message object for another local delivery of the same record."""
     return ReceivedMessage(
         stored=message._stored,
-        owner=message._owner,
+        owner=message.owner,
         extra_reconsume_times=message.extra_reconsume_times + 1,
         body=message._body,
     )
