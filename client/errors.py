@@ -7,7 +7,7 @@
     ├── ConnectionFailed, ConnectionLost                also OSError
     ├── RequestTimeout                                  also TimeoutError: one request had no answer in time
     ├── ProtocolBroken                                  the peer does not speak the protocol
-    ├── BrokerError(code, remark, broker, request)      the server answered, and refused; one subclass per code, see BROKER_ERRORS
+    ├── BrokerError(code, remark, broker, request)      the server answered, and refused; one subclass per code, see client/refusals.py
     ├── BatchIncomplete(receipts)                       a list of messages was stored in part
     ├── CallTimeout                                     also TimeoutError: `timeout=` of the blocking façade
     └── SendError(attempts)                             a send that was tried, perhaps several times, and did not work out
@@ -17,26 +17,59 @@
 `retriable` says whether the same call may work a moment later or on another broker, `refresh_route` whether the cached route is
 suspect.  Both are facts of a class.  `SendError.maybe_stored` answers the question that matters after a failed send: can the message
 lie on a broker all the same?
-
-Source of the code numbers: remoting/…/protocol/ResponseCode.java.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
 
 import attrs
 
+from triomq.client.refusals import BROKER_ERRORS as BROKER_ERRORS
+from triomq.client.refusals import BrokerBusy as BrokerBusy
+from triomq.client.refusals import BrokerError as BrokerError
+from triomq.client.refusals import BrokerFailed as BrokerFailed
+from triomq.client.refusals import BrokerNotFound as BrokerNotFound
+from triomq.client.refusals import BrokerStopping as BrokerStopping
+from triomq.client.refusals import BrokerUnavailable as BrokerUnavailable
+from triomq.client.refusals import BuyerUnknown as BuyerUnknown
+from triomq.client.refusals import ConsumerSilent as ConsumerSilent
+from triomq.client.refusals import ControllerRefused as ControllerRefused
+from triomq.client.refusals import DispatchBehind as DispatchBehind
+from triomq.client.refusals import FilterOutdated as FilterOutdated
+from triomq.client.refusals import FilterUnknown as FilterUnknown
+from triomq.client.refusals import FlowControl as FlowControl
+from triomq.client.refusals import GroupBroadcasts as GroupBroadcasts
+from triomq.client.refusals import GroupNotFound as GroupNotFound
+from triomq.client.refusals import GroupOffline as GroupOffline
+from triomq.client.refusals import IllegalOperation as IllegalOperation
+from triomq.client.refusals import MessageGone as MessageGone
+from triomq.client.refusals import MessageRefused as MessageRefused
+from triomq.client.refusals import NotLeader as NotLeader
+from triomq.client.refusals import OffsetNotFound as OffsetNotFound
+from triomq.client.refusals import OffsetOutOfRange as OffsetOutOfRange
+from triomq.client.refusals import ParameterInvalid as ParameterInvalid
+from triomq.client.refusals import PermissionDenied as PermissionDenied
+from triomq.client.refusals import PolicyNotFound as PolicyNotFound
+from triomq.client.refusals import PollingFull as PollingFull
+from triomq.client.refusals import PollingTimeout as PollingTimeout
+from triomq.client.refusals import QueueQuotaExceeded as QueueQuotaExceeded
+from triomq.client.refusals import RequestNotSupported as RequestNotSupported
+from triomq.client.refusals import SubscriptionInvalid as SubscriptionInvalid
+from triomq.client.refusals import SubscriptionOutdated as SubscriptionOutdated
+from triomq.client.refusals import SubscriptionQuotaExceeded as SubscriptionQuotaExceeded
+from triomq.client.refusals import SubscriptionUnknown as SubscriptionUnknown
+from triomq.client.refusals import TopicExists as TopicExists
+from triomq.client.refusals import TopicNotFound as TopicNotFound
+from triomq.client.refusals import TransactionFailed as TransactionFailed
+from triomq.client.refusals import TrioMQError as TrioMQError
+from triomq.client.refusals import UserNotFound as UserNotFound
+from triomq.client.refusals import VersionNotSupported as VersionNotSupported
+from triomq.client.refusals import WrongUnit as WrongUnit
+from triomq.client.refusals import broker_error as broker_error
+from triomq.client.refusals import code_name as code_name
 from triomq.remoting import errors as remoting_errors
-from triomq.remoting.protocol.codes import RequestCode, ResponseCode
-
-
-class TrioMQError(Exception):
-    """Root of all errors of the SDK."""
-
-    retriable: ClassVar[bool] = False
-    refresh_route: ClassVar[bool] = False
+from triomq.remoting.protocol.codes import RequestCode
 
 
 class SettingsError(TrioMQError, ValueError):
@@ -118,7 +151,7 @@ class ConnectionFailed(TrioMQError, OSError):
     def __str__(self) -> str:
         return (
             f"cannot connect to {self.address}: {self.reason}; check that the server runs and that this machine reaches the address "
-            "(a broker announces it as brokerIP1)"
+            "(a broker announces itself as brokerIP1: set it to an address that clients reach)"
         )
 
 
@@ -151,198 +184,6 @@ class RequestTimeout(TrioMQError, TimeoutError):
 
     def __str__(self) -> str:
         return f"{self.address} did not answer {self.request} within {self.seconds:g} s: it is overloaded, stopped, or cut off"
-
-
-class BrokerError(TrioMQError):
-    """A server's refusal.  `code` is RocketMQ's response code, `remark` the server's own words."""
-
-    fix: ClassVar[str] = "the server's log may say more"
-
-    def __init__(self, code: int, remark: str | None, broker: str = "", request: str = "") -> None:
-        super().__init__(code, remark, broker, request)
-        self.code = code
-        self.remark = remark or ""
-        self.broker = broker
-        self.request = request
-
-    def __str__(self) -> str:
-        where = self.broker or "the server"
-        request = f" {self.request}" if self.request else ""
-        remark = self.remark or "no reason given"
-        return f"{where} refused{request} with {self.code} {code_name(self.code)}: {remark} — {self.fix}"
-
-
-class BrokerFailed(BrokerError):
-    """SYSTEM_ERROR (1): the request ran into a fault inside the broker."""
-
-    retriable = True
-    fix = "look for the fault in the broker's log"
-
-
-class BrokerBusy(BrokerError):
-    """SYSTEM_BUSY (2): the broker sheds load."""
-
-    retriable = True
-    fix = "send more slowly, or add brokers"
-
-
-class RequestNotSupported(BrokerError):
-    """REQUEST_CODE_NOT_SUPPORTED (3)."""
-
-    fix = "this server is too old or of another kind for the request"
-
-
-class TransactionFailed(BrokerError):
-    """TRANSACTION_FAILED (4)."""
-
-
-class MessageRefused(BrokerError):
-    """MESSAGE_ILLEGAL (13): too large, too many properties, or a field that the topic's type forbids."""
-
-    fix = "send a smaller or a corrected message (limits: 4 MiB of body, 32,767 bytes of properties)"
-
-
-class BrokerUnavailable(BrokerError):
-    """SERVICE_NOT_AVAILABLE (14): the broker is stopping, a slave, or its disk is full."""
-
-    retriable = True
-    refresh_route = True
-    fix = "see the broker's log; a full disk is the usual cause"
-
-
-class VersionNotSupported(BrokerError):
-    """VERSION_NOT_SUPPORTED (15)."""
-
-    fix = "update the broker"
-
-
-class PermissionDenied(BrokerError):
-    """NO_PERMISSION (16): the topic, the group or the broker is closed for this, or the credentials do not allow it."""
-
-    retriable = True
-    fix = "check the topic's perm (`mqadmin topicRoute`), the broker's brokerPermission, and the credentials"
-
-
-class TopicNotFound(BrokerError):
-    """TOPIC_NOT_EXIST (17)."""
-
-    retriable = True
-    refresh_route = True
-    fix = "create the topic with `mqadmin updateTopic`, or allow autoCreateTopicEnable on the broker"
-
-
-class OffsetOutOfRange(BrokerError):
-    """PULL_OFFSET_MOVED (21): the wanted offset is gone or does not exist yet."""
-
-    fix = "seek to an offset between the queue's min and max"
-
-
-class OffsetNotFound(BrokerError):
-    """QUERY_NOT_FOUND (22): the group has no offset for this queue."""
-
-    fix = "the group has not consumed this queue yet"
-
-
-class SubscriptionInvalid(BrokerError):
-    """SUBSCRIPTION_PARSE_FAILED (23)."""
-
-    fix = "correct the filter expression"
-
-
-class SubscriptionUnknown(BrokerError):
-    """SUBSCRIPTION_NOT_EXIST (24): no heartbeat of this group has reached the broker yet."""
-
-    retriable = True
-    fix = "normal for a moment after a broker restart; otherwise compare the subscriptions of the group's members"
-
-
-class SubscriptionOutdated(BrokerError):
-    """SUBSCRIPTION_NOT_LATEST (25): the broker knows an older subscription than the one that asked."""
-
-    retriable = True
-    fix = "normal for a moment after a change of subscriptions"
-
-
-class GroupNotFound(BrokerError):
-    """SUBSCRIPTION_GROUP_NOT_EXIST (26)."""
-
-    fix = "create the group with `mqadmin updateSubGroup`, or allow autoCreateSubscriptionGroup on the broker"
-
-
-class ParameterInvalid(BrokerError):
-    """INVALID_PARAMETER (29), for instance a queue id that the topic does not have."""
-
-    refresh_route = True
-    fix = "correct the argument; after a change of the topic's queues the route is refreshed by itself"
-
-
-class GroupOffline(BrokerError):
-    """CONSUMER_NOT_ONLINE (206)."""
-
-    fix = "start a consumer of the group"
-
-
-class FlowControl(BrokerError):
-    """FLOW_CONTROL (215)."""
-
-    retriable = True
-    fix = "wait a little; the client does so by itself"
-
-
-class NotLeader(BrokerError):
-    """NOT_LEADER_FOR_QUEUE (501)."""
-
-    retriable = True
-    refresh_route = True
-    fix = "the route is refreshed by itself"
-
-
-class IllegalOperation(BrokerError):
-    """ILLEGAL_OPERATION (604)."""
-
-
-class BrokerStopping(BrokerError):
-    """GO_AWAY (1500): the broker asks its clients to connect again, or elsewhere."""
-
-    retriable = True
-    refresh_route = True
-    fix = "nothing to do: the client goes to another broker or comes back"
-
-
-BROKER_ERRORS: Mapping[int, type[BrokerError]] = {
-    ResponseCode.SYSTEM_ERROR: BrokerFailed,
-    ResponseCode.SYSTEM_BUSY: BrokerBusy,
-    ResponseCode.REQUEST_CODE_NOT_SUPPORTED: RequestNotSupported,
-    ResponseCode.TRANSACTION_FAILED: TransactionFailed,
-    ResponseCode.MESSAGE_ILLEGAL: MessageRefused,
-    ResponseCode.SERVICE_NOT_AVAILABLE: BrokerUnavailable,
-    ResponseCode.VERSION_NOT_SUPPORTED: VersionNotSupported,
-    ResponseCode.NO_PERMISSION: PermissionDenied,
-    ResponseCode.TOPIC_NOT_EXIST: TopicNotFound,
-    ResponseCode.PULL_OFFSET_MOVED: OffsetOutOfRange,
-    ResponseCode.QUERY_NOT_FOUND: OffsetNotFound,
-    ResponseCode.SUBSCRIPTION_PARSE_FAILED: SubscriptionInvalid,
-    ResponseCode.SUBSCRIPTION_NOT_EXIST: SubscriptionUnknown,
-    ResponseCode.SUBSCRIPTION_NOT_LATEST: SubscriptionOutdated,
-    ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: GroupNotFound,
-    ResponseCode.INVALID_PARAMETER: ParameterInvalid,
-    ResponseCode.CONSUMER_NOT_ONLINE: GroupOffline,
-    ResponseCode.FLOW_CONTROL: FlowControl,
-    ResponseCode.NOT_LEADER_FOR_QUEUE: NotLeader,
-    ResponseCode.ILLEGAL_OPERATION: IllegalOperation,
-    ResponseCode.GO_AWAY: BrokerStopping,
-}
-"""Response code → class.  Codes that are not here stay a plain `BrokerError`."""
-
-
-def broker_error(code: int, remark: str | None, broker: str = "", request: str = "") -> BrokerError:
-    """Make the error of the class that belongs to `code`."""
-    return BROKER_ERRORS.get(code, BrokerError)(code, remark, broker, request)
-
-
-def code_name(code: int) -> str:
-    """Return RocketMQ's name of a response code, or `unknown code`."""
-    return next((member.name for member in ResponseCode if member.value == code), "unknown code")
 
 
 def request_name(code: int) -> str:

@@ -31,7 +31,6 @@ from triomq.remoting.errors import (
     LocalProtocolError,
     Rejected,
     RemoteProtocolError,
-    RequestTimeout,
     TlsFailed,
 )
 from triomq.remoting.log_limit import LogLimit
@@ -146,13 +145,13 @@ class Connector:
         Raises ConnectFailed, ConnectionLost, RequestTimeout. ValueError for an address that is none.
         """
         deadline = trio.current_time() + timeout
-        connection = self._connections.get(address) or await self._connect(address, command, deadline, timeout)
+        connection = self._connections.get(address) or await self._connect(address, deadline, timeout)
         if self.config.hooks:
             self._before_request(address, command)
         answer = await connection.invoke(command, deadline=deadline, timeout=timeout)
         if answer.code == ResponseCode.GO_AWAY:
             self._retire(connection)
-            connection = self._connections.get(address) or await self._connect(address, command, deadline, timeout)
+            connection = self._connections.get(address) or await self._connect(address, deadline, timeout)
             if self.config.hooks:
                 self._before_request(address, command)
             answer = await connection.invoke(command, deadline=deadline, timeout=timeout)
@@ -171,7 +170,7 @@ class Connector:
     async def oneway(self, address: str, command: Outgoing, *, timeout: float = 3.0) -> None:
         """Send a request that is never answered. Raises as `invoke`; nobody tells whether it arrived."""
         deadline = trio.current_time() + timeout
-        connection = self._connections.get(address) or await self._connect(address, command, deadline, timeout)
+        connection = self._connections.get(address) or await self._connect(address, deadline, timeout)
         if self.config.hooks:
             self._before_request(address, command)
         await connection.oneway(command, deadline=deadline, timeout=timeout)
@@ -197,7 +196,7 @@ class Connector:
 
     # Connections
 
-    async def _connect(self, address: str, command: Outgoing, deadline: float, timeout: float) -> ClientConnection:
+    async def _connect(self, address: str, deadline: float, timeout: float) -> ClientConnection:
         parse_address(address)
         if self._nursery is None or self._nursery.cancel_scope.cancel_called:
             raise ConnectFailed(address, "the connector is not open; use it inside `async with`")
@@ -208,7 +207,7 @@ class Connector:
         with trio.move_on_at(deadline):
             await attempt.done.wait()
         if not attempt.done.is_set():
-            raise RequestTimeout(address, int(command.code), timeout)
+            raise ConnectFailed(address, f"no connection within {timeout:g} s")
         if attempt.connection is None:
             raise ConnectFailed(address, attempt.reason)
         if attempt.connection.lost:

@@ -6,12 +6,13 @@ import importlib.metadata
 import inspect
 import pickle
 import re
+from pathlib import Path
 
 import attrs
 import pytest
 
 import triomq
-from triomq.client import config, errors
+from triomq.client import config, errors, refusals
 from triomq.client.config import ClientSettings, ConsumerSettings, ProducerSettings, namesrv_addresses
 from triomq.client.consumer.offsets import ConsumeFrom, StartPoint
 from triomq.client.consumer.subscribing import make_subscriptions
@@ -37,6 +38,7 @@ from triomq.client.names import check_group
 from triomq.remoting import errors as remoting_errors
 from triomq.remoting.protocol.codes import ResponseCode
 
+GOLDEN_DATA = Path(__file__).resolve().parents[2] / "golden"
 ATTEMPTS = [Attempt(broker="broker-a", seconds=0.5, error=ConnectionFailed("10.0.0.1:10911", "refused"))]
 EXAMPLES = [
     NoNameServer({"a:9876": "refused"}),
@@ -71,12 +73,98 @@ def test_a_broker_s_refusal_tells_code_name_remark_and_fix() -> None:
 
 
 def test_every_code_of_the_table_has_its_own_class_and_fix() -> None:
-    assert len(set(errors.BROKER_ERRORS.values())) == len(errors.BROKER_ERRORS)
+    shared = {kind for kind in errors.BROKER_ERRORS.values() if list(errors.BROKER_ERRORS.values()).count(kind) > 1}
+    assert shared == {errors.ControllerRefused}
     for code, kind in errors.BROKER_ERRORS.items():
         assert issubclass(kind, BrokerError)
-        assert kind.fix
-        assert f"({int(code)})" in (kind.__doc__ or ""), kind
-        assert ResponseCode(code).name in (kind.__doc__ or ""), kind
+        assert kind.fix != BrokerError.fix, kind
+        if kind is not errors.ControllerRefused:
+            assert f"({int(code)})" in (kind.__doc__ or ""), kind
+            assert ResponseCode(code).name in (kind.__doc__ or ""), kind
+    assert {kind for _, kind in inspect.getmembers(refusals, inspect.isclass) if issubclass(kind, BrokerError)} == {
+        BrokerError,
+        *errors.BROKER_ERRORS.values(),
+    }
+    for name, value in vars(refusals).items():  # errors.py has all names of the tree
+        if inspect.isclass(value) and issubclass(value, TrioMQError):
+            assert getattr(errors, name) is value
+
+
+NO_REFUSALS = {
+    "SUCCESS": "no error",
+    "FLUSH_DISK_TIMEOUT": "a stored message: SendStatus",
+    "SLAVE_NOT_AVAILABLE": "a stored message: SendStatus",
+    "FLUSH_SLAVE_TIMEOUT": "a stored message: SendStatus",
+    "PULL_NOT_FOUND": "a pull without messages",
+    "PULL_RETRY_IMMEDIATELY": "a pull whose messages were filtered out",
+    "TRANSACTION_SHOULD_COMMIT": "no server of 4.x or 5.x sends it",
+    "TRANSACTION_SHOULD_ROLLBACK": "no server of 4.x or 5.x sends it",
+    "TRANSACTION_STATE_UNKNOW": "no server of 4.x or 5.x sends it",
+    "TRANSACTION_STATE_GROUP_WRONG": "no server of 4.x or 5.x sends it",
+    "RPC_UNKNOWN": "made inside a Java process",
+    "RPC_ADDR_IS_NULL": "made inside a Java process",
+    "RPC_SEND_TO_CHANNEL_FAILED": "made inside a Java process",
+    "RPC_TIME_OUT": "made inside a Java process",
+}
+GOLDEN = {
+    1: ("BrokerFailed", True, False),
+    2: ("BrokerBusy", True, False),
+    3: ("RequestNotSupported", False, False),
+    4: ("TransactionFailed", False, False),
+    13: ("MessageRefused", False, False),
+    14: ("BrokerUnavailable", True, True),
+    15: ("VersionNotSupported", False, False),
+    16: ("PermissionDenied", True, False),
+    17: ("TopicNotFound", True, True),
+    18: ("TopicExists", False, False),
+    21: ("OffsetOutOfRange", False, False),
+    22: ("OffsetNotFound", False, False),
+    23: ("SubscriptionInvalid", False, False),
+    24: ("SubscriptionUnknown", True, False),
+    25: ("SubscriptionOutdated", True, False),
+    26: ("GroupNotFound", False, False),
+    27: ("FilterUnknown", True, False),
+    28: ("FilterOutdated", True, False),
+    29: ("ParameterInvalid", False, True),
+    204: ("BuyerUnknown", True, False),
+    205: ("WrongUnit", True, True),
+    206: ("GroupOffline", False, False),
+    207: ("ConsumerSilent", True, False),
+    208: ("MessageGone", False, False),
+    209: ("PollingFull", True, False),
+    210: ("PollingTimeout", True, False),
+    211: ("BrokerNotFound", False, True),
+    212: ("DispatchBehind", True, False),
+    213: ("GroupBroadcasts", False, False),
+    215: ("FlowControl", True, False),
+    501: ("NotLeader", True, True),
+    604: ("IllegalOperation", False, False),
+    1500: ("BrokerStopping", True, True),
+    **dict.fromkeys(range(2000, 2017), ("ControllerRefused", True, False)),
+    2017: ("QueueQuotaExceeded", False, False),
+    2018: ("SubscriptionQuotaExceeded", False, False),
+    3001: ("UserNotFound", False, False),
+    3002: ("PolicyNotFound", False, False),
+}
+"""code → class, retriable, refresh_route"""
+
+
+@pytest.mark.parametrize("version", ["5.5.0", "4.9.4"])
+def test_every_response_code_of_java_has_its_class_or_its_reason(version: str) -> None:
+    """The codes are what the official jars print (tests/golden/headers)."""
+    lines = [line.split("\t") for line in (GOLDEN_DATA / "headers" / f"codes-{version}.tsv").read_text().splitlines()]
+    codes = {int(code): name for kind, name, code in lines if kind == "ResponseCode"}
+    assert len(codes) > 30
+    for code, name in codes.items():
+        if name in NO_REFUSALS:
+            assert code not in GOLDEN
+            assert type(broker_error(code, None)) is BrokerError
+        elif version == "5.5.0" or code not in {209, 210}:  # these two meant something else before 5.3
+            error = broker_error(code, None)
+            assert (type(error).__name__, error.retriable, error.refresh_route) == GOLDEN[code], name
+            assert name in str(error) or version != "5.5.0"
+    if version == "5.5.0":
+        assert set(codes) == set(GOLDEN) | {code for code, name in codes.items() if name in NO_REFUSALS}
 
 
 def test_everything_has_one_root_and_the_docstring_draws_it() -> None:
