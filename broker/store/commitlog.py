@@ -17,6 +17,17 @@ from triomq.broker.store.consume_queue import ConsumeQueue
 from triomq.broker.store.disk import Disk
 from triomq.broker.store.draft import UNQUEUED, Appended, Batch, Draft
 from triomq.broker.store.errors import IllegalMessage, StoreError
+from triomq.broker.store.numbering import (
+    BATCH_BASE,
+    BATCH_COUNT,
+    DISPATCH_OFFSETS,
+    SPECIAL,
+    UNUSUAL,
+    batch_count,
+    dispatch_names,
+    may_dispatch,
+    with_properties,
+)
 from triomq.broker.store.queue_table import QueueTable
 from triomq.broker.store.reads import Buffer, Cold, Range, Reads
 from triomq.broker.store.segment import Segment
@@ -41,7 +52,7 @@ CRC_MASK = 0x7FFFFFFF
 SPAN_FACTOR_MAX = 4
 """Scattered records are read as one range if that is at most this many times their own bytes: one system call instead of many."""
 PROBE_BYTES = 64 * 1024
-NO_HOST_FLAGS = ~(BORN_HOST_V6 | STORE_HOST_V6)
+NO_HOST_FLAGS = ~(BORN_HOST_V6 | STORE_HOST_V6 | SPECIAL)
 Run = tuple[int, int]
 """[start, end) of adjacent records in one segment."""
 
@@ -91,10 +102,14 @@ class CommitLog:
         parts: list[bytes] = []
         places: list[Appended] = []
         found: list[ConsumeQueue] = []
+        taken: list[ConsumeQueue] = []
         try:
             for draft in drafts:
                 queue = table.get((draft.topic, draft.queue_id)) or queues.open(draft.topic, draft.queue_id)
                 body, properties, topic, flags = draft.body, draft.properties, queue.record_topic, draft.sys_flag
+                numbers = 1
+                if flags & UNUSUAL:
+                    properties, numbers = self._number(draft, queue, queues, taken)
                 body_size, properties_size = len(body), len(properties)
                 pack, head_size, host_bits = heads[len(draft.born_host)]
                 size = head_size + body_size + len(topic) + properties_size
@@ -104,8 +119,7 @@ class CommitLog:
                     piece_start = offset
                     if offset + size > stop:
                         raise IllegalMessage(f"a record of {size} bytes does not fit into a segment of {segment.size} bytes")
-                queued = flags & TRANSACTION_MASK not in UNQUEUED
-                queue_offset = queue.next_offset if queued else 0
+                queue_offset = queue.next_offset if numbers else 0
                 parts += (
                     pack(
                         size,
@@ -131,12 +145,12 @@ class CommitLog:
                 )
                 places.append(Appended(offset, size, queue_offset, timestamp))
                 found.append(queue)
-                if queued:
-                    queue.next_offset = queue_offset + 1
+                if numbers:
+                    queue.next_offset = queue_offset + numbers
                 offset += size
             self.disk.write_at(segment.fd, b"".join(parts), piece_start - segment.base, segment.path)
         except (StoreError, struct.error) as error:
-            self._undo(drafts[: len(places)], queues, start)
+            self._undo(drafts, places, found, taken, start)
             if isinstance(error, struct.error):
                 raise IllegalMessage(f"a number of the message is out of range: {error}") from error
             raise
@@ -168,11 +182,37 @@ class CommitLog:
         self.disk.write_at(segment.fd, data, piece_start - segment.base, segment.path)
         return self._segment_at(segment.end)
 
-    def _undo(self, drafts: Sequence[Draft], queues: QueueTable, start: int) -> None:
+    def _number(self, draft: Draft, queue: ConsumeQueue, queues: QueueTable, taken: list[ConsumeQueue]) -> tuple[bytes, int]:
+        """Properties of an unusual draft, with the numbers that it gets beside its queue offset, and how many it takes of its own queue.
+
+        Each further queue that has given one number is put on ``taken``.
+        """
+        if draft.sys_flag & TRANSACTION_MASK in UNQUEUED:
+            return draft.properties, 0
+        if not draft.sys_flag & SPECIAL:
+            return draft.properties, 1
+        values: dict[bytes, bytes] = {}
+        numbers = 1
+        if queue.batched:
+            numbers = batch_count(draft.properties)
+            values |= {BATCH_COUNT: b"%d" % numbers, BATCH_BASE: b"%d" % queue.next_offset}
+        names = dispatch_names(draft.properties) if self.config.multi_dispatch and may_dispatch(draft.topic) else []
+        if names:
+            light = [queues.open(name, 0) for name in names]
+            values[DISPATCH_OFFSETS] = b",".join(b"%d" % target.next_offset for target in light)
+            for target in dict.fromkeys(light):
+                target.next_offset += 1
+                taken.append(target)
+        draft.properties = with_properties(draft.properties, values)
+        return draft.properties, numbers
+
+    def _undo(self, drafts: Sequence[Draft], places: Sequence[Appended], queues: Sequence[ConsumeQueue], taken: Sequence[ConsumeQueue], start: int) -> None:
         """Take back an append that failed: its queue offsets, and its bytes, which recovery would take for messages."""
-        for draft in drafts:
+        for draft, place, queue in reversed(list(zip(drafts, places, queues))):  # what the first of a queue got, it gets again
             if draft.sys_flag & TRANSACTION_MASK not in UNQUEUED:
-                queues.queues[draft.topic, draft.queue_id].next_offset -= 1
+                queue.next_offset = place.queue_offset
+        for queue in taken:
+            queue.next_offset -= 1
         self._erase_due = True
         try:
             self.erase_from(start)

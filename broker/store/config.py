@@ -12,6 +12,7 @@ from triomq.broker.store.retention import RetentionRules
 
 GIB = 1 << 30
 QUEUE_ENTRY_BYTES = 20
+BATCH_ENTRY_BYTES = 46
 DELAY_UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -29,6 +30,10 @@ def _java(name: str) -> dict[str, str]:
 def _whole_entries(size_bytes: int) -> int:
     """Round up to whole entries, as Java does with ``mappedFileSizeConsumeQueue``."""
     return -(-size_bytes // QUEUE_ENTRY_BYTES) * QUEUE_ENTRY_BYTES
+
+
+def _whole_batch_entries(size_bytes: int) -> int:
+    return -(-size_bytes // BATCH_ENTRY_BYTES) * BATCH_ENTRY_BYTES
 
 
 def parse_delay_levels(text: str | Iterable[int]) -> tuple[int, ...]:
@@ -64,6 +69,13 @@ class StoreConfig:
     queue_file_size_bytes: int = attrs.field(
         default=6_000_000, converter=_whole_entries, validator=attrs.validators.ge(QUEUE_ENTRY_BYTES), metadata=_java("mappedFileSizeConsumeQueue")
     )
+    batch_queue_file_size_bytes: int = attrs.field(
+        default=13_800_000, converter=_whole_batch_entries, validator=attrs.validators.ge(BATCH_ENTRY_BYTES), metadata=_java("mapperFileSizeBatchConsumeQueue")
+    )
+    multi_dispatch: bool = attrs.field(default=False, metadata=_java("enableMultiDispatch"))
+    """Whether a message may lie in further queues, which its property INNER_MULTI_DISPATCH names."""
+    light_queues_max: int | None = attrs.field(default=None, metadata=_java("maxLmqConsumeQueueNum"))
+    """How many of those queues there may be; None: any number."""
     index_enabled: bool = attrs.field(default=True, metadata=_java("messageIndexEnable"))
     index_slot_count: int = attrs.field(default=5_000_000, validator=attrs.validators.ge(1), metadata=_java("maxHashSlotNum"))
     index_entry_count: int = attrs.field(default=20_000_000, validator=attrs.validators.ge(2), metadata=_java("maxIndexNum"))

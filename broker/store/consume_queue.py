@@ -22,7 +22,6 @@ from pathlib import Path
 
 import attrs
 
-from triomq.broker.store.config import QUEUE_ENTRY_BYTES
 from triomq.broker.store.disk import Disk
 from triomq.broker.store.errors import StoreDamaged
 from triomq.broker.store.open_files import OpenFiles
@@ -50,6 +49,13 @@ class QueueFiles:
     disk: Disk
     open_files: OpenFiles
     file_size: int
+    entry: struct.Struct = ENTRY
+    """Layout of an entry; log offset, size and tags code come first. It is 46 bytes long in batch consume queues."""
+
+    @property
+    def per_file(self) -> int:
+        """Entries of one file."""
+        return self.file_size // self.entry.size
 
 
 @attrs.define(eq=False)
@@ -76,8 +82,13 @@ class ConsumeQueue:
     """Byte offsets (= names) of the files, ascending, without gaps."""
     unsynced: set[int] = attrs.field(factory=set, init=False)
     """Files written since they were last forced to the disk."""
+    entry_bytes: int = attrs.field(init=False)
     delayed: bool = attrs.field(init=False)
     """Whether entries carry the time of delivery instead of a hash."""
+    batched: bool = attrs.field(default=False, init=False)
+    """Whether an entry stands for several messages: then this is a ``BatchQueue``."""
+    special: bool = attrs.field(init=False)
+    """Whether an entry is made otherwise than from tags, size and place: delayed or batched."""
     record_magic: int = attrs.field(init=False)
     record_topic: bytes = attrs.field(init=False)
     """The topic as every record of this queue has it: length and text; a long one needs the second version of the format."""
@@ -86,7 +97,8 @@ class ConsumeQueue:
     _path: tuple[int, Path] | None = attrs.field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.delayed = self.topic == SCHEDULE_TOPIC
+        self.delayed = self.special = self.topic == SCHEDULE_TOPIC
+        self.entry_bytes = self.files.entry.size
         self.record_magic, self.record_topic = topic_field(self.topic)
 
     # Writing
@@ -102,7 +114,7 @@ class ConsumeQueue:
             return False  # no log lacks so many; the number in the record is damaged, which no CRC would show
         if queue_offset > self.end_offset:
             if not self.bases and not self.tail:  # the first entry ever: the queue begins at its file, which is not file 0
-                per_file = self.files.file_size // QUEUE_ENTRY_BYTES
+                per_file = self.files.per_file
                 self.end_offset = self.tail_offset = queue_offset - queue_offset % per_file
                 self.min_offset = queue_offset
             self.tail += FILLER * (queue_offset - self.end_offset)
@@ -113,7 +125,7 @@ class ConsumeQueue:
 
     def write_out(self) -> None:
         """Move ``tail`` to the files. Raises DiskFull or StoreIoError; then all is still in memory. Atomic: no checkpoint."""
-        position, start = self.tail_offset * QUEUE_ENTRY_BYTES, 0
+        position, start = self.tail_offset * self.entry_bytes, 0
         file_size = self.files.file_size
         while start < len(self.tail):
             base = position - position % file_size
@@ -145,19 +157,20 @@ class ConsumeQueue:
 
     def place(self, offset: int, count: int) -> tuple[Path, int, int]:
         """(file, position, bytes) of entries from ``offset`` on, cut at the end of that file and of what is written out."""
-        position = offset * QUEUE_ENTRY_BYTES
+        position = offset * self.entry_bytes
         base = position - position % self.files.file_size
-        stop = min((offset + count) * QUEUE_ENTRY_BYTES, self.tail_offset * QUEUE_ENTRY_BYTES, base + self.files.file_size)
+        stop = min((offset + count) * self.entry_bytes, self.tail_offset * self.entry_bytes, base + self.files.file_size)
         return self.path(base), position - base, stop - position
 
     def in_memory(self, offset: int, count: int) -> bytearray | None:
         """Entries from ``offset`` on if they have not been written out yet, else None."""
-        start = (offset - self.tail_offset) * QUEUE_ENTRY_BYTES
-        return self.tail[start : start + count * QUEUE_ENTRY_BYTES] if start >= 0 else None
+        start = (offset - self.tail_offset) * self.entry_bytes
+        return self.tail[start : start + count * self.entry_bytes] if start >= 0 else None
 
     def entry(self, offset: int) -> tuple[int, int, int]:
         """(log offset, size, tags code), waiting for the disk if need be: for recovery. Raises OSError."""
-        return ENTRY.unpack(self._read(offset, 1))
+        log_offset, size, code = self.files.entry.unpack_from(self.read_entries(offset, 1))[:3]
+        return log_offset, size, code
 
     # Loading and truncating (before the store serves)
 
@@ -185,12 +198,13 @@ class ConsumeQueue:
         self.end_offset = self.tail_offset = self._capacity_offset
 
     @property
-    def _first_offset(self) -> int:
-        return self.bases[0] // QUEUE_ENTRY_BYTES if self.bases else self.tail_offset
+    def first_offset(self) -> int:
+        """Number of the first entry that the files have."""
+        return self.bases[0] // self.entry_bytes if self.bases else self.tail_offset
 
     @property
     def _capacity_offset(self) -> int:
-        return (self.bases[-1] + self.files.file_size) // QUEUE_ENTRY_BYTES if self.bases else 0
+        return (self.bases[-1] + self.files.file_size) // self.entry_bytes if self.bases else 0
 
     def first_not(self, holds: Callable[[int, int], bool], low: int, high: int) -> int:
         """Smallest real offset in [low, high) whose (log offset, size) does not hold, else ``high``; ``holds`` must be true up to it and false after."""
@@ -200,20 +214,20 @@ class ConsumeQueue:
         """The first entry in [start, stop) that is no filler; waits for the disk if need be. Raises OSError."""
         count = 1  # nearly always the one asked for
         while start < stop:
-            for entry in ENTRY.iter_unpack(self._read(start, min(count, stop - start))):
+            for entry in self.files.entry.iter_unpack(self.read_entries(start, min(count, stop - start))):
                 if entry[1] != FILLER_SIZE:
-                    return start, entry
+                    return start, (entry[0], entry[1], entry[2])
                 start += 1
             count = SCAN_ENTRIES
         return None
 
     def _end_without_fillers(self, end: int) -> int:
         """One past the last entry before ``end`` that is no filler; where the files begin if all are. Raises OSError."""
-        first, per_file = self._first_offset, self.files.file_size // QUEUE_ENTRY_BYTES
+        first, per_file = self.first_offset, self.files.per_file
         count = 1
         while end > first:
             start = max(first, end - count, (end - 1) // per_file * per_file)
-            sizes = [entry[1] for entry in ENTRY.iter_unpack(self._read(start, end - start))]
+            sizes = [entry[1] for entry in self.files.entry.iter_unpack(self.read_entries(start, end - start))]
             while sizes and sizes[-1] == FILLER_SIZE:
                 sizes.pop()
             if sizes:
@@ -221,7 +235,7 @@ class ConsumeQueue:
             end, count = start, SCAN_ENTRIES
         return first
 
-    def _read(self, offset: int, count: int) -> bytes | bytearray:
+    def read_entries(self, offset: int, count: int) -> bytes | bytearray:
         """Entries from ``offset`` on, one at least if there is one, waiting for the disk. Raises OSError."""
         data = self.in_memory(offset, count)
         if data is not None:
@@ -232,10 +246,10 @@ class ConsumeQueue:
     def find_end_by_scan(self) -> None:
         """Read entries from the third-last file on; the first one never written is the end. Source: ConsumeQueue.java#recover."""
         self.end_offset = self.tail_offset = self._capacity_offset
-        offset = self.bases[max(0, len(self.bases) - 3)] // QUEUE_ENTRY_BYTES if self.bases else 0
+        offset = self.bases[max(0, len(self.bases) - 3)] // self.entry_bytes if self.bases else 0
         capacity = self._capacity_offset
         while offset < capacity:
-            for log_offset, entry_size, _ in ENTRY.iter_unpack(self._read(offset, SCAN_ENTRIES)):
+            for log_offset, entry_size, *_ in self.files.entry.iter_unpack(self.read_entries(offset, SCAN_ENTRIES)):
                 if log_offset < 0 or entry_size <= 0:
                     self._cut(offset)
                     return
@@ -254,9 +268,9 @@ class ConsumeQueue:
         def holds(start: int, size: int) -> bool:
             return size > 0 and start < log_offset
 
-        end = self.first_not(holds, self._first_offset, self.end_offset)
-        while is_record is not None and end > self._first_offset and self._is_torn(end - 1, is_record):
-            end = self.first_not(holds, self._first_offset, end - 1)
+        end = self.first_not(holds, self.first_offset, self.end_offset)
+        while is_record is not None and end > self.first_offset and self._is_torn(end - 1, is_record):
+            end = self.first_not(holds, self.first_offset, end - 1)
         if end != self.end_offset or self.log_end < 0:
             self._cut(end, clean=clean)
 
@@ -266,10 +280,10 @@ class ConsumeQueue:
         If only the second of its two sectors reached the disk, the upper half of its log offset is zero, or all of it.
         """
         start, size, _ = self.entry(offset)
-        position = offset * QUEUE_ENTRY_BYTES % self.files.file_size
-        if start >= 1 << 32 or size == FILLER_SIZE or position // SECTOR_BYTES_MIN == (position + QUEUE_ENTRY_BYTES - 1) // SECTOR_BYTES_MIN:
+        position = offset * self.entry_bytes % self.files.file_size
+        if start >= 1 << 32 or size == FILLER_SIZE or position // SECTOR_BYTES_MIN == (position + self.entry_bytes - 1) // SECTOR_BYTES_MIN:
             return False
-        if offset > self._first_offset:
+        if offset > self.first_offset:
             before, size_before, _ = self.entry(offset - 1)
             if size_before != FILLER_SIZE and start <= before:
                 return True
@@ -283,7 +297,7 @@ class ConsumeQueue:
         if self.tail:
             self.write_out()
         end = self._end_without_fillers(end)  # the record that they led to is gone
-        while self.bases and self.bases[-1] > max(end * QUEUE_ENTRY_BYTES, self.bases[0]):
+        while self.bases and self.bases[-1] > max(end * self.entry_bytes, self.bases[0]):
             self._remove(self.bases.pop())
         stale = bool(self.bases) and end < self._capacity_offset and not (clean and self.entry(end)[1] == 0)
         self._set_end(end)
@@ -293,7 +307,7 @@ class ConsumeQueue:
             self._set_end(0)
         elif stale:
             path = self.path(self.bases[-1])
-            position = end * QUEUE_ENTRY_BYTES - self.bases[-1]
+            position = end * self.entry_bytes - self.bases[-1]
             self.files.disk.zero_tail(self.files.open_files.get(path), position, self.files.file_size, path)
             self.unsynced.add(self.bases[-1])
 
@@ -307,13 +321,13 @@ class ConsumeQueue:
     def _set_end(self, end: int) -> None:
         self.next_offset = self.end_offset = self.tail_offset = end
         self.log_end = -1
-        if end > self._first_offset:
+        if end > self.first_offset:
             log_offset, size, _ = self.entry(end - 1)
             self.log_end = -1 if size == FILLER_SIZE else log_offset + size
 
     def find_min(self, log_min: int) -> None:
         """Set ``min_offset``: the first entry that is no filler and whose record still exists. Source: ConsumeQueue.java#correctMinOffset."""
-        first = self._first_offset
+        first = self.first_offset
         if first < self.end_offset and log_min == 0 and self.entry(first)[1] != FILLER_SIZE:
             self.min_offset = first
             return
@@ -326,7 +340,7 @@ class ConsumeQueue:
 
         Never the last one: it keeps the numbers going.
         """
-        if len(self.bases) < 2 or self.bases[1] > self.min_offset * QUEUE_ENTRY_BYTES:
+        if len(self.bases) < 2 or self.bases[1] > self.min_offset * self.entry_bytes:
             return None
         base = self.bases.pop(0)
         self.files.open_files.forget(self.path(base))

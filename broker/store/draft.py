@@ -13,6 +13,7 @@ import msgspec
 from triomq.broker.store.config import StoreConfig
 from triomq.broker.store.consume_queue import ConsumeQueue
 from triomq.broker.store.errors import IllegalMessage
+from triomq.broker.store.numbering import SPECIAL, reserve_bytes
 from triomq.remoting.protocol.message import PROPERTIES_BYTES_MAX, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 
 UNQUEUED = (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK)
@@ -104,6 +105,8 @@ def check_draft(draft: Draft, config: StoreConfig) -> None:
     if fault is not None:
         raise IllegalMessage(fault)
     body_size, properties_size = len(draft.body), len(draft.properties)
+    if draft.sys_flag & SPECIAL:
+        properties_size += reserve_bytes(draft.properties)
     if properties_size > PROPERTIES_BYTES_MAX:
         raise IllegalMessage(f"the properties have {properties_size} bytes, at most {PROPERTIES_BYTES_MAX} are allowed", properties=True)
     if draft.properties.endswith(b"\0"):

@@ -10,9 +10,18 @@ import attrs
 
 from triomq.broker.store.disk import Disk
 from triomq.broker.store.draft import Appended, Batch, Draft, is_directory_name
+from triomq.broker.store.numbering import SPECIAL
 from triomq.broker.store.segment import Segment
 from triomq.broker.store.segments import Segments
-from triomq.remoting.protocol.message import KEYS, TAGS, UNIQ_KEY, decode_properties
+from triomq.remoting.protocol.message import (
+    INNER_BATCH,
+    INNER_NUM,
+    KEYS,
+    MULTI_QUEUE_OFFSET,
+    TAGS,
+    UNIQ_KEY,
+    decode_properties,
+)
 from triomq.remoting.protocol.record import BLANK, HEAD_V4, MAGIC_BLANK, RecordStatus, check_record
 
 BLOCK_BYTES = 4 * 1024 * 1024
@@ -32,13 +41,14 @@ def record_at(data: bytes | bytearray, at: int, size: int, position: int, check_
         # The CRC covers the body only, and no stored message ends so (check_draft): a page that never reached the disk does.
         return "the end of the record was never written"
     found = decode_properties(check.properties)
+    special = SPECIAL if check.sys_flag & INNER_BATCH or INNER_NUM in found or MULTI_QUEUE_OFFSET in found else 0
     draft = Draft(
         check.topic,
         check.queue_id,
         b"",
         check.properties,
         0,
-        check.sys_flag,
+        check.sys_flag & ~SPECIAL | special,
         0,
         b"",
         tags=found.get(TAGS),

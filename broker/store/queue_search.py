@@ -8,15 +8,17 @@ Fillers stand at the beginning of a queue whose first message had a number above
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
 FILLER_SIZE = 0x7FFFFFFF
 
 Entry = tuple[int, int, int]
 """(log offset, size, tags code)"""
+E = TypeVar("E")
 
 
 def first_not(
-    holds: Callable[[int, Entry], bool], next_real: Callable[[int, int], tuple[int, Entry] | None], low: int, high: int, *, first: int | None = None
+    holds: Callable[[int, E], bool], next_real: Callable[[int, int], tuple[int, E] | None], low: int, high: int, *, first: int | None = None
 ) -> int:
     """Number of the first real entry in [low, high) for which ``holds(number, entry)`` is false, else ``high``.
 

@@ -12,13 +12,22 @@ from pathlib import Path
 import attrs
 import trio
 
+from triomq.broker.store.batch_queue import BatchQueue
 from triomq.broker.store.config import StoreConfig
 from triomq.broker.store.consume_queue import ENTRY, ConsumeQueue, IsRecord, QueueFiles
 from triomq.broker.store.disk import Disk
 from triomq.broker.store.draft import UNQUEUED, Appended, Batch, Draft
+from triomq.broker.store.numbering import (
+    LMQ_PREFIX,
+    SPECIAL,
+    UNUSUAL,
+    batch_place,
+    dispatch_places,
+    may_dispatch,
+)
 from triomq.broker.store.open_files import OpenFiles
 from triomq.broker.store.remover import FOLDER, Remover
-from triomq.remoting.protocol.message import DELAY, TRANSACTION_MASK, decode_properties, tags_code
+from triomq.remoting.protocol.message import DELAY, INNER_BATCH, TRANSACTION_MASK, decode_properties, tags_code
 
 logger = logging.getLogger(__name__)
 
@@ -37,14 +46,21 @@ class QueueTable:
     queues: dict[tuple[str, int], ConsumeQueue] = attrs.field(factory=dict, init=False)
     dirty: dict[ConsumeQueue, None] = attrs.field(factory=dict, init=False)
     """Queues with entries in memory only, in the order in which they became so."""
+    has_batch_queues: Callable[[str], bool] = lambda topic: False
+    """Whether a topic's attribute queue.type is BatchCQ; asked when a queue is made."""
+    light_count: int = attrs.field(default=0, init=False)
+    """Queues whose names begin with %LMQ%."""
     remover: Remover = attrs.field(init=False)
     _files: QueueFiles = attrs.field(init=False)
+    _batch_files: QueueFiles = attrs.field(init=False)
     _unsynced: set[ConsumeQueue] = attrs.field(factory=set, init=False)
     _arrived: list[ConsumeQueue] = attrs.field(factory=list, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.remover = Remover(self.disk, self.config.root / FOLDER, trio.CapacityLimiter(1))
-        self._files = QueueFiles(self.disk, OpenFiles(self.disk, self.config.open_files_max), self.config.queue_file_size_bytes)
+        open_files = OpenFiles(self.disk, self.config.open_files_max)
+        self._files = QueueFiles(self.disk, open_files, self.config.queue_file_size_bytes)
+        self._batch_files = QueueFiles(self.disk, open_files, self.config.batch_queue_file_size_bytes)
 
     @property
     def open_files(self) -> OpenFiles:
@@ -54,45 +70,89 @@ class QueueTable:
     def directory(self) -> Path:
         return self.config.root / "consumequeue"
 
-    def open(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """The queue, made if it does not exist."""
+    @property
+    def batch_directory(self) -> Path:
+        return self.config.root / "batchconsumequeue"
+
+    def open(self, topic: str, queue_id: int, *, batched: bool = False) -> ConsumeQueue:
+        """The queue, made if it does not exist: a batch queue if the topic has such, or if ``batched`` says so."""
         queue = self.queues.get((topic, queue_id))
         if queue is None:
-            queue = ConsumeQueue(topic, queue_id, self.directory / topic / str(queue_id), self._files)
+            if batched or self.has_batch_queues(topic):
+                queue = BatchQueue(topic, queue_id, self.batch_directory / topic / str(queue_id), self._batch_files)
+            else:
+                queue = ConsumeQueue(topic, queue_id, self.directory / topic / str(queue_id), self._files)
             self.queues[topic, queue_id] = queue
+            if topic.startswith(LMQ_PREFIX):
+                self.light_count += 1
         return queue
 
     # As an index
 
     def apply(self, batch: Batch) -> None:
         """Add the entries of a batch; what is there already is skipped. Atomic: no checkpoint, and it cannot fail halfway: nothing is written to files."""
-        queues = batch.queues or [self.open(draft.topic, draft.queue_id) for draft in batch.drafts]
+        queues = batch.queues or [self._queue_of(draft) for draft in batch.drafts]
         for draft, place, queue in zip(batch.drafts, batch.places, queues):
+            if queue.special:
+                self._apply_special(queue, draft, place)
+                continue
             queue_offset = place.queue_offset
-            code = tags_code(draft.tags) if not queue.delayed else self._delivery_time(draft, place)
-            if queue_offset == queue.end_offset and not draft.sys_flag & TRANSACTION_MASK:
+            code = tags_code(draft.tags)
+            if queue_offset == queue.end_offset and not draft.sys_flag & UNUSUAL:
                 if not queue.tail:
                     self.dirty[queue] = None
                 queue.tail += pack_entry(place.log_offset, place.size, code)
                 queue.end_offset = queue_offset + 1
                 queue.log_end = place.log_offset + place.size
-            elif not self._add(queue, draft, place, code):
+            else:
+                self._apply_unusual(queue, draft, place, code)
                 continue
             if not queue.arrived:
                 self._arrived.append(queue)
             queue.arrived[code] = queue_offset + 1
 
-    def _add(self, queue: ConsumeQueue, draft: Draft, place: Appended, code: int) -> bool:
+    def _queue_of(self, draft: Draft) -> ConsumeQueue:
+        """The queue of a record that was read from the log; the record itself tells an inner batch."""
+        return self.open(draft.topic, draft.queue_id, batched=bool(draft.sys_flag & INNER_BATCH))
+
+    def _apply_unusual(self, queue: ConsumeQueue, draft: Draft, place: Appended, code: int) -> None:
+        """A record that is not simply the next one of its queue, or has entries in further queues as well."""
         if draft.sys_flag & TRANSACTION_MASK in UNQUEUED:
-            return False
-        if place.queue_offset > queue.end_offset and queue.end_offset:
-            logger.warning(
-                "%s-%s: entries %s to %s are missing in the log; readers skip them", queue.topic, queue.queue_id, queue.end_offset, place.queue_offset - 1
-            )
-        if not queue.add(place.queue_offset, place.log_offset, place.size, code):
-            return False
+            return
+        self._add(queue, place.queue_offset, place, code)
+        if draft.sys_flag & SPECIAL:
+            self._dispatch(draft, place, code)
+
+    def _apply_special(self, queue: ConsumeQueue, draft: Draft, place: Appended) -> None:
+        """A record of the schedule topic or of a topic with batch consume queues."""
+        if not isinstance(queue, BatchQueue):
+            self._apply_unusual(queue, draft, place, self._delivery_time(draft, place))
+            return
+        if draft.sys_flag & TRANSACTION_MASK in UNQUEUED:
+            return
+        code = tags_code(draft.tags)
+        base, count = batch_place(draft.properties, place.queue_offset)
+        if queue.add_batch(base, count, place.log_offset, place.size, code, place.store_timestamp):
+            self._note(queue, code)
+        self._dispatch(draft, place, code)
+
+    def _dispatch(self, draft: Draft, place: Appended, code: int) -> None:
+        """The entries in further queues. Source: ConsumeQueue.java#multiDispatchLmqQueue."""
+        if self.config.multi_dispatch and may_dispatch(draft.topic):
+            for name, number in dispatch_places(draft.properties):
+                self._add(self.open(name, 0), number, place, code)
+
+    def _add(self, queue: ConsumeQueue, queue_offset: int, place: Appended, code: int) -> None:
+        if queue_offset > queue.end_offset and queue.end_offset:
+            logger.warning("%s-%s: entries %s to %s are missing in the log; readers skip them", queue.topic, queue.queue_id, queue.end_offset, queue_offset - 1)
+        if queue.add(queue_offset, place.log_offset, place.size, code):
+            self._note(queue, code)
+
+    def _note(self, queue: ConsumeQueue, code: int) -> None:
         self.dirty[queue] = None
-        return True
+        if not queue.arrived:
+            self._arrived.append(queue)
+        queue.arrived[code] = queue.end_offset
 
     def _delivery_time(self, draft: Draft, place: Appended) -> int:
         """The tags code of a delayed message is the time of its delivery. Source: store/…/CommitLog.java#checkMessageAndReturnSize."""
@@ -142,7 +202,7 @@ class QueueTable:
             queue.unsynced.clear()
             if not queue.names_durable:
                 queue.names_durable = True
-                directories.update(dict.fromkeys((queue.directory, queue.directory.parent, self.directory, self.directory.parent)))
+                directories.update(dict.fromkeys((queue.directory, *list(queue.directory.parents)[:3])))
         self._unsynced.clear()
         return files, list(directories)
 
@@ -152,20 +212,21 @@ class QueueTable:
         """Find the queues on disk; where each ends is for recovery to say. Raises StoreDamaged, OSError."""
         self.disk.make_directory(self.directory)
         self.remover.load()
-        for topic in self.directory.iterdir():
-            if not topic.is_dir():
-                continue
-            for directory in topic.iterdir():
-                if directory.is_dir() and directory.name.isdecimal():  # others are ignored, as in Java
-                    self.open(topic.name, int(directory.name)).load()
+        for root in (self.directory, self.batch_directory):
+            for topic in root.iterdir() if root.is_dir() else ():
+                if not topic.is_dir():
+                    continue
+                for directory in topic.iterdir():
+                    if directory.is_dir() and directory.name.isdecimal():  # others are ignored, as in Java
+                        queue = self.open(topic.name, int(directory.name), batched=root == self.batch_directory)
+                        if queue.directory == directory:  # else a topic of this name had queues of the other kind before
+                            queue.load()
 
     def delete_topic(self, topic: str) -> None:
         """Forget a topic's queues and have their files removed. A topic of the same name starts at 0 again. No checkpoint."""
-        found = [key for key in self.queues if key[0] == topic]
-        for key in found:
-            self._forget(key)
-        if found:
-            self.remover.take(self.directory / topic)
+        found = [self._forget(key) for key in list(self.queues) if key[0] == topic]
+        for directory in {queue.directory.parent: None for queue in found}:
+            self.remover.take(directory)
 
     def expired(self, log_min: int, keep: Callable[[str], bool]) -> list[tuple[str, int]]:
         """Keys of the queues whose last record is below ``log_min``. Source: ConsumeQueueStore.java#cleanExpired."""
@@ -184,7 +245,8 @@ class QueueTable:
         kept = {topic for topic, _ in self.queues}
         for topic in topics:
             if topic not in kept:
-                self.remover.take(self.directory / topic)
+                for root in (self.directory, self.batch_directory):
+                    self.remover.take(root / topic)
 
     def delete_all(self) -> None:
         """Remove every queue: there is no log."""
@@ -196,6 +258,7 @@ class QueueTable:
         self.dirty.pop(queue, None)
         self._unsynced.discard(queue)
         queue.forget()
+        self.light_count -= queue.topic.startswith(LMQ_PREFIX)
         return queue
 
     def close(self) -> None:

@@ -13,6 +13,8 @@ from operator import add
 
 import attrs
 
+from triomq.broker.store.batch_queue import BatchQueue
+from triomq.broker.store.batch_reader import BatchReader
 from triomq.broker.store.commitlog import CommitLog, Run
 from triomq.broker.store.config import QUEUE_ENTRY_BYTES, StoreConfig
 from triomq.broker.store.consume_queue import ENTRY, SCAN_ENTRIES, ConsumeQueue
@@ -55,6 +57,10 @@ class Reader:
     key_index: KeyIndex
     memory_bytes_max: int
     """Records farther than this behind the end of the log count as "on disk"."""
+    batches: BatchReader = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.batches = BatchReader(self.config, self.log, self.memory_bytes_max)
 
     # Messages of a queue
 
@@ -74,6 +80,8 @@ class Reader:
             return GetResult(GetStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
         if offset < low:
             return GetResult(GetStatus.OFFSET_TOO_SMALL, low, low, high)
+        if isinstance(queue, BatchQueue):
+            return self.batches.get(queue, offset, messages_max, bytes_max, tag_codes, reads)
         if tag_codes is None:
             scan_count = min(messages_max, self.config.transfer_count_memory_max)
         else:
@@ -197,6 +205,8 @@ class Reader:
 
     def entry(self, queue: ConsumeQueue, offset: int, reads: Reads) -> tuple[int, int, int]:
         """(log offset, size, tags code) of one entry. Raises Cold."""
+        if isinstance(queue, BatchQueue):
+            return self.batches.entry(queue, offset, reads)[:3]
         log_offset, size, code = ENTRY.unpack(self._entries(queue, offset, 1, reads))
         return log_offset, size, code
 
@@ -212,6 +222,8 @@ class Reader:
         low, high = queue.min_offset, queue.end_offset
         if queue.log_end <= log_min:  # nothing is left, and nothing need be read
             return high
+        if isinstance(queue, BatchQueue):
+            return self.batches.first_kept(queue, log_min, reads)
         # The first look is at the oldest entry: most queues lose nothing.
         return first_not(lambda _, entry: entry[0] < log_min, partial(self._next_real, queue, reads), low, high, first=low)
 
@@ -243,6 +255,8 @@ class Reader:
         queue = self.queues.queues.get((topic, queue_id))
         if queue is None:
             return 0
+        if isinstance(queue, BatchQueue):
+            return self.batches.offset_by_time(queue, timestamp_ms, upper, reads)
         low, high = queue.min_offset, queue.end_offset
         bound = timestamp_ms + 1 if upper else timestamp_ms
         low = first_not(lambda _, entry: self.store_time(entry[0], reads) < bound, partial(self._next_real, queue, reads), low, high)

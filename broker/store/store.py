@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
@@ -323,11 +323,18 @@ class MessageStore:
 
 
 @asynccontextmanager
-async def open_store(config: StoreConfig, clock: Callable[[], int] = wall_clock_ms, *, disk: Disk | None = None) -> AsyncIterator[MessageStore]:
+async def open_store(
+    config: StoreConfig,
+    clock: Callable[[], int] = wall_clock_ms,
+    *,
+    disk: Disk | None = None,
+    batch_topics: Callable[[], Collection[str]] = frozenset,
+) -> AsyncIterator[MessageStore]:
     """Lock the directory, recover, run the store's tasks; at the end index what is left, flush, move the checkpoint, unlock.
 
-    ``clock`` gives wall time in ms. Raises StartError and its kin before the body runs. If a task fails, the body is cancelled and the failure comes out in an
-    exception group; the store is then closed as it is, and the next start recovers.
+    ``clock`` gives wall time in ms; ``batch_topics``, asked once when the directory is locked, names the topics with batch consume queues. Raises StartError and
+    its kin before the body runs. If a task fails, the body is cancelled and the failure comes out in an exception group; the store is then closed as it is, and
+    the next start recovers.
     """
     disk = disk or Disk()
     try:
@@ -337,7 +344,7 @@ async def open_store(config: StoreConfig, clock: Callable[[], int] = wall_clock_
     lock = StoreLock(config.root / "lock")
     lock.take()
     try:
-        store = await load_store(config, clock, disk)
+        store = await load_store(config, clock, disk, batch_topics)
         try:
             async with trio.open_nursery() as nursery:
                 tasks = {
@@ -359,7 +366,9 @@ async def open_store(config: StoreConfig, clock: Callable[[], int] = wall_clock_
         lock.release()
 
 
-async def load_store(config: StoreConfig, clock: Callable[[], int], disk: Disk) -> MessageStore:
+async def load_store(
+    config: StoreConfig, clock: Callable[[], int], disk: Disk, batch_topics: Callable[[], Collection[str]] = frozenset
+) -> MessageStore:
     """Build the parts and recover."""
     abort = config.root / "abort"
     log = CommitLog(config, disk, Segments(disk, config.commitlog_directory, config.segment_size_bytes))
@@ -373,6 +382,7 @@ async def load_store(config: StoreConfig, clock: Callable[[], int], disk: Disk) 
         clean = not abort.exists()
         checkpoint = checkpoint_file.load()
         log.segments.load()
+        queues.has_batch_queues = frozenset(batch_topics()).__contains__
         queues.load()
         if config.index_enabled:
             key_index.load()

@@ -1,0 +1,262 @@
+"""Topics with batch consume queues: one record for many messages, found by any queue offset inside of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stores import FaultyDisk, SteppingClock, draft, tiny_config
+
+from triomq.broker.store.batch_queue import BATCH_ENTRY, BatchEntry, BatchQueue
+from triomq.broker.store.config import StoreConfig
+from triomq.broker.store.draft import Draft
+from triomq.broker.store.errors import DiskFull
+from triomq.broker.store.numbering import SPECIAL
+from triomq.broker.store.results import GetResult, GetStatus
+from triomq.broker.store.store import MessageStore, open_store
+from triomq.remoting.protocol.batch import encode_batch
+from triomq.remoting.protocol.message import INNER_BATCH, NEED_UNWRAP
+from triomq.remoting.protocol.record import StoredMessage, decode_records
+
+TOPIC = "Batches"
+
+
+def inner_batch(count: int, text: str = "m", **changes: Any) -> Draft:
+    """One record with so many messages."""
+    body = encode_batch((0, f"{text}{number}".encode(), b"") for number in range(count))
+    extra = {"INNER_NUM": str(count), **changes.pop("extra", {})}
+    return draft(body, TOPIC, sys_flag=SPECIAL | INNER_BATCH | NEED_UNWRAP, extra=extra, **changes)
+
+
+def single(text: str = "alone", **changes: Any) -> Draft:
+    return draft(text, TOPIC, sys_flag=SPECIAL, **changes)
+
+
+def batch_config(root: Path, **changes: Any) -> StoreConfig:
+    """Ten entries a file."""
+    return tiny_config(root, batch_queue_file_size_bytes=460, **changes)
+
+
+def open_batches(root: Path, **changes: Any) -> Any:
+    return open_store(batch_config(root, **changes), SteppingClock(), batch_topics=lambda: {TOPIC})
+
+
+def get(store: MessageStore, offset: int, messages_max: int = 32, **changes: Any) -> GetResult:
+    found = store.get(TOPIC, 0, offset, messages_max=messages_max, bytes_max=1 << 20, **changes)
+    assert found is not None
+    return found
+
+
+def records(found: GetResult) -> list[StoredMessage]:
+    return decode_records(b"".join(found.chunks), check_crc=True)
+
+
+def bases(messages: Sequence[StoredMessage]) -> list[tuple[int, int]]:
+    """(first queue offset, how many) of each record, as its properties say."""
+    return [(int(message.properties["INNER_BASE"]), int(message.properties["INNER_NUM"])) for message in messages]
+
+
+def queue_of(store: MessageStore) -> BatchQueue:
+    queue = store.queue_table.queues[TOPIC, 0]
+    assert isinstance(queue, BatchQueue)
+    return queue
+
+
+def entries(store: MessageStore) -> list[BatchEntry]:
+    queue = queue_of(store)
+    return [queue.batch(number) for number in range(queue.entries.first_offset, queue.entries.end_offset)]
+
+
+@pytest.mark.feature(41)
+async def test_a_record_takes_as_many_numbers_as_it_has_messages(tmp_path: Path) -> None:
+    async with open_batches(tmp_path) as store:
+        places = store.append([inner_batch(3), single(), inner_batch(4, tags="TagA")])
+        assert [place.queue_offset for place in places] == [0, 3, 4]
+        assert (store.min_offset(TOPIC, 0), store.max_offset(TOPIC, 0)) == (0, 8)
+        await store.checkpointer.save()
+        path = tmp_path / "batchconsumequeue" / TOPIC / "0" / ("0" * 20)
+        data = path.read_bytes()
+        assert len(data) == 460
+        first, last = places[0], places[2]
+        assert data[:46] == (
+            first.log_offset.to_bytes(8)
+            + first.size.to_bytes(4)
+            + bytes(8)
+            + first.store_timestamp.to_bytes(8)
+            + bytes(8)
+            + (3).to_bytes(2)
+            + b"\xff\xff\xff\xff"
+            + bytes(4)
+        )
+        assert BATCH_ENTRY.unpack_from(data, 92) == (last.log_offset, last.size, 2598919, last.store_timestamp, 4, 4, -1, 0)
+        assert not any(data[138:])
+        assert not (tmp_path / "consumequeue" / TOPIC).exists()
+        found = records(get(store, 0))
+        assert bases(found) == [(0, 3), (3, 1), (4, 4)]
+        assert [message.queue_offset for message in found] == [0, 3, 4]
+        assert [message.sys_flag & (SPECIAL | INNER_BATCH | NEED_UNWRAP) for message in found] == [0xC0, 0, 0xC0]
+
+
+@pytest.mark.feature(41)
+@pytest.mark.parametrize("written", [True, False], ids=["on disk", "in memory"])
+async def test_an_offset_inside_of_a_record_finds_it(tmp_path: Path, written: bool) -> None:
+    sizes = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9]
+    starts = [sum(sizes[:number]) for number in range(len(sizes))]
+    async with open_batches(tmp_path, segment_size_bytes=1 << 20) as store:
+        store.append([inner_batch(size) for size in sizes])
+        if written:
+            await store.checkpointer.save()
+            assert len(queue_of(store).bases) == 2
+        for offset in range(sum(sizes)):
+            found = get(store, offset, messages_max=1)
+            number = max(n for n, start in enumerate(starts) if start <= offset)
+            assert bases(records(found)) == [(starts[number], sizes[number])]
+            assert (found.count, found.next_offset) == (sizes[number], starts[number] + sizes[number])
+        end = get(store, sum(sizes))
+        assert (end.status, end.next_offset) == (GetStatus.OFFSET_OVERFLOW_ONE, sum(sizes))
+
+
+async def test_limits_of_an_answer_count_messages_not_records(tmp_path: Path) -> None:
+    async with open_batches(tmp_path, segment_size_bytes=1 << 20) as store:
+        store.append([inner_batch(3) for _ in range(6)])
+        assert bases(records(get(store, 4, messages_max=9))) == [(3, 3), (6, 3), (9, 3)]
+        assert bases(records(get(store, 4, messages_max=8))) == [(3, 3), (6, 3)]
+        size = store.queue_table.queues[TOPIC, 0].log_end // 6
+        small = store.get(TOPIC, 0, 0, messages_max=32, bytes_max=2 * size + 10)
+        assert small is not None
+        assert small.count == 6
+        tiny = store.get(TOPIC, 0, 0, messages_max=32, bytes_max=1)
+        assert tiny is not None
+        assert (tiny.count, tiny.next_offset) == (3, 3)
+
+
+async def test_filtering_by_the_tag_of_the_record(tmp_path: Path) -> None:
+    async with open_batches(tmp_path, segment_size_bytes=1 << 20) as store:
+        store.append([inner_batch(2), inner_batch(2, tags="TagA"), inner_batch(2)])
+        found = get(store, 0, tag_codes=frozenset({2598919}))
+        assert bases(records(found)) == [(2, 2)]
+        assert found.next_offset == 6
+        nothing = get(store, 0, tag_codes=frozenset({1}))
+        assert (nothing.status, nothing.next_offset) == (GetStatus.NO_MATCHED_MESSAGE, 6)
+
+
+@pytest.mark.feature(51)
+@pytest.mark.parametrize("how", ["stopped", "crashed", "queues lost", "half of the entries"])
+async def test_recovery(tmp_path: Path, how: str) -> None:
+    root = tmp_path / "store"
+    async with open_batches(root) as store:
+        for number in range(20):
+            store.append([inner_batch(2, f"{number}:"), single(f"s{number}"), draft("other")])
+        before = entries(store)
+        ordinary = store.max_offset("T", 0)
+    folder = root / "batchconsumequeue" / TOPIC / "0"
+    assert len(list(folder.iterdir())) == 4
+    if how != "stopped":
+        (root / "abort").touch()
+    if how == "queues lost":
+        for path in folder.iterdir():
+            path.unlink()
+        (root / "checkpoint").unlink()
+    if how == "half of the entries":
+        for path in sorted(folder.iterdir())[2:]:
+            path.unlink()
+        (root / "checkpoint").unlink()
+    async with open_batches(root) as store:
+        assert entries(store) == before
+        assert store.max_offset("T", 0) == ordinary
+        assert store.append([single("next")])[0].queue_offset == 60
+        assert [bases(records(get(store, offset)))[0] for offset in (59, 60)] == [(59, 1), (60, 1)]
+
+
+async def test_recovery_without_the_table_of_topics(tmp_path: Path) -> None:
+    """An inner batch says itself what it is, so its queue is made again even if nobody knows the topic."""
+    root = tmp_path / "store"
+    async with open_batches(root) as store:
+        store.append([inner_batch(5), single()])
+        before = entries(store)
+    for name in ("checkpoint", f"batchconsumequeue/{TOPIC}/0/{0:020d}"):
+        (root / name).unlink()
+    (root / "batchconsumequeue" / TOPIC / "0").rmdir()
+    (root / "abort").touch()
+    async with open_store(batch_config(root), SteppingClock()) as store:
+        assert entries(store) == before
+
+
+@pytest.mark.parametrize("kept", range(7))
+async def test_truncation(tmp_path: Path, kept: int) -> None:
+    root = tmp_path / "store"
+    async with open_batches(root, segment_size_bytes=1 << 20) as store:
+        places = store.append([inner_batch(3, str(number)) for number in range(6)])
+        before = entries(store)
+    cut = places[kept].log_offset if kept < 6 else places[5].log_offset + places[5].size
+    with (root / "commitlog" / f"{0:020d}").open("r+b") as file:
+        file.seek(cut)
+        file.write(bytes(8))
+    (root / "abort").touch()
+    (root / "checkpoint").unlink()
+    async with open_batches(root, segment_size_bytes=1 << 20) as store:
+        assert store.max_offset(TOPIC, 0) == 3 * kept
+        assert (entries(store) if kept else []) == before[:kept]
+        assert store.append([inner_batch(2)])[0].queue_offset == 3 * kept
+
+
+@pytest.mark.feature(52)
+async def test_expiry(tmp_path: Path) -> None:
+    """The smallest offset follows the log; queue files go but for the last; numbers go on."""
+    root = tmp_path / "store"
+    async with open_batches(root) as store:
+        while len(store.log.segments.items) < 6:
+            store.append([inner_batch(3, "x" * 30)])
+        end = store.max_offset(TOPIC, 0)
+        await store.checkpointer.save()
+        files = len(queue_of(store).bases)
+        assert files > 2
+        for _ in range(5):
+            await store.cleaner._delete_segment(store.log.segments.first_offset, "a test")
+            await store.cleaner.correct()
+            first = next(entry for entry in entries(store) if entry.log_offset >= store.log.first_offset)
+            assert store.min_offset(TOPIC, 0) == first.base
+            assert get(store, first.base - 1).status is GetStatus.OFFSET_TOO_SMALL
+            assert bases(records(get(store, first.base)))[0] == (first.base, 3)
+        assert len(queue_of(store).bases) < files
+        low = store.min_offset(TOPIC, 0)
+    async with open_batches(root) as store:
+        assert (store.min_offset(TOPIC, 0), store.max_offset(TOPIC, 0)) == (low, end)
+        assert store.append([single()])[0].queue_offset == end
+
+
+async def test_offset_by_time(tmp_path: Path) -> None:
+    async with open_batches(tmp_path) as store:
+        times = [store.append([inner_batch(3)])[0].store_timestamp for _ in range(4)]
+        for number, time in enumerate(times):
+            assert store.offset_by_time(TOPIC, 0, time) == 3 * number
+            assert store.offset_by_time(TOPIC, 0, time, upper=True) == 3 * number
+            assert store.store_time_at(TOPIC, 0, 3 * number + 2) == time
+        assert store.offset_by_time(TOPIC, 0, times[-1] + 1) == 12
+        assert store.offset_by_time(TOPIC, 0, times[-1] + 1, upper=True) == 9
+        assert store.offset_by_time(TOPIC, 0, times[0] - 1) == 0
+        assert store.offset_by_time(TOPIC, 0, times[0] - 1, upper=True) == 0
+
+
+async def test_an_append_that_fails_gives_its_numbers_back(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    async with open_store(batch_config(tmp_path), SteppingClock(), disk=disk, batch_topics=lambda: {TOPIC}) as store:
+        store.append([inner_batch(3), draft("one")])
+        drafts = [inner_batch(4), draft("two"), inner_batch(2), single()]
+        disk.refuse_write = lambda path: path.parent.name == "commitlog"
+        with pytest.raises(DiskFull):
+            store.append(drafts)
+        disk.refuse_write = lambda path: False
+        assert [place.queue_offset for place in store.append(drafts)] == [3, 1, 7, 9]
+        assert bases(records(get(store, 0))) == [(0, 3), (3, 4), (7, 2), (9, 1)]
+
+
+async def test_deleting_such_a_topic(tmp_path: Path) -> None:
+    async with open_batches(tmp_path) as store:
+        store.append([inner_batch(3)])
+        await store.checkpointer.save()
+        store.delete_topic(TOPIC)
+        assert not (tmp_path / "batchconsumequeue" / TOPIC).exists()
+        assert store.append([single()])[0].queue_offset == 0
