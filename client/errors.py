@@ -124,17 +124,18 @@ class RouteNotFound(TrioMQError):
 
     retriable = True
 
-    def __init__(self, topic: str, detail: str = "") -> None:
-        super().__init__(topic, detail)
+    def __init__(self, topic: str, detail: str = "", fix: str = "") -> None:
+        super().__init__(topic, detail, fix)
         self.topic = topic
         self.detail = detail
+        self.fix = fix
 
     def __str__(self) -> str:
         detail = f" ({self.detail})" if self.detail else ""
-        return (
-            f"no broker offers topic {self.topic!r}{detail}: check the spelling, create it with `mqadmin updateTopic -t "
-            f"{self.topic}`, or start a broker with autoCreateTopicEnable=true"
+        fix = self.fix or (
+            f"check the spelling, create it with `mqadmin updateTopic -t {self.topic}`, or start a broker with autoCreateTopicEnable=true"
         )
+        return f"no broker offers topic {self.topic!r}{detail}: {fix}"
 
 
 class ConnectionFailed(TrioMQError, OSError):

@@ -264,7 +264,11 @@ class Session:
                 raise RouteNotFound(topic, f"and no broker creates topics: template {template} has no route either")
             self._take(topic, as_template(shape, queues_max), template=True)
         if not self.routes.publish(topic):
-            raise RouteNotFound(topic, "its route has no writable queue on a master")
+            raise RouteNotFound(
+                topic,
+                "its route has no writable queue on a master",
+                f"see with `mqadmin topicRoute -t {topic}` whether its perm has the write bit (2), and whether a master runs",
+            )
 
     async def subscribe_queues(self, topic: str) -> TopicQueues | None:
         """Return the queues to consume a topic from; None while nobody knows the topic.  Errors: `NoNameServer`."""
