@@ -2,7 +2,8 @@
 
 ::
 
-    run_broker ─┬ store ── store-flusher, store-indexer, store-checkpointer, store-cleaner, store-remover
+    run_broker ─┬ monitor
+                ├ store ── store-flusher, store-indexer, store-checkpointer, store-cleaner, store-remover
                 ├ saver, delayed-messages, groups-expire, held-pulls-expire, queue-locks-expire, statistics, slow-consumers
                 ├ Server.run ── boss, selectors, codecs, pool workers, sweeper, idle scan
                 └ registration ── one child per name server
@@ -28,6 +29,7 @@ import trio
 from triomq.broker.advertise import warn_if_unreachable
 from triomq.broker.config import BrokerConfig
 from triomq.broker.java_keys import BROKER_KEYS
+from triomq.broker.monitor import BrokerSource
 from triomq.broker.processors.admission import Admission
 from triomq.broker.processors.broker_config import LIVE_KEYS, BrokerConfigRequests
 from triomq.broker.processors.clients import Clients, notify_members_changed
@@ -65,6 +67,7 @@ from triomq.remoting.address import bare_host, format_address
 from triomq.remoting.client.config import ConnectorConfig
 from triomq.remoting.client.connector import Connector
 from triomq.remoting.client.proxies import SocksProxies
+from triomq.remoting.monitor.server import monitoring
 from triomq.remoting.protocol.message import UniqueIds
 from triomq.remoting.saved_settings import SavedSettings
 from triomq.remoting.server.config import SidePort
@@ -138,7 +141,7 @@ async def run_broker(
         entrance = open_entrance(security, (config.broker_ip,))
     socks = SocksProxies.parse(config.security.socks_proxies)
     stopping = trio.Event()
-    async with open_store(config.store.store_config(store_host), now_ms) as store:
+    async with monitoring(config.monitor, "mqbroker") as monitor, open_store(config.store.store_config(store_host), now_ms) as store:
         services = open_services(config, store)
         server = open_server(config, store, services, store_host, entrance, request_hooks)
         registration = services.registration
@@ -159,8 +162,10 @@ async def run_broker(
                     registration.connector = connector
                     async with trio.open_nursery() as announcing:
                         await announcing.start(registration.run, name="registration")
+                        monitor.serve(broker_source(config, store, services, server))
                         task_status.started(BrokerReady(host, port, registration.settings.broker_address, config.broker_name, stopping.set))
                         await stopping.wait()
+                        monitor.leave()
                         announcing.cancel_scope.cancel()
                     await registration.unregister()
                 serving.cancel_scope.cancel()
@@ -277,6 +282,22 @@ def open_server(config: BrokerConfig, store: MessageStore, services: Services, s
     held.resume = lambda request: server.submit([pull.resumable(request)])
     runtime.server = server
     return server
+
+
+def broker_source(config: BrokerConfig, store: MessageStore, services: Services, server: Server) -> BrokerSource:
+    """What probes and Prometheus may look at."""
+    return BrokerSource(
+        config=config,
+        store=store,
+        live=services.live,
+        topics=services.topics,
+        groups=services.groups,
+        offsets=services.offsets,
+        clients=services.clients,
+        statistics=services.statistics,
+        registration=services.registration,
+        server=server,
+    )
 
 
 def with_port(config: BrokerConfig) -> BrokerConfig:

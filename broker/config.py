@@ -24,6 +24,7 @@ from triomq.broker.store.config import (
     parse_delay_levels,
 )
 from triomq.broker.store.retention import RetentionRules, format_hours, parse_hours
+from triomq.remoting.monitor.settings import MonitorSettings
 from triomq.remoting.server.config import PoolConfig
 from triomq.remoting.server.settings import NetworkSettings
 from triomq.remoting.settings import (
@@ -367,6 +368,7 @@ class BrokerConfig:
     offset_flush_ms: int = setting("flushConsumerOffsetInterval", INTEGER, 5_000, "how often changed consumer offsets are saved (ms)", low=1, high=_INT_MAX)
     store: StoreSettings = group(StoreSettings)
     network: NetworkSettings = group(NetworkSettings)
+    monitor: MonitorSettings = group(MonitorSettings)
     security: SecuritySettings = group(SecuritySettings)
     pools: PoolSettings = group(PoolSettings)
 

@@ -39,7 +39,7 @@ REASONS = {
     "filter": Reason("SQL92 filters"),
     "fixed": Reason("fixed at Java's default"),
     "lite": Reason("light queues and lite topics"),
-    "metrics": Reason("metrics exporter"),
+    "metrics": Reason("Java's metrics exporters; monitorPort serves /metrics to Prometheus"),
     "multipath": Reason("a commit log spread over several directories"),
     "pop": Reason("POP consumption"),
     "registration": Reason("other ways to register at a name server"),

@@ -2,7 +2,8 @@
 
 ::
 
-    run_namesrv ─┬ expire
+    run_namesrv ─┬ monitor
+                 ├ expire
                  └ Server.run ── boss, selectors, codecs, pool workers, sweeper, idle scan
 """
 
@@ -15,9 +16,11 @@ import trio
 
 from triomq.namesrv.config import NamesrvConfig
 from triomq.namesrv.kv import KvConfig
+from triomq.namesrv.monitor import NamesrvSource
 from triomq.namesrv.processor import NamesrvProcessor, handler_table, route_rules
 from triomq.namesrv.routes import RouteTable
 from triomq.remoting.address import format_address
+from triomq.remoting.monitor.server import monitoring
 from triomq.remoting.saved_settings import SavedSettings
 from triomq.remoting.server.hooks import RequestHook
 from triomq.remoting.server.server import Server
@@ -68,11 +71,12 @@ async def run_namesrv(
         name="name server",
     )
     with trio.CancelScope() as serving:
-        async with trio.open_nursery() as nursery:
+        async with monitoring(config.monitor, "mqnamesrv") as monitor, trio.open_nursery() as nursery:
             nursery.start_soon(_expire, processor, config.scan_interval_ms / 1000, name="expire")
             if entrance is not None:
                 nursery.start_soon(entrance.run, name="tls-files")
             host, port = await nursery.start(server.run, name="server")
+            monitor.serve(NamesrvSource(routes=routes, server=server))
             task_status.started(NamesrvReady(host, port, serving.cancel))
 
 

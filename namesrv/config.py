@@ -9,6 +9,7 @@ from pathlib import Path
 import attrs
 
 from triomq.remoting.java_keys import KeyTable, Reason
+from triomq.remoting.monitor.settings import MonitorSettings
 from triomq.remoting.server.config import PoolConfig
 from triomq.remoting.server.settings import NetworkSettings
 from triomq.remoting.settings import BOOLEAN, INTEGER, OPTIONAL_TEXT, PATH, TEXT, group, setting
@@ -53,6 +54,7 @@ class NamesrvConfig:
     default_workers: int = setting("defaultThreadPoolNums", INTEGER, 1, "worker tasks for all other requests", low=1, high=_WORKERS_MAX)
     default_queue: int = setting("defaultThreadPoolQueueCapacity", INTEGER, 10_000, "other requests that may wait; one more is refused as busy", low=1, high=_INT_MAX)
     network: NetworkSettings = group(NetworkSettings)
+    monitor: MonitorSettings = group(MonitorSettings)
     security: SecuritySettings = group(SecuritySettings)
 
     def saved_settings_path(self) -> Path:

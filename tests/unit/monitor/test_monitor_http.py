@@ -1,0 +1,64 @@
+"""The HTTP words of probes and scrapers, and the text format of figures: pure parts."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from triomq.remoting.monitor.http import HEAD_BYTES_MAX, BadRequest, HttpAnswer, HttpRequest, read_request
+from triomq.remoting.monitor.metrics import Family, Sample, exposition, gauge, histogram_samples
+
+
+def test_a_request_may_come_in_pieces() -> None:
+    whole = b"GET /ready?verbose HTTP/1.1\r\nHost: x\r\n\r\n"
+    assert [read_request(whole[:cut]) for cut in range(len(whole))] == [None] * len(whole)
+    assert read_request(whole) == HttpRequest("/ready")
+    assert read_request(b"HEAD /live HTTP/1.0\r\n\r\n") == HttpRequest("/live", head=True)
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (b"\x00\x00\x00\x75\r\n\r\n", HTTPStatus.BAD_REQUEST),
+        (b"GET /live\r\n\r\n", HTTPStatus.BAD_REQUEST),
+        (b"GET /\xff HTTP/1.1\r\n\r\n", HTTPStatus.BAD_REQUEST),
+        (b"PRI * HTTP/2.0\r\n\r\n", HTTPStatus.BAD_REQUEST),
+        (b"POST /live HTTP/1.1\r\n\r\n", HTTPStatus.METHOD_NOT_ALLOWED),
+        (b"x" * (HEAD_BYTES_MAX + 1), HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE),
+    ],
+)
+def test_what_is_no_request_is_refused(data: bytes, status: HTTPStatus) -> None:
+    with pytest.raises(BadRequest) as caught:
+        read_request(data)
+    assert caught.value.status is status
+
+
+def test_answers() -> None:
+    head, body = HttpAnswer(HTTPStatus.OK, b"live\n").encode().split(b"\r\n\r\n")
+    assert head.splitlines()[0] == b"HTTP/1.1 200 OK"
+    assert b"Content-Length: 5" in head.splitlines()
+    assert body == b"live\n"
+    assert HttpAnswer(HTTPStatus.OK, b"live\n").encode(head=True).endswith(b"close\r\n\r\n")
+
+
+def test_the_page_is_what_prometheus_reads() -> None:
+    nasty = 'a"b\\c\nd'
+    families = [
+        Family("x_total", "counter", "Has \\ and\nmore.", [Sample(3, {"topic": nasty}), Sample(2.5, {"topic": "é"})]),
+        gauge("y", "A gauge.", 1e-7),
+        Family("empty", "gauge", "Nothing.", []),
+        Family("z_seconds", "histogram", "Times.", histogram_samples({"code": "10"}, [0.001, 0.01], [4, 2, 1], 0.5)),
+    ]
+    read = {family.name: family for family in text_string_to_metric_families(exposition(families, {"cluster": "C"}))}
+    assert set(read) == {"x", "y", "z_seconds"}
+    assert [(sample.labels, sample.value) for sample in read["x"].samples] == [({"cluster": "C", "topic": nasty}, 3), ({"cluster": "C", "topic": "é"}, 2.5)]
+    assert read["y"].samples[0].value == 1e-7
+    assert [(sample.name, sample.labels.get("le"), sample.value) for sample in read["z_seconds"].samples] == [
+        ("z_seconds_bucket", "0.001", 4),
+        ("z_seconds_bucket", "0.01", 6),
+        ("z_seconds_bucket", "+Inf", 7),
+        ("z_seconds_sum", None, 0.5),
+        ("z_seconds_count", None, 7),
+    ]
