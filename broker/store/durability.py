@@ -9,7 +9,9 @@ from __future__ import annotations
 import enum
 import logging
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 import attrs
 import trio
@@ -17,6 +19,7 @@ import trio
 from triomq.broker.store.commitlog import CommitLog
 from triomq.broker.store.config import FlushMode, StoreConfig
 from triomq.broker.store.disk import Disk
+from triomq.broker.store.disk_thread import DiskThread
 from triomq.broker.store.errors import FlushFailed
 from triomq.broker.store.watermark import Watermark
 
@@ -33,6 +36,18 @@ class DurabilityResult(enum.Enum):
     """Stored here; fewer slaves than wanted are there, or near enough (said by replication, never by the store)."""
     FLUSH_SLAVE_TIMEOUT = "flush slave timeout"
     """Stored here, but the slaves have not confirmed it in time (the same)."""
+
+
+class Durability(Protocol):
+    """Who says when messages are safe: a store, or whatever waits for more than its disk."""
+
+    def refusal(self) -> str:
+        """Why no message may be stored now; empty if it may."""
+        ...
+
+    def durable_now(self, log_end: int) -> bool: ...
+
+    async def wait_durable(self, log_end: int) -> DurabilityResult: ...
 
 
 def sync_files(disk: Disk, files: Sequence[Path], directories: Sequence[Path]) -> None:
@@ -65,14 +80,21 @@ class Flusher:
     flushed_timestamp: int = attrs.field(default=0, init=False)
     """Store time of the last record that is on the disk."""
     flush_count: int = attrs.field(default=0, init=False)
+    _thread: DiskThread | None = attrs.field(default=None, init=False)
+    """While ``run`` runs; before and after it nobody is in a hurry."""
 
     async def run(self) -> None:
         """The task "store-flusher". Raises FlushFailed."""
-        while True:
-            await self.log.appended.wait_beyond(self.flushed.value)
-            if self.config.flush_mode is FlushMode.ASYNC:
-                await trio.sleep(self.config.flush_interval_ms / 1000)
-            await self.flush()
+        async with DiskThread() as thread:
+            self._thread = thread
+            try:
+                while True:
+                    await self.log.appended.wait_beyond(self.flushed.value)
+                    if self.config.flush_mode is FlushMode.ASYNC:
+                        await trio.sleep(self.config.flush_interval_ms / 1000)
+                    await self.flush()
+            finally:
+                self._thread = None
 
     async def flush(self) -> None:
         """Force everything appended so far to the disk. Checkpoint: always. Raises FlushFailed."""
@@ -81,7 +103,12 @@ class Flusher:
         unnamed = [segment for segment in segments if not segment.name_durable]
         files = [segment.path for segment in segments]
         directories = list({path: None for segment in unnamed for path in (segment.directory, segment.directory.parent)})
-        await trio.to_thread.run_sync(sync_files, self.disk, files, directories, limiter=self.limiter)
+        async with self.limiter:
+            thread = self._thread
+            if thread is not None:
+                await thread.run(partial(sync_files, self.disk, files, directories))
+            else:
+                await trio.to_thread.run_sync(sync_files, self.disk, files, directories)
         for segment in unnamed:
             segment.name_durable = True
         self.flush_count += 1
