@@ -256,7 +256,7 @@ def open_server(config: BrokerConfig, store: MessageStore, services: Services, s
         topics=TopicRequests(
             store, topics, offsets, clients, held, services.registration, statistics, live, config.broker_name
         ),
-        groups=GroupRequests(groups, offsets),
+        groups=GroupRequests(groups, offsets, topics),
         consumption=Consumption(
             store, topics, groups, offsets, clients, statistics, config.broker_name, services.registration.settings.broker_address
         ),

@@ -108,7 +108,8 @@ class Progress:
         """QUERY_CONSUME_QUEUE: entries as they lie in the index; with a group, whether its subscription lets each of them through."""
         header: QueryConsumeQueueHeader = request.header
         topic, queue_id = header.topic, header.queue_id
-        if queue_id not in self.store.queues().get(topic, ()):
+        config = self.topics.find(topic)
+        if config is None or not 0 <= queue_id < max(config.read_queue_count, config.write_queue_count):
             raise Rejected(ResponseCode.SYSTEM_ERROR, f"{queue_id}@{topic} is not exist!")
         low, high = self.store.min_offset(topic, queue_id), self.store.max_offset(topic, queue_id)
         first = max(low, header.index)

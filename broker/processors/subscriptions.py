@@ -14,6 +14,7 @@ from triomq.broker.processors.bodies import read_body
 from triomq.broker.services import names
 from triomq.broker.services.offsets import ConsumerOffsets
 from triomq.broker.services.subscriptions import SubscriptionGroups
+from triomq.broker.services.topics import Topics
 from triomq.remoting.errors import Rejected
 from triomq.remoting.protocol.bodies.groups import (
     GroupForbidden,
@@ -40,6 +41,7 @@ class GroupRequests:
 
     groups: SubscriptionGroups
     offsets: ConsumerOffsets
+    topics: Topics
 
     def put(self, request: Request) -> Awaitable[Response]:
         self._put(read_body(SubscriptionGroupConfig, request))
@@ -59,6 +61,9 @@ class GroupRequests:
             self.groups.put(config)
         except ValueError as error:
             raise Rejected(ResponseCode.SYSTEM_ERROR, str(error)) from None
+        # Java makes the retry topic at the first heartbeat; until then its tools find no route to ask the group's brokers by.
+        if config.retry_queue_count > 0:
+            self.topics.ensure(names.retry_topic(config.group_name), config.retry_queue_count)
 
     def forbid(self, request: Request) -> Response | Awaitable[Response]:
         """UPDATE_AND_GET_GROUP_FORBIDDEN: without ``readable`` only ask."""

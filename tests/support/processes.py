@@ -110,7 +110,7 @@ def write_broker_conf(folder: Path, name: str, namesrv: str, port: int, **settin
 @contextlib.contextmanager
 def our_broker(folder: Path, name: str, namesrv: str, port: int | None = None, **settings: object) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     """Yield (address, process) of a real `mqbroker` process."""
-    port = port or free_port()
+    port = port or free_port(span=2)
     conf = write_broker_conf(folder, name, namesrv, port, **settings)
     with running([sys.executable, "-m", "triomq.broker", "-c", str(conf)], folder / f"{name}.log", port=port) as process:
         yield f"127.0.0.1:{port}", process
@@ -138,6 +138,18 @@ def java_peer(version: str, *arguments: str, seconds: float = 60, define: Sequen
     done = subprocess.run(java_command(version, "Peer", *arguments, define=define), capture_output=True, text=True, timeout=seconds, check=False, stdin=subprocess.DEVNULL)
     assert done.returncode == 0, f"Peer {arguments} ended with {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
     return [line.split("\t") for line in done.stdout.splitlines() if line.split("\t")[0] in {"SENT", "GOT", "FOUND", "COMPLETE", "STARTED"}]
+
+
+def java_mqadmin(version: str, namesrv: str, commands: Sequence[Sequence[object]], seconds: float = 120) -> list[str]:
+    """Run commands of RocketMQ's own mqadmin in one JVM; what each of them printed. A command that fails prints its stack trace, which raises here."""
+    lines = "".join("\t".join([*map(str, command), "-n", namesrv]) + "\n" for command in commands)
+    done = subprocess.run(java_command(version, "Mqadmin"), input=lines, capture_output=True, text=True, timeout=seconds, check=False)
+    outputs = done.stdout.split("\n===\n")[:-1]
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert len(outputs) == len(commands), f"{len(outputs)} of {len(commands)} commands ended\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+    failures = [line for line in done.stderr.splitlines() if "SubCommandException" in line or line.startswith("Caused by")]
+    assert failures == [], "\n".join(failures) + done.stderr[-4000:]
+    return ["\n".join(line for line in output.splitlines() if "|-INFO" not in line and "|-WARN" not in line) for output in outputs]
 
 
 def write_logback(home: Path) -> None:

@@ -1,0 +1,164 @@
+"""RocketMQ's own mqadmin, unmodified, on our cluster: what it prints, and what its commands do to running Java clients."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from processes import java_command, java_home, java_mqadmin, our_broker, our_name_server, wait_registered
+
+pytestmark = [pytest.mark.compat, pytest.mark.slow]
+
+Cluster = tuple[str, str]
+"""(address of the name server, address of the broker)"""
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    if java_home("5.5.0") is None:
+        pytest.skip("the Java peers 5.5.0 are not installed: run `make peers`")
+    folder = tmp_path_factory.mktemp("mqadmin")
+    with our_name_server(folder) as namesrv, our_broker(folder, "broker-a", namesrv) as (address, _):
+        wait_registered(namesrv, "broker-a")
+        yield namesrv, address
+
+
+def admin(cluster: Cluster, text: str) -> list[str]:
+    """One command a line; ADDR is the broker's address."""
+    return java_mqadmin("5.5.0", cluster[0], [line.replace("ADDR", cluster[1]).split() for line in text.strip().splitlines()])
+
+
+def has(text: str, *words: object) -> bool:
+    """Does one line of a printed table hold these cells, in this order?"""
+    return any(re.search(r"\s+".join(re.escape(str(word)) for word in words), line) for line in text.splitlines())
+
+
+@pytest.mark.feature(2, 9, 10, 169)
+def test_topics_groups_and_settings(cluster: Cluster) -> None:
+    """Most commands take a second and more, whatever they do: Java starts and stops a client for each."""
+    topic, perm, _, group, config, _, kept, _, namesrv, wiped, closed, _, deleted, topics = admin(
+        cluster,
+        """
+        updateTopic -c TestCluster -t T -r 4 -w 2 -a +message.type=FIFO
+        updateTopicPerm -t T -p 4 -b ADDR
+        updateTopicPerm -t T -p 6 -b ADDR
+        updateSubGroup -c TestCluster -g G -r 3
+        getConsumerConfig -g G
+        updateBrokerConfig -b ADDR -k enableMixedMessageType -v true
+        getBrokerConfig -b ADDR
+        updateOrderConf -t T -m put -v broker-a:4
+        updateNamesrvConfig -k orderMessageEnable -v true
+        wipeWritePerm -b broker-a
+        topicRoute -t T
+        deleteSubGroup -c TestCluster -g G
+        deleteTopic -c TestCluster -t T
+        topicList
+        """,
+    )
+    assert "create topic to" in topic
+    assert "update topic perm from 6 to 4" in perm
+    assert "create subscription group to" in group
+    assert has(config, "retryMaxTimes", "=", 3)
+    assert has(kept, "enableMixedMessageType", "=", "true")
+    assert "success" in namesrv
+    assert re.search(r"OK, \d+", wiped)
+    assert re.search(r'"orderTopicConf":\s?"broker-a:4"', closed)
+    assert re.search(r'"perm":\s?4', closed)
+    assert "success" in deleted
+    assert {"T", "%RETRY%G"} & set(topics.split()) == set()
+
+
+@pytest.mark.feature(93)
+def test_offsets_and_figures_of_a_group_without_members(cluster: Cluster) -> None:
+    _, _, _, sent, reset, behind, _, level, cloned, broker, entries = admin(
+        cluster,
+        """
+        updateTopic -c TestCluster -t Off -r 1 -w 1
+        updateSubGroup -c TestCluster -g offline
+        updateSubGroup -c TestCluster -g clone
+        sendMessage -t Off -p hello -k k1 -c tagA
+        resetOffsetByTime -g offline -t Off -s 0
+        consumerProgress -g offline
+        skipAccumulatedMessage -g offline -t Off
+        consumerProgress -g offline
+        cloneGroupOffset -s offline -d clone -t Off
+        brokerConsumeStats -b ADDR
+        queryCq -t Off -q 0 -i 0 -b ADDR
+        """,
+    )
+    assert has(sent, "broker-a", 0, "SEND_OK")
+    assert has(reset, "broker-a", 0, 0)
+    assert has(behind, "Off", "broker-a", 0, 1, 0, 1)
+    assert has(level, "Off", "broker-a", 0, 1, 1, 0)
+    assert "success" in cloned
+    for group in ("offline", "clone"):
+        assert has(broker, "Off", group, "broker-a", 0, 1, 1, 0)
+    assert "max: 1, min: 0" in entries
+    assert "eval=true" in entries
+
+
+class JavaConsumer:
+    """A running Java 5.5.0 push consumer; its deliveries as they come."""
+
+    def __init__(self, namesrv: str, topic: str, group: str) -> None:
+        command = java_command("5.5.0", "Peer", "consume", namesrv, topic, group, "*", "1000000", "100")
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        self.lines: list[str] = []
+        self.reader = threading.Thread(target=self.read)
+        self.reader.start()
+
+    def read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.append(line)
+
+    def bodies(self) -> list[str]:
+        return [line.rstrip("\n").split("\t")[-1] for line in self.lines if line.startswith("GOT")]
+
+    def wait(self, count: int, seconds: float = 60) -> list[str]:
+        deadline = time.monotonic() + seconds
+        while len(self.bodies()) < count:
+            assert time.monotonic() < deadline, f"{count} deliveries expected, there were {self.bodies()}"
+            time.sleep(0.05)
+        return self.bodies()
+
+    def stop(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self.reader.join()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+@pytest.mark.feature(14, 93)
+def test_what_the_broker_asks_and_tells_a_running_java_consumer(cluster: Cluster, tmp_path: Path) -> None:
+    """consumerConnection (203), consumerStatus (307), a message consumed on demand (309), a reset by time (222) that makes it consume again."""
+    admin(cluster, "updateTopic -c TestCluster -t Live -r 1 -w 1")
+    consumer = JavaConsumer(cluster[0], "Live", "live")
+    try:
+        sent = admin(cluster, "sendMessage -t Live -p first -k k1")[0]
+        message_id = sent.split()[-1]
+        assert consumer.wait(1) == ["first"]
+        (connection,) = admin(cluster, "consumerConnection -g live")
+        client_id = next(line.split()[0] for line in connection.splitlines() if "JAVA" in line)
+        assert has(connection, "Live", "*")
+        running, directly, reset = admin(
+            cluster,
+            f"""
+            consumerStatus -g live -i {client_id}
+            queryMsgById -t Live -i {message_id} -g live -d {client_id}
+            resetOffsetByTime -g live -t Live -s 0
+            """,
+        )
+        assert "PROP_CONSUME_TYPE" in running
+        assert has(running, "Live", "broker-a", 0)
+        assert "CR_SUCCESS" in directly
+        assert has(reset, "broker-a", 0, 0)
+        assert consumer.wait(3) == ["first", "first", "first"], "once by itself, once on demand, once after the reset"
+    finally:
+        consumer.stop()
