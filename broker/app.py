@@ -48,6 +48,8 @@ from triomq.broker.processors.send_back import SendBack
 from triomq.broker.processors.subscriptions import GroupRequests
 from triomq.broker.processors.table import NOT_ON_THE_FAST_PORT, Processors, handler_table
 from triomq.broker.processors.topics import TopicRequests
+from triomq.broker.replicating import Replication, open_replication
+from triomq.broker.replication.slave import ReplicationSlave
 from triomq.broker.services.delay import DelayedMessages, open_delayed_messages
 from triomq.broker.services.groups import ClientGroups
 from triomq.broker.services.held_pulls import HeldPulls
@@ -59,6 +61,7 @@ from triomq.broker.services.registration import NameServer, Registration, Regist
 from triomq.broker.services.slow_consumers import SlowConsumers
 from triomq.broker.services.statistics import Statistics
 from triomq.broker.services.subscriptions import SubscriptionGroups, open_subscription_groups
+from triomq.broker.services.table_copy import TableCopy
 from triomq.broker.services.topics import Topics, TopicSettings, open_topics
 from triomq.broker.services.versions import Version
 from triomq.broker.store.stall import ECHO_SECONDS
@@ -143,25 +146,31 @@ async def run_broker(
     stopping = trio.Event()
     async with monitoring(config.monitor, "mqbroker") as monitor, open_store(config.store.store_config(store_host), now_ms) as store:
         services = open_services(config, store)
-        server = open_server(config, store, services, store_host, entrance, request_hooks)
+        replication = open_replication(config, store)
+        replication.watch(services.topics.version, services.groups.version)
+        server = open_server(config, store, services, replication, store_host, entrance, request_hooks)
         registration = services.registration
         async with trio.open_nursery() as tasks:
             await tasks.start(services.saver.run, name="saver")
             tasks.start_soon(services.clients.run, name="groups-expire")
             tasks.start_soon(services.held.run, name="held-pulls-expire")
             tasks.start_soon(services.locks.run, name="queue-locks-expire")
-            tasks.start_soon(services.delayed.run, name="delayed-messages")
+            if replication.slave is None:
+                tasks.start_soon(services.delayed.run, name="delayed-messages")
             tasks.start_soon(services.statistics.run, name="statistics")
             tasks.start_soon(services.slow_consumers.run, name="slow-consumers")
             if entrance is not None:
                 tasks.start_soon(entrance.run, name="tls-files")
             async with trio.open_nursery() as serving:
                 host, port = await serving.start(server.run, name="server")
+                await replication.start(tasks, registration)
                 serving.start_soon(warn_if_unreachable, config.broker_ip, port, name="advertised-address")
                 async with Connector(ConnectorConfig(tls=security.client, socks=socks), on_lost=registration.connection_lost) as connector:
                     registration.connector = connector
                     async with trio.open_nursery() as announcing:
                         await announcing.start(registration.run, name="registration")
+                        if replication.slave is not None:
+                            announcing.start_soon(table_copy(store, services, replication.slave).run, connector, name="table-copy")
                         monitor.serve(broker_source(config, store, services, server))
                         task_status.started(BrokerReady(host, port, registration.settings.broker_address, config.broker_name, stopping.set))
                         await stopping.wait()
@@ -169,6 +178,7 @@ async def run_broker(
                         announcing.cancel_scope.cancel()
                     await registration.unregister()
                 serving.cancel_scope.cancel()
+            await replication.drain()
             tasks.cancel_scope.cancel()
         await services.saver.save_all()
 
@@ -228,10 +238,24 @@ def open_services(config: BrokerConfig, store: MessageStore) -> Services:
     )
 
 
-def open_server(config: BrokerConfig, store: MessageStore, services: Services, store_host: bytes, entrance: Entrance | None = None, request_hooks: Sequence[RequestHook] = ()) -> Server:
+def table_copy(store: MessageStore, services: Services, slave: ReplicationSlave) -> TableCopy:
+    """What a slave copies beside the log."""
+    return TableCopy(slave.master, slave, services.topics, services.groups, services.offsets, services.delayed, store.delete_topic)
+
+
+def open_server(
+    config: BrokerConfig,
+    store: MessageStore,
+    services: Services,
+    replication: Replication,
+    store_host: bytes,
+    entrance: Entrance | None = None,
+    request_hooks: Sequence[RequestHook] = (),
+) -> Server:
     """Give every processor what it needs, and the server its table."""
     live, topics, groups, offsets = services.live, services.topics, services.groups, services.offsets
     clients, statistics, held, delayed = services.clients.table, services.statistics, services.held, services.delayed
+    reads = replication.slave_reads
     admission = Admission(topics, groups, services.locks, statistics, live, config.broker_ip)
     send_settings = SendSettings(
         cluster_name=config.cluster_name,
@@ -241,11 +265,11 @@ def open_server(config: BrokerConfig, store: MessageStore, services: Services, s
         store_host=store_host,
     )
     unique_ids = UniqueIds(store_host[:-4], os.getpid(), random.getrandbits(32))
-    pull = PullMessages(store, topics, groups, clients, offsets, held, statistics, live, config.broker_ip)
+    pull = PullMessages(store, topics, groups, clients, offsets, held, statistics, live, config.broker_ip, reads)
     relays = Relays(store, clients, config.broker_name)
     runtime = RuntimeFigures(config, store, statistics, delayed, live, clients)
     processors = Processors(
-        send=SendMessages(store, topics, admission, delayed, statistics, unique_ids, now_ms, send_settings),
+        send=SendMessages(store, topics, admission, delayed, statistics, unique_ids, now_ms, send_settings, replication.durability),
         send_back=SendBack(store, topics, groups, admission, delayed, statistics, live, config.broker_ip),
         pull=pull,
         query=QueryMessages(store),
@@ -266,6 +290,8 @@ def open_server(config: BrokerConfig, store: MessageStore, services: Services, s
         config=BrokerConfigRequests(config, BROKER_KEYS, live, topics, SavedSettings.open(config.saved_settings_path())),
         runtime=runtime,
         housekeeping=Housekeeping(store, topics, held),
+        reject_sends=always if replication.slave is not None else None,
+        reject_pulls=always if reads.refused else None,
     )
     server = Server(
         attrs.evolve(
@@ -300,6 +326,11 @@ def broker_source(config: BrokerConfig, store: MessageStore, services: Services,
     )
 
 
+def always() -> bool:
+    """A reason to reject that does not go away: the role."""
+    return True
+
+
 def with_port(config: BrokerConfig) -> BrokerConfig:
     """A free port in place of 0: every record and every registration names the port, so it must be known before the store opens."""
     if config.listen_port:
@@ -310,7 +341,7 @@ def with_port(config: BrokerConfig) -> BrokerConfig:
         while True:
             probe, beside = (held.enter_context(socket.socket(family, socket.SOCK_STREAM)) for _ in range(2))
             probe.bind((host, 0))
-            found = attrs.evolve(config, listen_port=probe.getsockname()[1])
+            found = attrs.evolve(config, listen_port=probe.getsockname()[1], ha_port=0 if config.ha_port == 1 else config.ha_port)  # 1: 0 + 1, the default
             if config.fast_port >= 0:
                 return found
             with contextlib.suppress(OSError):  # the fast port belongs to somebody else: try another pair

@@ -16,6 +16,7 @@ from pathlib import Path
 import attrs
 
 from triomq.broker.advertise import local_address
+from triomq.broker.replication_settings import ReplicationSettings
 from triomq.broker.store.config import (
     DEFAULT_DELAY_LEVELS,
     FlushMode,
@@ -54,7 +55,7 @@ HOURS: Kind[tuple[int, ...]] = Kind("hours from 00 to 23, separated by ;", parse
 
 
 class BrokerRole(enum.Enum):
-    """Java's ``brokerRole``. This version runs masters without slaves: see `check_role`."""
+    """Java's ``brokerRole``: see `check_role`, and docs/replication.md."""
 
     ASYNC_MASTER = "ASYNC_MASTER"
     SYNC_MASTER = "SYNC_MASTER"
@@ -276,8 +277,8 @@ class BrokerConfig:
     broker_name: str = setting(
         "brokerName", TEXT, attrs.Factory(socket.gethostname), "name of this broker, unique in the cluster", default_text="host name"
     )
-    broker_id: int = setting("brokerId", INTEGER, 0, "0: master", low=-1, high=_INT_MAX)
-    broker_role: BrokerRole = setting("brokerRole", choice(BrokerRole), BrokerRole.ASYNC_MASTER, "only ASYNC_MASTER: there is no replication yet")
+    broker_id: int = setting("brokerId", INTEGER, 0, "0: master; a slave has a number from 1 on, unique under its broker name", low=-1, high=_INT_MAX)
+    broker_role: BrokerRole = setting("brokerRole", choice(BrokerRole), BrokerRole.ASYNC_MASTER, "ASYNC_MASTER: slaves follow, nobody waits for them; SYNC_MASTER: a send waits for them; SLAVE: follows the master of its broker name")
     broker_ip: str = setting(
         "brokerIP1",
         TEXT,
@@ -303,7 +304,7 @@ class BrokerConfig:
         "haListenPort",
         INTEGER,
         attrs.Factory(lambda self: min(self.listen_port + 1, 65_535), takes_self=True),
-        "port announced to slaves; nothing listens there yet",
+        "port where slaves fetch the log; 0: any free one, as with listenPort=0",
         low=0,
         high=65_535,
         default_text="listenPort + 1",
@@ -389,20 +390,14 @@ def check_role(config: BrokerConfig, origins: Mapping[str, str]) -> None:
     Java forces brokerId 0 on a master in silence; a file that says otherwise describes a slave, so it is refused here.
     """
     role = config.broker_role
-    where = origins.get("brokerRole", "")
+    where = origins.get("brokerId", "") or origins.get("brokerRole", "")
     if role is BrokerRole.SLAVE:
-        raise ConfigError(
-            where, "brokerRole=SLAVE: this version does not replicate and must not pose as a slave", "run the slave with Java's broker, or only the master here"
-        )
-    if role is BrokerRole.SYNC_MASTER:
+        if config.broker_id < 1:
+            raise ConfigError(where, f"brokerId={config.broker_id} with brokerRole=SLAVE: 0 is the master's", "give the slave a number from 1 on, another one than other slaves of this brokerName")
+    elif config.broker_id != 0:
         raise ConfigError(
             where,
-            "brokerRole=SYNC_MASTER: this version does not replicate, so it cannot wait for a slave",
-            "write brokerRole=ASYNC_MASTER, and flushDiskType=SYNC_FLUSH if sends must survive a power failure",
-        )
-    if config.broker_id != 0:
-        raise ConfigError(
-            origins.get("brokerId", ""),
-            f"brokerId={config.broker_id} with brokerRole=ASYNC_MASTER: only slaves have another id than 0",
+            f"brokerId={config.broker_id} with brokerRole={role.value}: only slaves have another id than 0",
             "write brokerId=0, or remove the line",
+    replication: ReplicationSettings = group(ReplicationSettings)
         )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from triomq.remoting.java_keys import KeyTable, Reason
 
-_SINGLE_MASTER = "start a single master: brokerRole=ASYNC_MASTER, brokerId=0, and remove this key"
+_MASTER_AND_SLAVES = "start a master with slaves (brokerRole, brokerId), and remove this key"
 _TRUSTED_NETWORK = "remove the key and keep the port inside a trusted network, or stay with the Java broker for now"
 
 REASONS = {
@@ -43,7 +43,7 @@ REASONS = {
     "multipath": Reason("a commit log spread over several directories"),
     "pop": Reason("POP consumption"),
     "registration": Reason("other ways to register at a name server"),
-    "replication": Reason("replication to slaves", _SINGLE_MASTER),
+    "replication": Reason("automatic failover, and fine points of replication", _MASTER_AND_SLAVES),
     "reply": Reason("request-reply"),
     "retention": Reason("fine points of deleting old files, fixed here"),
     "rocksdb on": Reason("storage in RocksDB", "set the key to its default; existing RocksDB data stays readable by Java only"),

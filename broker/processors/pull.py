@@ -19,6 +19,7 @@ from triomq.broker.services.groups import GroupTable
 from triomq.broker.services.held_pulls import HeldPull, HeldPulls
 from triomq.broker.services.live_settings import LiveSettings
 from triomq.broker.services.offsets import ConsumerOffsets
+from triomq.broker.services.slave_reads import SlaveReads
 from triomq.broker.services.statistics import Item, Statistics
 from triomq.broker.services.subscriptions import SubscriptionGroups
 from triomq.broker.services.topics import PERM_READ, Topics
@@ -74,6 +75,7 @@ class PullMessages:
     statistics: Statistics
     live: LiveSettings
     broker_ip: str
+    slave_reads: SlaveReads = attrs.field(factory=SlaveReads)
     _get_items: dict[tuple[str, str], tuple[Item, Item]] = attrs.field(factory=dict, init=False)
     _generation: int = attrs.field(default=-1, init=False)
 
@@ -238,6 +240,12 @@ class PullMessages:
         code: int = CODES[status]
         if status in EMPTY_QUEUE and header.queue_offset:
             code = ResponseCode.PULL_OFFSET_MOVED
+        suggested = MASTER_ID
+        reads = self.slave_reads
+        if reads.enabled:
+            suggested = reads.suggestion(group, found.far_behind)
+            if reads.master_alive is not None:
+                code, suggested = self._as_slave(code, suggested, header, found)
         totals = self.statistics.totals
         if code == ResponseCode.SUCCESS:
             totals.gets_found += 1
@@ -249,7 +257,7 @@ class PullMessages:
                 return None
         self.offsets.note_pull(header.consumer_group, header.topic, header.queue_id, found.next_offset)
         made = PullMessageResponseHeader(
-            MASTER_ID,
+            suggested,
             found.next_offset,
             found.min_offset,
             found.max_offset,
@@ -260,6 +268,17 @@ class PullMessages:
         # A bytearray is sent like bytes, and nobody changes it any more.
         chunks = cast("Sequence[bytes | memoryview]", found.chunks)
         return Response(code, made, chunks, status.name)
+
+    def _as_slave(self, code: int, suggested: int, header: PullMessageHeader, found: GetResult) -> tuple[int, int]:
+        """Code and suggestion of a slave; an offset that it does not have is the consumer's still: the master may know it."""
+        if code == ResponseCode.PULL_OFFSET_MOVED:
+            found.next_offset = header.queue_offset
+            code = ResponseCode.PULL_NOT_FOUND
+        if self.slave_reads.back_to_master(found.far_behind):
+            suggested = MASTER_ID
+            if code != ResponseCode.SUCCESS:
+                code = ResponseCode.PULL_RETRY_IMMEDIATELY
+        return code, suggested
 
     def _hold(self, request: Request, tag_codes: frozenset[int] | None) -> bool:
         header: PullMessageHeader = request.header

@@ -23,7 +23,7 @@ from triomq.broker.services.delay import DelayedMessages
 from triomq.broker.services.statistics import Statistics
 from triomq.broker.services.topics import Topics
 from triomq.broker.store.draft import Appended, Draft, check_draft
-from triomq.broker.store.durability import DurabilityResult
+from triomq.broker.store.durability import Durability, DurabilityResult
 from triomq.broker.store.errors import DiskReserve, IllegalMessage, StoreUnavailable
 from triomq.broker.store.store import MessageStore
 from triomq.remoting.errors import Rejected, RemoteProtocolError
@@ -50,6 +50,11 @@ from triomq.remoting.server.handlers import Answer, Request, Response
 EASY_PROPERTIES_CHARACTERS = 7 * 1024
 EASY_REST_BYTES = 32 * 1024
 TABLE_SAVE_SECONDS = 3.0
+NOT_DURABLE: dict[DurabilityResult, int] = {
+    DurabilityResult.FLUSH_DISK_TIMEOUT: ResponseCode.FLUSH_DISK_TIMEOUT,
+    DurabilityResult.SLAVE_NOT_AVAILABLE: ResponseCode.SLAVE_NOT_AVAILABLE,
+    DurabilityResult.FLUSH_SLAVE_TIMEOUT: ResponseCode.FLUSH_SLAVE_TIMEOUT,
+}
 
 UNIQUE_KEY_NAME = f"{UNIQ_KEY}\x01"
 TAGS_NAME = f"{TAGS}\x01"
@@ -81,11 +86,17 @@ class SendMessages:
     unique_ids: UniqueIds
     clock_ms: Callable[[], int]
     settings: SendSettings
+    durability: Durability = attrs.field()
+    """Says when messages are safe: the store itself, or on a SYNC_MASTER the store and the slaves."""
     _suffix: str = attrs.field(init=False)
     _answers: StoredAnswers = attrs.field(init=False)
     _easy_body_bytes: int = attrs.field(init=False)
     _targets: dict[str, Target] = attrs.field(factory=dict, init=False)
     _generation: int = attrs.field(default=-1, init=False)
+
+    @durability.default
+    def _only_the_store(self) -> Durability:
+        return self.store
 
     def __attrs_post_init__(self) -> None:
         self._answers = StoredAnswers(self.settings.store_host, self.settings.region_id, self.settings.trace_on)
@@ -107,6 +118,13 @@ class SendMessages:
         drafts, entries = self._prepare(requests, answers)
         if not drafts:
             return answers
+        reason = self.durability.refusal()
+        if reason:
+            self.statistics.totals.puts_failed += len(drafts)
+            refusal = self._refusal(ResponseCode.SYSTEM_ERROR, f"in-sync replicas not enough ({reason})")
+            for entry in entries:
+                answers[entry[0]] = refusal
+            return answers
         try:
             places = self.store.append_unindexed(drafts)
         except StoreUnavailable as error:
@@ -117,7 +135,7 @@ class SendMessages:
             return answers
         seconds = perf_counter() - begin
         end = places[-1].log_offset + places[-1].size
-        at_once = not self.topics.table.unsaved and self.store.durable_now(end)
+        at_once = not self.topics.table.unsaved and self.durability.durable_now(end)
         sent = 0
         try:
             if at_once:
@@ -305,7 +323,7 @@ class SendMessages:
     async def _fill_when_durable(
         self, requests: list[Request], answers: list[Answer], entries: list[Entry], places: list[Appended], end: int
     ) -> list[Answer]:
-        """Wait for the disk, and for the table of topics if one was created; answer at once whoever does not want to wait."""
+        """Wait for the disk, for the slaves of a SYNC_MASTER, and for the table of topics if one was created; answer at once whoever does not want to wait."""
         self._answers.fill(answers, entries, places)
         waiting = []
         for entry in entries:
@@ -319,13 +337,13 @@ class SendMessages:
         if self.topics.table.unsaved:
             with trio.move_on_after(TABLE_SAVE_SECONDS):
                 await self.topics.table.wait_saved()
-        if waiting and not self.store.durable_now(end):
-            result = await self.store.wait_durable(end)
+        if waiting and not self.durability.durable_now(end):
+            result = await self.durability.wait_durable(end)
             if result is not DurabilityResult.DURABLE:
                 for index in waiting:
                     answer = answers[index]
                     if answer is not None:
-                        answer.code, answer.remark = ResponseCode.FLUSH_DISK_TIMEOUT, None
+                        answer.code, answer.remark = NOT_DURABLE[result], None
         return answers
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import attrs
 
 from triomq.broker.processors.broker_config import BrokerConfigRequests
@@ -52,6 +54,10 @@ class Processors:
     config: BrokerConfigRequests
     runtime: RuntimeFigures
     housekeeping: Housekeeping
+    reject_sends: Callable[[], bool] | None = None
+    """Set on a slave, which takes no messages, with the answer and from the place where Java has it: before the pool."""
+    reject_pulls: Callable[[], bool] | None = None
+    """The same on a slave that serves no pulls."""
 
 
 def handler_table(do: Processors) -> HandlerTable:
@@ -60,13 +66,13 @@ def handler_table(do: Processors) -> HandlerTable:
     return HandlerTable(
         [
             # messages in
-            Handler(Code.SEND_MESSAGE, message, "send", send.SendMessageHeader, batch=True),
-            Handler(Code.SEND_MESSAGE_V2, message, "send", send.SendMessageHeader, short=True, batch=True),
-            Handler(Code.SEND_BATCH_MESSAGE, message, "send", send.SendMessageHeader, short=True, batch=True),
-            Handler(Code.CONSUMER_SEND_MSG_BACK, do.send_back.handle, "send", send.SendBackHeader),
+            Handler(Code.SEND_MESSAGE, message, "send", send.SendMessageHeader, batch=True, reject=do.reject_sends),
+            Handler(Code.SEND_MESSAGE_V2, message, "send", send.SendMessageHeader, short=True, batch=True, reject=do.reject_sends),
+            Handler(Code.SEND_BATCH_MESSAGE, message, "send", send.SendMessageHeader, short=True, batch=True, reject=do.reject_sends),
+            Handler(Code.CONSUMER_SEND_MSG_BACK, do.send_back.handle, "send", send.SendBackHeader, reject=do.reject_sends),
             # messages out
-            Handler(Code.PULL_MESSAGE, do.pull.handle, "pull", pull.PullMessageHeader),
-            Handler(Code.LITE_PULL_MESSAGE, do.pull.handle, "lite-pull", pull.PullMessageHeader),
+            Handler(Code.PULL_MESSAGE, do.pull.handle, "pull", pull.PullMessageHeader, reject=do.reject_pulls),
+            Handler(Code.LITE_PULL_MESSAGE, do.pull.handle, "lite-pull", pull.PullMessageHeader, reject=do.reject_pulls),
             Handler(Code.QUERY_MESSAGE, do.query.by_key, "query", query.QueryMessageHeader),
             Handler(Code.VIEW_MESSAGE_BY_ID, do.query.by_offset, "query", query.ViewMessageHeader),
             # positions

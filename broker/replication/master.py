@@ -64,6 +64,8 @@ class ReplicationMaster:
     _marks: dict[int, Watermark] = attrs.field(factory=dict, init=False)
     """Number of slaves -> the log offset up to which so many had everything at the same time."""
     _tables_changed: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _acknowledged: trio.Event = attrs.field(factory=trio.Event, init=False)
+    """Set at every report, and when a slave leaves."""
     _limit: LogLimit = attrs.field(factory=LogLimit, init=False)
 
     @property
@@ -87,6 +89,12 @@ class ReplicationMaster:
         """Tell slaves of ours that topics, groups or the like have changed. No checkpoint."""
         event, self._tables_changed = self._tables_changed, trio.Event()
         event.set()
+
+    async def wait_copied(self) -> None:
+        """Return when every slave that is here has the whole log; the caller sets the deadline.  Checkpoint: always."""
+        await trio.lowlevel.checkpoint()
+        while any(replica.acknowledged < self.bounds.end for replica in self.replicas.replicas.values()):
+            await self._acknowledged.wait()
 
     async def run(self, listener: trio.SocketListener) -> None:
         """The task "replication-master": accept slaves until cancelled."""
@@ -113,6 +121,8 @@ class ReplicationMaster:
         finally:
             self.connections.remove(connection)
             self.replicas.replicas.pop(connection.link, None)
+            self._acknowledged.set()
+            self._acknowledged = trio.Event()
         if connection.started.is_set():
             logger.warning("slave %s is gone: %s; it had everything up to log offset %s", peer, reason, connection.link.acknowledged)
         else:
@@ -177,6 +187,8 @@ class ReplicationMaster:
         self.replicas.replicas[link].note_acknowledged(link.acknowledged, self.store.appended.value, now)
         for acknowledgements, mark in self._marks.items():
             mark.advance(self.replicas.reached(acknowledgements))
+        event, self._acknowledged = self._acknowledged, trio.Event()
+        event.set()
 
     def _replace_older(self, connection: SlaveConnection) -> None:
         """A slave that came back before its old connection was noticed to be dead must not count twice."""

@@ -164,6 +164,13 @@ class DelayedMessages:
             self.version.bump()
         self.table.touch()
 
+    def replace(self, table: DelayOffsetTable) -> None:
+        """Take over how far the master has come: a slave delivers nothing, but it may become the master."""
+        if table.offset_table != self.offsets:
+            self.offsets = dict(table.offset_table)
+            self.version.load(table.data_version)
+            self.table.touch()
+
     def progress(self) -> dict[int, tuple[int, int]]:
         """Level -> (delivered up to, end of its queue), for levels that were ever used."""
         found = {}

@@ -22,6 +22,36 @@ SAVE_SECONDS = 5.0
 
 
 @attrs.define(eq=False)
+class OwnCommits:
+    """What consumers have committed at a slave, until its master knows of it: they read there while the master was down.
+
+    Java's slave forgets it: its master's older table is copied over it.
+    """
+
+    commits: dict[tuple[str, str, int], tuple[int, bool]] = attrs.field(factory=dict)
+    """(group, topic, queue) -> offset, and whether somebody went back on purpose."""
+
+    def note(self, group: str, topic: str, queue_id: int, offset: int, known: int | None) -> None:
+        """A consumer has committed `offset` where `known` was before."""
+        _, back = self.commits.get((group, topic, queue_id), (0, False))
+        self.commits[group, topic, queue_id] = offset, back or (known is not None and offset < known)
+
+    def beyond(self, committed: Mapping[str, Mapping[str, Mapping[int, int]]]) -> list[tuple[str, str, int, int]]:
+        """(group, topic, queue, offset) of what the master should take over: what is ahead of its table, and what went back on purpose."""
+        found = []
+        for (group, topic, queue_id), (offset, back) in self.commits.items():
+            theirs = committed.get(group, {}).get(topic, {}).get(queue_id, -1)
+            if offset > theirs or (back and offset != theirs):
+                found.append((group, topic, queue_id, offset))
+        return found
+
+    def forget(self, known: list[tuple[str, str, int, int]]) -> None:
+        """The master has these, and everything that was not `beyond` its own."""
+        kept = {(group, topic, queue_id): offset for group, topic, queue_id, offset in known}
+        self.commits = {key: value for key, value in self.commits.items() if kept.get(key, value[0]) != value[0]}
+
+
+@attrs.define(eq=False)
 class ConsumerOffsets:
     """The committed offsets (saved), the positions of the last pulls and the resets that no pull has taken yet (not saved).
 
@@ -36,6 +66,8 @@ class ConsumerOffsets:
     pulled: dict[str, dict[str, dict[int, int]]] = attrs.field(factory=dict)
     resets: dict[tuple[str, str], dict[int, int]] = attrs.field(factory=dict)
     """(group, topic) -> queue -> the offset that its next pull must begin with."""
+    own: OwnCommits | None = None
+    """On a slave: what consumers have committed here."""
     _changes: int = 0
 
     def committed_offset(self, group: str, topic: str, queue_id: int) -> int | None:
@@ -47,9 +79,12 @@ class ConsumerOffsets:
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Store an offset, also a smaller one: the consumer is the one that knows.  atomic: no checkpoint."""
         queues = self.committed.setdefault(group, {}).setdefault(topic, {})
-        if queues.get(queue_id) == offset:
+        known = queues.get(queue_id)
+        if known == offset:
             return
         queues[queue_id] = offset
+        if self.own is not None:
+            self.own.note(group, topic, queue_id, offset, known)
         self._changes += 1
         if self._changes % CHANGES_PER_VERSION == 0:
             self.version.bump()
@@ -79,6 +114,21 @@ class ConsumerOffsets:
         """Let one group begin where another one is."""
         for queue_id, offset in self.queues_of(source, topic).items():
             self.commit(target, topic, queue_id, offset)
+
+    def replace(self, table: ConsumerOffsetTable) -> list[tuple[str, str, int, int]]:
+        """Become a copy of the master's table, but for what consumers have committed here and the master must hear of.
+
+        That is returned as (group, topic, queue, offset).  atomic: no checkpoint.
+        """
+        committed = by_group(table)
+        found = self.own.beyond(committed) if self.own is not None else []
+        for group, topic, queue_id, offset in found:
+            committed.setdefault(group, {}).setdefault(topic, {})[queue_id] = offset
+        if committed != self.committed:
+            self.committed = committed
+            self.version.load(table.data_version)
+            self.table.touch()
+        return found
 
     def pulled_offset(self, group: str, topic: str, queue_id: int) -> int:
         return self.pulled.get(group, {}).get(topic, {}).get(queue_id, 0)
@@ -140,6 +190,11 @@ def open_consumer_offsets(directory: Path, version: Version, *, save_seconds: fl
 def decode_offsets(content: bytes) -> tuple[dict[str, dict[str, dict[int, int]]], DataVersion | None]:
     """Read the table of any RocketMQ release; 4.9 writes only ``offsetTable``."""
     table = ConsumerOffsetTable.decode(content)
+    return by_group(table), table.data_version
+
+
+def by_group(table: ConsumerOffsetTable) -> dict[str, dict[str, dict[int, int]]]:
+    """Group -> topic -> queue -> offset."""
     committed: dict[str, dict[str, dict[int, int]]] = {}
     for key, queues in table.offset_table.items():
         topic, _, group = key.partition("@")

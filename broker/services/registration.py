@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import attrs
@@ -27,6 +27,7 @@ from triomq.remoting.protocol.headers.route import (
     QueryDataVersionHeader,
     QueryDataVersionResponseHeader,
     RegisterBrokerHeader,
+    RegisterBrokerResponseHeader,
     UnregisterBrokerHeader,
 )
 
@@ -34,6 +35,8 @@ logger = logging.getLogger(__name__)
 
 RETRY_SECONDS_FIRST = 1.0
 RETRY_SECONDS_MAX = 30.0
+MASTER_SEARCH_SECONDS = 2.0
+"""A slave registers so often at a name server that does not know its master: the answer is the only way to hear of it."""
 UNREGISTER_SECONDS = 1.0
 FIRST_TRY_SECONDS = 1.0
 
@@ -66,6 +69,7 @@ class NameServer:
     registered: bool = False
     tried: bool = False
     generation: int = -1
+    master_missing: bool = False
     pending: set[str] = attrs.field(factory=set)
     wake: trio.Event = attrs.field(factory=trio.Event)
     progress: trio.Event = attrs.field(factory=trio.Event)
@@ -85,6 +89,8 @@ class Registration:
     live: LiveSettings
     servers: dict[str, NameServer]
     connector: Caller = attrs.field(init=False)
+    on_master: Callable[[str | None, str | None], None] = lambda ha_address, address: None
+    """Told (HA address, address) of the master with every answer; name servers say it to slaves only."""
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Keep the broker registered; ``started`` once every name server was tried (or is slow)."""
@@ -139,7 +145,7 @@ class Registration:
                 continue
             retry_seconds = RETRY_SECONDS_FIRST
             server.note_progress()
-            with trio.move_on_after(self.settings.period_seconds):
+            with trio.move_on_after(MASTER_SEARCH_SECONDS if server.master_missing else self.settings.period_seconds):
                 await server.wake.wait()
 
     async def _register(self, server: NameServer, changed: set[str] | None) -> None:
@@ -166,6 +172,10 @@ class Registration:
             logger.info("registered with name server %s as %s", server.address, self.settings.broker_address)
         server.registered = True
         server.generation = max(server.generation, generation)
+        if self.settings.broker_id:
+            told = answer.header(RegisterBrokerResponseHeader)
+            server.master_missing = told.master_addr is None
+            self.on_master(told.ha_server_addr, told.master_addr)
         if answer.body:
             self.topics.mark_ordered(set(KvTable.decode(bytes(answer.body)).table))
 

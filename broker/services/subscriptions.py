@@ -88,6 +88,13 @@ class SubscriptionGroups:
         if config is not None and config.consume_enable:
             self._store(attrs.evolve(config, consume_enable=False))
 
+    def replace(self, table: SubscriptionGroupTable) -> None:
+        """Become a copy of the master's table, its version included."""
+        self.configs = dict(table.subscription_group_table)
+        self.forbidden = dict(table.forbidden_table)
+        self.version.load(table.data_version)
+        self.table.touch()
+
     def wants_notice(self, group: str) -> bool:
         """May the members of this group be told that one came or went?"""
         config = self.configs.get(group)

@@ -157,6 +157,17 @@ class Topics:
         self.version.bump()
         self.table.touch()
         if topics:
+    def replace(self, table: TopicTable) -> list[str]:
+        """Become a copy of the master's table, its version included; the names of topics that are gone.  atomic: no checkpoint."""
+        before, self.configs = self.configs, dict(table.topic_config_table)
+        self.version.load(table.data_version)
+        self.generation += 1
+        self.table.touch()
+        changed = [name for name, config in self.configs.items() if before.get(name) != config]
+        if changed:
+            self.on_change(changed)
+        return [name for name in before if name not in self.configs]
+
             self.on_change(topics)
 
     def encode(self) -> bytes:

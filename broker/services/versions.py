@@ -18,6 +18,8 @@ class Version:
 
     clock_ms: Callable[[], int]
     current: DataVersion = attrs.field()
+    on_bump: Callable[[], None] = attrs.field(default=lambda: None, kw_only=True)
+    """Called after every change, so that slaves of ours hear of it at once."""
 
     @current.default
     def _fresh(self) -> DataVersion:
@@ -25,6 +27,7 @@ class Version:
 
     def bump(self) -> None:
         self.current = self.current.next(self.clock_ms())
+        self.on_bump()
 
     def load(self, saved: DataVersion | None) -> None:
         """Go on from a saved version; 4.9 releases save none with the offsets."""

@@ -128,6 +128,10 @@ class MessageStore:
         """Show readers what ``append_unindexed`` has stored. Atomic: no checkpoint."""
         self.indexer.index_offered()
 
+    def refusal(self) -> str:
+        """A store's disk never keeps messages from being stored: see ``Durability``."""
+        return ""
+
     def durable_now(self, log_end: int) -> bool:
         """Whether a sender of messages up to ``log_end`` may be answered without waiting; always true with ASYNC_FLUSH."""
         return self.flusher.durable_now(log_end)

@@ -8,6 +8,7 @@ import pytest
 
 from triomq.broker.config import BrokerConfig, BrokerRole, PoolSettings, StoreSettings
 from triomq.broker.options import load_broker_config, parse_options
+from triomq.broker.replication.replicas import ReplicaRules
 from triomq.broker.store.config import FlushMode
 from triomq.broker.store.retention import RetentionRules
 from triomq.remoting.properties import Entry, format_properties
@@ -39,28 +40,27 @@ def test_java_s_files_of_asynchronous_masters_work(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(str(path.relative_to(CONF)) for path in CONF.rglob("*-s.properties")))
-def test_java_s_files_of_slaves_are_refused(name: str) -> None:
-    assert refusal(CONF / name) == (
-        f"{Path(name).name}:6: brokerRole=SLAVE: this version does not replicate and must not pose as a slave; "
-        "run the slave with Java's broker, or only the master here"
-    )
+def test_java_s_files_of_slaves_work(name: str) -> None:
+    loaded = load_broker_config(CONF / name, environment={})
+    assert (loaded.config.broker_role, loaded.config.broker_id) == (BrokerRole.SLAVE, 1)
+    assert loaded.warnings == ()
 
 
 @pytest.mark.parametrize("name", ["broker-a.properties", "broker-b.properties"])
-def test_java_s_files_of_synchronous_masters_are_refused(name: str) -> None:
-    assert refusal(CONF / "2m-2s-sync" / name) == (
-        f"{name}:6: brokerRole=SYNC_MASTER: this version does not replicate, so it cannot wait for a slave; "
-        "write brokerRole=ASYNC_MASTER, and flushDiskType=SYNC_FLUSH if sends must survive a power failure"
-    )
+def test_java_s_files_of_synchronous_masters_wait_for_one_slave(name: str) -> None:
+    loaded = load_broker_config(CONF / "2m-2s-sync" / name, environment={})
+    assert (loaded.config.broker_role, loaded.config.replication.replica_rules()) == (BrokerRole.SYNC_MASTER, ReplicaRules(in_sync_replicas=2))
+    assert loaded.warnings == ()
+    java = load_broker_config(CONF / "2m-2s-sync" / name, environment={}, definitions=[Entry("inSyncReplicas", "1")])
+    assert java.config.replication.replica_rules().in_sync_replicas == 1
 
 
 @pytest.mark.parametrize(
     ("name", "start"),
     [
-        ("dledger/broker-n0.conf", "broker-n0.conf:7: enableDLegerCommitLog=true is not offered by this version (replication to slaves); start a single master"),
-        ("controller/quick-start/broker-n0.conf", "broker-n0.conf:7: enableControllerMode=true is not offered by this version (replication to slaves)"),
+        ("dledger/broker-n0.conf", "broker-n0.conf:7: enableDLegerCommitLog=true is not offered by this version (automatic failover, and fine points of replication); start a master"),
+        ("controller/quick-start/broker-n0.conf", "broker-n0.conf:7: enableControllerMode=true is not offered by this version (automatic failover"),
         ("container/2container-2m-2s/broker-container1.conf", "broker-container1.conf:4: brokerConfigPaths="),
-        ("container/2container-2m-2s/broker-a-in-container1.conf", "broker-a-in-container1.conf:4: brokerRole=SYNC_MASTER"),
         ("controller/controller-standalone.conf", "controller-standalone.conf:1: unknown key controllerDLegerGroup"),
     ],
 )
@@ -106,7 +106,9 @@ def test_options_are_read() -> None:
         parse_options(["-c", "/no/such/file"], {})
 
 
-def test_an_id_that_is_no_master_s_is_refused() -> None:
+def test_an_id_that_does_not_fit_the_role_is_refused() -> None:
+    with pytest.raises(ConfigError, match="option -D: brokerId=0 with brokerRole=SLAVE: 0 is the master's; give the slave a number from 1 on"):
+        load_broker_config(None, environment={}, definitions=[Entry("brokerRole", "SLAVE")])
     with pytest.raises(ConfigError, match="option -D: brokerId=1 with brokerRole=ASYNC_MASTER: only slaves have another id than 0; write brokerId=0"):
         load_broker_config(None, environment={}, definitions=[Entry("brokerId", "1")])
 

@@ -77,7 +77,10 @@ OWN_DEFAULTS = {
 def test_other_defaults_are_java_s(table: KeyTable, config: type[Any], count: int) -> None:
     different = set()
     for _, attribute, described in settings_of(config):
-        if described.default_text is None and not described.own and described.kind.write(attribute.default) != table.rows[described.java].default:
+        if described.default_text is not None or described.own:
+            continue
+        row = table.rows[described.java]
+        if described.kind.write(attribute.default) != (row.default if row.default != "-" else row.default_494):  # "-": 5.5.0 has no such key
             different.add(described.java)
     assert different == OWN_DEFAULTS & set(table.rows)
 

@@ -1,0 +1,81 @@
+"""Replication put together for one broker: what a master offers its slaves, or what a slave does, by its role."""
+
+from __future__ import annotations
+
+import attrs
+import trio
+
+from triomq.broker.config import BrokerConfig, BrokerRole
+from triomq.broker.replication.master import ReplicationMaster
+from triomq.broker.replication.ports import open_ha_port
+from triomq.broker.replication.replicas import ReplicaSet
+from triomq.broker.replication.slave import MasterAddress, ReplicationSlave
+from triomq.broker.replication.waiting import ReplicatedDurability
+from triomq.broker.services.registration import Registration
+from triomq.broker.services.slave_reads import SlaveReads
+from triomq.broker.services.versions import Version
+from triomq.broker.store.durability import Durability
+from triomq.broker.store.store import MessageStore
+from triomq.remoting.address import format_address
+
+DRAIN_SECONDS = 1.0
+
+
+@attrs.define(eq=False)
+class Replication:
+    """One of ``master`` and ``slave`` is set."""
+
+    config: BrokerConfig
+    store: MessageStore
+    master: ReplicationMaster | None = None
+    slave: ReplicationSlave | None = None
+
+    @property
+    def durability(self) -> Durability:
+        """What senders ask whether their messages are safe."""
+        if self.config.broker_role is not BrokerRole.SYNC_MASTER or self.master is None:
+            return self.store
+        return ReplicatedDurability(self.store, self.master, self.config.replication.slave_timeout_ms / 1000)
+
+    @property
+    def slave_reads(self) -> SlaveReads:
+        slave = self.slave
+        alive = None if slave is None else lambda: slave.link is not None and slave.link.reported >= 0
+        return SlaveReads(self.config.replication.slave_reads, alive)
+
+    def watch(self, *versions: Version) -> None:
+        """Tell slaves of ours when one of these tables changes."""
+        if self.master is not None:
+            for version in versions:
+                version.on_bump = self.master.tables_changed
+
+    async def start(self, tasks: trio.Nursery, registration: Registration) -> None:
+        """Open the HA port, or follow the master.  Raises AddressInUse, ListenFailed."""
+        if self.slave is not None:
+            registration.on_master = self.slave.master.update
+            tasks.start_soon(self.slave.run, name="replication-slave")
+        elif self.master is not None:
+            config = self.config
+            listener, port = open_ha_port(config.listen_host, config.ha_port)
+            registration.settings = attrs.evolve(registration.settings, ha_address=format_address(config.ha_ip, port))
+            tasks.start_soon(self.master.run, listener, name="replication-master")
+
+    async def drain(self) -> None:
+        """The last step of an orderly stop: slaves that are here get the last messages, but nobody waits long for them."""
+        if self.master is not None:
+            with trio.move_on_after(DRAIN_SECONDS):
+                await self.master.wait_copied()
+
+
+def open_replication(config: BrokerConfig, store: MessageStore) -> Replication:
+    """What belongs to the role; from here on the store of a slave takes no messages but its master's."""
+    settings = config.replication
+    rules = settings.link_rules(config.store.segment_size_bytes)
+    if config.broker_role is BrokerRole.SLAVE:
+        address = MasterAddress(ha=settings.master_address or None, ha_fixed=bool(settings.master_address))
+        slave = ReplicationSlave(store, store.follow(), rules, address, settings.last_segment_only)
+        return Replication(config, store, slave=slave)
+    replicas = ReplicaSet(settings.replica_rules())
+    master = ReplicationMaster(store, rules, replicas, settings.bytes_per_second if settings.limit_rate else 0)
+    store.cleaner.needed_from = master.needed_from
+    return Replication(config, store, master=master)

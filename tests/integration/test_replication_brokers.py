@@ -1,0 +1,172 @@
+"""Whole brokers as master and slave, through sockets only: what sends are answered, what a slave serves, which tables it has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+from brokers import BrokerPeer
+from replicated_brokers import broker_group, eventually, log_bytes
+
+from triomq.remoting.protocol.bodies.offsets import ConsumerOffsetTable
+from triomq.remoting.protocol.bodies.topics import TopicTable
+from triomq.remoting.protocol.codes import RequestCode as Code
+from triomq.remoting.protocol.codes import ResponseCode
+from triomq.remoting.protocol.headers.offset import GetMaxOffsetHeader, GetMinOffsetHeader, OffsetResponseHeader
+from triomq.remoting.protocol.headers.topic import DeleteTopicHeader
+
+READABLE = {"slaveReadEnable": True}
+
+
+async def offsets_of(peer: BrokerPeer, topic: str, queue_id: int = 0) -> tuple[int, int]:
+    """(smallest, next) offset of a queue, as admin tools ask for them."""
+    low = await peer.call(Code.GET_MIN_OFFSET, GetMinOffsetHeader(topic, queue_id))
+    high = await peer.call(Code.GET_MAX_OFFSET, GetMaxOffsetHeader(topic, queue_id))
+    return low.header(OffsetResponseHeader).offset, high.header(OffsetResponseHeader).offset
+
+
+@pytest.mark.feature(12, 56, 58)
+async def test_a_synchronous_master_and_its_slave(tmp_path: Path) -> None:
+    """No slave: stored, SLAVE_NOT_AVAILABLE. With the slave: OK, and at that moment the slave's log has it. The slave gone again: 11 again."""
+    async with broker_group(tmp_path) as group:
+        master = await group.start(0, "SYNC_MASTER")
+        await master.peer.create_topic("T", 1)
+        answer = await master.peer.send_raw("T", b"alone")
+        assert answer.code == ResponseCode.SLAVE_NOT_AVAILABLE
+        slave = await group.start(1)
+        await eventually(lambda: b"alone" in log_bytes(slave.root))
+        for number in range(20):
+            await master.peer.send("T", b"together-%d" % number)
+            assert b"together-%d" % number in log_bytes(slave.root)
+        assert log_bytes(slave.root) == log_bytes(master.root)
+        assert (await slave.peer.send_raw("T")).code == ResponseCode.SYSTEM_BUSY
+        await slave.stop()
+        assert (await master.peer.send_raw("T", b"alone again")).code == ResponseCode.SLAVE_NOT_AVAILABLE
+        assert (await master.peer.send_raw("T", b"no wait", properties={"WAIT": "false"})).code == ResponseCode.SUCCESS
+        assert len(await master.peer.next_bodies("T", 23)) == 23
+
+
+@pytest.mark.feature(57)
+async def test_an_asynchronous_master_waits_for_nobody(tmp_path: Path) -> None:
+    async with broker_group(tmp_path) as group:
+        master = await group.start(0)
+        await master.peer.create_topic("T", 1)
+        for number in range(10):
+            await master.peer.send("T", b"m%d" % number)
+        slave = await group.start(1, **READABLE)
+        await eventually(lambda: log_bytes(slave.root) == log_bytes(master.root))
+
+
+@pytest.mark.feature(58)
+async def test_java_s_single_replica_and_too_few_in_sync(tmp_path: Path) -> None:
+    async with broker_group(tmp_path) as group:
+        master = await group.start(0, "SYNC_MASTER", inSyncReplicas=1)
+        assert (await master.peer.send_raw("T")).code == ResponseCode.SUCCESS
+        await master.stop()
+        master = await group.start(0, "SYNC_MASTER", minInSyncReplicas=2)
+        refused = await master.peer.send_raw("T")
+        assert refused.code == ResponseCode.SYSTEM_ERROR
+        assert refused.remark == "in-sync replicas not enough (1 in sync, the master included, minInSyncReplicas=2)"
+        assert await offsets_of(master.peer, "T") == (0, 1)
+
+
+@pytest.mark.feature(56)
+async def test_tables_come_at_once_and_deleted_topics_begin_anew(tmp_path: Path) -> None:
+    async with broker_group(tmp_path) as group:
+        master = await group.start(0)
+        slave = await group.start(1, **READABLE)
+
+        async def slave_topics() -> dict[str, object]:
+            answer = await slave.peer.call(Code.GET_ALL_TOPIC_CONFIG)
+            return dict(TopicTable.decode(bytes(answer.body)).topic_config_table)
+
+        async def has(topic: str, wanted: bool) -> bool:
+            return (topic in await slave_topics()) is wanted
+
+        await master.peer.create_topic("T", 3)
+        await master.peer.send("T", b"old")
+        await eventually(lambda: has("T", True))
+        theirs = TopicTable.decode(bytes((await master.peer.call(Code.GET_ALL_TOPIC_CONFIG)).body))
+        ours = TopicTable.decode(bytes((await slave.peer.call(Code.GET_ALL_TOPIC_CONFIG)).body))
+        assert (ours.topic_config_table, ours.data_version) == (theirs.topic_config_table, theirs.data_version)
+        await master.peer.heartbeat(group="G", subscriptions={"T": "*"})
+        await master.peer.commit("G", "T", 0, 1)
+
+        async def committed() -> bool:
+            table = ConsumerOffsetTable.decode(bytes((await slave.peer.call(Code.GET_ALL_CONSUMER_OFFSET)).body))
+            return table.offset_table.get("T@G", {}).get(0) == 1
+
+        await eventually(committed)
+        await master.peer.call(Code.DELETE_TOPIC_IN_BROKER, DeleteTopicHeader("T"))
+        await eventually(lambda: has("T", False))
+        assert await offsets_of(slave.peer, "T") == (0, 0)
+        await master.peer.create_topic("T", 3)
+        await master.peer.send("T", b"new")
+        await eventually(lambda: has("T", True))
+
+        async def same_offsets() -> bool:
+            return await offsets_of(slave.peer, "T") == await offsets_of(master.peer, "T") == (0, 1)
+
+        await eventually(same_offsets)
+        assert (await slave.peer.pull("T")).bodies == [b"new"]
+
+
+@pytest.mark.feature(60, 61)
+async def test_a_slave_serves_while_the_master_is_away_and_sends_consumers_back(tmp_path: Path) -> None:
+    """Near the end with a living master: go there (0), and at once. Master gone: messages, long polls, commits; these reach it when it is back."""
+    async with broker_group(tmp_path) as group:
+        master = await group.start(0, "SYNC_MASTER", **READABLE)
+        slave = await group.start(1, **READABLE)
+        await master.peer.create_topic("T", 1)
+        await eventually(lambda: sent_ok(master.peer))
+        count = (await offsets_of(master.peer, "T"))[1]
+
+        async def readable() -> bool:
+            return (await slave.peer.pull_raw("T")).code == ResponseCode.SUCCESS
+
+        await eventually(readable)
+        pulled = await slave.peer.pull("T")
+        assert (pulled.code, pulled.header.suggested_broker_id, len(pulled.messages)) == (0, 0, count)
+        pulled = await slave.peer.pull("T", offset=count, hold_ms=30_000)
+        assert (pulled.code, pulled.header.suggested_broker_id, pulled.header.next_begin_offset) == (ResponseCode.PULL_RETRY_IMMEDIATELY, 0, count)
+        pulled = await slave.peer.pull("T", offset=count + 50)
+        assert (pulled.code, pulled.header.next_begin_offset) == (ResponseCode.PULL_RETRY_IMMEDIATELY, count + 50)
+        await master.stop()
+
+        async def alone() -> bool:
+            return (await slave.peer.pull("T", offset=count)).code == ResponseCode.PULL_NOT_FOUND
+
+        await eventually(alone)
+        pulled = await slave.peer.pull("T", offset=count + 50)
+        assert (pulled.code, pulled.header.next_begin_offset) == (ResponseCode.PULL_NOT_FOUND, count + 50)
+        await slave.peer.commit("G", "T", 0, 1)
+        async with trio.open_nursery() as nursery:
+            codes: list[int] = []
+
+            async def hold() -> None:
+                codes.append((await slave.peer.pull("T", offset=count, hold_ms=25_000)).code)
+
+            nursery.start_soon(hold)
+            master = await group.start(0, "SYNC_MASTER", **READABLE)
+            await eventually(lambda: sent_ok(master.peer))
+        assert codes == [ResponseCode.SUCCESS]
+
+        async def told() -> bool:
+            table = ConsumerOffsetTable.decode(bytes((await master.peer.call(Code.GET_ALL_CONSUMER_OFFSET)).body))
+            return table.offset_table.get("T@G", {}).get(0) == 1
+
+        await eventually(told)
+
+
+async def sent_ok(peer: BrokerPeer) -> bool:
+    return (await peer.send_raw("T")).code == ResponseCode.SUCCESS
+
+
+@pytest.mark.feature(60)
+async def test_a_slave_that_may_not_be_read_says_so(tmp_path: Path) -> None:
+    async with broker_group(tmp_path) as group:
+        slave = await group.start(1)
+        answer = await slave.peer.pull_raw("T")
+        assert answer.code == ResponseCode.SYSTEM_BUSY
+        assert "[REJECTREQUEST]" in (answer.remark or "")
