@@ -147,6 +147,16 @@ class Disk:
         finally:
             os.close(fd)
 
+    def read_ahead(self, path: Path, offset: int, size: int) -> None:
+        """Have the system fetch this part of a file into the page cache while something else is done. A hint. Raises OSError."""
+        if not self.features.advise:
+            return
+        fd = self.open(path, writable=False)
+        try:
+            os.posix_fadvise(fd, offset, size, os.POSIX_FADV_WILLNEED)
+        finally:
+            os.close(fd)
+
     def next_data(self, path: Path, offset: int) -> int:
         """The first position from ``offset`` on that is not in a hole of the file (which is all zeros); the end of the file if there is none. Raises OSError."""
         if not self.features.seek_data:

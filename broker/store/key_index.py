@@ -67,21 +67,29 @@ def entries_of(batch: Batch, position: int) -> tuple[list[int], list[int], list[
     timestamps: list[int] = []
     hashes: list[int] = []
     later: dict[str, tuple[list[str], list[int]]] = {}  # topic -> keys, and their places in hashes
+    group_topic, texts, numbers = "", [], []  # type: str, list[str], list[int]
     for draft, place in zip(batch.drafts, batch.places):
         offset = place.log_offset
         if offset <= position or draft.sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK:
             continue
         topic, unique_key, keys, tags, timestamp = draft.topic, draft.unique_key, draft.keys, draft.tags, place.store_timestamp
         if unique_key or keys:
-            group = later.get(topic)
-            if group is None:
-                group = later[topic] = ([], [])
-            for key in every_key(unique_key, keys) if keys else (unique_key,):
-                group[0].append(key)  # type: ignore[arg-type]  # not None: one of them is not empty
-                group[1].append(len(hashes))
+            if topic != group_topic:
+                group_topic = topic
+                texts, numbers = later.setdefault(topic, ([], []))
+            if not keys:
+                texts.append(unique_key)  # type: ignore[arg-type]  # not None: one of the two is not empty
+                numbers.append(len(hashes))
                 hashes.append(0)
                 offsets.append(offset)
                 timestamps.append(timestamp)
+            else:
+                words = every_key(unique_key, keys)
+                texts += words
+                numbers += range(len(hashes), len(hashes) + len(words))
+                hashes += [0] * len(words)
+                offsets += [offset] * len(words)
+                timestamps += [timestamp] * len(words)
         if tags:
             hashes.append(tag_hash(topic, tags))
             offsets.append(offset)

@@ -32,8 +32,8 @@ NUMBER = struct.Struct(">i")
 SECONDS_MAX = 0x7FFFFFFF
 RESERVE_ENTRIES = 50_000
 """Room is claimed from the file system in steps of this size, about 1 MB."""
-FEW = 4
-"""Fewer entries than this are put one by one, more as arrays (1: 1.9 against 5.2 µs; 64: 0.75 against 0.41 µs each)."""
+FEW = 8
+"""Fewer entries than this are put one by one, more as columns of arrays (1: 2.0 against 3.9 µs; 8: 0.6 either way; 64: 0.43 against 0.30 µs each)."""
 
 
 @attrs.frozen
@@ -167,12 +167,9 @@ class KeyIndexFile:
         if self.next_entry == 1:
             self.begin_timestamp, self.begin_offset = timestamps[0], offsets[0]
         # The seconds of a file's very first entry count from the begin time that it had before: see follow().
-        if timestamps[-1] == timestamps[0]:
-            seconds = [self._seconds(timestamps[0], begin)]
-            if len(hashes) > 1:
-                seconds += [self._seconds(timestamps[0], self.begin_timestamp)] * (len(hashes) - 1)
-        else:
-            seconds = [self._seconds(timestamps[0], begin), *(self._seconds(timestamp, self.begin_timestamp) for timestamp in timestamps[1:])]
+        seconds = self._seconds(timestamps, self.begin_timestamp)
+        if begin != self.begin_timestamp:
+            seconds[:1] = self._seconds(timestamps[:1], begin)
         if len(hashes) < FEW:
             self._put_few(self._map, hashes, offsets, seconds)
         else:
@@ -195,8 +192,8 @@ class KeyIndexFile:
     def _put_many(self, data: mmap, hashes: list[int], offsets: list[int], seconds: list[int]) -> None:
         slots, slot_count = self._slots, self.geometry.slot_count
         assert slots is not None
-        first = self.next_entry
-        numbers = to_disk_order(array("I", range(first, first + len(hashes))))
+        first, count = self.next_entry, len(hashes)
+        numbers = to_disk_order(array("I", range(first, first + count)))
         previous = array("I")
         note = previous.append
         for value, number in zip(hashes, numbers):
@@ -204,13 +201,30 @@ class KeyIndexFile:
             note(slots[slot])
             slots[slot] = number
         self.slots_used += previous.count(0)
+        # An entry is five big-endian u4: columns are filled as wholes.
+        wide = array("Q", offsets)
+        if sys.byteorder == "little":
+            wide.byteswap()
+        halves = array("I", wide.tobytes())
+        entries = array("I", bytes(ENTRY.size * count))
+        entries[0::5] = to_disk_order(array("I", hashes))
+        entries[1::5] = halves[0::2]
+        entries[2::5] = halves[1::2]
+        entries[3::5] = to_disk_order(array("I", seconds))
+        entries[4::5] = previous
         position = self.geometry.entries_position + ENTRY.size * first
-        data[position : position + ENTRY.size * len(hashes)] = b"".join(
-            map(ENTRY.pack, hashes, offsets, seconds, to_disk_order(previous))
-        )
+        data[position : position + ENTRY.size * count] = entries.tobytes()
 
-    def _seconds(self, timestamp: int, begin: int) -> int:
-        return 0 if begin <= 0 else max(0, min((timestamp - begin) // 1000, SECONDS_MAX))
+    def _seconds(self, timestamps: list[int], begin: int) -> list[int]:
+        """From ``begin`` to each of these times, in what the field can hold."""
+        if begin <= 0:
+            return [0] * len(timestamps)
+        low, high = min(timestamps), max(timestamps)
+        if low == high:
+            return [max(0, min((low - begin) // 1000, SECONDS_MAX))] * len(timestamps)
+        if low >= begin and high - begin <= 1000 * SECONDS_MAX:
+            return [(timestamp - begin) // 1000 for timestamp in timestamps]
+        return [max(0, min((timestamp - begin) // 1000, SECONDS_MAX)) for timestamp in timestamps]
 
     def _write_header(self) -> None:
         assert self._map is not None

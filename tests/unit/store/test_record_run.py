@@ -1,0 +1,124 @@
+"""The quick way through the log lets through what the careful one does, and reads the same from it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from triomq.broker.store.draft import Appended, Draft
+from triomq.broker.store.log_scan import record_at
+from triomq.broker.store.record_run import RecordRun
+from triomq.remoting.protocol.record import encode_record
+
+V4 = bytes([127, 0, 0, 1]) + (10_911).to_bytes(4, "big")
+V6 = bytes(15) + b"\1" + (10_911).to_bytes(4, "big")
+USUAL = b"UNIQ_KEY\x017F0000010D5A3B6A0000000000000001\x02WAIT\x01true\x02TAGS\x01TagA\x02KEYS\x01k1 k2\x02"
+PIECES = (
+    b"TAGS\1a", b"TAGS\1b", b"TAGS\1", b"XTAGS\1no", b"UNIQ_KEY\1u", b"UNIQ_KEY\1", b"KEYS\1k1 k2", b"KEYS\1\xc3\xa9", b"KEYS\1a\1b", b"TAGS", b"", b"\1x", b"a\xff\1b",
+    b"INNER_NUM\0013", b"XINNER_NUM\0013", b"INNER_MULTI_QUEUE_OFFSET\0011", b"__CRC32#\0011234567890", b"TAGS\1x\0",
+)  # fmt: skip
+
+
+def record(position: int = 0, **changes: Any) -> bytes:
+    fields: dict[str, Any] = {
+        "topic": "Orders", "queue_id": 3, "queue_offset": 7, "log_offset": position, "body": b"hello", "properties": USUAL,
+        "born_timestamp": 1, "born_host": V4, "store_timestamp": 1_700_000_000_456, "store_host": V4,
+    }  # fmt: skip
+    return encode_record(**{**fields, **changes})
+
+
+def quick(data: bytes, position: int, check_crc: bool = True) -> tuple[Draft, Appended] | None:
+    drafts: list[Draft] = []
+    places: list[Appended] = []
+    stop = RecordRun(check_crc).take(data, 0, len(data), position, 1, drafts, places)
+    assert stop == sum(place.size for place in places)
+    return (drafts[0], places[0]) if drafts else None
+
+
+def fields(found: tuple[Draft, Appended]) -> list[Any]:
+    return [getattr(part, name) for part in found for name in part.__struct_fields__]
+
+
+def careful(data: bytes, position: int, check_crc: bool = True) -> tuple[Draft, Appended] | str:
+    size = int.from_bytes(data[:4], "big", signed=True)
+    return record_at(data, 0, size, position, check_crc) if 88 <= size <= len(data) else "no size"
+
+
+PADDING = bytes(64)  # a run stops where less than the longest head is left
+
+
+@pytest.mark.parametrize("changes", [{}, {"born_host": V6}, {"store_host": V6}, {"born_host": V6, "store_host": V6}, {"body": b""}, {"properties": USUAL[:-1]}, {"append_crc": True}])
+def test_usual_records_take_the_quick_way(changes: dict[str, Any]) -> None:
+    data = record(4096, **changes) + PADDING
+    found, expected = quick(data, 4096), careful(data, 4096)
+    assert found is not None
+    assert not isinstance(expected, str)
+    assert fields(found) == fields(expected)
+    assert (found[0].tags, found[0].unique_key, found[0].keys) == ("TagA", "7F0000010D5A3B6A0000000000000001", "k1 k2")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        record(body=b"hello").replace(b"hello", b"hellO"),
+        record(8),
+        record(topic="T" * 130),
+        record(topic=".."),
+        record(topic="a/b"),
+        record(queue_id=-1),
+        record(sys_flag=0x80),
+        record(sys_flag=1 << 30),
+        record(properties=b""),
+        record(properties=USUAL + b"INNER_NUM\0013\2"),
+        record(properties=b"INNER_MULTI_QUEUE_OFFSET\0013\2"),
+        record(properties=USUAL + b"\0"),
+        record(properties=b"KEYS\1\xff\2"),
+        record()[:-1],
+    ],
+)
+def test_others_are_left_to_the_careful_one(data: bytes) -> None:
+    assert quick(data + PADDING, 0) is None
+
+
+def test_a_run_ends_at_its_limits() -> None:
+    first, second, third = record(0), record(len(record(0))), record(2 * len(record(0)))
+    data = first + second + third + PADDING
+    for limit, count_max, expected in ((len(data), 10, 3), (len(data), 2, 2), (len(first + second) - 1, 10, 1)):
+        drafts: list[Draft] = []
+        places: list[Appended] = []
+        stop = RecordRun(True).take(data, 0, limit, 0, count_max, drafts, places)
+        assert len(drafts) == len(places) == expected
+        assert stop == expected * len(first)
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    pieces=st.lists(st.sampled_from(PIECES), max_size=6),
+    terminated=st.booleans(),
+    changes=st.fixed_dictionaries(
+        {},
+        optional={
+            "topic": st.sampled_from(["T", "", ".", "Größe", "T" * 127, "T" * 128]),
+            "queue_id": st.sampled_from([-1, 0, 9]),
+            "sys_flag": st.sampled_from([0, 1, 8, 0x80, 1 << 30]),
+            "born_host": st.sampled_from([V4, V6]),
+            "store_host": st.sampled_from([V4, V6]),
+            "body": st.binary(max_size=40),
+        },
+    ),
+    flip=st.none() | st.tuples(st.integers(0, 200), st.integers(1, 255)),
+    check_crc=st.booleans(),
+)
+def test_quick_and_careful_agree(pieces: list[bytes], terminated: bool, changes: dict[str, Any], flip: tuple[int, int] | None, check_crc: bool) -> None:
+    properties = b"\2".join(pieces) + (b"\2" if terminated else b"")
+    data = bytearray(record(64, properties=properties, **changes))
+    if flip is not None and flip[0] < len(data):
+        data[flip[0]] ^= flip[1]
+    found = quick(bytes(data) + PADDING, 64, check_crc)
+    if found is not None:
+        expected = careful(bytes(data) + PADDING, 64, check_crc)
+        assert not isinstance(expected, str), expected
+        assert fields(found) == fields(expected)
