@@ -371,6 +371,7 @@ class BrokerConfig:
     network: NetworkSettings = group(NetworkSettings)
     monitor: MonitorSettings = group(MonitorSettings)
     security: SecuritySettings = group(SecuritySettings)
+    replication: ReplicationSettings = group(ReplicationSettings)
     pools: PoolSettings = group(PoolSettings)
 
     def saved_settings_path(self) -> Path:
@@ -385,7 +386,7 @@ class BrokerConfig:
 
 
 def check_role(config: BrokerConfig, origins: Mapping[str, str]) -> None:
-    """Refuse a role that promises replication; raise ConfigError that says where it was set and what to do.
+    """Refuse an id that does not fit the role; raise ConfigError that says where it was set and what to do.
 
     Java forces brokerId 0 on a master in silence; a file that says otherwise describes a slave, so it is refused here.
     """
@@ -399,5 +400,4 @@ def check_role(config: BrokerConfig, origins: Mapping[str, str]) -> None:
             where,
             f"brokerId={config.broker_id} with brokerRole={role.value}: only slaves have another id than 0",
             "write brokerId=0, or remove the line",
-    replication: ReplicationSettings = group(ReplicationSettings)
         )
