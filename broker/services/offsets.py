@@ -198,5 +198,5 @@ def by_group(table: ConsumerOffsetTable) -> dict[str, dict[str, dict[int, int]]]
     committed: dict[str, dict[str, dict[int, int]]] = {}
     for key, queues in table.offset_table.items():
         topic, _, group = key.partition("@")
-        committed.setdefault(group, {})[topic] = queues
-    return committed, table.data_version
+        committed.setdefault(group, {})[topic] = dict(queues)
+    return committed

@@ -136,6 +136,17 @@ class Topics:
         self._changed([])
         return True
 
+    def replace(self, table: TopicTable) -> list[str]:
+        """Become a copy of the master's table, its version included; the names of topics that are gone.  atomic: no checkpoint."""
+        before, self.configs = self.configs, dict(table.topic_config_table)
+        self.version.load(table.data_version)
+        self.generation += 1
+        self.table.touch()
+        changed = [name for name, config in self.configs.items() if before.get(name) != config]
+        if changed:
+            self.on_change(changed)
+        return [name for name in before if name not in self.configs]
+
     def mark_ordered(self, ordered: set[str]) -> None:
         """Set the order flag of the topics that the name servers call ordered; it is never cleared."""
         changed = [name for name in ordered if (config := self.configs.get(name)) is not None and not config.order]
@@ -157,17 +168,6 @@ class Topics:
         self.version.bump()
         self.table.touch()
         if topics:
-    def replace(self, table: TopicTable) -> list[str]:
-        """Become a copy of the master's table, its version included; the names of topics that are gone.  atomic: no checkpoint."""
-        before, self.configs = self.configs, dict(table.topic_config_table)
-        self.version.load(table.data_version)
-        self.generation += 1
-        self.table.touch()
-        changed = [name for name, config in self.configs.items() if before.get(name) != config]
-        if changed:
-            self.on_change(changed)
-        return [name for name in before if name not in self.configs]
-
             self.on_change(topics)
 
     def encode(self) -> bytes:
