@@ -149,7 +149,6 @@ class MessageStore:
     def on_arrival(self, callback: Callable[[list[Arrival]], None] | None) -> None:
         self.indexer.on_arrival = callback
 
-    # Reading messages
     def follow(self) -> LogCopy:
         """From now on the log is a copy of another broker's: ``append`` is refused, what is returned is the one who writes."""
         self.health.following = True
@@ -177,6 +176,9 @@ class MessageStore:
                 raise CopyRefused(f"log offset {start} has been deleted, the log begins at {self.log.first_offset}")
             return self.log.read([(start, end)], reads)[0]
 
+        return await self._wait(read)
+
+    # Reading messages
 
     def get(
         self, topic: str, queue_id: int, offset: int, *, messages_max: int, bytes_max: int, tag_codes: frozenset[int] | None = None
