@@ -62,7 +62,7 @@ from triomq.broker.services.slow_consumers import SlowConsumers
 from triomq.broker.services.statistics import Statistics
 from triomq.broker.services.subscriptions import SubscriptionGroups, open_subscription_groups
 from triomq.broker.services.table_copy import TableCopy
-from triomq.broker.services.topics import Topics, TopicSettings, open_topics
+from triomq.broker.services.topics import Topics, TopicSettings, batch_topics, open_topics
 from triomq.broker.services.versions import Version
 from triomq.broker.store.stall import ECHO_SECONDS
 from triomq.broker.store.store import MessageStore, open_store
@@ -144,7 +144,9 @@ async def run_broker(
         entrance = open_entrance(security, (config.broker_ip,))
     socks = SocksProxies.parse(config.security.socks_proxies)
     stopping = trio.Event()
-    async with monitoring(config.monitor, "mqbroker") as monitor, open_store(config.store.store_config(store_host), now_ms) as store:
+    async with monitoring(config.monitor, "mqbroker") as monitor, open_store(
+        config.store.store_config(store_host), now_ms, batch_topics=lambda: batch_topics(config.store.root / "config")
+    ) as store:
         services = open_services(config, store)
         replication = open_replication(config, store)
         replication.watch(services.topics.version, services.groups.version)
@@ -194,8 +196,10 @@ def open_services(config: BrokerConfig, store: MessageStore) -> Services:
         cluster_topic_open=config.cluster_topic,
         broker_topic_open=config.broker_topic,
         trace_topic=config.trace_topic_name if config.trace_topic else None,
+        light_queues=config.store.light_queues.enabled,
     )
     topics = open_topics(directory, topic_settings, live, Version(now_ms))
+    store.queue_table.has_batch_queues = topics.has_batch_queues
     groups = open_subscription_groups(directory, live, Version(now_ms))
     offsets = open_consumer_offsets(directory, Version(now_ms), save_seconds=config.offset_flush_ms / 1000)
     delayed = open_delayed_messages(directory, store, topics, Version(now_ms), now_ms)

@@ -18,6 +18,7 @@ import attrs
 from triomq.broker.advertise import local_address
 from triomq.broker.replication_settings import ReplicationSettings
 from triomq.broker.store.config import (
+    BATCH_ENTRY_BYTES,
     DEFAULT_DELAY_LEVELS,
     FlushMode,
     StoreConfig,
@@ -180,6 +181,22 @@ class RetentionSettings:
 
 
 @attrs.frozen(kw_only=True)
+class LightQueueSettings:
+    """Messages in several queues (LMQ)."""
+
+    lmq: bool = setting("enableLmq", BOOLEAN, False, "give a message a number in each of the light queues that its property INNER_MULTI_DISPATCH names")
+    multi_dispatch: bool = setting(
+        "enableMultiDispatch", BOOLEAN, False, "keep those light queues, so that they can be read; both settings are needed, as in a Java broker"
+    )
+    quota: bool = setting("enableLmqQuota", BOOLEAN, False, "refuse messages for new light queues when there are maxLmqConsumeQueueNum")
+    count_max: int = setting("maxLmqConsumeQueueNum", INTEGER, 20_000, "light queues that there may be with enableLmqQuota", low=0, high=_INT_MAX)
+
+    @property
+    def enabled(self) -> bool:
+        return self.lmq and self.multi_dispatch
+
+
+@attrs.frozen(kw_only=True)
 class StoreSettings:
     """Where and how messages are kept; the names of the fields are those of `StoreConfig`."""
 
@@ -202,6 +219,15 @@ class StoreSettings:
         low=_QUEUE_ENTRY_BYTES,
         high=_INT_MAX,
         step=_QUEUE_ENTRY_BYTES,
+    )
+    batch_queue_file_size_bytes: int = setting(
+        "mapperFileSizeBatchConsumeQueue",
+        INTEGER,
+        300_000 * BATCH_ENTRY_BYTES,
+        "size of a batch consume queue file, rounded up to whole entries of 46 bytes; must match files that exist",
+        low=BATCH_ENTRY_BYTES,
+        high=_INT_MAX,
+        step=BATCH_ENTRY_BYTES,
     )
     index_enabled: bool = setting("messageIndexEnable", BOOLEAN, True, "keep the key index, so that messages are found by key")
     index_slot_count: int = setting("maxHashSlotNum", INTEGER, 5_000_000, "hash slots of a key index file; must match files that exist", low=1, high=_INT_MAX)
@@ -262,11 +288,20 @@ class StoreSettings:
     )
     query_count_max: int = setting("maxMsgsNumBatch", INTEGER, 64, "messages of one query by key", low=1, high=_INT_MAX)
     query_unique_count_max: int = setting("defaultQueryMaxNum", INTEGER, 32, "messages of one query by unique key", low=1, high=_INT_MAX)
+    light_queues: LightQueueSettings = group(LightQueueSettings)
     retention: RetentionSettings = group(RetentionSettings)
 
     def store_config(self, store_host: bytes) -> StoreConfig:
         """The store's own settings; `store_host` is the address that goes into every record."""
-        return StoreConfig(**{**attrs.asdict(self, recurse=False), "retention": self.retention.rules()}, store_host=store_host)
+        values = attrs.asdict(self, recurse=False, filter=lambda attribute, _: "group" not in attribute.metadata)
+        light = self.light_queues
+        return StoreConfig(
+            **values,
+            retention=self.retention.rules(),
+            multi_dispatch=light.enabled,
+            light_queues_max=light.count_max if light.quota else None,
+            store_host=store_host,
+        )
 
 
 @attrs.frozen(kw_only=True)

@@ -14,7 +14,7 @@ _TRUSTED_NETWORK = "remove the key and keep the port inside a trusted network, o
 
 REASONS = {
     # meaningless
-    "batchqueue": Reason("index of batch consume queues"),
+    "batchqueue": Reason("a cache in front of batch consume queue files, which are searched without one"),
     "graceful": Reason("a stopping server always finishes what it accepted and sends the other requests away"),
     "internal": Reason("set by Java itself or by its launch scripts"),
     "javalog": Reason("more or fewer lines in Java's own log and statistics"),
@@ -38,7 +38,7 @@ REASONS = {
     "discovery": Reason("name servers found through a web address or DNS; list them in namesrvAddr"),
     "filter": Reason("SQL92 filters"),
     "fixed": Reason("fixed at Java's default"),
-    "lite": Reason("light queues and lite topics"),
+    "lite": Reason("lite topics"),
     "metrics": Reason("Java's metrics exporters; monitorPort serves /metrics to Prometheus"),
     "multipath": Reason("a commit log spread over several directories"),
     "pop": Reason("POP consumption"),

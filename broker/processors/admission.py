@@ -18,7 +18,7 @@ from triomq.broker.services.message_types import type_complaint, type_of_topic
 from triomq.broker.services.queue_locks import QueueLocks
 from triomq.broker.services.statistics import Item, Statistics
 from triomq.broker.services.subscriptions import SubscriptionGroups
-from triomq.broker.services.topics import UNIT_FLAG, UNIT_SUBSCRIPTION_FLAG, Topics
+from triomq.broker.services.topics import UNIT_FLAG, UNIT_SUBSCRIPTION_FLAG, Topics, has_batch_queues
 from triomq.remoting.errors import Rejected
 from triomq.remoting.protocol.bodies.groups import SubscriptionGroupConfig
 from triomq.remoting.protocol.bodies.topics import TopicConfig
@@ -40,6 +40,8 @@ class Target:
     write_queues: int
     puts: Item
     put_bytes: Item
+    batched: bool = False
+    """whether a batch becomes one record (queue.type=BatchCQ)"""
     message_type: str | None = None
     """what its messages must be; None when that is not checked"""
 
@@ -119,6 +121,7 @@ class Admission:
             config.write_queue_count,
             self.statistics.item("TOPIC_PUT_NUMS", name),
             self.statistics.item("TOPIC_PUT_SIZE", name),
+            has_batch_queues(config),
             type_of_topic(config) if checked else None,
         )
 

@@ -21,11 +21,14 @@ USUAL = frozenset({message.UNIQ_KEY, message.KEYS, message.TAGS, message.WAIT})
 OWN = (message.MSG_REGION, message.TRACE_ON, message.CLUSTER)
 """What the broker sets itself, whatever the sender wrote."""
 
-_names = "|".join((*USUAL, message.DELAY, *TIMER_NAMES, message.TRAN_MSG, message.SHARDING_KEY, message.POP_CK, *OWN))
+INNER = (message.INNER_NUM, message.INNER_BASE, message.MULTI_DISPATCH, message.MULTI_QUEUE_OFFSET)
+"""What concerns batch consume queues and light queues."""
+
+_names = "|".join((*USUAL, message.DELAY, *TIMER_NAMES, message.TRAN_MSG, message.SHARDING_KEY, message.POP_CK, *INNER, *OWN))
 _find = re.compile(f"\x02({_names})\x01([^\x02]*)").findall
 
 
-_unusual = re.compile(f"\x02(?:{'|'.join((message.DELAY, 'TIMER_DEL', message.TRAN_MSG, message.POP_CK, *OWN))})").search
+_unusual = re.compile(f"\x02(?:{'|'.join((message.DELAY, 'TIMER_DEL', message.TRAN_MSG, message.POP_CK, 'INNER_', *OWN))})").search
 
 
 def unusual_texts(texts: Sequence[str]) -> Collection[int]:

@@ -168,7 +168,7 @@ class PullMessages:
         return config
 
     def _topic(self, header: PullMessageHeader) -> TopicConfig:
-        config = self.topics.configs.get(header.topic)
+        config = self.topics.find(header.topic)
         if config is None:
             remark = f"topic[{header.topic}] not exist, apply first please! {names.FAQ}"
             raise Rejected(ResponseCode.TOPIC_NOT_EXIST, remark)

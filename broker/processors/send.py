@@ -16,6 +16,15 @@ import trio
 
 from triomq.broker.processors import properties as props
 from triomq.broker.processors.admission import Admission, Target
+from triomq.broker.processors.inner_batches import (
+    OWN_NUMBERS,
+    UNUSUAL_FLAGS,
+    inner_batch,
+    mark_unusual,
+    own_flags,
+    refuse_inner_batch,
+    refuse_numbers,
+)
 from triomq.broker.processors.properties import PROPERTY_END, property_value
 from triomq.broker.processors.stored_answers import Entry, StoredAnswers
 from triomq.broker.services import names
@@ -33,12 +42,13 @@ from triomq.remoting.protocol.headers.send import SendMessageHeader
 from triomq.remoting.protocol.message import (
     CLUSTER,
     DELAY,
+    INNER_BATCH,
     KEYS,
     MSG_REGION,
+    NEED_UNWRAP,
     POP_CK,
     TAGS,
     TRACE_ON,
-    TRANSACTION_MASK,
     UNIQ_KEY,
     WAIT,
     UniqueIds,
@@ -93,6 +103,8 @@ class SendMessages:
     _easy_body_bytes: int = attrs.field(init=False)
     _targets: dict[str, Target] = attrs.field(factory=dict, init=False)
     _generation: int = attrs.field(default=-1, init=False)
+    _has_inner_batch: bool = attrs.field(default=False, init=False)
+    """Whether the requests at hand have one: its answer has a field more than others."""
 
     @durability.default
     def _only_the_store(self) -> Durability:
@@ -115,6 +127,7 @@ class SendMessages:
         if self.admission.live.accept_sends_from_ms and (closed := self.admission.closed_until(self.clock_ms())) is not None:
             return [self._refusal(ResponseCode.SYSTEM_ERROR, closed)] * len(requests)
         answers: list[Answer] = [None] * len(requests)
+        self._has_inner_batch = False
         drafts, entries = self._prepare(requests, answers)
         if not drafts:
             return answers
@@ -138,7 +151,7 @@ class SendMessages:
         at_once = not self.topics.table.unsaved and self.durability.durable_now(end)
         sent = 0
         try:
-            if at_once:
+            if at_once and not self._has_inner_batch:
                 sent = self._answers.send(requests, answers, entries, places)
         finally:
             # After the answer has gone out, and still before anybody else runs: nobody can ask before it is done.
@@ -146,6 +159,8 @@ class SendMessages:
         self.statistics.note_put(len(drafts), end - places[0].log_offset, seconds)
         if sent == len(requests):
             return None
+        if at_once and self._has_inner_batch:
+            self._answers.fill(answers, entries, places)
         return answers if at_once else self._fill_when_durable(requests, answers, entries, places, end)
 
     def _prepare(self, requests: list[Request], answers: list[Answer]) -> tuple[list[Draft], list[Entry]]:
@@ -169,7 +184,7 @@ class SendMessages:
                 and found
                 and (not before or before[-1] == PROPERTY_END)
                 and not header.batch
-                and not header.sys_flag & TRANSACTION_MASK
+                and not header.sys_flag & UNUSUAL_FLAGS
                 and 0 <= queue_id < target.queue_limit
                 and len(request.body) <= easy_body_bytes
                 and len(text) <= EASY_PROPERTIES_CHARACTERS
@@ -213,13 +228,17 @@ class SendMessages:
         header: SendMessageHeader = request.header
         known = props.known_properties(text)
         target = self.admission.target(header, request.connection.peer_text)
-        if not header.topic.startswith(names.RETRY_PREFIX) and target.message_type is None:
+        if not header.topic.startswith(names.RETRY_PREFIX) and target.message_type is None and not target.batched:
             self._targets[header.topic] = target
         queue_id = header.queue_id if header.queue_id >= 0 else random.randrange(max(1, target.write_queues))
         wait = known.get(WAIT) != "false"
         if header.batch or request.code == RequestCode.SEND_BATCH_MESSAGE:
             unique_key = known.get(UNIQ_KEY) or self.unique_ids.next(self.clock_ms())
             made = self._batch_drafts(request, target, queue_id, known)
+            if target.batched:
+                made = [inner_batch(request, target, queue_id, text, unique_key, self.settings.cluster_name, len(made))]
+                self._check(made[0])
+                self._has_inner_batch = True
             entries.append((index, len(made), target, queue_id, unique_key, wait))
             drafts.extend(made)
             return
@@ -227,7 +246,8 @@ class SendMessages:
         self.admission.refuse_other_type(target, known)
         reconsume_times = header.reconsume_times or 0
         delay_level = self.admission.delay_level(known)
-        dropped = [name for name in (POP_CK, *props.OWN) if name in known]
+        refuse_inner_batch(header, known)
+        dropped = [name for name in (POP_CK, *props.OWN, *OWN_NUMBERS) if name in known]
         if self.admission.is_dead(header, request.version):
             target, queue_id = self.admission.dead_letter_target(header.topic), 0
             delay_level = 0
@@ -248,7 +268,7 @@ class SendMessages:
             request.body,
             (text + added).encode("utf-8", "replace"),
             header.flag,
-            header.sys_flag,
+            own_flags(header),
             header.born_timestamp,
             request.connection.peer_bytes,
             reconsume_times,
@@ -258,6 +278,8 @@ class SendMessages:
         )
         if delay_level:
             self.delayed.schedule(draft, delay_level)
+        else:
+            mark_unusual(draft, known, target, self.store)
         self._check(draft)
         drafts.append(draft)
         entries.append((index, 1, target, queue_id, unique_key, wait))
@@ -281,6 +303,7 @@ class SendMessages:
             of_element = props.known_properties(encoded.decode("utf-8", "replace"))
             self.admission.refuse_unsupported(header, of_element)
             self.admission.refuse_other_type(target, of_element)
+            refuse_numbers(of_element)
             if self.admission.delay_level(known) or self.admission.delay_level(of_element):
                 raise Rejected(ResponseCode.MESSAGE_ILLEGAL, self._illegal_remark("a batch cannot be delayed"))
             draft = Draft(
@@ -289,7 +312,7 @@ class SendMessages:
                 body,
                 encoded,
                 flag,
-                header.sys_flag,
+                own_flags(header) & ~(INNER_BATCH | NEED_UNWRAP),
                 header.born_timestamp,
                 request.connection.peer_bytes,
                 header.reconsume_times or 0,

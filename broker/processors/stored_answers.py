@@ -112,7 +112,9 @@ class StoredAnswers:
         _, count, target, queue_id, unique_key, _ = entry
         target.note(1, count, sum([place.size for place in places]))
         message_id = ",".join([f"{self._host}{place.log_offset:016X}" for place in places])
+        # The sender of a batch that became one record knows it by this key; of other batches its messages' own keys count.
+        batch_key = unique_key if target.batched else None
         header = SendMessageResponseHeader(
-            message_id, queue_id, places[0].queue_offset, unique_key, self.region_id, self.trace_on
+            message_id, queue_id, places[0].queue_offset, unique_key, self.region_id, self.trace_on, batch_key
         )
         return Response(ResponseCode.SUCCESS, header)

@@ -30,7 +30,7 @@ class Attribute:
 
 
 TOPIC_ATTRIBUTES: Mapping[str, Attribute] = {
-    "queue.type": Attribute(frozenset({"BatchCQ", "SimpleCQ"}), changeable=False, refused=frozenset({"BatchCQ"})),
+    "queue.type": Attribute(frozenset({"BatchCQ", "SimpleCQ"}), changeable=False),
     "cleanup.policy": Attribute(frozenset({"DELETE", "COMPACTION"}), changeable=False, refused=frozenset({"COMPACTION"})),
     "message.type": Attribute(
         frozenset({"UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED"}), changeable=True

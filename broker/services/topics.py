@@ -33,6 +33,7 @@ class TopicSettings:
     cluster_topic_open: bool = True
     broker_topic_open: bool = True
     trace_topic: str | None = None
+    light_queues: bool = False
 
 
 def system_topics(settings: TopicSettings, live: LiveSettings) -> list[TopicConfig]:
@@ -65,6 +66,17 @@ def new_topic(name: str, queues: int, perm: int = PERM_READ_WRITE, *, sys_flag: 
     return TopicConfig(topic_name=name, read_queue_count=queues, write_queue_count=queues, perm=perm, topic_sys_flag=sys_flag)
 
 
+def has_batch_queues(config: TopicConfig) -> bool:
+    """Source: common/utils/QueueTypeUtils.java#isBatchCq."""
+    return config.attributes.get("queue.type") == "BatchCQ"
+
+
+def batch_topics(directory: Path) -> set[str]:
+    """The topics with batch consume queues, before anything else is loaded: the store asks when it opens its queues.  Raises DamagedTable."""
+    loaded = load_table(directory / "topics.json", TopicTable.decode)
+    return {name for name, config in loaded.topic_config_table.items() if has_batch_queues(config)} if loaded is not None else set()
+
+
 @attrs.define(eq=False)
 class Topics:
     """The table.  ``version`` says what other nodes have of it; ``generation`` grows with every change, for caches in this process.
@@ -81,7 +93,16 @@ class Topics:
     on_change: Callable[[list[str]], None] = lambda topics: None
 
     def find(self, name: str) -> TopicConfig | None:
-        return self.configs.get(name)
+        """The topic; a light queue is one with a single queue, without being in the table. Source: broker/topic/LmqTopicConfigManager.java."""
+        config = self.configs.get(name)
+        if config is None and self.settings.light_queues and name.startswith(names.LMQ_PREFIX):
+            return new_topic(name, 1)
+        return config
+
+    def has_batch_queues(self, name: str) -> bool:
+        """Whether a topic keeps batches as one record."""
+        config = self.configs.get(name)
+        return config is not None and has_batch_queues(config)
 
     def is_system_topic(self, name: str) -> bool:
         """Reserved names: the well-known ones, what this broker made at its start, and everything with the system's prefix."""

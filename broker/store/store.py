@@ -27,6 +27,7 @@ from triomq.broker.store.key_index import KeyIndex
 from triomq.broker.store.lock import StoreLock
 from triomq.broker.store.log_copy import LogCopy
 from triomq.broker.store.log_scan import LogScan
+from triomq.broker.store.numbering import SPECIAL, dispatch_names
 from triomq.broker.store.queue_table import Arrival, QueueTable
 from triomq.broker.store.reader import Reader
 from triomq.broker.store.reads import Buffer, Cold, Reads, until_warm
@@ -101,9 +102,16 @@ class MessageStore:
 
         When it returns, the page cache has the messages (they survive the death of this process), and with ASYNC_FLUSH readers see them already.
         """
+        for draft in drafts:
+            self._mark_special(draft)
         places = self.append_unindexed(drafts)
         self.indexer.index_offered()
         return places
+
+    def _mark_special(self, draft: Draft) -> None:
+        """For those who do not know what the message is that they store: see numbering.py."""
+        if self.queue_table.has_batch_queues(draft.topic) or (self.config.multi_dispatch and dispatch_names(draft.properties)):
+            draft.sys_flag |= SPECIAL
 
     def append_unindexed(self, drafts: Sequence[Draft]) -> list[Appended]:
         """``append`` but for the indexes: the caller calls ``index_appended`` when it has answered the sender, before its next checkpoint."""

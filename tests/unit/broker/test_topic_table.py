@@ -175,7 +175,7 @@ def test_attribute_changes() -> None:
         ({"+queue.type": "SimpleCQ"}, False, "attempt to update an unchangeable attribute. key: queue.type"),
         ({"+message.type": "BLUE"}, True, "value is not in set"),
         ({"+reserve.time": "-2"}, True, "value is not in range"),
-        ({"+queue.type": "BatchCQ"}, True, "queue.type=BatchCQ is not supported by this broker"),
+        ({"+cleanup.policy": "COMPACTION"}, True, "cleanup.policy=COMPACTION is not supported by this broker"),
         ({"+message.type": "FIFO", "-message.type": ""}, False, "alter duplication key. key: message.type"),
     ],
 )
