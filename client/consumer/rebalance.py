@@ -154,9 +154,8 @@ class Rebalancer:
         known = await self.session.subscribe_queues(topic)
         if known is None:
             raise RouteNotFound(topic)
-        owned = [queue for queue, assignment in self.fetcher.assignments.items() if queue.topic == topic]
         if self.allocate is None:
-            return compare(owned, known.subscribe)
+            return compare(self._owned_of(topic), known.subscribe)
         members = await self._members(topic, known.brokers)
         client_id = self.session.client_id
         if client_id not in members:
@@ -167,9 +166,12 @@ class Rebalancer:
             raise AllocationFailed(
                 f"the allocation rule failed for {topic}: {type(error).__name__}: {error}"
             ) from error
-        change = compare(owned, share)
+        change = compare(self._owned_of(topic), share)
         leaving = {queue for queue in change.lost if self.fetcher.assignments[queue].leaving}
         return attrs.evolve(change, lost=tuple(queue for queue in change.lost if queue not in leaving))
+
+    def _owned_of(self, topic: str) -> list[MessageQueue]:
+        return [queue for queue in self.fetcher.assignments if queue.topic == topic]
 
     async def _members(self, topic: str, brokers: tuple[str, ...]) -> list[str]:
         """Ask a random broker of the topic who is in the group."""
