@@ -47,6 +47,43 @@ async def test_the_examples_of_the_sdk(triomq_cluster: InProcessCluster) -> None
     ]
 
 
+@pytest.mark.feature(97)
+async def test_the_ordered_example(triomq_cluster: InProcessCluster) -> None:
+    printed = await run("ordered.py", triomq_cluster.namesrv_address)
+    for customer in ("ada", "bob", "eve"):
+        assert f"{customer} -> created, paid, packed, delivered" in printed
+
+
+@pytest.mark.feature(83, 158)
+async def test_the_broadcast_example(triomq_cluster: InProcessCluster) -> None:
+    printed = await run("broadcast.py", triomq_cluster.namesrv_address)
+    assert printed.splitlines() == ["one {'apples': 1}", "two {'apples': 1}"]
+
+
+@pytest.mark.feature(117)
+async def test_the_tag_example(triomq_cluster: InProcessCluster) -> None:
+    printed = await run("tag_filter.py", triomq_cluster.namesrv_address)
+    assert sorted(printed.splitlines()) == [
+        "accounting (paid || refunded): paid paid paid refunded",
+        "audit (*): created created paid paid paid refunded",
+        "packing (paid): paid paid paid",
+    ]
+
+
+@pytest.mark.feature(124, 126)
+async def test_the_retry_example(triomq_cluster: InProcessCluster) -> None:
+    printed = (await run("retry.py", triomq_cluster.namesrv_address)).splitlines()
+    assert [line for line in printed if line.startswith("hopeless")] == [f"hopeless: delivery {n}" for n in (1, 2, 3)]
+    assert [line for line in printed if line.startswith("shaky")] == ["shaky: delivery 1", "shaky: delivery 2"]
+    assert printed[-1] == "dead: hopeless of topic Tasks after 3 deliveries"
+
+
+@pytest.mark.feature(80)
+async def test_the_batch_example(triomq_cluster: InProcessCluster) -> None:
+    printed = await run("batches.py", triomq_cluster.namesrv_address, "300")
+    assert printed == "300 readings, at most 25 at a time\n"
+
+
 def test_every_example_of_the_sdk_is_run() -> None:
     text = Path(__file__).read_text()
     assert [path.name for path in sorted(EXAMPLES.glob("*.py")) if f'"{path.name}"' not in text] == []
