@@ -40,8 +40,7 @@ class Replication:
     @property
     def slave_reads(self) -> SlaveReads:
         slave = self.slave
-        alive = None if slave is None else lambda: slave.link is not None and slave.link.reported >= 0
-        return SlaveReads(self.config.replication.slave_reads, alive)
+        return SlaveReads(self.config.replication.slave_reads, None if slave is None else lambda: slave.following)
 
     def watch(self, *versions: Version) -> None:
         """Tell slaves of ours when one of these tables changes."""
@@ -52,7 +51,10 @@ class Replication:
     async def start(self, tasks: trio.Nursery, registration: Registration) -> None:
         """Open the HA port, or follow the master.  Raises AddressInUse, ListenFailed."""
         if self.slave is not None:
-            registration.on_master = self.slave.master.update
+            slave = self.slave
+            registration.on_master = slave.master.update
+            registration.searching = lambda: not slave.following
+            slave.on_lost = registration.announce_again
             tasks.start_soon(self.slave.run, name="replication-slave")
         elif self.master is not None:
             config = self.config

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import random
 import zlib
+from collections.abc import Callable
 
 import attrs
 import trio
@@ -63,6 +64,8 @@ class ReplicationSlave:
     rules: LinkRules
     master: MasterAddress
     last_segment_only: bool = False
+    on_lost: Callable[[], None] = lambda: None
+    """Called when a connection has ended."""
     link: SlaveLink | None = attrs.field(default=None, init=False)
     """The present connection."""
     tables_changed: trio.Event = attrs.field(factory=trio.Event, init=False)
@@ -76,6 +79,11 @@ class ReplicationSlave:
 
     def __attrs_post_init__(self) -> None:
         self._name = NAME_MAX - random.getrandbits(62)
+
+    @property
+    def following(self) -> bool:
+        """Whether the master is there: it has said something over the present connection."""
+        return self._followed
 
     @property
     def position(self) -> Watermark:
@@ -107,6 +115,7 @@ class ReplicationSlave:
             self.copy.drop_rest()
             retry_seconds = RETRY_SECONDS_FIRST if self._followed else min(retry_seconds * 2, RETRY_SECONDS_MAX)
             self._followed = False
+            self.on_lost()
             self._tell(address, reason, retry_seconds)
             await trio.sleep(retry_seconds)
 

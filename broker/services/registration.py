@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 RETRY_SECONDS_FIRST = 1.0
 RETRY_SECONDS_MAX = 30.0
 MASTER_SEARCH_SECONDS = 2.0
-"""A slave registers so often at a name server that does not know its master: the answer is the only way to hear of it."""
+"""A slave without its master registers so often: the answer is the only way to hear where it is."""
 UNREGISTER_SECONDS = 1.0
 FIRST_TRY_SECONDS = 1.0
 
@@ -69,7 +69,6 @@ class NameServer:
     registered: bool = False
     tried: bool = False
     generation: int = -1
-    master_missing: bool = False
     pending: set[str] = attrs.field(factory=set)
     wake: trio.Event = attrs.field(factory=trio.Event)
     progress: trio.Event = attrs.field(factory=trio.Event)
@@ -91,6 +90,8 @@ class Registration:
     connector: Caller = attrs.field(init=False)
     on_master: Callable[[str | None, str | None], None] = lambda ha_address, address: None
     """Told (HA address, address) of the master with every answer; name servers say it to slaves only."""
+    searching: Callable[[], bool] = lambda: False
+    """Whether this broker is a slave that has lost its master."""
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Keep the broker registered; ``started`` once every name server was tried (or is slow)."""
@@ -108,6 +109,11 @@ class Registration:
         """Announce these topics to every name server.  atomic: no checkpoint."""
         for server in self.servers.values():
             server.pending.update(topics)
+            server.wake.set()
+
+    def announce_again(self) -> None:
+        """Register everywhere now.  atomic: no checkpoint."""
+        for server in self.servers.values():
             server.wake.set()
 
     def connection_lost(self, address: str, reason: str) -> None:
@@ -145,7 +151,7 @@ class Registration:
                 continue
             retry_seconds = RETRY_SECONDS_FIRST
             server.note_progress()
-            with trio.move_on_after(MASTER_SEARCH_SECONDS if server.master_missing else self.settings.period_seconds):
+            with trio.move_on_after(MASTER_SEARCH_SECONDS if self.searching() else self.settings.period_seconds):
                 await server.wake.wait()
 
     async def _register(self, server: NameServer, changed: set[str] | None) -> None:
@@ -174,7 +180,6 @@ class Registration:
         server.generation = max(server.generation, generation)
         if self.settings.broker_id:
             told = answer.header(RegisterBrokerResponseHeader)
-            server.master_missing = told.master_addr is None
             self.on_master(told.ha_server_addr, told.master_addr)
         if answer.body:
             self.topics.mark_ordered(set(KvTable.decode(bytes(answer.body)).table))
