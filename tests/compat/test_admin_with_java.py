@@ -14,12 +14,14 @@ pytestmark = [pytest.mark.compat, pytest.mark.feature(169)]
 
 @pytest.fixture
 async def namesrv(java_cluster: str) -> str:
-    """Java's broker listens before it registers: wait for the latter."""
+    """Java's broker listens before it registers, and for a moment more it cannot tell its figures (NoSuchElementException): wait for all that."""
     async with Admin(java_cluster) as admin:
         with trio.fail_after(60):
-            while not await admin.brokers():  # noqa: ASYNC110
+            while True:
+                answers = await admin.statuses(await admin.brokers())
+                if answers.values and not answers.failures:
+                    return java_cluster
                 await trio.sleep(0.1)
-    return java_cluster
 
 
 async def test_topics(namesrv: str) -> None:
