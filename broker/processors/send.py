@@ -346,27 +346,31 @@ class SendMessages:
     async def _fill_when_durable(
         self, requests: list[Request], answers: list[Answer], entries: list[Entry], places: list[Appended], end: int
     ) -> list[Answer]:
-        """Wait for the disk, for the slaves of a SYNC_MASTER, and for the table of topics if one was created; answer at once whoever does not want to wait."""
-        self._answers.fill(answers, entries, places)
-        waiting = []
-        for entry in entries:
-            index, wait = entry[0], entry[5]
-            answer = answers[index]
-            if wait:
-                waiting.append(index)
-            elif answer is not None:
-                requests[index].reply(answer)
-                answers[index] = None
+        """Wait for the disk, and for the table of topics if one was created; answer at once whoever does not want to wait."""
+        hasty = [entry[0] for entry in entries if not entry[5]]
+        if hasty:
+            self._answers.fill(answers, entries, places)
+            for index in hasty:
+                answer = answers[index]
+                if answer is not None:
+                    requests[index].reply(answer)
+                    answers[index] = None
         if self.topics.table.unsaved:
             with trio.move_on_after(TABLE_SAVE_SECONDS):
                 await self.topics.table.wait_saved()
-        if waiting and not self.durability.durable_now(end):
+        result = DurabilityResult.DURABLE
+        if len(hasty) < len(entries) and not self.durability.durable_now(end):
             result = await self.durability.wait_durable(end)
-            if result is not DurabilityResult.DURABLE:
-                for index in waiting:
-                    answer = answers[index]
-                    if answer is not None:
-                        answer.code, answer.remark = NOT_DURABLE[result], None
+        if result is DurabilityResult.DURABLE and not hasty:
+            self._answers.send(requests, answers, entries, places)
+            return answers
+        if not hasty:
+            self._answers.fill(answers, entries, places)
+        if result is not DurabilityResult.DURABLE:
+            for entry in entries:
+                answer = answers[entry[0]]
+                if answer is not None:
+                    answer.code, answer.remark = NOT_DURABLE[result], None
         return answers
 
 
