@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import trio
 from mqadmin_calls import failed, mqadmin
@@ -128,3 +130,47 @@ async def test_messages_and_groups(namesrv: str) -> None:
         "updateSubGroup", "-c", "TestCluster", "-g", "admin-group", "-r", 5, "-n", namesrv, "--json"
     )
     assert [config["retryMaxTimes"] for config in changed.document["brokers"].values()] == [5]
+
+
+@pytest.mark.feature(93)
+async def test_offsets_settings_and_permissions(namesrv: str) -> None:
+    """What the commands change is read back from Java's broker and name server by other requests."""
+
+    async def document(*words: object) -> Any:
+        return (await mqadmin(*words, "-n", namesrv, "--json")).document
+
+    await document("updateTopic", "-c", "TestCluster", "-t", "AdminOps", "-r", 1, "-w", 1)
+    await document("updateSubGroup", "-c", "TestCluster", "-g", "ops")
+    for number in range(3):
+        await document("sendMessage", "-t", "AdminOps", "-p", f"body {number}")
+
+    async def behind(group: str) -> int:
+        return int((await document("consumerProgress", "-g", group, "-t", "AdminOps"))["diffTotal"])
+
+    skipped = await document("skipAccumulatedMessage", "-g", "ops", "-t", "AdminOps")
+    assert skipped["queues"] == [{"brokerName": "broker-java", "queueId": 0, "offset": 3}]
+    assert await behind("ops") == 0
+    (address,) = [broker["address"] for broker in (await document("clusterList"))["brokers"]]
+    one = await document("resetOffsetByTime", "-g", "ops", "-t", "AdminOps", "-s", "now", "-b", address, "-q", 0, "-o", 1)
+    assert (one["queues"][0]["offset"], await behind("ops")) == (1, 2)
+    await document("cloneGroupOffset", "-s", "ops", "-d", "ops-copy", "-t", "AdminOps")
+    assert await behind("ops-copy") == 2
+    rows = (await document("brokerConsumeStats", "-b", address))["queues"]
+    assert {(row["group"], row["diff"]) for row in rows if row["topic"] == "AdminOps"} == {("ops", 2)}, "Java lists groups with settings"
+
+    await document("updateBrokerConfig", "-b", address, "-k", "waitTimeMillsInSendQueue", "-v", 250)
+    assert (await document("getBrokerConfig", "-b", address))["brokers"][address]["waitTimeMillsInSendQueue"] == "250"
+    await document("updateNamesrvConfig", "-k", "orderMessageEnable", "-v", "true")
+    await document("updateOrderConf", "-t", "AdminOps", "-m", "put", "-v", "broker-java:1")
+    route = await document("topicRoute", "-t", "AdminOps")
+    assert route["orderTopicConf"] == "broker-java:1"
+    await document("updateOrderConf", "-t", "AdminOps", "-m", "delete")
+    await document("wipeWritePerm", "-b", "broker-java")
+    assert [data["perm"] for data in (await document("topicRoute", "-t", "AdminOps"))["queueDatas"]] == [4]
+    await document("addWritePerm", "-b", "broker-java")
+    await document("updateTopicPerm", "-t", "AdminOps", "-p", 4, "-b", address)
+    assert [data["perm"] for data in (await document("topicRoute", "-t", "AdminOps"))["queueDatas"]] == [4]
+    config = (await document("getConsumerConfig", "-g", "ops"))["brokers"][address]
+    assert config["groupName"] == "ops"
+    await document("deleteSubGroup", "-b", address, "-g", "ops", "-r", "true")
+    assert failed(await mqadmin("getConsumerConfig", "-g", "ops-gone", "-n", namesrv), 4, "ops-gone")

@@ -18,6 +18,13 @@ MODULES: Mapping[str, Sequence[str]] = {
     "send": ("sendMessage",),
     "message": ("consumeMessage",),
     "query": ("queryMsgByKey", "queryMsgById", "queryMsgByUniqueKey"),
+    "group": ("deleteSubGroup", "getConsumerConfig", "brokerConsumeStats", "consumerStatus", "statsAll", "producer", "topicClusterList"),
+    "offset": ("resetOffsetByTime", "skipAccumulatedMessage", "cloneGroupOffset"),
+    "permission": ("wipeWritePerm", "addWritePerm", "updateTopicPerm"),
+    "settings": (
+        *("getBrokerConfig", "updateBrokerConfig", "getNamesrvConfig", "updateNamesrvConfig"),
+        *("updateKvConfig", "deleteKvConfig", "updateOrderConf"),
+    ),
     "cleaning": ("deleteExpiredCommitLog", "cleanExpiredCQ", "cleanUnusedTopic"),
     "tls": ("tlsInit", "tlsCheck"),
 }

@@ -36,6 +36,26 @@ JAVA: dict[str, str] = {
     "deleteExpiredCommitLog": "b brokerAddr, c cluster",
     "cleanExpiredCQ": "b brokerAddr, c cluster",
     "cleanUnusedTopic": "b brokerAddr, c cluster",
+    "resetOffsetByTime": "g group R, t topic R, s timestamp R, f force, b broker, q queue, o offset, c cluster",
+    "skipAccumulatedMessage": "g group R, t topic R, f force, c cluster",
+    "cloneGroupOffset": "s srcGroup R, d destGroup R, t topic R, o offline",
+    "getBrokerConfig": "b brokerAddr, c clusterName",
+    "updateBrokerConfig": "a updateAllBroker, b brokerAddr, c clusterName, k key R, v value R",
+    "getNamesrvConfig": "",
+    "updateNamesrvConfig": "k key R, v value R",
+    "updateKvConfig": "s namespace R, k key R, v value R",
+    "deleteKvConfig": "s namespace R, k key R",
+    "updateOrderConf": "m method R, t topic R, v orderConf",
+    "wipeWritePerm": "b brokerName R",
+    "addWritePerm": "b brokerName R",
+    "updateTopicPerm": "b brokerAddr, c clusterName, p perm R, t topic R",
+    "deleteSubGroup": "b brokerAddr, c clusterName, g groupName R, r removeOffset",
+    "getConsumerConfig": "g groupName R",
+    "brokerConsumeStats": "b brokerAddr R, l level, o order, t timeoutMillis",
+    "producer": "b broker R",
+    "topicClusterList": "t topic R",
+    "consumerStatus": "b brokerAddr, g consumerGroup R, i clientId, s jstack!",
+    "statsAll": "a activeTopic!, t topic",
 }
 OURS = {"tlsInit", "tlsCheck"}
 ABSENT: dict[str, dict[str, str]] = {
@@ -48,6 +68,7 @@ EXCLUSIVE = {
     "updateTopic": {"brokerAddr", "clusterName"},
     "brokerStatus": {"brokerAddr", "clusterName"},
     "updateSubGroup": {"brokerAddr", "clusterName"},
+    "getBrokerConfig": {"brokerAddr", "clusterName"},
 }
 
 
@@ -60,7 +81,7 @@ def command_named(name: str) -> Command:
 def java_options(command: str) -> list[tuple[str, str, bool, bool]]:
     """(letter, long name, takes a value, required) of a command of Java's tool."""
     options = []
-    for entry in JAVA[command].split(", "):
+    for entry in filter(None, JAVA[command].split(", ")):
         letter, name, *required = entry.split(" ")
         options.append(
             ("" if letter == "-" else letter, name.removesuffix("!"), not name.endswith("!"), bool(required))
