@@ -1,0 +1,169 @@
+"""One store directory with batch consume queues and light queues, in turns under Java's broker and under ours; the official client sends and consumes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import processes
+import pytest
+import trio
+from brokers import BrokerPeer
+from processes import java_command, java_peer, our_broker, running, wait_registered, write_broker_conf, write_logback
+
+from triomq.remoting.client.config import ConnectorConfig
+from triomq.remoting.client.connector import Connector
+from triomq.remoting.protocol.batch import decode_batch
+from triomq.remoting.protocol.codes import RequestCode as Code
+from triomq.remoting.protocol.headers.offset import GetMaxOffsetHeader, OffsetResponseHeader
+
+pytestmark = [pytest.mark.compat, pytest.mark.timeout(300)]
+
+VERSION = "5.5.0"  # 4.9.4 knows neither
+TOPIC, PLAIN = "Batches", "Plain"
+NAME = "broker-batches"
+LIGHT = {"enableLmq": "true", "enableMultiDispatch": "true"}
+T = TypeVar("T")
+
+
+@contextmanager
+def broker_on(java: bool, folder: Path, namesrv: str, store: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """A broker of either kind on the directory; (address, process)."""
+    if not java:
+        with our_broker(folder, NAME, namesrv, storePathRootDir=store, **LIGHT) as (address, process):
+            wait_registered(namesrv, NAME)
+            yield address, process
+        return
+    port = processes.free_port(span=2)
+    home = folder / f"java-{port}"
+    write_logback(home)
+    conf = write_broker_conf(home, NAME, namesrv, port, haListenPort=port + 1, storePathRootDir=store, **LIGHT)
+    with running(java_command(VERSION, "org.apache.rocketmq.broker.BrokerStartup", "-c", str(conf), home=home), home / "broker.log", port=port) as process:
+        wait_registered(namesrv, NAME)
+        yield f"127.0.0.1:{port}", process
+
+
+def end(process: subprocess.Popen[bytes], *, killed: bool = True) -> None:
+    if killed:
+        process.kill()
+    else:
+        process.terminate()
+    process.wait(60)
+
+
+def ask(address: str, question: Callable[[BrokerPeer], Awaitable[T]]) -> T:
+    """One question over a connection of our own."""
+
+    async def run() -> T:
+        async with Connector(ConnectorConfig()) as connector:
+            return await question(BrokerPeer(connector, address))
+
+    return trio.run(run)
+
+
+async def make_topics(peer: BrokerPeer) -> None:
+    for topic, attributes in ((TOPIC, "+queue.type=BatchCQ"), (PLAIN, "")):
+        answer = await peer.create_topic(topic, 1, attributes=attributes or None)
+        assert answer.code == 0, answer.remark
+
+
+async def batches(peer: BrokerPeer) -> list[tuple[int, int, int]]:
+    """(asked offset, first offset of the record that came, how many messages it has) for every offset of the topic."""
+    answer = await peer.call(Code.GET_MAX_OFFSET, GetMaxOffsetHeader(TOPIC, 0))
+    found = []
+    for offset in range(answer.header(OffsetResponseHeader).offset):
+        pulled = await peer.pull(TOPIC, 0, offset, count=1)
+        record = pulled.messages[0]
+        count = len(decode_batch(record.body)) if record.sys_flag & 0x80 else 1
+        assert (record.properties["INNER_BASE"], record.properties["INNER_NUM"]) == (str(record.queue_offset), str(count))
+        assert pulled.header.next_begin_offset == record.queue_offset + count
+        found.append((offset, record.queue_offset, count))
+    return found
+
+
+def expected_batches(*sizes: int) -> list[tuple[int, int, int]]:
+    starts = [sum(sizes[:number]) for number in range(len(sizes))]
+    return [(start + inside, start, size) for start, size in zip(starts, sizes) for inside in range(size)]
+
+
+def send_to_light(*bodies: bytes) -> Callable[[BrokerPeer], Awaitable[None]]:
+    async def send(peer: BrokerPeer) -> None:
+        for number, body in enumerate(bodies):
+            queues = "%LMQ%a,%LMQ%b" if number % 2 == 0 else "%LMQ%b"
+            await peer.send(PLAIN, body, properties={"INNER_MULTI_DISPATCH": queues, "UNIQ_KEY": body.decode()})
+
+    return send
+
+
+async def light(peer: BrokerPeer) -> tuple[list[bytes], list[bytes]]:
+    """What lies in both light queues, pulled one by one since a pull ends where a file or the written part ends."""
+    found: list[list[bytes]] = []
+    for queue in ("%LMQ%a", "%LMQ%b"):
+        bodies: list[bytes] = []
+        while (pulled := await peer.pull(queue, 0, len(bodies), hold_ms=0)).code == 0:
+            bodies += pulled.bodies
+        found.append(bodies)
+    return found[0], found[1]
+
+
+def send_batch(namesrv: str, count: int, tag: str) -> None:
+    lines = java_peer(VERSION, "send", namesrv, TOPIC, str(count), tag, "batch", seconds=120)
+    (sent,) = [line for line in lines if line[0] == "SENT"]
+    assert sent[1] == "SEND_OK"
+    assert "," not in sent[2] and "," not in sent[3]  # the client was told that its batch is one record
+
+
+def consumed(namesrv: str, group: str, count: int) -> list[tuple[int, str, str]]:
+    """(queue offset, tag, body), as the official client takes the records apart."""
+    lines = java_peer(VERSION, "consume", namesrv, TOPIC, group, "*", str(count), "60", seconds=120)
+    return sorted((int(line[5]), line[2], line[7]) for line in lines if line[0] == "GOT")
+
+
+def expected(*batches_sent: tuple[str, int]) -> list[tuple[int, str, str]]:
+    every = [(tag, f"body-{number}") for tag, count in batches_sent for number in range(count)]
+    return [(offset, tag, body) for offset, (tag, body) in enumerate(every)]
+
+
+@pytest.mark.feature(187)
+def test_a_directory_goes_from_java_to_us_and_back(tmp_path: Path) -> None:
+    """Each broker is killed, so the next one recovers; only the last one stops in order."""
+    if processes.java_home(VERSION) is None:
+        pytest.skip(f"the Java peers {VERSION} are not installed: run `make peers`")
+    store = tmp_path / "store"
+    with processes.our_name_server(tmp_path / "namesrv") as namesrv:
+        with broker_on(True, tmp_path, namesrv, store) as (address, process):
+            ask(address, make_topics)
+            send_batch(namesrv, 5, "Java1")
+            send_batch(namesrv, 7, "Java2")
+            ask(address, send_to_light(b"0", b"1"))
+            assert ask(address, batches) == expected_batches(5, 7)
+            assert ask(address, light) == ([b"0"], [b"0", b"1"])
+            end(process)
+        with broker_on(False, tmp_path / "ours", namesrv, store) as (address, process):
+            assert ask(address, batches) == expected_batches(5, 7)
+            assert consumed(namesrv, "ours", 12) == expected(("Java1", 5), ("Java2", 7))
+            assert ask(address, light) == ([b"0"], [b"0", b"1"])
+            send_batch(namesrv, 4, "Ours1")
+            ask(address, lambda peer: peer.send(TOPIC, b"single", properties={"UNIQ_KEY": "single"}))
+            send_batch(namesrv, 3, "Ours2")
+            ask(address, send_to_light(b"2", b"3"))
+            assert ask(address, batches) == expected_batches(5, 7, 4, 1, 3)
+            end(process)
+        with broker_on(True, tmp_path, namesrv, store) as (address, process):
+            assert ask(address, batches) == expected_batches(5, 7, 4, 1, 3)
+            assert ask(address, light) == ([b"0", b"2"], [b"0", b"1", b"2", b"3"])
+            send_batch(namesrv, 2, "Java3")
+            every = consumed(namesrv, "late", 22)
+            assert [offset for offset, _, _ in every] == list(range(22))
+            assert every[-2:] == [(20, "Java3", "body-0"), (21, "Java3", "body-1")]
+            assert every[16] == (16, "null", "single")
+            end(process, killed=False)
+    command = [sys.executable, "-m", "triomq.broker.inspect", "verify", str(store), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads(done.stdout)["queues"]["entries"] > 0
