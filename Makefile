@@ -5,8 +5,10 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 ARGS ?=
 SECONDS ?= 60
+MINUTES ?= 20
+SEED ?= 0
 
-.PHONY: help demo test test-all check fuzz bench features docs peers dist clean
+.PHONY: help demo test test-all check fuzz soak bench features docs peers dist clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -49,6 +51,9 @@ $(VENV)/.fuzz: $(VENV)/.dev
 
 fuzz: $(VENV)/.fuzz ## feed the decoders hostile bytes for SECONDS=60 (Linux on x86-64: atheris)
 	$(BIN)/python tests/fuzz --seconds $(SECONDS) $(ARGS)
+
+soak: $(VENV)/.dev ## producers, members that come and go, servers that restart, for MINUTES=20 (SEED=0 chooses one)
+	$(BIN)/python tests/soak.py --minutes $(MINUTES) --seed $(SEED)
 
 bench: $(VENV)/.dev peers ## side by side with the Java broker, in one run
 	$(BIN)/python tests/bench/side_by_side.py $(ARGS)
