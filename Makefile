@@ -8,7 +8,7 @@ SECONDS ?= 60
 MINUTES ?= 20
 SEED ?= 0
 
-.PHONY: help demo test test-all check fuzz soak bench features docs peers dist clean
+.PHONY: help demo test test-all compose-test wheelhouse check fuzz soak bench features docs peers dist clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -35,7 +35,13 @@ test: $(VENV)/.dev ## the suite that needs nothing but this checkout, but for wh
 	$(PYTEST) -m "not compat and not slow" --durations=20 $(ARGS)
 
 test-all: $(VENV)/.dev peers ## the whole suite: slow tests, the official Java and Go clients
-	$(PYTEST) --durations=20 --features=.features.json $(ARGS)
+	$(PYTEST) -m "not compose" --durations=20 --features=.features.json $(ARGS)
+
+compose-test: $(VENV)/.dev ## build the image and run the compose file (root; apt-get install docker.io docker-compose iptables debootstrap)
+	$(PYTEST) -m compose -s -rs --features=.features-compose.json $(ARGS) tests/compose
+
+wheelhouse: ## bring the wheels for an image that is built without a package index (Python of BASE = PYTHON's)
+	$(PYTHON) -m pip wheel --quiet --disable-pip-version-check --wheel-dir deploy/wheelhouse '.$(if $(EXTRAS),[$(EXTRAS)])'
 
 peers: $(VENV)/.dev ## bring the official clients and brokers (needs Java, Maven and Go)
 	$(BIN)/python tests/compat/install_peers.py
@@ -60,7 +66,7 @@ bench: $(VENV)/.dev peers ## side by side with the Java broker, in one run
 
 features: $(VENV)/.dev ## which rows of docs/features.md are proven by which tests (of the last test-all)
 	@test -f .features.json || $(PYTEST) -q -m "not compat" --features=.features.json
-	@$(BIN)/python tests/features.py .features.json
+	@$(BIN)/python tests/features.py .features.json $(wildcard .features-compose.json)
 
 docs: $(VENV)/.dev ## write the generated pages again
 	$(BIN)/python docs/generate.py
@@ -69,4 +75,4 @@ dist: $(VENV)/.dev ## sdist, and the wheel built from it
 	$(BIN)/python -m build
 
 clean: ## forget the environment and everything generated
-	rm -rf $(VENV) .demo .peers .bench .fuzz dist .features.json .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .demo .peers .bench .fuzz dist .compose .features.json .features-compose.json .mypy_cache .ruff_cache .hypothesis

@@ -1,6 +1,6 @@
-"""Print which rows of docs/features.md are proven, by which tests: `python tests/features.py REPORT [--rows]`.
+"""Print which rows of docs/features.md are proven, by which tests: `python tests/features.py REPORT...`.
 
-REPORT is what `pytest --features=REPORT` wrote. A row counts only when a test with `@pytest.mark.feature(ROW)` passed in that run; such tests go through
+A REPORT is what `pytest --features=REPORT` wrote. A row counts only when a test with `@pytest.mark.feature(ROW)` passed in that run; such tests go through
 real sockets, processes or files (a tidy rule keeps the marker out of the purely in-memory tests).
 """
 
@@ -19,10 +19,13 @@ def feature_names(page: str) -> dict[int, str]:
     return {int(match[1]): match[2].strip() for line in page.splitlines() if (match := ROW.match(line))}
 
 
-def main(report: str) -> int:
+def main(*reports: str) -> int:
     root = Path(__file__).resolve().parent.parent
     names = feature_names((root / "docs" / "features.md").read_text())
-    proven = {int(row): tests for row, tests in json.loads(Path(report).read_text()).items()}
+    proven: dict[int, list[str]] = {}
+    for report in reports:
+        for row, tests in json.loads(Path(report).read_text()).items():
+            proven.setdefault(int(row), []).extend(tests)
     unknown = sorted(set(proven) - set(names))
     for row, name in names.items():
         tests = proven.get(row, [])
@@ -36,4 +39,4 @@ def main(report: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(*sys.argv[1:]))

@@ -193,7 +193,7 @@ def test_logger_names_follow_the_modules() -> None:
 
 def test_feature_marks_only_where_something_real_runs() -> None:
     """A row of docs/features.md is proven through sockets, processes or files; the store's tests work on real files."""
-    allowed = ("tests/integration", "tests/compat", "tests/unit/store", "tests/property/test_store")
+    allowed = ("tests/integration", "tests/compat", "tests/compose", "tests/unit/store", "tests/property/test_store")
     errors = [
         str(path.relative_to(ROOT))
         for path in (ROOT / "tests").rglob("test_*.py")

@@ -1,0 +1,206 @@
+"""deploy/docker-compose.yml for real: built without registry and index, healthy, used from inside and outside, a master killed, stopped in order.
+
+`make compose-test` runs it.  It needs root, Docker and debootstrap; where they are missing it is skipped and says so.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+from docker_engine import Compose, NoDocker, base_image, build_context, docker_engine, run, wheelhouse
+
+pytestmark = [pytest.mark.compose, pytest.mark.slow, pytest.mark.timeout(600)]
+
+SERVERS = ("namesrv-1", "namesrv-2", "broker-a", "broker-a-slave", "broker-b", "broker-b-slave")
+PORTS = (9876, 9877, 10909, 10911, 10919, 10921, 10929, 10931, 10939, 10941)
+TOPIC = "orders"
+
+SEND = """
+import json, sys, trio
+from triomq import Producer
+async def main():
+    async with Producer(sys.argv[1], group="compose") as producer:
+        for number in range(int(sys.argv[2]), int(sys.argv[3])):
+            receipt = await producer.send("orders", b"o-%d" % number, keys=[f"o-{number}"])
+            print(json.dumps([number, receipt.queue.broker_name, receipt.status.name]), flush=True)
+trio.run(main)
+"""
+CONSUME = """
+import json, sys, trio
+from triomq import PushConsumer
+async def main():
+    wanted, got = int(sys.argv[3]), set()
+    done = trio.Event()
+    async def handle(message):
+        got.add(message.body.decode())
+        if len(got) >= wanted: done.set()
+    async with PushConsumer(sys.argv[1], group=sys.argv[2], subscriptions="orders", consume_from="first", handler=handle):
+        with trio.move_on_after(float(sys.argv[4])):
+            await done.wait()
+    print(json.dumps(sorted(got)))
+trio.run(main)
+"""
+
+
+@pytest.fixture(scope="module")
+def compose(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Compose]:
+    """The cluster of the compose file, healthy."""
+    began = time.monotonic()
+
+    def note(what: str) -> None:
+        print(f"{time.monotonic() - began:6.1f} s  {what}", flush=True)
+
+    taken = [port for port in PORTS if in_use(port)]
+    if taken:
+        pytest.skip(f"ports {taken} of 127.0.0.1 are in use; the compose file publishes them")
+    try:
+        with docker_engine() as engine:
+            words = engine.compose_words()
+            note(f"Docker {engine.docker('version', '--format', '{{.Server.Version}}').stdout.strip()}, {' '.join(words)} {run(*words, 'version', '--short', env=engine.environment).stdout.strip()}")
+            image = base_image(engine)
+            note(f"base image {image}")
+            context = build_context(tmp_path_factory.mktemp("compose") / "triomq")
+            wheelhouse(engine, image, context / "deploy" / "wheelhouse")
+            note("wheels")
+            environment = {**engine.environment, "BASE": image, "IMAGE": "triomq:test", "COMPOSE_PROJECT_NAME": "triomq-test"}
+            project = Compose(engine, words, context / "deploy" / "docker-compose.yml", environment)
+            project("build", "admin")
+            note("image")
+            try:
+                project("up", "-d")
+                project.wait_healthy(SERVERS)
+                note("healthy")
+                yield project
+            finally:
+                project("down", "--volumes", "--timeout", "10", check=False)
+                note("down")
+    except NoDocker as error:
+        pytest.skip(str(error))
+
+
+def in_use(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def outside(compose: Compose, program: str, *words: str, seconds: float = 120) -> subprocess.CompletedProcess[str]:
+    """Run a Python program on this machine, with the hosts entry that docs/deploy.md asks for, in a mount namespace of its own."""
+    hosts = compose.file.parent / "hosts"
+    names = [name for name in SERVERS if name.startswith("broker")]
+    hosts.write_text(f"127.0.0.1 localhost {' '.join(names)}\n")
+    shell = f'mount --bind {hosts} /etc/hosts && exec "$@"'
+    return run("unshare", "--mount", "sh", "-c", shell, "sh", sys.executable, "-c", program, *words, seconds=seconds)
+
+
+OUTSIDE_NAMESRV = "127.0.0.1:9876;127.0.0.1:9877"
+INSIDE_NAMESRV = "namesrv-1:9876;namesrv-2:9876"
+
+
+def lines(done: subprocess.CompletedProcess[str]) -> list[Any]:
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.fixture(scope="module")
+def topic(compose: Compose) -> str:
+    compose.mqadmin("updateTopic", "-c", "DefaultCluster", "-t", TOPIC, "-r", "2", "-w", "2")
+    return TOPIC
+
+
+@pytest.mark.feature(168, 12)
+def test_two_groups_of_master_and_slave_at_both_name_servers(compose: Compose) -> None:
+    for namesrv in INSIDE_NAMESRV.split(";"):
+        found = {(broker["brokerName"], int(broker["brokerId"]), broker["address"]) for broker in compose.mqadmin("clusterList", "-n", namesrv)["brokers"]}
+        assert found == {
+            ("broker-a", 0, "broker-a:10911"),
+            ("broker-a", 1, "broker-a-slave:10921"),
+            ("broker-b", 0, "broker-b:10931"),
+            ("broker-b", 1, "broker-b-slave:10941"),
+        }
+
+
+def test_the_services_run_as_an_ordinary_user_on_a_root_that_cannot_be_written(compose: Compose) -> None:
+    for service in SERVERS:
+        told = compose("exec", "-T", service, "sh", "-c", "id -u; touch /opt/here 2>&1 || true; touch /var/lib/triomq/.here").stdout
+        assert told.startswith("3000\n"), told
+        assert "ead-only file system" in told, told
+
+
+@pytest.mark.feature(184)
+def test_probes_and_every_scrape_target(compose: Compose) -> None:
+    document = yaml.safe_load((compose.file.parent / "prometheus.yml").read_text())
+    targets = [target for job in document["scrape_configs"] for static in job["static_configs"] for target in static["targets"]]
+    assert {target.split(":")[0] for target in targets} == set(SERVERS)
+    program = "import sys, urllib.request\nfor target in sys.argv[1:]: print(urllib.request.urlopen(f'http://{target}/metrics', timeout=5).read().decode())"
+    pages = compose.python("admin", program, *targets).stdout
+    assert re.findall(r"^triomq_ready\{.*\} (.*)$", pages, re.MULTILINE) == ["1"] * len(SERVERS)
+    assert compose("exec", "-T", "broker-a", "probe", "live").stdout == "live\n"
+    assert compose("exec", "-T", "admin", "probe", check=False).returncode == 1  # nothing listens there
+
+
+@pytest.mark.feature(168, 62)
+def test_clients_inside_and_outside_use_every_broker(compose: Compose, topic: str) -> None:
+    sent = lines(compose.python("admin", SEND, INSIDE_NAMESRV, "0", "20")) + lines(outside(compose, SEND, OUTSIDE_NAMESRV, "20", "40"))
+    assert {(broker, status) for _, broker, status in sent} == {("broker-a", "STORED"), ("broker-b", "STORED")}
+    bodies = sorted(f"o-{number}" for number in range(40))
+    assert lines(compose.python("admin", CONSUME, INSIDE_NAMESRV, "inside", "40", "60")) == [bodies]
+    assert lines(outside(compose, CONSUME, OUTSIDE_NAMESRV, "outside", "40", "60")) == [bodies]
+
+
+@pytest.mark.feature(168, 60)
+def test_a_killed_master_s_slave_serves_what_was_acknowledged(compose: Compose, topic: str) -> None:
+    """SYNC: every acknowledged message is on the slave; a group that has never read gets all of them while the master is down."""
+    sent = lines(compose.python("admin", SEND, INSIDE_NAMESRV, "40", "60"))
+    assert {(broker, status) for _, broker, status in sent} == {("broker-a", "STORED"), ("broker-b", "STORED")}
+    container = compose.container("broker-a")
+    compose.engine.docker("update", "--restart=no", container)
+    os.kill(int(compose.state("broker-a")["Pid"]), signal.SIGKILL)
+    compose.engine.docker("wait", container)
+    assert compose.state("broker-a")["ExitCode"] == 137
+    bodies = sorted(f"o-{number}" for number in range(60))
+    assert lines(compose.python("admin", CONSUME, INSIDE_NAMESRV, "late", "60", "90")) == [bodies]
+    again = lines(compose.python("admin", SEND, INSIDE_NAMESRV, "60", "70"))
+    assert {(broker, status) for _, broker, status in again} == {("broker-b", "STORED")}
+    compose.engine.docker("update", "--restart=unless-stopped", container)
+    compose.engine.docker("start", container)
+    compose.wait_healthy(["broker-a"])
+    bodies = sorted(f"o-{number}" for number in range(70))
+    assert lines(compose.python("admin", CONSUME, INSIDE_NAMESRV, "later", "70", "90")) == [bodies]
+
+
+@pytest.mark.feature(168)
+def test_a_stop_is_in_order_within_ten_seconds_and_loses_nothing(compose: Compose, topic: str) -> None:
+    """`stop` kills after 10 s (exit code 137): code 0 says that nobody had to be killed."""
+    for service in ("broker-a", "broker-b", "broker-a-slave", "broker-b-slave", "namesrv-1", "namesrv-2"):
+        compose("stop", "--timeout", "10", service)
+        assert compose.state(service)["ExitCode"] == 0, compose("logs", "--tail=30", service).stdout
+    compose("up", "-d")
+    compose.wait_healthy(SERVERS)
+    text = compose.python("admin", CONSUME, INSIDE_NAMESRV, "last", "70", "90")
+    assert lines(text) == [sorted(f"o-{number}" for number in range(70))]
+
+
+@pytest.mark.feature(168)
+def test_one_advertised_host_for_clients_everywhere(compose: Compose) -> None:
+    """ADVERTISED_HOST: the gateway of the compose network stands for the address of the host in a LAN; no hosts entry is needed."""
+    network = json.loads(compose.engine.docker("network", "inspect", "triomq-test_default").stdout)[0]
+    gateway = network["IPAM"]["Config"][0]["Gateway"]
+    compose.environment |= {"ADVERTISED_HOST": gateway, "PUBLISH": "0.0.0.0"}
+    compose("up", "-d")
+    compose.wait_healthy(SERVERS)
+    compose.mqadmin("updateTopic", "-c", "DefaultCluster", "-t", "lan", "-r", "2", "-w", "2")
+    send, consume = SEND.replace('"orders"', '"lan"'), CONSUME.replace('"orders"', '"lan"')
+    sent = lines(compose.python("admin", send, INSIDE_NAMESRV, "0", "10"))
+    sent += lines(run(sys.executable, "-c", send, f"{gateway}:9876;{gateway}:9877", "10", "20"))
+    assert {(broker, status) for _, broker, status in sent} == {("broker-a", "STORED"), ("broker-b", "STORED")}
+    assert lines(run(sys.executable, "-c", consume, f"{gateway}:9876;{gateway}:9877", "lan", "20", "60")) == [sorted(f"o-{number}" for number in range(20))]
