@@ -41,8 +41,8 @@ class SendRequests:
         template = self._templates.get(key)
         if template is None:
             template = self._templates[key] = RequestTemplate(code, self._header(queue, code), _VARYING, short=True)
-        values = (outgoing.sys_flag, outgoing.born_timestamp, outgoing.flag, outgoing.properties)
-        return template.make(values, outgoing.body, flag)
+        numbers = (outgoing.sys_flag, outgoing.born_timestamp, outgoing.flag)
+        return template.make(numbers, outgoing.properties, outgoing.body, flag)
 
     def _header(self, queue: MessageQueue, code: int) -> SendMessageHeader:
         return SendMessageHeader(

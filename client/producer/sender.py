@@ -7,7 +7,7 @@ What differs from there is said in `client/retry.py`.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from math import inf
 
 import attrs
@@ -35,6 +35,7 @@ from triomq.client.producer.receipt import STATUS_OF_CODE, SendReceipt, SendStat
 from triomq.client.producer.request import SendRequests
 from triomq.client.retry import may_be_stored, may_send_again, try_seconds
 from triomq.client.session import Session, read_header
+from triomq.remoting.client.connector import Connector
 from triomq.remoting.errors import RemotingError
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.codes import RequestCode
@@ -57,12 +58,16 @@ class Sender:
     session: Session
     settings: ProducerSettings
     faults: LatencyFaults | None = attrs.field(init=False)
+    _connector: Connector = attrs.field(init=False)
+    _has_hooks: bool = attrs.field(init=False)
     _requests: SendRequests = attrs.field(init=False)
     _in_flight: InFlight | None = attrs.field(init=False)
     _rounds: dict[str, RoundRobin] = attrs.field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
         settings = self.settings
+        self._connector = self.session.connector
+        self._has_hooks = bool(settings.send_hooks or settings.check_forbidden)
         self._requests = SendRequests(self.group, settings)
         messages, size = settings.in_flight_messages_max, settings.in_flight_bytes_max
         unbounded = 1 << 62
@@ -73,30 +78,36 @@ class Sender:
             else None
         )
 
-    async def send(
+    def send(
         self,
         outgoing: Outgoing,
         *,
         target: Target | None = None,
         code: int = RequestCode.SEND_MESSAGE_V2,
         deadline: float | None = None,
-    ) -> SendReceipt:
+    ) -> Coroutine[None, None, SendReceipt]:
         """Send a message and wait for the broker's answer, within the bounds of back-pressure.
 
         Without `target` a failed try is followed by others, on another broker where there is one.  Errors: `SendTimeout`, `SendFailed`,
         `BrokerError` for a refusal that no other try can mend, `RouteNotFound`, `NoNameServer`.
         """
+        now = trio.current_time()
         if deadline is None:
-            deadline = self.deadline()
-        budget = self._in_flight
-        if budget is None:
-            return await self._send(outgoing, target, code, deadline)
-        size = len(outgoing.body)
+            timeout = self.settings.send_timeout
+            deadline = now + timeout if timeout is not None else inf
+        if self._in_flight is not None:
+            return self._send_in_turn(self._in_flight, outgoing, target, code, deadline)
+        return self._send(outgoing, target, code, now, deadline)
+
+    async def _send_in_turn(
+        self, budget: InFlight, outgoing: Outgoing, target: Target | None, code: int, deadline: float
+    ) -> SendReceipt:
+        """Send within the bounds of back-pressure."""
         await self._wait_for_room(budget, outgoing, deadline)
         try:
-            return await self._send(outgoing, target, code, deadline)
+            return await self._send(outgoing, target, code, trio.current_time(), deadline)
         finally:
-            budget.release(size)
+            budget.release(len(outgoing.body))
 
     async def send_oneway(self, outgoing: Outgoing, *, target: Target | None = None) -> None:
         """Send a message once and ask for no answer; returns when the bytes are written.  Errors: as `send`, for what is known by then."""
@@ -111,7 +122,7 @@ class Sender:
         address = self._address(chosen)
         context = self._begin(outgoing, chosen, address, RequestCode.SEND_MESSAGE_V2, oneway=True)
         request = self._requests.make(
-            outgoing, chosen, RequestCode.SEND_MESSAGE_V2, oneway=True, hooked=self.session.connector.hooked
+            outgoing, chosen, RequestCode.SEND_MESSAGE_V2, oneway=True, hooked=self._connector.hooked
         )
         try:
             await self.session.oneway(address, request, deadline - now)
@@ -130,18 +141,24 @@ class Sender:
             reason = f"{budget.messages} messages of {budget.size_bytes} bytes were on their way all the time, and in_flight_messages_max or in_flight_bytes_max allow no more"
             raise SendTimeout(outgoing.topic, (), reason=reason)
 
-    async def _send(self, outgoing: Outgoing, target: Target | None, code: int, deadline: float) -> SendReceipt:
+    async def _send(
+        self, outgoing: Outgoing, target: Target | None, code: int, began: float, deadline: float
+    ) -> SendReceipt:
         topic = outgoing.topic
-        queues = self.session.routes.publish(topic) or await self._find_queues(topic, deadline)
+        queues = self.session.routes.publish(topic)
+        if not queues:
+            queues = await self._find_queues(topic, deadline)
+            began = trio.current_time()
         directed = _directed(queues, target) if target is not None else None
         tries = 1 if directed is not None else 1 + self.settings.retries
         attempts: list[Attempt] = []
         not_stored: SendReceipt | None = None
         failed_broker: str | None = None
         for number in range(1, tries + 1):
-            began = trio.current_time()
-            if began >= deadline and number > 1:
-                break
+            if number > 1:
+                began = trio.current_time()
+                if began >= deadline:
+                    break
             chosen = directed or self._choose(topic, queues, failed_broker, began)
             seconds = try_seconds(
                 deadline - began,
@@ -149,21 +166,33 @@ class Sender:
                 other_broker=has_several_brokers(queues),
                 longest=self.settings.try_timeout,
             )
+            context: SendContext | None = None
             try:
-                receipt = await self._try_once(outgoing, chosen, code, seconds)
-            except TrioMQError as error:
+                address = self._address(chosen)
+                if self._has_hooks:
+                    context = self._begin(outgoing, chosen, address, code)
+                request = self._requests.make(outgoing, chosen, code, hooked=self._connector.hooked)
+                response = await self._connector.invoke(address, request, timeout=seconds, deadline=began + seconds)
+                receipt = self._read(response, outgoing, chosen, code, address)
+            except (TrioMQError, RemotingError) as reason:
+                error = from_remoting(reason) if isinstance(reason, RemotingError) else reason
                 now = trio.current_time()
                 attempts.append(Attempt(broker=chosen.broker_name, seconds=now - began, error=error))
+                self._end(context, None, error)
                 self._note_failure(chosen, error, now - began, now)
                 if error.refresh_route:
                     self.session.doubt(topic)
                 if not may_send_again(error, self.settings.retry_codes):
                     if not_stored is None:
-                        raise
+                        raise error from error.__cause__
                     break
                 failed_broker = chosen.broker_name
                 queues = self.session.routes.publish(topic) or queues
+            except BaseException:  # cancelled
+                self._end(context, None, None)
+                raise
             else:
+                self._end(context, receipt, None)
                 if self.faults is not None:
                     now = trio.current_time()
                     self.faults.record(chosen, now - began, now, isolate=False, reachable=True)
@@ -179,23 +208,6 @@ class Sender:
         if self.faults is not None:
             refused = isinstance(error, BrokerError)
             self.faults.record(queue, latency, now, isolate=True, reachable=not refused and not self.faults.detecting)
-
-    async def _try_once(self, outgoing: Outgoing, queue: MessageQueue, code: int, seconds: float) -> SendReceipt:
-        address = self._address(queue)
-        context = self._begin(outgoing, queue, address, code)
-        connector = self.session.connector
-        request = self._requests.make(outgoing, queue, code, hooked=connector.hooked)
-        try:
-            try:
-                response = await connector.invoke(address, request, timeout=seconds)
-            except RemotingError as error:
-                raise from_remoting(error) from error
-            receipt = self._read(response, outgoing, queue, code, address)
-        except BaseException as error:
-            self._end(context, None, error if isinstance(error, TrioMQError) else None)
-            raise
-        self._end(context, receipt, None)
-        return receipt
 
     def _read(
         self, response: Command, outgoing: Outgoing, queue: MessageQueue, code: int, address: str
@@ -230,7 +242,7 @@ class Sender:
     ) -> SendContext | None:
         """Ask and tell the hooks, if there are any.  Errors: what a check raises."""
         settings = self.settings
-        if not settings.send_hooks and not settings.check_forbidden:
+        if not self._has_hooks:
             return None
         context = SendContext(
             group=self.group,

@@ -72,7 +72,11 @@ class ClientConnection:
         waiter = Waiter(trio.lowlevel.current_task())
         pending, data = self.peer.send(command, waiter, now=deadline - timeout, deadline=deadline)
         self.on_deadline(deadline)
-        self.post(data, alone=self.peer.pending_count == 1)
+        if self._writing and self.tls is None:  # the writer is awake: it takes this along
+            self._outbox.append(data)
+            self._outbox_bytes += len(data)
+        else:
+            self.post(data, alone=self.peer.pending_count == 1)
 
         def give_up(_raise_cancel: object) -> trio.lowlevel.Abort:
             self.peer.give_up(pending.opaque)

@@ -139,12 +139,16 @@ class Connector:
         """Whether hooks want to see requests: then they must be Commands."""
         return bool(self.config.hooks)
 
-    async def invoke(self, address: str, command: Outgoing, *, timeout: float = 3.0) -> Command:
-        """Send a request and wait for its answer, whatever its code. Connecting counts towards *timeout*.
+    async def invoke(
+        self, address: str, command: Outgoing, *, timeout: float = 3.0, deadline: float | None = None
+    ) -> Command:
+        """Send a request and wait for its answer, whatever its code. Connecting counts towards *timeout*, which begins now unless *deadline*
+        says when it ends.
 
         Raises ConnectFailed, ConnectionLost, RequestTimeout. ValueError for an address that is none.
         """
-        deadline = trio.current_time() + timeout
+        if deadline is None:
+            deadline = trio.current_time() + timeout
         connection = self._connections.get(address) or await self._connect(address, deadline, timeout)
         if self.config.hooks:
             self._before_request(address, command)

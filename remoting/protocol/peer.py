@@ -90,7 +90,12 @@ class ClientPeer(Generic[T]):
 
         LocalProtocolError if it cannot be encoded; nothing is remembered then.
         """
-        opaque = command.opaque = self._free_opaque()
+        opaque = self._next
+        if opaque in self._pending or opaque >= _SIGN:
+            opaque = self._free_opaque()
+        else:
+            self._next = opaque + 1
+        command.opaque = opaque
         data = command.encode()
         pending = self._pending[opaque] = Pending(opaque, int(command.code), token, now, deadline)
         self._sent += 1

@@ -28,6 +28,7 @@ from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.codes import PROTOCOL_VERSION, LanguageCode, RequestCode
 from triomq.remoting.protocol.command import decode_frame
 from triomq.remoting.protocol.compression import plain_body
+from triomq.remoting.protocol.header_fast import RequestTemplate
 from triomq.remoting.protocol.headers.send import SendMessageHeader
 from triomq.remoting.protocol.message import Message, UniqueIds, decode_properties, parse_properties
 
@@ -272,3 +273,10 @@ def test_a_frame_that_no_frame_can_hold_is_refused() -> None:
     outgoing.properties = "x" * (1 << 24)
     with pytest.raises(LocalProtocolError, match="cannot hold"):
         requests.make(outgoing, queues("a")[0], RequestCode.SEND_MESSAGE_V2).encode()
+
+
+def test_a_template_needs_numbers_and_then_one_text() -> None:
+    header = SendMessageHeader("g", "T", "d", 4, 0, 0, 0, 0, "")
+    for varying in (["properties", "topic"], ["flag"], ["unit_mode", "properties"], ["nothing", "properties"]):
+        with pytest.raises(TypeError, match="numbers and then one text"):
+            RequestTemplate(310, header, varying, short=True)
