@@ -13,6 +13,7 @@ import trio
 
 from triomq.remoting.protocol.bodies.groups import ConsumerIds
 from triomq.remoting.protocol.bodies.heartbeat import HeartbeatData
+from triomq.remoting.protocol.bodies.locks import LockRequest, LockResponse
 from triomq.remoting.protocol.bodies.route import BrokerData, QueueData, TopicRoute
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
 from triomq.remoting.protocol.command import Command
@@ -51,6 +52,8 @@ _HEADERS: dict[int, tuple[type | None, bool]] = {
     RequestCode.SEND_MESSAGE_V2: (SendMessageHeader, True),
     RequestCode.SEND_BATCH_MESSAGE: (SendMessageHeader, True),
     RequestCode.CONSUMER_SEND_MSG_BACK: (SendBackHeader, False),
+    RequestCode.LOCK_BATCH_MQ: (None, False),
+    RequestCode.UNLOCK_BATCH_MQ: (None, False),
 }
 
 _HOST = encode_host(bytes([127, 0, 0, 1]), 10911)
@@ -150,6 +153,10 @@ def _broker_script(broker: Callable[[], ScriptedServer]) -> dict[int, Play]:
         RequestCode.SEND_MESSAGE_V2: lambda request: sent(),
         RequestCode.SEND_BATCH_MESSAGE: lambda request: sent(),
         RequestCode.CONSUMER_SEND_MSG_BACK: lambda request: Response(),
+        RequestCode.LOCK_BATCH_MQ: lambda request: Response(
+            0, body=LockResponse(LockRequest.decode(request.body).queues).encode()
+        ),
+        RequestCode.UNLOCK_BATCH_MQ: lambda request: Response(),
     }
 
 
