@@ -47,6 +47,48 @@ async def test_the_examples_of_the_sdk(triomq_cluster: InProcessCluster) -> None
     ]
 
 
+@pytest.mark.feature(161)
+async def test_the_example_of_batches(triomq_cluster: InProcessCluster) -> None:
+    printed = await run("batch_producer.py", triomq_cluster.namesrv_address)
+    assert printed.splitlines() == [
+        "5000 rows, each with an id and an offset of its own, in 4 queues",
+        "500 values by automatic batches",
+    ]
+
+
+@pytest.mark.feature(73)
+async def test_the_example_of_compression(triomq_cluster: InProcessCluster) -> None:
+    printed = await run("compression.py", triomq_cluster.namesrv_address)
+    for name in ("zlib", "lz4", "zstd"):
+        found = re.search(rf"{name}: (\d+) bytes, stored in (\d+)", printed)
+        assert found
+        assert int(found[2]) * 3 < int(found[1])
+
+
+@pytest.mark.feature(69)
+async def test_the_example_of_a_careful_producer(triomq_cluster: InProcessCluster) -> None:
+    printed = await run("careful_producer.py", triomq_cluster.namesrv_address)
+    for line in (
+        "apple lies in queue 1",
+        "banana lies in queue 2",
+        "forbidden: passwords are not sent around",
+        "invalid: a message to 'Words' has 5000000 bytes, the limit is 4194304",
+        "{'stored': 4}",
+    ):
+        assert line in printed
+
+
+@pytest.mark.feature(191, 192)
+async def test_the_example_under_asyncio(triomq_cluster: InProcessCluster) -> None:
+    printed = await run("under_asyncio.py", triomq_cluster.namesrv_address)
+    assert printed.splitlines() == [
+        "100 sent with await",
+        "10 sent by the blocking door in a thread",
+        "110 read back",
+        "the loop went on",
+    ]
+
+
 @pytest.mark.feature(97)
 async def test_the_ordered_example(triomq_cluster: InProcessCluster) -> None:
     printed = await run("ordered.py", triomq_cluster.namesrv_address)
