@@ -84,6 +84,10 @@ class Checkpointer:
             pass
         if self.flusher.flushed.value < last[1]:
             await self.flusher.flush()
+        with trio.CancelScope(shield=True):  # cancelled between taking and forcing, the next save would believe that these files are safe
+            await self._force_and_write(last, index_position, full_timestamp)
+
+    async def _force_and_write(self, last: tuple[int, int, int], index_position: int, full_timestamp: int) -> None:
         files, directories = self.queues.take_unsynced()
         more_files, more_directories = self.key_index.take_unsynced()
         await trio.to_thread.run_sync(sync_files, self.disk, files + more_files, directories + more_directories, limiter=self.limiter)

@@ -27,7 +27,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from lossy_disk import LossyDisk
+from simulated_disk import SimulatedDisk
 from stores import SteppingClock, draft, find_bodies, read_all, tiny_config
 
 from triomq.broker.store import checkpointer, cleaner, commitlog, recovery
@@ -81,7 +81,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.fresh = 0
         """Messages since the last start: without any, dying again shows nothing new."""
         self.store: MessageStore
-        self.disk: LossyDisk
+        self.disk: SimulatedDisk
 
     # Life and death
 
@@ -93,8 +93,7 @@ class StoreMachine(RuleBasedStateMachine):
     def _open(self) -> None:
         self.fresh = 0
         self.root = self.base / str(self.lives)
-        self.disk = LossyDisk()
-        self.disk.settle(self.root)
+        self.disk = SimulatedDisk(self.root)
         checkpoint = self.root / "checkpoint"
         marked = checkpoint.exists() and Checkpoint.decode(checkpoint.read_bytes()).mark is not None
         self.store = trio.run(load_store, tiny_config(self.root, flush_mode=self.flush_mode, hot_bytes_max=2_000), self.clock, self.disk)
@@ -132,7 +131,7 @@ class StoreMachine(RuleBasedStateMachine):
     def fail_power(self, seed: int) -> None:
         """Only what was forced to the disk is sure; of the rest any part may be there."""
         flushed = self.store.flushed.value
-        self.disk.fail_power(self.root, self._next_life(), seed)
+        self.disk.image().after_power_failure(self._next_life(), seed)
         close_files(self.store)
         self._open()
         end = self.store.appended.value

@@ -12,7 +12,7 @@ from stores import SteppingClock, draft, find_bodies, read_all, tiny_config
 
 from triomq.broker.store import recovery
 from triomq.broker.store.config import StoreConfig
-from triomq.broker.store.consume_queue import ENTRY
+from triomq.broker.store.consume_queue import ENTRY, ConsumeQueue
 from triomq.broker.store.errors import StoreDamaged
 from triomq.broker.store.key_index_file import HEADER, Geometry, KeyIndexFile
 from triomq.broker.store.progress import Progress
@@ -217,3 +217,46 @@ async def test_a_recovery_that_keeps_queues_ahead_of_the_log_is_found_out(tmp_pa
     with pytest.raises(BaseExceptionGroup) as caught:
         await test_a_log_cut_by_an_operator_takes_queues_and_index_along(tmp_path, True, True, caplog)
     assert caught.group_contains(Exception)
+
+
+async def half_an_entry(folder: Path) -> None:
+    """Entry 6 of a file lies in two sectors; of the one behind the checkpoint only the second has reached the disk: log offset 0, and a size."""
+    config = tiny_config(folder / "store")
+    async with open_store(config, SteppingClock()) as store:
+        for number in range(6):
+            store.append([draft(f"{number}:{BODY}", queue_id=0, unique_key=f"U{number}", keys="k")])
+        await store.checkpointer.save()
+        store.append([draft(f"6:{BODY}", queue_id=0, unique_key="U6", keys="k")])
+        for _ in store.queue_table.write_out():
+            pass
+        shutil.copytree(config.root, folder / "killed")
+    killed = attrs.evolve(config, root=folder / "killed")
+    file = killed.root / "consumequeue" / "T" / "0" / f"{0:020d}"
+    assert ENTRY.unpack_from(file.read_bytes(), 120)[0] > 0
+    write(file, 120, bytes(8))
+    async with open_store(killed, SteppingClock()) as store:
+        assert [message.queue_offset for message in await read_all(store, "T", 0)] == list(range(7))
+        assert store.append([draft("more")])[0].queue_offset == 7
+
+
+@pytest.mark.feature(39, 51)
+async def test_half_an_entry_counts_for_none(tmp_path: Path) -> None:
+    await half_an_entry(tmp_path)
+
+
+async def test_a_recovery_that_takes_half_an_entry_for_a_whole_one_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ConsumeQueue, "_is_torn", lambda *_: False)
+    with pytest.raises((AssertionError, ExceptionGroup)):
+        await half_an_entry(tmp_path)
+
+
+@pytest.mark.feature(43, 51)
+async def test_an_index_that_no_checkpoint_speaks_for_is_made_again_after_a_crash(tmp_path: Path) -> None:
+    """Not a queue entry and no checkpoint is on the disk yet, but some pages of the index are."""
+    config = tiny_config(tmp_path / "store")
+    await make(config, 6, clean=False, mark=False)
+    shutil.rmtree(config.root / "consumequeue")
+    for path in (config.root / "index").iterdir():
+        write(path, 104, bytes(200))
+    async with open_store(config, SteppingClock()) as store:
+        await check(store, 0, 6)

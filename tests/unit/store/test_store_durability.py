@@ -13,14 +13,16 @@ from pathlib import Path
 import pytest
 import trio
 import trio.testing
+from simulated_disk import SimulatedDisk
 from stores import FaultyDisk, SteppingClock, draft, find_bodies, read_all, tiny_config
 
+from triomq.broker.store import checkpointer
 from triomq.broker.store.config import FlushMode
 from triomq.broker.store.disk import Disk
 from triomq.broker.store.durability import DurabilityResult
 from triomq.broker.store.errors import DiskFull, FlushFailed, StoreError
 from triomq.broker.store.results import GetStatus
-from triomq.broker.store.store import open_store
+from triomq.broker.store.store import close_files, finish_store, load_store, open_store
 
 ALL = {"messages_max": 32, "bytes_max": 1 << 20}
 
@@ -267,3 +269,44 @@ async def test_no_descriptor_and_no_lock_is_left(tmp_path: Path) -> None:
 
 def test_loggers_are_ours() -> None:
     assert logging.getLogger("triomq.broker.store.store").name in logging.root.manager.loggerDict
+
+
+@pytest.mark.feature(47, 51)
+async def test_a_stop_in_the_middle_of_a_checkpoint_forgets_no_file(tmp_path: Path) -> None:
+    """What a checkpoint has taken and not forced out yet must not be believed safe by the last one."""
+    await stop_in_the_middle_of_a_checkpoint(tmp_path)
+
+
+async def test_that_a_checkpoint_which_can_be_cancelled_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Unshielded:
+        CancelScope = staticmethod(lambda **_: trio.CancelScope())
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(trio, name)
+
+    monkeypatch.setattr(checkpointer, "trio", Unshielded())
+    with pytest.raises((AssertionError, ExceptionGroup)):
+        await stop_in_the_middle_of_a_checkpoint(tmp_path)
+
+
+async def stop_in_the_middle_of_a_checkpoint(folder: Path) -> None:
+    root = folder / "store"
+    root.mkdir()
+    disk = SimulatedDisk(root)
+    store = await load_store(tiny_config(root), SteppingClock(), disk)
+    store.append([draft(str(number), queue_id=number % 2, unique_key=f"U{number}") for number in range(30)])
+    with trio.CancelScope() as scope:
+        disk.during_sync = scope.cancel  # the log is being forced out; queues and index come next
+        await store.checkpointer.save()
+    disk.during_sync = None
+    await finish_store(store)
+    image = disk.image()
+    close_files(store)
+    assert Path("abort") not in image.cached
+    for seed in range(20):
+        image.after_power_failure(folder / str(seed), seed)
+        async with open_store(tiny_config(folder / str(seed)), SteppingClock()) as again:
+            found = [message.body for queue_id in (0, 1) for message in await read_all(again, "T", queue_id)]
+            assert len(found) == 30
+            for number in range(30):
+                assert await find_bodies(again, "T", f"U{number}") == [b"%d" % number]

@@ -1,0 +1,295 @@
+"""A disk whose every operation has a number, and which remembers what would be left after any of them.
+
+The files are real and stand for the page cache. Beside them the disk keeps what is durable: of each file the content at its last fsync, and of names those
+whose directory was forced out. An ``Image`` freezes both; from it comes the directory as ``kill -9`` leaves it, or one of those that a power failure may leave.
+
+The rules, as strict as POSIX allows but for the order of names:
+
+* What was written since the last fsync of a file may be there or not, sector by sector, in any mixture.
+* Names come and go in order, as on every journalling file system: a failure undoes the youngest changes. An fsync of a file says nothing about its name.
+* An fsync that fails has thrown the pages away: the cache goes on showing them, the next fsync succeeds, and the disk never gets them (Linux since 4.13).
+
+Changes through a memory map are no operations; they are in the next image.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import attrs
+
+from triomq.broker.store.disk import Disk, DiskFeatures
+from triomq.broker.store.retention import Usage
+
+SECTOR_BYTES = 64
+MAP_HEAD_BYTES = 40 + 4 * 16
+"""Header and slots of the key index files of ``stores.tiny_config``."""
+LOG_SECTOR_BYTES = 512
+"""Smaller than a page, since the files of the tests are small. Not smaller for the log: the CRC of a record does not cover its properties."""
+
+
+@attrs.frozen
+class Operation:
+    """One call that changes the disk or makes it durable. ``data`` and ``offset`` are those of a write."""
+
+    number: int
+    kind: str
+    path: Path
+    data: bytes = b""
+    offset: int = 0
+
+
+@attrs.frozen
+class Fault:
+    """What an operation does instead: fail with ``number``, after ``torn_bytes`` of a write have reached the file."""
+
+    number: int
+    torn_bytes: int = 0
+
+
+@attrs.frozen
+class Name:
+    """A name that came or went, not durably yet; ``content`` and ``durable`` are those of a file that went."""
+
+    path: Path
+    kind: str
+    content: bytes = b""
+    durable: bytes = b""
+
+
+@attrs.frozen
+class Image:
+    """The disk at one moment: what the page cache shows, and what is sure. All paths are relative to the root."""
+
+    cached: dict[Path, bytes]
+    directories: frozenset[Path]
+    durable: dict[Path, bytes]
+    names: tuple[Name, ...]
+    unsendable: dict[Path, bytes] = attrs.field(factory=dict)
+    """Files of which the cache shows what the disk will never get, as the disk may get them."""
+
+    def torn(self, operation: Operation, root: Path, count: int) -> Image:
+        """The moment when ``count`` bytes of a write have reached the page cache."""
+        path = operation.path.relative_to(root)
+        data = bytearray(self.cached[path])
+        data[operation.offset : operation.offset + count] = operation.data[:count]
+        return attrs.evolve(self, cached={**self.cached, path: bytes(data)})
+
+    def after_kill(self, target: Path) -> None:
+        """The process has died, the page cache lives on."""
+        self._write(target, self.cached, self.directories)
+
+    def after_power_failure(self, target: Path, seed: int) -> None:
+        """One of the states in which the disk may be."""
+        choose = random.Random(seed)
+        kept = choose.randint(0, len(self.names))
+        files, directories = dict(self.cached), set(self.directories)
+        contents = {path: mixture(path, data, self.durable.get(path, b""), choose) for path, data in {**files, **self.unsendable}.items()}
+        for position, name in reversed(list(enumerate(self.names))):
+            if position == kept - 1 and name.kind == "create" and name.path in contents and choose.random() < 0.5:
+                contents[name.path] = b""  # its size was to come next
+            if position < kept:
+                continue
+            if name.kind == "remove":
+                contents[name.path] = mixture(name.path, name.content, name.durable, choose)
+            elif name.kind == "remove directory":
+                directories.add(name.path)
+            elif name.kind == "make directory":
+                directories.discard(name.path)
+            else:
+                contents.pop(name.path, None)
+        self._write(target, contents, directories)
+
+    def _write(self, target: Path, files: dict[Path, bytes], directories: set[Path] | frozenset[Path]) -> None:
+        target.mkdir()
+        for path in sorted(directories):
+            if path.parent == Path() or path.parent in directories:
+                (target / path).mkdir(exist_ok=True)
+        for path, data in files.items():
+            if (target / path.parent).is_dir():  # a directory that is lost takes along what lay in it
+                (target / path).write_bytes(data)
+
+
+def mixture(path: Path, now: bytes, before: bytes, choose: random.Random) -> bytes:
+    """Some sectors as they are, some as they were."""
+    before = before.ljust(len(now), b"\0")
+    sure = choose.randint(0, len(now)) if choose.random() < 0.7 else 0  # the system often writes in order, but need not
+    kept = choose.choice((0.0, 0.5, 0.9, 1.0))
+    sector = LOG_SECTOR_BYTES if path.parent.name == "commitlog" else SECTOR_BYTES
+    return b"".join(
+        (now if start < sure or choose.random() < kept else before)[start : start + sector] for start in range(0, len(now), sector)
+    )
+
+
+class SimulatedDisk(Disk):
+    """``before`` is called ahead of each operation; ``fault`` says whether it fails; ``during_sync`` is what others do while a thread waits for the device."""
+
+    def __init__(self, root: Path, features: DiskFeatures | None = None) -> None:
+        super().__init__(features or DiskFeatures())
+        self.root = root
+        self.durable: dict[Path, bytes] = {}
+        self.names: list[Name] = []
+        self.lost: dict[Path, dict[int, bytes]] = {}
+        """Sectors (by position) that a failed fsync threw away, with what the cache shows there."""
+        self.paths: dict[int, Path] = {}
+        """What a descriptor was opened for."""
+        self.count = 0
+        self.fault: Callable[[Operation], Fault | None] = lambda operation: None
+        self.before: Callable[[Operation], None] | None = None
+        self.during_sync: Callable[[], None] | None = None
+        self.full = False
+        """Whether ``usage`` says so."""
+        for path in root.rglob("*"):
+            if path.is_file():
+                self.durable[path.relative_to(root)] = path.read_bytes()
+
+    def image(self) -> Image:
+        cached: dict[Path, bytes] = {}
+        directories = set()
+        for path in self.root.rglob("*"):
+            if path.is_file():
+                cached[path.relative_to(self.root)] = path.read_bytes()
+            else:
+                directories.add(path.relative_to(self.root))
+        unsendable = {}
+        for path in self.lost:
+            relative = self._relative(path)
+            unsendable[relative] = self._without_lost(path, cached[relative], self.durable.get(relative, b""))
+        return Image(cached, frozenset(directories), dict(self.durable), tuple(self.names), unsendable)
+
+    def _operate(self, kind: str, path: Path, data: bytes = b"", offset: int = 0) -> Fault | None:
+        operation = Operation(self.count, kind, path, data, offset)
+        self.count += 1
+        if self.before is not None:
+            self.before(operation)
+        return self.fault(operation)
+
+    def _refuse(self, kind: str, path: Path) -> None:
+        fault = self._operate(kind, path)
+        if fault is not None:
+            raise OSError(fault.number, os.strerror(fault.number), str(path))
+
+    def _relative(self, path: Path) -> Path:
+        return path.relative_to(self.root)
+
+    # Operations
+
+    def create(self, path: Path, size: int) -> int:
+        fresh = not path.exists()
+        if fresh:
+            fault = self._operate("create", path)
+            if fault is not None:
+                raise self.write_error(path, OSError(fault.number, os.strerror(fault.number)))
+            self.durable.pop(self._relative(path), None)  # whatever had this name before
+            self.lost.pop(path, None)
+            self.names.append(Name(self._relative(path), "create"))
+        fd = super().create(path, size)
+        self.paths[fd] = path
+        return fd
+
+    def open(self, path: Path, *, writable: bool = True) -> int:
+        fd = super().open(path, writable=writable)
+        self.paths[fd] = path
+        return fd
+
+    def write_at(self, fd: int, data: bytes | bytearray | memoryview, offset: int, path: Path) -> None:
+        fault = self._operate("write", path, bytes(data), offset)
+        if fault is not None:
+            if fault.torn_bytes:
+                os.pwrite(fd, data[: fault.torn_bytes], offset)
+            raise self.write_error(path, OSError(fault.number, os.strerror(fault.number)))
+        super().write_at(fd, data, offset, path)
+        lost = self.lost.get(path, {})
+        for start in [start for start in lost if start < offset + len(data) and start + self._sector(path) > offset]:
+            del lost[start]  # written again: it will be sent again
+
+    def allocate(self, fd: int, offset: int, length: int, path: Path) -> None:
+        fault = self._operate("allocate", path)
+        if fault is not None:
+            raise self.write_error(path, OSError(fault.number, os.strerror(fault.number)))
+        super().allocate(fd, offset, length, path)
+
+    def make_directory(self, path: Path) -> None:
+        if path.is_dir():
+            return
+        self._refuse("make directory", path)
+        missing = [directory for directory in (path, *path.parents) if not directory.exists() and directory.is_relative_to(self.root)]
+        super().make_directory(path)
+        self.names += [Name(self._relative(directory), "make directory") for directory in reversed(missing) if directory != self.root]
+
+    def write_file(self, path: Path, data: bytes) -> None:
+        self._refuse("write file", path)
+        if not path.exists():
+            self.names.append(Name(self._relative(path), "create"))
+        super().write_file(path, data)
+
+    def remove(self, path: Path) -> None:
+        if not path.exists():
+            return
+        self._refuse("remove", path)
+        relative = self._relative(path)
+        self.names.append(Name(relative, "remove", path.read_bytes(), self.durable.pop(relative, b"")))
+        self.lost.pop(path, None)
+        super().remove(path)
+
+    def remove_directory(self, path: Path) -> None:
+        self._refuse("remove directory", path)
+        super().remove_directory(path)
+        self.names.append(Name(self._relative(path), "remove directory"))
+
+    def sync(self, fd: int) -> None:
+        """The real disk is not waited for: what is durable is for this class to say."""
+
+    def sync_path(self, path: Path) -> None:
+        fault = self._operate("sync", path)
+        now, known = path.read_bytes(), self.durable.get(self._relative(path), b"")
+        if fault is not None:
+            sector = self._sector(path)
+            before = known.ljust(len(now), b"\0")
+            starts = [start for start in range(0, len(now), sector) if now[start : start + sector] != before[start : start + sector]]
+            self.lost.setdefault(path, {}).update({start: now[start : start + sector] for start in starts})
+            raise OSError(fault.number, os.strerror(fault.number), str(path))
+        if self.during_sync is not None:
+            self.during_sync()
+        super().sync_path(path)
+        self.durable[self._relative(path)] = self._without_lost(path, now, known)
+
+    def _without_lost(self, path: Path, now: bytes, known: bytes) -> bytes:
+        data = bytearray(now)
+        for start, shown in self.lost.get(path, {}).items():
+            if now[start : start + len(shown)] == shown:
+                data[start : start + len(shown)] = known.ljust(len(now), b"\0")[start : start + len(shown)]
+        return bytes(data)
+
+    def sync_directory(self, path: Path) -> None:
+        self._refuse("sync names", path)
+        if path.is_relative_to(self.root):
+            self.names = [name for name in self.names if name.path.parent != self._relative(path)]
+
+    def drop_cache(self, path: Path) -> None:
+        """What a failed fsync threw away is gone from the cache, too."""
+        known = self.durable.get(self._relative(path), b"")
+        with path.open("r+b") as file:
+            for start, shown in self.lost.pop(path, {}).items():
+                file.seek(start)
+                if file.read(len(shown)) == shown:
+                    file.seek(start)
+                    file.write(known[start : start + len(shown)].ljust(len(shown), b"\0"))
+
+    def map(self, fd: int, size: int, *, writable: bool = False) -> mmap.mmap:
+        if writable:  # whoever repairs a key index writes its header and its slots again, which no operation shows
+            path = self.paths[fd]
+            self.lost[path] = {start: shown for start, shown in self.lost.get(path, {}).items() if start >= MAP_HEAD_BYTES}
+        return super().map(fd, size, writable=writable)
+
+    def _sector(self, path: Path) -> int:
+        return LOG_SECTOR_BYTES if path.parent.name == "commitlog" else SECTOR_BYTES
+
+    # Not operations
+
+    def usage(self, path: Path) -> Usage:
+        return Usage(1 << 40, 0) if self.full else Usage(0, 1 << 40)
