@@ -20,7 +20,8 @@ import random
 import socket
 import struct
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import attrs
@@ -34,6 +35,7 @@ from triomq.broker.processors.admission import Admission
 from triomq.broker.processors.broker_config import LIVE_KEYS, BrokerConfigRequests
 from triomq.broker.processors.clients import Clients, notify_members_changed
 from triomq.broker.processors.consumption import Consumption
+from triomq.broker.processors.ha_status import HaStatusRequests
 from triomq.broker.processors.housekeeping import Housekeeping
 from triomq.broker.processors.locks import Locks
 from triomq.broker.processors.offsets import GroupOffsets, QueueOffsets
@@ -69,6 +71,7 @@ from triomq.broker.store.store import MessageStore, open_store
 from triomq.remoting.address import bare_host, format_address
 from triomq.remoting.client.config import ConnectorConfig
 from triomq.remoting.client.connector import Connector
+from triomq.remoting.client.discovery import address_server_url, all_addresses, fetch_addresses
 from triomq.remoting.client.proxies import SocksProxies
 from triomq.remoting.monitor.server import monitoring
 from triomq.remoting.protocol.message import UniqueIds
@@ -217,6 +220,7 @@ def open_services(config: BrokerConfig, store: MessageStore) -> Services:
         topics,
         live,
         {address: NameServer(address) for address in config.namesrv_addresses},
+        *discovery_of(config),
     )
     topics.on_change = registration.topics_changed
     clients: ClientGroups[Connection] = ClientGroups(
@@ -294,6 +298,7 @@ def open_server(
         config=BrokerConfigRequests(config, BROKER_KEYS, live, topics, SavedSettings.open(config.saved_settings_path())),
         runtime=runtime,
         housekeeping=Housekeeping(store, topics, held),
+        ha_status=HaStatusRequests(store, replication.master, replication.slave),
         reject_sends=always if replication.slave is not None else None,
         reject_pulls=always if reads.refused else None,
     )
@@ -351,6 +356,16 @@ def with_port(config: BrokerConfig) -> BrokerConfig:
             with contextlib.suppress(OSError):  # the fast port belongs to somebody else: try another pair
                 beside.bind((host, found.fast_listen_port()))
                 return found
+
+
+def discovery_of(config: BrokerConfig) -> tuple[Callable[[], Awaitable[Sequence[str]]] | None, float]:
+    """How to find out where the name servers are, and how often (seconds); None when they are where the configuration says."""
+    if config.namesrv_addresses and config.namesrv_dns:
+        return partial(all_addresses, config.namesrv_addresses), config.namesrv_follow_ms / 1000
+    if not config.namesrv_addresses and config.namesrv_address_server:
+        url = address_server_url(config.namesrv_domain, config.namesrv_subgroup)
+        return partial(fetch_addresses, url), config.namesrv_fetch_ms / 1000
+    return None, config.namesrv_follow_ms / 1000
 
 
 def side_ports(config: BrokerConfig) -> list[SidePort]:

@@ -347,6 +347,24 @@ class BrokerConfig:
     namesrv_addresses: tuple[str, ...] = setting(
         "namesrvAddr", ADDRESSES, (), "name servers to register with: host:port, separated by ;", default_text="environment NAMESRV_ADDR"
     )
+    namesrv_dns: bool = setting(
+        "fetchNameSrvAddrByDnsLookup", BOOLEAN, False, "register with every address that a host name in namesrvAddr has, and follow its changes"
+    )
+    namesrv_follow_ms: int = setting("updateNameServerAddrPeriod", INTEGER, 120_000, "how often such names are looked up again (ms)", low=1, high=_INT_MAX)
+    namesrv_address_server: bool = setting(
+        "fetchNamesrvAddrByAddressServer", BOOLEAN, False, "without namesrvAddr: ask rmqAddressServerDomain where the name servers are"
+    )
+    namesrv_fetch_ms: int = setting("fetchNamesrvAddrInterval", INTEGER, 10_000, "how often it is asked again (ms)", low=1, high=_INT_MAX)
+    namesrv_domain: str = setting(
+        "rmqAddressServerDomain",
+        TEXT,
+        "jmenv.tbsite.net",
+        "host, host:port or whole web address that answers with host:port;host:port",
+        default_text="jmenv.tbsite.net, that of Java's system property rocketmq.namesrv.domain",
+    )
+    namesrv_subgroup: str = setting(
+        "rmqAddressServerSubGroup", TEXT, "nsaddr", "last part of that web address", default_text="nsaddr, that of rocketmq.namesrv.domain.subgroup"
+    )
     register_period_ms: int = setting(
         "registerNameServerPeriod", INTEGER, 30_000, "how often the broker registers again (ms); brought into 10 to 60 s", low=10_000, high=60_000, clamp=True
     )

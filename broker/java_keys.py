@@ -35,7 +35,6 @@ REASONS = {
     "consumers": Reason("limits on consumers"),
     "container": Reason("several brokers in one process", "start one mqbroker for each broker configuration file"),
     "delay": Reason("fine points of delivering delayed messages, fixed here"),
-    "discovery": Reason("name servers found through a web address or DNS; list them in namesrvAddr"),
     "filter": Reason("SQL92 filters"),
     "fixed": Reason("fixed at Java's default"),
     "lite": Reason("lite topics"),

@@ -17,6 +17,7 @@ from triomq.client.hooks import CheckForbidden, SendHook
 from triomq.client.retry import RETRY_CODES
 from triomq.remoting.address import parse_address_list
 from triomq.remoting.client.access import Access
+from triomq.remoting.client.discovery import DEFAULT_SUBGROUP, address_server_url, is_address_server
 from triomq.remoting.client.hooks import RpcHook
 from triomq.remoting.client.proxies import SocksProxies
 from triomq.remoting.errors import LocalProtocolError
@@ -27,6 +28,8 @@ from triomq.remoting.settings import ConfigError
 from triomq.remoting.tls.client import Tls
 
 NAMESRV_VARIABLE = "NAMESRV_ADDR"
+DOMAIN_VARIABLE = "ROCKETMQ_NAMESRV_DOMAIN"
+SUBGROUP_VARIABLE = "ROCKETMQ_NAMESRV_DOMAIN_SUBGROUP"
 
 
 def _java(name: str) -> dict[str, Any]:
@@ -53,10 +56,18 @@ def namesrv_addresses(
 ) -> tuple[str, ...]:
     """Return the name servers: the given ones (`"a:9876;b:9876"` or a list), else those of `NAMESRV_ADDR`.
 
+    A web address, `"http://host:8080/rocketmq/nsaddr"`, stands for the list that it answers with; the session asks for it.  Without any of
+    these, `ROCKETMQ_NAMESRV_DOMAIN` (and `ROCKETMQ_NAMESRV_DOMAIN_SUBGROUP`) name one.
+
     Errors: `NoNameServer` if there are none, `SettingsError` if one is not `host:port`.
     """
     if value is None:
-        value = (os.environ if environment is None else environment).get(NAMESRV_VARIABLE, "")
+        variables = os.environ if environment is None else environment
+        value = variables.get(NAMESRV_VARIABLE, "")
+        if not value.strip() and variables.get(DOMAIN_VARIABLE, "").strip():
+            value = address_server_url(variables[DOMAIN_VARIABLE], variables.get(SUBGROUP_VARIABLE) or DEFAULT_SUBGROUP)
+    if isinstance(value, str) and is_address_server(value):
+        return (value.strip(),)
     text = value if isinstance(value, str) else ";".join(value)
     addresses = [part.strip() for part in text.replace(",", ";").split(";") if part.strip()]
     if not addresses:
@@ -87,6 +98,10 @@ def checked_access(
 class ClientSettings:
     """What producers and consumers share: connections, routes, heartbeats, start and stop."""
 
+    name_server_refresh: float = attrs.field(
+        default=120.0, validator=_positive, metadata=_java("rocketmq.namesrv.domain")
+    )
+    """seconds between two questions to an address server, where name servers are given as a web address"""
     request_timeout: float = attrs.field(default=3.0, validator=_positive, metadata=_java("mqClientApiTimeout"))
     """seconds for heartbeats, member lists, unregistering and other small requests"""
     route_timeout: float = attrs.field(default=3.0, validator=_positive)
@@ -262,6 +277,10 @@ class ConsumerSettings:
         default=1.0, validator=_positive, metadata=_java("rocketmq.client.rebalance.minInterval")
     )
     """seconds to the next round when the last one could not give every queue its owner"""
+    absent_broker_timeout: float = attrs.field(
+        default=120.0, validator=_not_negative, metadata=_java("rocketmq.client.pull.pullMaxIdleTime")
+    )
+    """seconds for which queues of a broker that is in no route stay ours, so that we go on exactly where we were when it comes back"""
     offset_interval: float = attrs.field(
         default=5.0, validator=_positive, metadata=_java("persistConsumerOffsetInterval")
     )

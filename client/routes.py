@@ -140,7 +140,16 @@ class NameServers:
 
     def answered(self, address: str) -> None:
         """Stick to this one from now on."""
-        self._current = self.addresses.index(address)
+        if address in self.addresses:  # it may have left the list while it was asked
+            self._current = self.addresses.index(address)
+
+    def replace(self, addresses: Sequence[str]) -> list[str]:
+        """Take a new list; the present server stays the present one if it is in it.  Return those that are gone."""
+        gone = [address for address in self.addresses if address not in addresses]
+        present = self.current
+        self.addresses = list(addresses)
+        self._current = self.addresses.index(present) if present in self.addresses else self._current % len(self.addresses)
+        return gone
 
     @property
     def current(self) -> str:

@@ -44,6 +44,7 @@ from triomq.client.trouble import TroubleLog
 from triomq.remoting.address import parse_address
 from triomq.remoting.client.config import ConnectorConfig
 from triomq.remoting.client.connector import Connector
+from triomq.remoting.client.discovery import fetch_addresses, is_address_server
 from triomq.remoting.errors import ProtocolError, RemotingError
 from triomq.remoting.protocol.bodies.heartbeat import ConsumerData, HeartbeatData, ProducerData
 from triomq.remoting.protocol.bodies.route import MessageQueue, TopicRoute
@@ -398,11 +399,33 @@ class Session:
             for address in self._greeted:
                 nursery.start_soon(self._unregister_fenced, address, header)
 
+    async def _follow_address_server(self, url: str) -> None:
+        """Take over what the address server lists; while it does not answer, the last list holds."""
+        while True:
+            await trio.sleep(self.settings.name_server_refresh)
+            try:
+                addresses = await fetch_addresses(url)
+            except RemotingError as error:
+                self._trouble.failed(f"address server {url}", error)
+                continue
+            self._trouble.worked(f"address server {url}")
+            for address in self._names.replace(addresses):
+                logger.info("name server %s is not listed any more", address)
+                self._connector.close_address(address)
+
     async def _unregister_fenced(self, address: str, header: UnregisterClientHeader) -> None:
         try:
             await self.call(address, request(RequestCode.UNREGISTER_CLIENT, header), self.settings.request_timeout)
         except TrioMQError as error:
             logger.debug("no farewell to %s: %s", address, error)
+
+
+async def listed_name_servers(url: str) -> tuple[str, ...]:
+    """What an address server lists.  Errors: `NoNameServer`."""
+    try:
+        return await fetch_addresses(url)
+    except RemotingError as error:
+        raise NoNameServer({url: str(error)}) from error
 
 
 def read_header(response: Command, answer: type[H], address: str) -> H:
@@ -433,6 +456,9 @@ async def open_session(namesrv: Sequence[str], settings: ClientSettings, member:
     options = settings.access().options()
     options["hooks"] = (*settings.rpc_hooks, *options.get("hooks", ()))  # signing last: it covers what the others add
     config = ConnectorConfig(**options)
+    address_server = namesrv[0] if is_address_server(namesrv[0]) else None
+    if address_server is not None:
+        namesrv = await listed_name_servers(address_server)
     client_id = await _make_client_id(settings, namesrv[0])
     trouble = TroubleLog(logger)
     async with open_background() as outer:
@@ -459,6 +485,8 @@ async def open_session(namesrv: Sequence[str], settings: ClientSettings, member:
             async with open_background() as nursery:
                 nursery.start_soon(session._refresh_routes, name="route refresh")
                 nursery.start_soon(session._heartbeats, name="heartbeat")
+                if address_server is not None:
+                    nursery.start_soon(session._follow_address_server, address_server, name="name servers")
                 yield session
         finally:
             with trio.CancelScope(shield=True, deadline=trio.current_time() + settings.farewell_timeout):

@@ -1,6 +1,7 @@
 """Announces this broker to every name server: at the start, every 30 s, and at once when a topic changes or a name server comes back.
 
 Each name server has a child task of its own, so that one that is down delays nobody; it is tried again after 1 s, 2 s, … up to 30 s.
+Where name servers may move (a host name with several addresses, a web address that lists them), it is asked again where they are.
 Name servers know nothing of each other, and a broker that cannot reach any goes on serving whoever knows its address.
 Source: broker/BrokerController.java#registerBrokerAll, broker/out/BrokerOuterAPI.java.
 """
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
 import attrs
@@ -72,6 +73,9 @@ class NameServer:
     pending: set[str] = attrs.field(factory=set)
     wake: trio.Event = attrs.field(factory=trio.Event)
     progress: trio.Event = attrs.field(factory=trio.Event)
+    scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
+    """around the task that keeps the broker registered there"""
+    started: bool = False
 
     def note_progress(self) -> None:
         self.tried = True
@@ -87,23 +91,62 @@ class Registration:
     topics: Topics
     live: LiveSettings
     servers: dict[str, NameServer]
+    discover: Callable[[], Awaitable[Sequence[str]]] | None = None
+    """where the name servers are now, when that can change; raises RemotingError"""
+    discover_seconds: float = 120.0
     connector: Caller = attrs.field(init=False)
     on_master: Callable[[str | None, str | None], None] = lambda ha_address, address: None
     """Told (HA address, address) of the master with every answer; name servers say it to slaves only."""
     searching: Callable[[], bool] = lambda: False
     """Whether this broker is a slave that has lost its master."""
 
+    _blind: bool = attrs.field(default=False, init=False)
+    """the last question where they are was not answered, and the log says so"""
+
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Keep the broker registered; ``started`` once every name server was tried (or is slow)."""
         async with trio.open_nursery() as nursery:
+            if self.discover is not None:
+                await self._follow(nursery, self.discover)
             for server in self.servers.values():
-                nursery.start_soon(self._keep_registered, server, name=f"registration-{server.address}")
+                self._start(nursery, server)
             with trio.move_on_after(FIRST_TRY_SECONDS):
-                for server in self.servers.values():
+                for server in list(self.servers.values()):
                     while not server.tried:
                         await server.progress.wait()
             task_status.started()
-            await trio.sleep_forever()
+            while True:
+                await trio.sleep(self.discover_seconds)
+                if self.discover is not None:
+                    await self._follow(nursery, self.discover)
+
+    async def _follow(self, nursery: trio.Nursery, discover: Callable[[], Awaitable[Sequence[str]]]) -> None:
+        """Register with name servers that are new, leave those that are gone; when nobody can tell, stay with those of now."""
+        try:
+            addresses = await discover()
+        except RemotingError as error:
+            level = logging.DEBUG if self._blind else logging.WARNING
+            logger.log(level, "cannot find out where the name servers are (%s); staying with %s", error, ", ".join(self.servers) or "none")
+            self._blind = True
+            return
+        self._blind = False
+        for address in [address for address in self.servers if address not in addresses]:
+            server = self.servers.pop(address)
+            known, server.registered = server.registered, False
+            server.scope.cancel()
+            server.note_progress()
+            logger.info("name server %s is not listed any more", address)
+            if known:
+                nursery.start_soon(self._unregister_one, server)
+        for address in addresses:
+            if address not in self.servers:
+                server = self.servers[address] = NameServer(address)
+                self._start(nursery, server)
+
+    def _start(self, nursery: trio.Nursery, server: NameServer) -> None:
+        if not server.started:
+            server.started = True
+            nursery.start_soon(self._keep_registered, server, name=f"registration-{server.address}")
 
     def topics_changed(self, topics: list[str]) -> None:
         """Announce these topics to every name server.  atomic: no checkpoint."""
@@ -126,11 +169,15 @@ class Registration:
     async def wait_announced(self) -> None:
         """Return when every name server that is reachable knows the topics of now.  The caller sets the deadline."""
         generation = self.topics.generation
-        for server in self.servers.values():
+        for server in list(self.servers.values()):
             while server.registered and server.generation < generation:
                 await server.progress.wait()
 
     async def _keep_registered(self, server: NameServer) -> None:
+        with server.scope:
+            await self._register_again_and_again(server)
+
+    async def _register_again_and_again(self, server: NameServer) -> None:
         retry_seconds = RETRY_SECONDS_FIRST
         while True:
             server.wake = trio.Event()

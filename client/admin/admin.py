@@ -33,8 +33,10 @@ from triomq.client.errors import (
     TopicNotFound,
     TrioMQError,
 )
+from triomq.client.session import listed_name_servers
 from triomq.remoting.client.config import ConnectorConfig
 from triomq.remoting.client.connector import Connector
+from triomq.remoting.client.discovery import is_address_server
 from triomq.remoting.protocol.bodies.cluster import ClusterTable, KvTable
 from triomq.remoting.protocol.bodies.groups import (
     ConsumerConnection,
@@ -120,6 +122,8 @@ class Admin:
 
     async def __aenter__(self) -> Admin:
         """Open the connector; the first connection is made by the first request."""
+        if is_address_server(self.namesrv_addresses[0]):
+            self.namesrv_addresses = await listed_name_servers(self.namesrv_addresses[0])
         connector = await self._stack.enter_async_context(Connector(ConnectorConfig(**self._access.options())))
         self._open_calls = Calls(connector, self.namesrv_addresses, self._timeout_seconds)
         return self
