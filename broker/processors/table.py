@@ -9,6 +9,7 @@ import attrs
 from triomq.broker.processors.broker_config import BrokerConfigRequests
 from triomq.broker.processors.clients import Clients
 from triomq.broker.processors.consumption import Consumption
+from triomq.broker.processors.ha_status import HaStatusRequests
 from triomq.broker.processors.housekeeping import Housekeeping
 from triomq.broker.processors.locks import Locks
 from triomq.broker.processors.offsets import GroupOffsets, QueueOffsets
@@ -54,6 +55,7 @@ class Processors:
     config: BrokerConfigRequests
     runtime: RuntimeFigures
     housekeeping: Housekeeping
+    ha_status: HaStatusRequests
     reject_sends: Callable[[], bool] | None = None
     """Set on a slave, which takes no messages, with the answer and from the place where Java has it: before the pool."""
     reject_pulls: Callable[[], bool] | None = None
@@ -141,6 +143,7 @@ def handler_table(do: Processors) -> HandlerTable:
             Handler(Code.UPDATE_BROKER_CONFIG, do.config.update, "admin"),
             Handler(Code.GET_BROKER_RUNTIME_INFO, do.runtime.handle, "admin"),
             Handler(Code.VIEW_BROKER_STATS_DATA, do.runtime.item, "admin", admin.BrokerStatsHeader),
+            Handler(Code.GET_BROKER_HA_STATUS, do.ha_status.status, "admin"),
             Handler(Code.DELETE_EXPIRED_COMMITLOG, do.housekeeping.delete_expired_log, "admin"),
             Handler(Code.CLEAN_EXPIRED_CONSUMEQUEUE, do.housekeeping.delete_expired_queues, "admin"),
             Handler(Code.CLEAN_UNUSED_TOPIC, do.housekeeping.delete_unused_topics, "admin"),

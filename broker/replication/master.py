@@ -14,7 +14,7 @@ import trio
 
 from triomq.broker.replication.errors import LinkBroken, ReplicationError
 from triomq.broker.replication.master_link import LinkRules, LogBounds, MasterLink
-from triomq.broker.replication.pace import Pace
+from triomq.broker.replication.pace import Pace, Speed
 from triomq.broker.replication.replicas import Replica, ReplicaSet
 from triomq.broker.replication.transfer import MasterHello, check_start, frame_head, hello_frame, tables_changed_frame
 from triomq.broker.store.errors import CopyRefused, StoreIoError
@@ -44,6 +44,10 @@ class SlaveConnection:
     sending: trio.StrictFIFOLock = attrs.field(factory=trio.StrictFIFOLock)
     since: float = attrs.field(factory=trio.current_time)
     bytes_sent: int = 0
+    speed: Speed = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.speed = Speed(at=self.since)
 
     async def send(self, data: bytes) -> None:
         async with self.sending:

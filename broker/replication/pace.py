@@ -1,4 +1,4 @@
-"""Pace: how many bytes of the log may go to one slave now.  SANS-IO.
+"""Pace: how many bytes of the log may go to one slave now; Speed: how many did, for people.  SANS-IO.
 
 Java counts whole seconds, and only the headers of frames (``FlowMonitor`` in DefaultHAConnection); here every byte counts.
 """
@@ -36,3 +36,18 @@ class Pace:
     def seconds_to_wait(self) -> float:
         """How long until a worthwhile part of the bucket is full again."""
         return max(0.0, (self._capacity / 2 - self._tokens) / self.bytes_per_second)
+
+
+@attrs.define(eq=False)
+class Speed:
+    """The rate of something that is counted, over the time since it was last asked for, but at least a second."""
+
+    _count: int = 0
+    _at: float = 0.0
+    _rate: int = 0
+
+    def per_second(self, count: int, now: float) -> int:
+        if now - self._at >= 1.0:
+            self._rate = round((count - self._count) / (now - self._at))
+            self._count, self._at = count, now
+        return self._rate

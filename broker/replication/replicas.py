@@ -73,14 +73,16 @@ class ReplicaSet:
     rules: ReplicaRules
     replicas: dict[object, Replica] = attrs.field(factory=dict)
 
+    def is_in_sync(self, replica: Replica, log_end: int, now: float) -> bool:
+        """Near enough in bytes, and at the end of the log not long ago."""
+        rules = self.rules
+        return log_end - replica.acknowledged < rules.in_sync_gap_bytes and (
+            replica.acknowledged >= log_end or now - replica.caught_up_at <= rules.catch_up_seconds
+        )
+
     def in_sync(self, log_end: int, now: float) -> int:
         """How many slaves are in sync."""
-        rules = self.rules
-        return sum(
-            log_end - replica.acknowledged < rules.in_sync_gap_bytes
-            and (replica.acknowledged >= log_end or now - replica.caught_up_at <= rules.catch_up_seconds)
-            for replica in self.replicas.values()
-        )
+        return sum(self.is_in_sync(replica, log_end, now) for replica in self.replicas.values())
 
     def available(self, log_end: int) -> int:
         """How many slaves are near enough to be waited for."""

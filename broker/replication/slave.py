@@ -15,6 +15,7 @@ import trio
 
 from triomq.broker.replication.errors import LinkBroken, LogsDiffer, ReplicationError
 from triomq.broker.replication.master_link import LinkRules
+from triomq.broker.replication.pace import Speed
 from triomq.broker.replication.slave_link import SlaveLink
 from triomq.broker.replication.transfer import NAME_MAX, LogData, MasterHello, TablesChanged
 from triomq.broker.store.config import FlushMode
@@ -71,6 +72,7 @@ class ReplicationSlave:
     tables_changed: trio.Event = attrs.field(factory=trio.Event, init=False)
     """Set when the master says that its tables have changed; whoever copies them puts a fresh one here."""
     bytes_received: int = attrs.field(default=0, init=False)
+    speed: Speed = attrs.field(factory=Speed, init=False)
     _name: int = attrs.field(init=False)
     _followed: bool = attrs.field(default=False, init=False)
     """Whether the present connection has brought anything."""

@@ -9,6 +9,7 @@ import trio
 from brokers import BrokerPeer
 from replicated_brokers import broker_group, eventually, log_bytes
 
+from triomq.remoting.protocol.bodies.cluster import HaStatus
 from triomq.remoting.protocol.bodies.offsets import ConsumerOffsetTable
 from triomq.remoting.protocol.bodies.topics import TopicTable
 from triomq.remoting.protocol.codes import RequestCode as Code
@@ -54,8 +55,25 @@ async def test_an_asynchronous_master_waits_for_nobody(tmp_path: Path) -> None:
         await master.peer.create_topic("T", 1)
         for number in range(10):
             await master.peer.send("T", b"m%d" % number)
+        assert (await ha_status(master.peer)).connections == []
         slave = await group.start(1, **READABLE)
         await eventually(lambda: log_bytes(slave.root) == log_bytes(master.root))
+
+        async def shrunk() -> bool:
+            return [state.diff for state in (await ha_status(master.peer)).connections] == [0]
+
+        await eventually(shrunk)
+        status = await ha_status(master.peer)
+        (connection,) = status.connections
+        end = status.master_log_max_offset
+        assert (status.master, status.in_sync_slave_count, connection.slave_ack_offset, connection.transfer_from) == (True, 1, end, end)
+        theirs = await ha_status(slave.peer)
+        assert (theirs.master, theirs.client.max_offset) == (False, end)
+        assert (theirs.client.master_address or "").startswith("127.0.0.1:")
+
+
+async def ha_status(peer: BrokerPeer) -> HaStatus:
+    return HaStatus.decode(bytes((await peer.call(Code.GET_BROKER_HA_STATUS)).body))
 
 
 @pytest.mark.feature(58)
