@@ -6,6 +6,7 @@ Law: first the log, then queues and index, then the checkpoint. What the checkpo
 from __future__ import annotations
 
 import logging
+import time
 
 import attrs
 import trio
@@ -15,6 +16,7 @@ from triomq.broker.store.config import StoreConfig
 from triomq.broker.store.disk import Disk
 from triomq.broker.store.durability import Flusher, sync_files
 from triomq.broker.store.errors import DiskFull
+from triomq.broker.store.file_system import FileSystem
 from triomq.broker.store.health import Health
 from triomq.broker.store.indexer import Indexer
 from triomq.broker.store.key_index import KeyIndex
@@ -22,7 +24,12 @@ from triomq.broker.store.queue_table import QueueTable
 
 logger = logging.getLogger(__name__)
 
-QUEUES_A_STEP = 64
+STEP_SECONDS = 0.002
+"""Others may run after so long: a queue costs 10 µs, or 100 if its file is made."""
+FILES_A_STEP = 64
+"""The flusher gets its turn after so many files: senders may wait for it."""
+TAIL_BYTES_LEAST = 4096
+"""What a queue must have in memory to be written before the checkpoint, if there are more such queues than open files."""
 
 
 @attrs.define(eq=False)
@@ -40,6 +47,10 @@ class Checkpointer:
     limiter: trio.CapacityLimiter
     current: Checkpoint
     _soon: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _file_system: FileSystem = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._file_system = FileSystem(self.disk, self.config.root)
 
     def save_soon(self) -> None:
         """Do not wait for the interval: something was deleted that recovery would bring back."""
@@ -52,8 +63,9 @@ class Checkpointer:
             with trio.move_on_after(self.config.index_write_interval_ms / 1000):
                 await self._soon.wait()
             try:
-                await self._write_out()
-                if self._soon.is_set() or trio.current_time() >= due:
+                saving = self._soon.is_set() or trio.current_time() >= due
+                await self._write_out(0 if saving or len(self.queues.dirty) <= self.config.open_files_max else TAIL_BYTES_LEAST)
+                if saving or self._soon.is_set():
                     self._soon = trio.Event()
                     await self.save()
                     due = trio.current_time() + self.config.checkpoint_interval_ms / 1000
@@ -64,12 +76,14 @@ class Checkpointer:
             else:
                 self.health.queue_fault = None
 
-    async def _write_out(self) -> None:
-        """Write queue entries, letting others run in between. Raises DiskFull; what was not written stays in memory."""
+    async def _write_out(self, least_bytes: int) -> None:
+        """Write the entries of queues that have so many bytes of them, letting others run in between. Raises DiskFull; what was not written stays in memory."""
         self.indexer.try_settle()
-        for number, _ in enumerate(self.queues.write_out(), 1):
-            if number % QUEUES_A_STEP == 0:
+        begun = time.perf_counter()
+        for _ in self.queues.write_out(least_bytes):
+            if time.perf_counter() - begun > STEP_SECONDS:
                 await trio.lowlevel.checkpoint()
+                begun = time.perf_counter()
 
     async def save(self) -> None:
         """Force everything up to the last indexed record to the disk and write that down. Checkpoint: always. Raises FlushFailed, DiskFull."""
@@ -80,17 +94,11 @@ class Checkpointer:
         if last is None or not self.indexer.settled or self.current.mark == self._mark(last, index_position):
             await trio.lowlevel.checkpoint()
             return
-        for _ in self.queues.write_out():  # what came since the last step
-            pass
+        await self._write_out(0)  # what comes meanwhile lies behind the mark
         if self.flusher.flushed.value < last[1]:
             await self.flusher.flush()
-        with trio.CancelScope(shield=True):  # cancelled between taking and forcing, the next save would believe that these files are safe
-            await self._force_and_write(last, index_position, full_timestamp)
-
-    async def _force_and_write(self, last: tuple[int, int, int], index_position: int, full_timestamp: int) -> None:
-        files, directories = self.queues.take_unsynced()
-        more_files, more_directories = self.key_index.take_unsynced()
-        await trio.to_thread.run_sync(sync_files, self.disk, files + more_files, directories + more_directories, limiter=self.limiter)
+        with trio.CancelScope(shield=True):  # what has been taken is forced out, or the next checkpoint would say so of files that nobody has
+            await self._force_out()
         record_offset, _, timestamp = last
         self.current = Checkpoint(
             log_timestamp=self.flusher.flushed_timestamp,
@@ -102,6 +110,22 @@ class Checkpointer:
         )
         self.file.write(self.current)
         await trio.to_thread.run_sync(sync_files, self.disk, [self.file.path], [], limiter=self.limiter)
+
+    async def _force_out(self) -> None:
+        """Force to the disk what queues and key index have written. Raises FlushFailed."""
+        files, directories = self.queues.take_unsynced()
+        more_files, more_directories = self.key_index.take_unsynced()
+        files += more_files
+        directories += more_directories
+        if len(files) > self.config.open_files_max:
+            files, directories = await trio.to_thread.run_sync(self._file_system.force_out, files, directories, limiter=self.limiter)
+        for start in range(0, len(files), FILES_A_STEP):
+            await trio.to_thread.run_sync(sync_files, self.disk, files[start : start + FILES_A_STEP], [], limiter=self.limiter)
+        await trio.to_thread.run_sync(sync_files, self.disk, [], directories, limiter=self.limiter)
+
+    def close(self) -> None:
+        self._file_system.close()
+        self.file.close()
 
     def _mark(self, last: tuple[int, int, int], index_position: int) -> Mark:
         return Mark(last[0], last[1], index_position, bool(self.queues.queues))

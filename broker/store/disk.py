@@ -1,16 +1,18 @@
 """The seam to the operating system: every call of the store on a file goes through a ``Disk``.
 
-Three calls do not exist everywhere, and each has a fallback: ``preadv(RWF_NOWAIT)`` (Linux; not on every file system) -> read in a thread,
+Some calls do not exist everywhere, and each has a fallback: ``preadv(RWF_NOWAIT)`` (Linux; not on every file system) -> read in a thread,
 ``fdatasync`` -> ``fsync`` (macOS: F_FULLFSYNC, since its fsync stops at the drive's cache), ``posix_fallocate`` -> writing back what is
 there.
 """
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import mmap
 import os
+import sys
 from pathlib import Path
 
 import attrs
@@ -23,6 +25,12 @@ NOT_NOW = (errno.EAGAIN, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 ZEROS = bytes(1 << 20)
 
 
+def has_syncfs() -> bool:
+    """Whether ``syncfs`` exists and tells errors, which it does since Linux 5.8."""
+    release = os.uname().release.split(".")
+    return sys.platform == "linux" and hasattr(ctypes.CDLL(None), "syncfs") and tuple(int(part) for part in release[:2] if part.isdecimal()) >= (5, 8)
+
+
 @attrs.frozen(kw_only=True)
 class DiskFeatures:
     """Which of the calls this system has. Tests switch them off one by one."""
@@ -32,6 +40,7 @@ class DiskFeatures:
     allocate: bool = hasattr(os, "posix_fallocate")
     seek_data: bool = hasattr(os, "SEEK_DATA")
     advise: bool = hasattr(os, "posix_fadvise")
+    sync_file_system: bool = has_syncfs()
 
 
 @attrs.define(eq=False)
@@ -50,6 +59,10 @@ class Disk:
     def open(self, path: Path, *, writable: bool = True) -> int:
         """Open an existing file. Raises OSError."""
         return os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
+
+    def open_directory(self, path: Path) -> int:
+        """Open a directory, for ``sync_file_system``. Raises OSError."""
+        return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def create(self, path: Path, size: int) -> int:
         """Create (or reopen) a sparse file that has its full size from the first moment: a short one would stop Java's start."""
@@ -239,6 +252,13 @@ class Disk:
             fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
         else:
             os.fsync(fd)
+
+    def sync_file_system(self, fd: int) -> None:
+        """Force all of the file system that ``fd`` is on to the disk, data and names. Reports what has failed since ``fd`` was opened. Raises OSError."""
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.syncfs(fd) != 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
 
     def drop_cache(self, path: Path) -> None:
         """Forget what the page cache has of a file and the disk is said to have: after an fsync that failed the two may differ. Raises OSError.

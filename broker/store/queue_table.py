@@ -184,14 +184,17 @@ class QueueTable:
             if queue.unsynced or not queue.names_durable:
                 self._unsynced.add(queue)  # what was cut off must not come back after the checkpoint has moved on
 
-    def write_out(self) -> Iterator[ConsumeQueue]:
-        """Write the entries that lie in memory to their files, one queue a step, so that the caller may let others run in between."""
-        while self.dirty:
-            queue = next(iter(self.dirty))
-            queue.write_out()
-            del self.dirty[queue]
-            self._unsynced.add(queue)
-            yield queue
+    def write_out(self, least_bytes: int = 0) -> Iterator[ConsumeQueue]:
+        """Write the entries that lie in memory to their files, one queue a step, so that the caller may let others run in between.
+
+        One that becomes dirty meanwhile is left. Queues with fewer bytes than ``least_bytes`` keep them: a write costs as much for one entry as for hundreds.
+        """
+        for queue in [queue for queue in self.dirty if len(queue.tail) >= least_bytes]:
+            if queue in self.dirty:  # else it was deleted meanwhile
+                queue.write_out()
+                del self.dirty[queue]
+                self._unsynced.add(queue)
+                yield queue
 
     def take_unsynced(self) -> tuple[list[Path], list[Path]]:
         """(files, directories) that ``write_out`` has touched since the last call: what must be forced to the disk, files first."""

@@ -461,4 +461,4 @@ def close_files(store: MessageStore) -> None:
     store.key_index.close()
     store.queue_table.close()
     store.log.close()
-    store.checkpointer.file.close()
+    store.checkpointer.close()

@@ -22,7 +22,7 @@ from triomq.remoting.protocol.record import StoredMessage, decode_records
 BORN_HOST = bytes([127, 0, 0, 1]) + (54_321).to_bytes(4, "big")
 BORN_HOST_V6 = bytes(15) + b"\1" + (54_321).to_bytes(4, "big")
 NOW_MS = 1_700_000_000_000
-NO_FEATURES = DiskFeatures(nowait=False, datasync=False, allocate=False, seek_data=False, advise=False)
+NO_FEATURES = DiskFeatures(nowait=False, datasync=False, allocate=False, seek_data=False, advise=False, sync_file_system=False)
 
 
 def tiny_config(root: Path, **changes: Any) -> StoreConfig:

@@ -1,0 +1,160 @@
+"""Thousands of queues: few descriptors, few writes, one call that forces all their files to the disk; and nothing is forgotten when it fails or is cancelled."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+import trio
+from stores import NO_FEATURES, SteppingClock, draft, read_all, tiny_config
+
+from triomq.broker.store.config import StoreConfig
+from triomq.broker.store.disk import Disk, DiskFeatures
+from triomq.broker.store.errors import FlushFailed
+from triomq.broker.store.file_system import FileSystem
+from triomq.broker.store.store import MessageStore, open_store
+
+QUEUES = 40
+
+
+@attrs.define(eq=False)
+class CountingDisk(Disk):
+    """Counts what is forced out, and fails when told to."""
+
+    synced: list[Path] = attrs.field(factory=list)
+    whole: int = 0
+    fail: bool = False
+
+    def sync_path(self, path: Path) -> None:
+        self.synced.append(path)
+        super().sync_path(path)
+
+    def sync_file_system(self, fd: int) -> None:
+        self.whole += 1
+        if self.fail:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        super().sync_file_system(fd)
+
+
+def config(root: Path, **changes: Any) -> StoreConfig:
+    return tiny_config(root, segment_size_bytes=65_536, open_files_max=8, **changes)
+
+
+def fill(store: MessageStore, rounds: int = 1) -> None:
+    for number in range(rounds):
+        store.append([draft(f"{number}", topic=f"T{queue // 4}", queue_id=queue % 4) for queue in range(QUEUES)])
+
+
+needs_syncfs = pytest.mark.skipif(not DiskFeatures().sync_file_system, reason="syncfs tells no errors here")
+
+
+@pytest.mark.feature(28)
+@needs_syncfs
+async def test_many_files_are_forced_out_by_one_call(tmp_path: Path) -> None:
+    disk = CountingDisk()
+    async with open_store(config(tmp_path), disk=disk) as store:
+        fill(store)
+        await store.checkpointer.save()
+        assert disk.whole == 1
+        assert not [path for path in disk.synced if "consumequeue" in path.parts]
+        assert len(store.queue_table.open_files) <= 8
+        store.append([draft(topic="T0")])
+        await store.checkpointer.save()
+        assert disk.whole == 1  # few files: one by one
+        assert [path for path in disk.synced if "consumequeue" in path.parts] == [tmp_path / "consumequeue" / "T0" / "0" / f"{0:020d}"]
+
+
+@pytest.mark.parametrize("features", [DiskFeatures(sync_file_system=False), NO_FEATURES])
+async def test_without_that_call_every_file_is_forced_out_and_others_get_their_turn(tmp_path: Path, features: DiskFeatures) -> None:
+    disk = CountingDisk(features)
+    async with open_store(config(tmp_path), disk=disk) as store:
+        fill(store)
+        await store.checkpointer.save()
+        assert disk.whole == 0
+        assert len({path for path in disk.synced if "consumequeue" in path.parts}) == QUEUES
+
+
+@needs_syncfs
+async def test_an_error_of_that_call_is_fatal_like_any_other(tmp_path: Path) -> None:
+    disk = CountingDisk()
+    async with open_store(config(tmp_path), disk=disk) as store:
+        before = store.checkpointer.current
+        fill(store)
+        disk.fail = True
+        with pytest.raises(FlushFailed):
+            await store.checkpointer.save()
+        assert store.checkpointer.current == before
+        disk.fail = False
+
+
+@needs_syncfs
+def test_files_on_another_file_system_are_left_to_the_caller(tmp_path: Path) -> None:
+    other = next((path for path in (Path("/dev/shm"), Path("/proc/self/status")) if path.exists() and path.stat().st_dev != tmp_path.stat().st_dev), None)
+    if other is None:
+        pytest.skip("there is no second file system")
+    file_system = FileSystem(Disk(), tmp_path)
+    try:
+        (tmp_path / "here").touch()
+        assert file_system.force_out([tmp_path / "here", other, tmp_path / "gone"], [tmp_path]) == ([other], [])
+    finally:
+        file_system.close()
+
+
+async def test_a_checkpoint_that_is_cancelled_has_forced_out_what_it_took(tmp_path: Path) -> None:
+    """Else the next one would say of those files that the disk has them."""
+    disk = CountingDisk(DiskFeatures(sync_file_system=False))
+    async with open_store(config(tmp_path), disk=disk) as store:
+        fill(store)
+        await store.flusher.flush()
+        async with trio.open_nursery() as nursery:
+            await store.checkpointer.limiter.acquire_on_behalf_of("another fsync")
+            nursery.start_soon(store.checkpointer.save)
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.cancel_scope.cancel()
+            store.checkpointer.limiter.release_on_behalf_of("another fsync")
+        await store.checkpointer.save()
+        assert len({path for path in disk.synced if "consumequeue" in path.parts}) == QUEUES
+
+
+@pytest.mark.feature(28)
+async def test_queues_with_few_new_entries_wait_for_the_checkpoint(tmp_path: Path) -> None:
+    async with open_store(config(tmp_path, index_write_interval_ms=1), SteppingClock()) as store:
+        fill(store)
+        await trio.sleep(0.05)
+        assert len(store.queue_table.dirty) == QUEUES  # more than descriptors: 20 bytes are not worth an open, a write and a close
+        await store.checkpointer.save()
+        assert not store.queue_table.dirty
+        store.append([draft(topic="T1", queue_id=2)])
+        await trio.sleep(0.05)
+        assert not store.queue_table.dirty  # few queues: at once
+        assert [message.body for message in await read_all(store, "T1", 2)] == [b"0", b"hello"]
+
+
+async def test_entries_that_come_while_others_are_written_wait_for_the_next_time(tmp_path: Path) -> None:
+    async with open_store(config(tmp_path), SteppingClock()) as store:
+        fill(store)
+        written = []
+        for queue in store.queue_table.write_out():
+            written.append(queue)
+            store.append([draft(topic="T0", queue_id=0)])
+        assert len(written) == QUEUES
+        assert [(queue.topic, queue.queue_id) for queue in store.queue_table.dirty] == [("T0", 0)]
+
+
+@pytest.mark.feature(28, 31)
+async def test_many_queues_survive_a_crash_and_a_clean_stop(tmp_path: Path) -> None:
+    for crash in (True, False):
+        root = tmp_path / str(crash)
+        async with open_store(config(root), SteppingClock()) as store:
+            fill(store, 3)
+            await store.checkpointer.save()
+            fill(store, 3)
+        if crash:
+            (root / "abort").touch()
+        async with open_store(config(root), SteppingClock()) as store:
+            for queue in range(QUEUES):
+                assert [message.body for message in await read_all(store, f"T{queue // 4}", queue % 4)] == [b"0", b"1", b"2"] * 2
