@@ -12,6 +12,7 @@ from triomq.client.admin.command import Command, kebab
 
 MODULES: Mapping[str, Sequence[str]] = {
     "cluster": ("clusterList", "brokerStatus"),
+    "doctor": ("doctor",),
     "topic": ("topicList", "topicRoute", "topicStatus", "updateTopic", "deleteTopic"),
     "progress": ("consumerProgress",),
     "connection": ("consumerConnection", "updateSubGroup", "producerConnection"),

@@ -57,7 +57,7 @@ JAVA: dict[str, str] = {
     "consumerStatus": "b brokerAddr, g consumerGroup R, i clientId, s jstack!",
     "statsAll": "a activeTopic!, t topic",
 }
-OURS = {"tlsInit", "tlsCheck"}
+OURS = {"doctor", "tlsInit", "tlsCheck"}
 ABSENT: dict[str, dict[str, str]] = {
     "queryMsgById": dict.fromkeys(
         ["consumerGroup", "clientId", "sendMessage", "unitName"], "delivering or sending the message again comes later"
