@@ -53,6 +53,8 @@ class Assignment:
     """the offset that the broker is known to have for the group"""
     committable: int = -1
     """without verdicts: the position that may be stored, -1 for none yet"""
+    absent_since: float | None = None
+    """trio time at which its broker was first missing in the routes; None while it is there"""
     pulled_at: float = 0.0
     """trio time of the last pull's beginning"""
     settled_at: float = 0.0

@@ -42,6 +42,8 @@ from triomq.remoting.protocol.headers.pull import (
     PullMessageHeader,
     PullMessageResponseHeader,
 )
+from triomq.remoting.protocol.inner_batch import unwrapped
+from triomq.remoting.protocol.message import INNER_BATCH
 from triomq.remoting.protocol.record import StoredMessage, decode_records
 
 logger = logging.getLogger(__name__)
@@ -187,7 +189,7 @@ class Fetcher:
 
     async def _pull(self, assignment: Assignment) -> tuple[Command, PullMessageResponseHeader]:
         """Send one long poll and wait for its answer."""
-        address = await self._address(assignment)
+        address = self._address(assignment)
         await self.session.greet(address)
         command = request(RequestCode.PULL_MESSAGE, self._header(assignment, master=assignment.broker_id == 0))
         response = await self.session.invoke(address, command, self.settings.pull_timeout)
@@ -198,13 +200,11 @@ class Fetcher:
             raise error
         return response, read_header(response, PullMessageResponseHeader, address)
 
-    async def _address(self, assignment: Assignment) -> str:
+    def _address(self, assignment: Assignment) -> str:
         name = assignment.queue.broker_name
         address = self.session.routes.any_address(name, assignment.broker_id)
         if address is None:
-            await self.session.refresh(assignment.queue.topic)
-            address = self.session.routes.any_address(name, assignment.broker_id)
-        if address is None:
+            self.session.doubt(assignment.queue.topic)
             raise RouteNotFound(assignment.queue.topic, f"broker {name} is in no route")
         return address
 
@@ -236,6 +236,8 @@ class Fetcher:
         if response.code == ResponseCode.SUCCESS:
             try:
                 records = decode_records(response.body)
+                if any(record.sys_flag & INNER_BATCH for record in records):
+                    records = unwrapped(records, assignment.held.position)
             except ProtocolError as error:
                 raise ProtocolBroken(f"broker {assignment.queue.broker_name} sent broken records: {error}") from error
             settled = self.sends_back is None

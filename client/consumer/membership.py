@@ -70,6 +70,12 @@ class Membership:
         await (self.session.beat_all() if again else self.session.greet_all())
         self.rebalancer.wake()
 
+    def broker_joined(self) -> None:
+        """Take up work with a broker that is new, or came back, perhaps with older offsets than it was told: tell them once more."""
+        for assignment in self.fetcher.assignments.values():
+            assignment.stored = -1
+        self.rebalancer.wake()
+
     def start_rebalancing(self) -> None:
         """Divide the queues from now on, and renew locks if there are any."""
         self.nursery.start_soon(self._rebalance, name="rebalance")
@@ -140,7 +146,7 @@ async def open_membership(session: Session, settings: ConsumerSettings, role: Ro
                 membership = Membership(session, settings, fetcher, rebalancer, offsets, nursery)
                 session.on_routes_changed = rebalancer.wake
                 session.on_group_changed = rebalancer.wake
-                session.on_broker_joined = rebalancer.wake
+                session.on_broker_joined = membership.broker_joined
                 await membership.join(role.subscriptions)
                 if role.subscriptions:
                     membership.start_rebalancing()

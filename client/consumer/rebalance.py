@@ -155,7 +155,7 @@ class Rebalancer:
         if known is None:
             raise RouteNotFound(topic)
         if self.allocate is None:
-            return compare(self._owned_of(topic), known.subscribe)
+            return self._compare(topic, known.brokers, known.subscribe)
         members = await self._members(topic, known.brokers)
         client_id = self.session.client_id
         if client_id not in members:
@@ -166,12 +166,29 @@ class Rebalancer:
             raise AllocationFailed(
                 f"the allocation rule failed for {topic}: {type(error).__name__}: {error}"
             ) from error
-        change = compare(self._owned_of(topic), share)
-        leaving = {queue for queue in change.lost if self.fetcher.assignments[queue].leaving}
-        return attrs.evolve(change, lost=tuple(queue for queue in change.lost if queue not in leaving))
+        return self._compare(topic, known.brokers, share)
 
-    def _owned_of(self, topic: str) -> list[MessageQueue]:
-        return [queue for queue in self.fetcher.assignments if queue.topic == topic]
+    def _compare(self, topic: str, brokers: tuple[str, ...], share: Iterable[MessageQueue]) -> Change:
+        """Compare what we have with our share.  Queues that are being handed over are not lost again, and those of a broker that is away stay.
+
+        The official client gives the latter up at once, when their offsets cannot be stored, and begins them again at what the broker had
+        written before it went.
+        """
+        now = trio.current_time()
+        owned = {queue: held for queue, held in self.fetcher.assignments.items() if queue.topic == topic}
+        for queue, assignment in owned.items():
+            if queue.broker_name in brokers:
+                assignment.absent_since = None
+            elif assignment.absent_since is None:
+                assignment.absent_since = now
+        change = compare(owned, share)
+        patience = self.settings.absent_broker_timeout
+        lost = [
+            queue
+            for queue in change.lost
+            if not owned[queue].leaving and ((since := owned[queue].absent_since) is None or now - since >= patience)
+        ]
+        return attrs.evolve(change, lost=tuple(lost))
 
     async def _members(self, topic: str, brokers: tuple[str, ...]) -> list[str]:
         """Ask a random broker of the topic who is in the group."""
