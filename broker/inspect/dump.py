@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import attrs
 
+from triomq.broker.inspect.batch_cursor import BatchCursor
 from triomq.broker.inspect.findings import Report
 from triomq.broker.inspect.layout import StoreFiles
 from triomq.broker.inspect.log_check import LogCheck
@@ -18,7 +20,8 @@ from triomq.broker.store.queue_search import FILLER_SIZE
 from triomq.remoting.address import format_address
 from triomq.remoting.errors import RemotingError
 from triomq.remoting.protocol.compression import plain_body
-from triomq.remoting.protocol.message import TRANSACTION_MASK, UNIQ_KEY
+from triomq.remoting.protocol.inner_batch import unwrapped
+from triomq.remoting.protocol.message import INNER_BATCH, TRANSACTION_MASK, UNIQ_KEY
 from triomq.remoting.protocol.record import HEAD_V4, StoredMessage, decode_record
 
 BLOCK_ENTRIES = 3_276
@@ -55,23 +58,57 @@ class Dump:
     def messages(self) -> Iterator[StoredMessage]:
         """Queue by queue in the order of their offsets; without queues in the order of the log. Raises OSError."""
         wanted = self.wanted
-        queues = [
-            (queue_id, directory)
-            for topic, queue_id, directory in self.files.queue_directories()
-            if topic == wanted.topic and wanted.queue_id in (None, queue_id) and any(directory.iterdir())
-        ]
-        if not queues or wanted.by_log:
+        found = [self._wanted(self.files.queue_directories()), self._wanted(self.files.batch_queue_directories())]
+        if not any(found) or wanted.by_log:
             yield from self._by_log()
             return
         self.known = True
         silent = Report()
         log = LogCheck(self.files, silent)
-        for queue_id, directory in sorted(queues):
+        for queue_id, directory in found[0]:
             cursor = QueueCursor(
                 wanted.topic, queue_id, directory, self.files.disk, silent, log, self.files.log_start, self.files.queue_file_size, BLOCK_ENTRIES
             )
             cursor.find_files()
             yield from self._by_queue(cursor)
+        for queue_id, directory in found[1]:
+            batches = BatchCursor(
+                wanted.topic, queue_id, directory, self.files.disk, silent, log, self.files.log_start, self.files.batch_queue_file_size, BLOCK_ENTRIES
+            )
+            batches.find_files()
+            yield from self._by_batch_queue(batches)
+
+    def _wanted(self, directories: Iterable[tuple[str, int, Path]]) -> list[tuple[int, Path]]:
+        wanted = self.wanted
+        return sorted(
+            (queue_id, directory)
+            for topic, queue_id, directory in directories
+            if topic == wanted.topic and wanted.queue_id in (None, queue_id) and any(directory.iterdir())
+        )
+
+    def _by_batch_queue(self, cursor: BatchCursor) -> Iterator[StoredMessage]:
+        number = cursor.first
+        while (entry := cursor.entry(number)) is not None and entry[1] > 0:
+            log_offset, size, _ = entry
+            base = cursor.batch(number).base
+            if log_offset >= self.files.log_start:
+                message = self._read(log_offset, size)
+                if isinstance(message, str):
+                    self.complain(f"the record of messages {base} and following of queue {cursor.queue_id}, which should lie at {log_offset}, cannot be read: {message}")
+                elif message.queue_offset != base:
+                    self.complain(f"message {base} of queue {cursor.queue_id} should lie at {log_offset}, where message {message.queue_offset} lies")
+                else:
+                    yield from self._taken_apart(message)
+            number += 1
+
+    def _taken_apart(self, message: StoredMessage) -> Iterator[StoredMessage]:
+        """The wanted messages of a record: one, or those of an inner batch."""
+        try:
+            messages = unwrapped([message])
+        except RemotingError as error:
+            self.complain(f"the record at {message.log_offset} says that it holds several messages, but does not: {error}")
+            messages = [message]
+        yield from (inner for inner in messages if inner.queue_offset >= self.wanted.start and self.wanted.has_key(inner))
 
     def _by_queue(self, cursor: QueueCursor) -> Iterator[StoredMessage]:
         number = max(cursor.first, self.wanted.start)
@@ -95,13 +132,13 @@ class Dump:
                 if draft.topic != wanted.topic or wanted.queue_id not in (None, draft.queue_id) or draft.sys_flag & TRANSACTION_MASK in UNQUEUED:
                     continue
                 self.known = True
-                if place.queue_offset < wanted.start:
+                if place.queue_offset < wanted.start and not draft.sys_flag & INNER_BATCH:
                     continue
                 message = self._read(place.log_offset, place.size)
                 if isinstance(message, str):
                     self.complain(f"the message at {place.log_offset} cannot be read: {message}")
-                elif wanted.has_key(message):
-                    yield message
+                else:
+                    yield from self._taken_apart(message)
         if report.damaged:
             self.complain("parts of the log are damaged and have been passed over; `mqstore verify` tells which")
 

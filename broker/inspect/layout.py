@@ -15,14 +15,14 @@ from pathlib import Path
 import attrs
 
 from triomq.broker.inspect.findings import Report
-from triomq.broker.store.config import GIB, QUEUE_ENTRY_BYTES, StoreConfig
+from triomq.broker.store.config import BATCH_ENTRY_BYTES, GIB, QUEUE_ENTRY_BYTES, StoreConfig
 from triomq.broker.store.disk import Disk
 from triomq.broker.store.key_index import NAME_DIGITS as INDEX_NAME_DIGITS
 from triomq.broker.store.key_index_file import ENTRY, HEADER, NUMBER, Geometry
 from triomq.broker.store.segment import NAME_DIGITS, Segment
 from triomq.broker.store.segments import Segments
 
-REBUILD_QUEUES = "delete the folder consumequeue and the file checkpoint: the broker makes all queues again from what the log holds at its next start"
+REBUILD_QUEUES = "delete the folder consumequeue and the file checkpoint, and the folder batchconsumequeue if there is one: the broker makes all queues again from what the log holds at its next start"
 REBUILD_INDEX = "delete the folder index: the broker makes it again from what the log still holds at its next start"
 OFFSET_BYTES = 8
 
@@ -52,6 +52,7 @@ class StoreFiles:
     sizes: Sizes
     segment_size: int = GIB
     queue_file_size: int = 6_000_000
+    batch_queue_file_size: int = 13_800_000
     runs: list[Segments] = attrs.field(factory=list)
     """The log in pieces that have no hole inside; one piece if no segment is missing."""
     lengths: dict[int, int] = attrs.field(factory=dict)
@@ -69,7 +70,8 @@ class StoreFiles:
             report.note("log-missing", commitlog, None, "there is no commit log", "nothing if the broker never stored a message; else restore it, or name it with storePathCommitLog")
         files = cls(root=root, commitlog=commitlog, disk=Disk(), sizes=sizes)
         files._find_segments(report)
-        files.queue_file_size = sizes.queue_file_size or files._usual_queue_file_size()
+        files.queue_file_size = sizes.queue_file_size or files._usual_file_size(files.queue_directories(), QUEUE_ENTRY_BYTES, files.queue_file_size)
+        files.batch_queue_file_size = files._usual_file_size(files.batch_queue_directories(), BATCH_ENTRY_BYTES, files.batch_queue_file_size)
         return files
 
     def _find_segments(self, report: Report) -> None:
@@ -129,14 +131,14 @@ class StoreFiles:
             )
         return "restore the file from a copy or from the folder of a slave: brokers refuse to start with it, and what was cut off is not in this store"
 
-    def _usual_queue_file_size(self) -> int:
+    def _usual_file_size(self, directories: Iterable[tuple[str, int, Path]], entry_bytes: int, default: int) -> int:
         lengths: Counter[int] = Counter()
-        for _, _, directory in self.queue_directories():
+        for _, _, directory in directories:
             lengths.update(entry.stat().st_size for entry in os.scandir(directory) if len(entry.name) == NAME_DIGITS)
             if lengths.total() >= 1_000:
                 break
         del lengths[0]
-        return next((length for length, _ in lengths.most_common() if length % QUEUE_ENTRY_BYTES == 0), self.queue_file_size)
+        return next((length for length, _ in lengths.most_common() if length % entry_bytes == 0), default)
 
     # What there is
 
@@ -154,7 +156,13 @@ class StoreFiles:
 
     def queue_directories(self) -> Iterator[tuple[str, int, Path]]:
         """(topic, queue id, folder) of every queue."""
-        root = self.root / "consumequeue"
+        return self._directories(self.root / "consumequeue")
+
+    def batch_queue_directories(self) -> Iterator[tuple[str, int, Path]]:
+        """The same of those whose entries stand for several messages."""
+        return self._directories(self.root / "batchconsumequeue")
+
+    def _directories(self, root: Path) -> Iterator[tuple[str, int, Path]]:
         for topic in sorted(root.iterdir()) if root.is_dir() else []:
             if topic.is_dir():
                 for directory in sorted(topic.iterdir()):

@@ -36,14 +36,14 @@ The log is read once, in batches; queues and key index are read beside it in ste
 | segments | names, lengths, no hole between them |
 | every record | size, magic, lengths of body, topic and properties, CRC of the body, its own offset; the BLANK at the end of a segment. The reader goes on behind damage |
 | the end of the log | a torn last record, as kill -9 and power failures leave it, is a note: *recovery will cut N bytes*. It is damage if the checkpoint (or, after a clean stop, a queue) knew it whole |
-| consume queues | every entry points at a message of its topic, queue and number, with its size and tags code; no holes; fillers and expired entries are allowed; neither ahead of nor behind the log |
+| consume queues | every entry points at a message of its topic, queue and number, with its size and tags code (those of batch queues also with store time and number of messages); no holes; fillers and expired entries are allowed; neither ahead of nor behind the log |
 | key index | header, slots, chains; every entry names a message that has a key with its hash, with the right second; every key between the first and last indexed message has an entry |
 | checkpoint | knows no more than the log has |
 | `abort`, `lock` | tell the state: stopped in order, crashed, in use |
 | `config/*.json` | readable, or their `.bak` is |
 
 What the format itself leaves unprotected cannot be checked: flags, times, hosts and property texts of a record (its CRC covers the body only), and the time of delivery in the
-entries of delayed messages (it depends on `messageDelayLevel`). Batch consume queues are not checked; their records are.
+entries of delayed messages (it depends on `messageDelayLevel`).
 
 After a crash, differences behind the checkpoint's mark that the next start puts right by itself are notes, not damage.
 
@@ -56,11 +56,11 @@ More than 20 of one kind in one file are counted, not listed.
 |---|---|
 | `segment-missing`, `segment-size`, `segment-name`, `empty-segment`, `foreign-file`, `log-missing` | files of the log (`foreign-file` also elsewhere) |
 | `record`, `blank-size`, `torn-end` | what lies in them |
-| `queue-entry`, `queue-ahead`, `queue-behind`, `queue-begins-late`, `queue-into-damage` | entries of a queue |
+| `queue-entry`, `queue-ahead`, `queue-behind`, `queue-begins-late`, `queue-into-damage`, `unnumbered` | entries of a queue |
 | `queue-file-missing`, `queue-size`, `queue-unreadable`, `empty-queue-file`, `queues-missing`, `topic-without-queues`, `deleted-topics` | files of queues |
 | `index-entry`, `index-slot`, `index-header`, `index-missing`, `index-ahead`, `index-behind` | the key index |
 | `index-size`, `index-unreadable`, `index-geometry`, `empty-index`, `index-missing-files` | its files |
-| `checkpoint-ahead`, `checkpoint-mark`, `checkpoint-size`, `checkpoint-missing`, `abort`, `in-use`, `config`, `config-missing`, `unchecked` | the small files |
+| `checkpoint-ahead`, `checkpoint-mark`, `checkpoint-size`, `checkpoint-missing`, `abort`, `in-use`, `config`, `config-missing` | the small files |
 
 JSON of `verify`: `{"directory", "verdict": "clean" or "damaged", "state": "stopped", "crashed" or "in use", "pid", "log": {…}, "queues": {…}, "index": {…}, "damage", "notes",
 "findings": [{"severity", "kind", "file", "offset", "what", "advice"}], "findingsCountedOnly", "seconds"}`. Keys are added, never renamed.

@@ -6,19 +6,21 @@ from collections.abc import Container
 
 import attrs
 
+from triomq.broker.inspect.batch_cursor import BatchCursor
 from triomq.broker.inspect.findings import Report
 from triomq.broker.inspect.layout import REBUILD_QUEUES, StoreFiles
 from triomq.broker.inspect.log_check import LogCheck
 from triomq.broker.inspect.queue_cursor import QueueCursor
 from triomq.broker.inspect.state import StoreState
+from triomq.broker.store.batch_queue import BatchEntry
 from triomq.broker.store.config import QUEUE_ENTRY_BYTES
 from triomq.broker.store.consume_queue import SCHEDULE_TOPIC
 from triomq.broker.store.draft import UNQUEUED, Appended, Batch, Draft
+from triomq.broker.store.numbering import batch_place, dispatch_places
 from triomq.remoting.protocol.message import (
     DELAY,
     INNER_BATCH,
     TRANSACTION_MASK,
-    decode_properties,
     property_value,
     tags_code,
 )
@@ -26,9 +28,6 @@ from triomq.remoting.protocol.message import (
 BLOCK_BYTES_TOTAL = 64 * 1024 * 1024
 """Memory for the blocks of all queues together."""
 BLOCK_ENTRIES_MIN, BLOCK_ENTRIES_MAX = 50, 3_276
-LMQ_PREFIX = "%LMQ%"
-MULTI_DISPATCH = "INNER_MULTI_DISPATCH"
-MULTI_QUEUE_OFFSET = "INNER_MULTI_QUEUE_OFFSET"
 
 
 @attrs.define(eq=False)
@@ -44,8 +43,6 @@ class QueueCheck:
     cursors: dict[tuple[str, int], QueueCursor] = attrs.field(factory=dict, init=False)
     deleted_topics: dict[str, int] = attrs.field(factory=dict, init=False)
     """Topic without queues -> its records in the log."""
-    unchecked_batches: int = attrs.field(default=0, init=False)
-    """Records with inner batches: their queues have another format (batchconsumequeue), which is not checked."""
     _block_entries: int = attrs.field(default=BLOCK_ENTRIES_MAX, init=False)
 
     def find_queues(self) -> None:
@@ -55,18 +52,20 @@ class QueueCheck:
         self._block_entries = max(BLOCK_ENTRIES_MIN, min(BLOCK_ENTRIES_MAX, share))
         for topic, queue_id, _ in places:
             self._open(topic, queue_id).find_files()
+        for topic, queue_id, _ in self.files.batch_queue_directories():
+            self._open(topic, queue_id, batched=True).find_files()
 
-    def _open(self, topic: str, queue_id: int) -> QueueCursor:
+    def _open(self, topic: str, queue_id: int, *, batched: bool = False) -> QueueCursor:
         files = self.files
-        cursor = QueueCursor(
+        cursor = (BatchCursor if batched else QueueCursor)(
             topic,
             queue_id,
-            files.root / "consumequeue" / topic / str(queue_id),
+            files.root / ("batchconsumequeue" if batched else "consumequeue") / topic / str(queue_id),
             files.disk,
             self.report,
             self.log,
             files.log_start,
-            files.queue_file_size,
+            files.batch_queue_file_size if batched else files.queue_file_size,
             self._block_entries,
         )
         self.cursors[topic, queue_id] = cursor
@@ -76,17 +75,23 @@ class QueueCheck:
         """Compare the entries of these records."""
         cursors = self.cursors
         for draft, place in zip(batch.drafts, batch.places):
-            if draft.sys_flag & (INNER_BATCH | TRANSACTION_MASK):
-                if draft.sys_flag & INNER_BATCH:
-                    self.unchecked_batches += 1
-                    continue
-                if draft.sys_flag & TRANSACTION_MASK in UNQUEUED:
-                    continue
-            cursor = cursors.get((draft.topic, draft.queue_id)) or self._open(draft.topic, draft.queue_id)
+            if draft.sys_flag & TRANSACTION_MASK in UNQUEUED:
+                continue
+            cursor = cursors.get((draft.topic, draft.queue_id)) or self._open(draft.topic, draft.queue_id, batched=bool(draft.sys_flag & INNER_BATCH))
+            if isinstance(cursor, BatchCursor):
+                self._apply_batch(cursor, draft, place)
+                continue
             code = tags_code(draft.tags) if draft.topic != SCHEDULE_TOPIC else self._delayed_code(draft)
             cursor.record(place.queue_offset, place.log_offset, place.size, code)
             if b"INNER_MULTI_QUEUE_OFFSET" in draft.properties:
                 self._apply_dispatches(draft, place)
+
+    def _apply_batch(self, cursor: BatchCursor, draft: Draft, place: Appended) -> None:
+        base, count = batch_place(draft.properties, place.queue_offset)
+        expected = BatchEntry(place.log_offset, place.size, tags_code(draft.tags), place.store_timestamp, base, count)
+        cursor.record_batch(expected, numbered=b"INNER_BASE\1" in draft.properties)
+        if b"INNER_MULTI_QUEUE_OFFSET" in draft.properties:
+            self._apply_dispatches(draft, place)
 
     def _delayed_code(self, draft: Draft) -> int | None:
         """The entry of a delayed message has its time of delivery, which depends on the broker's messageDelayLevel."""
@@ -94,12 +99,10 @@ class QueueCheck:
 
     def _apply_dispatches(self, draft: Draft, place: Appended) -> None:
         """A record with several queues (LMQ): those that exist must have it, too. Source: store/…/LmqDispatch.java."""
-        properties = decode_properties(draft.properties)
-        names = properties.get(MULTI_DISPATCH, "").split(",")
-        for name, number in zip(names, properties.get(MULTI_QUEUE_OFFSET, "").split(",")):
-            cursor = self.cursors.get((name, 0 if name.startswith(LMQ_PREFIX) else draft.queue_id))
-            if cursor is not None and number.isdecimal():
-                cursor.record(int(number), place.log_offset, place.size, tags_code(draft.tags))
+        for name, number in dict(dispatch_places(draft.properties)).items():
+            cursor = self.cursors.get((name, 0))
+            if cursor is not None:
+                cursor.record(number, place.log_offset, place.size, tags_code(draft.tags))
 
     def finish(self) -> None:
         """Look at what is left behind the last record and tell what it means."""
@@ -152,7 +155,7 @@ class QueueCheck:
 
     def _by_state(self, kind: str, cursor: QueueCursor, number: int, what: str, log_offset: int, later: str) -> None:
         """After a crash, what lies behind the checkpoint's mark is put right by the next start; anywhere else it cannot have come about by itself."""
-        offset = number * QUEUE_ENTRY_BYTES
+        offset = None if isinstance(cursor, BatchCursor) else number * QUEUE_ENTRY_BYTES
         if self.state.repairs(log_offset):
             self.report.note(kind, cursor.directory, offset, what, f"nothing: {later}")
         elif kind == "queue-ahead":
@@ -168,3 +171,7 @@ class QueueCheck:
     @property
     def queue_count(self) -> int:
         return sum(bool(cursor.bases) for cursor in self.cursors.values())
+
+    @property
+    def batch_queue_count(self) -> int:
+        return sum(bool(cursor.bases) for cursor in self.cursors.values() if isinstance(cursor, BatchCursor))

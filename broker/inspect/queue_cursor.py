@@ -7,6 +7,7 @@ records that have expired, and a damaged entry must not make all later ones look
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 
 import attrs
@@ -14,7 +15,6 @@ import attrs
 from triomq.broker.inspect.findings import Report
 from triomq.broker.inspect.layout import REBUILD_QUEUES
 from triomq.broker.inspect.log_check import LogCheck
-from triomq.broker.store.config import QUEUE_ENTRY_BYTES
 from triomq.broker.store.consume_queue import ENTRY
 from triomq.broker.store.disk import Disk
 from triomq.broker.store.queue_search import FILLER_SIZE
@@ -60,6 +60,9 @@ class QueueCursor:
     """(queue offset, log offset) of the first of them."""
     _pending: tuple[int, int] | None = attrs.field(default=None, init=False)
     """(queue offset, log offset) of a record whose entry points farther on."""
+    layout: struct.Struct = attrs.field(default=ENTRY, init=False)
+    """Log offset, size and tags code come first."""
+    entry_bytes: int = attrs.field(default=ENTRY.size, init=False)
     _data: bytes = attrs.field(default=b"", init=False)
     _data_start: int = attrs.field(default=0, init=False)
 
@@ -81,22 +84,22 @@ class QueueCursor:
                 self.report.damage("queue-file-missing", missing, None, f"files are missing between {segment_name(self.bases[-1])} and {path.name}", REBUILD_QUEUES)
             self.bases.append(base)
         if self.bases:
-            self.index = self.bases[0] // QUEUE_ENTRY_BYTES
-            self.capacity = (self.bases[-1] + self.file_size) // QUEUE_ENTRY_BYTES
+            self.index = self.bases[0] // self.entry_bytes
+            self.capacity = (self.bases[-1] + self.file_size) // self.entry_bytes
 
     @property
     def first(self) -> int:
-        return self.bases[0] // QUEUE_ENTRY_BYTES if self.bases else 0
+        return self.bases[0] // self.entry_bytes if self.bases else 0
 
     def entry(self, number: int) -> Entry | None:
         """An entry by its number; None beyond the files. What a file lacks is as good as never written."""
-        at = (number - self._data_start) * QUEUE_ENTRY_BYTES
+        at = (number - self._data_start) * self.entry_bytes
         if at < 0 or at >= len(self._data):
             if not self.first <= number < self.capacity:
                 return None
-            position = number * QUEUE_ENTRY_BYTES
+            position = number * self.entry_bytes
             base = position - position % self.file_size
-            size = min(self.block_entries * QUEUE_ENTRY_BYTES, base + self.file_size - position)
+            size = min(self.block_entries * self.entry_bytes, base + self.file_size - position)
             try:
                 data = self.disk.read_path(self.directory / segment_name(base), size, position - base)
             except FileNotFoundError:
@@ -105,7 +108,8 @@ class QueueCursor:
                 data = b""
                 self.report.damage("queue-unreadable", self._path(number), position - base, f"it cannot be read: {error.strerror or error}", REBUILD_QUEUES)
             self._data, self._data_start, at = data.ljust(size, b"\0"), number, 0
-        return ENTRY.unpack_from(self._data, at)
+        log_offset, found_size, code, *_ = self.layout.unpack_from(self._data, at)
+        return log_offset, found_size, code
 
     def record(self, queue_offset: int, log_offset: int, size: int, code: int | None) -> None:
         """The next record of this queue in the log. ``code`` None: the time of delivery of a delayed message, which is not known here."""
@@ -174,9 +178,9 @@ class QueueCursor:
 
     def _fits(self, number: int, log_offset: int, size: int) -> bool:
         """Whether the entry of this number is that of the record: then those in between are damaged."""
-        at = (number - self._data_start) * QUEUE_ENTRY_BYTES
+        at = (number - self._data_start) * self.entry_bytes
         if 0 <= at < len(self._data):
-            found: Entry | None = ENTRY.unpack_from(self._data, at)
+            found: Entry | None = self.layout.unpack_from(self._data, at)[:3]
         else:  # a look ahead must not cost the block
             kept = self._data, self._data_start, self.block_entries
             self.block_entries = 1
@@ -207,11 +211,11 @@ class QueueCursor:
 
     def _wrong(self, what: str) -> None:
         self.wrong += 1
-        position = self.index * QUEUE_ENTRY_BYTES
+        position = self.index * self.entry_bytes
         self.report.damage("queue-entry", self._path(self.index), position % self.file_size, f"entry {self.index} {what}", REBUILD_QUEUES)
 
     def _path(self, number: int) -> Path:
-        position = number * QUEUE_ENTRY_BYTES
+        position = number * self.entry_bytes
         return self.directory / segment_name(position - position % self.file_size)
 
     # Behind the last record
@@ -220,7 +224,7 @@ class QueueCursor:
         """The log has ended: look at the entries that are left."""
         number, empty, block = self.index, False, -1
         while number < self.capacity:
-            if not self._data_start <= number < self._data_start + len(self._data) // QUEUE_ENTRY_BYTES and number != block:
+            if not self._data_start <= number < self._data_start + len(self._data) // self.entry_bytes and number != block:
                 block = self._next_data(number)  # once a block
                 empty = empty or block > number
                 number = block
@@ -232,7 +236,7 @@ class QueueCursor:
             if entry_size <= 0 and entry_offset <= 0:
                 empty = True
                 if not any(self._data):
-                    number = self._data_start + len(self._data) // QUEUE_ENTRY_BYTES
+                    number = self._data_start + len(self._data) // self.entry_bytes
                     continue
             else:
                 self.index = number
@@ -259,10 +263,10 @@ class QueueCursor:
 
     def _next_data(self, number: int) -> int:
         """The first entry from ``number`` on that is not in a hole of its file, which is all zeros."""
-        position = number * QUEUE_ENTRY_BYTES
+        position = number * self.entry_bytes
         base = position - position % self.file_size
         path = self.directory / segment_name(base)
         try:
-            return (base + self.disk.next_data(path, position - base)) // QUEUE_ENTRY_BYTES
+            return (base + self.disk.next_data(path, position - base)) // self.entry_bytes
         except OSError:
             return number  # entry() reports it

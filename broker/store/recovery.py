@@ -184,10 +184,10 @@ class Recovery:
             self.key_index.drop_after(self.checkpoint.index_timestamp)  # any page of the others may be missing
         elif self.key_index.damaged:
             self.key_index.position -= 1  # the last record is indexed again, as in drop_after
-        if not self.queues.queues:
-            return segments[0].base  # the times of the checkpoint tell nothing about queues that are gone
         for queue in self.queues.queues.values():
             queue.find_end_by_scan()
+        if all(queue.batched for queue in self.queues.queues.values()):
+            return segments[0].base  # the times of the checkpoint tell nothing about queues that are gone
         for segment in reversed(segments):
             found = self._record_at(segment.base)
             if found is None or found[1].store_timestamp == 0:

@@ -7,36 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stores import FaultyDisk, SteppingClock, draft, tiny_config
+from batch_stores import TOPIC, batch_config, inner_batch, single
+from stores import FaultyDisk, SteppingClock, draft
 
 from triomq.broker.store.batch_queue import BATCH_ENTRY, BatchEntry, BatchQueue
-from triomq.broker.store.config import StoreConfig
-from triomq.broker.store.draft import Draft
 from triomq.broker.store.errors import DiskFull
 from triomq.broker.store.numbering import SPECIAL
 from triomq.broker.store.results import GetResult, GetStatus
 from triomq.broker.store.store import MessageStore, open_store
-from triomq.remoting.protocol.batch import encode_batch
 from triomq.remoting.protocol.message import INNER_BATCH, NEED_UNWRAP
 from triomq.remoting.protocol.record import StoredMessage, decode_records
-
-TOPIC = "Batches"
-
-
-def inner_batch(count: int, text: str = "m", **changes: Any) -> Draft:
-    """One record with so many messages."""
-    body = encode_batch((0, f"{text}{number}".encode(), b"") for number in range(count))
-    extra = {"INNER_NUM": str(count), **changes.pop("extra", {})}
-    return draft(body, TOPIC, sys_flag=SPECIAL | INNER_BATCH | NEED_UNWRAP, extra=extra, **changes)
-
-
-def single(text: str = "alone", **changes: Any) -> Draft:
-    return draft(text, TOPIC, sys_flag=SPECIAL, **changes)
-
-
-def batch_config(root: Path, **changes: Any) -> StoreConfig:
-    """Ten entries a file."""
-    return tiny_config(root, batch_queue_file_size_bytes=460, **changes)
 
 
 def open_batches(root: Path, **changes: Any) -> Any:

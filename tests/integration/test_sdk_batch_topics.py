@@ -1,0 +1,36 @@
+"""Our SDK and topics with batch consume queues: batches are sent as one record, and consumers take them apart."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from triomq import Message, MessageQueue, Producer, PullConsumer
+from triomq.testing import InProcessCluster
+
+TOPIC = "Batches"
+QUEUE = MessageQueue(TOPIC, "broker-a", 0)
+
+
+@pytest.mark.feature(41)
+async def test_every_message_of_a_batch_comes_with_its_own_offset(triomq_cluster: InProcessCluster) -> None:
+    """A consumer that begins in the middle of a record gets the rest of it, and not what lies before."""
+    async with triomq_cluster.admin() as admin:
+        await admin.create_topic(TOPIC, queues=1, attributes="+queue.type=BatchCQ")
+    async with Producer(triomq_cluster.namesrv_address, group="P") as producer:
+        await producer.send_batch([Message(topic=TOPIC, body=b"%d" % number, tag="TagA", keys=(f"k{number}",)) for number in range(5)])
+        await producer.send(TOPIC, b"5")
+        receipts = await producer.send_batch([Message(topic=TOPIC, body=b"%d" % number) for number in range(6, 9)])
+        assert [receipt.queue_offset for receipt in receipts] == [6, 7, 8]
+    for start in range(9):
+        async with PullConsumer(triomq_cluster.namesrv_address, group=f"C{start}", consume_from="first") as consumer:
+            await consumer.assign([QUEUE])
+            await consumer.seek(QUEUE, start)
+            found = []
+            with trio.fail_after(10):
+                while len(found) < 9 - start:
+                    found += await consumer.poll(20)
+            assert [(message.queue_offset, message.body) for message in found] == [(number, b"%d" % number) for number in range(start, 9)]
+            if not start:
+                assert [message.tag for message in found] == ["TagA"] * 5 + [None] * 4
+                assert [message.keys for message in found[:2]] == [("k0",), ("k1",)]
