@@ -50,9 +50,17 @@ class Producer:
         self._target = client.Producer(namesrv, group=group, settings=settings)
         self._portal = Portal(self._target)
 
-    def __enter__(self) -> Producer:
+    def start(self) -> Producer:
+        """Start without a `with` block, for objects that live from cell to cell of a notebook; `stop` ends them."""
         self._portal.start().result()
         return self
+
+    def stop(self) -> None:
+        """End what `start` began."""
+        _stop(self._portal, None)
+
+    def __enter__(self) -> Producer:
+        return self.start()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -266,9 +274,17 @@ class PushConsumer:
         )
         self._portal = Portal(self._target)
 
-    def __enter__(self) -> PushConsumer:
+    def start(self) -> PushConsumer:
+        """Start without a `with` block, for objects that live from cell to cell of a notebook; `stop` ends them."""
         self._portal.start().result()
         return self
+
+    def stop(self) -> None:
+        """End what `start` began."""
+        _stop(self._portal, None)
+
+    def __enter__(self) -> PushConsumer:
+        return self.start()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -339,9 +355,17 @@ class PullConsumer:
         )
         self._portal = Portal(self._target)
 
-    def __enter__(self) -> PullConsumer:
+    def start(self) -> PullConsumer:
+        """Start without a `with` block, for objects that live from cell to cell of a notebook; `stop` ends them."""
         self._portal.start().result()
         return self
+
+    def stop(self) -> None:
+        """End what `start` began."""
+        _stop(self._portal, None)
+
+    def __enter__(self) -> PullConsumer:
+        return self.start()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -252,6 +252,70 @@ def test_asyncio(namesrv: str) -> None:
     assert sorted(asyncio.run(main())) == list(range(53))
 
 
+@pytest.mark.feature(192)
+def test_blocking_objects_live_from_cell_to_cell_under_a_running_loop(namesrv: str) -> None:
+    """As in a Jupyter kernel, whose cells run inside a running asyncio loop: no `with`, and calls from the loop's own thread."""
+    cells = {"sync": sync, "namesrv": namesrv}
+
+    async def cell(source: str) -> object:
+        await asyncio.sleep(0)
+        return eval(source, cells)
+
+    async def notebook() -> list[object]:
+        cells["producer"] = await cell('sync.Producer(namesrv, group="cells").start()')
+        cells["consumer"] = await cell(
+            'sync.PullConsumer(namesrv, group="cells", subscriptions="Numbers", consume_from="first").start()'
+        )
+        sent = [await cell('producer.send("Numbers", b"1", timeout=5)'), await cell('producer.send("Numbers", b"2")')]
+        got: list[object] = []
+        async with asyncio.timeout(10):
+            while len(got) < 2:
+                got += await cell("[m.message_id for m in consumer.poll(10, timeout=1)]")  # type: ignore[operator]
+        await cell("consumer.stop()")
+        await cell("producer.stop()")
+        assert set(got) == {receipt.message_id for receipt in sent}  # type: ignore[attr-defined]
+        with pytest.raises(NotRunning):
+            await cell('producer.send("Numbers", b"3")')
+        return got
+
+    threads = threading.active_count()
+    assert len(asyncio.run(notebook())) == 2
+    assert threading.active_count() == threads
+
+
+@pytest.mark.feature(191, 192)
+def test_an_asyncio_loop_goes_on_while_others_wait(namesrv: str) -> None:
+    """The documented pattern: `await` of the asyncio door, and the blocking door in a thread; neither stops the loop."""
+
+    async def main() -> None:
+        turns = 0
+
+        async def count() -> None:
+            nonlocal turns
+            while True:
+                await asyncio.sleep(0)
+                turns += 1
+
+        counting = asyncio.create_task(count())
+        async with aio.PushConsumer(namesrv, group="waiting", subscriptions="Numbers") as consumer:
+            before = turns
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.2):
+                    await anext(consumer)  # nothing comes
+            assert turns - before > 10
+
+        def wait_blocking() -> list[object]:
+            with sync.PullConsumer(namesrv, group="blocking", subscriptions="Numbers") as puller:
+                return list(puller.poll(timeout=0.2))
+
+        before = turns
+        assert await asyncio.to_thread(wait_blocking) == []
+        assert turns - before > 10
+        counting.cancel()
+
+    asyncio.run(main())
+
+
 def test_cancelling_in_asyncio_cancels_in_trio(namesrv: str) -> None:
     async def main() -> None:
         async with aio.PushConsumer(namesrv, group="readers", subscriptions="Numbers") as consumer:
@@ -284,7 +348,7 @@ def test_both_doors_have_the_names_and_arguments_of_the_trio_one() -> None:
             extra = parameters(mirror) - parameters(original)
             assert extra <= {"threads"}, (door.__name__, name, extra)
             for method, function in inspect.getmembers(mirror, inspect.isfunction):
-                if method.startswith("_") or method in ("send_many", "send_message"):
+                if method.startswith("_") or method in ("send_many", "send_message", "start", "stop"):
                     continue
                 assert parameters(function) <= parameters(getattr(original, method)), (door.__name__, name, method)
     views = {name for name, _ in inspect.getmembers(triomq.ReceivedMessage, lambda value: isinstance(value, property))}
