@@ -5,10 +5,11 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 ARGS ?=
 SECONDS ?= 60
+ROUNDS ?= 200
 MINUTES ?= 20
 SEED ?= 0
 
-.PHONY: help demo test test-all compose-test wheelhouse check fuzz soak bench features docs peers dist clean
+.PHONY: help demo test test-all compose-test wheelhouse check fuzz crash-test soak bench features docs peers dist clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -61,6 +62,9 @@ fuzz: $(VENV)/.fuzz ## feed the decoders hostile bytes for SECONDS=60 (Linux on 
 soak: $(VENV)/.dev ## producers, members that come and go, servers that restart, for MINUTES=20 (SEED=0 chooses one)
 	$(BIN)/python tests/soak.py --minutes $(MINUTES) --seed $(SEED)
 
+crash-test: $(VENV)/.dev ## kill a broker under load ROUNDS=200 times; the same SEED=0 goes on where it stopped
+	$(BIN)/python tests/crash --rounds $(ROUNDS) --seed $(SEED) $(ARGS)
+
 bench: $(VENV)/.dev peers ## side by side with the Java broker, in one run
 	$(BIN)/python tests/bench/side_by_side.py $(ARGS)
 
@@ -75,4 +79,4 @@ dist: $(VENV)/.dev ## sdist, and the wheel built from it
 	$(BIN)/python -m build
 
 clean: ## forget the environment and everything generated
-	rm -rf $(VENV) .demo .peers .bench .fuzz dist .compose .features.json .features-compose.json .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .demo .peers .bench .fuzz .crash dist .compose .features.json .features-compose.json .mypy_cache .ruff_cache .hypothesis

@@ -270,6 +270,15 @@ class SimulatedDisk(Disk):
         if path.is_relative_to(self.root):
             self.names = [name for name in self.names if name.path.parent != self._relative(path)]
 
+    def sync_file_system(self, fd: int) -> None:
+        """Everything at once."""
+        self._refuse("sync file system", self.root)
+        for path in self.root.rglob("*"):
+            if path.is_file():
+                known = self.durable.get(self._relative(path), b"")
+                self.durable[self._relative(path)] = self._without_lost(path, path.read_bytes(), known)
+        self.names.clear()
+
     def drop_cache(self, path: Path) -> None:
         """What a failed fsync threw away is gone from the cache, too."""
         known = self.durable.get(self._relative(path), b"")

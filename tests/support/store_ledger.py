@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
+from pathlib import Path
 
 import attrs
 from stores import find_bodies, read_all
@@ -159,28 +160,37 @@ async def check_index(config: StoreConfig, store: MessageStore, records: list[Re
 
 
 def log_records(config: StoreConfig) -> list[Record]:
-    """Every record of the log, by its bytes; behind the last one there must be nothing but zeros. Raises AssertionError."""
-    paths = sorted(config.commitlog_directory.iterdir())
+    """Every record of the log, by its bytes."""
+    return scan_log(config.commitlog_directory, config.segment_size_bytes)[0]
+
+
+def scan_log(directory: Path, segment_size: int, start: int = 0) -> tuple[list[Record], int]:
+    """The records from log offset ``start`` on, and the end of the log, behind which there must be nothing but zeros. Raises AssertionError."""
     records: list[Record] = []
+    end = start
     ended = False
-    for path in paths:
-        data, base = path.read_bytes(), int(path.name)
-        assert len(data) == config.segment_size_bytes, path
-        at = 0
+    for path in sorted(directory.iterdir()):
+        base = int(path.name)
+        if base + segment_size <= start:
+            continue
+        data = path.read_bytes()
+        assert len(data) == segment_size, path
+        at = max(0, start - base)
         while not ended and at < len(data):
             size, magic = struct.unpack_from(">iI", data, at)
             if magic == BLANK_MAGIC:
                 assert size == len(data) - at, f"{path}: the BLANK at {at} says {size}"
+                end = base + segment_size
                 break
             if magic != MAGIC:
                 ended = True
                 break
-            record = parse(data[at : at + size], base + at)
-            records.append(record)
+            records.append(parse(data[at : at + size], base + at))
             at += size
+            end = base + at
         if ended:
-            assert not any(data[at:]), f"{path}: something lies behind the end of the log, at {at} or later"
-    return records
+            assert data.count(0, at) == len(data) - at, f"{path}: something lies behind the end of the log, at {at} or later"
+    return records, end
 
 
 def parse(data: bytes, log_offset: int) -> Record:

@@ -1,0 +1,48 @@
+"""`mqbroker` with one rule broken, to show that the crash loop finds it: `python tests/support/broken_broker.py RULE -c broker.conf`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from triomq.broker.__main__ import main
+from triomq.broker.store.disk import Disk
+from triomq.broker.store.draft import Appended, Draft
+from triomq.broker.store.store import MessageStore
+
+write_at, append_unindexed = Disk.write_at, MessageStore.append_unindexed
+
+
+class HoldingDisk:
+    """Acknowledge before the write: what goes to the log waits in this process until the next write."""
+
+    held: tuple[int, bytes, int, Path] | None = None
+
+    @classmethod
+    def write_at(cls, disk: Disk, fd: int, data: bytes | bytearray | memoryview, offset: int, path: Path) -> None:
+        if path.parent.name != "commitlog":
+            write_at(disk, fd, data, offset, path)
+            return
+        held, cls.held = cls.held, (fd, bytes(data), offset, path)
+        if held is not None:
+            write_at(disk, *held)
+
+
+def append_twice(store: MessageStore, drafts: Sequence[Draft]) -> list[Appended]:
+    """As a broker would that tries again after a time-out."""
+    return append_unindexed(store, [*drafts, *drafts])[: len(drafts)]
+
+
+def break_rule(name: str) -> None:
+    if name == "acknowledge-before-write":
+        Disk.write_at = lambda disk, fd, data, offset, path: HoldingDisk.write_at(disk, fd, data, offset, path)  # type: ignore[method-assign]
+    elif name == "store-twice":
+        MessageStore.append_unindexed = append_twice  # type: ignore[method-assign]
+    else:
+        raise SystemExit(f"no rule {name}")
+
+
+if __name__ == "__main__":
+    break_rule(sys.argv[1])
+    sys.exit(main(sys.argv[2:]))

@@ -1,0 +1,310 @@
+"""The crash loop: a real ``mqbroker`` with SYNC_FLUSH under load, killed with SIGKILL at any moment, again and again, on one store that grows.
+
+Senders do not retry. After each kill the broker starts again, and what it has then is compared with what it had acknowledged: every acknowledged message lies at
+the log offset and the queue offset that its answer named, whole and unchanged; no message is there twice; none is there that nobody sent; queue offsets have no
+gaps. The log is read as bytes, not by the product's own code; the queues are read by pulls.
+
+Each round draws its numbers from (seed, round), and what was acknowledged is written down beside the store, so a run that was interrupted goes on where it was.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import attrs
+import processes
+from store_ledger import Record, scan_log
+
+from triomq.remoting.client.blocking import BlockingConnection
+from triomq.remoting.errors import RemotingError
+from triomq.remoting.protocol.codes import RequestCode as Code
+from triomq.remoting.protocol.command import request
+from triomq.remoting.protocol.headers.pull import SUBSCRIPTION, PullMessageHeader, PullMessageResponseHeader
+from triomq.remoting.protocol.headers.send import SendMessageHeader, SendMessageResponseHeader
+from triomq.remoting.protocol.record import decode_records
+
+NOBODY = "127.0.0.1:9"
+TOPIC = "CrashLoop"
+QUEUES = 4
+SENDERS = 4
+SEGMENT_BYTES = 4 * 1024 * 1024
+SETTINGS = {
+    "flushDiskType": "SYNC_FLUSH",
+    "mappedFileSizeCommitLog": SEGMENT_BYTES,
+    "mappedFileSizeConsumeQueue": 20 * 1000,
+    "maxHashSlotNum": 1000,
+    "maxIndexNum": 20_000,
+    "flushIntervalConsumeQueue": 200,
+    "flushConsumeQueueThoroughInterval": 700,
+    "defaultTopicQueueNums": QUEUES,
+}
+
+
+@attrs.frozen
+class Acknowledged:
+    """What an answer said: this message lies there."""
+
+    body: str
+    queue_id: int
+    queue_offset: int
+    log_offset: int
+
+
+@attrs.define
+class Figures:
+    """Of all rounds so far."""
+
+    seed: int
+    rounds: int = 0
+    killed_while_starting: int = 0
+    acknowledged: int = 0
+    stored: int = 0
+    stored_unanswered: int = 0
+    lost: int = 0
+    duplicates: int = 0
+    checked_to: int = 0
+    """Log offset up to which the log has been compared."""
+    queue_ends: list[int] = attrs.field(factory=lambda: [0] * QUEUES)
+
+
+class CrashLoopFailed(AssertionError):
+    """A promise was broken; the directory is left as it is."""
+
+
+class Sender(threading.Thread):
+    """Some requests in flight on one connection, until it breaks. Answers that were under way when the broker died still count."""
+
+    def __init__(self, address: str, name: str, depth: int, seed: int) -> None:
+        super().__init__(daemon=True)
+        self.address, self.label, self.depth = address, name, depth
+        self.choose = random.Random(seed)
+        self.sent = 0
+        self.acknowledged: list[Acknowledged] = []
+        self.waiting: dict[int, str] = {}
+        self.refused: list[str] = []
+
+    def run(self) -> None:
+        try:
+            with BlockingConnection(self.address) as connection:
+                try:
+                    while True:
+                        while len(self.waiting) < self.depth:
+                            self._send(connection)
+                        self._receive(connection, next(iter(self.waiting)), 10)
+                finally:  # answers that came out of order before the end
+                    for opaque in list(self.waiting):
+                        try:
+                            self._receive(connection, opaque, 0.01)
+                        except (RemotingError, KeyError, OSError):
+                            continue
+        except (RemotingError, OSError):
+            return
+
+    def _send(self, connection: BlockingConnection) -> None:
+        body = body_of(f"{self.label}.{self.sent}", self.choose.randrange(1500))
+        queue_id = self.choose.randrange(QUEUES)
+        properties = f"UNIQ_KEY\x01{self.label}.{self.sent}\x02" + ("WAIT\x01false\x02" if self.choose.random() < 0.05 else "")
+        self.sent += 1
+        header = SendMessageHeader("P", TOPIC, "TBW102", QUEUES, queue_id, 0, int(time.time() * 1000), 0, properties)
+        self.waiting[connection.send(request(Code.SEND_MESSAGE_V2, header, body.encode()))] = body
+
+    def _receive(self, connection: BlockingConnection, opaque: int, seconds: float) -> None:
+        answer = connection.receive(opaque, timeout=seconds)
+        body = self.waiting.pop(opaque)
+        if answer.code != 0:
+            self.refused.append(f"{answer.code} {answer.remark}")
+            return
+        header = answer.header(SendMessageResponseHeader)
+        self.acknowledged.append(Acknowledged(body, header.queue_id, header.queue_offset, int(header.message_id[-16:], 16)))
+
+
+def body_of(name: str, size: int) -> str:
+    """Text that tells its own name, length and, by its checksum, its content."""
+    filler = base64.b64encode(random.Random(name).randbytes(size)).decode()[:size]
+    return f"{name}:{hashlib.sha256(filler.encode()).hexdigest()[:16]}:{filler}"
+
+
+def is_whole(body: str) -> bool:
+    name, digest, filler = body.split(":", 2)
+    return bool(name) and hashlib.sha256(filler.encode()).hexdigest()[:16] == digest
+
+
+@attrs.define
+class CrashLoop:
+    """``run`` does one round; ``finish`` stops the broker in order and has the whole store verified."""
+
+    folder: Path
+    seed: int
+    command: tuple[str, ...] = (sys.executable, "-m", "triomq.broker")
+    """How the broker is started; tests of this loop start one with a broken rule."""
+    load_seconds: tuple[float, float] = (0.1, 0.8)
+    tell: Callable[[str], None] = lambda text: None
+    figures: Figures = attrs.field(init=False)
+    names: set[str] = attrs.field(factory=set, init=False)
+    """Of every message in the log up to ``checked_to``."""
+    pending: list[Acknowledged] = attrs.field(factory=list, init=False)
+    """Acknowledged in the last round, not compared yet."""
+    attempted: dict[str, int] = attrs.field(factory=dict, init=False)
+    """Sender of the last round -> messages it has sent."""
+
+    def __attrs_post_init__(self) -> None:
+        self.figures = Figures(self.seed)
+        if self._state.exists():
+            saved = json.loads(self._state.read_text())
+            self.figures = Figures(**saved["figures"])
+            if self.figures.seed != self.seed:
+                raise ValueError(f"{self.folder} belongs to seed {self.figures.seed}; take that one, or another directory")
+            self.pending = [Acknowledged(*fields) for fields in saved["pending"]]
+            self.attempted = saved["attempted"]
+            self.names = {name_of(record) for record in scan_log(self._log, SEGMENT_BYTES)[0] if record.log_offset < self.figures.checked_to}
+
+    @property
+    def _state(self) -> Path:
+        return self.folder / "crash-loop.json"
+
+    @property
+    def _log(self) -> Path:
+        return self.folder / "store" / "commitlog"
+
+    def _save(self) -> None:
+        state = {"figures": attrs.asdict(self.figures), "pending": [attrs.astuple(one) for one in self.pending], "attempted": self.attempted}
+        fresh = self._state.with_suffix(".new")
+        fresh.write_text(json.dumps(state))
+        os.replace(fresh, self._state)
+
+    def _start(self, port: int) -> subprocess.Popen[bytes]:
+        conf = processes.write_broker_conf(self.folder, "broker-a", NOBODY, port, **SETTINGS)
+        with (self.folder / "broker-a.log").open("ab") as output:
+            return subprocess.Popen([*self.command, "-c", str(conf)], stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
+
+    def run(self) -> None:
+        """One round: perhaps some kills while the broker starts; start, compare, load, kill. Raises CrashLoopFailed."""
+        number = self.figures.rounds
+        choose = random.Random(f"{self.seed}/{number}")
+        port = processes.free_port()
+        while choose.random() < 0.15:  # recovery itself is killed
+            process = self._start(port)
+            time.sleep(choose.uniform(0.2, 1.0))
+            kill(process)
+            self.figures.killed_while_starting += 1
+        process = self._start(port)
+        try:
+            processes.wait_listening(port, process, self.folder / "broker-a.log")
+            address = f"127.0.0.1:{port}"
+            self.compare(address)
+            senders = [Sender(address, f"{number}-{index}", choose.choice((1, 8, 32)), choose.getrandbits(32)) for index in range(SENDERS)]
+            for sender in senders:
+                sender.start()
+            time.sleep(choose.uniform(*self.load_seconds))
+        finally:
+            kill(process)
+        for sender in senders:
+            sender.join(timeout=30)
+            assert not sender.is_alive()
+        self.pending = [one for sender in senders for one in sender.acknowledged]
+        self.attempted = {sender.label: sender.sent for sender in senders}
+        self.figures.rounds += 1
+        self.figures.acknowledged += len(self.pending)
+        refused = [text for sender in senders for text in sender.refused]
+        if refused:
+            raise CrashLoopFailed(f"round {number}: the broker refused messages: {refused[0]}")
+        self._save()
+
+    def compare(self, address: str) -> None:
+        """What the recovered broker has, with what it had acknowledged before it died."""
+        records, end = scan_log(self._log, SEGMENT_BYTES, self.figures.checked_to)
+        records = [record for record in records if record.topic == TOPIC]
+        by_offset = {record.log_offset: record for record in records}
+        lost = [one for one in self.pending if not same(by_offset.get(one.log_offset), one)]
+        self.figures.lost += len(lost)
+        doubles = []
+        for record in records:
+            name = name_of(record)
+            if name in self.names:
+                doubles.append(name)
+            self.names.add(name)
+            sender, _, number = name.rpartition(".")
+            if int(number) >= self.attempted.get(sender, 0):
+                raise CrashLoopFailed(f"round {self.figures.rounds}: nobody has sent {name}, which lies at {record.log_offset}")
+            if not is_whole(record.body.decode()):
+                raise CrashLoopFailed(f"round {self.figures.rounds}: {name} at {record.log_offset} is not as it was sent")
+        self.figures.duplicates += len(doubles)
+        if lost or doubles:
+            self._save()
+            raise CrashLoopFailed(f"round {self.figures.rounds}: {len(lost)} acknowledged messages lost {lost[:3]}, {len(doubles)} duplicates {doubles[:3]}")
+        self._compare_queues(address, records)
+        self.figures.stored += len(records)
+        self.figures.stored_unanswered += len(records) - len(self.pending)
+        self.figures.checked_to = end
+        self.pending = []
+        self.attempted = {}
+        self._save()
+
+    def _compare_queues(self, address: str, records: list[Record]) -> None:
+        with BlockingConnection(address) as connection:
+            for queue_id in range(QUEUES):
+                expected = [record for record in records if record.queue_id == queue_id]
+                first = self.figures.queue_ends[queue_id]
+                numbers = [record.queue_offset for record in expected]
+                if numbers != list(range(first, first + len(expected))):
+                    raise CrashLoopFailed(f"round {self.figures.rounds}: the offsets of queue {queue_id} have gaps: {numbers[:20]} from {first} on")
+                found = pull_from(connection, queue_id, first)
+                if found != [record.body for record in expected]:
+                    raise CrashLoopFailed(f"round {self.figures.rounds}: queue {queue_id} gives {len(found)} messages from {first} on, the log has {len(expected)}, or others")
+                self.figures.queue_ends[queue_id] = first + len(expected)
+
+    def finish(self) -> Figures:
+        """Compare the last round, stop the broker in order, and let ``mqstore verify`` look at everything."""
+        port = processes.free_port()
+        process = self._start(port)
+        try:
+            processes.wait_listening(port, process, self.folder / "broker-a.log")
+            self.compare(f"127.0.0.1:{port}")
+            process.send_signal(signal.SIGTERM)
+            if process.wait(timeout=60) != 0:
+                raise CrashLoopFailed(f"the broker ended with {process.returncode}")
+        finally:
+            kill(process)
+        done = subprocess.run([sys.executable, "-m", "triomq.broker.inspect", "verify", str(self.folder / "store")], capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise CrashLoopFailed(f"mqstore verify ends with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+        return self.figures
+
+
+def pull_from(connection: BlockingConnection, queue_id: int, offset: int) -> list[bytes]:
+    """Every message of a queue from an offset on; a queue that nobody has made yet has none."""
+    bodies: list[bytes] = []
+    while True:
+        header = PullMessageHeader("G", TOPIC, queue_id, offset, 32, SUBSCRIPTION, 0, 0, 0, "*")
+        answer = connection.invoke(request(Code.PULL_MESSAGE, header), timeout=10)
+        if answer.code != 0:
+            if answer.code in (17, 19):  # no such topic yet; nothing behind this offset
+                return bodies
+            raise CrashLoopFailed(f"queue {queue_id} cannot be pulled at {offset}: {answer.code} {answer.remark}")
+        bodies += [message.body for message in decode_records(bytes(answer.body))]
+        offset = answer.header(PullMessageResponseHeader).next_begin_offset
+
+
+def same(record: Record | None, one: Acknowledged) -> bool:
+    return record is not None and (record.body.decode(), record.queue_id, record.queue_offset) == (one.body, one.queue_id, one.queue_offset)
+
+
+def name_of(record: Record) -> str:
+    return record.body.partition(b":")[0].decode()
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        process.send_signal(signal.SIGKILL)
+    process.wait()
