@@ -105,6 +105,7 @@ public class Peer {
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         // The last listener returns after the latch has opened: without this wait its offset would not be stored.
         consumer.setAwaitTerminationMillisWhenShutdown(5_000);
+        consumer.setHeartbeatBrokerInterval(Integer.getInteger("peer.heartbeatMillis", 30_000));
         consumer.subscribe(topic, expression);
         Set<String> seen = ConcurrentHashMap.newKeySet();
         CountDownLatch missing = new CountDownLatch(count);
