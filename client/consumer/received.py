@@ -13,7 +13,7 @@ from triomq.client.errors import AlreadySettled, MessageInvalid
 from triomq.remoting.errors import ProtocolError
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.compression import plain_body
-from triomq.remoting.protocol.message import COMPRESSED, RETRY_TOPIC
+from triomq.remoting.protocol.message import COMPRESSED, RESERVED_PROPERTIES, RETRY_TOPIC, TRANSIENT_PREFIX, Message
 
 if TYPE_CHECKING:
     from triomq.remoting.protocol.record import StoredMessage
@@ -69,7 +69,7 @@ class ReceivedMessage:
     def body(self) -> bytes:
         """The body as it was sent, decompressed if it travelled compressed.
 
-        Errors: `MessageInvalid` if it is compressed by another method than zlib, or broken.
+        Errors: `MessageInvalid` if it is broken, or needs an extra (`lz4`, `zstd`) that is not installed.
         """
         if not self._stored.sys_flag & COMPRESSED:
             return self._stored.body
@@ -108,6 +108,15 @@ class ReceivedMessage:
     def size_bytes(self) -> int:
         """The size of its record in the broker's log."""
         return self._stored.size
+
+    def copy_to(self, topic: str) -> Message:
+        """Return a new message to send on: the same body, tag, keys, flag and own properties, but not the system's (ids, retries, …)."""
+        own = {
+            name: value
+            for name, value in self._stored.properties.items()
+            if name not in RESERVED_PROPERTIES and not name.startswith(TRANSIENT_PREFIX)
+        }
+        return Message(topic=topic, body=self.body, tag=self.tag, keys=self.keys, properties=own, flag=self.flag)
 
     @property
     def message_id(self) -> str:

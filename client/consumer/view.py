@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 from triomq.client.consumer.received import ReceivedMessage
 from triomq.remoting.protocol.bodies.route import MessageQueue
+from triomq.remoting.protocol.message import Message
 
 
 class MessageView:
@@ -59,6 +60,9 @@ class MessageView:
     @property
     def offset_message_id(self) -> str:
         return self._message.offset_message_id
+
+    def copy_to(self, topic: str) -> Message:
+        return self._message.copy_to(topic)
 
     @property
     def born_at(self) -> datetime.datetime:

@@ -20,6 +20,7 @@ from triomq import (
     RouteNotFound,
     SendContext,
     SendFailed,
+    SendReceipt,
     SendStatus,
     SendTimeout,
     SettingsError,
@@ -383,6 +384,77 @@ async def test_codes_to_retry_and_the_time_of_a_try_are_settings() -> None:
         async with producer(cluster, try_timeout=0.05, send_timeout=30.0) as p:
             assert {(await p.send("T", b"x")).queue.broker_name for _ in range(4)} == {good.name}
         assert trio.current_time() - began < 10
+
+
+@pytest.mark.feature(71)
+async def test_asynchronous_sends_are_tried_again_after_transport_failures() -> None:
+    """Asynchronous sending is many tasks: those whose broker hangs up go to the other one, with the same id; refusals are not repeated."""
+    async with scripted_cluster(2) as cluster:
+        bad, good = cluster.brokers
+
+        def hang_up(request: Request) -> None:
+            request.connection.close("scripted")
+
+        bad.script[SEND] = hang_up
+        receipts: list[SendReceipt] = []
+        async with producer(cluster) as p:
+
+            async def send() -> None:
+                receipts.append(await p.send("T", b"x"))
+
+            async with trio.open_nursery() as nursery:
+                for _ in range(20):
+                    nursery.start_soon(send)
+            assert {receipt.queue.broker_name for receipt in receipts} == {good.name}
+            tried = "".join(header.properties for header in bad.headers(SEND))  # type: ignore[attr-defined]
+            assert any(receipt.message_id in tried for receipt in receipts)
+            for broker in cluster.brokers:
+                broker.script[SEND] = refuse(ResponseCode.MESSAGE_ILLEGAL)
+            before = sum(broker.count(SEND) for broker in cluster.brokers)
+            with pytest.raises(MessageRefused):
+                await p.send("T", b"x")
+            assert sum(broker.count(SEND) for broker in cluster.brokers) == before + 1
+        async with producer(cluster, retries=0) as p:
+            bad.script[SEND] = hang_up
+            with pytest.raises(SendFailed) as caught:
+                await p.send("T", b"x", queue=MessageQueue("T", bad.name, 0))
+            assert len(caught.value.attempts) == 1
+
+
+@pytest.mark.feature(78)
+async def test_one_producer_serves_many_tasks_over_one_connection(triomq_cluster: InProcessCluster) -> None:
+    await triomq_cluster.create_topic("Orders", queues=4)
+    async with Producer(triomq_cluster.namesrv_address, group="g") as p:
+        async with trio.open_nursery() as nursery:
+            for number in range(100):
+                nursery.start_soon(p.send, "Orders", b"%d" % number)
+        statistics = p._active().session.connector.statistics()
+    assert (statistics.opened, statistics.pending) == (2, 0), "one to the name server, one to the broker"
+
+
+@pytest.mark.feature(79)
+async def test_a_received_message_is_read_only_and_can_be_copied(triomq_cluster: InProcessCluster) -> None:
+    for topic in ("Orders", "Archive"):
+        await triomq_cluster.create_topic(topic, queues=1)
+    async with Producer(triomq_cluster.namesrv_address, group="g") as p:
+        body = b"large " * 2000
+        first = await p.send("Orders", body, tag="paid", keys=["a", "b"], properties={"shop": "7"}, flag=5)
+        async with PullConsumer(triomq_cluster.namesrv_address, group="reader", consume_from="first") as consumer:
+            await consumer.assign(await consumer.queues("Orders"))
+            with trio.fail_after(5):
+                (received,) = await consumer.poll()
+        with pytest.raises(AttributeError):
+            received.body = b"other"  # type: ignore[misc]
+        with pytest.raises(TypeError):
+            received.properties["shop"] = "8"  # type: ignore[index]
+        copy = received.copy_to("Archive")
+        assert copy == Message(
+            topic="Archive", body=body, tag="paid", keys=("a", "b"), properties={"shop": "7"}, flag=5
+        )
+        second = await p.send(copy)
+    assert second.message_id != first.message_id
+    ((found, properties, _),) = await read_all(triomq_cluster.namesrv_address, "Archive", 1)
+    assert (found, properties["shop"], properties["TAGS"]) == (body, "7", "paid")
 
 
 @pytest.mark.feature(73)
