@@ -295,7 +295,7 @@ def open_server(
         progress=Progress(store, topics, offsets, clients, now_ms, config.broker_name),
         resets=Resets(store, topics, groups, offsets, clients, held, live, relays, config.broker_name),
         relays=relays,
-        config=BrokerConfigRequests(config, BROKER_KEYS, live, topics, SavedSettings.open(config.saved_settings_path())),
+        config=BrokerConfigRequests(config, BROKER_KEYS, live, topics, SavedSettings.open(config.saved_settings_path()), store),
         runtime=runtime,
         housekeeping=Housekeeping(store, topics, held),
         ha_status=HaStatusRequests(store, replication.master, replication.slave),

@@ -71,6 +71,10 @@ class Cleaner:
         self._asked = ASKED_ROUNDS
         self._wake.set()
 
+    def look_soon(self) -> None:
+        """Decide anew now: the rules have changed. No checkpoint."""
+        self._wake.set()
+
     async def run(self) -> None:
         """The task "store-cleaner"."""
         self._note_space(await self._decide(delete=False))

@@ -33,6 +33,7 @@ from triomq.broker.store.reader import Reader
 from triomq.broker.store.reads import Buffer, Cold, Reads, until_warm
 from triomq.broker.store.recovery import Recovered, Recovery
 from triomq.broker.store.results import GetResult, QueryResult, StoreStatistics
+from triomq.broker.store.retention import RetentionRules
 from triomq.broker.store.segments import Segments
 from triomq.broker.store.stall import Stall
 from triomq.broker.store.watermark import Watermark
@@ -283,6 +284,21 @@ class MessageStore:
     def indexed(self) -> Watermark:
         """What readers find."""
         return self.indexer.indexed
+
+    def reconfigure(
+        self, *, retention: RetentionRules, flush_interval_ms: int, index_write_interval_ms: int, checkpoint_interval_ms: int, sync_flush_timeout_ms: int
+    ) -> None:
+        """Go on with other settings: retention from now on, the others when the pause that runs is over. No checkpoint."""
+        self.config = attrs.evolve(
+            self.config,
+            retention=retention,
+            flush_interval_ms=flush_interval_ms,
+            index_write_interval_ms=index_write_interval_ms,
+            checkpoint_interval_ms=checkpoint_interval_ms,
+            sync_flush_timeout_ms=sync_flush_timeout_ms,
+        )
+        self.flusher.config = self.checkpointer.config = self.cleaner.config = self.config
+        self.cleaner.look_soon()
 
     def delete_topic(self, topic: str) -> None:
         """Remove a topic's queues (their files in a thread, later); its records stay in the log until that is deleted. No checkpoint. Raises StoreError."""
