@@ -48,7 +48,8 @@ class SlowConsumers:
         found: list[Behind] = []
         positions = [(group, topic, dict(queues)) for group, topics in self.offsets.pulled.items() for topic, queues in topics.items()]
         for group, topic, queues in positions:
-            if not self.pulls_now(group, topic):
+            await trio.lowlevel.checkpoint()
+            if not queues or not self.pulls_now(group, topic):
                 continue
             worst = max([await self._behind(group, topic, queue_id, offset) for queue_id, offset in queues.items()])
             if worst.bytes_behind > self.live.slow_consumer_bytes:

@@ -142,6 +142,31 @@ async def test_a_broker_registers_with_every_address_of_a_name(tmp_path: Path, m
             assert await registered(two), "a name that cannot be looked up changes nothing"
 
 
+@pytest.mark.feature(6, 8)
+async def test_broker_and_producer_go_where_a_name_points_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name server moves to another machine: its name gets another address, and whoever connects anew finds it."""
+    points_to = "127.0.0.1"
+    real = trio.socket.getaddrinfo
+
+    async def look_up(host: str, *arguments: object, **more: object) -> list[object]:
+        return list(await real(points_to if host == "names.example" else host, *arguments, **more))  # type: ignore[arg-type]
+
+    monkeypatch.setattr(trio.socket, "getaddrinfo", look_up)
+    async with trio.open_nursery() as nursery:
+        kv_path = tmp_path / "kv.json"
+        one: NamesrvReady = await nursery.start(run_namesrv, NamesrvConfig(listen_host="127.0.0.1", listen_port=0, kv_path=kv_path))
+        name = f"names.example:{one.port}"
+        async with running_broker(tmp_path / "store", namesrvAddr=name), Producer(name, group="p") as producer:
+            await until_registered(f"127.0.0.1:{one.port}", True)
+            assert (await producer.send("TBW102", b"1")).queue.broker_name == "broker-a"
+            one.stop()
+            points_to = "127.0.0.2"
+            two: NamesrvReady = await nursery.start(run_namesrv, NamesrvConfig(listen_host="127.0.0.2", listen_port=one.port, kv_path=kv_path))
+            await until_registered(f"127.0.0.2:{one.port}", True)
+            await producer_follows(producer)
+        two.stop()
+
+
 async def test_all_addresses_of_a_name_are_found() -> None:
     assert "127.0.0.1:9876" in await all_addresses(["localhost:9876", "127.0.0.1:9876"])
     with pytest.raises(ConnectFailed, match="no-such-host"):
