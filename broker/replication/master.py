@@ -74,7 +74,11 @@ class ReplicationMaster:
 
     @property
     def bounds(self) -> LogBounds:
-        return LogBounds(self.store.first_offset, self.store.appended.value)
+        """What slaves may have: as for any reader, with SYNC_FLUSH only what is on the disk.
+
+        So a master that loses power never comes back with less than its slaves have. (Java sends at once, and waits for disk and slaves at the same time.)
+        """
+        return LogBounds(self.store.first_offset, self.store.confirmed.value)
 
     def mark(self, acknowledgements: int) -> Watermark:
         """What so many slaves have."""
@@ -226,7 +230,7 @@ class ReplicationMaster:
                 elif self.bounds.end > link.next_offset and pace is not None:
                     await trio.sleep(max(0.001, pace.seconds_to_wait()))
                 else:
-                    await self.store.appended.wait_beyond(link.next_offset)
+                    await self.store.confirmed.wait_beyond(link.next_offset)
 
     async def _greet(self, connection: SlaveConnection) -> None:
         """Say that we are one of its own, and what our log has just before the place where it goes on."""
