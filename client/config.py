@@ -13,7 +13,7 @@ from typing import Any
 import attrs
 
 from triomq.client.errors import NoNameServer, SettingsError
-from triomq.client.hooks import CheckForbidden, SendHook
+from triomq.client.hooks import CheckForbidden, ConsumeHook, SendHook
 from triomq.client.retry import RETRY_CODES
 from triomq.remoting.address import parse_address_list
 from triomq.remoting.client.access import Access
@@ -314,4 +314,8 @@ class ConsumerSettings:
     consume_timeout: float = attrs.field(default=15 * 60.0, validator=_positive, metadata=_java("consumeTimeout"))
     """seconds after which a message without a verdict is sent back to the broker.  (Ordered consumers wait for ever, except when the queue is
     to move to another member: then it moves after this time in any case.)"""
+    consume_hooks: tuple[ConsumeHook, ...] = attrs.field(
+        default=(), converter=tuple, metadata=_java("registerConsumeMessageHook")
+    )
+    """told of every call of a handler; see `triomq.client.hooks`"""
     client: ClientSettings = attrs.field(factory=ClientSettings)

@@ -16,7 +16,7 @@ Source for when they are called: client/…/hook/SendMessageHook.java, CheckForb
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 import attrs
@@ -78,10 +78,11 @@ class ConsumeContext:
 
     group: str
     messages: Sequence[Any]
-    """the `ReceivedMessage`s that it gets"""
+    """the `ReceivedMessage`s that it gets; afterwards their `settled` says whether it gave verdicts itself"""
     success: bool = False
+    """whether it returned"""
     error: BaseException | None = None
-    """what the handler raised"""
+    """what it raised"""
     attributes: dict[str, Any] = attrs.field(factory=dict)
 
 
@@ -93,6 +94,29 @@ class ConsumeHook(Protocol):
 
     def after_consume(self, context: ConsumeContext) -> None:
         """It has returned, or raised."""
+
+
+def with_consume_hooks(
+    handler: Callable[[Any], Awaitable[object]], group: str, hooks: Sequence[ConsumeHook]
+) -> Callable[[Any], Awaitable[object]]:
+    """Return the handler, or one that tells the hooks before and after it; what it takes is a message or a list of them."""
+    if not hooks:
+        return handler
+
+    async def told(what: Any) -> None:
+        context = ConsumeContext(group=group, messages=what if isinstance(what, list) else [what])
+        tell(hooks, "before_consume", context)
+        try:
+            await handler(what)
+        except BaseException as error:
+            context.error = error
+            raise
+        else:
+            context.success = True
+        finally:
+            tell(hooks, "after_consume", context)
+
+    return told
 
 
 def tell(hooks: Sequence[Any], method: str, context: SendContext | ConsumeContext) -> None:

@@ -40,6 +40,7 @@ from triomq.client.consumer.received import ReceivedMessage
 from triomq.client.consumer.subscribing import Subscriptions, make_subscriptions
 from triomq.client.consumer.verdicts import BrokerRetry, NoRetry, QueueSuspension
 from triomq.client.errors import NotRunning, SettingsError
+from triomq.client.hooks import with_consume_hooks
 from triomq.client.names import check_group
 from triomq.client.session import Member, Session, open_session
 from triomq.remoting.protocol.bodies.heartbeat import BROADCASTING, CLUSTERING, CONSUME_PASSIVELY, ConsumerData
@@ -260,7 +261,7 @@ class PushConsumer:
         delivery, answers = self._active(), self._answers
         assert answers is not None
         with answers.offering(handler):
-            await delivery.run(handler, concurrency)
+            await delivery.run(with_consume_hooks(handler, self.group, self.settings.consume_hooks), concurrency)
 
     async def run_batches(self, handler: BatchHandler, *, batch_max: int = 32, concurrency: int = 20) -> None:
         """Handle messages in batches: each call gets what is there of one queue, in its order, at most `batch_max` messages.
@@ -270,7 +271,8 @@ class PushConsumer:
         delivery, answers = self._active(), self._answers
         assert answers is not None
         with answers.offering(handler, batches=True):
-            await delivery.run_batches(handler, batch_max, concurrency)
+            told = with_consume_hooks(handler, self.group, self.settings.consume_hooks)
+            await delivery.run_batches(told, batch_max, concurrency)
 
     async def take(self, max_messages: int = 32) -> list[ReceivedMessage]:
         """Wait until something is there and return it, at most `max_messages`; each wants its verdict.

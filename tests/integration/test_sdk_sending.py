@@ -10,6 +10,8 @@ import trio
 from scripted_cluster import ScriptedCluster, never, refuse, scripted_cluster, sent
 
 from triomq import (
+    ConsumeContext,
+    ConsumerSettings,
     Message,
     MessageInvalid,
     MessageQueue,
@@ -17,6 +19,8 @@ from triomq import (
     Producer,
     ProducerSettings,
     PullConsumer,
+    PushConsumer,
+    ReceivedMessage,
     RouteNotFound,
     SendContext,
     SendFailed,
@@ -343,6 +347,53 @@ async def test_rpc_hooks_see_requests_and_answers() -> None:
         assert receipt.message_id in request.header.properties
     assert (int(RequestCode.GET_ROUTEINFO_BY_TOPIC), int(ResponseCode.SUCCESS)) in tracer.answered
     assert tracer.answered.count((int(SEND), 0)) == 1
+
+
+async def test_consume_hooks_are_told_of_every_call_of_a_handler(triomq_cluster: InProcessCluster) -> None:
+    await triomq_cluster.create_topic("Orders", queues=1)
+
+    class Counting:
+        def __init__(self) -> None:
+            self.calls: list[tuple[str, int, bool, str]] = []
+
+        def before_consume(self, context: ConsumeContext) -> None:
+            self.calls.append(("before", len(context.messages), context.success, context.group))
+
+        def after_consume(self, context: ConsumeContext) -> None:
+            self.calls.append((type(context.error).__name__, len(context.messages), context.success, context.group))
+
+    hook, batches, seen = Counting(), Counting(), 0
+    done = trio.Event()
+
+    async def handle(message: ReceivedMessage) -> None:
+        nonlocal seen
+        seen += 1
+        if seen == 2:
+            done.set()
+            raise ValueError("the second one fails")
+
+    async def handle_list(messages: list[ReceivedMessage]) -> None:
+        done.set()
+
+    namesrv = triomq_cluster.namesrv_address
+    async with Producer(namesrv, group="g") as p:
+        await p.send_batch([Message(topic="Orders", body=b"1"), Message(topic="Orders", body=b"2")])
+    settings = ConsumerSettings(consume_hooks=[hook])  # type: ignore[arg-type]
+    consume = {"namesrv": namesrv, "subscriptions": "Orders", "consume_from": "first"}
+    with trio.fail_after(10):
+        async with PushConsumer(group="one", handler=handle, concurrency=1, settings=settings, **consume):  # type: ignore[arg-type]
+            await done.wait()
+        done = trio.Event()
+        settings = ConsumerSettings(consume_hooks=[batches])  # type: ignore[arg-type]
+        async with PushConsumer(group="all", batch_handler=handle_list, settings=settings, **consume):  # type: ignore[arg-type]
+            await done.wait()
+    assert hook.calls == [
+        ("before", 1, False, "one"),
+        ("NoneType", 1, True, "one"),
+        ("before", 1, False, "one"),
+        ("ValueError", 1, False, "one"),
+    ]
+    assert batches.calls[:2] == [("before", 2, False, "all"), ("NoneType", 2, True, "all")]
 
 
 # -- queues, retries, limits ------------------------------------------------------------------------------------------------
