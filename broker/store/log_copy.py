@@ -18,6 +18,9 @@ from triomq.broker.store.errors import CopyRefused, DiskFull, StoreUnavailable
 from triomq.broker.store.health import Health
 from triomq.broker.store.indexer import Indexer
 from triomq.broker.store.log_scan import record_at
+from triomq.broker.store.numbering import BATCH_COUNT, SPECIAL
+from triomq.broker.store.record_run import RecordRun
+from triomq.remoting.protocol.message import property_value
 from triomq.remoting.protocol.record import BLANK, HEAD_V4, MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 
 
@@ -29,6 +32,7 @@ class LogCopy:
     flusher: Flusher
     indexer: Indexer
     health: Health
+    _run: RecordRun = attrs.field(factory=lambda: RecordRun(check_crc=True), init=False)
     _rest: bytearray = attrs.field(factory=bytearray, init=False)
     """What has come of the record at the end of the log."""
 
@@ -86,16 +90,21 @@ class LogCopy:
 
     def _append_whole(self) -> None:
         """Move all whole records from ``_rest`` to the log, a piece for each segment."""
-        rest, size = self._rest, self.log.config.segment_size_bytes
-        start = position = self.log.appended.value
+        data, size = bytes(self._rest), self.log.config.segment_size_bytes
+        begin = start = position = self.log.appended.value
         fault: str | None = None
         while fault is None:
             drafts: list[Draft] = []
             places: list[Appended] = []
             segment_end = start - start % size + size
+            limit = min(len(data), segment_end - begin)
             while position < segment_end:
-                at = position - start
-                found = self._next(rest, at, position, segment_end)
+                at = position - begin
+                stop = self._run.take(data, at, limit, position, limit, drafts, places) if at < limit else at
+                if stop > at:
+                    position += stop - at
+                    continue
+                found = self._next(data, at, position, segment_end)
                 if isinstance(found, int):  # the BLANK that ends the segment, or 0: not whole yet
                     position += found
                     if not found:
@@ -109,23 +118,31 @@ class LogCopy:
                     position += found[1].size
             if position == start:
                 break
-            piece = bytes(memoryview(rest)[: position - start])
-            self.log.append_copied(piece, places[-1].store_timestamp if places else 0)
-            del rest[: position - start]
-            self.log.appended.advance(position)
-            self.indexer.offer(Batch(drafts, places, start, position))
-            self.indexer.index_offered()
+            self._append(Batch(drafts, places, start, position), data[start - begin : position - begin])
             start = position
         if fault is not None:
             raise CopyRefused(f"what came for log offset {position} is no message: {fault}; the two logs differ, or the master's is damaged")
 
-    def _next(self, rest: bytearray, at: int, position: int, segment_end: int) -> tuple[Draft, Appended] | int | str:
-        left = len(rest) - at
+    def _append(self, batch: Batch, data: bytes) -> None:
+        """Whole records of one segment, to the log and to its indexes."""
+        self.log.append_copied(data, batch.places[-1].store_timestamp if batch.places else 0)
+        del self._rest[: len(data)]
+        for draft in batch.drafts:
+            # The master's table of topics may come later than its first message: the record itself tells what queue it is for.
+            if draft.sys_flag & SPECIAL and property_value(draft.properties, BATCH_COUNT) is not None:
+                self.indexer.queues.open(draft.topic, draft.queue_id, batched=True)
+        self.log.appended.advance(batch.end)
+        self.indexer.offer(batch)
+        self.indexer.index_offered()
+
+    def _next(self, data: bytes, at: int, position: int, segment_end: int) -> tuple[Draft, Appended] | int | str:
+        """A record that is not of the usual kind; the bytes of a BLANK and what lies behind it; 0 if it has not come whole; or why it is no record."""
+        left = len(data) - at
         if left < BLANK.size:
             return 0
-        size, magic = BLANK.unpack_from(rest, at)
+        size, magic = BLANK.unpack_from(data, at)
         if magic == MAGIC_BLANK:
             return segment_end - position if left >= segment_end - position else 0
         if magic not in (MAGIC_V1, MAGIC_V2) or size < HEAD_V4.size or position + size > segment_end:
             return f"size {size}, magic {magic & 0xFFFFFFFF:08x}"
-        return record_at(rest, at, size, position, True) if left >= size else 0
+        return record_at(data, at, size, position, True) if left >= size else 0

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from stores import SteppingClock, draft, read_all, tiny_config
 
+from triomq.broker.store.batch_queue import BatchQueue
 from triomq.broker.store.errors import CopyRefused, DiskFull, StoreUnavailable
 from triomq.broker.store.log_copy import LogCopy
 from triomq.broker.store.store import MessageStore, open_store
@@ -120,3 +121,14 @@ async def test_a_full_disk_loses_nothing(tmp_path: Path, monkeypatch: pytest.Mon
         assert end == store.appended.value
         copy.take(end, data[end:])
         assert log_of(store) == data
+
+
+async def test_records_say_themselves_what_queue_they_are_for(tmp_path: Path) -> None:
+    """A slave may get messages of a topic before the table that says that it has batch consume queues."""
+    async with open_store(tiny_config(tmp_path / "master"), SteppingClock(), batch_topics=lambda: {"B"}) as master:
+        for number in range(3):
+            master.append([draft(b"%d" % number, "B")])
+        async with open_store(tiny_config(tmp_path / "slave"), SteppingClock()) as store:
+            store.follow().take(0, log_of(master))
+            assert isinstance(store.queue_table.queues["B", 0], BatchQueue)
+            assert store.max_offset("B", 0) == master.max_offset("B", 0) == 3
