@@ -32,8 +32,8 @@ from triomq.remoting.protocol.message import (
 )
 from triomq.remoting.server.handlers import Request
 
-UNUSUAL_FLAGS = UNUSUAL | INNER_BATCH | NEED_UNWRAP
-"""Flags of a request that make its message an unusual one; those of inner batches are the broker's to set."""
+UNUSUAL_FLAGS = UNUSUAL | INNER_BATCH
+"""Flags of a request that make its message an unusual one; that of inner batches is the broker's to set."""
 OWN_NUMBERS = (INNER_BASE, MULTI_QUEUE_OFFSET)
 """What the store writes itself when it appends such a message."""
 
@@ -45,7 +45,7 @@ def own_flags(header: SendMessageHeader) -> int:
 
 def refuse_inner_batch(header: SendMessageHeader, known: Mapping[str, str]) -> None:
     """Only a batch request makes an inner batch."""
-    if header.sys_flag & (INNER_BATCH | NEED_UNWRAP) or INNER_NUM in known:
+    if header.sys_flag & INNER_BATCH or INNER_NUM in known:
         raise Rejected(
             ResponseCode.MESSAGE_ILLEGAL,
             f"the message says that it is an inner batch (sysFlag {header.sys_flag:#x}, property {INNER_NUM}), which only the broker makes of a batch; send it as a batch",

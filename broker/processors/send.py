@@ -42,10 +42,8 @@ from triomq.remoting.protocol.headers.send import SendMessageHeader
 from triomq.remoting.protocol.message import (
     CLUSTER,
     DELAY,
-    INNER_BATCH,
     KEYS,
     MSG_REGION,
-    NEED_UNWRAP,
     POP_CK,
     TAGS,
     TRACE_ON,
@@ -290,6 +288,7 @@ class SendMessages:
         if header.topic.startswith(names.RETRY_PREFIX):
             raise Rejected(ResponseCode.MESSAGE_ILLEGAL, f"batch request does not support retry group {header.topic}")
         self.admission.refuse_unsupported(header, known)
+        refuse_inner_batch(header, known)
         if len(request.body) > self.settings.message_size_bytes_max:
             raise Rejected(ResponseCode.MESSAGE_ILLEGAL, self._illegal_remark(f"the batch has {len(request.body)} bytes"))
         try:
@@ -312,7 +311,7 @@ class SendMessages:
                 body,
                 encoded,
                 flag,
-                own_flags(header) & ~(INNER_BATCH | NEED_UNWRAP),
+                own_flags(header),
                 header.born_timestamp,
                 request.connection.peer_bytes,
                 header.reconsume_times or 0,
