@@ -34,6 +34,11 @@ class Waiter:
 
     task: trio.lowlevel.Task
     answer: Command | None = None
+    waiting: bool = False  # not yet while its request is being posted: a task that runs must not be woken
+
+    def wake(self) -> None:
+        if self.waiting:
+            trio.lowlevel.reschedule(self.task)
 
 
 @attrs.define(eq=False)
@@ -82,7 +87,8 @@ class ClientConnection:
             self.peer.give_up(pending.opaque)
             return trio.lowlevel.Abort.SUCCEEDED
 
-        if not self.lost:  # else it was lost while posting, and nobody will wake us
+        if not self.lost:  # else it was lost while posting, and nobody wakes us
+            waiter.waiting = True
             await trio.lowlevel.wait_task_rescheduled(give_up)
         if waiter.answer is not None:
             return waiter.answer
@@ -109,7 +115,7 @@ class ClientConnection:
     def expire(self, now: float) -> None:
         """Wake those whose time is over. No checkpoint."""
         for pending in self.peer.expire(now):
-            trio.lowlevel.reschedule(pending.token.task)
+            pending.token.wake()
         self._close_if_retired()
 
     # Output
@@ -225,7 +231,7 @@ class ClientConnection:
                 return
             for pending, answer in received.replies:
                 pending.token.answer = answer
-                trio.lowlevel.reschedule(pending.token.task)
+                pending.token.wake()
             for request in received.requests:
                 self.on_request(self, request)
             self._close_if_retired()
@@ -266,7 +272,7 @@ class ClientConnection:
         self.lost = True
         self.reason = reason
         for pending in self.peer.lose():
-            trio.lowlevel.reschedule(pending.token.task)
+            pending.token.wake()
         self._room.unpark_all()
         if self.tls is not None and not self._writing:
             self._say_farewell(self.tls.closing())

@@ -8,12 +8,15 @@ from contextlib import asynccontextmanager
 
 import pytest
 import trio
+import trio.testing
 from serving import BOTH_FORMS, ECHO, ECHO_LATER, STAGES, make_server, serving, until
 
 from triomq.remoting.client.config import ConnectorConfig
+from triomq.remoting.client.connection import ClientConnection
 from triomq.remoting.client.connector import Connector
 from triomq.remoting.errors import ConnectFailed, ConnectionLost, Rejected, RequestTimeout
 from triomq.remoting.protocol.command import Command, encode_command, response_to
+from triomq.remoting.protocol.peer import ClientPeer
 from triomq.remoting.server.connection import Connection
 from triomq.remoting.server.handlers import Handler, Request, Response
 from triomq.remoting.server.server import Server
@@ -430,3 +433,25 @@ async def test_callbacks_that_fail_are_fenced(caplog: pytest.LogCaptureFixture) 
     async with serving() as server, Connector(on_connected=broken, on_lost=broken) as connector:
         assert (await connector.invoke(address_of(server), Command(ECHO, body=b"x"))).body == b"x"
     assert len([record for record in caplog.records if "a callback about the connection" in record.getMessage()]) == 2
+
+
+async def test_a_connection_that_is_lost_while_a_request_is_written_wakes_nobody_twice() -> None:
+    """The send itself fails: the caller gets its error, and the task is not woken later out of something else."""
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    lost: list[str] = []
+    connection = ClientConnection(
+        "127.0.0.1:1", ours, ClientPeer(), 1 << 20, lambda *_: None, lambda ended: lost.append(ended.reason), lambda _: None
+    )
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(connection.run)
+        await trio.testing.wait_all_tasks_blocked()
+        theirs.close()
+        now = trio.current_time()
+        with pytest.raises(ConnectionLost, match="sending failed"):
+            await connection.invoke(Command(ECHO), deadline=now + 5, timeout=5)
+        event = trio.Event()
+        with trio.move_on_after(0.05) as scope:
+            await event.wait()
+        assert scope.cancelled_caught  # it really waited
+    assert len(lost) == 1
