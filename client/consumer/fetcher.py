@@ -44,8 +44,6 @@ from triomq.remoting.protocol.headers.pull import (
 )
 from triomq.remoting.protocol.inner_batch import unwrapped
 from triomq.remoting.protocol.message import INNER_BATCH
-from triomq.remoting.protocol.inner_batch import unwrapped
-from triomq.remoting.protocol.message import INNER_BATCH
 from triomq.remoting.protocol.record import StoredMessage, decode_records
 
 logger = logging.getLogger(__name__)
@@ -238,8 +236,6 @@ class Fetcher:
         if response.code == ResponseCode.SUCCESS:
             try:
                 records = decode_records(response.body)
-                if any(record.sys_flag & INNER_BATCH for record in records):
-                    records = unwrapped(records, assignment.held.position)
                 if any(record.sys_flag & INNER_BATCH for record in records):
                     records = unwrapped(records, assignment.held.position)
             except ProtocolError as error:
