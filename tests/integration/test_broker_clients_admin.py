@@ -449,6 +449,6 @@ async def test_configuration_over_the_wire(tmp_path: Path) -> None:
 
 async def test_unknown_and_unsupported_codes_get_code_3(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as ready, peer_of(ready) as peer:
-        for code in (9999, Code.GET_BROKER_HA_STATUS, Code.POP_MESSAGE):
+        for code in (9999, Code.ADD_BROKER, Code.POP_LITE_MESSAGE):
             answer = await peer.call(code)
             assert (answer.code, answer.remark) == (3, f" request type {int(code)} not supported")
