@@ -136,6 +136,9 @@ class RuntimeFigures:
         return {
             "commitLogMinOffset": str(figures.oldest),
             "commitLogMaxOffset": str(figures.appended),
+            "commitLogFlushedOffset": str(figures.flushed),
+            "commitLogConfirmedOffset": str(figures.confirmed),
+            "commitLogIndexedOffset": str(figures.indexed),
             "commitLogDiskRatio": log_ratio,
             f"commitLogDiskRatio_{log_path}": log_ratio,
             "consumeQueueDiskRatio": queue_ratio,

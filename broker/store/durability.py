@@ -80,6 +80,8 @@ class Flusher:
     flushed_timestamp: int = attrs.field(default=0, init=False)
     """Store time of the last record that is on the disk."""
     flush_count: int = attrs.field(default=0, init=False)
+    failure: FlushFailed | None = attrs.field(default=None, init=False)
+    """The fsync that failed: from then on nothing is flushed any more, and nobody is told that it was."""
     _thread: DiskThread | None = attrs.field(default=None, init=False)
     """While ``run`` runs; before and after it nobody is in a hurry."""
 
@@ -104,27 +106,42 @@ class Flusher:
         files = [segment.path for segment in segments]
         directories = list({path: None for segment in unnamed for path in (segment.directory, segment.directory.parent)})
         async with self.limiter:
+            if self.failure is not None:  # while this one waited for its turn
+                raise FlushFailed(self.failure.path, self.failure.cause)
             thread = self._thread
-            if thread is not None:
-                await thread.run(partial(sync_files, self.disk, files, directories))
-            else:
-                await trio.to_thread.run_sync(sync_files, self.disk, files, directories)
+            try:
+                if thread is not None:
+                    await thread.run(partial(sync_files, self.disk, files, directories))
+                else:
+                    await trio.to_thread.run_sync(sync_files, self.disk, files, directories)
+            except FlushFailed as error:
+                self._fail(error)
+                raise
         for segment in unnamed:
             segment.name_durable = True
         self.flush_count += 1
         self.flushed_timestamp = max(self.flushed_timestamp, timestamp)
         self.flushed.advance(target)
 
+    def _fail(self, error: FlushFailed) -> None:
+        """Tell whoever waits. Now: when the store's tasks are cancelled, which comes next, nobody can be told any more."""
+        self.failure = error
+        self.flushed.wake_all()
+
     def durable_now(self, log_end: int) -> bool:
         """Whether a sender need not wait: always with ASYNC_FLUSH."""
         return self.config.flush_mode is FlushMode.ASYNC or self.flushed.value >= log_end
 
     async def wait_durable(self, log_end: int) -> DurabilityResult:
-        """Wait until the log up to ``log_end`` is on the disk, at most ``sync_flush_timeout_ms``. Checkpoint: always."""
+        """Wait until the log up to ``log_end`` is on the disk, at most ``sync_flush_timeout_ms``. Checkpoint: always. Raises FlushFailed."""
         if self.durable_now(log_end):
             await trio.lowlevel.checkpoint()
             return DurabilityResult.DURABLE
-        with trio.move_on_after(self.config.sync_flush_timeout_ms / 1000):
-            await self.flushed.wait_reached(log_end)
-            return DurabilityResult.DURABLE
+        if self.failure is None:
+            with trio.move_on_after(self.config.sync_flush_timeout_ms / 1000):
+                await self.flushed.wait_reached(log_end)
+                if self.flushed.value >= log_end:
+                    return DurabilityResult.DURABLE
+        if self.failure is not None:
+            raise FlushFailed(self.failure.path, self.failure.cause)
         return DurabilityResult.FLUSH_DISK_TIMEOUT

@@ -9,7 +9,7 @@
     ├── IllegalMessage        a message that cannot be stored, whatever the state of the store
     ├── CopyRefused           bytes of another broker's log that cannot continue this one
     ├── FlushFailed           fatal: fsync failed, so nobody knows what the disk holds
-    ├── StoreIoError          fatal: any other error of the operating system on a store file
+    ├── StoreIoError          any other error of the operating system on a store file: fatal, but for an append, of which nothing is in the log then
     └── StartError            only from open_store
         ├── StoreLocked       another process (or another store of this one) has the directory
         ├── StoreDenied       no permission
@@ -89,6 +89,7 @@ class FlushFailed(StoreError):
             "check the disk, then start the broker again: it recovers from the log"
         )
         self.path = Path(path)
+        self.cause = cause
 
 
 class StoreIoError(StoreError):

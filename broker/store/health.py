@@ -16,6 +16,8 @@ class Health:
     """The log is a copy of another broker's: only that one writes messages."""
     failed: bool = False
     """A task of the store has died; the process is about to."""
+    cause: str = ""
+    """What it has died of."""
     index_fault: DiskFull | None = None
     """The indexer cannot go on."""
     queue_fault: DiskFull | None = None
@@ -31,7 +33,7 @@ class Health:
     def check_writable(self) -> None:
         """Raise StoreUnavailable or one of its kin."""
         if self.closing or self.failed:
-            raise StoreUnavailable("it is closing")
+            raise StoreUnavailable(f"it is closing: {self.cause}" if self.cause else "it is closing")
         if self.following:
             raise StoreUnavailable("this broker is a slave, messages go to its master")
         fault = self.index_fault or self.queue_fault

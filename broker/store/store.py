@@ -452,8 +452,9 @@ async def _fail_with(run: Callable[[], Awaitable[None]], health: Health) -> None
     """Run a task of the store; if it fails, nothing on the disk may say that all is well."""
     try:
         await run()
-    except Exception:
+    except Exception as error:
         health.failed = True
+        health.cause = str(error)
         raise
 
 

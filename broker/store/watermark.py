@@ -23,8 +23,14 @@ class Watermark:
                 del self._waiters[event]
                 event.set()
 
+    def wake_all(self) -> None:
+        """Wake whoever waits now, although the value has not been reached: it never will. They see for themselves why. Atomic: no checkpoint."""
+        for event in self._waiters:
+            event.set()
+        self._waiters.clear()
+
     async def wait_reached(self, goal: int) -> None:
-        """Return once ``value >= goal``. Checkpoint: always."""
+        """Return once ``value >= goal``, or after ``wake_all``. Checkpoint: always."""
         if self.value >= goal:
             await trio.lowlevel.checkpoint()
             return
@@ -36,7 +42,7 @@ class Watermark:
             self._waiters.pop(event, None)
 
     async def wait_beyond(self, value: int) -> None:
-        """Return once ``self.value > value``. Checkpoint: always."""
+        """Return once ``self.value > value``, or after ``wake_all``. Checkpoint: always."""
         await self.wait_reached(value + 1)
 
     @property

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import itertools
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +14,7 @@ from triomq.broker.store.disk import Disk
 from triomq.broker.store.draft import Appended, Draft
 from triomq.broker.store.store import MessageStore
 
-write_at, append_unindexed = Disk.write_at, MessageStore.append_unindexed
+write_at, sync_path, append_unindexed = Disk.write_at, Disk.sync_path, MessageStore.append_unindexed
 
 
 class HoldingDisk:
@@ -34,11 +37,23 @@ def append_twice(store: MessageStore, drafts: Sequence[Draft]) -> list[Appended]
     return append_unindexed(store, [*drafts, *drafts])[: len(drafts)]
 
 
+flushes = itertools.count(1)
+
+
+def failing_sync(disk: Disk, path: Path) -> None:
+    """Not a broken rule but a broken disk: from the tenth fsync of the log on."""
+    if path.parent.name == "commitlog" and next(flushes) >= 10:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+    sync_path(disk, path)
+
+
 def break_rule(name: str) -> None:
     if name == "acknowledge-before-write":
         Disk.write_at = lambda disk, fd, data, offset, path: HoldingDisk.write_at(disk, fd, data, offset, path)  # type: ignore[method-assign]
     elif name == "store-twice":
         MessageStore.append_unindexed = append_twice  # type: ignore[method-assign]
+    elif name == "tenth-fsync-fails":
+        Disk.sync_path = failing_sync  # type: ignore[method-assign]
     else:
         raise SystemExit(f"no rule {name}")
 

@@ -28,6 +28,7 @@ from store_ledger import Record, scan_log
 
 from triomq.remoting.client.blocking import BlockingConnection
 from triomq.remoting.errors import RemotingError
+from triomq.remoting.process import ExitCode
 from triomq.remoting.protocol.codes import RequestCode as Code
 from triomq.remoting.protocol.command import request
 from triomq.remoting.protocol.headers.pull import SUBSCRIPTION, PullMessageHeader, PullMessageResponseHeader
@@ -188,20 +189,31 @@ class CrashLoop:
         with (self.folder / "broker-a.log").open("ab") as output:
             return subprocess.Popen([*self.command, "-c", str(conf)], stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
 
+    def _serve(self) -> tuple[subprocess.Popen[bytes], str]:
+        """A broker that answers, and its address."""
+        while True:
+            port = processes.free_port(span=2)
+            process = self._start(port)
+            try:
+                processes.wait_listening(port, process, self.folder / "broker-a.log")
+            except AssertionError:
+                kill(process)
+                if process.returncode != ExitCode.PORT_IN_USE:  # somebody else of this machine was quicker
+                    raise
+            else:
+                return process, f"127.0.0.1:{port}"
+
     def run(self) -> None:
         """One round: perhaps some kills while the broker starts; start, compare, load, kill. Raises CrashLoopFailed."""
         number = self.figures.rounds
         choose = random.Random(f"{self.seed}/{number}")
-        port = processes.free_port()
         while choose.random() < 0.15:  # recovery itself is killed
-            process = self._start(port)
+            process = self._start(processes.free_port(span=2))
             time.sleep(choose.uniform(0.2, 1.0))
             kill(process)
             self.figures.killed_while_starting += 1
-        process = self._start(port)
+        process, address = self._serve()
         try:
-            processes.wait_listening(port, process, self.folder / "broker-a.log")
-            address = f"127.0.0.1:{port}"
             self.compare(address)
             senders = [Sender(address, f"{number}-{index}", choose.choice((1, 8, 32)), choose.getrandbits(32)) for index in range(SENDERS)]
             for sender in senders:
@@ -266,11 +278,9 @@ class CrashLoop:
 
     def finish(self) -> Figures:
         """Compare the last round, stop the broker in order, and let ``mqstore verify`` look at everything."""
-        port = processes.free_port()
-        process = self._start(port)
+        process, address = self._serve()
         try:
-            processes.wait_listening(port, process, self.folder / "broker-a.log")
-            self.compare(f"127.0.0.1:{port}")
+            self.compare(address)
             process.send_signal(signal.SIGTERM)
             if process.wait(timeout=60) != 0:
                 raise CrashLoopFailed(f"the broker ended with {process.returncode}")

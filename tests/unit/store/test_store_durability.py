@@ -310,3 +310,42 @@ async def stop_in_the_middle_of_a_checkpoint(folder: Path) -> None:
             assert len(found) == 30
             for number in range(30):
                 assert await find_bodies(again, "T", f"U{number}") == [b"%d" % number]
+
+
+@pytest.mark.feature(37)
+async def test_who_waits_for_an_fsync_that_fails_is_told_so_at_once_and_it_is_never_tried_again(tmp_path: Path) -> None:
+    asked: list[Path] = []
+
+    def fails(path: Path) -> bool:
+        if path.parent.name != "commitlog":
+            return False
+        asked.append(path)
+        return True
+
+    store = await load_store(tiny_config(tmp_path, flush_mode=FlushMode.SYNC), SteppingClock(), FaultyDisk(refuse_sync=fails))
+    outcomes: list[str] = []
+
+    async def send(number: int) -> None:
+        (place,) = store.append([draft(str(number))])
+        with pytest.raises(FlushFailed, match="check the disk"):
+            await store.wait_durable(place.log_offset + place.size)
+        outcomes.append("told")
+
+    async def flush() -> None:
+        with pytest.raises(FlushFailed, match="Input/output error"):
+            await store.flusher.flush()
+        outcomes.append("failed")
+
+    with trio.fail_after(4):  # not after the five seconds of a slow disk
+        async with trio.open_nursery() as nursery:
+            for number in range(3):
+                nursery.start_soon(send, number)
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.start_soon(flush)
+            nursery.start_soon(flush)  # waits for its turn meanwhile
+    assert sorted(outcomes) == ["failed"] * 2 + ["told"] * 3
+    assert len(asked) == 1
+    with pytest.raises(FlushFailed):
+        await store.wait_durable(store.appended.value)
+    assert store.flushed.value == 0
+    close_files(store)
