@@ -16,6 +16,7 @@ Source: store/…/ConsumeQueue.java.
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -36,6 +37,8 @@ QUEUE_OFFSET_END = 1 << 55
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 FILLER = ENTRY.pack(0, FILLER_SIZE, 0)
 SCAN_ENTRIES = 3_200
+ONE_READ_ENTRIES = 256
+"""So many entries are read at once rather than searched on the disk: a block of most file systems has 204."""
 SECTOR_BYTES_MIN = 64
 """A power failure cuts a write at multiples of this; no disk's sectors are smaller than 512, but nothing here depends on them."""
 
@@ -94,6 +97,8 @@ class ConsumeQueue:
     """The topic as every record of this queue has it: length and text; a long one needs the second version of the format."""
     names_durable: bool = attrs.field(default=True, init=False)
     """False while a new file's name may be lost in a power failure."""
+    _oldest: tuple[int, int, int] | None = attrs.field(default=None, init=False)
+    """Number, log offset and size of the first entry, if recovery has read it: thousands of files are not opened once more for it."""
     _path: tuple[int, Path] | None = attrs.field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -176,12 +181,13 @@ class ConsumeQueue:
 
     def load(self) -> None:
         """Find the files. Raises StoreDamaged, OSError."""
-        names = sorted(path.name for path in self.directory.iterdir())
+        with os.scandir(self.directory) as entries:
+            lengths = {entry.name: entry.stat().st_size for entry in entries}
+        names = sorted(lengths)
         for name in names:
-            path = self.directory / name
             if len(name) != NAME_DIGITS or not name.isdecimal():
-                raise StoreDamaged(path, "not a consume queue file", "move it away")
-            length = path.stat().st_size
+                raise StoreDamaged(self.directory / name, "not a consume queue file", "move it away")
+            path, length = self.path(int(name)), lengths[name]
             if length == 0 and name == names[-1]:  # made just before a power failure
                 self.files.disk.remove(path)
                 continue
@@ -206,8 +212,28 @@ class ConsumeQueue:
     def _capacity_offset(self) -> int:
         return (self.bases[-1] + self.files.file_size) // self.entry_bytes if self.bases else 0
 
+    def _written_offset(self) -> int:
+        """An entry number that nothing was written at or behind: where the last file's first hole begins, else its end. Raises OSError."""
+        if not self.bases:
+            return 0
+        base = self.bases[-1]
+        path = self.path(base)
+        hole = self.files.disk.next_hole(self.files.open_files.get(path), 0, self.files.file_size)
+        return (base + min(self.files.file_size, hole + self.entry_bytes - 1)) // self.entry_bytes
+
     def first_not(self, holds: Callable[[int, int], bool], low: int, high: int) -> int:
         """Smallest real offset in [low, high) whose (log offset, size) does not hold, else ``high``; ``holds`` must be true up to it and false after."""
+        if 0 < high - low <= ONE_READ_ENTRIES and low // self.files.per_file == (high - 1) // self.files.per_file:
+            entries = list(self.files.entry.iter_unpack(self.read_entries(low, high - low)))
+            self._oldest = low, entries[0][0], entries[0][1]
+            if len(entries) == high - low:
+
+                def next_real(start: int, stop: int) -> tuple[int, Entry] | None:
+                    while start < stop and entries[start - low][1] == FILLER_SIZE:
+                        start += 1
+                    return (start, entries[start - low][:3]) if start < stop else None
+
+                return first_not(lambda _, entry: holds(entry[0], entry[1]), next_real, low, high)
         return first_not(lambda _, entry: holds(entry[0], entry[1]), self.next_real, low, high)
 
     def next_real(self, start: int, stop: int) -> tuple[int, Entry] | None:
@@ -245,9 +271,8 @@ class ConsumeQueue:
 
     def find_end_by_scan(self) -> None:
         """Read entries from the third-last file on; the first one never written is the end. Source: ConsumeQueue.java#recover."""
-        self.end_offset = self.tail_offset = self._capacity_offset
+        self.end_offset = self.tail_offset = capacity = self._written_offset()
         offset = self.bases[max(0, len(self.bases) - 3)] // self.entry_bytes if self.bases else 0
-        capacity = self._capacity_offset
         while offset < capacity:
             for log_offset, entry_size, *_ in self.files.entry.iter_unpack(self.read_entries(offset, SCAN_ENTRIES)):
                 if log_offset < 0 or entry_size <= 0:
@@ -264,6 +289,9 @@ class ConsumeQueue:
         """
         if self.log_end >= 0 and self.log_end <= log_offset and is_record is None:
             return
+
+        if self.log_end < 0 and not self.tail:
+            self.end_offset = self.tail_offset = self._written_offset()
 
         def holds(start: int, size: int) -> bool:
             return size > 0 and start < log_offset
@@ -328,9 +356,13 @@ class ConsumeQueue:
     def find_min(self, log_min: int) -> None:
         """Set ``min_offset``: the first entry that is no filler and whose record still exists. Source: ConsumeQueue.java#correctMinOffset."""
         first = self.first_offset
-        if first < self.end_offset and log_min == 0 and self.entry(first)[1] != FILLER_SIZE:
-            self.min_offset = first
-            return
+        if first < self.end_offset:
+            number, log_offset, size = self._oldest or (-1, 0, 0)
+            if number != first:
+                log_offset, size, _ = self.entry(first)
+            if size != FILLER_SIZE and log_offset >= log_min:
+                self.min_offset = first
+                return
         self.min_offset = self.first_not(lambda start, size: start < log_min, first, self.end_offset)
 
     # Expiry (while the store serves)

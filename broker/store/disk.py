@@ -184,6 +184,10 @@ class Disk:
         finally:
             os.close(fd)
 
+    def next_hole(self, fd: int, offset: int, end: int) -> int:
+        """Where the first hole of a file of ``end`` bytes begins from ``offset`` on, which is all zeros; ``end`` if there is none, or nobody knows. Raises OSError."""
+        return os.lseek(fd, offset, os.SEEK_HOLE) if self.features.seek_data else end
+
     def map(self, fd: int, size: int, *, writable: bool = False) -> mmap.mmap:
         """A shared memory map of the whole file."""
         return mmap.mmap(fd, size, access=mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ)

@@ -6,6 +6,7 @@ Queues exist in memory from their first append on and on disk from the first ``w
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -35,6 +36,12 @@ pack_entry = ENTRY.pack
 
 Arrival = tuple[str, int, int, int]
 """(topic, queue id, new end offset, tags code)"""
+
+
+def _directories(path: Path) -> list[str]:
+    """Names of the directories in one; ``Path.iterdir`` and ``is_dir`` take four times as long, and there may be 50,000."""
+    with os.scandir(path) as entries:
+        return [entry.name for entry in entries if entry.is_dir()]
 
 
 @attrs.define(eq=False)
@@ -216,13 +223,11 @@ class QueueTable:
         self.disk.make_directory(self.directory)
         self.remover.load()
         for root in (self.directory, self.batch_directory):
-            for topic in root.iterdir() if root.is_dir() else ():
-                if not topic.is_dir():
-                    continue
-                for directory in topic.iterdir():
-                    if directory.is_dir() and directory.name.isdecimal():  # others are ignored, as in Java
-                        queue = self.open(topic.name, int(directory.name), batched=root == self.batch_directory)
-                        if queue.directory == directory:  # else a topic of this name had queues of the other kind before
+            for topic in _directories(root) if root.is_dir() else ():
+                for name in _directories(root / topic):
+                    if name.isdecimal() and name == str(int(name)):  # others are ignored, as in Java
+                        queue = self.open(topic, int(name), batched=root == self.batch_directory)
+                        if queue.batched == (root == self.batch_directory):  # else a topic of this name had queues of the other kind before
                             queue.load()
 
     def delete_topic(self, topic: str) -> None:

@@ -158,3 +158,42 @@ async def test_many_queues_survive_a_crash_and_a_clean_stop(tmp_path: Path) -> N
         async with open_store(config(root), SteppingClock()) as store:
             for queue in range(QUEUES):
                 assert [message.body for message in await read_all(store, f"T{queue // 4}", queue % 4)] == [b"0", b"1", b"2"] * 2
+
+
+@pytest.mark.parametrize("crash", [False, True])
+async def test_a_start_opens_each_queue_once(tmp_path: Path, crash: bool) -> None:
+    """What each of 50,000 queues costs is what a start takes."""
+    async with open_store(config(tmp_path)) as store:
+        fill(store, 3)
+    if crash:
+        (tmp_path / "abort").touch()
+    opened: list[Path] = []
+
+    class OpeningDisk(Disk):
+        def open(self, path: Path, *, writable: bool = True) -> int:
+            opened.append(path)
+            return super().open(path, writable=writable)
+
+    async with open_store(config(tmp_path), disk=OpeningDisk()) as store:
+        queue_files = [path for path in opened if "consumequeue" in path.parts]
+        assert len(set(queue_files)) == len(queue_files) == QUEUES
+        assert store.max_offset("T0", 0) == 3
+
+
+async def test_a_hole_in_a_queue_file_is_its_end(tmp_path: Path) -> None:
+    """After a power failure a block may be missing while later ones are there; recovery reads the log again from the hole on."""
+    settings = {"queue_file_size_bytes": 20_480, "segment_size_bytes": 1 << 20}
+    async with open_store(tiny_config(tmp_path, **settings)) as store:
+        for number in range(10):
+            store.append([draft(f"{number}-{part}") for part in range(100)])
+    (tmp_path / "abort").touch()
+    path = tmp_path / "consumequeue" / "T" / "0" / f"{0:020d}"
+    data = path.read_bytes()
+    with path.open("wb") as file:  # blocks 1 and 2 of 4 KiB are holes now
+        file.write(data[:4096])
+        file.seek(12_288)
+        file.write(data[12_288:])
+    (tmp_path / "checkpoint").unlink()
+    async with open_store(tiny_config(tmp_path, **settings)) as store:
+        bodies = [message.body for message in await read_all(store, "T", 0)]
+    assert bodies == [f"{number}-{part}".encode() for number in range(10) for part in range(100)]
