@@ -85,7 +85,7 @@ def create_topic(address: str, topic: str) -> None:
 class Templates:
     """As many frames in one buffer as a connection may have in flight; opaque, queue and key are patched in place."""
 
-    def __init__(self, topic: str, body: bytes, count: int, run_key: str) -> None:
+    def __init__(self, topic: str, body: bytes, count: int, run_key: str, topics: list[str] | None = None, per_topic: int = QUEUES) -> None:
         born = str(int(time.time() * 1000))
         key = run_key + "0" * KEY_DIGITS
         properties = f"UNIQ_KEY\x01{key}\x02WAIT\x01true\x02TAGS\x01TagA\x02"
@@ -98,6 +98,9 @@ class Templates:
         self.opaque_at = one.index(b'"opaque":') + 9
         self.queue_at = one.index(b'"e":"') + 5
         self.key_at = one.index(run_key.encode()) + len(run_key)
+        self.topic_at = one.index(b'"b":"') + 5
+        self.topics = [name.encode() for name in topics] if topics is not None else None
+        self.per_topic = per_topic
         self.buffer = bytearray(one * count)
         self.view = memoryview(self.buffer)
         self.count = count
@@ -105,14 +108,19 @@ class Templates:
     def take(self, first: int, count: int) -> memoryview:
         """Patch the first ``count`` frames for the messages ``first``, ``first + 1``, …"""
         buffer, size = self.buffer, self.size
-        opaque_at, queue_at, key_at = self.opaque_at, self.queue_at, self.key_at
+        opaque_at, queue_at, key_at, per_topic = self.opaque_at, self.queue_at, self.key_at, self.per_topic
         for number in range(first, first + count):
             buffer[opaque_at : opaque_at + 7] = b"%d" % (OPAQUE_FIRST + number % 8_000_000)
-            buffer[queue_at] = 48 + number % QUEUES
+            buffer[queue_at] = 48 + number % per_topic
             buffer[key_at : key_at + KEY_DIGITS] = b"%016X" % number
             opaque_at += size
             queue_at += size
             key_at += size
+        if self.topics is not None:
+            topic_at, topics, length = self.topic_at, self.topics, len(self.topics[0])
+            for number in range(first, first + count):
+                buffer[topic_at : topic_at + length] = topics[number // per_topic % len(topics)]
+                topic_at += size
         return self.view[: count * size]
 
 
@@ -213,8 +221,13 @@ def count_responses(data: bytes) -> tuple[int, int, int]:
     return frames, failed, position
 
 
-def run_shape(address: str, topic: str, connections: int, in_flight: int, seconds: float, body_size: int = 1024, *, prefix: str | None = None, request: str = "send", tls: bool = False) -> ShapeResult:
-    """Put the load on for ``seconds``, then let what is in flight come back."""
+def run_shape(address: str, topic: str, connections: int, in_flight: int, seconds: float, body_size: int = 1024, *, prefix: str | None = None, request: str = "send", tls: bool = False,
+    requests_max: int | None = None, topics: list[str] | None = None, per_topic: int = QUEUES,
+) -> ShapeResult:  # fmt: skip
+    """Put the load on for ``seconds``, or until ``requests_max`` are sent, then let what is in flight come back.
+
+    ``topics``, with names of one length: messages go to ``per_topic`` queues of each in turn, instead of to ``topic``.
+    """
     run_key = prefix if prefix is not None else f"{os.getpid():08X}{int(time.time() * 1000) & 0xFFFFFFFF:08X}"
     templates: Templates | EchoTemplates | PullTemplates
     if request == "echo":
@@ -222,7 +235,7 @@ def run_shape(address: str, topic: str, connections: int, in_flight: int, second
     elif request == "pull":
         templates = PullTemplates(topic, in_flight, end_offset(address, topic))
     else:
-        templates = Templates(topic, os.urandom(body_size // 2).hex().encode()[:body_size], in_flight, run_key)
+        templates = Templates(topic if topics is None else topics[0], os.urandom(body_size // 2).hex().encode()[:body_size], in_flight, run_key, topics, per_topic)
     context = trusting_context() if tls else None
     selector = selectors.DefaultSelector()
     loaders = []
@@ -239,6 +252,8 @@ def run_shape(address: str, topic: str, connections: int, in_flight: int, second
 
     def send(loader: Loader, count: int) -> None:
         nonlocal sent
+        if not count:
+            return
         data = templates.take(sent, count)
         sent += count
         loader.sent_at = time.perf_counter()
@@ -293,7 +308,7 @@ def run_shape(address: str, topic: str, connections: int, in_flight: int, second
             now = time.perf_counter()
             round_trips.append(now - loader.sent_at)
             if frames and now < stop:
-                send(loader, frames)
+                send(loader, frames if requests_max is None else max(0, min(frames, requests_max - sent)))
         now = time.perf_counter()
     elapsed = time.perf_counter() - begin
     for loader in loaders:

@@ -73,9 +73,11 @@ class Side:
     pid: int
     results: dict[Load, list[tuple[ShapeResult, float]]] = field(default_factory=dict)
 
-    def measure(self, load: Load, seconds: float, prefix: str = "") -> ShapeResult:
+    def measure(self, load: Load, seconds: float, prefix: str = "", requests_max: int | None = None) -> ShapeResult:
         before = cpu_seconds(self.pid)
-        result = run_shape(self.address, TOPIC, load.connections, load.in_flight, seconds, prefix=prefix or None, request=load.request, tls=load.tls)
+        result = run_shape(
+            self.address, TOPIC, load.connections, load.in_flight, seconds, prefix=prefix or None, request=load.request, tls=load.tls, requests_max=requests_max
+        )
         cpu = (cpu_seconds(self.pid) - before) / max(result.messages, 1) * 100_000
         self.results.setdefault(load, []).append((result, cpu))
         return result
