@@ -182,6 +182,7 @@ class InProcessCluster:
             **self._tls_lines,
             **broker.settings,
             "listenPort": str(broker.port),
+            "haListenPort": "0",  # the next one may be somebody else's
             "namesrvAddr": self.namesrv_address,
         }
         config = _config(BrokerConfig, lines, BROKER_KEYS)

@@ -66,6 +66,8 @@ class SlaveLink:
                     raise LinkBroken(f"it is at log offset {event.offset}, but we are at {self.expected}")
             elif isinstance(event, MasterHello):
                 self._meet(event)
+        if self._frames.fault is not None:
+            raise self._frames.fault
         return events
 
     def _meet(self, hello: MasterHello) -> None:

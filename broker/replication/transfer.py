@@ -117,22 +117,28 @@ class FrameDecoder:
     _next: int = 0
     _left: int = 0
 
+    fault: LinkBroken | None = None
+    """Why nothing more can be read; what came before it is good."""
+
     def receive(self, data: bytes) -> list[Event]:
-        """Raises LinkBroken."""
+        """What came; the caller looks at ``fault`` afterwards."""
         events: list[Event] = []
         pieces: list[memoryview] = []
         pieces_start = 0
-        for event in self._events(memoryview(data)):
-            if not isinstance(event, tuple):
-                flush(events, pieces, pieces_start)
-                events.append(event)
-                continue
-            start, piece = event
-            if pieces and start != pieces_start + sum(map(len, pieces)):
-                flush(events, pieces, pieces_start)
-            if not pieces:
-                pieces_start = start
-            pieces.append(piece)
+        try:
+            for event in self._events(memoryview(data)):
+                if not isinstance(event, tuple):
+                    flush(events, pieces, pieces_start)
+                    events.append(event)
+                    continue
+                start, piece = event
+                if pieces and start != pieces_start + sum(map(len, pieces)):
+                    flush(events, pieces, pieces_start)
+                if not pieces:
+                    pieces_start = start
+                pieces.append(piece)
+        except LinkBroken as fault:
+            self.fault = fault
         flush(events, pieces, pieces_start)
         return events
 

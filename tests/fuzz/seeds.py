@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import zlib
 from collections import defaultdict
 from collections.abc import Iterator
@@ -92,3 +93,7 @@ def _all() -> Iterator[tuple[str, bytes]]:
     yield "small", b"\x01" + point.encode()
     yield "small", b"\x02" + filled(next(cls for cls in JSON_BODIES if cls.__name__ == "BatchAckBody")).encode()
     yield "small", b"\x03\x03" + zlib.compress(b"x" * 50)
+    reports = struct.pack(">4q", -1, 4096, -77, 4096)
+    yield "replication", b"\x06\x01" + reports
+    hello = struct.pack(">qi", 4096, -1) + struct.pack(">qqqI", 4096, 9000, 4096, 7)
+    yield "replication", b"\x06\x00" + hello + struct.pack(">qi", 4096, 3) + b"abc" + struct.pack(">qi", 4099, 0) + struct.pack(">qi", 4099, -2)

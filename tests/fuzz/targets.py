@@ -11,6 +11,9 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any
 
+from triomq.broker.replication.errors import ReplicationError
+from triomq.broker.replication.master_link import LinkRules, LogBounds, MasterLink
+from triomq.broker.replication.slave_link import SlaveLink
 from triomq.remoting.errors import FrameError, LocalProtocolError, RemoteProtocolError
 from triomq.remoting.properties import PropertiesError, decode_text, format_properties, parse_properties
 from triomq.remoting.protocol import header_binary, header_json
@@ -343,10 +346,44 @@ def socks(data: bytes) -> None:
         data = data[size:]
 
 
+def replication(data: bytes) -> None:
+    """Both directions of the HA port, in pieces of one size as in one piece: a slave's link, and a master's. The link's own error counts as the refusal."""
+    if len(data) < 2:
+        return
+    step, from_slave, data = data[0] + 1, bool(data[1] & 1), data[2:]
+    pieces = [data[at : at + step] for at in range(0, len(data), step)]
+    (seen, refused), (again, refused_again) = (seen_of(from_slave, cut) for cut in ([data], pieces))
+    assert (seen, str(refused)) == (again, str(refused_again))
+    if refused is not None:
+        raise RemoteProtocolError(str(refused))
+
+
+def seen_of(from_slave: bool, pieces: Iterable[bytes]) -> tuple[object, ReplicationError | None]:
+    """What a link knows after some bytes, and why it takes no more."""
+    rules = LinkRules(segment_size=4096)
+    if from_slave:
+        master = MasterLink(rules, "fuzz", 0.0)
+        bounds = LogBounds(4096, 10_000)
+        refused = refusal_of(lambda piece: master.receive(piece, bounds, 0.0), pieces)
+        return (master.next_offset, master.acknowledged, master.hellos, master.name), refused
+    slave = SlaveLink(rules, None, -2, 0.0)
+    refused = refusal_of(lambda piece: slave.receive(piece, 0.0), pieces)
+    return slave.expected if refused is None else None, refused
+
+
+def refusal_of(receive: Callable[[bytes], object], pieces: Iterable[bytes]) -> ReplicationError | None:
+    for piece in pieces:
+        try:
+            receive(piece)
+        except ReplicationError as error:
+            return error
+    return None
+
+
 TARGETS: dict[str, Callable[[bytes], None]] = {
     target.__name__: target
     for target in (
         *(stream, json_header, binary_header, headers, bodies, arrays, json, registration),
-        *(records, batch, properties, settings, small, signature, arrow, socks),
+        *(records, batch, properties, settings, small, signature, arrow, socks, replication),
     )
 }

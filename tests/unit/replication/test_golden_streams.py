@@ -10,7 +10,6 @@ from triomq.broker.replication.master_link import LinkRules, LogBounds, MasterLi
 from triomq.broker.replication.slave_link import SlaveLink
 from triomq.broker.replication.transfer import (
     FRAME,
-    FrameDecoder,
     Heartbeat,
     LogData,
     ReportDecoder,
@@ -106,4 +105,4 @@ def test_a_wrong_byte_would_be_seen() -> None:
     data = bytearray((GOLDEN / "r550-JSON-1-master-to-slave.bin").read_bytes())
     data[8] ^= 0x80  # the size, which comes out negative
     with pytest.raises(Exception, match="no master's HA port"):
-        FrameDecoder().receive(bytes(data))
+        SlaveLink(RULES, None, -5, 0.0).receive(bytes(data), 0.0)
