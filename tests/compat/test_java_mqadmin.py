@@ -28,9 +28,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield namesrv, address
 
 
-def admin(cluster: Cluster, text: str) -> list[str]:
+def admin(cluster: Cluster, text: str, version: str = "5.5.0") -> list[str]:
     """One command a line; ADDR is the broker's address."""
-    return java_mqadmin("5.5.0", cluster[0], [line.replace("ADDR", cluster[1]).split() for line in text.strip().splitlines()])
+    return java_mqadmin(version, cluster[0], [line.replace("ADDR", cluster[1]).split() for line in text.strip().splitlines()])
 
 
 def has(text: str, *words: object) -> bool:
@@ -74,30 +74,36 @@ def test_topics_groups_and_settings(cluster: Cluster) -> None:
 
 
 @pytest.mark.feature(93)
-def test_offsets_and_figures_of_a_group_without_members(cluster: Cluster) -> None:
+@pytest.mark.parametrize("version", ["5.5.0", "4.9.4"])
+def test_offsets_and_figures_of_a_group_without_members(cluster: Cluster, version: str) -> None:
+    if java_home(version) is None:
+        pytest.skip(f"the Java peers {version} are not installed: run `make peers`")
+    topic = f"Off-{version[0]}"
+    offline, clone = f"offline-{version[0]}", f"clone-{version[0]}"
     _, _, _, sent, reset, behind, _, level, cloned, broker, entries = admin(
         cluster,
-        """
-        updateTopic -c TestCluster -t Off -r 1 -w 1
-        updateSubGroup -c TestCluster -g offline
-        updateSubGroup -c TestCluster -g clone
-        sendMessage -t Off -p hello -k k1 -c tagA
-        resetOffsetByTime -g offline -t Off -s 0
-        consumerProgress -g offline
-        skipAccumulatedMessage -g offline -t Off
-        consumerProgress -g offline
-        cloneGroupOffset -s offline -d clone -t Off
+        f"""
+        updateTopic -c TestCluster -t {topic} -r 1 -w 1
+        updateSubGroup -c TestCluster -g {offline}
+        updateSubGroup -c TestCluster -g {clone}
+        sendMessage -t {topic} -p hello -k k1 -c tagA
+        resetOffsetByTime -g {offline} -t {topic} -s 0
+        consumerProgress -g {offline}
+        skipAccumulatedMessage -g {offline} -t {topic}
+        consumerProgress -g {offline}
+        cloneGroupOffset -s {offline} -d {clone} -t {topic}
         brokerConsumeStats -b ADDR
-        queryCq -t Off -q 0 -i 0 -b ADDR
+        queryCq -t {topic} -q 0 -i 0 -b ADDR
         """,
+        version,
     )
     assert has(sent, "broker-a", 0, "SEND_OK")
     assert has(reset, "broker-a", 0, 0)
-    assert has(behind, "Off", "broker-a", 0, 1, 0, 1)
-    assert has(level, "Off", "broker-a", 0, 1, 1, 0)
+    assert has(behind, topic, "broker-a", 0, 1, 0, 1)
+    assert has(level, topic, "broker-a", 0, 1, 1, 0)
     assert "success" in cloned
-    for group in ("offline", "clone"):
-        assert has(broker, "Off", group, "broker-a", 0, 1, 1, 0)
+    for group in (offline, clone):
+        assert has(broker, topic, group, "broker-a", 0, 1, 1, 0)
     assert "max: 1, min: 0" in entries
     assert "eval=true" in entries
 

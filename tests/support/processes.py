@@ -142,6 +142,7 @@ def java_peer(version: str, *arguments: str, seconds: float = 60, define: Sequen
 
 def java_mqadmin(version: str, namesrv: str, commands: Sequence[Sequence[object]], seconds: float = 120) -> list[str]:
     """Run commands of RocketMQ's own mqadmin in one JVM; what each of them printed. A command that fails prints its stack trace, which raises here."""
+    write_logback(PEERS / "home")
     lines = "".join("\t".join([*map(str, command), "-n", namesrv]) + "\n" for command in commands)
     done = subprocess.run(java_command(version, "Mqadmin"), input=lines, capture_output=True, text=True, timeout=seconds, check=False)
     outputs = done.stdout.split("\n===\n")[:-1]
@@ -155,7 +156,7 @@ def java_mqadmin(version: str, namesrv: str, commands: Sequence[Sequence[object]
 def write_logback(home: Path) -> None:
     """4.x does not start without its own log configurations."""
     (home / "conf").mkdir(parents=True, exist_ok=True)
-    for name in ("namesrv", "broker"):
+    for name in ("namesrv", "broker", "tools"):
         (home / "conf" / f"logback_{name}.xml").write_text("<configuration/>\n")
 
 
