@@ -2,7 +2,7 @@
 
 A lock is taken before a queue is pulled, renewed every `lock_interval`, and given up after the offset was stored; brokers forget one that was not
 renewed for 60 s, and this side trusts one for `lock_life` only, so that two members never believe in the same lock.  A broker that restarts
-has forgotten all locks: the next renewal takes them anew.
+has forgotten all locks: they are taken anew as soon as it is there again (the official client waits for its next renewal, up to 20 s).
 
 Source: client/…/impl/consumer/RebalanceImpl.java#lock, #lockAll, ConsumeMessageOrderlyService.java; broker/…/RebalanceLockManager.java.
 """
@@ -10,7 +10,8 @@ Source: client/…/impl/consumer/RebalanceImpl.java#lock, #lockAll, ConsumeMessa
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
 
 import attrs
 import trio
@@ -41,10 +42,30 @@ class QueueLocks:
     """a lock is good again"""
     on_lost: Callable[[MessageQueue], None]
     """another member has the lock"""
+    _asked: set[MessageQueue] = attrs.field(factory=set, init=False)
+    """queues whose locks we asked for and did not give up since: any of them may be ours"""
+    _gaining: set[MessageQueue] = attrs.field(factory=set, init=False)
+    """queues that are being gained just now"""
+    _wanted: trio.Event = attrs.field(factory=trio.Event, init=False)
     _trouble: TroubleLog = attrs.field(factory=lambda: TroubleLog(logger), init=False)
 
-    async def acquire(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, float]:
-        """Lock these queues; returns those that are ours now, each with the trio time until which we may trust it."""
+    @asynccontextmanager
+    async def gaining(self, queues: Iterable[MessageQueue]) -> AsyncIterator[dict[MessageQueue, float]]:
+        """Lock these queues for a block that takes them; gives those that are ours now, each with the trio time until which we may trust it.
+
+        What the block did not take is given up at its end.
+        """
+        wanted = set(queues)
+        self._gaining |= wanted
+        try:
+            granted = await self._acquire(wanted)
+            yield granted
+        finally:
+            self._gaining -= wanted
+        owned = {assignment.queue for assignment in self.owned()}
+        await self.release(granted.keys() - owned)
+
+    async def _acquire(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, float]:
         granted: dict[MessageQueue, float] = {}
 
         async def ask(broker_name: str, wanted: list[MessageQueue]) -> None:
@@ -58,6 +79,10 @@ class QueueLocks:
                 nursery.start_soon(ask, broker_name, wanted)
         return granted
 
+    async def release_all(self) -> None:
+        """Give up every lock that may be ours, those included that a cancelled task asked for."""
+        await self.release(list(self._asked))
+
     async def release(self, queues: Iterable[MessageQueue]) -> None:
         """Give locks up, so that the next member need not wait for their end."""
         async with trio.open_nursery() as nursery:
@@ -65,10 +90,16 @@ class QueueLocks:
                 nursery.start_soon(self._unlock, broker_name, mine)
 
     async def run(self) -> None:
-        """Renew every `lock_interval`; after a failure, soon again."""
+        """Renew every `lock_interval`, and when asked to; after a failure, soon again."""
         while True:
+            self._wanted = trio.Event()
             worked = await self.renew()
-            await trio.sleep(self.settings.lock_interval if worked else self.settings.error_delay)
+            with trio.move_on_after(self.settings.lock_interval if worked else self.settings.error_delay):
+                await self._wanted.wait()
+
+    def renew_soon(self) -> None:
+        """Renew now: a broker came back, and has forgotten its locks if it was restarted.  Atomic: no checkpoint."""
+        self._wanted.set()
 
     async def renew(self) -> bool:
         """Renew all locks; returns whether every broker answered."""
@@ -78,28 +109,35 @@ class QueueLocks:
             answer = await self._lock(broker_name, wanted)
             results.append(answer is not None)
             if answer is not None:
-                self._take_answer(wanted, *answer)
+                await self.release(self._take_answer(wanted, *answer))
 
         async with trio.open_nursery() as nursery:
             for broker_name, wanted in _by_broker(assignment.queue for assignment in self.owned()).items():
                 nursery.start_soon(ask, broker_name, wanted)
         return all(results)
 
-    def _take_answer(self, wanted: Iterable[MessageQueue], held: frozenset[MessageQueue], until: float) -> None:
+    def _take_answer(
+        self, wanted: Iterable[MessageQueue], held: frozenset[MessageQueue], until: float
+    ) -> list[MessageQueue]:
+        """Act on a renewal; returns queues that were locked once more although they were handed over meanwhile."""
         mine = {assignment.queue: assignment for assignment in self.owned()}
+        strays: list[MessageQueue] = []
         for queue in wanted:
             if queue not in mine:
-                continue
-            if queue in held:
+                if queue in held and queue not in self._gaining:
+                    strays.append(queue)
+            elif queue in held:
                 mine[queue].locked_until = until
                 self.on_renewed(queue)
             else:
                 logger.warning("group %s: the lock of %s belongs to another member now", self.group, queue)
                 self.on_lost(queue)
+        return strays
 
     async def _lock(self, broker_name: str, queues: list[MessageQueue]) -> tuple[frozenset[MessageQueue], float] | None:
         """Ask one broker; None if it does not answer."""
         until = trio.current_time() + self.settings.lock_life
+        self._asked.update(queues)
         what = f"locking queues of broker {broker_name}"
         try:
             body = await self._ask(RequestCode.LOCK_BATCH_MQ, broker_name, queues)
@@ -114,6 +152,7 @@ class QueueLocks:
         return frozenset(held), until
 
     async def _unlock(self, broker_name: str, queues: list[MessageQueue]) -> None:
+        self._asked.difference_update(queues)
         try:
             await self._ask(RequestCode.UNLOCK_BATCH_MQ, broker_name, queues)
         except TrioMQError as error:

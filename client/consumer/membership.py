@@ -74,6 +74,8 @@ class Membership:
         """Take up work with a broker that is new, or came back, perhaps with older offsets than it was told: tell them once more."""
         for assignment in self.fetcher.assignments.values():
             assignment.stored = -1
+        if self.rebalancer.locks is not None:
+            self.rebalancer.locks.renew_soon()
         self.rebalancer.wake()
 
     def start_rebalancing(self) -> None:
@@ -158,7 +160,7 @@ async def open_membership(session: Session, settings: ConsumerSettings, role: Ro
                 with trio.CancelScope(shield=True, deadline=trio.current_time() + settings.client.farewell_timeout):
                     await offsets.store(membership.owned())
                     if rebalancer.locks is not None:
-                        await rebalancer.locks.release(assignment.queue for assignment in membership.owned())
+                        await rebalancer.locks.release_all()
                 membership.fetcher.drop_all()
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable, Iterable, Mapping
+from math import inf
 
 import attrs
 import trio
@@ -208,16 +209,26 @@ class Rebalancer:
 
     async def _apply(self, topic: str, change: Change) -> None:
         lost = await self._lose(change.lost)
-        locked: dict[MessageQueue, float] | None = None
-        wanted = change.gained
-        if self.locks is not None and wanted:
-            locked = await self.locks.acquire(wanted)
-            wanted = tuple(queue for queue in wanted if queue in locked)
+        if self.locks is None or not change.gained:
+            await self._gain(topic, lost, change.gained, {})
+            return
+        async with self.locks.gaining(change.gained) as locked:
+            wanted = tuple(queue for queue in change.gained if queue in locked)
+            await self._gain(topic, lost, wanted, locked)
+        if len(wanted) < len(change.gained):
+            raise LockedElsewhere(f"{len(change.gained) - len(wanted)} queues of {topic} are locked for other members")
+
+    async def _gain(
+        self,
+        topic: str,
+        lost: Iterable[Assignment],
+        wanted: Iterable[MessageQueue],
+        locked: Mapping[MessageQueue, float],
+    ) -> None:
         starts, errors = await self._find_starts(wanted)
         gained = [self.fetcher.take(queue, *starts[queue]) for queue in sorted(starts)]
-        if locked is not None:
-            for assignment in gained:
-                assignment.locked_until = locked[assignment.queue]
+        for assignment in gained:
+            assignment.locked_until = locked.get(assignment.queue, inf)
         self.fetcher.divide_limits()
         new = [assignment for assignment in gained if assignment.stored < 0 and assignment.to_store >= 0]
         if new:  # so that a crash in the next seconds does not let the group begin elsewhere
@@ -226,8 +237,6 @@ class Rebalancer:
             self._tell(topic, gained, lost)
         if errors:
             raise errors[0]
-        if len(wanted) < len(change.gained):
-            raise LockedElsewhere(f"{len(change.gained) - len(wanted)} queues of {topic} are locked for other members")
 
     async def _unsubscribed(self, topic: str) -> None:
         mine = [a.queue for a in self.owned() if a.queue.topic == topic and not a.leaving]
