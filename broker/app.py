@@ -204,7 +204,10 @@ def open_services(config: BrokerConfig, store: MessageStore) -> Services:
     topics = open_topics(directory, topic_settings, live, Version(now_ms))
     store.queue_table.has_batch_queues = topics.has_batch_queues
     groups = open_subscription_groups(directory, live, Version(now_ms))
-    offsets = open_consumer_offsets(directory, Version(now_ms), save_seconds=config.offset_flush_ms / 1000)
+    groups.light_groups = config.store.light_queues.lmq
+    offsets = open_consumer_offsets(
+        directory, Version(now_ms), save_seconds=config.offset_flush_ms / 1000, light=config.store.light_queues.lmq
+    )
     delayed = open_delayed_messages(directory, store, topics, Version(now_ms), now_ms)
     registration = Registration(
         RegistrationSettings(

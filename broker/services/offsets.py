@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import attrs
 
+from triomq.broker.services import names
 from triomq.broker.services.persisted import PersistedTable, encode_pretty, load_table
 from triomq.broker.services.versions import Version
-from triomq.remoting.protocol.bodies.offsets import ConsumerOffsetTable
+from triomq.remoting.protocol.bodies.offsets import ConsumerOffsetTable, LightOffsetTable
 from triomq.remoting.protocol.bodies.schema import write_plain
 from triomq.remoting.protocol.bodies.topics import DataVersion
 
@@ -66,6 +68,8 @@ class ConsumerOffsets:
     pulled: dict[str, dict[str, dict[int, int]]] = attrs.field(factory=dict)
     resets: dict[tuple[str, str], dict[int, int]] = attrs.field(factory=dict)
     """(group, topic) -> queue -> the offset that its next pull must begin with."""
+    light: bool = False
+    """Whether the file has a table of its own for groups of light queues."""
     own: OwnCommits | None = None
     """On a slave: what consumers have committed here."""
     _changes: int = 0
@@ -171,16 +175,35 @@ class ConsumerOffsets:
     def encode(self) -> bytes:
         """The file's content: a row for each topic and group."""
         groups = self.committed.items()
-        rows = {f"{topic}@{group}": queues for group, topics in groups for topic, queues in topics.items()}
-        return encode_pretty({"dataVersion": write_plain(self.version.current), "offsetTable": rows})
+        content: dict[str, Any] = {"dataVersion": write_plain(self.version.current)}
+        if self.light:
+            content["lmqOffsetTable"] = {
+                f"{topic}@{group}": queues[0] for group, topics in groups if is_light(group) for topic, queues in topics.items() if 0 in queues
+            }
+        rows = {
+            f"{topic}@{group}": queues for group, topics in groups if not (self.light and is_light(group)) for topic, queues in topics.items()
+        }
+        return encode_pretty({**content, "offsetTable": rows})
 
 
-def open_consumer_offsets(directory: Path, version: Version, *, save_seconds: float = SAVE_SECONDS) -> ConsumerOffsets:
-    """Load consumerOffset.json of the config directory, or begin with an empty table.  Raises DamagedTable."""
-    path = directory / "consumerOffset.json"
-    offsets = ConsumerOffsets(PersistedTable(path, bytes, gather_seconds=save_seconds), version)
+def is_light(group: str) -> bool:
+    """Whether a group reads light queues only; each has one queue, number 0."""
+    return group.startswith(names.LMQ_PREFIX)
+
+
+def open_consumer_offsets(directory: Path, version: Version, *, save_seconds: float = SAVE_SECONDS, light: bool = False) -> ConsumerOffsets:
+    """Load the table of the config directory, or begin with an empty one.  Raises DamagedTable.
+
+    It is consumerOffset.json, and with ``light`` (enableLmq) lmqConsumerOffset.json, where groups of light queues have a table of their own; what the
+    other file has is taken over when that one does not exist yet.  Source: broker/offset/LmqConsumerOffsetManager.java.
+    """
+    ordinary = directory / "consumerOffset.json"
+    path = directory / "lmqConsumerOffset.json" if light else ordinary
+    offsets = ConsumerOffsets(PersistedTable(path, bytes, gather_seconds=save_seconds), version, light=light)
     offsets.table.encode = offsets.encode
     loaded = load_table(path, decode_offsets)
+    if loaded is None and light:
+        loaded = load_table(ordinary, decode_offsets)
     if loaded is not None:
         offsets.committed, saved_version = loaded
         version.load(saved_version)
@@ -190,7 +213,11 @@ def open_consumer_offsets(directory: Path, version: Version, *, save_seconds: fl
 def decode_offsets(content: bytes) -> tuple[dict[str, dict[str, dict[int, int]]], DataVersion | None]:
     """Read the table of any RocketMQ release; 4.9 writes only ``offsetTable``."""
     table = ConsumerOffsetTable.decode(content)
-    return by_group(table), table.data_version
+    committed = by_group(table)
+    for key, offset in LightOffsetTable.decode(content).lmq_offset_table.items():
+        topic, _, group = key.partition("@")
+        committed.setdefault(group, {})[topic] = {0: offset}
+    return committed, table.data_version
 
 
 def by_group(table: ConsumerOffsetTable) -> dict[str, dict[str, dict[int, int]]]:

@@ -30,6 +30,8 @@ class SubscriptionGroups:
     live: LiveSettings
     configs: dict[str, SubscriptionGroupConfig] = attrs.field(factory=dict)
     forbidden: dict[str, dict[str, int]] = attrs.field(factory=dict)
+    light_groups: bool = False
+    """Whether groups whose names begin with %LMQ% exist without being in the table."""
 
     def find(self, group: str) -> SubscriptionGroupConfig | None:
         """The group's settings as they are stored."""
@@ -40,6 +42,8 @@ class SubscriptionGroups:
         config = self.configs.get(group)
         if config is not None:
             return config
+        if self.light_groups and group.startswith(names.LMQ_PREFIX):
+            return SubscriptionGroupConfig(group_name=group)  # there may be as many as light queues: Source: broker/subscription/LmqSubscriptionGroupManager.java
         if not (self.live.auto_create_groups or names.is_system_group(group)) or names.group_complaint(group) is not None:
             return None
         config = SubscriptionGroupConfig(group_name=group)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,18 +17,24 @@ import trio
 from brokers import BrokerPeer
 from processes import java_command, java_peer, our_broker, running, wait_registered, write_broker_conf, write_logback
 
+from triomq.broker.services.offsets import decode_offsets
 from triomq.remoting.client.config import ConnectorConfig
 from triomq.remoting.client.connector import Connector
 from triomq.remoting.protocol.batch import decode_batch
 from triomq.remoting.protocol.codes import RequestCode as Code
-from triomq.remoting.protocol.headers.offset import GetMaxOffsetHeader, OffsetResponseHeader
+from triomq.remoting.protocol.headers.offset import (
+    GetMaxOffsetHeader,
+    OffsetResponseHeader,
+    QueryConsumerOffsetHeader,
+    QueryConsumerOffsetResponseHeader,
+)
 
 pytestmark = [pytest.mark.compat, pytest.mark.timeout(300)]
 
 VERSION = "5.5.0"  # 4.9.4 knows neither
 TOPIC, PLAIN = "Batches", "Plain"
 NAME = "broker-batches"
-LIGHT = {"enableLmq": "true", "enableMultiDispatch": "true"}
+LIGHT = {"enableLmq": "true", "enableMultiDispatch": "true", "flushConsumerOffsetInterval": 200}
 T = TypeVar("T")
 
 
@@ -111,6 +118,27 @@ async def light(peer: BrokerPeer) -> tuple[list[bytes], list[bytes]]:
     return found[0], found[1]
 
 
+def committed(group: str, topic: str) -> Callable[[BrokerPeer], Awaitable[int]]:
+    async def query(peer: BrokerPeer) -> int:
+        answer = await peer.call(Code.QUERY_CONSUMER_OFFSET, QueryConsumerOffsetHeader(group, topic, 0))
+        assert answer.code == 0, answer.remark
+        return answer.header(QueryConsumerOffsetResponseHeader).offset
+
+    return query
+
+
+def saved_offsets(store: Path) -> dict[str, dict[str, dict[int, int]]]:
+    path = store / "config" / "lmqConsumerOffset.json"
+    return decode_offsets(path.read_bytes())[0] if path.exists() else {}
+
+
+def wait_saved(store: Path, group: str, offset: int) -> None:
+    deadline = time.monotonic() + 20
+    while saved_offsets(store).get(group) != {"%LMQ%b": {0: offset}}:
+        assert time.monotonic() < deadline, saved_offsets(store)
+        time.sleep(0.05)
+
+
 def send_batch(namesrv: str, count: int, tag: str) -> None:
     lines = java_peer(VERSION, "send", namesrv, TOPIC, str(count), tag, "batch", seconds=120)
     (sent,) = [line for line in lines if line[0] == "SENT"]
@@ -154,16 +182,21 @@ def test_a_directory_goes_from_java_to_us_and_back(tmp_path: Path) -> None:
             send_batch(namesrv, 3, "Ours2")
             ask(address, send_to_light(b"2", b"3"))
             assert ask(address, batches) == expected_batches(5, 7, 4, 1, 3)
+            ask(address, lambda peer: peer.commit("%LMQ%ours", "%LMQ%b", 0, 2))
+            wait_saved(store, "%LMQ%ours", 2)
             end(process)
         with broker_on(True, tmp_path, namesrv, store) as (address, process):
             assert ask(address, batches) == expected_batches(5, 7, 4, 1, 3)
             assert ask(address, light) == ([b"0", b"2"], [b"0", b"1", b"2", b"3"])
+            assert ask(address, committed("%LMQ%ours", "%LMQ%b")) == 2
+            ask(address, lambda peer: peer.commit("%LMQ%java", "%LMQ%b", 0, 3))
             send_batch(namesrv, 2, "Java3")
             every = consumed(namesrv, "late", 22)
             assert [offset for offset, _, _ in every] == list(range(22))
             assert every[-2:] == [(20, "Java3", "body-0"), (21, "Java3", "body-1")]
             assert every[16] == (16, "null", "single")
             end(process, killed=False)
+    assert saved_offsets(store)["%LMQ%java"] == {"%LMQ%b": {0: 3}}
     command = [sys.executable, "-m", "triomq.broker.inspect", "verify", str(store), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -195,8 +196,26 @@ async def test_a_message_is_pulled_from_each_of_its_light_queues(tmp_path: Path,
             for group, topic in (("%LMQ%g", "%LMQ%a"), ("G", "%LMQ%b")):
                 answer = await peer.call(Code.QUERY_CONSUMER_OFFSET, QueryConsumerOffsetHeader(group, topic, 0))
                 assert (answer.code, answer.header(QueryConsumerOffsetResponseHeader).offset) == (0, 1)
-    saved = json.loads((tmp_path / "config" / "topics.json").read_text())
-    assert not any(name.startswith("%LMQ%") for name in saved["topicConfigTable"])
+    def saved(name: str) -> Any:
+        return json.loads((tmp_path / "config" / name).read_text())
+
+    assert not any(name.startswith("%LMQ%") for name in saved("topics.json")["topicConfigTable"])
+    if not crash:
+        assert not any(name.startswith("%LMQ%") for name in saved("subscriptionGroup.json")["subscriptionGroupTable"])
+        assert saved("lmqConsumerOffset.json")["lmqOffsetTable"] == {"%LMQ%a@%LMQ%g": 1}
+        assert not (tmp_path / "config" / "consumerOffset.json").exists()
+
+
+async def test_offsets_are_taken_over_when_light_queues_are_switched_on(tmp_path: Path) -> None:
+    for settings in ({}, LIGHT, LIGHT):
+        async with running_broker(tmp_path, **settings) as ready, peer_of(ready) as peer:
+            if not settings:
+                await peer.create_topic("T", 1)
+                await peer.send("T", b"0")
+                await peer.commit("G", "T", 0, 1)
+            answer = await peer.call(Code.QUERY_CONSUMER_OFFSET, QueryConsumerOffsetHeader("G", "T", 0))
+            assert (answer.code, answer.header(QueryConsumerOffsetResponseHeader).offset) == (0, 1)
+            await peer.commit("H", "T", 0, 1)
 
 
 async def test_light_queues_that_cannot_be(tmp_path: Path) -> None:

@@ -65,6 +65,13 @@ class ConsumerOffsetTable(JsonBody):
 
 
 @attrs.frozen(eq=False, repr=False)
+class LightOffsetTable(JsonBody):
+    """What lmqConsumerOffset.json has beside a ConsumerOffsetTable: ``topic@group`` of light queues -> next offset."""
+
+    lmq_offset_table: dict[str, int] = attrs.field(factory=dict)
+
+
+@attrs.frozen(eq=False, repr=False)
 class DelayOffsetTable(JsonBody):
     """45: delay level -> next offset."""
 
