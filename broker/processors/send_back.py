@@ -23,12 +23,15 @@ from triomq.broker.services.topics import PERM_WRITE, UNIT_SUBSCRIPTION_FLAG, To
 from triomq.broker.store.draft import Draft
 from triomq.broker.store.errors import IllegalMessage, StoreUnavailable
 from triomq.broker.store.store import MessageStore
-from triomq.remoting.errors import Rejected
+from triomq.remoting.errors import Rejected, RemoteProtocolError
 from triomq.remoting.protocol.bodies.groups import SubscriptionGroupConfig
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.headers.send import SendBackHeader
+from triomq.remoting.protocol.inner_batch import is_inner_batch, unwrap
 from triomq.remoting.protocol.message import (
     DELAY,
+    INNER_BASE,
+    INNER_NUM,
     KEYS,
     ORIGIN_MESSAGE_ID,
     REAL_QUEUE_ID,
@@ -82,7 +85,7 @@ class SendBack:
         messages = decode_records(record) if record is not None else []
         if not messages:
             raise Rejected(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}")
-        message = messages[0]
+        message = messages[0] if not is_inner_batch(messages[0]) else one_of(messages[0], header.origin_message_id)
         limit = group.retry_max_times
         if request.version >= VERSION_WITH_MAX_RECONSUME_TIMES and header.max_reconsume_times is not None:
             limit = header.max_reconsume_times
@@ -104,7 +107,7 @@ class SendBack:
         properties.setdefault(RETRY_TOPIC, message.topic)
         properties.setdefault(ORIGIN_MESSAGE_ID, message.offset_message_id)
         properties[WAIT] = "false"
-        for name in (DELAY, REAL_TOPIC, REAL_QUEUE_ID):
+        for name in (DELAY, REAL_TOPIC, REAL_QUEUE_ID, INNER_NUM, INNER_BASE):
             properties.pop(name, None)
         if level:
             properties[DELAY] = str(level)
@@ -134,3 +137,17 @@ class SendBack:
             raise Rejected(ResponseCode.SYSTEM_ERROR, f"MESSAGE_ILLEGAL ({error})") from None
         self.statistics.note_put(1, place.size, 0.0)
         target.note(1, 1, place.size)
+
+
+def one_of(record: StoredMessage, message_id: str | None) -> StoredMessage:
+    """The message of an inner batch that is sent back; the request's offset is that of the record, so its id must tell.
+
+    Java's broker refuses all of them, and its clients then send a new message to the retry topic.
+    """
+    try:
+        found = next((message for message in unwrap(record) if message.message_id == message_id), None)
+    except RemoteProtocolError as error:
+        raise Rejected(ResponseCode.SYSTEM_ERROR, f"MESSAGE_ILLEGAL (the record at {record.log_offset} is no inner batch: {error.reason})") from None
+    if found is None:
+        raise Rejected(ResponseCode.SYSTEM_ERROR, f"MESSAGE_ILLEGAL (the record at {record.log_offset} holds several messages, and none has the id {message_id})")
+    return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 
-from triomq import Message, MessageQueue, Producer, PullConsumer
+from triomq import Message, MessageQueue, Producer, PullConsumer, PushConsumer, ReceivedMessage
 from triomq.testing import InProcessCluster
 
 TOPIC = "Batches"
@@ -34,3 +34,27 @@ async def test_every_message_of_a_batch_comes_with_its_own_offset(triomq_cluster
             if not start:
                 assert [message.tag for message in found] == ["TagA"] * 5 + [None] * 4
                 assert [message.keys for message in found[:2]] == [("k0",), ("k1",)]
+
+
+@pytest.mark.feature(41)
+async def test_one_message_of_a_batch_is_delivered_again(triomq_cluster: InProcessCluster) -> None:
+    """Sent back is the message that failed, not the record that it came in."""
+    async with triomq_cluster.admin() as admin:
+        await admin.create_topic(TOPIC, queues=1, attributes="+queue.type=BatchCQ")
+    seen: list[tuple[bytes, int]] = []
+    done = trio.Event()
+
+    async def handle(message: ReceivedMessage) -> None:
+        seen.append((message.body, message.reconsume_times))
+        if message.body == b"1" and not message.reconsume_times:
+            await message.retry(delay_level=1)
+        elif message.reconsume_times:
+            done.set()
+
+    async with PushConsumer(triomq_cluster.namesrv_address, group="C", consume_from="first", subscriptions=TOPIC, handler=handle) as consumer:
+        await consumer.wait_assigned()
+        async with Producer(triomq_cluster.namesrv_address, group="P") as producer:
+            await producer.send_batch([Message(topic=TOPIC, body=b"%d" % number) for number in range(3)])
+        with trio.fail_after(20):
+            await done.wait()
+    assert sorted(seen) == [(b"0", 0), (b"1", 0), (b"1", 1), (b"2", 0)]
