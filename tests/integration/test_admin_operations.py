@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ import trio
 from mqadmin_calls import Done, failed, mqadmin
 
 from triomq.client.consumer.push import PushConsumer
+from triomq.client.consumer.received import ReceivedMessage
 from triomq.client.producer.producer import Producer
 from triomq.testing import InProcessCluster, local_cluster
 
@@ -146,3 +149,49 @@ async def test_groups_and_what_they_do(cluster: InProcessCluster) -> None:
     await document(cluster, "deleteSubGroup", "-c", "DefaultCluster", "-g", "billing", "-r", "true")
     assert failed(await text(cluster, "consumerProgress", "-g", "billing"), 4, "billing")
     assert "%RETRY%billing" not in (await document(cluster, "topicList"))["topics"]
+
+
+@pytest.mark.feature(169)
+async def test_lists_of_settings_and_entries_of_an_index(cluster: InProcessCluster, tmp_path: Path) -> None:
+    topics, groups, wrong = tmp_path / "topics.json", tmp_path / "groups.json", tmp_path / "wrong.json"
+    topics.write_text(json.dumps([{"topicName": name, "readQueueNums": 1, "writeQueueNums": 1, "perm": 6} for name in ("one", "two")]))
+    groups.write_text(json.dumps([{"groupName": name, "retryMaxTimes": 3} for name in ("g1", "g2")]))
+    wrong.write_text(json.dumps([{"topicName": "fine", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6}, {"topicName": "not fine", "perm": 6}]))
+    address = cluster.broker("broker-a").address
+    assert (await document(cluster, "updateTopicList", "-b", address, "-f", topics))["names"] == ["one", "two"]
+    assert len((await document(cluster, "updateSubGroupList", "-c", "DefaultCluster", "-f", groups))["brokers"]) == 2
+    listed = (await document(cluster, "topicList"))["topics"]
+    assert {"one", "two", "%RETRY%g1", "%RETRY%g2"} <= set(listed)
+    assert (await document(cluster, "getConsumerConfig", "-g", "g2"))["brokers"][address]["retryMaxTimes"] == 3
+    assert failed(await text(cluster, "updateTopicList", "-b", address, "-f", wrong), 1, "illegal characters")
+    assert "fine" not in (await document(cluster, "topicList"))["topics"], "all of a list or nothing of it"
+    assert (await text(cluster, "updateTopicList", "-b", address, "-f", tmp_path / "missing.json")).code != 0
+
+    await document(cluster, "sendMessage", "-t", "one", "-p", "x", "-c", "paid")
+    await document(cluster, "sendMessage", "-t", "one", "-p", "y", "-c", "open")
+    async with PushConsumer(cluster.namesrv_address, group="picky", subscriptions={"one": "open"}, consume_from="first") as consumer:
+        await (await anext(consumer)).ack()
+        page = (await document(cluster, "queryCq", "-t", "one", "-q", 0, "-i", 0, "-g", "picky"))["brokers"][address]
+        assert (page["minIndex"], page["maxIndex"]) == (0, 2)
+        assert [(entry["index"], entry["matches"]) for entry in page["entries"]] == [(0, False), (1, True)]
+
+
+@pytest.mark.feature(169)
+async def test_a_message_is_given_to_one_client_again(cluster: InProcessCluster) -> None:
+    sent = await document(cluster, "sendMessage", "-t", "orders", "-p", "again", "-k", "k")
+    got: list[bytes] = []
+
+    async def handle(message: ReceivedMessage) -> None:
+        got.append(message.body)
+
+    async with PushConsumer(cluster.namesrv_address, group="billing", subscriptions="orders", consume_from="first") as consumer, trio.open_nursery() as nursery:
+        nursery.start_soon(consumer.run, handle)
+        with trio.fail_after(10):
+            while not got:  # noqa: ASYNC110 - the message comes over sockets
+                await trio.sleep(0.01)
+        words = ("queryMsgById", "-t", "orders", "-i", sent["msgId"], "-g", "billing")
+        (message,) = (await document(cluster, *words, "-d", consumer.client_id))["messages"]
+        assert (message["consumed"]["consumeResult"], got) == ("CR_SUCCESS", [b"again", b"again"])
+        assert failed(await text(cluster, *words), 2, "-d/--clientId")
+        assert failed(await text(cluster, *words, "-d", "nobody"), 1, "<nobody> not online")
+        nursery.cancel_scope.cancel()

@@ -26,6 +26,7 @@ MODULES: Mapping[str, Sequence[str]] = {
         *("getBrokerConfig", "updateBrokerConfig", "getNamesrvConfig", "updateNamesrvConfig"),
         *("updateKvConfig", "deleteKvConfig", "updateOrderConf"),
     ),
+    "bulk": ("updateTopicList", "updateSubGroupList", "queryCq"),
     "cleaning": ("deleteExpiredCommitLog", "cleanExpiredCQ", "cleanUnusedTopic"),
     "tls": ("tlsInit", "tlsCheck"),
 }

@@ -11,13 +11,17 @@ from typing import Any
 
 from triomq.client.admin import messages
 from triomq.client.admin.admin import Admin
-from triomq.client.admin.arguments import Option, Values, filled, whole
+from triomq.client.admin.arguments import Option, UsageError, Values, filled, whole
+from triomq.client.admin.calls import read_body
 from triomq.client.admin.command import Column, Command, Result, Table
 from triomq.client.admin.commands.message import body_text, message_document
 from triomq.client.admin.commands.topic import ROUTE_CLUSTER, TOPIC
 from triomq.client.admin.errors import MessageNotFound
 from triomq.client.admin.times import instant_ms, milliseconds_text
 from triomq.remoting.address import format_address
+from triomq.remoting.protocol.bodies.running import ConsumeDirectlyResult
+from triomq.remoting.protocol.codes import RequestCode
+from triomq.remoting.protocol.headers.client import ConsumeDirectlyHeader
 
 UNIQUE_COUNT_MAX = 32
 V4_ID_LENGTH, V6_ID_LENGTH = 32, 56
@@ -70,6 +74,8 @@ def message_lines(document: dict[str, Any]) -> list[str]:
             value = json.dumps(value, ensure_ascii=False, sort_keys=True)
         lines.append(f"{label + ':':<20} {'' if value is None else value}".rstrip())
     lines.append(f"{'Body:':<20} {body_text(document)}")
+    if (consumed := document.get("consumed")) is not None:
+        lines.append(f"{'Consumed by:':<20} {consumed['clientId']}: {consumed['consumeResult']} in {consumed['spentTimeMills']} ms {consumed['remark'] or ''}".rstrip())
     return lines
 
 
@@ -85,6 +91,27 @@ def _with_charset(document: dict[str, Any], name: str) -> dict[str, Any]:
     """Return the message with its body read in another character set; what does not fit is shown as U+FFFD."""
     body = document["body"].encode() if document["body"] is not None else base64.b64decode(document["bodyBase64"])
     return {**document, "body": body.decode(name, "replace"), "bodyBase64": None}
+
+
+def _check_client(options: Values) -> None:
+    if ("consumerGroup" in options) != ("clientId" in options):
+        raise UsageError("-g/--consumerGroup and -d/--clientId belong together: give both, or none")
+
+
+async def _given_to_client(admin: Admin, options: Values, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Have one client consume each message now, where that is asked for; the broker sends it, and nothing is committed."""
+    if "consumerGroup" not in options:
+        return found
+    group, client_id = options.text("consumerGroup"), options.text("clientId")
+    addresses = await admin.topic_brokers(options.text("topic"))
+    done = []
+    for document in found:
+        header = ConsumeDirectlyHeader(group, client_id, document["offsetMsgId"], document["brokerName"], document["topic"])
+        answer = await admin.ask(addresses[document["brokerName"]], RequestCode.CONSUME_MESSAGE_DIRECTLY, header)
+        result = read_body(ConsumeDirectlyResult, answer)
+        consumed = {"clientId": client_id, "consumeResult": result.consume_result, "spentTimeMills": result.spent_ms, "remark": result.remark}
+        done.append({**document, "consumed": consumed})
+    return done
 
 
 def _details(found: list[dict[str, Any]], failures: Mapping[str, str], asked: int) -> Result:
@@ -131,6 +158,7 @@ async def query_by_key(admin: Admin, options: Values) -> Result:
 
 async def query_by_id(admin: Admin, options: Values) -> Result:
     """Find messages by offset id, or by the id that their producer gave them."""
+    _check_client(options)
     topic = options.text("topic")
     names = {address: name for name, address in (await admin.topic_brokers(topic)).items()}
     found: list[dict[str, Any]] = []
@@ -149,20 +177,26 @@ async def query_by_id(admin: Admin, options: Values) -> Result:
         found += documents
     if "bodyFormat" in options:
         found = [_with_charset(document, options.text("bodyFormat")) for document in found]
-    return _details(found, failures, len(names))
+    return _details(await _given_to_client(admin, options, found), failures, len(names))
 
 
 async def query_by_unique_key(admin: Admin, options: Values) -> Result:
     """Find messages by the id that their producer gave them."""
+    _check_client(options)
     topic, message_id = options.text("topic"), options.text("msgId")
     found, failures, asked = await _by_unique_key(
         admin, topic, message_id, UNIQUE_COUNT_MAX if options.flag("showAll") else 1
     )
     if not found and not failures:
         raise MessageNotFound(f"id {message_id}", topic)
-    return _details(found, failures, asked)
+    return _details(await _given_to_client(admin, options, found), failures, asked)
 
 
+TO_CLIENT = (
+    Option("g", "consumerGroup", "with -d: have a client of this group consume the message now", filled, placeholder="GROUP"),
+    Option("d", "clientId", "that client", filled, placeholder="ID"),
+)
+_CONSUMED = '{"messages": [as consumeMessage; with -g and -d also "consumed": {"clientId", "consumeResult", "spentTimeMills", "remark"}], "failures": {broker: reason}}'
 _DOCUMENT = '{"messages": [as consumeMessage], "failures": {broker: reason}}'
 
 COMMANDS = (
@@ -207,13 +241,12 @@ COMMANDS = (
                 charset,
                 placeholder="CHARSET",
             ),
+            *TO_CLIENT,
             ROUTE_CLUSTER,
         ),
         examples=("queryMsgById -t orders -i 7F00000100002A9F0000000000000000",),
-        document=_DOCUMENT,
-        remarks=(
-            "The body is printed, not written to a file. The options `-g`, `-d`, `-s` and `-u` (give the message to a client, send it again) are not offered yet.",
-        ),
+        document=_CONSUMED,
+        remarks=("The body is printed, not written to a file. The options `-s` and `-u` (send it again) are not offered: use consumeMessage and sendMessage.",),
     ),
     Command(
         name="queryMsgByUniqueKey",
@@ -224,10 +257,10 @@ COMMANDS = (
             Option("i", "msgId", "the id", filled, required=True, placeholder="ID"),
             TOPIC,
             Option("a", "showAll", "all messages with this id (up to 32), not only the newest", None),
+            *TO_CLIENT,
             ROUTE_CLUSTER,
         ),
         examples=("queryMsgByUniqueKey -t orders -i 7F0000010AC018B4AAC2514F3A9B0000",),
-        document=_DOCUMENT,
-        remarks=("The options `-g` and `-d` (give the message to a client) are not offered yet.",),
+        document=_CONSUMED,
     ),
 )

@@ -54,21 +54,23 @@ JAVA: dict[str, str] = {
     "brokerConsumeStats": "b brokerAddr R, l level, o order, t timeoutMillis",
     "producer": "b broker R",
     "topicClusterList": "t topic R",
+    "updateTopicList": "b brokerAddr, c clusterName, f filename R",
+    "updateSubGroupList": "b brokerAddr, c clusterName, f filename R",
+    "queryCq": "b broker, c count, g consumer, i index R, q queue R, t topic R",
     "consumerStatus": "b brokerAddr, g consumerGroup R, i clientId, s jstack!",
     "statsAll": "a activeTopic!, t topic",
 }
 OURS = {"doctor", "tlsInit", "tlsCheck"}
 ABSENT: dict[str, dict[str, str]] = {
-    "queryMsgById": dict.fromkeys(
-        ["consumerGroup", "clientId", "sendMessage", "unitName"], "delivering or sending the message again comes later"
-    ),
-    "queryMsgByUniqueKey": dict.fromkeys(["consumerGroup", "clientId"], "delivering the message again comes later"),
+    "queryMsgById": dict.fromkeys(["sendMessage", "unitName"], "sending a message again is sendMessage's business"),
 }
 EXCLUSIVE = {
     "updateTopic": {"brokerAddr", "clusterName"},
     "brokerStatus": {"brokerAddr", "clusterName"},
     "updateSubGroup": {"brokerAddr", "clusterName"},
     "getBrokerConfig": {"brokerAddr", "clusterName"},
+    "updateTopicList": {"brokerAddr", "clusterName"},
+    "updateSubGroupList": {"brokerAddr", "clusterName"},
 }
 
 
