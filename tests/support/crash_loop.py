@@ -30,6 +30,7 @@ from triomq.remoting.client.blocking import BlockingConnection
 from triomq.remoting.errors import RemotingError
 from triomq.remoting.process import ExitCode
 from triomq.remoting.protocol.codes import RequestCode as Code
+from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.command import request
 from triomq.remoting.protocol.headers.pull import SUBSCRIPTION, PullMessageHeader, PullMessageResponseHeader
 from triomq.remoting.protocol.headers.send import SendMessageHeader, SendMessageResponseHeader
@@ -72,6 +73,8 @@ class Figures:
     acknowledged: int = 0
     stored: int = 0
     stored_unanswered: int = 0
+    refused: int = 0
+    """Told to come later: code 2, on a machine with much else to do."""
     lost: int = 0
     duplicates: int = 0
     checked_to: int = 0
@@ -93,7 +96,8 @@ class Sender(threading.Thread):
         self.sent = 0
         self.acknowledged: list[Acknowledged] = []
         self.waiting: dict[int, str] = {}
-        self.refused: list[str] = []
+        self.refused: dict[str, str] = {}
+        """Name of a message -> why the broker, too busy, did not take it."""
 
     def run(self) -> None:
         try:
@@ -124,7 +128,7 @@ class Sender(threading.Thread):
         answer = connection.receive(opaque, timeout=seconds)
         body = self.waiting.pop(opaque)
         if answer.code != 0:
-            self.refused.append(f"{answer.code} {answer.remark}")
+            self.refused[body.partition(":")[0]] = f"{answer.code} {answer.remark}"
             return
         header = answer.header(SendMessageResponseHeader)
         self.acknowledged.append(Acknowledged(body, header.queue_id, header.queue_offset, int(header.message_id[-16:], 16)))
@@ -156,6 +160,8 @@ class CrashLoop:
     """Of every message in the log up to ``checked_to``."""
     pending: list[Acknowledged] = attrs.field(factory=list, init=False)
     """Acknowledged in the last round, not compared yet."""
+    refused: list[str] = attrs.field(factory=list, init=False)
+    """Names of the messages that were refused in the last round."""
     attempted: dict[str, int] = attrs.field(factory=dict, init=False)
     """Sender of the last round -> messages it has sent."""
 
@@ -168,6 +174,7 @@ class CrashLoop:
                 raise ValueError(f"{self.folder} belongs to seed {self.figures.seed}; take that one, or another directory")
             self.pending = [Acknowledged(*fields) for fields in saved["pending"]]
             self.attempted = saved["attempted"]
+            self.refused = saved["refused"]
             self.names = {name_of(record) for record in scan_log(self._log, SEGMENT_BYTES)[0] if record.log_offset < self.figures.checked_to}
 
     @property
@@ -179,7 +186,7 @@ class CrashLoop:
         return self.folder / "store" / "commitlog"
 
     def _save(self) -> None:
-        state = {"figures": attrs.asdict(self.figures), "pending": [attrs.astuple(one) for one in self.pending], "attempted": self.attempted}
+        state = {"figures": attrs.asdict(self.figures), "pending": [attrs.astuple(one) for one in self.pending], "attempted": self.attempted, "refused": self.refused}
         fresh = self._state.with_suffix(".new")
         fresh.write_text(json.dumps(state))
         os.replace(fresh, self._state)
@@ -228,10 +235,13 @@ class CrashLoop:
         self.attempted = {sender.label: sender.sent for sender in senders}
         self.figures.rounds += 1
         self.figures.acknowledged += len(self.pending)
-        refused = [text for sender in senders for text in sender.refused]
-        if refused:
-            raise CrashLoopFailed(f"round {number}: the broker refused messages: {refused[0]}")
+        refused = {name: why for sender in senders for name, why in sender.refused.items()}
+        self.refused = sorted(refused)
+        self.figures.refused += len(refused)
         self._save()
+        other = [why for why in refused.values() if not why.startswith(f"{ResponseCode.SYSTEM_BUSY:d} ")]
+        if other:
+            raise CrashLoopFailed(f"round {number}: the broker refused messages: {other[0]}")
 
     def compare(self, address: str) -> None:
         """What the recovered broker has, with what it had acknowledged before it died."""
@@ -246,6 +256,8 @@ class CrashLoop:
             if name in self.names:
                 doubles.append(name)
             self.names.add(name)
+            if name in self.refused:
+                raise CrashLoopFailed(f"round {self.figures.rounds}: {name} was refused, and lies at {record.log_offset}")
             sender, _, number = name.rpartition(".")
             if int(number) >= self.attempted.get(sender, 0):
                 raise CrashLoopFailed(f"round {self.figures.rounds}: nobody has sent {name}, which lies at {record.log_offset}")
@@ -261,6 +273,7 @@ class CrashLoop:
         self.figures.checked_to = end
         self.pending = []
         self.attempted = {}
+        self.refused = []
         self._save()
 
     def _compare_queues(self, address: str, records: list[Record]) -> None:

@@ -8,6 +8,7 @@ import time
 import psutil
 import pytest
 import trio
+import trio.testing
 
 from triomq.broker.store.disk_thread import DiskThread
 
@@ -72,6 +73,6 @@ async def test_its_end_waits_for_another_task_s_call_and_leaves_nothing() -> Non
     async with trio.open_nursery() as nursery:
         async with DiskThread() as thread:
             nursery.start_soon(thread.run, slow)
-            await trio.lowlevel.checkpoint()
+            await trio.testing.wait_all_tasks_blocked()
         assert done == [1]
     assert (psutil.Process().num_fds(), threading.active_count()) == before
