@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import trio
+from cancelling import cancel_everywhere
 from replicating import (
     following_slave,
     log_of,
@@ -310,3 +313,22 @@ async def test_java_s_meaning_of_one_replica_waits_for_nobody(tmp_path: Path) ->
     async with open_store(quick_config(tmp_path)) as store, serving_master(store, in_sync_replicas=1) as (master, _):
         fill(store, 1)
         assert ReplicatedDurability(store, master).durable_now(store.appended.value)
+
+
+def test_master_and_slave_cancelled_at_every_step(tmp_path: Path) -> None:
+    """From the first byte to a copy of some messages, and a send that waits for it: no task and no socket stays behind."""
+    numbers = itertools.count()
+
+    async def scenario(begin: Callable[[trio.CancelScope], None]) -> None:
+        async with open_pair(tmp_path / str(next(numbers))) as (master_store, slave_store):
+            fill(master_store, 2)
+            with trio.CancelScope() as scope:
+                begin(scope)
+                async with serving_master(master_store) as (master, port), following_slave(slave_store, port):
+                    waiting = ReplicatedDurability(master_store, master)
+                    await slave_store.appended.wait_reached(master_store.appended.value)
+                    fill(master_store, 1)
+                    master.tables_changed()
+                    await waiting.wait_durable(master_store.appended.value)
+
+    assert cancel_everywhere(scenario, stride=5, jump=False) > 10
