@@ -39,7 +39,6 @@ LEFT_OUT = {
 }
 # The same for what RocketMQ's mqadmin asked.
 ADMIN_LEFT_OUT = {
-    (25, 0): "it sets fileReservedTime, which is no live setting here",
     (315, 0): "it asks for counts of the half topic, which transactions will bring",
 }
 REPLAYED = {"r550-JSON": {"namesrv": 12, "broker": 58}, "r494-JSON": {"namesrv": 12, "broker": 67}}
