@@ -141,8 +141,10 @@ class LogCopy:
         if left < BLANK.size:
             return 0
         size, magic = BLANK.unpack_from(data, at)
+        if (magic == MAGIC_BLANK and size != segment_end - position) or (magic in (MAGIC_V1, MAGIC_V2) and position + size > segment_end):
+            return f"the master's files end elsewhere than ours; set mappedFileSizeCommitLog={self.log.config.segment_size_bytes} to its value"
         if magic == MAGIC_BLANK:
             return segment_end - position if left >= segment_end - position else 0
-        if magic not in (MAGIC_V1, MAGIC_V2) or size < HEAD_V4.size or position + size > segment_end:
+        if magic not in (MAGIC_V1, MAGIC_V2) or size < HEAD_V4.size:
             return f"size {size}, magic {magic & 0xFFFFFFFF:08x}"
         return record_at(data, at, size, position, True) if left >= size else 0

@@ -102,6 +102,19 @@ async def test_what_does_not_fit_is_refused_and_what_was_whole_stays(tmp_path: P
         assert log_of(store) == data
 
 
+@pytest.mark.parametrize(("ours", "theirs"), [(8192, 4096), (4096, 8192)])
+async def test_files_of_another_size_are_noticed(tmp_path: Path, ours: int, theirs: int) -> None:
+    async with open_store(tiny_config(tmp_path / "master", segment_size_bytes=theirs), SteppingClock()) as store:
+        for number in range(COUNT):
+            store.append([draft(b"x" * (number * 7))])
+        data = log_of(store)
+    async with open_store(tiny_config(tmp_path / "slave", segment_size_bytes=ours), SteppingClock()) as store:
+        copy = store.follow()
+        with pytest.raises(CopyRefused, match=f"files end elsewhere than ours; set mappedFileSizeCommitLog={ours} to its value"):
+            copy.take(0, data)
+        assert log_of(store) == data[: store.appended.value] != b""
+
+
 async def test_a_full_disk_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = await write_original(tmp_path / "master")
     async with open_store(tiny_config(tmp_path / "slave"), SteppingClock()) as store:
