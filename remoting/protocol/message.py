@@ -215,7 +215,7 @@ class UniqueIds:
     keep them unique. After a fork make a new object.
     """
 
-    __slots__ = ("_counter", "_month_end_ms", "_month_start_ms", "_prefix", "_zone")
+    __slots__ = ("_counter", "_last_ms", "_month_end_ms", "_month_start_ms", "_prefix", "_stamp", "_zone")
 
     def __init__(self, address: bytes, pid: int, seed: int, *, utc_offset_seconds: int = 0) -> None:
         if len(address) not in (4, 16):
@@ -223,15 +223,20 @@ class UniqueIds:
         fixed = address + (pid & 0xFFFF).to_bytes(2, "big") + (seed & 0xFFFFFFFF).to_bytes(4, "big")
         self._prefix = fixed.hex().upper()
         self._counter = 0
+        self._stamp = ""
+        self._last_ms = -1
         self._zone = timezone(timedelta(seconds=utc_offset_seconds))
         self._month_start_ms = self._month_end_ms = 0
 
     def next(self, now_ms: int) -> str:
         """One more id: 32 characters for IPv4, 56 for IPv6."""
-        if not self._month_start_ms <= now_ms < self._month_end_ms:
-            self._find_month(now_ms)
+        if now_ms != self._last_ms:  # at a high rate many share a millisecond
+            if not self._month_start_ms <= now_ms < self._month_end_ms:
+                self._find_month(now_ms)
+            self._stamp = f"{self._prefix}{(now_ms - self._month_start_ms) & 0xFFFFFFFF:08X}"
+            self._last_ms = now_ms
         counter = self._counter = (self._counter + 1) & 0xFFFF
-        return f"{self._prefix}{(now_ms - self._month_start_ms) & 0xFFFFFFFF:08X}{counter:04X}"
+        return f"{self._stamp}{counter:04X}"
 
     def _find_month(self, now_ms: int) -> None:
         now = datetime.fromtimestamp(now_ms / 1000, self._zone)

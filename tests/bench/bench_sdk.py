@@ -20,7 +20,7 @@ from pathlib import Path
 
 import trio
 
-from triomq import ConsumerSettings, Message, Producer, PullConsumer, PushConsumer, ReceivedMessage
+from triomq import ConsumerSettings, Message, Producer, ProducerSettings, PullConsumer, PushConsumer, ReceivedMessage
 from triomq.client.admin.admin import Admin
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))
@@ -86,10 +86,16 @@ async def bench(namesrv: str, messages: int, size: int, tasks: int, profile: boo
         await in_tasks(one, 1000, 4)
         await report("send, one task", messages // 10, lambda: in_tasks(one, messages // 10, 1), profile)
         await report(f"send, {tasks} tasks", messages, lambda: in_tasks(one, messages, tasks), profile)
+        await report(f"send, {4 * tasks} tasks", messages, lambda: in_tasks(one, messages, 4 * tasks), profile)
         await report("send_oneway, one task", messages // 4, lambda: in_tasks(oneway, messages // 4, 1), profile)
         await report("send_batch of 256, one task", messages // 256 * 256, batches, profile)
         await trio.sleep(1)
 
+    settings = ProducerSettings(auto_batch=True, auto_batch_hold=0)
+    async with Producer(namesrv, group="bench", settings=settings) as producer:
+        await report(
+            f"automatic batches, {4 * tasks} tasks", messages, lambda: in_tasks(one, messages, 4 * tasks), profile
+        )
     total = 0
 
     async def drain_by_handler() -> None:
