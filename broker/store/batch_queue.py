@@ -90,6 +90,10 @@ class BatchQueue(ConsumeQueue):
     def add(self, queue_offset: int, log_offset: int, size: int, tags_code: int) -> bool:
         raise AssertionError("a batch queue takes entries by add_batch")
 
+    @property
+    def unwritten_bytes(self) -> int:
+        return len(self.entries.tail)
+
     def write_out(self) -> None:
         """Move what is in memory to the files. Raises DiskFull or StoreIoError; then all is still in memory. Atomic: no checkpoint."""
         self.entries.write_out()

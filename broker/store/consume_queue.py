@@ -128,6 +128,11 @@ class ConsumeQueue:
         self.log_end = log_offset + size
         return True
 
+    @property
+    def unwritten_bytes(self) -> int:
+        """What lies in memory only."""
+        return len(self.tail)
+
     def write_out(self) -> None:
         """Move ``tail`` to the files. Raises DiskFull or StoreIoError; then all is still in memory. Atomic: no checkpoint."""
         position, start = self.tail_offset * self.entry_bytes, 0

@@ -196,7 +196,7 @@ class QueueTable:
 
         One that becomes dirty meanwhile is left. Queues with fewer bytes than ``least_bytes`` keep them: a write costs as much for one entry as for hundreds.
         """
-        for queue in [queue for queue in self.dirty if len(queue.tail) >= least_bytes]:
+        for queue in [queue for queue in self.dirty if queue.unwritten_bytes >= least_bytes]:
             if queue in self.dirty:  # else it was deleted meanwhile
                 queue.write_out()
                 del self.dirty[queue]

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 from batch_stores import TOPIC, batch_config, inner_batch, single
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from stores import FaultyDisk, SteppingClock, draft
 
 from triomq.broker.store.batch_queue import BATCH_ENTRY, BatchEntry, BatchQueue
@@ -240,3 +244,67 @@ async def test_deleting_such_a_topic(tmp_path: Path) -> None:
         store.delete_topic(TOPIC)
         assert not (tmp_path / "batchconsumequeue" / TOPIC).exists()
         assert store.append([single()])[0].queue_offset == 0
+
+
+async def test_its_entries_leave_memory_like_all_others(tmp_path: Path) -> None:
+    async with open_batches(tmp_path) as store:
+        store.append([inner_batch(2), inner_batch(2)])
+        queue = queue_of(store)
+        assert queue.unwritten_bytes == 92
+        assert list(store.queue_table.write_out(93)) == []
+        assert list(store.queue_table.write_out(92)) == [queue]
+        assert (queue.unwritten_bytes, len(queue.bases)) == (0, 1)
+
+
+class Model:
+    """What a queue must answer, by a list: (first offset, how many, log offset) of each record."""
+
+    def __init__(self) -> None:
+        self.records: list[tuple[int, int]] = []
+
+    @property
+    def end(self) -> int:
+        return sum(count for _, count in self.records)
+
+    def get(self, offset: int, messages_max: int) -> list[tuple[int, int]]:
+        found: list[tuple[int, int]] = []
+        for base, count in self.records:
+            if base + count <= offset:
+                continue
+            total = sum(size for _, size in found)
+            if found and (total + count > messages_max or total >= 32):
+                break
+            found.append((base, count))
+        return found
+
+
+@settings(max_examples=20, deadline=None)
+@given(data=st.data())
+def test_any_queue_answers_like_a_list(data: st.DataObject) -> None:
+    """Appends, write-outs and restarts in any order; gets from anywhere, pieced together where a file ends."""
+
+    async def run(root: Path) -> None:
+        model = Model()
+        for _ in range(data.draw(st.integers(1, 3))):
+            async with open_batches(root, segment_size_bytes=1 << 20) as store:
+                assert store.max_offset(TOPIC, 0) == model.end
+                for count in data.draw(st.lists(st.integers(0, 40), max_size=12)):
+                    if not count:
+                        list(store.queue_table.write_out())
+                        continue
+                    model.records.append((model.end, count))
+                    store.append([inner_batch(count) if count > 1 else single()])
+                if not model.records:
+                    continue
+                offset = data.draw(st.integers(0, model.end - 1))
+                messages_max = data.draw(st.integers(1, 100))
+                found: list[tuple[int, int]] = []
+                position, wanted = offset, model.get(offset, messages_max)
+                while len(found) < len(wanted):
+                    result = get(store, position, messages_max)
+                    found += bases(records(result))
+                    position = result.next_offset
+                assert found[: len(wanted)] == wanted
+
+    with tempfile.TemporaryDirectory() as folder:
+        trio.run(run, Path(folder) / "store")
