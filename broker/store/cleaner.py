@@ -18,6 +18,7 @@ import attrs
 import trio
 
 from triomq.broker.store.checkpointer import Checkpointer
+from triomq.broker.store.cold_reads import ColdReads
 from triomq.broker.store.commitlog import CommitLog
 from triomq.broker.store.config import StoreConfig
 from triomq.broker.store.consume_queue import ConsumeQueue
@@ -63,6 +64,7 @@ class Cleaner:
     disks: dict[Path, Usage] = attrs.field(factory=dict, init=False)
     """How full the file systems of the log and of the rest were when looked at last."""
     _short: bool = attrs.field(default=False, init=False)
+    _cold_reads: ColdReads = attrs.field(init=False, default=attrs.Factory(lambda self: ColdReads(self.disk), takes_self=True))
     _corrected_to: int = attrs.field(default=0, init=False)
     """The start of the log as queues and index know it."""
 
@@ -217,7 +219,7 @@ class Cleaner:
         def step(reads: Reads) -> None:
             queue.min_offset = max(queue.min_offset, self.reader.first_kept(queue, log_min, reads))
 
-        await until_warm(step, reads, self.limiter)
+        await until_warm(step, reads, self.limiter, self._cold_reads.fetch)
 
     async def _delete_queue_files(self, key: tuple[str, int], queue: ConsumeQueue) -> int:
         count = 0

@@ -277,6 +277,16 @@ class Disk:
         finally:
             os.close(fd)
 
+    def drop_part(self, path: Path, offset: int, size: int) -> None:
+        """The same for a part of a file that nobody will want soon: others need the memory more. Raises OSError."""
+        if not self.features.advise:
+            return
+        fd = self.open(path, writable=False)
+        try:
+            os.posix_fadvise(fd, offset, size, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(fd)
+
     def sync_directory(self, path: Path) -> None:
         """Make new and removed names durable. Raises OSError."""
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

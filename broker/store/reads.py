@@ -65,25 +65,14 @@ class Reads:
         return data
 
 
-async def until_warm(read: Callable[[Reads], T], reads: Reads, limiter: trio.CapacityLimiter) -> T:
-    """Call ``read`` until nothing is cold any more. Raises StoreIoError and what ``read`` raises. Checkpoint: always."""
+async def until_warm(
+    read: Callable[[Reads], T], reads: Reads, limiter: trio.CapacityLimiter, fetch: Callable[[list[Range]], dict[Range, bytes]]
+) -> T:
+    """Call ``read`` until nothing is cold any more; ``fetch`` gets what it lacks, in a thread. Raises StoreIoError and what ``read`` raises. Checkpoint: always."""
     await trio.lowlevel.checkpoint()
     while True:
         try:
             return read(reads)
         except Cold as cold:
             missing = cold.ranges
-        reads.fetched.update(await trio.to_thread.run_sync(_fetch, reads.disk, missing, limiter=limiter))
-
-
-def _fetch(disk: Disk, ranges: list[Range]) -> dict[Range, bytes]:
-    found = {}
-    for path, position, size in ranges:
-        try:
-            found[path, position, size] = disk.read_path(path, size, position)
-        except FileNotFoundError:
-            # Deleted in between by the cleaner: the read, done again, does not find it in its tables any more.
-            found[path, position, size] = b""
-        except OSError as error:
-            raise StoreIoError(path, error) from error
-    return found
+        reads.fetched.update(await trio.to_thread.run_sync(fetch, missing, limiter=limiter))

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import TypeVar
 
 import attrs
@@ -15,6 +16,7 @@ import trio
 from triomq.broker.store.checkpoint import CheckpointFile
 from triomq.broker.store.checkpointer import Checkpointer
 from triomq.broker.store.cleaner import Cleaner
+from triomq.broker.store.cold_reads import ColdReads
 from triomq.broker.store.commitlog import CommitLog
 from triomq.broker.store.config import FlushMode, StoreConfig
 from triomq.broker.store.disk import Disk
@@ -77,6 +79,7 @@ class MessageStore:
     recovered: Recovered
     _cold_limiter: trio.CapacityLimiter = attrs.field(factory=lambda: trio.CapacityLimiter(COLD_READERS_MAX), init=False)
     _warm: Reads = attrs.field(init=False)
+    _cold_reads: ColdReads = attrs.field(init=False)
     append_count: int = attrs.field(default=0, init=False)
     append_bytes: int = attrs.field(default=0, init=False)
     append_max_seconds: float = attrs.field(default=0.0, init=False)
@@ -84,13 +87,18 @@ class MessageStore:
 
     def __attrs_post_init__(self) -> None:
         self._warm = self._reads()
+        self._cold_reads = ColdReads(self.disk, self._is_far)
         self.stall = Stall(self.config.append_stall_ms / 1000)
 
     def _reads(self) -> Reads:
         return Reads(self.disk, self.queue_table.open_files)
 
     async def _wait(self, read: Callable[[Reads], T]) -> T:
-        return await until_warm(read, self._reads(), self._cold_limiter)
+        return await until_warm(read, self._reads(), self._cold_limiter, self._cold_reads.fetch)
+
+    def _is_far(self, path: Path, position: int) -> bool:
+        """Whether a byte of the log is farther behind its end than the share of memory that messages may take."""
+        return path.parent == self.config.commitlog_directory and int(path.name) + position < self.log.appended.value - self.reader.memory_bytes_max
 
     # Writing
 

@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 from stores import NO_FEATURES, NOW_MS, FaultyDisk, SteppingClock, draft, tiny_config
 
+from triomq.broker.store.cold_reads import ColdReads
 from triomq.broker.store.disk import Disk
 from triomq.broker.store.draft import Appended, Batch, Draft
 from triomq.broker.store.errors import DiskFull, StoreDamaged
 from triomq.broker.store.key_index import KeyIndex, index_hash
 from triomq.broker.store.key_index_file import ENTRY, HEADER, Geometry, KeyIndexFile
 from triomq.broker.store.open_files import OpenFiles
-from triomq.broker.store.reads import Cold, Reads, _fetch
+from triomq.broker.store.reads import Cold, Reads
 
 ALL_TIME = (0, 1 << 60)
 
@@ -35,7 +36,7 @@ def find(index: KeyIndex, key: str, topic: str = "T", begin_ms: int = 0, end_ms:
             try:
                 return index.find(topic, key, begin_ms, end_ms, count_max, reads)
             except Cold as cold:
-                reads.fetched.update(_fetch(index.disk, cold.ranges))
+                reads.fetched.update(ColdReads(index.disk).fetch(cold.ranges))
     finally:
         reads.open_files.close()
 
