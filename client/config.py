@@ -281,6 +281,9 @@ class ConsumerSettings:
         default=120.0, validator=_not_negative, metadata=_java("rocketmq.client.pull.pullMaxIdleTime")
     )
     """seconds for which queues of a broker that is in no route stay ours, so that we go on exactly where we were when it comes back"""
+    handover_delay: float = attrs.field(default=0.1, validator=_not_negative)
+    """seconds that a member of a group with others waits before it reads where to begin in queues that it gains, so that their former owner has
+    stored how far it had come.  (Java waits 0.5 s, but reads before it waits.)  Ordered consumers have locks instead."""
     offset_interval: float = attrs.field(
         default=5.0, validator=_positive, metadata=_java("persistConsumerOffsetInterval")
     )

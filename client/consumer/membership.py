@@ -74,6 +74,7 @@ class Membership:
         """Take up work with a broker that is new, or came back, perhaps with older offsets than it was told: tell them once more."""
         for assignment in self.fetcher.assignments.values():
             assignment.stored = -1
+        self.nursery.start_soon(self.offsets.store, self.owned(), name="store offsets again")
         if self.rebalancer.locks is not None:
             self.rebalancer.locks.renew_soon()
         self.rebalancer.wake()

@@ -99,6 +99,10 @@ class Rebalancer:
     _wanted: trio.Event = attrs.field(factory=trio.Event, init=False)
     _first_round: trio.Event = attrs.field(factory=trio.Event, init=False)
     _locked_elsewhere: bool = attrs.field(default=False, init=False)
+    _alone: bool = attrs.field(default=True, init=False)
+    """whether the group had no other member the last time"""
+    _waited: bool = attrs.field(default=False, init=False)
+    """whether this round has given the former owners their time"""
     _trouble: TroubleLog = attrs.field(factory=lambda: TroubleLog(logger), init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -130,7 +134,7 @@ class Rebalancer:
 
     async def round(self) -> bool:
         """Divide all topics once; returns whether every one of them got its owner."""
-        balanced, self._locked_elsewhere = True, False
+        balanced, self._locked_elsewhere, self._waited = True, False, False
         for topic in {queue.topic for queue in self.fetcher.assignments} - self.topics.keys():
             await self._unsubscribed(topic)
         for topic in list(self.topics):
@@ -159,6 +163,7 @@ class Rebalancer:
             return self._compare(topic, known.brokers, known.subscribe)
         members = await self._members(topic, known.brokers)
         client_id = self.session.client_id
+        self._alone = members == [client_id]
         if client_id not in members:
             raise NotYetMember(f"group {self.fetcher.group} does not list this consumer yet")
         try:
@@ -210,6 +215,9 @@ class Rebalancer:
     async def _apply(self, topic: str, change: Change) -> None:
         lost = await self._lose(change.lost)
         if self.locks is None or not change.gained:
+            if change.gained and not self._alone and not self._waited:
+                self._waited = True  # once in a round: the others give up all their topics' queues in one round, too
+                await trio.sleep(self.settings.handover_delay)
             await self._gain(topic, lost, change.gained, {})
             return
         async with self.locks.gaining(change.gained) as locked:

@@ -74,7 +74,7 @@ async def ordered(cluster: InProcessCluster, journal: Journal, **more: object) -
         yield consumer
 
 
-@pytest.mark.feature(97, 98, 103)
+@pytest.mark.feature(97, 98, 101, 103)
 async def test_each_queue_is_handled_in_order_and_queues_side_by_side(triomq_cluster: InProcessCluster) -> None:
     await triomq_cluster.create_topic("Orders", queues=4)
     journal = Journal()

@@ -211,7 +211,7 @@ class Soak:
                     ):  # fmt: skip
                         await leave.wait()
                         return
-                except TrioMQError:  # no name server just now
+                except* TrioMQError:  # no name server just now, and perhaps cancelled at the same moment
                     self.events["starts repeated"] += 1
                     await trio.sleep(0.2)
 
