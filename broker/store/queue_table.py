@@ -98,7 +98,7 @@ class QueueTable:
 
     def apply(self, batch: Batch) -> None:
         """Add the entries of a batch; what is there already is skipped. Atomic: no checkpoint, and it cannot fail halfway: nothing is written to files."""
-        queues = batch.queues or [self._queue_of(draft) for draft in batch.drafts]
+        queues = batch.queues or list(map(self._queue_of, batch.drafts, batch.places))
         for draft, place, queue in zip(batch.drafts, batch.places, queues):
             if queue.special:
                 self._apply_special(queue, draft, place)
@@ -118,9 +118,16 @@ class QueueTable:
                 self._arrived.append(queue)
             queue.arrived[code] = queue_offset + 1
 
-    def _queue_of(self, draft: Draft) -> ConsumeQueue:
-        """The queue of a record that was read from the log; the record itself tells an inner batch."""
-        return self.open(draft.topic, draft.queue_id, batched=bool(draft.sys_flag & INNER_BATCH))
+    def _queue_of(self, draft: Draft, place: Appended) -> ConsumeQueue:
+        """The queue of a record that was read from the log.
+
+        A record of a batch queue tells that itself: a slave may get it before it hears of the topic.
+        """
+        queue = self.queues.get((draft.topic, draft.queue_id))
+        if queue is not None:
+            return queue
+        numbered = bool(draft.sys_flag & SPECIAL) and batch_place(draft.properties, -1)[0] == place.queue_offset
+        return self.open(draft.topic, draft.queue_id, batched=numbered or bool(draft.sys_flag & INNER_BATCH))
 
     def _apply_unusual(self, queue: ConsumeQueue, draft: Draft, place: Appended, code: int) -> None:
         """A record that is not simply the next one of its queue, or has entries in further queues as well."""

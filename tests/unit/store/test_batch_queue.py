@@ -154,11 +154,12 @@ async def test_recovery(tmp_path: Path, how: str) -> None:
         assert [bases(records(get(store, offset)))[0] for offset in (59, 60)] == [(59, 1), (60, 1)]
 
 
-async def test_recovery_without_the_table_of_topics(tmp_path: Path) -> None:
-    """An inner batch says itself what it is, so its queue is made again even if nobody knows the topic."""
+@pytest.mark.parametrize("single_first", [False, True])
+async def test_recovery_without_the_table_of_topics(tmp_path: Path, single_first: bool) -> None:
+    """The records of a batch queue say themselves what they are, so it is made again even if nobody knows the topic."""
     root = tmp_path / "store"
     async with open_batches(root) as store:
-        store.append([inner_batch(5), single()])
+        store.append([single(), inner_batch(5)] if single_first else [inner_batch(5), single()])
         before = entries(store)
     for name in ("checkpoint", f"batchconsumequeue/{TOPIC}/0/{0:020d}"):
         (root / name).unlink()
