@@ -567,6 +567,22 @@ async def test_a_refused_permission_names_what_to_check() -> None:
     assert isinstance(caught.value.__cause__, PermissionDenied)
 
 
+@pytest.mark.parametrize("code", [ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST])
+async def test_unequal_subscriptions_in_a_group_are_named(code: int, caplog: pytest.LogCaptureFixture) -> None:
+    """A consumer goes on trying; its log says, once, what is wrong and what to do."""
+    async with scripted_cluster() as cluster:
+        cluster.broker.script[RequestCode.PULL_MESSAGE] = refuse(code, "the consumer's subscription is another one")
+        settings = ConsumerSettings(error_delay=0.02)
+        async with PushConsumer(cluster.namesrv.address, group="g", subscriptions={"T": "a"}, settings=settings):
+            with trio.fail_after(10):
+                while cluster.broker.count(RequestCode.PULL_MESSAGE) < 5:  # noqa: ASYNC110
+                    await trio.sleep(0.01)
+    told = [record.getMessage() for record in caplog.records if "the consumer's subscription" in record.getMessage()]
+    assert told
+    assert all("have different" in line and ("or use another group" in line or "make them equal" in line) for line in told)
+    assert len(told) <= 3, "not once for every pull"
+
+
 @pytest.mark.feature(74)
 async def test_a_body_that_only_the_broker_finds_too_large() -> None:
     async with local_cluster(settings={"maxMessageSize": 1000}) as cluster:
