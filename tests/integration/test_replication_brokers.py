@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import pytest
 import trio
-from brokers import BrokerPeer
+from brokers import BrokerPeer, running_broker
 from replicated_brokers import broker_group, eventually, log_bytes
 
-from triomq.remoting.protocol.bodies.cluster import HaStatus
+from triomq.remoting.protocol.bodies.cluster import ClusterTable, HaStatus
 from triomq.remoting.protocol.bodies.offsets import ConsumerOffsetTable
 from triomq.remoting.protocol.bodies.topics import TopicTable
 from triomq.remoting.protocol.codes import RequestCode as Code
 from triomq.remoting.protocol.codes import ResponseCode
+from triomq.remoting.protocol.command import request
 from triomq.remoting.protocol.headers.offset import GetMaxOffsetHeader, GetMinOffsetHeader, OffsetResponseHeader
 from triomq.remoting.protocol.headers.topic import DeleteTopicHeader
+from triomq.remoting.server.listen import AddressInUse
 
 READABLE = {"slaveReadEnable": True}
 
@@ -188,3 +191,31 @@ async def test_a_slave_that_may_not_be_read_says_so(tmp_path: Path) -> None:
         answer = await slave.peer.pull_raw("T")
         assert answer.code == ResponseCode.SYSTEM_BUSY
         assert "[REJECTREQUEST]" in (answer.remark or "")
+
+
+@pytest.mark.feature(12)
+async def test_three_ids_are_one_group_and_follow_one_master(tmp_path: Path) -> None:
+    async with broker_group(tmp_path) as group:
+        master = await group.start(0, "SYNC_MASTER", inSyncReplicas=3)
+        slaves = [await group.start(broker_id) for broker_id in (1, 2)]
+        answer = await master.peer.connector.invoke(group.namesrv, request(Code.GET_BROKER_CLUSTER_INFO), timeout=5)
+        (members,) = ClusterTable.decode(bytes(answer.body)).broker_addr_table.values()
+        assert members.broker_addrs == {0: master.ready.address, 1: slaves[0].ready.address, 2: slaves[1].ready.address}
+        await master.peer.create_topic("T", 1)
+        await eventually(lambda: sent_ok(master.peer))
+        await master.peer.send("T", b"on three machines")
+        for slave in slaves:
+            assert b"on three machines" in log_bytes(slave.root)
+        assert (await ha_status(master.peer)).in_sync_slave_count == 2
+        await slaves[0].stop()
+        assert (await master.peer.send_raw("T")).code == ResponseCode.SLAVE_NOT_AVAILABLE
+
+
+async def test_a_port_for_slaves_that_is_taken_stops_the_start(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.RaisesGroup(pytest.RaisesExc(AddressInUse, match=f"cannot listen on 127.0.0.1:{port}: the port is in use; .* set haListenPort"), flatten_subgroups=True):
+            async with running_broker(tmp_path, haListenPort=port):
+                pass
