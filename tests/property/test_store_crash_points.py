@@ -21,6 +21,8 @@ from store_ledger import Ledger, Moment, Promise, folder_contents
 from store_simulation import CrashPoint, Simulation, deterministic, simulated_config
 from stores import SteppingClock, draft
 
+from triomq.broker.inspect.layout import Sizes
+from triomq.broker.inspect.verify import verify
 from triomq.broker.store import checkpointer, durability, recovery
 from triomq.broker.store import store as store_module
 from triomq.broker.store.commitlog import CommitLog
@@ -29,7 +31,7 @@ from triomq.broker.store.disk import Disk
 from triomq.broker.store.durability import DurabilityResult, sync_files
 from triomq.broker.store.errors import StoreError
 from triomq.broker.store.indexer import Indexer
-from triomq.broker.store.store import MessageStore, close_files, load_store
+from triomq.broker.store.store import MessageStore, close_files, finish_store, load_store
 
 BATCHES = 5
 
@@ -101,7 +103,24 @@ class Recoveries:
         assert not changed, f"a second recovery changes {', '.join(changed)}"
         close_files(store)
         if interrupted is not None:
+            await self._stop_and_verify(target)
             await self._interrupt(interrupted.image, moment, power, seed, choose)
+
+    async def _stop_and_verify(self, target: Path) -> None:
+        """A second judge: after an orderly stop ``mqstore verify`` finds nothing to complain of."""
+        store = await self._open(target)
+        await finish_store(store)
+        close_files(store)
+        assert not (target / "abort").exists()
+        config = store.config
+        sizes = Sizes(
+            segment_size=config.segment_size_bytes,
+            queue_file_size=config.queue_file_size_bytes,
+            index_slots=config.index_slot_count,
+            index_entries=config.index_entry_count,
+        )
+        verdict = verify(target, sizes)
+        assert verdict.clean, verdict.document()
 
     async def _interrupt(self, image: Image, moment: Moment, power: bool, seed: int, choose: random.Random) -> None:
         """Power fails in the middle of recovery, a second one ends well; life goes on, and power fails once more: nothing comes back that was cut off."""

@@ -154,3 +154,40 @@ def test_open_files_close_the_least_recently_used(tmp_path: Path) -> None:
     assert len(files) == 0
     with pytest.raises(FileNotFoundError):
         files.get(tmp_path / "d")
+
+
+def test_a_directory_for_messages_is_durable_up_to_what_was_there_before(tmp_path: Path) -> None:
+    """Without its name in its parent, and that one's in the next, a power failure takes the whole store."""
+    done: list[tuple[str, str]] = []
+
+    class NotedDisk(Disk):
+        def make_directory(self, path: Path) -> None:
+            done.append(("make", path.name))
+            super().make_directory(path)
+
+        def sync_directory(self, path: Path) -> None:
+            done.append(("sync", path.name))
+            super().sync_directory(path)
+
+    disk = NotedDisk()
+    disk.make_durable_directory(tmp_path / "a" / "b")
+    assert done == [("make", "a"), ("sync", tmp_path.name), ("make", "b"), ("sync", "a")]
+    done.clear()
+    disk.make_durable_directory(tmp_path / "a" / "b")
+    assert done == []
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(NotADirectoryError):
+        disk.make_durable_directory(tmp_path / "file" / "c")
+
+
+@BOTH
+def test_dropping_the_cache_changes_no_byte(disk: Disk, tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    data = os.urandom(1 << 20)
+    path.write_bytes(data)
+    disk.drop_cache(path)
+    disk.sync_path(path)
+    disk.drop_cache(path)
+    assert path.read_bytes() == data
+    with pytest.raises(FileNotFoundError):
+        Disk(DiskFeatures(advise=True)).drop_cache(tmp_path / "missing")
