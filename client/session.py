@@ -69,6 +69,10 @@ PROBE_TOPIC = "TBW102"
 _object_numbers = itertools.count(1)
 
 
+def _nobody() -> None:
+    """Whom a session tells as long as nobody wants to be told."""
+
+
 @attrs.frozen(kw_only=True)
 class Member:
     """In which groups this client takes part; at most one of each kind."""
@@ -107,11 +111,11 @@ class Session:
     _connector: Connector
     _trouble: TroubleLog
     _handlers: dict[int, ServerRequestHandler]
-    on_routes_changed: Callable[[], None] = attrs.field(default=lambda: None)
+    on_routes_changed: Callable[[], None] = attrs.field(default=_nobody)
     """called after a route has changed"""
-    on_group_changed: Callable[[], None] = attrs.field(default=lambda: None)
+    on_group_changed: Callable[[], None] = attrs.field(default=_nobody)
     """called when a broker says that a member came or went"""
-    on_broker_joined: Callable[[], None] = attrs.field(default=lambda: None)
+    on_broker_joined: Callable[[], None] = attrs.field(default=_nobody)
     """called after the first heartbeat on a new connection"""
     _watched: dict[str, Watched] = attrs.field(factory=dict, init=False)
     _greeted: set[str] = attrs.field(factory=set, init=False)
@@ -158,6 +162,10 @@ class Session:
             await self._connector.oneway(address, command, timeout=timeout)
         except RemotingError as error:
             raise from_remoting(error) from error
+
+    def forget_callbacks(self) -> None:
+        """Tell nobody any more: who was told is ending."""
+        self.on_routes_changed = self.on_group_changed = self.on_broker_joined = _nobody
 
     def answer_requests(self, handlers: Mapping[int, ServerRequestHandler]) -> None:
         """Answer these request codes of brokers from now on."""

@@ -155,7 +155,10 @@ async def open_membership(session: Session, settings: ConsumerSettings, role: Ro
                     membership.start_rebalancing()
                 nursery.start_soon(membership.save_offsets, name="offset saver")
                 nursery.start_soon(fetcher.counts.run, name="consumption samples")
-                yield membership
+                try:
+                    yield membership
+                finally:  # the session lives longer than this nursery
+                    session.forget_callbacks()
         finally:
             if membership is not None:
                 with trio.CancelScope(shield=True, deadline=trio.current_time() + settings.client.farewell_timeout):
