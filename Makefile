@@ -68,6 +68,11 @@ crash-test: $(VENV)/.dev ## kill a broker under load ROUNDS=200 times; the same 
 bench: $(VENV)/.dev peers ## side by side with the Java broker, in one run
 	$(BIN)/python tests/bench/side_by_side.py $(ARGS)
 
+bench-store: $(VENV)/.dev peers ## what the store costs beside the Java broker (about 40 minutes; ARGS="--seconds 1 --rounds 1 --warm-up 10" for less), plots into docs
+	$(BIN)/python tests/bench/bench_recovery.py
+	$(BIN)/python tests/bench/store_side_by_side.py all $(ARGS)
+	$(BIN)/python tests/bench/bench_queues.py --plot docs/plots $(ARGS)
+
 features: $(VENV)/.dev ## which rows of docs/features.md are proven by which tests (of the last test-all)
 	@test -f .features.json || $(PYTEST) -q -m "not compat" --features=.features.json
 	@$(BIN)/python tests/features.py .features.json $(wildcard .features-compose.json)

@@ -33,9 +33,9 @@ RECORD_BYTES = 1200
 """About what a message of 1 KiB takes in the log."""
 
 
-def messages_of(mib: int) -> int:
-    """So many messages fill a log of this size; enough for a queue that can be pulled."""
-    return max(mib * (1 << 20) // RECORD_BYTES, 8 * (PULL_OFFSETS.start + 4 * PULL_COUNT))
+def messages_of(mib: int, *, pulled: bool = False) -> int:
+    """So many messages fill a log of this size; ``pulled``: enough for queues that can be pulled."""
+    return max(mib * (1 << 20) // RECORD_BYTES, 8 * (PULL_OFFSETS.start + 4 * PULL_COUNT) if pulled else 1000)
 
 
 def wait_indexed(broker: Broker, messages: int) -> None:
@@ -59,8 +59,12 @@ def compare(brokers: list[Broker], loads: list[Load], title: str, options: argpa
                 broker.side.measure(load, options.seconds, requests_max=steps)
                 time.sleep(0.1)
     print(f"\n{title}", flush=True)
-    sides = [broker.side for broker in brokers]
-    print_table(loads, sides[0], sides[-1], markdown=options.markdown)
+    if len(brokers) == 2:
+        print_table(loads, brokers[0].side, brokers[1].side, markdown=options.markdown)
+        return
+    for load in loads:
+        side = brokers[0].side
+        print(f"{load!s:>9} {side.median(load, lambda result: result.rate):>10,.0f} /s   {side.cpu(load):.2f} s of CPU for 100k", flush=True)
 
 
 def measure_sync(options: argparse.Namespace) -> None:
@@ -74,7 +78,7 @@ def measure_pulls(options: argparse.Namespace) -> None:
     with broker_pair(with_java=not options.no_java) as brokers:
         warm_up(brokers, options.warm_up / 2)
         for broker in brokers:
-            wait_indexed(broker, broker.fill(messages_of(options.mib)))
+            wait_indexed(broker, broker.fill(messages_of(options.mib, pulled=True)))
             for load in pulls if options.warm_up and broker.name == "Java" else ():
                 run_shape(broker.address, TOPIC, load.connections, load.in_flight, options.warm_up / 6, request="pull")
         compare(brokers, pulls, f"PULL_MESSAGE, {PULL_COUNT} of 1 KiB, from the page cache, in messages", options)
@@ -155,7 +159,7 @@ def measure_cold_reader(options: argparse.Namespace) -> None:
     with broker_pair(with_java=not options.no_java) as brokers:
         warm_up(brokers, options.warm_up)
         for broker in brokers:
-            wait_indexed(broker, broker.fill(messages_of(options.mib)))
+            wait_indexed(broker, broker.fill(messages_of(options.mib, pulled=True)))
         print("\nOne connection, 8 sends in flight, with and without a reader of the oldest messages, cold, on 2 connections")
         for broker in brokers:
             for cold in (False, True):

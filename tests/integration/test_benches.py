@@ -1,0 +1,52 @@
+"""Every benchmark of the store runs to its end, with settings that measure nothing."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+BENCH = Path(__file__).resolve().parent.parent / "bench"
+TINY = ("--seconds", "0.2", "--rounds", "1", "--warm-up", "0.2", "--no-java")
+
+
+def run(script: str, *arguments: str) -> str:
+    done = subprocess.run([sys.executable, str(BENCH / script), *arguments], capture_output=True, text=True, timeout=110, check=False, stdin=subprocess.DEVNULL)
+    assert done.returncode == 0, f"{script} {arguments}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    return done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("part", "lines"),
+    [
+        ("sync", [r"1 x 1 +[\d,]+ /s", r"64 x 1 +[\d,]+ /s"]),
+        ("pulls", [r"from the page cache", r"cold", r"8 x 4 +[\d,]+ /s"]),
+        ("query", [r"warm +ours +p50", r"cold +ours +p50"]),
+        ("recovery", [r"ours +clean stop +[\d.]+ s", r"ours +kill -9 +[\d.]+ s", r"deleted +[\d.]+ s .* MiB/s"]),
+        ("cold-reader", [r"ours +without +[\d,]+ sends/s", r"ours +with +[\d,]+ sends/s .* reader: 2 x 1"]),
+    ],
+)
+def test_part(part: str, lines: list[str]) -> None:
+    said = run("store_side_by_side.py", part, *TINY, "--mib", "4")
+    assert [line for line in lines if not re.search(line, said)] == [], said
+
+
+@pytest.mark.slow
+def test_recovery_in_this_process() -> None:
+    said = run("bench_recovery.py", "--mib", "4", "--rounds", "1")
+    assert len(re.findall(r"lost: .* MiB/s", said)) == 3
+
+
+@pytest.mark.slow
+def test_from_one_to_many_queues_with_plots(tmp_path: Path) -> None:
+    said = run("bench_queues.py", *TINY, "--counts", "1,80", "--plot", str(tmp_path))
+    assert len(re.findall(r"^\| (1|80) \| ours \|", said, re.MULTILINE)) == 2
+    assert "80 queues give" in said
+    for name in ("queues-rate.svg", "queues-memory.svg"):
+        plot = ElementTree.fromstring((tmp_path / name).read_text())
+        assert len(plot.findall("{http://www.w3.org/2000/svg}circle")) == 2
