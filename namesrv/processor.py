@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import zlib
 from collections.abc import Callable, Sequence
+from hashlib import blake2b
 from typing import TypeVar
 
 import attrs
@@ -103,26 +104,19 @@ class NamesrvProcessor:
         if header.body_crc and header.body_crc != zlib.crc32(request.body) & _CRC_MASK:
             self._warn("registration of %s from %s: the body's checksum does not match", header.broker_name, request.connection.peer_text)
             raise Rejected(ResponseCode.SYSTEM_ERROR, "crc32 not match")
-        try:
-            body = decode_registration(request.body, request.version) if request.body else RegisterBrokerBody()
-        except RemoteProtocolError as error:
-            raise Rejected(ResponseCode.SYSTEM_ERROR, f"register broker failed: {error}") from None
-        registered = self.routes.register(
-            Registration(
-                cluster=header.cluster_name,
-                broker_name=header.broker_name,
-                broker_id=header.broker_id,
-                address=header.broker_addr,
-                ha_address=header.ha_server_addr,
-                table=body.table,
-                timeout_ms=header.heartbeat_timeout_ms,
-                acting_master=header.enable_acting_master,
-                zone_name=header.zone_name,
-                filter_servers=body.filter_server_list if request.version >= _FILTER_SERVERS_FROM else None,
-            ),
-            request.connection,
-            self.now_ms(),
-        )
+        # Most registrations repeat the last one; to read thousands of topics again would keep everybody else waiting.
+        digest = blake2b(b"%d " % request.version + request.body, digest_size=16).digest()
+        announced = self._registration(request, RegisterBrokerBody())
+        registered = self.routes.renew(announced, digest, request.connection, self.now_ms())
+        body = None
+        if registered is None:
+            try:
+                body = decode_registration(request.body, request.version) if request.body else RegisterBrokerBody()
+            except RemoteProtocolError as error:
+                raise Rejected(ResponseCode.SYSTEM_ERROR, f"register broker failed: {error}") from None
+            registered = self.routes.register(self._registration(request, body), request.connection, self.now_ms())
+            if registered.outcome in (Outcome.NEW, Outcome.RENEWED):
+                self.routes.remember(header.cluster_name, header.broker_addr, digest)
         who = (header.cluster_name, header.broker_name, header.broker_id, header.broker_addr)
         if registered.outcome is Outcome.TOO_EARLY:
             self._warn("cluster %s, broker %s (id %d, %s) sent a single topic before it registered", *who)
@@ -130,12 +124,27 @@ class NamesrvProcessor:
         if registered.outcome is Outcome.IGNORED:
             self._warn("cluster %s, broker %s (id %d, %s) is ignored: another process with a newer state has this id", *who)
             return Response(header=RegisterBrokerResponseHeader())
-        if registered.outcome is Outcome.NEW:
+        if registered.outcome is Outcome.NEW and body is not None:
             _log.info("cluster %s, broker %s (id %d, %s) registered %d topics", *who, len(body.table.topic_config_table))
         order = self.kv.namespace(ORDER_TOPIC_CONFIG) if self.config.return_order_config else None
         return Response(
             header=RegisterBrokerResponseHeader(registered.master_ha_address, registered.master_address),
             body=b"" if order is None else KvTable(dict(order)).encode(),
+        )
+
+    def _registration(self, request: Request, body: RegisterBrokerBody) -> Registration:
+        header: RegisterBrokerHeader = request.header
+        return Registration(
+            cluster=header.cluster_name,
+            broker_name=header.broker_name,
+            broker_id=header.broker_id,
+            address=header.broker_addr,
+            ha_address=header.ha_server_addr,
+            table=body.table,
+            timeout_ms=header.heartbeat_timeout_ms,
+            acting_master=header.enable_acting_master,
+            zone_name=header.zone_name,
+            filter_servers=body.filter_server_list if request.version >= _FILTER_SERVERS_FROM else None,
         )
 
     def unregister_broker(self, request: Request) -> Response:

@@ -106,6 +106,8 @@ class _Alive:
     ha_address: str
     owner: object
     broker_name: str
+    digest: bytes = b""
+    """of the body of its last registration; empty when the topics of the next one must be looked at"""
 
 
 @attrs.define(eq=False)
@@ -139,6 +141,7 @@ class RouteTable:
         described = (held, bool(registration.acting_master), registration.zone_name)
         if described != (group.addresses, group.acting_master, group.zone_name):
             group.addresses, group.acting_master, group.zone_name = described
+            self._look_again(group)
             self._changed()
         if self._held_by_newer(registration, group):
             self._alive.pop((registration.cluster, address), None)
@@ -147,6 +150,7 @@ class RouteTable:
         first = broker_id not in group.addresses
         if group.addresses.get(broker_id) != address:
             group.addresses[broker_id] = address
+            self._look_again(group)
             self._changed()
         self._take_topics(registration, group, first)
         self._alive[(registration.cluster, address)] = _Alive(
@@ -158,12 +162,36 @@ class RouteTable:
             name,
         )
         self._take_filter_servers(registration)
-        outcome = Outcome.NEW if first else Outcome.RENEWED
+        return self._registered(registration.cluster, group, broker_id, Outcome.NEW if first else Outcome.RENEWED)
+
+    def _registered(self, cluster: str, group: _Group, broker_id: int, outcome: Outcome) -> Registered:
         master = group.addresses.get(MASTER_ID)
-        alive = None if master is None else self._alive.get((registration.cluster, master))
+        alive = None if master is None else self._alive.get((cluster, master))
         if broker_id == MASTER_ID or alive is None:
             return Registered(outcome)
         return Registered(outcome, master, alive.ha_address)
+
+    def renew(self, registration: Registration, digest: bytes, owner: object, now_ms: int) -> Registered | None:
+        """The registration of a broker whose last one was the same, byte for byte (`digest`), without its topics: they need not be looked at.
+
+        None when it must be looked at after all: another process, other facts, or topics were deleted here meanwhile.
+        """
+        alive = self._alive.get((registration.cluster, registration.address))
+        group = self._groups.get(registration.broker_name)
+        if alive is None or group is None or alive.digest != digest or alive.broker_name != registration.broker_name:
+            return None
+        facts = (group.addresses.get(registration.broker_id), group.acting_master, group.zone_name, alive.ha_address)
+        if facts != (registration.address, bool(registration.acting_master), registration.zone_name, registration.ha_address):
+            return None
+        alive.seen_ms, alive.owner = now_ms, owner
+        alive.timeout_ms = DEFAULT_TIMEOUT_MS if registration.timeout_ms is None else registration.timeout_ms
+        return self._registered(registration.cluster, group, registration.broker_id, Outcome.RENEWED)
+
+    def remember(self, cluster: str, address: str, digest: bytes) -> None:
+        """What a broker has just registered, for `renew`."""
+        alive = self._alive.get((cluster, address))
+        if alive is not None:
+            alive.digest = digest
 
     def _held_by_newer(self, registration: Registration, group: _Group) -> bool:
         """True if another living process has this id and a higher state version."""
@@ -224,6 +252,7 @@ class RouteTable:
             left = [broker_id for broker_id, held in group.addresses.items() if held == address]
             for broker_id in left:
                 del group.addresses[broker_id]
+            self._look_again(group)
             if not group.addresses:
                 del self._groups[broker_name]
                 names = self._clusters.get(cluster, {})
@@ -339,6 +368,8 @@ class RouteTable:
     def set_rules(self, rules: RouteRules) -> None:
         """Go on under other rules."""
         self.rules = rules
+        for alive in self._alive.values():
+            alive.digest = b""
         self._changed()
 
     def set_topic(self, topic: str, queues: Sequence[QueueData]) -> bool:
@@ -354,6 +385,8 @@ class RouteTable:
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
         """Forget a topic: everywhere, or on the brokers of one cluster. A broker that has it registers it again."""
+        for alive in self._alive.values():
+            alive.digest = b""
         if cluster:
             self._forget_queues([topic], list(self._clusters.get(cluster, ())))
         else:
@@ -391,6 +424,13 @@ class RouteTable:
         for topic, data in mine:
             self._set_queues(topic, attrs.evolve(data, perm=change(data.perm)))
         return len(mine)
+
+    def _look_again(self, group: _Group) -> None:
+        """Whose topics count has changed: look at those of each process when it registers next."""
+        for address in group.addresses.values():
+            alive = self._alive.get((group.cluster, address))
+            if alive is not None:
+                alive.digest = b""
 
     def _changed(self) -> None:
         """A broker came, went or changed: any route may show it."""

@@ -100,6 +100,7 @@ class Registration:
     searching: Callable[[], bool] = lambda: False
     """Whether this broker is a slave that has lost its master."""
 
+    _whole: tuple[object, bytes] | None = attrs.field(default=None, init=False)
     _blind: bool = attrs.field(default=False, init=False)
     """the last question where they are was not answered, and the log says so"""
 
@@ -209,7 +210,7 @@ class Registration:
             configs = {name: configs[name] for name in changed if name in configs}
         elif changed is not None and not self.settings.send_always and not await self._outdated(server):
             return
-        body = self._body(configs)
+        body = self._body(configs) if changed else self._whole_body()
         header = RegisterBrokerHeader(
             broker_name=self.settings.broker_name,
             broker_addr=self.settings.broker_address,
@@ -236,6 +237,13 @@ class Registration:
         if mask & 6 != 6:
             configs = {name: attrs.evolve(config, perm=config.perm & mask) for name, config in configs.items()}
         return RegisterBrokerBody(TopicTable(dict(configs), self.topics.version.current)).encode()
+
+    def _whole_body(self) -> bytes:
+        """The body with all topics, made once for all name servers and until something changes: thousands of topics take a while."""
+        key = (self.topics.generation, self.topics.version.current, self.live.broker_permission)
+        if self._whole is None or self._whole[0] != key:
+            self._whole = (key, self._body(self.topics.configs))
+        return self._whole[1]
 
     async def _outdated(self, server: NameServer) -> bool:
         """Ask whether the name server has an older version of our topics."""

@@ -14,11 +14,12 @@ import pytest
 import trio
 from frames import FrameClient
 
+from triomq.namesrv import processor
 from triomq.namesrv.app import NamesrvReady, run_namesrv
 from triomq.namesrv.config import NamesrvConfig
 from triomq.remoting.properties import parse_properties
 from triomq.remoting.protocol.bodies.cluster import BrokerMembersBody, ClusterTable, KvTable
-from triomq.remoting.protocol.bodies.registration import RegisterBrokerBody
+from triomq.remoting.protocol.bodies.registration import RegisterBrokerBody, decode_registration
 from triomq.remoting.protocol.bodies.route import QueueData, TopicRoute
 from triomq.remoting.protocol.bodies.topics import DataVersion, TopicConfig, TopicNames, TopicTable
 from triomq.remoting.protocol.codes import RequestCode as Code
@@ -78,6 +79,29 @@ async def until_gone(client: FrameClient, name: str, broker_id: int) -> None:
             brokers = ClusterTable.decode((await client.call(Code.GET_BROKER_CLUSTER_INFO)).body).broker_addr_table
             if name not in brokers or broker_id not in brokers[name].broker_addrs:
                 return
+
+
+@pytest.mark.feature(4)
+async def test_a_registration_that_repeats_the_last_one_is_not_read_again(started: Started, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The topics of a large broker take tens of milliseconds to read; they are read when there is news, and only then."""
+    read: list[int] = []
+
+    def counting(body: bytes, version: int) -> RegisterBrokerBody:
+        read.append(len(body))
+        return decode_registration(body, version)
+
+    monkeypatch.setattr(processor, "decode_registration", counting)
+    async with started() as ready, FrameClient(ready.port) as client:
+        for _ in range(3):
+            assert (await register(client)).code == 0
+        assert len(read) == 1
+        await client.call(Code.DELETE_TOPIC_IN_NAMESRV, DeleteTopicHeader(topic="T"))
+        assert (await client.call(Code.GET_ROUTEINFO_BY_TOPIC, GetRouteHeader("T"))).code == 17
+        await register(client)
+        assert (await client.call(Code.GET_ROUTEINFO_BY_TOPIC, GetRouteHeader("T"))).code == 0, "the broker still has it"
+        await register(client, topics=table("T", "U", "V"))
+        assert (await client.call(Code.GET_ROUTEINFO_BY_TOPIC, GetRouteHeader("V"))).code == 0
+        assert len(read) == 3
 
 
 @pytest.mark.feature(2)

@@ -409,6 +409,62 @@ def test_many_brokers_leave_at_once(routes: RouteTable) -> None:
     assert routes.lost(owner) == []
 
 
+def renewed(routes: RouteTable, registration: Registration, digest: bytes = b"same", owner: object = OWNER, now_ms: int = 0) -> Registered | None:
+    return routes.renew(attrs.evolve(registration, table=TopicTable()), digest, owner, now_ms)
+
+
+def test_the_same_registration_again_is_only_a_sign_of_life(routes: RouteTable) -> None:
+    register(routes, broker(), now_ms=0)
+    assert renewed(routes, broker()) is None, "nothing is remembered yet"
+    routes.remember(CLUSTER, "a0:1", b"same")
+    first = routes.encoded_route("T", standard=True)
+    newer = object()
+    assert renewed(routes, broker(), owner=newer, now_ms=100_000) == Registered(Outcome.RENEWED)
+    assert routes.encoded_route("T", standard=True) is first
+    assert routes.expire(200_000) == ([], []), "it counts as life"
+    assert routes.lost(OWNER) == []
+    assert [gone.address for gone in routes.lost(newer)] == ["a0:1"], "and the connection is the one that it came on"
+    assert renewed(routes, broker()) is None
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"address": "a0:9"}, {"broker_id": 1}, {"acting_master": True}, {"zone_name": "east"}, {"ha_address": "x:1"}, {"broker_name": "b"}, {"cluster": "D"}],
+    ids=lambda other: next(iter(other)),
+)
+def test_another_registration_is_looked_at(routes: RouteTable, other: dict[str, Any]) -> None:
+    register(routes, broker())
+    routes.remember(CLUSTER, "a0:1", b"same")
+    assert renewed(routes, attrs.evolve(broker(), **other)) is None
+    assert renewed(routes, broker(), b"other") is None
+    assert renewed(routes, broker()) is not None
+
+
+def test_what_makes_the_same_registration_count_again(routes: RouteTable) -> None:
+    """A topic that was deleted here comes back with the next registration, as in Java; a process that comes or goes changes whose topics count."""
+    changes: list[Any] = [
+        lambda: routes.delete_topic("T"),
+        lambda: routes.set_rules(RouteRules(acting_master=True)),
+        lambda: register(routes, broker(broker_id=1)),
+        lambda: routes.unregister(CLUSTER, "a", "a1:1"),
+    ]
+    register(routes, broker())
+    for change in changes:
+        routes.remember(CLUSTER, "a0:1", b"same")
+        assert renewed(routes, broker()) is not None
+        change()
+        assert renewed(routes, broker()) is None
+        register(routes, broker())
+        assert routes.route("T") is not None
+
+
+def test_a_slave_learns_of_its_master_by_a_renewal_too(routes: RouteTable) -> None:
+    register(routes, broker())
+    register(routes, broker(broker_id=1))
+    routes.remember(CLUSTER, "a1:1", b"same")
+    assert renewed(routes, broker(broker_id=1)) == Registered(Outcome.RENEWED, "a0:1", "a0:2")
+
+
 def test_standard_and_legacy_forms(routes: RouteTable) -> None:
     register(routes, broker("brökér-中", table=topics("T", "U")))
     register(routes, broker("brökér-中", 1))
