@@ -176,7 +176,7 @@ async def run_broker(
                         await announcing.start(registration.run, name="registration")
                         if replication.slave is not None:
                             announcing.start_soon(table_copy(store, services, replication.slave).run, connector, name="table-copy")
-                        monitor.serve(broker_source(config, store, services, server))
+                        monitor.serve(broker_source(config, store, services, replication, server))
                         task_status.started(BrokerReady(host, port, registration.settings.broker_address, config.broker_name, stopping.set))
                         await stopping.wait()
                         monitor.leave()
@@ -322,7 +322,7 @@ def open_server(
     return server
 
 
-def broker_source(config: BrokerConfig, store: MessageStore, services: Services, server: Server) -> BrokerSource:
+def broker_source(config: BrokerConfig, store: MessageStore, services: Services, replication: Replication, server: Server) -> BrokerSource:
     """What probes and Prometheus may look at."""
     return BrokerSource(
         config=config,
@@ -334,6 +334,7 @@ def broker_source(config: BrokerConfig, store: MessageStore, services: Services,
         clients=services.clients,
         statistics=services.statistics,
         registration=services.registration,
+        replication=replication,
         server=server,
     )
 

@@ -13,6 +13,7 @@ from typing import Any
 import attrs
 
 from triomq.broker.config import BrokerConfig
+from triomq.broker.replicating import Replication
 from triomq.broker.services.groups import ClientGroups
 from triomq.broker.services.live_settings import LiveSettings
 from triomq.broker.services.offsets import ConsumerOffsets
@@ -43,6 +44,7 @@ class BrokerSource:
     clients: ClientGroups[Connection]
     statistics: Statistics
     registration: Registration
+    replication: Replication
     server: Server
 
     def labels(self) -> Mapping[str, str]:
@@ -72,7 +74,15 @@ class BrokerSource:
             "minOffset": figures.oldest,
             "maxOffset": figures.appended,
             "flushedOffset": figures.flushed,
+            **self._replication_status(),
         }
+
+    def _replication_status(self) -> Mapping[str, Any]:
+        slave, master = self.replication.slave, self.replication.master
+        if slave is not None:
+            return {"master": slave.master.ha, "following": slave.following}
+        end = self.store.appended.value
+        return {"slaves": {replica.peer: {"behindBytes": end - replica.acknowledged} for replica in master.replicas.replicas.values()}} if master else {}
 
     def figures(self) -> Iterator[Family]:
         """All families; topics and groups may be many, so each is a step of its own."""
@@ -88,6 +98,7 @@ class BrokerSource:
         yield self._connections()
         yield gauge("rocketmq_producer_connections", "Connected producers.", sum(len(members) for members in self.clients.table.producers.values()))
         yield self._lag()
+        yield from self._replication()
         yield from server_figures(self.server.statistics())
 
     def _store(self) -> Iterator[Family]:
@@ -108,6 +119,16 @@ class BrokerSource:
         yield gauge("triomq_storage_max_offset_bytes", "Where the log ends.", figures.appended)
         yield gauge("triomq_storage_append_seconds_max", "Longest append since the start.", figures.append_max_ms / 1000)
         yield gauge("triomq_name_servers_registered", "Name servers that know this broker.", sum(server.registered for server in self.registration.servers.values()))
+
+    def _replication(self) -> Iterator[Family]:
+        slave, master, end = self.replication.slave, self.replication.master, self.store.appended.value
+        if slave is not None:
+            yield gauge("triomq_replication_following", "1 while this slave hears from its master.", slave.following)
+            yield Family("triomq_replication_received_bytes_total", "counter", "Bytes of the log that came from the master.", [Sample(slave.bytes_received, {})])
+        elif master is not None:
+            behind = [Sample(end - replica.acknowledged, {"slave": replica.peer}) for replica in master.replicas.replicas.values()]
+            yield gauge("triomq_replication_slaves", "Slaves that follow.", len(behind))
+            yield Family("triomq_replication_behind_bytes", "gauge", "Bytes of the log that a slave has not reported yet.", behind)
 
     def _items(self, name: str, meaning: str, item: str, parts: tuple[str, ...]) -> Family:
         samples = []

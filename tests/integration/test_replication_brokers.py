@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import re
 import socket
+import urllib.request
 from pathlib import Path
 
 import pytest
 import trio
 from brokers import BrokerPeer, running_broker
+from processes import free_port
 from replicated_brokers import broker_group, eventually, log_bytes
 
 from triomq.remoting.protocol.bodies.cluster import ClusterTable, HaStatus
@@ -219,3 +223,26 @@ async def test_a_port_for_slaves_that_is_taken_stops_the_start(tmp_path: Path) -
         with pytest.RaisesGroup(pytest.RaisesExc(AddressInUse, match=f"cannot listen on 127.0.0.1:{port}: the port is in use; .* set haListenPort"), flatten_subgroups=True):
             async with running_broker(tmp_path, haListenPort=port):
                 pass
+
+
+@pytest.mark.feature(57)
+async def test_the_monitor_shows_who_follows(tmp_path: Path) -> None:
+    ports = free_port(), free_port()
+
+    async def page(port: int, path: str) -> str:
+        answer = await trio.to_thread.run_sync(urllib.request.urlopen, f"http://127.0.0.1:{port}{path}")
+        with answer:
+            return str(answer.read(), "utf-8")
+
+    async with broker_group(tmp_path) as group:
+        master = await group.start(0, "SYNC_MASTER", monitorPort=ports[0])
+        assert re.search(r"^triomq_replication_slaves\{.*\} 0$", await page(ports[0], "/metrics"), re.MULTILINE)
+        await group.start(1, monitorPort=ports[1])
+        await eventually(lambda: sent_ok(master.peer))
+        found = await page(ports[0], "/metrics")
+        assert re.search(r"^triomq_replication_slaves\{.*\} 1$", found, re.MULTILINE)
+        assert re.search(r"^triomq_replication_behind_bytes\{.*slave=\"127.0.0.1:\d+\".*\} 0$", found, re.MULTILINE)
+        assert [slave["behindBytes"] for slave in json.loads(await page(ports[0], "/status"))["slaves"].values()] == [0]
+        assert re.search(r"^triomq_replication_following\{.*\} 1$", await page(ports[1], "/metrics"), re.MULTILINE)
+        status = json.loads(await page(ports[1], "/status"))
+        assert (status["following"], status["brokerRole"], status["maxOffset"] > 0) == (True, "SLAVE", True)
