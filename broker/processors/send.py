@@ -101,8 +101,8 @@ class SendMessages:
     _easy_body_bytes: int = attrs.field(init=False)
     _targets: dict[str, Target] = attrs.field(factory=dict, init=False)
     _generation: int = attrs.field(default=-1, init=False)
-    _has_inner_batch: bool = attrs.field(default=False, init=False)
-    """Whether the requests at hand have one: its answer has a field more than others."""
+    _inner_batches: list[tuple[Target, int]] = attrs.field(factory=list, init=False)
+    """Topic and number of messages of each inner batch of the requests at hand; their answers have a field more than others."""
 
     @durability.default
     def _only_the_store(self) -> Durability:
@@ -125,7 +125,7 @@ class SendMessages:
         if self.admission.live.accept_sends_from_ms and (closed := self.admission.closed_until(self.clock_ms())) is not None:
             return [self._refusal(ResponseCode.SYSTEM_ERROR, closed)] * len(requests)
         answers: list[Answer] = [None] * len(requests)
-        self._has_inner_batch = False
+        self._inner_batches.clear()
         drafts, entries = self._prepare(requests, answers)
         if not drafts:
             return answers
@@ -149,15 +149,19 @@ class SendMessages:
         at_once = not self.topics.table.unsaved and self.durability.durable_now(end)
         sent = 0
         try:
-            if at_once and not self._has_inner_batch:
+            if at_once and not self._inner_batches:
                 sent = self._answers.send(requests, answers, entries, places)
         finally:
             # After the answer has gone out, and still before anybody else runs: nobody can ask before it is done.
             self.store.index_appended()
-        self.statistics.note_put(len(drafts), end - places[0].log_offset, seconds)
+        message_count = len(drafts)
+        for target, count in self._inner_batches:
+            target.puts.value += count - 1
+            message_count += count - 1
+        self.statistics.note_put(message_count, end - places[0].log_offset, seconds)
         if sent == len(requests):
             return None
-        if at_once and self._has_inner_batch:
+        if at_once and self._inner_batches:
             self._answers.fill(answers, entries, places)
         return answers if at_once else self._fill_when_durable(requests, answers, entries, places, end)
 
@@ -232,11 +236,11 @@ class SendMessages:
         wait = known.get(WAIT) != "false"
         if header.batch or request.code == RequestCode.SEND_BATCH_MESSAGE:
             unique_key = known.get(UNIQ_KEY) or self.unique_ids.next(self.clock_ms())
-            made = self._batch_drafts(request, target, queue_id, known)
+            made = elements = self._batch_drafts(request, target, queue_id, known)
             if target.batched:
-                made = [inner_batch(request, target, queue_id, text, unique_key, self.settings.cluster_name, len(made))]
+                made = [inner_batch(request, target, queue_id, text, unique_key, self.settings.cluster_name, len(elements))]
                 self._check(made[0])
-                self._has_inner_batch = True
+                self._inner_batches.append((target, len(elements)))
             entries.append((index, len(made), target, queue_id, unique_key, wait))
             drafts.extend(made)
             return

@@ -13,6 +13,7 @@ from brokers import BrokerPeer, Sent, crashed_broker, peer_of, running_broker
 
 from triomq.broker.app import BrokerReady
 from triomq.remoting.protocol.batch import decode_batch, encode_batch
+from triomq.remoting.protocol.bodies.cluster import KvTable
 from triomq.remoting.protocol.codes import RequestCode as Code
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.headers.offset import (
@@ -70,6 +71,8 @@ async def test_a_batch_is_stored_as_one_record_and_pulled_by_any_offset_in_it(tm
         assert (await peer.send(TOPIC, b"alone")).queue_offset == 3
         assert (await send_batch(peer, b"d", b"e")).queue_offset == 4
         assert await max_offset(peer, TOPIC) == 6
+        figures = KvTable.decode(bytes((await peer.call(Code.GET_BROKER_RUNTIME_INFO)).body)).table
+        assert figures["msgPutTotalTodayNow"] == figures["putMessageTimesTotal"] == "6"
         every = [(0, b"a"), (1, b"b"), (2, b"c"), (3, b"alone"), (4, b"d"), (5, b"e")]
         for offset, start in ((0, 0), (1, 0), (2, 0), (3, 3), (4, 4), (5, 4)):
             pulled = await peer.pull(TOPIC, 0, offset)
