@@ -6,7 +6,7 @@ all of them get the error.  Off by default, as in Java (`autoBatch`).
 
     producer's nursery ── one task for each pile: wait, send, wake the senders
 
-Source: client/…/impl/producer/… ProduceAccumulator.java.
+Source: client/…/producer/ProduceAccumulator.java.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import attrs
 import trio
 
 from triomq.client.config import ProducerSettings
-from triomq.client.errors import NotRunning
+from triomq.client.errors import NotRunning, TrioMQError
 from triomq.client.producer.encoding import ELEMENT_BYTES, Outgoing, OutgoingBatch, make_carrier
 from triomq.client.producer.receipt import SendReceipt, split_receipt
 from triomq.remoting.protocol.bodies.route import MessageQueue
@@ -69,9 +69,7 @@ class Accumulator:
             and self.size_bytes + size <= settings.auto_batch_total_bytes
         )
 
-    async def send(
-        self, outgoing: Outgoing, key: PileKey, deadline: float
-    ) -> SendReceipt:
+    async def send(self, outgoing: Outgoing, key: PileKey, deadline: float) -> SendReceipt:
         """Send a message that `takes` accepted with others.  Errors: those of the batch."""
         pile = self._piles.get(key)
         if pile is None:
@@ -93,7 +91,9 @@ class Accumulator:
         if pile.receipts is None:
             if pile.error is None:
                 raise NotRunning("the producer stopped before the batch was answered")
-            raise copy.copy(pile.error) from pile.error
+            if isinstance(pile.error, TrioMQError):  # each sender its own, since tracebacks grow
+                raise copy.copy(pile.error) from pile.error
+            raise pile.error
         return pile.receipts[pile.places[place]]
 
     def _close(self, key: PileKey, pile: Pile) -> None:

@@ -1,4 +1,4 @@
-"""How sends behave beyond the plain case, over real sockets: slow brokers, back-pressure, automatic batches, hooks, compression."""
+"""How sends behave beyond the plain case, over real sockets: slow brokers, back-pressure, automatic batches, compression."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import trio
 from scripted_cluster import ScriptedCluster, never, refuse, scripted_cluster, sent
 
 from triomq import (
-    ConsumeContext,
     ConsumerSettings,
     Message,
     MessageInvalid,
@@ -20,9 +19,7 @@ from triomq import (
     ProducerSettings,
     PullConsumer,
     PushConsumer,
-    ReceivedMessage,
     RouteNotFound,
-    SendContext,
     SendFailed,
     SendReceipt,
     SendStatus,
@@ -31,10 +28,8 @@ from triomq import (
     select_by_machine_room,
     select_by_random,
 )
-from triomq.client.config import ClientSettings
 from triomq.client.errors import ConnectionFailed, MessageRefused, PermissionDenied
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
-from triomq.remoting.protocol.command import Command
 from triomq.remoting.protocol.headers.offset import OffsetResponseHeader
 from triomq.remoting.server.handlers import Request, Response
 from triomq.testing import InProcessCluster, local_cluster
@@ -263,137 +258,6 @@ async def test_an_automatic_batch_does_not_outlive_its_producer() -> None:
                 while not cluster.broker.count(BATCH):  # noqa: ASYNC110
                     await trio.sleep(0.01)
     assert len(failures) == 1
-
-
-# -- hooks ------------------------------------------------------------------------------------------------------------------
-
-
-class Recorder:
-    """A send hook that remembers."""
-
-    def __init__(self) -> None:
-        self.seen: list[tuple[str, SendContext]] = []
-
-    def before_send(self, context: SendContext) -> None:
-        context.attributes["began"] = trio.current_time()
-        self.seen.append(("before", context))
-
-    def after_send(self, context: SendContext) -> None:
-        assert "began" in context.attributes
-        self.seen.append(("after", context))
-        raise RuntimeError("a hook's own trouble")
-
-
-async def test_send_hooks_see_every_try(caplog: pytest.LogCaptureFixture) -> None:
-    recorder = Recorder()
-    async with scripted_cluster(2) as cluster:
-        bad, _ = cluster.brokers
-        bad.script[SEND] = refuse(ResponseCode.SYSTEM_BUSY)
-        async with producer(cluster, send_hooks=[recorder]) as p:
-            while not any(context.error for _, context in recorder.seen):
-                receipt = await p.send("T", b"x", tag="t")
-            await p.send_oneway("T", b"y")
-            await p.send_batch([Message(topic="T", body=b"z")])
-    kinds = [kind for kind, _ in recorder.seen]
-    assert kinds == ["before", "after"] * (len(kinds) // 2)
-    failed = next(context for _, context in recorder.seen if context.error)
-    assert (failed.queue.broker_name, failed.address, failed.receipt) == (bad.name, bad.address, None)
-    tries = [context for kind, context in recorder.seen if kind == "after"]
-    assert (tries[-3].receipt, tries[-3].message_id, tries[-3].group) == (receipt, failed.message_id, "g")
-    assert tries[-3].properties["TAGS"] == "t"
-    assert (tries[-2].oneway, tries[-2].receipt, tries[-1].batch) == (True, None, True)
-    assert "a hook's own trouble" in caplog.text
-
-
-async def test_a_check_may_forbid_a_send() -> None:
-    class Secret(Exception):
-        pass
-
-    def check(context: SendContext) -> None:
-        if b"secret" in context.body:
-            raise Secret(context.topic)
-
-    async with scripted_cluster() as cluster, producer(cluster, check_forbidden=[check]) as p:
-        await p.send("T", b"public")
-        for send in (p.send("T", b"secret"), p.send_oneway("T", b"secret")):
-            with pytest.raises(Secret, match="T"):
-                await send
-        with pytest.raises(Secret):
-            await p.send_batch([Message(topic="T", body=b"secret")])
-        assert (cluster.broker.count(SEND), cluster.broker.count(BATCH)) == (1, 0)
-
-
-async def test_rpc_hooks_see_requests_and_answers() -> None:
-    class Tracer:
-        def __init__(self) -> None:
-            self.answered: list[tuple[int, int]] = []
-
-        def before_request(self, address: str, command: Command) -> None:
-            assert command.ext is not None or command.code == RequestCode.HEART_BEAT
-            if command.code == SEND:
-                assert command.ext is not None
-                command.ext["trace"] = "42"
-
-        def after_response(self, address: str, command: Command, answer: Command) -> None:
-            self.answered.append((int(command.code), answer.code))
-
-    tracer = Tracer()
-    async with scripted_cluster() as cluster:
-        async with producer(cluster, client=ClientSettings(rpc_hooks=[tracer])) as p:  # type: ignore[arg-type]
-            receipt = await p.send("T", b"x")
-            await p.send_oneway("T", b"y")
-        request = next(request for request in cluster.broker.asked if request.code == SEND)
-        assert request.ext()["trace"] == "42"
-        assert receipt.message_id in request.header.properties
-    assert (int(RequestCode.GET_ROUTEINFO_BY_TOPIC), int(ResponseCode.SUCCESS)) in tracer.answered
-    assert tracer.answered.count((int(SEND), 0)) == 1
-
-
-async def test_consume_hooks_are_told_of_every_call_of_a_handler(triomq_cluster: InProcessCluster) -> None:
-    await triomq_cluster.create_topic("Orders", queues=1)
-
-    class Counting:
-        def __init__(self) -> None:
-            self.calls: list[tuple[str, int, bool, str]] = []
-
-        def before_consume(self, context: ConsumeContext) -> None:
-            self.calls.append(("before", len(context.messages), context.success, context.group))
-
-        def after_consume(self, context: ConsumeContext) -> None:
-            self.calls.append((type(context.error).__name__, len(context.messages), context.success, context.group))
-
-    hook, batches, seen = Counting(), Counting(), 0
-    done = trio.Event()
-
-    async def handle(message: ReceivedMessage) -> None:
-        nonlocal seen
-        seen += 1
-        if seen == 2:
-            done.set()
-            raise ValueError("the second one fails")
-
-    async def handle_list(messages: list[ReceivedMessage]) -> None:
-        done.set()
-
-    namesrv = triomq_cluster.namesrv_address
-    async with Producer(namesrv, group="g") as p:
-        await p.send_batch([Message(topic="Orders", body=b"1"), Message(topic="Orders", body=b"2")])
-    settings = ConsumerSettings(consume_hooks=[hook])  # type: ignore[arg-type]
-    consume = {"namesrv": namesrv, "subscriptions": "Orders", "consume_from": "first"}
-    with trio.fail_after(10):
-        async with PushConsumer(group="one", handler=handle, concurrency=1, settings=settings, **consume):  # type: ignore[arg-type]
-            await done.wait()
-        done = trio.Event()
-        settings = ConsumerSettings(consume_hooks=[batches])  # type: ignore[arg-type]
-        async with PushConsumer(group="all", batch_handler=handle_list, settings=settings, **consume):  # type: ignore[arg-type]
-            await done.wait()
-    assert hook.calls == [
-        ("before", 1, False, "one"),
-        ("NoneType", 1, True, "one"),
-        ("before", 1, False, "one"),
-        ("ValueError", 1, False, "one"),
-    ]
-    assert batches.calls[:2] == [("before", 2, False, "all"), ("NoneType", 2, True, "all")]
 
 
 # -- queues, retries, limits ------------------------------------------------------------------------------------------------
