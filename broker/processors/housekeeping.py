@@ -10,6 +10,7 @@ import logging
 import attrs
 import trio
 
+from triomq.broker.services import names
 from triomq.broker.services.held_pulls import HeldPulls
 from triomq.broker.services.topics import Topics
 from triomq.broker.store.store import MessageStore
@@ -43,7 +44,12 @@ class Housekeeping:
     async def delete_unused_topics(self, request: Request) -> Response:
         """Queues of topics that are not in the table of topics any more."""
         await trio.lowlevel.checkpoint()
-        unused = [topic for topic in self.store.queues() if topic not in self.topics.configs and not self.topics.is_system_topic(topic)]
+        kept = self.topics.configs
+        unused = [
+            topic
+            for topic in self.store.queues()
+            if topic not in kept and not self.topics.is_system_topic(topic) and not topic.startswith(names.LMQ_PREFIX)  # light queues need no topic
+        ]
         logger.info("deleted the consume queues of %s topics that do not exist, says %s", len(unused), request.connection.peer_text)
         for topic in unused:
             if topic not in self.topics.configs:  # it may have been made again while others ran

@@ -250,3 +250,11 @@ async def test_without_the_settings_they_are_ordinary_messages(tmp_path: Path) -
         await send_light(peer, b"0", "%LMQ%a")
         assert (await peer.pull("T")).bodies == [b"0"]
         assert (await peer.pull_raw("%LMQ%a")).code == ResponseCode.TOPIC_NOT_EXIST
+
+
+async def test_cleaning_unused_topics_leaves_light_queues(tmp_path: Path) -> None:
+    async with running_broker(tmp_path, **LIGHT) as ready, peer_of(ready) as peer:
+        await peer.create_topic("T", 1)
+        await send_light(peer, b"0", "%LMQ%a")
+        assert (await peer.call(Code.CLEAN_UNUSED_TOPIC)).code == 0
+        assert (await peer.pull("%LMQ%a")).bodies == [b"0"]
