@@ -36,6 +36,8 @@ logger = logging.getLogger(__name__)
 
 RECORD_PLACE = struct.Struct(">i8xi4xqqi")
 """Size, queue id, queue offset, log offset and flags, at the head of a record."""
+DOUBTFUL_BYTES = 3 << 30
+"""More than any broker writes between an fsync that succeeds and one that fails; the last segment may be empty."""
 WRITE_OUT_RECORDS = 65_536
 """Queue entries leave memory so often while the log is read."""
 
@@ -88,7 +90,8 @@ class Recovery:
         if not trusted and not self.clean:
             self.queues.truncate(start, is_record=self._is_record)  # of what lies behind, any file or page may be missing: it is made again
         if not self.clean:
-            for segment in segments.covering(start, segments.end):  # what is read must be what the disk has, or will have: the last fsync may have failed
+            # What is read must be what the disk has, or will have: the last fsync may have failed, and the cache would go on showing what is lost.
+            for segment in segments.covering(max(start, segments.end - DOUBTFUL_BYTES), segments.end):
                 self.disk.drop_cache(segment.path)
         scan = LogScan(self.disk, segments, start, segments.end, self.config.check_crc_on_recover)
         progress = Progress(start, segments.end, self.clock)
