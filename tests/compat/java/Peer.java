@@ -102,6 +102,7 @@ public class Peer {
     static void consume(String nameServer, String topic, String group, String expression, int count, int seconds) throws Exception {
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group, credentials(), new AllocateMessageQueueAveragely());
         consumer.setNamesrvAddr(nameServer);
+        consumer.setPollNameServerInterval(Integer.getInteger("peer.pollNameServer", consumer.getPollNameServerInterval()));
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         // The last listener returns after the latch has opened: without this wait its offset would not be stored.
         consumer.setAwaitTerminationMillisWhenShutdown(5_000);

@@ -1,0 +1,47 @@
+"""The compose file under the loader of Compose v2 (compose-go); `make compose-test` runs it under the Compose that is installed, which may be v1."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+pytestmark = [pytest.mark.compat, pytest.mark.slow, pytest.mark.timeout(300)]
+
+HERE = Path(__file__).resolve().parent
+FILE = HERE.parents[1] / "deploy" / "docker-compose.yml"
+
+
+@pytest.fixture(scope="module")
+def loader(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if shutil.which("go") is None:
+        pytest.skip("Go is missing: apt-get install golang-go")
+    program = tmp_path_factory.mktemp("compose") / "compose"
+    done = subprocess.run(["go", "build", "-mod=readonly", "-o", str(program), "."], cwd=HERE / "compose", capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return program
+
+
+def load(loader: Path, file: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([str(loader), str(file)], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.feature(168)
+def test_compose_v2_loads_every_profile(loader: Path) -> None:
+    done = load(loader, FILE)
+    assert done.returncode == 0, done.stderr
+    commands = json.loads(done.stdout)
+    assert set(commands) == set(yaml.safe_load(FILE.read_text())["services"])
+    assert commands["broker-a"][-3:] == ["-DbrokerIP1=broker-a", "-DbrokerIP2=broker-a", "-DlistenPort=10911"]
+
+
+def test_the_loader_refuses_what_compose_refuses(loader: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "docker-compose.yml"
+    broken.write_text(FILE.read_text().replace("read_only:", "read_onli:"))
+    done = load(loader, broken)
+    assert done.returncode == 1
+    assert "read_onli" in done.stderr
