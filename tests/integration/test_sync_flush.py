@@ -42,6 +42,16 @@ class HeldDisk(Disk):
         self.released.set()
         self.broken = False
         self.flushes = 0
+        self.write_error_number = 0
+        """What the next write to the log fails with."""
+
+    def write_at(self, fd: int, data: bytes | bytearray | memoryview, offset: int, path: Path) -> None:
+        number = self.write_error_number if path.parent.name == "commitlog" else 0
+        if number:
+            self.write_error_number = 0
+            os.pwrite(fd, data[: len(data) // 2], offset)
+            raise self.write_error(path, OSError(number, os.strerror(number)))
+        super().write_at(fd, data, offset, path)
 
     def sync_path(self, path: Path) -> None:
         if path.parent.name == "commitlog":
@@ -135,6 +145,24 @@ async def test_every_watermark_is_in_the_runtime_figures(tmp_path: Path, monkeyp
             assert (busy["commitLogFlushedOffset"], busy["commitLogConfirmedOffset"], busy["commitLogIndexedOffset"]) == (end, end, end)
             assert busy["remainHowManyDataToFlush"] == f"{int(busy['commitLogMaxOffset']) - int(end)} B"
             disk.released.set()
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "words"),
+    [(errno.ENOSPC, ResponseCode.SERVICE_NOT_AVAILABLE, "no space left for"), (errno.EIO, ResponseCode.SYSTEM_ERROR, "Input/output error")],
+    ids=["full", "broken"],
+)
+@pytest.mark.feature(37)
+async def test_a_write_that_fails_halfway_is_told_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, code: int, words: str
+) -> None:
+    async with held_broker(tmp_path, monkeypatch) as (disk, peer):
+        disk.write_error_number = number
+        answer = await peer.send_raw("T", b"refused")
+        assert answer.code == code
+        assert words in (answer.remark or "")
+        assert (await peer.send("T", b"1")).queue_offset == 1
+        assert await peer.next_bodies("T", 2) == [b"0", b"1"]
 
 
 @pytest.mark.feature(37, 51)
