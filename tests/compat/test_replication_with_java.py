@@ -49,7 +49,7 @@ def java_broker_of(version: str, folder: Path, namesrv: str, port: int, **settin
 
 @contextmanager
 def our_broker_of(folder: Path, namesrv: str, port: int, **settings: object) -> Iterator[subprocess.Popen[bytes]]:
-    with our_broker(folder, NAME, namesrv, port, **SMALL, **settings) as (_, process):
+    with our_broker(folder, NAME, namesrv, port, haListenPort=port + 1, **SMALL, **settings) as (_, process):
         yield process
 
 

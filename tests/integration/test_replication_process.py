@@ -89,7 +89,7 @@ async def test_nothing_acknowledged_is_lost_when_either_is_killed_under_load(tmp
     acknowledged: set[bytes] = set()
     with processes.our_name_server(tmp_path / "ns") as namesrv:
         for victims in ("slave", "master", "both"):
-            with our_broker(tmp_path / "m", NAME, namesrv, ports[0], **SYNC) as (_, master), our_broker(tmp_path / "s", NAME, namesrv, ports[1], **SLAVE) as (_, slave):
+            with our_broker(tmp_path / "m", NAME, namesrv, ports[0], haListenPort=ports[0] + 1, **SYNC) as (_, master), our_broker(tmp_path / "s", NAME, namesrv, ports[1], **SLAVE) as (_, slave):
                 async with peer_at(ports[0]) as peer:
                     with trio.fail_after(SECONDS_MAX):
                         while True:
@@ -122,7 +122,7 @@ async def test_nothing_acknowledged_is_lost_when_either_is_killed_under_load(tmp
             for folder in (tmp_path / "m", tmp_path / "s"):  # as if the other's disk had died with it
                 found = log_of(folder)
                 assert [body for body in acknowledged if body not in found] == []
-        with our_broker(tmp_path / "m", NAME, namesrv, ports[0], **SYNC), our_broker(tmp_path / "s", NAME, namesrv, ports[1], **SLAVE):
+        with our_broker(tmp_path / "m", NAME, namesrv, ports[0], haListenPort=ports[0] + 1, **SYNC), our_broker(tmp_path / "s", NAME, namesrv, ports[1], **SLAVE):
             async with peer_at(ports[0]) as peer:
                 await wait_code(peer, ResponseCode.SUCCESS)
             await wait_same(tmp_path / "m", tmp_path / "s")

@@ -110,8 +110,8 @@ def write_broker_conf(folder: Path, name: str, namesrv: str, port: int, **settin
 @contextlib.contextmanager
 def our_broker(folder: Path, name: str, namesrv: str, port: int | None = None, **settings: object) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     """Yield (address, process) of a real `mqbroker` process."""
-    port = port or free_port(span=2)
-    conf = write_broker_conf(folder, name, namesrv, port, **settings)
+    port = port or free_port()
+    conf = write_broker_conf(folder, name, namesrv, port, **{"haListenPort": 0, **settings})
     with running([sys.executable, "-m", "triomq.broker", "-c", str(conf)], folder / f"{name}.log", port=port) as process:
         yield f"127.0.0.1:{port}", process
 
