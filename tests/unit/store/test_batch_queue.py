@@ -169,6 +169,22 @@ async def test_recovery_without_the_table_of_topics(tmp_path: Path, single_first
         assert entries(store) == before
 
 
+async def test_a_slave_makes_the_same_entries(tmp_path: Path) -> None:
+    """It copies the log only, and may not have heard of the topic yet."""
+    async with open_batches(tmp_path / "master") as master, open_store(batch_config(tmp_path / "slave"), SteppingClock()) as slave:
+        for number in range(10):
+            master.append([single(f"s{number}"), inner_batch(3, f"{number}:"), draft("other")])
+        copy = slave.follow()
+        end = master.appended.value
+        start = 0
+        while start < end:  # in pieces that end in the middle of records, and where a segment ends
+            stop = min(start + 1000, end, (start // 4096 + 1) * 4096)
+            copy.take(start, await master.log_bytes_cold(start, stop))
+            start = stop
+        assert entries(slave) == entries(master)
+        assert slave.max_offset("T", 0) == 10
+
+
 @pytest.mark.parametrize("kept", range(7))
 async def test_truncation(tmp_path: Path, kept: int) -> None:
     root = tmp_path / "store"
