@@ -5,6 +5,7 @@
     run_broker ─┬ monitor
                 ├ store ── store-flusher, store-indexer, store-checkpointer, store-cleaner, store-remover
                 ├ saver, delayed-messages, groups-expire, held-pulls-expire, queue-locks-expire, statistics, slow-consumers
+                ├ replication-master ── one child per slave          or, on a slave, replication-slave, table-copy
                 ├ Server.run ── boss, selectors, codecs, pool workers, sweeper, idle scan
                 └ registration ── one child per name server
 

@@ -114,7 +114,7 @@ class ReplicationMaster:
                     self._limit.log(logger, logging.ERROR, "cannot accept a slave: %s", error)
                     await trio.sleep(0.1)
                     continue
-                nursery.start_soon(self._serve, stream, name="replication-slave")
+                nursery.start_soon(self._serve, stream, name="replication-connection")
 
     async def _serve(self, stream: trio.SocketStream) -> None:
         """One slave, from its first report to its end."""
