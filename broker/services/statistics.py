@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import datetime
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import attrs
 import trio
 
 RATE_WINDOWS_SECONDS = (10, 60, 600)
+ITEMS_A_STEP = 1_000
 # Upper bounds of the put-time histogram, in milliseconds, as the runtime information prints them.
 PUT_TIME_BOUNDS_MS = (1, 10, 50, 100, 200, 500, 1000, 2000, 3000, 4000, 5000, 10000)
 
@@ -146,8 +147,15 @@ class Statistics:
 
     def sample_items(self, now: float, tick: int) -> None:
         """Once every 10 s; ``tick`` counts the calls."""
+        for _ in self._sample_items(now, tick):
+            pass
+
+    def _sample_items(self, now: float, tick: int) -> Iterator[None]:
+        """The same in steps: tens of thousands of items are no reason to keep everybody else waiting."""
         self._sum_up()
-        for item in self.items.values():
+        for number, item in enumerate(list(self.items.values()), 1):
+            if number % ITEMS_A_STEP == 0:
+                yield
             sample = (now, item.value, item.times)
             item.minute.append(sample)
             if tick % 60 == 0:
@@ -190,6 +198,7 @@ class Statistics:
             now = trio.current_time()
             self.sample_totals(now)
             if tick % 10 == 0:
-                self.sample_items(now, tick // 10)
+                for _ in self._sample_items(now, tick // 10):
+                    await trio.lowlevel.checkpoint()
             tick += 1
             await trio.sleep(1)
