@@ -7,7 +7,7 @@ its setting there.  Each class is complete: build it, or change one with `attrs.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -49,6 +49,33 @@ def _not_negative(instance: object, attribute: attrs.Attribute[Any], value: floa
 def _not_negative_or_none(instance: object, attribute: attrs.Attribute[Any], value: float | None) -> None:
     if value is not None:
         _not_negative(instance, attribute, value)
+
+
+# Converters with names: type checkers then accept any list where a tuple is kept.
+
+
+def _codes(given: Iterable[int]) -> frozenset[int]:
+    return frozenset(given)
+
+
+def _seconds(given: Iterable[float]) -> tuple[float, ...]:
+    return tuple(given)
+
+
+def _send_hooks(given: Iterable[SendHook]) -> tuple[SendHook, ...]:
+    return tuple(given)
+
+
+def _checks(given: Iterable[CheckForbidden]) -> tuple[CheckForbidden, ...]:
+    return tuple(given)
+
+
+def _consume_hooks(given: Iterable[ConsumeHook]) -> tuple[ConsumeHook, ...]:
+    return tuple(given)
+
+
+def _rpc_hooks(given: Iterable[RpcHook]) -> tuple[RpcHook, ...]:
+    return tuple(given)
 
 
 def namesrv_addresses(
@@ -134,7 +161,7 @@ class ClientSettings:
     """SOCKS5 proxies as a JSON object, `{"0.0.0.0/0": {"addr": "host:1080", "username": "", "password": ""}}`; the first address range that
     holds a server counts.  Empty asks the environment variable TRIOMQ_SOCKS_PROXIES."""
 
-    rpc_hooks: tuple[RpcHook, ...] = attrs.field(default=(), converter=tuple, metadata=_java("RPCHook"))
+    rpc_hooks: tuple[RpcHook, ...] = attrs.field(default=(), converter=_rpc_hooks, metadata=_java("RPCHook"))
     """see every request before it is sent, and every answer; requests are signed after them"""
 
     def access(self) -> Access:
@@ -169,7 +196,7 @@ class ProducerSettings:
     retries: int = attrs.field(default=2, validator=_not_negative, metadata=_java("retryTimesWhenSendFailed"))
     """further tries after the first"""
     retry_codes: frozenset[int] = attrs.field(
-        default=RETRY_CODES, converter=frozenset, metadata=_java("retryResponseCodes")
+        default=RETRY_CODES, converter=_codes, metadata=_java("retryResponseCodes")
     )
     """refusals of a broker after which another try makes sense"""
     retry_not_stored: bool = attrs.field(default=False, metadata=_java("retryAnotherBrokerWhenNotStoreOK"))
@@ -177,12 +204,12 @@ class ProducerSettings:
     latency_faults: bool = attrs.field(default=False, metadata=_java("sendLatencyEnable"))
     """whether brokers that were slow or failed are left out for a while"""
     latency_max: tuple[float, ...] = attrs.field(
-        default=(0.05, 0.1, 0.55, 1.8, 3.0, 5.0, 15.0), converter=tuple, metadata=_java("latencyMax")
+        default=(0.05, 0.1, 0.55, 1.8, 3.0, 5.0, 15.0), converter=_seconds, metadata=_java("latencyMax")
     )
     """seconds; the highest entry that a try's latency reaches says which entry of `not_available` counts"""
     not_available: tuple[float, ...] = attrs.field(
         default=(0.0, 0.0, 2.0, 5.0, 6.0, 10.0, 30.0),
-        converter=tuple,
+        converter=_seconds,
         validator=_same_length,
         metadata=_java("notAvailableDuration"),
     )
@@ -226,11 +253,11 @@ class ProducerSettings:
     create_topic_key: str = attrs.field(default="TBW102", metadata=_java("createTopicKey"))
     """template topic of automatic creation"""
     send_hooks: tuple[SendHook, ...] = attrs.field(
-        default=(), converter=tuple, metadata=_java("registerSendMessageHook")
+        default=(), converter=_send_hooks, metadata=_java("registerSendMessageHook")
     )
     """told of every try; see `triomq.client.hooks`"""
     check_forbidden: tuple[CheckForbidden, ...] = attrs.field(
-        default=(), converter=tuple, metadata=_java("registerCheckForbiddenHook")
+        default=(), converter=_checks, metadata=_java("registerCheckForbiddenHook")
     )
     """called before every try; what they raise ends the send"""
     client: ClientSettings = attrs.field(factory=ClientSettings)
@@ -318,7 +345,7 @@ class ConsumerSettings:
     """seconds after which a message without a verdict is sent back to the broker.  (Ordered consumers wait for ever, except when the queue is
     to move to another member: then it moves after this time in any case.)"""
     consume_hooks: tuple[ConsumeHook, ...] = attrs.field(
-        default=(), converter=tuple, metadata=_java("registerConsumeMessageHook")
+        default=(), converter=_consume_hooks, metadata=_java("registerConsumeMessageHook")
     )
     """told of every call of a handler; see `triomq.client.hooks`"""
     client: ClientSettings = attrs.field(factory=ClientSettings)

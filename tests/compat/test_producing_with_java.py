@@ -69,7 +69,7 @@ async def test_java_consumes_what_we_compress_batch_and_order(namesrv: str) -> N
         return receipt.message_id
 
     for name in ("zlib", "lz4", "zstd"):
-        async with Producer(namesrv, group="py", settings=ProducerSettings(compression=name)) as producer:  # type: ignore[arg-type]
+        async with Producer(namesrv, group="py", settings=ProducerSettings(compression=name)) as producer:
             for number in range(3):
                 await send(producer, b"%s %d " % (name.encode(), number) + b"0123456789" * 1000 * (number + 1))
     async with Producer(namesrv, group="py") as producer:

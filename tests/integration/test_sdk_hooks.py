@@ -100,7 +100,7 @@ async def test_rpc_hooks_see_requests_and_answers() -> None:
 
     tracer = Tracer()
     async with scripted_cluster() as cluster:
-        async with producer(cluster, client=ClientSettings(rpc_hooks=[tracer])) as p:  # type: ignore[arg-type]
+        async with producer(cluster, client=ClientSettings(rpc_hooks=[tracer])) as p:
             receipt = await p.send("T", b"x")
             await p.send_oneway("T", b"y")
         request = next(request for request in cluster.broker.asked if request.code == SEND)
@@ -139,13 +139,13 @@ async def test_consume_hooks_are_told_of_every_call_of_a_handler(triomq_cluster:
     namesrv = triomq_cluster.namesrv_address
     async with Producer(namesrv, group="g") as p:
         await p.send_batch([Message(topic="Orders", body=b"1"), Message(topic="Orders", body=b"2")])
-    settings = ConsumerSettings(consume_hooks=[hook])  # type: ignore[arg-type]
+    settings = ConsumerSettings(consume_hooks=[hook])
     consume = {"namesrv": namesrv, "subscriptions": "Orders", "consume_from": "first"}
     with trio.fail_after(10):
         async with PushConsumer(group="one", handler=handle, concurrency=1, settings=settings, **consume):  # type: ignore[arg-type]
             await done.wait()
         done = trio.Event()
-        settings = ConsumerSettings(consume_hooks=[batches])  # type: ignore[arg-type]
+        settings = ConsumerSettings(consume_hooks=[batches])
         async with PushConsumer(group="all", batch_handler=handle_list, settings=settings, **consume):  # type: ignore[arg-type]
             await done.wait()
     assert hook.calls == [

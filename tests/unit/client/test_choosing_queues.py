@@ -109,7 +109,7 @@ def test_what_the_detector_asks() -> None:
 
 
 def test_tables_must_fit_together() -> None:
-    assert ProducerSettings(latency_max=[1.0, 2.0], not_available=[0.0, 9.0]).not_available == (0.0, 9.0)  # type: ignore[arg-type]
+    assert ProducerSettings(latency_max=[1.0, 2.0], not_available=[0.0, 9.0]).not_available == (0.0, 9.0)
     with pytest.raises(SettingsError, match="must ascend"):
         ProducerSettings(latency_max=(2.0, 1.0), not_available=(1.0, 1.0))
     with pytest.raises(SettingsError, match="as many entries"):
