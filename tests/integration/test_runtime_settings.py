@@ -32,7 +32,7 @@ async def test_changes_of_a_broker_hold_over_restarts(tmp_path: Path) -> None:
     assert loaded.config.broker_permission == 2
     (warning,) = loaded.warnings
     assert warning.startswith("brokerPermission=2, set while the program ran (")
-    assert warning.endswith(f"replaces the value of broker.conf:2")
+    assert warning.endswith("replaces the value of broker.conf:2")
     undone = load_broker_config(conf, environment={}, definitions=[Entry("brokerPermission", "6")])
     assert (undone.config.broker_permission, undone.warnings) == (6, ())
 
