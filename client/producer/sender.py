@@ -175,7 +175,11 @@ class Sender:
                 response = await self._connector.invoke(address, request, timeout=seconds, deadline=began + seconds)
                 receipt = self._read(response, outgoing, chosen, code, address)
             except (TrioMQError, RemotingError) as reason:
-                error = from_remoting(reason) if isinstance(reason, RemotingError) else reason
+                if isinstance(reason, RemotingError):
+                    error = from_remoting(reason)
+                    error.__cause__ = reason
+                else:
+                    error = reason
                 now = trio.current_time()
                 attempts.append(Attempt(broker=chosen.broker_name, seconds=now - began, error=error))
                 self._end(context, None, error)

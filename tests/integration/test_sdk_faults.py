@@ -83,6 +83,7 @@ async def test_when_the_only_broker_hangs_the_whole_budget_is_its() -> None:
     assert caught.value.maybe_stored
     assert len(caught.value.attempts) == 1
     assert isinstance(caught.value.attempts[0].error, RequestTimeout)
+    assert caught.value.attempts[0].error.__cause__ is not None
     assert isinstance(caught.value.__cause__, RequestTimeout)
 
 
