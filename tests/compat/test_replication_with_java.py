@@ -211,3 +211,27 @@ async def count_messages(peer: BrokerPeer) -> int:
             count += len(pulled.messages)
             offset = pulled.header.next_begin_offset
     return count
+
+
+@pytest.mark.feature(60)
+@pytest.mark.parametrize("java_version", ["5.5.0"], indirect=True)
+async def test_a_java_consumer_reads_from_our_slave_when_the_master_is_dead(java_version: str, tmp_path: Path) -> None:
+    port = processes.free_port(span=2)
+    readable = {"slaveReadEnable": "true"}
+    with processes.our_name_server(tmp_path / "namesrv") as namesrv, our_broker(tmp_path / "slave", NAME, namesrv, brokerRole="SLAVE", brokerId=1, **readable) as (address, _):
+        with our_broker(tmp_path / "master", NAME, namesrv, port, brokerRole="SYNC_MASTER", **readable) as (_, master):
+            wait_registered(namesrv, NAME)
+            async with peer_at(port) as peer:
+                await peer.create_topic(TOPIC, 2)
+                await send_until(peer, ok)
+                for number in range(20):
+                    assert ok((await peer.send_raw(TOPIC, b"m%d" % number, queue_id=number % 2)).code)
+            async with peer_at(int(address.rpartition(":")[2])) as peer:
+                with trio.fail_after(SECONDS_MAX):
+                    while (await peer.pull_raw(TOPIC)).code != ResponseCode.SUCCESS:  # noqa: ASYNC110  (asked over the wire)
+                        await trio.sleep(0.1)
+            master.kill()
+            master.wait()
+        lines = processes.java_peer(java_version, "consume", namesrv, TOPIC, "late", "*", "20", "60", seconds=120)
+        bodies = {line[7] for line in lines if line[0] == "GOT"}
+        assert {f"m{number}" for number in range(20)} <= bodies
