@@ -45,7 +45,7 @@ class BlockingDisk(Disk):
         return super().read_path(path, size, offset)
 
 
-@pytest.mark.feature(187)
+@pytest.mark.feature(36)
 async def test_a_disk_that_hangs_stops_the_cold_reader_and_nobody_else(tmp_path: Path) -> None:
     async with open_store(tiny_config(tmp_path), SteppingClock()) as store:
         for number in range(40):
@@ -100,13 +100,14 @@ def log(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.feature(187)
+@pytest.mark.feature(36)
 def test_what_lies_far_back_stays_for_a_window_only(log: Path) -> None:
     disk = TellingDisk()
     cold = ColdReads(disk, lambda path, position: position <= 20 * MIB, window_bytes=4 * CHUNK_BYTES)
+    data = log.read_bytes()
     for chunk in range(24):
         wanted = (log, chunk * CHUNK_BYTES, 8192)
-        assert cold.fetch([wanted]) == {wanted: log.read_bytes()[wanted[1] : wanted[1] + 8192]}
+        assert cold.fetch([wanted]) == {wanted: data[wanted[1] : wanted[1] + 8192]}
     assert disk.ahead == [(log.name, chunk * CHUNK_BYTES, 8192 + AHEAD_BYTES) for chunk in range(24)]
     # What a read fetched goes when four more chunks have come; what is near enough to the end is never told to go.
     assert disk.dropped == [(log.name, chunk * CHUNK_BYTES, CHUNK_BYTES) for chunk in range(16)]
@@ -132,7 +133,7 @@ def test_a_file_deleted_meanwhile_is_empty(tmp_path: Path) -> None:
     assert ColdReads(Disk()).fetch([gone]) == {gone: b""}
 
 
-@pytest.mark.feature(187)
+@pytest.mark.feature(36)
 async def test_the_store_says_what_is_far_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("triomq.broker.store.cold_reads.WINDOW_BYTES", 0)
     disk = TellingDisk()

@@ -52,7 +52,7 @@ def fill(store: MessageStore, rounds: int = 1) -> None:
 needs_syncfs = pytest.mark.skipif(not DiskFeatures().sync_file_system, reason="syncfs tells no errors here")
 
 
-@pytest.mark.feature(28)
+@pytest.mark.feature(47)
 @needs_syncfs
 async def test_many_files_are_forced_out_by_one_call(tmp_path: Path) -> None:
     disk = CountingDisk()
@@ -120,7 +120,6 @@ async def test_a_checkpoint_that_is_cancelled_has_forced_out_what_it_took(tmp_pa
         assert len({path for path in disk.synced if "consumequeue" in path.parts}) == QUEUES
 
 
-@pytest.mark.feature(28)
 async def test_queues_with_few_new_entries_wait_for_the_checkpoint(tmp_path: Path) -> None:
     async with open_store(config(tmp_path, index_write_interval_ms=1), SteppingClock()) as store:
         fill(store)
@@ -145,7 +144,7 @@ async def test_entries_that_come_while_others_are_written_wait_for_the_next_time
         assert [(queue.topic, queue.queue_id) for queue in store.queue_table.dirty] == [("T0", 0)]
 
 
-@pytest.mark.feature(28, 31)
+@pytest.mark.feature(51)
 async def test_many_queues_survive_a_crash_and_a_clean_stop(tmp_path: Path) -> None:
     for crash in (True, False):
         root = tmp_path / str(crash)
@@ -178,6 +177,33 @@ async def test_a_start_opens_each_queue_once(tmp_path: Path, crash: bool) -> Non
         queue_files = [path for path in opened if "consumequeue" in path.parts]
         assert len(set(queue_files)) == len(queue_files) == QUEUES
         assert store.max_offset("T0", 0) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+@pytest.mark.feature(40, 153)
+async def test_fifty_thousand_queues(tmp_path: Path) -> None:
+    """One message each, a clean stop, a crash: all are there, with few descriptors and little room on the disk."""
+    count = 50_000
+    settings = StoreConfig(root=tmp_path, index_enabled=False, segment_size_bytes=64 << 20)
+    keys = [(f"T{number // 8:05d}", number % 8) for number in range(count)]
+    async with open_store(settings) as store:
+        for start in range(0, count, 500):
+            store.append([draft(f"{start}", topic=topic, queue_id=queue_id) for topic, queue_id in keys[start : start + 500]])
+            await trio.lowlevel.checkpoint()
+        await store.checkpointer.save()
+        assert len(store.queue_table.open_files) <= settings.open_files_max
+    files = [tmp_path / "consumequeue" / topic / str(queue_id) / f"{0:020d}" for topic, queue_id in keys]
+    assert {file.stat().st_size for file in files} == {6_000_000}
+    assert sum(file.stat().st_blocks * 512 for file in files) <= count * 8192
+    for crash in (False, True):
+        if crash:
+            (tmp_path / "abort").touch()
+        async with open_store(settings) as store:
+            assert {store.max_offset(*key) for key in keys} == {1}
+            assert {store.min_offset(*key) for key in keys} == {0}
+            for topic, queue_id in keys[::1000]:
+                assert len(await read_all(store, topic, queue_id)) == 1
 
 
 async def test_a_hole_in_a_queue_file_is_its_end(tmp_path: Path) -> None:
