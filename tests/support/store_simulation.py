@@ -76,13 +76,14 @@ def deterministic(seed: int) -> Iterator[None]:
 
 
 def simulated_config(root: Path, mode: FlushMode) -> StoreConfig:
-    """Background work many times in a run."""
+    """Background work many times in a run. With ASYNC_FLUSH also so few open files that a checkpoint forces out all files with one call."""
     return tiny_config(
         root,
         flush_mode=mode,
         flush_interval_ms=20,
         index_write_interval_ms=40,
         checkpoint_interval_ms=100,
+        open_files_max=2 if mode is FlushMode.ASYNC else 512,
         retention=RetentionRules(interval_ms=3_600_000, log_pause_ms=0, queue_pause_ms=0),
     )
 
