@@ -12,9 +12,19 @@ import pytest
 import trio
 from serving import until
 
-from triomq import ConsumerSettings, Message, Producer, PullConsumer, PushConsumer, ReceivedMessage
+from triomq import (
+    ConsumerSettings,
+    Message,
+    MessageQueue,
+    Producer,
+    ProducerSettings,
+    PullConsumer,
+    PushConsumer,
+    ReceivedMessage,
+    TrioMQError,
+)
 from triomq.client.config import ClientSettings
-from triomq.testing import InProcessCluster
+from triomq.testing import InProcessCluster, local_cluster
 
 QUICK = ConsumerSettings(
     error_delay=0.05,
@@ -259,7 +269,7 @@ async def test_order_holds_while_members_come_and_go(triomq_cluster: InProcessCl
     assert journal.overlaps == 0
 
 
-@pytest.mark.feature(98, 99)
+@pytest.mark.feature(98)
 async def test_order_holds_over_the_restart_of_the_broker(triomq_cluster: InProcessCluster) -> None:
     """The broker forgets the locks; they are taken anew, and what was cached goes on.  A message whose offset was not stored may come twice."""
     await triomq_cluster.create_topic("Orders", queues=2)
@@ -274,3 +284,40 @@ async def test_order_holds_over_the_restart_of_the_broker(triomq_cluster: InProc
     assert journal.overlaps == 0
     for steps in journal.steps.values():
         assert list(dict.fromkeys(steps)) == list(range(20))
+
+
+@pytest.mark.feature(98, 99)
+async def test_sends_of_a_key_fail_while_its_broker_is_away_and_its_order_holds() -> None:
+    """Strict order: each key has its queue.  Sends to a broker that is away fail and go nowhere else; other keys go on."""
+    async with local_cluster(brokers=2) as cluster:
+        await cluster.create_topic("Orders", queues=1)
+        homes = [MessageQueue("Orders", name, 0) for name in ("broker-a", "broker-b")]
+        journal = Journal()
+        settings = ProducerSettings(send_timeout=0.3)
+        async with (
+            ordered(cluster, journal),
+            Producer(cluster.namesrv_address, group="orders", settings=settings) as producer,
+        ):
+            for step in range(5):
+                for key, home in enumerate(homes):
+                    await producer.send("Orders", b"%d:%d" % (key, step), queue=home)
+            await until(lambda: journal.count == 10)
+            await cluster.stop_broker("broker-b")
+            with pytest.raises(TrioMQError):
+                await producer.send("Orders", b"1:5", queue=homes[1])
+            for step in range(5, 10):
+                await producer.send("Orders", b"0:%d" % step, queue=homes[0])
+            await until(lambda: len(journal.steps[0]) == 10)
+            await cluster.start_broker("broker-b")
+            for step in range(5, 10):
+                with trio.fail_after(10):
+                    while True:
+                        try:
+                            await producer.send("Orders", b"1:%d" % step, queue=homes[1])
+                            break
+                        except TrioMQError:
+                            await trio.sleep(0.05)
+            await until(lambda: journal.steps[1][-1:] == [9])
+    assert journal.steps[0] == list(range(10))
+    assert list(dict.fromkeys(journal.steps[1])) == list(range(10))  # a repeated send may be stored twice
+    assert journal.overlaps == 0
