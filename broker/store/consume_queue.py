@@ -276,7 +276,8 @@ class ConsumeQueue:
 
     def find_end_by_scan(self) -> None:
         """Read entries from the third-last file on; the first one never written is the end. Source: ConsumeQueue.java#recover."""
-        self.end_offset = self.tail_offset = capacity = self._written_offset()
+        self.end_offset = self.tail_offset = self._capacity_offset
+        capacity = self._written_offset()
         offset = self.bases[max(0, len(self.bases) - 3)] // self.entry_bytes if self.bases else 0
         while offset < capacity:
             for log_offset, entry_size, *_ in self.files.entry.iter_unpack(self.read_entries(offset, SCAN_ENTRIES)):
@@ -295,13 +296,12 @@ class ConsumeQueue:
         if self.log_end >= 0 and self.log_end <= log_offset and is_record is None:
             return
 
-        if self.log_end < 0 and not self.tail:
-            self.end_offset = self.tail_offset = self._written_offset()
+        stop = self._written_offset() if self.log_end < 0 and not self.tail else self.end_offset
 
         def holds(start: int, size: int) -> bool:
             return size > 0 and start < log_offset
 
-        end = self.first_not(holds, self.first_offset, self.end_offset)
+        end = self.first_not(holds, self.first_offset, stop)
         while is_record is not None and end > self.first_offset and self._is_torn(end - 1, is_record):
             end = self.first_not(holds, self.first_offset, end - 1)
         if end != self.end_offset or self.log_end < 0:

@@ -223,3 +223,24 @@ async def test_a_hole_in_a_queue_file_is_its_end(tmp_path: Path) -> None:
     async with open_store(tiny_config(tmp_path, **settings)) as store:
         bodies = [message.body for message in await read_all(store, "T", 0)]
     assert bodies == [f"{number}-{part}".encode() for number in range(10) for part in range(100)]
+
+
+@pytest.mark.parametrize("crash", [False, True])
+@pytest.mark.parametrize("count", [1023, 1024, 1025, 2048])
+async def test_a_queue_may_end_where_a_hole_begins(tmp_path: Path, count: int, crash: bool) -> None:
+    """1,024 entries of 20 bytes are five blocks of 4 KiB."""
+    settings = {"queue_file_size_bytes": 6_000_000, "segment_size_bytes": 1 << 20}
+    async with open_store(tiny_config(tmp_path, **settings)) as store:
+        for start in range(0, count, 100):
+            store.append([draft(f"{number}") for number in range(start, min(count, start + 100))])
+    if crash:
+        (tmp_path / "abort").touch()
+    async with open_store(tiny_config(tmp_path, **settings)) as store:
+        assert (store.min_offset("T", 0), store.max_offset("T", 0)) == (0, count)
+        store.append([draft("next")])
+        assert (await read_all(store, "T", 0, count - 1))[-1].body == b"next"
+    if crash:
+        (tmp_path / "checkpoint").unlink()  # by Java's rules
+    (tmp_path / "abort").touch()
+    async with open_store(tiny_config(tmp_path, **settings)) as store:
+        assert store.max_offset("T", 0) == count + 1
