@@ -27,6 +27,7 @@ logger = logging.getLogger(__name__)
 
 PUSH_BYTES = 1024 * 1024
 RECEIVE_BYTES = 64 * 1024
+CONNECTIONS_MAX = 256
 TABLES_GATHER_SECONDS = 0.02
 NEVER_NEEDED = (1 << 63) - 1
 ENDS = (ReplicationError, CopyRefused, StoreIoError, trio.BrokenResourceError, trio.ClosedResourceError)
@@ -113,6 +114,10 @@ class ReplicationMaster:
                 except OSError as error:  # no descriptors left: they come back
                     self._limit.log(logger, logging.ERROR, "cannot accept a slave: %s", error)
                     await trio.sleep(0.1)
+                    continue
+                if len(self.connections) >= CONNECTIONS_MAX:
+                    self._limit.log(logger, logging.WARNING, "%s is turned away: the HA port has %s connections already, which cannot all be slaves", peer_text(stream), CONNECTIONS_MAX)
+                    await trio.aclose_forcefully(stream)
                     continue
                 nursery.start_soon(self._serve, stream, name="replication-connection")
 

@@ -226,6 +226,19 @@ async def test_garbage_on_the_ha_port_hurts_nobody(tmp_path: Path) -> None:
             await wait_equal(master_store, slave_store)
 
 
+async def test_too_many_connections_are_turned_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("triomq.broker.replication.master.CONNECTIONS_MAX", 2)
+    async with open_store(quick_config(tmp_path)) as store, serving_master(store) as (master, port):
+        async with await trio.open_tcp_stream("127.0.0.1", port), await trio.open_tcp_stream("127.0.0.1", port):
+            await wait_until(lambda: len(master.connections) == 2)
+            async with await trio.open_tcp_stream("127.0.0.1", port) as third:
+                assert await third.receive_some(1) == b""
+        await wait_until(lambda: not master.connections)
+        async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+            await stream.send_all(REPORT.pack(0))
+            await wait_until(lambda: len(master.replicas.replicas) == 1)
+
+
 async def test_tables_changed_reaches_a_slave_of_ours_at_once(tmp_path: Path) -> None:
     async with open_pair(tmp_path) as (master_store, slave_store), serving_master(master_store) as (master, port), following_slave(slave_store, port) as slave:
         await wait_until(lambda: slave.link is not None and slave.link.master is not None)
