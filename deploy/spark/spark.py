@@ -57,6 +57,7 @@ def job() -> None:
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.session.timeZone": "UTC",
         "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "WARN",
     }
     builder = SparkSession.builder.master(os.environ["SPARK_MASTER"]).appName("triomq-flights")

@@ -107,11 +107,11 @@ def consuming(version: str, namesrv: str, folder: Path, count: int) -> Iterator[
         consumer.close()
 
 
-def send(version: str, namesrv: str, tag: str) -> set[str]:
+def send(version: str, namesrv: str, tag: str, count: int = COUNT) -> set[str]:
     """Send with a Java producer; a name server may still tell it of a master that has gone, then it sends again."""
-    lines = java_peer(version, "send", namesrv, TOPIC, str(COUNT), tag, "sync", seconds=120)
-    assert [line[1] for line in lines if line[0] == "SENT"] == ["SEND_OK"] * COUNT
-    return {f"{tag} body-{number}" for number in range(COUNT)}
+    lines = java_peer(version, "send", namesrv, TOPIC, str(count), tag, "sync", seconds=120)
+    assert [line[1] for line in lines if line[0] == "SENT"] == ["SEND_OK"] * count
+    return {f"{tag} body-{number}" for number in range(count)}
 
 
 def log_of(store: Path) -> tuple[int, bytes]:
@@ -174,9 +174,7 @@ def test_our_slave_takes_over_from_a_java_master_and_gives_back(tmp_path: Path) 
 
         with java_on(VERSION, conf("java", brokerRole="ASYNC_MASTER"), java_port) as java:
             wait_registered(namesrv, NAME)
-            sent: set[str] = set()
-            for number in range(6):  # several files of the log
-                sent |= send(VERSION, namesrv, f"Java{number}")
+            sent = send(VERSION, namesrv, "Java", 6 * COUNT)  # several files of the log
             with consuming(VERSION, namesrv, tmp_path, 8 * COUNT) as consumer:
                 consumer.wait_for(sent)
                 closed = sorted((java_store / "commitlog").glob("[0-9]*"))[:-2]

@@ -132,6 +132,19 @@ def test_the_dockerfile_copies_what_is_there_and_ends_as_an_ordinary_user() -> N
         assert f"!{name}" in ignored
 
 
+def test_spark_services_can_work_together() -> None:
+    """Executors write the query's state beside the driver's checkpoint, and Java runs what it has unpacked into /tmp."""
+    services = compose()["services"]
+    spark = {name: service for name, service in services.items() if "spark" in service.get("profiles", ())}
+    assert set(spark) == {"spark-master", "spark-worker-1", "spark-worker-2", "spark-job", "flights"}
+    program = (DEPLOY / "spark" / "spark.py").read_text()
+    for service in spark.values():
+        assert service["volumes"] == [f"spark:{STATE}"]
+        assert service["tmpfs"] == ["/tmp:exec"]
+        assert f'"{service["command"][-1]}": ' in program
+        assert (service["build"]["args"]["EXTRAS"], service["environment"]["SPARK_MASTER"]) == ("demo", "spark://spark-master:7077")
+
+
 def test_compose_itself_accepts_the_file() -> None:
     command = ["docker-compose", "-f", str(DEPLOY / "docker-compose.yml"), "config", "--quiet"]
     if shutil.which(command[0]) is None:
