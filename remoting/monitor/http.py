@@ -60,9 +60,9 @@ class HttpAnswer:
 def read_request(data: bytes | bytearray) -> HttpRequest | None:
     """Read the head of a request; None while it is not complete.  Raises BadRequest."""
     end = data.find(b"\r\n\r\n")
+    if end > HEAD_BYTES_MAX or (end < 0 and len(data) > HEAD_BYTES_MAX + 3):  # in pieces as in one piece
+        raise BadRequest(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"the head of the request is longer than {HEAD_BYTES_MAX} bytes")
     if end < 0:
-        if len(data) > HEAD_BYTES_MAX:
-            raise BadRequest(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"the head of the request is longer than {HEAD_BYTES_MAX} bytes")
         return None
     words = bytes(data[:end]).split(b"\r\n", 1)[0].split(b" ")
     if len(words) != 3 or not words[2].startswith(b"HTTP/1.") or not words[1].isascii():

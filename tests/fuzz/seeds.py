@@ -93,6 +93,7 @@ def _all() -> Iterator[tuple[str, bytes]]:
     yield "small", b"\x01" + point.encode()
     yield "small", b"\x02" + filled(next(cls for cls in JSON_BODIES if cls.__name__ == "BatchAckBody")).encode()
     yield "small", b"\x03\x03" + zlib.compress(b"x" * 50)
+    yield "probe", b"\x06GET /metrics?x=1 HTTP/1.1\r\nHost: localhost:9898\r\nAccept: text/plain\r\n\r\n"
     reports = struct.pack(">4q", -1, 4096, -77, 4096)
     yield "replication", b"\x06\x01" + reports
     hello = struct.pack(">qi", 4096, -1) + struct.pack(">qqqI", 4096, 9000, 4096, 7)

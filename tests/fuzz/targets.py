@@ -15,6 +15,7 @@ from triomq.broker.replication.errors import ReplicationError
 from triomq.broker.replication.master_link import LinkRules, LogBounds, MasterLink
 from triomq.broker.replication.slave_link import SlaveLink
 from triomq.remoting.errors import FrameError, LocalProtocolError, RemoteProtocolError
+from triomq.remoting.monitor.http import BadRequest, HttpRequest, read_request
 from triomq.remoting.properties import PropertiesError, decode_text, format_properties, parse_properties
 from triomq.remoting.protocol import header_binary, header_json
 from triomq.remoting.protocol.batch import decode_batch, encode_batch
@@ -380,10 +381,34 @@ def refusal_of(receive: Callable[[bytes], object], pieces: Iterable[bytes]) -> R
     return None
 
 
+def probe(data: bytes) -> None:
+    """A request at the monitor port, in pieces of one size as in one piece. Its reader's own error counts as the refusal."""
+    if not data:
+        return
+    step, data = data[0] + 1, data[1:]
+    whole, refused = probe_of([data])
+    again, refused_again = probe_of(data[: at + step] for at in range(0, len(data), step))
+    assert (whole, str(refused)) == (again, str(refused_again))
+    if refused is not None:
+        raise RemoteProtocolError(str(refused))
+
+
+def probe_of(prefixes: Iterable[bytes]) -> tuple[HttpRequest | None, BadRequest | None]:
+    """The first request that is complete, as more and more of it comes, or why there is none."""
+    for data in prefixes:
+        try:
+            request = read_request(data)
+        except BadRequest as error:
+            return None, error
+        if request is not None:
+            return request, None
+    return None, None
+
+
 TARGETS: dict[str, Callable[[bytes], None]] = {
     target.__name__: target
     for target in (
         *(stream, json_header, binary_header, headers, bodies, arrays, json, registration),
-        *(records, batch, properties, settings, small, signature, arrow, socks, replication),
+        *(records, batch, properties, settings, small, signature, arrow, socks, replication, probe),
     )
 }

@@ -26,7 +26,7 @@ def test_a_request_may_come_in_pieces() -> None:
         (b"GET /\xff HTTP/1.1\r\n\r\n", HTTPStatus.BAD_REQUEST),
         (b"PRI * HTTP/2.0\r\n\r\n", HTTPStatus.BAD_REQUEST),
         (b"POST /live HTTP/1.1\r\n\r\n", HTTPStatus.METHOD_NOT_ALLOWED),
-        (b"x" * (HEAD_BYTES_MAX + 1), HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE),
+        (b"x" * (HEAD_BYTES_MAX + 4), HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE),
     ],
 )
 def test_what_is_no_request_is_refused(data: bytes, status: HTTPStatus) -> None:
@@ -62,3 +62,10 @@ def test_the_page_is_what_prometheus_reads() -> None:
         ("z_seconds_sum", None, 0.5),
         ("z_seconds_count", None, 7),
     ]
+
+
+def test_the_longest_head_is_the_same_in_pieces_as_in_one_piece() -> None:
+    longest = b"GET / HTTP/1.1\r\nx: ".ljust(HEAD_BYTES_MAX, b"y") + b"\r\n\r\n"
+    assert [read_request(longest[: len(longest) - missing]) for missing in (3, 2, 1, 0)] == [None, None, None, HttpRequest("/")]
+    with pytest.raises(BadRequest):
+        read_request(longest.replace(b"x", b"xx", 1))
