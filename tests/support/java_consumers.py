@@ -51,9 +51,14 @@ class JavaConsumer:
             case ["OWNED", *queues]:
                 self._owned.append([(name.rpartition(":")[0], int(name.rpartition(":")[2])) for name in queues])
 
-    async def wait_started(self) -> None:
+    async def wait_started(self) -> bool:
+        """Wait until it says so; False if it ended instead."""
         with trio.fail_after(60):
-            await self._started.wait()
+            while not self._started.is_set():
+                if self.process.poll() is not None:
+                    return False
+                await trio.sleep(0.02)
+        return True
 
 
 @asynccontextmanager
@@ -75,11 +80,15 @@ async def java_consumer(
         version, "ConsumerPeer", namesrv, topic, group, mode, strategy, str(work_ms), heap="256m", define=define
     )
     async with trio.open_nursery() as nursery:
-        process = await trio.lowlevel.open_process(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        consumer = JavaConsumer(process)
-        try:
+        for attempt in range(3):
+            process = await trio.lowlevel.open_process(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            consumer = JavaConsumer(process)
             nursery.start_soon(consumer.read)
-            await consumer.wait_started()
+            if await consumer.wait_started():
+                break
+            # Now and then a JVM finds no address of its machine at that moment and dies of it.
+            assert attempt < 2, f"a Java consumer ended with {process.returncode} before it had started, three times"
+        try:
             yield consumer
             assert process.stdin is not None
             await process.stdin.send_all(b"stop\n")
