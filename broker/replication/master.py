@@ -175,16 +175,17 @@ class ReplicationMaster:
                 raise LinkBroken("it closed the connection")
             named = link.name is not None
             link.receive(bytes(data), self.bounds, now)
-            if link.next_offset is not None:
-                if not connection.started.is_set():
-                    self._join(connection, now)
-                self._note_acknowledged(link, now)
+            if connection.scope.cancel_called:
+                return  # replaced while this was on its way: the newer connection speaks for that slave
+            if link.next_offset is not None and not connection.started.is_set():
+                self._join(connection, now)
             if not named and link.name is not None:
                 self._replace_older(connection)
+            if link.counts:
+                self._note_acknowledged(link, now)
 
     def _join(self, connection: SlaveConnection, now: float) -> None:
         link = connection.link
-        self.replicas.replicas[link] = Replica(link.peer, link.acknowledged, now)
         kind = "of TrioMQ" if link.is_ours else "of RocketMQ"
         logger.info("slave %s (%s) follows from log offset %s; its log ends at %s, ours at %s", link.peer, kind, link.next_offset, link.acknowledged, self.bounds.end)
         if link.too_far_behind(self.bounds):
@@ -197,7 +198,10 @@ class ReplicationMaster:
         connection.started.set()
 
     def _note_acknowledged(self, link: MasterLink, now: float) -> None:
-        self.replicas.replicas[link].note_acknowledged(link.acknowledged, self.store.appended.value, now)
+        replica = self.replicas.replicas.get(link)
+        if replica is None:
+            replica = self.replicas.replicas[link] = Replica(link.peer, link.acknowledged, now)
+        replica.note_acknowledged(link.acknowledged, self.store.appended.value, now)
         for acknowledgements, mark in self._marks.items():
             mark.advance(self.replicas.reached(acknowledgements))
         event, self._acknowledged = self._acknowledged, trio.Event()
@@ -269,9 +273,11 @@ class ReplicationMaster:
     async def _tell_changes(self, connection: SlaveConnection) -> None:
         """Only a slave of ours knows what to do with such a frame."""
         await connection.started.wait()
+        changed = self._tables_changed
         while connection.link.is_ours:
-            await self._tables_changed.wait()
+            await changed.wait()
             await trio.sleep(TABLES_GATHER_SECONDS)
+            changed = self._tables_changed  # before the frame goes: what changes while it waits for room is told by the next one
             assert connection.link.next_offset is not None
             await connection.send(tables_changed_frame(connection.link.next_offset))
 

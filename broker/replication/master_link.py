@@ -60,6 +60,15 @@ class MasterLink:
         """Whether the slave understands frames beyond Java's."""
         return self.hellos > 0
 
+    @property
+    def counts(self) -> bool:
+        """Whether its reports count as copies.
+
+        A slave of ours names itself once it has found the two logs to be the same. Before that it may be one whose log has parted from this one, or one that
+        has come back while its old connection still counts.
+        """
+        return self.next_offset is not None and (self.name is not None or not self.is_ours)
+
     def receive(self, data: bytes, log: LogBounds, now: float) -> None:
         """Take what came.  Raises LinkBroken, LogsDiffer."""
         self.heard = now

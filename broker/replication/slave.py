@@ -19,7 +19,7 @@ from triomq.broker.replication.pace import Speed
 from triomq.broker.replication.slave_link import SlaveLink
 from triomq.broker.replication.transfer import NAME_MAX, LogData, MasterHello, TablesChanged
 from triomq.broker.store.config import FlushMode
-from triomq.broker.store.errors import CopyRefused, StoreUnavailable
+from triomq.broker.store.errors import CopyRefused, StoreIoError, StoreUnavailable
 from triomq.broker.store.log_copy import LogCopy
 from triomq.broker.store.store import MessageStore
 from triomq.broker.store.watermark import Watermark
@@ -130,6 +130,9 @@ class ReplicationSlave:
 
     async def _follow(self, address: str) -> str:
         """One connection; why it ended."""
+        self.copy.drop_rest()
+        # What is reported is where the master goes on: with SYNC_FLUSH the disk may not have yet what came over the last connection.
+        await self.position.wait_reached(self.copy.received)
         try:
             host, port = parse_address(address)
             with trio.move_on_after(CONNECT_SECONDS) as connecting:
@@ -143,7 +146,6 @@ class ReplicationSlave:
 
     async def _run_tasks(self, address: str, stream: trio.SocketStream) -> str:
         copy = self.copy
-        copy.drop_rest()
         empty = copy.is_empty
         link = self.link = SlaveLink(self.rules, None if empty else copy.received, self._name, trio.current_time(), self.last_segment_only)
         reason = "the connection broke"
@@ -155,7 +157,7 @@ class ReplicationSlave:
             nursery.start_soon(self._report, link, stream, nursery.cancel_scope, name="replication-report")
             try:
                 await self._receive(address, link, stream)
-            except (ReplicationError, CopyRefused, StoreUnavailable) as error:
+            except (ReplicationError, CopyRefused, StoreUnavailable, StoreIoError) as error:
                 reason = str(error)
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 pass

@@ -180,6 +180,8 @@ class MessageStore:
 
     def log_bytes(self, start: int, end: int) -> Buffer | None:
         """The bytes [start, end) of the log, which lie in one segment; None if some of them are not in memory: then use ``log_bytes_cold``."""
+        if start < self.log.first_offset:  # deleted since the caller looked
+            return None
         try:
             return self.log.read([(start, end)], self._warm)[0]
         except Cold:

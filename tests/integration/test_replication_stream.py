@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import struct
 from collections.abc import Callable
@@ -25,7 +26,9 @@ from replicating import (
 from stores import draft, read_all
 
 from triomq.broker.replication.waiting import ReplicatedDurability
+from triomq.broker.store.disk import Disk
 from triomq.broker.store.durability import DurabilityResult
+from triomq.broker.store.errors import StoreIoError
 from triomq.broker.store.store import MessageStore, open_store
 from triomq.remoting.protocol.record import decode_records
 
@@ -256,6 +259,81 @@ async def test_one_slave_never_counts_twice(tmp_path: Path) -> None:
             await stream.send_all(REPORT.pack(-1) + REPORT.pack(0) + REPORT.pack(slave._name))
             await wait_until(lambda: first not in master.connections)
             assert len(master.replicas.replicas) <= 1
+
+
+async def test_reports_count_once_the_logs_are_known_to_be_the_same(tmp_path: Path) -> None:
+    """A slave of ours that has not named itself may have a log that parted, or be there already over an older connection: no send is told that it has a copy."""
+    async with open_store(quick_config(tmp_path)) as store, serving_master(store) as (master, port):
+        fill(store, 3)
+        end = store.appended.value
+        durability = ReplicatedDurability(store, master, timeout_seconds=0.05)
+        async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+            await stream.send_all(REPORT.pack(-1) + REPORT.pack(end))
+            hello_size = 12 + 28
+            await read_exactly(stream, hello_size)
+            assert not durability.durable_now(end)
+            assert await durability.wait_durable(end) is DurabilityResult.SLAVE_NOT_AVAILABLE
+            await stream.send_all(REPORT.pack(-77))
+            await wait_until(lambda: durability.durable_now(end))
+            assert await durability.wait_durable(end) is DurabilityResult.DURABLE
+
+
+async def test_a_report_that_comes_after_the_replacement_is_nobody_s(tmp_path: Path) -> None:
+    """What the old connection still had on its way counts no more, and harms nobody."""
+    async with open_store(quick_config(tmp_path)) as store, serving_master(store) as (master, port):
+        fill(store, 3)
+        end = store.appended.value
+        async with await trio.open_tcp_stream("127.0.0.1", port) as old, await trio.open_tcp_stream("127.0.0.1", port) as new:
+            for stream in (old, new):
+                await stream.send_all(REPORT.pack(-1) + REPORT.pack(0))
+                await read_exactly(stream, 12 + 28)
+            await old.send_all(REPORT.pack(-77))
+            await wait_until(lambda: len(master.replicas.replicas) == 1)
+            await old.send_all(REPORT.pack(end))
+            await new.send_all(REPORT.pack(-77))  # both are there when the master looks
+            await wait_until(lambda: len(master.connections) == 1)
+            await new.send_all(REPORT.pack(end))
+            await wait_until(lambda: [one.acknowledged for one in master.replicas.replicas.values()] == [end])
+
+
+async def test_a_slave_with_sync_flush_comes_back_when_its_disk_has_what_it_has(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A connection that ends while fsync is slow: the next one must not begin before the bytes that are here already, which would look like logs that parted."""
+    async with open_pair(tmp_path, slave={"flush_mode": "SYNC_FLUSH", "flush_interval_ms": 3_600_000}) as (master_store, slave_store):
+        gate = trio.CapacityLimiter(1)
+        await gate.acquire()
+        slave_store.flusher.limiter = gate  # fsync waits for this
+        async with serving_master(master_store) as (_, port):
+            async with following_slave(slave_store, port):
+                fill(master_store, 3)
+                await slave_store.appended.wait_reached(master_store.appended.value)
+            async with following_slave(slave_store, port) as slave:
+                await trio.sleep(0.3)
+                assert not slave.following
+                assert "parted" not in caplog.text
+                gate.release()
+                fill(master_store, 3)
+                await wait_equal(master_store, slave_store)
+        assert log_of(slave_store) == log_of(master_store)
+        assert "parted" not in caplog.text
+
+
+async def test_a_slave_whose_disk_fails_tries_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """An error of the disk on an append ends the connection, not the broker."""
+    broken = True
+
+    class FailingDisk(Disk):
+        def write_at(self, fd: int, data: bytes | bytearray | memoryview, offset: int, path: Path) -> None:
+            if broken and path.parent.name == "commitlog":
+                raise StoreIoError(path, OSError(errno.EIO, "Input/output error"))
+            super().write_at(fd, data, offset, path)
+
+    async with open_store(quick_config(tmp_path / "master")) as master_store, open_store(quick_config(tmp_path / "slave"), disk=FailingDisk()) as slave_store:
+        fill(master_store, 3)
+        async with serving_master(master_store) as (_, port), following_slave(slave_store, port):
+            await wait_until(lambda: "Input/output error" in caplog.text)
+            broken = False
+            await wait_equal(master_store, slave_store)
+        assert log_of(slave_store) == log_of(master_store)
 
 
 async def test_the_bandwidth_limit_is_kept(tmp_path: Path) -> None:
