@@ -151,5 +151,6 @@ class BatchQueue(ConsumeQueue):
         return self.entries.take_expired()
 
     def forget(self) -> None:
+        super().forget()
         self.entries.forget()
 

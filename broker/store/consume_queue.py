@@ -91,7 +91,9 @@ class ConsumeQueue:
     batched: bool = attrs.field(default=False, init=False)
     """Whether an entry stands for several messages: then this is a ``BatchQueue``."""
     special: bool = attrs.field(init=False)
-    """Whether an entry is made otherwise than from tags, size and place: delayed or batched."""
+    """Whether an entry is made otherwise than from tags, size and place: delayed, batched, or not at all, since the queue is deleted."""
+    deleted: bool = attrs.field(default=False, init=False)
+    """Not in the table any more, nor are its files; messages that were appended before, and confirmed after that, get no entry."""
     record_magic: int = attrs.field(init=False)
     record_topic: bytes = attrs.field(init=False)
     """The topic as every record of this queue has it: length and text; a long one needs the second version of the format."""
@@ -388,7 +390,8 @@ class ConsumeQueue:
         self.bases.insert(0, base)
 
     def forget(self) -> None:
-        """Let go of the files; the caller removes them."""
+        """Let go of the files; the caller removes them. From now on nothing is added."""
+        self.deleted = self.special = True
         for base in self.bases:
             self.files.open_files.forget(self.path(base))
         self.bases.clear()

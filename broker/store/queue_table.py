@@ -138,7 +138,9 @@ class QueueTable:
             self._dispatch(draft, place, code)
 
     def _apply_special(self, queue: ConsumeQueue, draft: Draft, place: Appended) -> None:
-        """A record of the schedule topic or of a topic with batch consume queues."""
+        """A record of the schedule topic, of a topic with batch consume queues, or of a queue that has been deleted since it was appended."""
+        if queue.deleted:
+            return  # its files would lie where a new queue of the same name has its own
         if not isinstance(queue, BatchQueue):
             self._apply_unusual(queue, draft, place, self._delivery_time(draft, place))
             return

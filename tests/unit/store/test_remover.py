@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import errno
 import threading
+from collections import deque
+from collections.abc import Collection
 from pathlib import Path
 
 import attrs
 import pytest
 import trio
+import trio.testing
 from stores import draft, read_all, tiny_config
 
 from triomq.broker.store.disk import Disk
@@ -64,6 +67,36 @@ async def test_files_of_a_deleted_topic_go_in_a_thread(tmp_path: Path) -> None:
         assert list((tmp_path / "deleted").iterdir()) == []
         assert [path.name for path in (tmp_path / "consumequeue/T").iterdir()] == ["0"]
         assert [message.body for message in await read_all(store, "T", 0)] == [b"anew"]
+
+
+@pytest.mark.parametrize("batch_topics", [frozenset(), {"T"}], ids=["entries", "batches"])
+async def test_what_is_confirmed_after_its_queue_was_deleted_leaves_no_entry(tmp_path: Path, batch_topics: Collection[str]) -> None:
+    """With SYNC_FLUSH a message may wait for the disk while its topic is deleted: its entry would lie in the files of the next topic of that name."""
+    async with open_store(tiny_config(tmp_path, flush_mode="SYNC_FLUSH"), batch_topics=lambda: batch_topics) as store:
+        for _ in range(5):
+            store.append([draft("old")])
+        with trio.fail_after(5):
+            await store.indexed.wait_reached(store.appended.value)
+        deque(store.queue_table.write_out(), maxlen=0)
+        gate = trio.CapacityLimiter(1)
+        await gate.acquire()
+        store.flusher.limiter = gate  # fsync waits for this
+        store.append([draft("last")])
+        await trio.testing.wait_all_tasks_blocked()
+        store.delete_topic("T")
+        gate.release()
+        with trio.fail_after(5):
+            await store.indexed.wait_reached(store.appended.value)
+        assert not store.queue_table.dirty
+        for number in range(3):
+            store.append([draft(f"new{number}")])
+        with trio.fail_after(5):
+            await store.indexed.wait_reached(store.appended.value)
+        deque(store.queue_table.write_out(), maxlen=0)
+        assert store.queue_table.queues["T", 0].end_offset == 3
+    async with open_store(tiny_config(tmp_path), batch_topics=lambda: batch_topics) as store:
+        assert [message.body for message in await read_all(store, "T", 0)] == [b"new0", b"new1", b"new2"]
+        assert store.append([draft("next")])[0].queue_offset == 3
 
 
 async def test_the_loop_runs_while_files_are_deleted(tmp_path: Path) -> None:
