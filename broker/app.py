@@ -97,10 +97,15 @@ class BrokerReady:
     address: str
     name: str
     _stop: Callable[[], None] = attrs.field(eq=False, repr=False)
+    _drop: Callable[[], None] = attrs.field(eq=False, repr=False)
 
     def stop(self) -> None:
         """Begin an orderly stop; ``run_broker`` returns when it is done."""
         self._stop()
+
+    def drop_connections(self) -> None:
+        """Tell nobody anything any more, as if the process had ended here. No checkpoint."""
+        self._drop()
 
     def banner(self) -> str:
         """What runs where."""
@@ -178,7 +183,8 @@ async def run_broker(
                         if replication.slave is not None:
                             announcing.start_soon(table_copy(store, services, replication.slave).run, connector, name="table-copy")
                         monitor.serve(broker_source(config, store, services, replication, server))
-                        task_status.started(BrokerReady(host, port, registration.settings.broker_address, config.broker_name, stopping.set))
+                        address = registration.settings.broker_address
+                        task_status.started(BrokerReady(host, port, address, config.broker_name, stopping.set, server.drop_connections))
                         await stopping.wait()
                         monitor.leave()
                         announcing.cancel_scope.cancel()

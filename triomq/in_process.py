@@ -11,12 +11,12 @@ import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import attrs
 import trio
 
-from triomq.broker.app import run_broker
+from triomq.broker.app import BrokerReady, run_broker
 from triomq.broker.config import BrokerConfig
 from triomq.broker.java_keys import BROKER_KEYS
 from triomq.client.admin.admin import Admin, BrokerAddress
@@ -164,6 +164,8 @@ class InProcessCluster:
         broker = self.broker(name)
         if broker._running is None:
             return
+        # A task that is about to run may still store a message: then nobody may hear of it.
+        cast("BrokerReady", broker._running.ready).drop_connections()
         snapshot = broker.store_dir.with_name(f"{broker.store_dir.name}.crashed")
         shutil.copytree(broker.store_dir, snapshot)  # in one step of the loop: no message can come in between
         broker._running.scope.cancel()

@@ -89,6 +89,11 @@ class Server:
         """All open connections."""
         return itertools.chain.from_iterable(selector.connections.values() for selector in self._selectors)
 
+    def drop_connections(self) -> None:
+        """Close every connection now, whatever waits for an answer: from here on nobody is told anything. No checkpoint."""
+        for connection in list(self.connections()):
+            connection.close("all connections are dropped")
+
     def submit(self, requests: Iterable[Request]) -> None:
         """Let requests into their pools once more, as if they arrived now (a held pull whose message came). No checkpoint."""
         now = trio.current_time()

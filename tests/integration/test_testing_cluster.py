@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 from pathlib import Path
@@ -10,9 +11,11 @@ import pytest
 import trio
 
 from triomq.broker.store.errors import StoreLocked
+from triomq.client.config import ProducerSettings
 from triomq.client.consumer.push import PushConsumer
 from triomq.client.errors import TrioMQError
 from triomq.client.producer.producer import Producer
+from triomq.client.producer.receipt import SendReceipt
 from triomq.remoting.settings import ConfigError
 from triomq.testing import InProcessCluster, local_cluster
 
@@ -87,6 +90,37 @@ async def test_a_crashed_broker_comes_back_with_what_it_had() -> None:
         async with cluster.admin() as admin:
             messages = await admin.read(receipts[0].queue, 0, count=100)
         assert [message.message_id for message in messages] == [receipt.message_id for receipt in receipts]
+
+
+async def test_what_was_acknowledged_while_a_broker_crashed_is_there() -> None:
+    """Senders that never pause: one of them is nearly always answered in the very turn of the crash."""
+    acknowledged: list[SendReceipt] = []
+    async with local_cluster() as cluster:
+        await cluster.create_topic("orders", queues=1)
+
+        async def send(producer: Producer) -> None:
+            while True:
+                with contextlib.suppress(TrioMQError):
+                    acknowledged.append(await producer.send("orders", b"x"))
+                await trio.lowlevel.checkpoint()
+
+        async with Producer(cluster.namesrv_address, group="shop", settings=ProducerSettings(retries=0)) as producer:
+            for _ in range(5):
+                async with trio.open_nursery() as senders:
+                    for _ in range(30):
+                        senders.start_soon(send, producer)
+                    count = len(acknowledged)
+                    while len(acknowledged) < count + 100:
+                        await trio.lowlevel.checkpoint()
+                    await cluster.crash_broker("broker-a")
+                    senders.cancel_scope.cancel()
+                await cluster.start_broker("broker-a")
+        async with cluster.admin() as admin:
+            queue = acknowledged[0].queue
+            there: set[str] = set()
+            while len(there) < await admin.max_offset(queue):
+                there |= {message.message_id for message in await admin.read(queue, len(there), count=1000)}
+    assert {receipt.message_id for receipt in acknowledged} <= there
 
 
 @pytest.mark.feature(5)
