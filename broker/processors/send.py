@@ -278,10 +278,9 @@ class SendMessages:
             unique_key=unique_key,
             keys=known.get(KEYS),
         )
+        mark_unusual(draft, known, target, self.store)  # also what is for later: when it is due nobody is there to be told
         if delay_level:
             self.delayed.schedule(draft, delay_level)
-        else:
-            mark_unusual(draft, known, target, self.store)
         self._check(draft)
         drafts.append(draft)
         entries.append((index, 1, target, queue_id, unique_key, wait))

@@ -20,7 +20,7 @@ from triomq.broker.services.persisted import PersistedTable, encode_pretty, load
 from triomq.broker.services.topics import Topics
 from triomq.broker.services.versions import Version
 from triomq.broker.store.draft import Draft
-from triomq.broker.store.errors import IllegalMessage, StoreUnavailable
+from triomq.broker.store.errors import IllegalMessage, StoreIoError, StoreUnavailable
 from triomq.broker.store.results import GetResult, GetStatus
 from triomq.broker.store.store import MessageStore
 from triomq.remoting.protocol.bodies.offsets import DelayOffsetTable
@@ -100,7 +100,7 @@ class DelayedMessages:
             ready = next((index for index, when in enumerate(waits) if when > now), len(waits))
             try:
                 self._append(messages[:ready])
-            except StoreUnavailable as error:
+            except (StoreUnavailable, StoreIoError) as error:
                 logger.warning("delayed messages of level %d must wait: %s", level, error)
                 return now + RETRY_SECONDS * 1000
             if ready:

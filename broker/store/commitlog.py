@@ -24,6 +24,7 @@ from triomq.broker.store.numbering import (
     SPECIAL,
     UNUSUAL,
     batch_count,
+    dispatch_fault,
     dispatch_names,
     may_dispatch,
     with_properties,
@@ -197,7 +198,7 @@ class CommitLog:
             numbers = batch_count(draft.properties)
             values |= {BATCH_COUNT: b"%d" % numbers, BATCH_BASE: b"%d" % queue.next_offset}
         names = dispatch_names(draft.properties) if self.config.multi_dispatch and may_dispatch(draft.topic) else []
-        if names:
+        if names and dispatch_fault(names) is None:  # else it was stored when nobody looked at the names: no other topic's numbers are touched
             light = [queues.open(name, 0) for name in names]
             values[DISPATCH_OFFSETS] = b",".join(b"%d" % target.next_offset for target in light)
             for target in dict.fromkeys(light):

@@ -104,6 +104,7 @@ class MessageStore:
 
     def check_draft(self, draft: Draft) -> None:
         """Raise IllegalMessage if this draft can never be stored; call it for every draft before ``append``."""
+        self._mark_special(draft)  # what is added to such a message must have room
         check_draft(draft, self.config)
 
     def append(self, drafts: Sequence[Draft]) -> list[Appended]:

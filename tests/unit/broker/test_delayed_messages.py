@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from triomq.broker.services.topics import TopicSettings, new_topic, open_topics
 from triomq.broker.services.versions import Version
 from triomq.broker.store.config import StoreConfig
 from triomq.broker.store.draft import Draft
-from triomq.broker.store.errors import StoreUnavailable
+from triomq.broker.store.errors import StoreError, StoreIoError, StoreUnavailable
 from triomq.broker.store.store import MessageStore, open_store
 from triomq.remoting.protocol.message import encode_properties
 from triomq.remoting.protocol.record import decode_records
@@ -35,8 +36,8 @@ class Broker:
     clock: trio.testing.MockClock
     begin: float
 
-    def send(self, body: bytes, level: int, topic: str = "T", queue_id: int = 0) -> None:
-        properties = encode_properties({"TAGS": "A", "DELAY": str(level)})
+    def send(self, body: bytes, level: int, topic: str = "T", queue_id: int = 0, extra: Mapping[str, str] | None = None) -> None:
+        properties = encode_properties({"TAGS": "A", "DELAY": str(level), **(extra or {})})
         draft = Draft(topic, queue_id, body, properties, 0, 0, 0, HOST, tags="A")
         self.delayed.schedule(draft, level)
         self.store.append([draft])
@@ -58,11 +59,11 @@ class Broker:
 
 
 @asynccontextmanager
-async def broker(folder: Path, clock: trio.testing.MockClock) -> AsyncIterator[Broker]:
+async def broker(folder: Path, clock: trio.testing.MockClock, *, multi_dispatch: bool = False) -> AsyncIterator[Broker]:
     def clock_ms() -> int:
         return 1_700_000_000_000 + int(trio.current_time() * 1000)
 
-    config = StoreConfig(root=folder, segment_size_bytes=1024 * 1024, index_slot_count=100, index_entry_count=1000)
+    config = StoreConfig(root=folder, segment_size_bytes=1024 * 1024, index_slot_count=100, index_entry_count=1000, multi_dispatch=multi_dispatch)
     async with open_store(config, clock_ms) as store:
         topics = open_topics(folder, TopicSettings(cluster_name="C", broker_name="b"), LiveSettings(), Version(clock_ms))
         topics.put(new_topic("T", 4))
@@ -152,11 +153,25 @@ async def test_a_message_whose_topic_is_gone_is_dropped_and_stops_nobody(
     assert "its topic 'Gone' does not exist" in caplog.text
 
 
+async def test_one_that_has_no_room_for_its_light_queues_is_dropped_and_stops_nobody(
+    tmp_path: Path, mock_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was stored by a broker that did not give messages to light queues, so that nobody has looked."""
+    async with broker(tmp_path, mock_clock, multi_dispatch=True) as it:
+        names = ",".join(f"%LMQ%{number}" for number in range(20))
+        it.send(b"too much", 1, extra={"INNER_MULTI_DISPATCH": names, "long": "x" * 32_300})
+        it.send(b"goes on", 1, extra={"INNER_MULTI_DISPATCH": names})
+        await it.at(1)
+        assert it.arrived() == it.arrived("%LMQ%7") == [b"goes on"]
+    assert "is dropped: the properties have" in caplog.text
+
+
+@pytest.mark.parametrize("fault", [StoreUnavailable("no space left"), StoreIoError("log", OSError(errno.EIO, "Input/output error"))], ids=["full", "failing"])
 async def test_a_full_disk_makes_them_wait(
-    tmp_path: Path, mock_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, mock_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, fault: StoreError
 ) -> None:
     def refuse(self: MessageStore, drafts: object) -> None:
-        raise StoreUnavailable("no space left")
+        raise fault
 
     async with broker(tmp_path, mock_clock) as it:
         it.send(b"patient", 1)

@@ -130,6 +130,17 @@ def test_names_that_cannot_be_queues() -> None:
         assert "INNER_MULTI_DISPATCH names" in (dispatch_fault([A, name]) or "")
 
 
+async def test_names_that_nobody_has_checked_take_no_other_topic_s_numbers(tmp_path: Path) -> None:
+    """A message that was stored before the setting was on, and is delivered after it."""
+    async with open_store(light_config(tmp_path), SteppingClock()) as store:
+        store.append([draft("0", "Other")])
+        store.append([to_queues("1", "Other"), to_queues("2", A, "Other")])
+        store.append([draft("3", "Other")])
+        assert await bodies(store, "Other") == ["0", "3"]
+        assert await bodies(store, "T") == ["1", "2"]
+        assert A not in store.queues()
+
+
 def test_places_of_a_record() -> None:
     def places(names: str, numbers: str) -> list[tuple[str, int]]:
         return dispatch_places(encode_properties({"INNER_MULTI_DISPATCH": names, "INNER_MULTI_QUEUE_OFFSET": numbers}))
