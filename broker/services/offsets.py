@@ -47,10 +47,9 @@ class OwnCommits:
                 found.append((group, topic, queue_id, offset))
         return found
 
-    def forget(self, known: list[tuple[str, str, int, int]]) -> None:
-        """The master has these, and everything that was not `beyond` its own."""
-        kept = {(group, topic, queue_id): offset for group, topic, queue_id, offset in known}
-        self.commits = {key: value for key, value in self.commits.items() if kept.get(key, value[0]) != value[0]}
+    def forget(self, told: Mapping[tuple[str, str, int], tuple[int, bool]]) -> None:
+        """The master knows of these `commits`; what has been committed since is kept."""
+        self.commits = {key: value for key, value in self.commits.items() if told.get(key) != value}
 
 
 @attrs.define(eq=False)

@@ -16,6 +16,7 @@ import trio
 from triomq.broker.services.live_settings import LiveSettings
 from triomq.broker.services.offsets import ConsumerOffsets
 from triomq.broker.services.subscriptions import SubscriptionGroups
+from triomq.broker.store.errors import StoreIoError
 from triomq.broker.store.store import MessageStore
 
 logger = logging.getLogger(__name__)
@@ -51,7 +52,11 @@ class SlowConsumers:
             await trio.lowlevel.checkpoint()
             if not queues or not self.pulls_now(group, topic):
                 continue
-            worst = max([await self._behind(group, topic, queue_id, offset) for queue_id, offset in queues.items()])
+            try:
+                worst = max([await self._behind(group, topic, queue_id, offset) for queue_id, offset in queues.items()])
+            except StoreIoError as error:  # those who read there are told; a warning is no reason to stop a broker
+                logger.warning("nobody knows how far consumer group %s is behind in topic %s: %s", group, topic, error)
+                continue
             if worst.bytes_behind > self.live.slow_consumer_bytes:
                 found.append(worst)
         return sorted(found, reverse=True)

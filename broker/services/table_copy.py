@@ -19,6 +19,7 @@ from triomq.broker.services.offsets import ConsumerOffsets, OwnCommits
 from triomq.broker.services.registration import Caller
 from triomq.broker.services.subscriptions import SubscriptionGroups
 from triomq.broker.services.topics import Topics
+from triomq.broker.store.errors import StoreError
 from triomq.remoting.errors import RemoteProtocolError, RemotingError
 from triomq.remoting.log_limit import LogLimit
 from triomq.remoting.protocol.bodies.groups import SubscriptionGroupTable
@@ -82,8 +83,11 @@ class TableCopy:
         topics = TopicTable.decode(await self._ask(caller, address, RequestCode.GET_ALL_TOPIC_CONFIG))
         if topics.data_version != self.topics.version.current and topics.topic_config_table:
             for name in self.topics.replace(topics):
-                self.delete_topic(name)
                 self.offsets.forget_topic(name)
+                try:
+                    self.delete_topic(name)
+                except StoreError as error:
+                    logger.error("topic %s is gone on the master, but its queues stay here: %s; when the disk is well again, mqadmin cleanUnusedTopic deletes them", name, error)
         groups = SubscriptionGroupTable.decode(await self._ask(caller, address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG))
         if groups.data_version != self.groups.version.current:
             self.groups.replace(groups)
@@ -107,7 +111,8 @@ class TableCopy:
 
     async def _tell_own_commits(self, caller: Caller, address: str, table: ConsumerOffsetTable) -> None:
         """Copy the offsets; what consumers committed here while the master was away goes to the master."""
-        found = self.offsets.replace(table)
+        own = self.offsets.own
+        found, told = self.offsets.replace(table), dict(own.commits) if own is not None else {}
         for group, topic, queue_id, offset in found:
             header = UpdateConsumerOffsetHeader(group, topic, queue_id, offset)
             answer = await caller.invoke(address, request(RequestCode.UPDATE_CONSUMER_OFFSET, header), timeout=CALL_SECONDS)
@@ -115,5 +120,5 @@ class TableCopy:
                 logger.warning("the master does not take the offset %s of group %s for %s-%s: %s %s", offset, group, topic, queue_id, answer.code, answer.remark)
         if found:
             logger.info("told the master %s offsets that consumers committed here", len(found))
-        if self.offsets.own is not None:
-            self.offsets.own.forget(found)
+        if own is not None:
+            own.forget(told)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import time
 from pathlib import Path
@@ -12,6 +13,8 @@ from brokers import BrokerPeer, peer_of, running_broker
 
 from triomq.broker.app import BrokerReady
 from triomq.broker.services import slow_consumers
+from triomq.broker.store.errors import StoreIoError
+from triomq.broker.store.store import MessageStore
 from triomq.remoting.protocol.batch import encode_batch
 from triomq.remoting.protocol.bodies.cluster import KvTable
 from triomq.remoting.protocol.bodies.groups import SubscriptionGroupConfig
@@ -98,6 +101,28 @@ async def test_a_group_that_is_far_behind_is_named_or_disabled(
         again = await peer.pull_raw("T", 0, 2, group="slow")
         assert again.code == (ResponseCode.NO_PERMISSION if disable else 0)
         assert (await peer.pull("T", 0, 8, group="quick")).code == 0
+
+
+async def test_a_queue_that_cannot_be_read_does_not_end_the_check(tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slow_consumers, "CHECK_SECONDS", 0.05)
+    found = MessageStore.entries
+
+    async def entries(store: MessageStore, topic: str, *rest: int) -> list[tuple[int, int, int]]:
+        if topic == "Broken":
+            raise StoreIoError(tmp_path, OSError(errno.EIO, "Input/output error"))
+        return await found(store, topic, *rest)
+
+    monkeypatch.setattr(MessageStore, "entries", entries)
+    async with running_broker(tmp_path, consumerFallbehindThreshold=5000) as ready, peer_of(ready) as peer:
+        for topic in ("Broken", "T"):
+            await peer.create_topic(topic, queues=1)
+            await peer.send(topic)
+            assert (await peer.pull(topic, 0, 0, group="slow")).code == 0
+        await fill(peer, 10)
+        with trio.fail_after(5):
+            while not any("in topic T, queue 0, it is" in record.getMessage() for record in caplog.records):  # noqa: ASYNC110
+                await trio.sleep(0.01)
+        assert any("how far consumer group slow is behind in topic Broken" in record.getMessage() for record in caplog.records)
 
 
 # Types of topics and messages

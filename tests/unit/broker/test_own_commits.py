@@ -1,13 +1,26 @@
-"""What consumers committed at a slave: which of it the master must hear of."""
+"""What consumers committed at a slave: which of it the master must hear of; and how a slave copies tables."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, ClassVar
 
+import pytest
+import trio
+
+from triomq.broker.replication.slave import MasterAddress
+from triomq.broker.services.live_settings import LiveSettings
 from triomq.broker.services.offsets import OwnCommits, open_consumer_offsets
+from triomq.broker.services.table_copy import TableCopy
+from triomq.broker.services.topics import TopicSettings, new_topic, open_topics
 from triomq.broker.services.versions import Version
+from triomq.broker.store.errors import DiskFull
+from triomq.remoting.errors import RemoteProtocolError
 from triomq.remoting.protocol.bodies.offsets import ConsumerOffsetTable
-from triomq.remoting.protocol.bodies.topics import DataVersion
+from triomq.remoting.protocol.bodies.topics import DataVersion, TopicTable
+from triomq.remoting.protocol.codes import RequestCode
+from triomq.remoting.protocol.command import Command
+from triomq.remoting.protocol.headers.offset import UpdateConsumerOffsetHeader
 
 
 def table(**queues: int) -> ConsumerOffsetTable:
@@ -30,7 +43,7 @@ def test_the_master_hears_of_what_is_ahead_of_it_and_of_nothing_else(tmp_path: P
     assert sorted(found) == [("G", "T", 0, 8), ("H", "U", 0, 1)]
     assert offsets.committed == {"G": {"T": {0: 8, 1: 9, 2: 6}}, "H": {"U": {0: 1}}}
     assert offsets.version.current == DataVersion(0, 7, 7)
-    offsets.own.forget(found)
+    offsets.own.forget(dict(offsets.own.commits))
     assert offsets.own.commits == {}
     assert offsets.replace(table(T_0=9)) == []
     assert offsets.committed == {"G": {"T": {0: 9}}}
@@ -50,7 +63,54 @@ def test_a_commit_that_comes_while_the_master_is_told_is_kept(tmp_path: Path) ->
     offsets = open_consumer_offsets(tmp_path, Version(lambda: 1))
     offsets.own = OwnCommits()
     offsets.commit("G", "T", 0, 5)
-    found = offsets.replace(table(T_0=1))
+    assert offsets.replace(table(T_0=1)) == [("G", "T", 0, 5)]
+    told = dict(offsets.own.commits)
     offsets.commit("G", "T", 0, 6)
-    offsets.own.forget(found)
-    assert offsets.replace(table(T_0=5)) == [("G", "T", 0, 6)]
+    offsets.commit("G", "T", 1, 3)  # of a queue that the master was told nothing of
+    offsets.own.forget(told)
+    assert sorted(offsets.replace(table(T_0=5, T_1=1))) == [("G", "T", 0, 6), ("G", "T", 1, 3)]
+
+
+async def test_so_is_one_of_another_queue(tmp_path: Path) -> None:
+    """The same through the copying itself: the commit comes while the master's answer is on its way."""
+
+    class Master:
+        told: ClassVar[list[tuple[int, int]]] = []
+
+        async def invoke(self, address: str, command: Command, *, timeout: float) -> Command:
+            header = command.header(UpdateConsumerOffsetHeader)
+            self.told.append((header.queue_id, header.commit_offset))
+            offsets.commit("G", "T", 1, 3)
+            await trio.lowlevel.checkpoint()
+            return Command(0)
+
+    offsets = open_consumer_offsets(tmp_path, Version(lambda: 1))
+    offsets.own = OwnCommits()
+    nothing: Any = None
+    copy = TableCopy(MasterAddress(), nothing, nothing, nothing, offsets, nothing, nothing)
+    offsets.commit("G", "T", 0, 5)
+    await copy._tell_own_commits(Master(), "a:1", table(T_0=1, T_1=1))
+    await copy._tell_own_commits(Master(), "a:1", table(T_0=5, T_1=1))
+    assert Master.told == [(0, 5), (1, 3)]
+
+
+async def test_a_full_disk_does_not_end_the_copying(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Queues of topics that are gone cannot be deleted: all other tables are copied all the same."""
+    master = TopicTable({"Stays": new_topic("Stays", 1)}, DataVersion(0, 7, 7))
+
+    class Master:
+        async def invoke(self, address: str, command: Command, *, timeout: float) -> Command:
+            await trio.lowlevel.checkpoint()
+            return Command(0, body=master.encode()) if command.code == RequestCode.GET_ALL_TOPIC_CONFIG else Command(1, remark="asked for more")
+
+    def delete_topic(name: str) -> None:
+        raise DiskFull(tmp_path / "checkpoint")
+
+    topics = open_topics(tmp_path, TopicSettings(cluster_name="C", broker_name="b"), LiveSettings(), Version(lambda: 1))
+    topics.put(new_topic("Gone", 1))
+    nothing: Any = None
+    copy = TableCopy(MasterAddress(), nothing, topics, nothing, open_consumer_offsets(tmp_path, Version(lambda: 1)), nothing, delete_topic)
+    with pytest.raises(RemoteProtocolError, match="asked for more"):
+        await copy.copy_all(Master(), "a:1")
+    assert list(topics.configs) == ["Stays"]
+    assert "topic Gone is gone on the master, but its queues stay here: the store takes no messages now: no space left" in caplog.text
