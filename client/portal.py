@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-import logging
 import os
 import threading
 from collections.abc import Awaitable, Callable
@@ -18,9 +17,8 @@ from typing import Any, Generic, ParamSpec, TypeVar
 import attrs
 import trio
 
+from triomq.client.background import open_background
 from triomq.client.errors import CallTimeout, ForkDetected, NotRunning
-
-logger = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -67,6 +65,8 @@ class Portal(Generic[T]):
         self._left: concurrent.futures.Future[None] = concurrent.futures.Future()
         self._token: trio.lowlevel.TrioToken | None = None
         self._nursery: trio.Nursery | None = None
+        self._late: trio.Nursery | None = None
+        """of calls that come while the context is being left, such as the verdicts of handlers that are still at work"""
         self._leave = trio.Event()
         self._body_failed = False
         self._calls: set[Call[Any]] = set()
@@ -83,11 +83,16 @@ class Portal(Generic[T]):
         return self._entered
 
     def submit(self, function: Callable[P, Awaitable[R]], *args: P.args, **kwargs: P.kwargs) -> Call[R]:
-        """Run an async function in the loop.  From any thread.  Errors: `NotRunning`, `ForkDetected`."""
+        """Run an async function in the loop.  From any thread but the loop's own.  Errors: `NotRunning`, `ForkDetected`."""
         if os.getpid() != self._pid:
             raise ForkDetected(
                 "this object was made before a fork, its thread and connections do not exist in this process: "
                 "make a new one in the child (with multiprocessing: in the worker, or use the 'spawn' start method)"
+            )
+        if threading.current_thread() is self._thread:
+            raise NotRunning(
+                "this call comes from the object's own thread, which would wait for itself for ever: hooks, selectors and "
+                "allocation rules must not call the object; let another thread do it"
             )
         if self._token is None or self._nursery is None or self._left.done():
             raise NotRunning("this object is not running: use it inside its `with` block")
@@ -125,14 +130,16 @@ class Portal(Generic[T]):
                 concurrent.futures.wait([call.future], _CANCEL_SECONDS)
             raise
 
+    def tell(self, function: Callable[..., object], *args: object) -> None:
+        """Have a function called in the loop, soon, and do not wait.  From any thread; nothing happens after the end."""
+        if self._token is not None:
+            with contextlib.suppress(trio.RunFinishedError):
+                self._token.run_sync_soon(function, *args)
+
     def stop(self, *, body_failed: bool = False) -> concurrent.futures.Future[None]:
         """Leave the context; the future ends when it is left, with the error of a crashed background task."""
         self._body_failed = body_failed
-        if self._token is not None:
-            try:
-                self._token.run_sync_soon(self._leave.set)
-            except trio.RunFinishedError:
-                logger.debug("the loop had ended before")
+        self.tell(self._leave.set)
         return self._left
 
     def join(self) -> None:
@@ -163,8 +170,8 @@ class Portal(Generic[T]):
     async def _main(self) -> None:
         self._token = trio.lowlevel.current_trio_token()
         try:
-            async with self._target as target, trio.open_nursery() as nursery:
-                self._nursery = nursery
+            async with open_background() as late, self._target as target, trio.open_nursery() as nursery:
+                self._nursery, self._late = nursery, late
                 self._entered.set_result(target)
                 await self._leave.wait()
                 nursery.cancel_scope.cancel()
@@ -178,11 +185,13 @@ class Portal(Generic[T]):
 
     def _spawn(self, call: Call[Any], function: Callable[..., Awaitable[Any]], args: Any, kwargs: Any) -> None:
         assert self._nursery is not None
+        assert self._late is not None
         self._calls.discard(call)
-        if self._nursery.cancel_scope.cancel_called:
+        nursery = self._late if self._nursery.cancel_scope.cancel_called else self._nursery
+        if nursery.cancel_scope.cancel_called:
             call.fail(NotRunning("this object is stopping"))
             return
-        self._nursery.start_soon(self._carry_out, call, function, args, kwargs)
+        nursery.start_soon(self._carry_out, call, function, args, kwargs)
 
     async def _carry_out(
         self, call: Call[Any], function: Callable[..., Awaitable[Any]], args: Any, kwargs: Any

@@ -164,8 +164,9 @@ class Session:
             raise from_remoting(error) from error
 
     def forget_callbacks(self) -> None:
-        """Tell nobody any more: who was told is ending."""
+        """Tell nobody any more: who was told is ending.  Who waits for a route looks once more, and finds that out."""
         self.on_routes_changed = self.on_group_changed = self.on_broker_joined = _nobody
+        self._routes_changed.set()
 
     def answer_requests(self, handlers: Mapping[int, ServerRequestHandler]) -> None:
         """Answer these request codes of brokers from now on."""

@@ -32,7 +32,7 @@ from triomq.client import (
 )
 from triomq.client.consumer.allocation import Allocation, allocate_average
 from triomq.client.consumer.subscribing import Subscriptions
-from triomq.client.consumer.view import MessageView
+from triomq.client.consumer.view import MessageView, stamp, take
 from triomq.client.portal import CallCancelled, Portal
 from triomq.client.producer.queue_choice import Selector
 
@@ -283,9 +283,13 @@ class PushConsumer:
 
     async def __anext__(self) -> ReceivedMessage:
         """Wait for the next message; it wants `ack` or `retry`, or `async with message:`."""
-        while not self._buffer:
-            await _call(self._portal, self._fill)
-        return ReceivedMessage(self._buffer.popleft(), self._portal)
+        while True:
+            while not self._buffer:
+                await _call(self._portal, self._fill)
+            message = self._buffer.popleft()
+            if not message.lost:
+                self._portal.tell(stamp, message)
+                return ReceivedMessage(message, self._portal)
 
     async def wait_assigned(self) -> None:
         """Wait until this member has its first share of the queues."""
@@ -312,7 +316,7 @@ class PushConsumer:
         return await _call(self._portal, _in_loop, self._target.statistics)
 
     async def _fill(self) -> None:
-        self._buffer.extend(await self._target.take(1 if self._target.ordered else 32))
+        self._buffer.extend(await take(self._target))
 
 
 class PullConsumer:
@@ -355,8 +359,19 @@ class PullConsumer:
         return (await self.poll(1))[0]
 
     async def poll(self, max_messages: int = 32) -> list[client.ReceivedMessage]:
-        """Wait until something is there and return it."""
-        return await _call(self._portal, self._target.poll, max_messages)
+        """Wait until something is there and return it; for a limit of time, `asyncio.timeout`.  A cancelled poll loses nothing."""
+        returned: list[client.ReceivedMessage] = []
+
+        async def poll() -> None:
+            returned.extend(await self._target.poll(max_messages))
+
+        try:
+            await _call(self._portal, poll)
+        except BaseException:  # cancelled; nobody got what had come
+            if returned:
+                await asyncio.shield(_call(self._portal, _in_loop, lambda: self._target.give_back(returned)))
+            raise
+        return returned
 
     async def assign(self, queues: Iterable[MessageQueue], *, tags: str = "*") -> None:
         """Read exactly these queues."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 import datetime
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from math import inf
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -32,7 +33,7 @@ from triomq.client import (
 )
 from triomq.client.consumer.allocation import Allocation, allocate_average
 from triomq.client.consumer.subscribing import Subscriptions
-from triomq.client.consumer.view import MessageView
+from triomq.client.consumer.view import MessageView, stamp, take
 from triomq.client.portal import Call, Portal
 from triomq.client.producer.queue_choice import Selector
 
@@ -296,9 +297,15 @@ class PushConsumer:
 
     def __next__(self) -> ReceivedMessage:
         """Wait for the next message; it wants `ack` or `retry`, or `with message:`."""
-        while not self._buffer:
-            self._portal.call(None, self._fill)
-        return ReceivedMessage(self._buffer.popleft(), self._portal)
+        while True:
+            try:
+                message = self._buffer.popleft()  # asking first if there is one would race with other threads
+            except IndexError:
+                self._portal.call(None, self._fill)
+                continue
+            if not message.lost:
+                self._portal.tell(stamp, message)
+                return ReceivedMessage(message, self._portal)
 
     def wait_assigned(self, *, timeout: float | None = None) -> None:
         """Wait until this member has its first share of the queues."""
@@ -325,11 +332,13 @@ class PushConsumer:
         self._portal.call(timeout, self._target.unsubscribe, topic)
 
     async def _fill(self) -> None:
-        self._buffer.extend(await self._target.take(1 if self._target.ordered else 32))
+        self._buffer.extend(await take(self._target))
 
     async def _handle(self, message: client.ReceivedMessage) -> None:
         assert self._handler is not None
-        await trio.to_thread.run_sync(self._handler, ReceivedMessage(message, self._portal), limiter=self._limiter)
+        view = ReceivedMessage(message, self._portal)
+        # A thread cannot be cancelled: after `shutdown_timeout` it is left alone, and its verdict has no effect.
+        await trio.to_thread.run_sync(self._handler, view, limiter=self._limiter, abandon_on_cancel=True)
 
 
 class PullConsumer:
@@ -377,11 +386,18 @@ class PullConsumer:
 
     def __next__(self) -> client.ReceivedMessage:
         """Wait for the next message; with `auto_commit` the ones before it then count as done."""
-        return self._portal.call(None, self._target.poll, 1)[0]
+        return self.poll(1)[0]
 
     def poll(self, max_messages: int = 32, *, timeout: float | None = None) -> list[client.ReceivedMessage]:
         """Return at most `max_messages`; an empty list if none came within `timeout` seconds."""
-        return self._portal.call(None, _poll, self._target, max_messages, timeout)
+        returned: list[client.ReceivedMessage] = []
+        try:
+            self._portal.call(None, _poll, self._target, max_messages, timeout, returned)
+        except BaseException:  # interrupted; nobody got what had come
+            if returned:
+                self._portal.call(5.0, _in_loop, lambda: self._target.give_back(returned))
+            raise
+        return returned
 
     def subscribe(self, subscriptions: Subscriptions, *, timeout: float | None = None) -> None:
         """Share further topics with the group."""
@@ -458,13 +474,10 @@ class PullConsumer:
 
 
 async def _poll(
-    consumer: client.PullConsumer, max_messages: int, seconds: float | None
-) -> list[client.ReceivedMessage]:
-    if seconds is None:
-        return await consumer.poll(max_messages)
-    with trio.move_on_after(seconds):
-        return await consumer.poll(max_messages)
-    return []
+    consumer: client.PullConsumer, max_messages: int, seconds: float | None, returned: list[client.ReceivedMessage]
+) -> None:
+    with trio.move_on_after(inf if seconds is None else seconds):
+        returned += await consumer.poll(max_messages)
 
 
 async def _in_loop(function: Callable[[], R]) -> R:

@@ -73,6 +73,9 @@ class DirectDelivery:
         await trio.lowlevel.checkpoint()
         return True
 
+    def abandon(self, message: ReceivedMessage) -> None:
+        """Its queue has it, too."""
+
 
 @attrs.define(eq=False)
 class Answers:

@@ -25,6 +25,8 @@ class Turns(Protocol):
 
     def verdict(self, message: ReceivedMessage) -> None: ...
 
+    def again(self, message: ReceivedMessage, next_time: ReceivedMessage, pause: float) -> None: ...
+
 
 @attrs.define(eq=False)
 class Assignment:
@@ -103,6 +105,14 @@ class Assignment:
                 self.turns.verdict(message)
             return False
         return await self.sends_back.send_back(self, message, delay_level)
+
+    def abandon(self, message: ReceivedMessage) -> None:
+        """Note that nobody works on a message without verdict any more.  Atomic: no checkpoint.
+
+        In order it comes again, since its queue would stand still for ever; otherwise `consume_timeout` takes care of it.
+        """
+        if self.turns is not None:
+            self.turns.again(message, message, 0.0)
 
     async def wait_room(self) -> bool:
         """Wait until the limits allow another pull and the queue is not paused.  Returns whether there was anything to wait for."""

@@ -43,16 +43,21 @@ class Delivery:
             except InboxClosed:
                 return
             try:
-                await handler(message)
-            except Exception:  # the handler is the application's: whatever it raises concerns this one message
-                logger.exception(
-                    "handler failed on %s of %s; the message comes again", message.message_id, message.topic
-                )
-                if not message.settled:
-                    await message.retry()
-            else:
-                if not message.settled:
-                    message.ack_nowait()
+                await self._handle(handler, message)
+            except BaseException:  # cancelled
+                self._abandon([message])
+                raise
+
+    async def _handle(self, handler: Handler, message: ReceivedMessage) -> None:
+        try:
+            await handler(message)
+        except Exception:  # the handler is the application's: whatever it raises concerns this one message
+            logger.exception("handler failed on %s of %s; the message comes again", message.message_id, message.topic)
+            if not message.settled:
+                await message.retry()
+        else:
+            if not message.settled:
+                message.ack_nowait()
 
     async def work_batches(self, handler: BatchHandler, batch_max: int) -> None:
         """Handle batches of at most `batch_max` messages until the inbox closes."""
@@ -62,18 +67,29 @@ class Delivery:
             except InboxClosed:
                 return
             try:
-                await handler(list(messages))
-            except Exception:  # as above: it concerns this batch
-                logger.exception(
-                    "handler failed on %d messages of %s; those without a verdict come again",
-                    len(messages),
-                    messages[0].topic,
-                )
-                await _retry_all(messages)
-            else:
-                for message in messages:
-                    if not message.settled:
-                        message.ack_nowait()
+                await self._handle_batch(handler, messages)
+            except BaseException:  # cancelled
+                self._abandon(messages)
+                raise
+
+    async def _handle_batch(self, handler: BatchHandler, messages: Sequence[ReceivedMessage]) -> None:
+        try:
+            await handler(list(messages))
+        except Exception:  # as above: it concerns this batch
+            logger.exception(
+                "handler failed on %d messages of %s; those without a verdict come again",
+                len(messages),
+                messages[0].topic,
+            )
+            await _retry_all(messages)
+        else:
+            for message in messages:
+                if not message.settled:
+                    message.ack_nowait()
+
+    def _abandon(self, messages: Sequence[ReceivedMessage]) -> None:
+        """Let what a cancelled handler had in hand come again.  Atomic: no checkpoint."""
+        self.inbox.put_back([message for message in messages if not message.settled])
 
     async def run(self, handler: Handler, concurrency: int) -> None:
         """Handle messages in `concurrency` tasks until the inbox closes."""

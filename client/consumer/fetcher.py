@@ -165,6 +165,9 @@ class Fetcher:
         with assignment.scope:
             while True:
                 await assignment.wait_room()
+                if queue.topic not in self.subscriptions:  # unsubscribed: the next round takes the queue away
+                    await trio.sleep(self.settings.flow_control_delay)
+                    continue
                 position, began = assignment.held.position, trio.current_time()
                 assignment.pulled_at = began
                 try:
@@ -172,6 +175,8 @@ class Fetcher:
                         response, header = await self._pull(assignment)
                     if assignment.poll.cancelled_caught:
                         continue  # paused: whatever the broker sends now is asked for again later
+                    if queue.topic not in self.subscriptions:
+                        continue  # unsubscribed meanwhile
                     assignment = self._take_answer(assignment, response, header)
                     if response.code == ResponseCode.SUCCESS:
                         assignment.counts.note_pull(assignment.held.position - position, trio.current_time() - began)
@@ -190,8 +195,10 @@ class Fetcher:
     async def _pull(self, assignment: Assignment) -> tuple[Command, PullMessageResponseHeader]:
         """Send one long poll and wait for its answer."""
         address = self._address(assignment)
+        subscription = self.subscriptions[assignment.queue.topic]
         await self.session.greet(address)
-        command = request(RequestCode.PULL_MESSAGE, self._header(assignment, master=assignment.broker_id == 0))
+        header = self._header(assignment, subscription, master=assignment.broker_id == 0)
+        command = request(RequestCode.PULL_MESSAGE, header)
         response = await self.session.invoke(address, command, self.settings.pull_timeout)
         if response.code not in _ANSWERS:
             error = broker_error(response.code, response.remark, address, request_name(command.code))
@@ -208,9 +215,8 @@ class Fetcher:
             raise RouteNotFound(assignment.queue.topic, f"broker {name} is in no route")
         return address
 
-    def _header(self, assignment: Assignment, *, master: bool) -> PullMessageHeader:
+    def _header(self, assignment: Assignment, subscription: SubscriptionData, *, master: bool) -> PullMessageHeader:
         queue = assignment.queue
-        subscription = self.subscriptions[queue.topic]
         committed = assignment.to_store
         commit = committed > 0 and master and self.carries_offsets
         flags = SUSPEND | (COMMIT_OFFSET if commit else 0) | (SUBSCRIPTION if self.with_expression else 0)

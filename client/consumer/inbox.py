@@ -42,6 +42,16 @@ class Inbox:
         if self._waiting:
             self._waiting.unpark(count=len(messages))
 
+    def put_back(self, messages: Sequence[ReceivedMessage]) -> None:
+        """Take back what was handed out and nobody works on: it comes next.  Atomic: no checkpoint."""
+        if self._closed:
+            return
+        for message in messages:
+            message.handed_out = 0.0
+        self._messages.extendleft(reversed(messages))
+        if self._waiting:
+            self._waiting.unpark(count=len(messages))
+
     def close(self) -> None:
         """Hand out nothing more; whoever waits is told so."""
         self._closed = True

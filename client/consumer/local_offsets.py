@@ -88,6 +88,8 @@ class LocalOffsets(GroupOffsets):
 
     path: Path = attrs.field(kw_only=True)
     known: dict[MessageQueue, int] = attrs.field(kw_only=True)
+    _writing: trio.Lock = attrs.field(factory=trio.Lock, init=False)
+    """one write at a time, so that an older state never replaces a newer one"""
 
     async def stored(self, queue: MessageQueue) -> int:
         """Return the offset in the file, -1 if it has none."""
@@ -118,7 +120,8 @@ class LocalOffsets(GroupOffsets):
 
     async def _write(self, fresh: Mapping[Assignment, int]) -> None:
         self.known.update((assignment.queue, offset) for assignment, offset in fresh.items())
-        await trio.to_thread.run_sync(write_offsets, self.path, dict(self.known))
+        async with self._writing:
+            await trio.to_thread.run_sync(write_offsets, self.path, dict(self.known))
         for assignment, offset in fresh.items():
             assignment.stored = offset
 

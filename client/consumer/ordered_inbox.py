@@ -62,6 +62,11 @@ class OrderedInbox:
         lane.waiting.extend(messages)
         self._offer(lane)
 
+    def put_back(self, messages: Sequence[ReceivedMessage]) -> None:
+        """Take back what was handed out and nobody works on: it comes next.  Atomic: no checkpoint."""
+        for message in messages:
+            self.again(message, message, 0.0)
+
     def close(self) -> None:
         """Hand out nothing more; whoever waits is told so."""
         self._closed = True
@@ -105,6 +110,8 @@ class OrderedInbox:
     def again(self, message: ReceivedMessage, next_time: ReceivedMessage, pause: float) -> None:
         """Note that a message failed: `next_time` comes before all others of its queue, after a pause in seconds.  Atomic: no checkpoint."""
         lane = self._lanes.setdefault(message.queue, Lane())
+        if next_time is message and message not in lane.out:
+            return  # taken back before
         lane.failed.append(next_time)
         lane.pause = max(lane.pause, pause)
         self.verdict(message)
@@ -163,7 +170,7 @@ class OrderedInbox:
             lane = self._ready.popleft()
             lane.listed = False
             waiting = lane.waiting
-            while waiting and waiting[0].owner.ending:
+            while waiting and (waiting[0].owner.ending or waiting[0].settled):  # settled: by whom it was taken back from
                 waiting.popleft()
             if not waiting or now >= waiting[0].owner.locked_until:  # without a lock: `look_again` lists it again
                 continue
@@ -171,8 +178,9 @@ class OrderedInbox:
             taken: list[ReceivedMessage] = []
             while waiting and len(taken) < count_max and waiting[0].owner is owner:
                 message = waiting.popleft()
-                message.handed_out = now
-                taken.append(message)
+                if not message.settled:
+                    message.handed_out = now
+                    taken.append(message)
             lane.out.update(taken)
             return taken
         return []

@@ -162,10 +162,10 @@ class PullConsumer:
             raise SettingsError("subscribe and assign exclude each other: use one consumer for each")
         added = make_subscriptions(subscriptions, time.time_ns() // 1_000_000)
         self._subscriptions.update(added)
-        first, self._subscribed = not self._subscribed, True
-        await membership.join(added, again=True)
-        if first:
+        if not self._subscribed:  # before anything can fail or be cancelled: who calls again then finds it running
+            self._subscribed = True
             membership.start_rebalancing()
+        await membership.join(added, again=True)
 
     async def unsubscribe(self, topic: str) -> None:
         """Share a topic no longer.  Errors: `SettingsError` if it is not subscribed."""
@@ -240,6 +240,15 @@ class PullConsumer:
             assignments[message.queue].settle(message)
             self._touched.add(message.queue)
         return messages
+
+    def give_back(self, messages: Iterable[ReceivedMessage]) -> None:
+        """Undo the last `poll`, whose messages nobody got: they are read again.  For the façades, whose callers may go away meanwhile."""
+        lowest: dict[MessageQueue, int] = {}
+        for message in messages:
+            if not message.lost:
+                lowest.setdefault(message.queue, message.queue_offset)
+        for queue, offset in lowest.items():
+            self._member().fetcher.restart(queue, offset, paused=self._assigned(queue).paused)
 
     def __aiter__(self) -> PullConsumer:
         return self

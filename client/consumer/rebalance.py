@@ -303,6 +303,8 @@ class Rebalancer:
 
     def _lock_lost(self, queue: MessageQueue) -> None:
         lost = self.fetcher.drop(queue)
+        if self.turns is not None:
+            self.turns.look_again(queue)  # lets go of what waited
         self._tell(queue.topic, [], [lost])
         self.wake()
 

@@ -39,13 +39,16 @@ class Owner(Protocol):
     async def send_back(self, message: ReceivedMessage, delay_level: int) -> bool:
         """Have the message delivered again later; False if it is not ours any more."""
 
+    def abandon(self, message: ReceivedMessage) -> None:
+        """Note that nobody works on the message any more, and it has no verdict."""
+
 
 @attrs.define(eq=False)
 class ReceivedMessage:
     """One received message.  Its fields never change; what changes is whether it has a verdict.
 
     A message gets exactly one verdict: `ack`, `retry` or `dead_letter`, or by `async with message:` (acknowledged at a normal end, retried
-    after an exception, neither when cancelled).  Until then it holds back the group's committed offset.
+    after an exception, neither when cancelled: then an ordered consumer hands it out again).  Until then it holds back the group's committed offset.
     """
 
     _stored: StoredMessage
@@ -221,12 +224,16 @@ class ReceivedMessage:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: types.TracebackType | None
     ) -> None:
-        if self._settled:
-            await trio.lowlevel.checkpoint_if_cancelled()
-        elif error is None:
-            await self.ack()
-        elif isinstance(error, Exception):
-            await self.retry()
+        try:
+            if self._settled:
+                await trio.lowlevel.checkpoint_if_cancelled()
+            elif error is None:
+                await self.ack()
+            elif isinstance(error, Exception):
+                await self.retry()
+        finally:
+            if not self._settled:
+                self.owner.abandon(self)
 
 
 def again(message: ReceivedMessage) -> ReceivedMessage:

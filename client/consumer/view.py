@@ -5,9 +5,31 @@ from __future__ import annotations
 import datetime
 from types import MappingProxyType
 
+import trio
+
+from triomq.client.consumer.push import PushConsumer
 from triomq.client.consumer.received import ReceivedMessage
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.message import Message
+
+BUFFERED_MAX = 32
+"""messages that a façade fetches at a time, since a hop between threads costs as much as handling a small message"""
+
+
+async def take(consumer: PushConsumer) -> list[ReceivedMessage]:
+    """Fetch messages for a façade's buffer, where they still wait for the application: `consume_timeout` does not run yet.
+
+    Of an ordered consumer one at a time: the next one of its queue comes after its verdict.
+    """
+    messages = await consumer.take(1 if consumer.ordered else BUFFERED_MAX)
+    for message in messages:
+        message.handed_out = 0.0
+    return messages
+
+
+def stamp(message: ReceivedMessage) -> None:
+    """Note that the application has the message now."""
+    message.handed_out = trio.current_time()
 
 
 class MessageView:

@@ -12,44 +12,15 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import trio
+from threaded_cluster import cluster_in_a_thread
 
 import triomq
 from triomq import ConsumerSettings, Message, NoNameServer, NotRunning, aio, sync
 from triomq.client.config import ClientSettings
 from triomq.client.errors import AlreadySettled, CallTimeout, ForkDetected
 from triomq.client.portal import Portal
-from triomq.testing import local_cluster
 
 QUICK = ConsumerSettings(retry_delay=0.05, client=ClientSettings(shutdown_timeout=2))
-
-
-@contextlib.contextmanager
-def cluster_in_a_thread(*, topic: str = "Numbers", queues: int = 2) -> Iterator[str]:
-    """A cluster in a loop of its own, for callers that block; yields the name server's address."""
-    ready: concurrent.futures.Future[tuple[str, trio.lowlevel.TrioToken, trio.Event]] = concurrent.futures.Future()
-
-    async def run() -> None:
-        try:
-            async with local_cluster() as cluster:
-                await cluster.create_topic(topic, queues=queues)
-                done = trio.Event()
-                ready.set_result((cluster.namesrv_address, trio.lowlevel.current_trio_token(), done))
-                await done.wait()
-        except BaseException as error:
-            if not ready.done():
-                ready.set_exception(error)
-            raise
-
-    thread = threading.Thread(target=trio.run, args=[run])
-    thread.start()
-    try:
-        address, token, done = ready.result(30)
-        try:
-            yield address
-        finally:
-            token.run_sync_soon(done.set)
-    finally:
-        thread.join()
 
 
 @pytest.fixture

@@ -1,0 +1,267 @@
+"""Calls, handlers and subscriptions that end in the middle of something: nothing is lost, nothing stands still for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import trio
+from scripted_cluster import pulled, record, scripted_cluster
+from serving import until
+from threaded_cluster import cluster_in_a_thread
+
+from triomq import (
+    ClientSettings,
+    ConsumerSettings,
+    Message,
+    NotRunning,
+    PullConsumer,
+    PushConsumer,
+    ReceivedMessage,
+    aio,
+    sync,
+)
+from triomq.client.consumer.local_offsets import LocalOffsets, read_offsets
+from triomq.remoting.protocol.bodies.route import MessageQueue
+from triomq.remoting.protocol.codes import RequestCode, ResponseCode
+from triomq.remoting.server.handlers import Request, Response
+
+QUICK = ConsumerSettings(rebalance_retry=0.05, error_delay=0.05, client=ClientSettings(shutdown_timeout=5))
+
+
+def queue_of(records: list[bytes]):  # type: ignore[no-untyped-def]
+    """Answer pulls with these records, one each, and let the client wait behind them."""
+
+    async def play(request: Request) -> Response | None:
+        offset = request.header.queue_offset
+        if offset >= len(records):
+            await trio.sleep_forever()
+        return pulled(ResponseCode.SUCCESS, offset + 1, records[offset])
+
+    return play
+
+
+async def test_an_answer_that_comes_after_unsubscribe_is_dropped() -> None:
+    """The heartbeats that tell the brokers take a while; pulls of the topic are still under way then."""
+    async with scripted_cluster() as cluster:
+        release, beating = trio.Event(), trio.Event()
+
+        async def late(request: Request) -> Response:
+            if request.header.topic != "T":
+                await trio.sleep_forever()
+            await release.wait()
+            return pulled(ResponseCode.SUCCESS, 1, record(0))
+
+        cluster.broker.script[RequestCode.PULL_MESSAGE] = late
+        got: list[ReceivedMessage] = []
+
+        async def handle(message: ReceivedMessage) -> None:
+            got.append(message)
+
+        async with PushConsumer(
+            cluster.namesrv.address, group="g", subscriptions=["T", "Other"], handler=handle, settings=QUICK
+        ) as consumer:
+            await until(lambda: cluster.broker.count(RequestCode.PULL_MESSAGE) == 1)
+            beat = cluster.broker.script[RequestCode.HEART_BEAT]
+
+            async def slow_beat(request: Request) -> Response:
+                beating.set()
+                release.set()
+                await trio.sleep(0.1)
+                return beat(request)  # type: ignore[return-value]
+
+            cluster.broker.script[RequestCode.HEART_BEAT] = slow_beat
+            await consumer.unsubscribe("T")
+            await until(lambda: not consumer.assignment)
+        assert beating.is_set()
+        assert got == []
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+async def test_what_a_cancelled_handler_held_comes_again(ordered: bool) -> None:
+    async with scripted_cluster() as cluster:
+        cluster.broker.script[RequestCode.PULL_MESSAGE] = queue_of([record(0), record(1)])
+        got: list[int] = []
+
+        async def hang(message: ReceivedMessage) -> None:
+            got.append(message.queue_offset)
+            await trio.sleep_forever()
+
+        async def handle(message: ReceivedMessage) -> None:
+            await trio.lowlevel.checkpoint()
+            got.append(message.queue_offset)
+
+        async with PushConsumer(
+            cluster.namesrv.address, group="g", subscriptions="T", ordered=ordered, settings=QUICK
+        ) as consumer:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(consumer.run, hang)
+                await until(lambda: len(got) == (1 if ordered else 2))
+                nursery.cancel_scope.cancel()
+            got.clear()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(consumer.run, handle)
+                await until(lambda: sorted(got) == [0, 1])
+                nursery.cancel_scope.cancel()
+
+
+async def test_a_cancelled_block_does_not_hold_an_ordered_queue_for_ever() -> None:
+    async with scripted_cluster() as cluster:
+        cluster.broker.script[RequestCode.PULL_MESSAGE] = queue_of([record(0), record(1)])
+        async with PushConsumer(
+            cluster.namesrv.address, group="g", subscriptions="T", ordered=True, settings=QUICK
+        ) as consumer:
+            first = await anext(consumer)
+            with trio.move_on_after(0.01):
+                async with first:
+                    await trio.sleep_forever()
+            with trio.fail_after(5):
+                again = await anext(consumer)
+                assert again.queue_offset == 0
+                assert await again.ack()
+                assert (await anext(consumer)).queue_offset == 1
+
+
+async def test_a_first_subscription_that_failed_can_be_repeated() -> None:
+    async with scripted_cluster() as cluster:
+        cluster.broker.script[RequestCode.PULL_MESSAGE] = queue_of([record(0)])
+        async with PullConsumer(cluster.namesrv.address, group="g", settings=QUICK) as consumer:
+            with trio.CancelScope() as scope:
+                scope.cancel()
+                await consumer.subscribe("T")
+            await consumer.subscribe("T")
+            with trio.fail_after(5):
+                assert [message.queue_offset for message in await consumer.poll()] == [0]
+
+
+async def test_who_watches_queues_is_told_of_the_end() -> None:
+    async with scripted_cluster() as cluster, trio.open_nursery() as nursery:
+        ended = trio.Event()
+
+        async def watch(consumer: PullConsumer) -> None:
+            with pytest.raises(NotRunning):
+                async for _ in consumer.watch_queues("T"):
+                    pass
+            ended.set()
+
+        async with PullConsumer(cluster.namesrv.address, group="g") as consumer:
+            nursery.start_soon(watch, consumer)
+            await trio.testing.wait_all_tasks_blocked(0.05)
+        with trio.fail_after(5):
+            await ended.wait()
+
+
+async def test_offset_files_are_written_one_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from triomq.client.consumer import local_offsets
+
+    writing, most = 0, 0
+    write = local_offsets.write_offsets
+
+    def watched(path: Path, offsets: dict[MessageQueue, int]) -> None:
+        nonlocal writing, most
+        writing += 1
+        most = max(most, writing)
+        time.sleep(0.02)
+        write(path, offsets)
+        writing -= 1
+
+    monkeypatch.setattr(local_offsets, "write_offsets", watched)
+    path = tmp_path / "offsets.json"
+    offsets = LocalOffsets("g", None, 1.0, path=path, known={})  # type: ignore[arg-type]
+
+    class Owned:
+        """What the store needs of an assignment."""
+
+        def __init__(self, number: int) -> None:
+            self.queue, self.to_store, self.stored = MessageQueue("T", "b", number), number, -1
+
+    owned = [Owned(number) for number in range(4)]
+    async with trio.open_nursery() as nursery:
+        for one in owned:
+            nursery.start_soon(offsets.store, [one])
+    assert most == 1
+    assert [one.stored for one in owned] == [0, 1, 2, 3]
+    assert {queue.queue_id: offset for queue, offset in read_offsets(path).items()} == {0: 0, 1: 1, 2: 2, 3: 3}
+
+
+# -- from outside Trio ------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_poll_that_is_cancelled_too_late_loses_nothing_under_asyncio() -> None:
+    """The messages are there already, but a busy loop sees its time-out first."""
+
+    async def main(namesrv: str) -> None:
+        async with aio.Producer(namesrv, group="p") as producer:
+            for number in range(3):
+                await producer.send("Numbers", b"%d" % number, queue=0)
+        async with aio.PullConsumer(namesrv, group="g", consume_from="first") as consumer:
+            await consumer.assign([(await consumer.queues("Numbers"))[0]])
+            task = asyncio.ensure_future(consumer.poll(1))
+            await asyncio.sleep(0)
+            time.sleep(1)  # noqa: ASYNC251 — meanwhile the other thread has the answer
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            found = []
+            while len(found) < 3:
+                found += [int(message.body) for message in await asyncio.wait_for(consumer.poll(), 10)]
+            assert found == [0, 1, 2]
+
+    with cluster_in_a_thread() as namesrv:
+        asyncio.run(main(namesrv))
+
+
+def test_blocking_handlers_may_give_their_verdict_while_the_consumer_stops() -> None:
+    verdicts: list[bool] = []
+    begun = threading.Event()
+
+    def handle(message: sync.ReceivedMessage) -> None:
+        begun.set()
+        time.sleep(0.5)
+        verdicts.append(message.ack())
+
+    with cluster_in_a_thread() as namesrv:
+        with sync.Producer(namesrv, group="p") as producer:
+            producer.send("Numbers", b"0")
+        with sync.PushConsumer(
+            namesrv, group="g", subscriptions="Numbers", consume_from="first", handler=handle, settings=QUICK
+        ):
+            assert begun.wait(20)
+    assert verdicts == [True]
+
+
+def test_a_call_out_of_the_loop_itself_is_refused() -> None:
+    """It would wait for itself for ever."""
+    errors: list[NotRunning] = []
+
+    def select(queues, message):  # type: ignore[no-untyped-def]
+        try:
+            producer.queues("Numbers")
+        except NotRunning as error:
+            errors.append(error)
+        return queues[0]
+
+    with cluster_in_a_thread() as namesrv, sync.Producer(namesrv, group="p") as producer:
+        producer.send("Numbers", b"0", select=select, timeout=10)
+    assert "thread" in str(errors[0])
+
+
+def test_the_time_of_a_message_begins_when_the_application_gets_it() -> None:
+    """Not when it is fetched with others: the last ones would go back to the broker before anybody saw them."""
+    settings = ConsumerSettings(consume_timeout=1, client=ClientSettings(shutdown_timeout=1))
+    verdicts = []
+    with cluster_in_a_thread() as namesrv:
+        with sync.Producer(namesrv, group="p") as producer:
+            producer.send_batch([Message(topic="Numbers", body=b"%d" % number) for number in range(4)])
+        with sync.PushConsumer(
+            namesrv, group="g", subscriptions="Numbers", consume_from="first", settings=settings
+        ) as consumer:
+            for message in consumer:
+                time.sleep(0.7)
+                verdicts.append(message.ack())
+                if len(verdicts) == 4:
+                    break
+    assert verdicts == [True] * 4
