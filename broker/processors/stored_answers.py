@@ -68,7 +68,7 @@ class StoredAnswers:
             index, count, target, queue_id, unique_key, _ = entry
             request = requests[index]
             place = places[position]
-            if count != 1 or request.serialize or not (plain or unique_key.encode().isalnum()):
+            if count != 1 or target.batched or request.serialize or not (plain or unique_key.encode().isalnum()):
                 answers[index] = self.response(entry, places[position : position + count])
                 position += count
                 others_count += 1

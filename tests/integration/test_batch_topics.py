@@ -88,6 +88,14 @@ async def test_a_batch_is_stored_as_one_record_and_pulled_by_any_offset_in_it(tm
         assert (tmp_path / "batchconsumequeue" / TOPIC).is_dir() or not (tmp_path / "consumequeue" / TOPIC).exists()
 
 
+async def test_the_answer_names_the_batch_also_when_it_waits_for_the_disk(tmp_path: Path) -> None:
+    async with running_broker(tmp_path, flushDiskType="SYNC_FLUSH") as ready, peer_of(ready) as peer:
+        await batch_topic(peer)
+        for number in range(3):
+            answer = await send_batch(peer, b"a", b"b", b"c")
+            assert (answer.queue_offset, answer.batch_unique_id) == (3 * number, "BATCHKEY")
+
+
 @pytest.mark.feature(48, 51)
 @pytest.mark.parametrize("crash", [False, True], ids=["stopped", "crashed"])
 async def test_it_is_still_there_after_a_restart(tmp_path: Path, crash: bool) -> None:
