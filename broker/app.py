@@ -4,7 +4,7 @@
 
     run_broker ─┬ monitor
                 ├ store ── store-flusher, store-indexer, store-checkpointer, store-cleaner, store-remover
-                ├ saver, delayed-messages, groups-expire, held-pulls-expire, queue-locks-expire, statistics, slow-consumers
+                ├ saver, delayed-messages, groups-expire, held-pulls-expire, cold-pulls, queue-locks-expire, statistics, slow-consumers
                 ├ replication-master ── one child per slave          or, on a slave, replication-slave, table-copy
                 ├ Server.run ── boss, selectors, codecs, pool workers, sweeper, idle scan
                 └ registration ── one child per name server
@@ -53,6 +53,7 @@ from triomq.broker.processors.table import NOT_ON_THE_FAST_PORT, Processors, han
 from triomq.broker.processors.topics import TopicRequests
 from triomq.broker.replicating import Replication, open_replication
 from triomq.broker.replication.slave import ReplicationSlave
+from triomq.broker.services.cold_pulls import ColdPulls
 from triomq.broker.services.delay import DelayedMessages, open_delayed_messages
 from triomq.broker.services.groups import ClientGroups
 from triomq.broker.services.held_pulls import HeldPulls
@@ -125,12 +126,14 @@ class Services:
     clients: ClientGroups[Connection]
     slow_consumers: SlowConsumers
     held: HeldPulls
+    cold: ColdPulls
     locks: QueueLocks
     statistics: Statistics
     registration: Registration
 
     def connection_closed(self, connection: Connection) -> None:
         self.held.forget_connection(connection)
+        self.cold.forget_client(connection)
         self.clients.connection_closed(connection)
 
 
@@ -165,6 +168,7 @@ async def run_broker(
             await tasks.start(services.saver.run, name="saver")
             tasks.start_soon(services.clients.run, name="groups-expire")
             tasks.start_soon(services.held.run, name="held-pulls-expire")
+            tasks.start_soon(services.cold.run, name="cold-pulls")
             tasks.start_soon(services.locks.run, name="queue-locks-expire")
             if replication.slave is None:
                 tasks.start_soon(services.delayed.run, name="delayed-messages")
@@ -250,6 +254,7 @@ def open_services(config: BrokerConfig, store: MessageStore) -> Services:
         clients=clients,
         slow_consumers=SlowConsumers(store, groups, offsets, live, clients.table.consumes_now),
         held=HeldPulls(),
+        cold=ColdPulls(),
         locks=QueueLocks(),
         statistics=Statistics(now_ms, config.cluster_name, topics.is_system_topic),
         registration=registration,
@@ -283,7 +288,7 @@ def open_server(
         store_host=store_host,
     )
     unique_ids = UniqueIds(store_host[:-4], os.getpid(), random.getrandbits(32))
-    pull = PullMessages(store, topics, groups, clients, offsets, held, statistics, live, config.broker_ip, reads)
+    pull = PullMessages(store, topics, groups, clients, offsets, held, statistics, live, config.broker_ip, reads, services.cold)
     relays = Relays(store, clients, config.broker_name)
     runtime = RuntimeFigures(config, store, statistics, delayed, live, clients)
     processors = Processors(

@@ -7,7 +7,8 @@ Source: broker/processor/PullMessageProcessor.java, DefaultPullMessageResultHand
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from time import perf_counter
 from typing import cast
 
@@ -15,6 +16,7 @@ import attrs
 import trio
 
 from triomq.broker.services import names
+from triomq.broker.services.cold_pulls import ColdPulls
 from triomq.broker.services.groups import GroupTable
 from triomq.broker.services.held_pulls import HeldPull, HeldPulls
 from triomq.broker.services.live_settings import LiveSettings
@@ -64,7 +66,7 @@ EMPTY_QUEUE = (GetStatus.NO_MATCHED_LOGIC_QUEUE, GetStatus.NO_MESSAGE_IN_QUEUE)
 
 @attrs.define(eq=False)
 class PullMessages:
-    """The handler of both codes.  It waits only for a cold disk."""
+    """The handler of both codes.  It never waits: pulls that must wait go to ``held`` or ``cold``."""
 
     store: MessageStore
     topics: Topics
@@ -76,10 +78,11 @@ class PullMessages:
     live: LiveSettings
     broker_ip: str
     slave_reads: SlaveReads = attrs.field(factory=SlaveReads)
+    cold: ColdPulls = attrs.field(factory=ColdPulls)
     _get_items: dict[tuple[str, str], tuple[Item, Item]] = attrs.field(factory=dict, init=False)
     _generation: int = attrs.field(default=-1, init=False)
 
-    def handle(self, request: Request) -> Response | Awaitable[Response | None] | None:
+    def handle(self, request: Request) -> Response | None:
         header: PullMessageHeader = request.header
         group = self._group(header)
         if request.code == RequestCode.LITE_PULL_MESSAGE and not self.live.lite_pulls:
@@ -112,24 +115,31 @@ class PullMessages:
         )
         self.statistics.get_time_max = max(self.statistics.get_time_max, perf_counter() - begin)
         if found is None:
-            return self._handle_cold(request, topic, group, tag_codes)
+            if not self.cold.add(request.connection, partial(self._answer_cold, request, topic, group, tag_codes)):
+                raise Rejected(ResponseCode.SYSTEM_BUSY, "too many pulls wait for the disk, start flow control for a while")
+            return None
         return self._answer(request, topic, group, tag_codes, found)
 
-    async def _handle_cold(
+    async def _answer_cold(
         self, request: Request, topic: TopicConfig, group: SubscriptionGroupConfig, tag_codes: frozenset[int] | None
-    ) -> Response | None:
+    ) -> None:
         header: PullMessageHeader = request.header
         begin = perf_counter()
-        found = await self.store.get_cold(
-            header.topic,
-            header.queue_id,
-            header.queue_offset,
-            messages_max=header.message_count_max,
-            bytes_max=PULL_BYTES_MAX if header.message_bytes_max is None else header.message_bytes_max,
-            tag_codes=tag_codes,
-        )
-        self.statistics.get_time_max = max(self.statistics.get_time_max, perf_counter() - begin)
-        return self._answer(request, topic, group, tag_codes, found)
+        try:
+            found = await self.store.get_cold(
+                header.topic,
+                header.queue_id,
+                header.queue_offset,
+                messages_max=header.message_count_max,
+                bytes_max=PULL_BYTES_MAX if header.message_bytes_max is None else header.message_bytes_max,
+                tag_codes=tag_codes,
+            )
+            self.statistics.get_time_max = max(self.statistics.get_time_max, perf_counter() - begin)
+            answer = self._answer(request, topic, group, tag_codes, found)
+            if answer is not None:
+                request.reply(answer)
+        except Exception as error:  # as in a handler: its sender is told, the log gets a line
+            request.fail(error)
 
     def _reset(self, header: PullMessageHeader, topic: TopicConfig, group: SubscriptionGroupConfig) -> Response | None:
         """The answer that tells the group of a reset, once for each queue; None when there is none, or when the pull begins there anyway."""

@@ -64,6 +64,10 @@ class Request(msgspec.Struct, eq=False, gc=False, dict=False):
         """Answer later, after the handler returned None (long polling). No checkpoint; nothing happens on a closed connection."""
         send_answers((self,), (response,))
 
+    def fail(self, error: Exception) -> None:
+        """Answer later with what went wrong, as if the handler had raised it. No checkpoint."""
+        self.route.pool.fail((self,), error)
+
 
 Answer = Response | None
 Call = (

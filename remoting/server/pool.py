@@ -342,7 +342,7 @@ class Pool:
                     return position, _Waiting(batch, result)
                 self._answer(batch, result)
         except Exception as error:
-            self._failed(batch, error)
+            self.fail(batch, error)
         # `note_answered` without the call, and a clock without the way to it: a batch may be a single request.
         seconds = self._now() - batch[0].arrived
         route.answer_seconds += seconds * len(batch)
@@ -377,7 +377,7 @@ class Pool:
             try:
                 send_answers(asked, answers)
             except Exception as error:
-                self._failed(asked, error)
+                self.fail(asked, error)
             seconds = self._now() - asked[0].arrived
             route = asked[0].route
             if len(asked) == 1 or not any([request.route is not route for request in asked]):  # noqa: C419 - as above
@@ -393,7 +393,7 @@ class Pool:
             result = await waiting.work
             self._answer(requests, result if requests[0].route.batch else [result])
         except Exception as error:
-            self._failed(requests, error)
+            self.fail(requests, error)
         requests[0].route.note_answered(len(requests), trio.current_time() - requests[0].arrived)
 
     def _answer(self, requests: list[Request], answers: Any) -> None:
@@ -402,7 +402,8 @@ class Pool:
             raise TypeError(f"the handler gave {answers!r:.80} for {len(requests)} requests")
         send_answers(requests, answers)
 
-    def _failed(self, requests: Sequence[Request], error: Exception) -> None:
+    def fail(self, requests: Sequence[Request], error: Exception) -> None:
+        """Tell what a handler's work came to; unexpected errors go to the log. No checkpoint."""
         failure = self._failure(requests, error)
         requests[0].route.errors += len(requests)
         send_error(requests, failure.code, failure.remark or "")
