@@ -47,8 +47,16 @@ def may_send_again(error: TrioMQError, codes: frozenset[int] = RETRY_CODES) -> b
 
 
 def may_be_stored(error: TrioMQError) -> bool:
-    """Say whether the message of a failed try can lie on the broker: the request may have arrived, and no refusal came back."""
-    return isinstance(error, ConnectionLost | RequestTimeout)
+    """Say whether the message of a failed try can lie on the broker: the request may have arrived, and no refusal came back.
+
+    An answer that cannot be read counts, too: it may have said that the message is stored.
+    """
+    return isinstance(error, ConnectionLost | RequestTimeout | ProtocolBroken)
+
+
+def concerns_broker(error: TrioMQError) -> bool:
+    """Say whether a failed try tells something about its broker; what an application's check raises does not."""
+    return isinstance(error, (BrokerError, *_TRANSPORT_ERRORS))
 
 
 def try_seconds(seconds_left: float, *, last_try: bool, other_broker: bool, longest: float | None = None) -> float:

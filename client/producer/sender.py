@@ -33,7 +33,7 @@ from triomq.client.producer.in_flight import InFlight
 from triomq.client.producer.queue_choice import RoundRobin, find_queue, has_several_brokers
 from triomq.client.producer.receipt import STATUS_OF_CODE, SendReceipt, SendStatus
 from triomq.client.producer.request import SendRequests
-from triomq.client.retry import may_be_stored, may_send_again, try_seconds
+from triomq.client.retry import concerns_broker, may_be_stored, may_send_again, try_seconds
 from triomq.client.session import Session, read_header
 from triomq.remoting.client.connector import Connector
 from triomq.remoting.errors import RemotingError
@@ -209,7 +209,7 @@ class Sender:
 
     def _note_failure(self, queue: MessageQueue, error: TrioMQError, latency: float, now: float) -> None:
         """A broker that refuses is left out and unreachable; one that cannot be reached is left out, too, and unreachable if a detector looks."""
-        if self.faults is not None:
+        if self.faults is not None and concerns_broker(error):
             refused = isinstance(error, BrokerError)
             self.faults.record(queue, latency, now, isolate=True, reachable=not refused and not self.faults.detecting)
 

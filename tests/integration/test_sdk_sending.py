@@ -20,6 +20,7 @@ from triomq import (
     PullConsumer,
     PushConsumer,
     RouteNotFound,
+    SendContext,
     SendFailed,
     SendReceipt,
     SendStatus,
@@ -77,6 +78,21 @@ async def test_a_slow_broker_gets_fewer_messages() -> None:
             counts = Counter([(await p.send("T", b"x")).queue.broker_name for _ in range(40)])
             assert counts[slow.name] <= 1  # the first one shows how slow it is
             assert (await p.send("T", b"x", queue=MessageQueue("T", slow.name, 0))).queue.broker_name == slow.name
+
+
+async def test_a_check_that_forbids_says_nothing_about_the_broker() -> None:
+    def no_secrets(context: SendContext) -> None:
+        if context.body == b"secret":
+            raise MessageInvalid("no secrets")
+
+    async with scripted_cluster(2) as cluster:
+        async with producer(cluster, latency_faults=True, check_forbidden=[no_secrets]) as p:
+            for _ in range(4):
+                with pytest.raises(MessageInvalid):
+                    await p.send("T", b"secret")
+            faults = p._active().faults
+            assert faults is not None
+            assert all(faults.available(broker.name, trio.current_time()) for broker in cluster.brokers)
 
 
 @pytest.mark.feature(68)
