@@ -15,8 +15,7 @@ from __future__ import annotations
 import datetime
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from types import TracebackType
+from contextlib import asynccontextmanager
 
 import trio
 
@@ -24,6 +23,7 @@ from triomq.client.config import ConsumerSettings, namesrv_addresses
 from triomq.client.consumer.allocation import Allocation, allocate_average
 from triomq.client.consumer.answers import Answers
 from triomq.client.consumer.assignment import Assignment
+from triomq.client.consumer.group_consumer import GroupConsumer
 from triomq.client.consumer.inbox import Inbox, InboxClosed
 from triomq.client.consumer.membership import Membership, Role, open_membership
 from triomq.client.consumer.offsets import ConsumeFrom, StartPoint
@@ -31,7 +31,6 @@ from triomq.client.consumer.rebalance import AssignmentChange
 from triomq.client.consumer.received import ReceivedMessage
 from triomq.client.consumer.subscribing import Subscriptions, make_subscriptions
 from triomq.client.errors import NotRunning, OffsetOutOfRange, QueueNotAssigned, RouteNotFound, SettingsError
-from triomq.client.names import check_group
 from triomq.client.session import Member, open_session
 from triomq.remoting.protocol.bodies.heartbeat import CLUSTERING, CONSUME_ACTIVELY, ConsumerData, SubscriptionData
 from triomq.remoting.protocol.bodies.route import MessageQueue
@@ -64,8 +63,11 @@ class QueueWatch:
             await session.wait_routes_changed()
 
 
-class PullConsumer:
-    """Reads queues at the application's own pace, used with `async with`."""
+class PullConsumer(GroupConsumer):
+    """Reads queues at the application's own pace, used with `async with`.
+
+    After a normal end of the block, and with `auto_commit`, everything that was returned counts as done.
+    """
 
     def __init__(
         self,
@@ -80,8 +82,7 @@ class PullConsumer:
         settings: ConsumerSettings | None = None,
     ) -> None:
         """Describe a consumer; nothing is started.  The arguments are those of `PushConsumer`."""
-        self.group = check_group(group)
-        self.settings = settings or ConsumerSettings()
+        super().__init__(group, settings)
         self.auto_commit = auto_commit
         self._namesrv = namesrv_addresses(namesrv)
         self._subscriptions: dict[str, SubscriptionData] = {}
@@ -91,32 +92,11 @@ class PullConsumer:
         self._start = StartPoint.of(consume_from)
         self._allocate = allocate
         self._on_assignment = on_assignment
-        self._membership: Membership | None = None
         self._inbox = Inbox()
         self._touched: set[MessageQueue] = set()
         """queues of which messages were returned since offsets were last declared done"""
-        self._context: AbstractAsyncContextManager[None] | None = None
-
-    def __repr__(self) -> str:
-        state = f"owns {len(self._membership.fetcher.assignments)} queues" if self._membership else "not running"
-        return f"<PullConsumer of {self.group}: {state}>"
 
     # -- life -------------------------------------------------------------------------------------------------------------------
-
-    async def __aenter__(self) -> PullConsumer:
-        """Start.  Errors: `NoNameServer` if none answers."""
-        if self._context is not None:
-            raise NotRunning("this consumer was started before: make a new one")
-        self._context = self._open()
-        await self._context.__aenter__()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
-        """Stop.  After a normal end of the block, and with `auto_commit`, everything that was returned counts as done."""
-        assert self._context is not None
-        return await self._context.__aexit__(kind, error, trace)
 
     @asynccontextmanager
     async def _open(self) -> AsyncIterator[None]:
@@ -207,15 +187,6 @@ class PullConsumer:
         A topic that does not exist has no queues.  Changes are seen within `route_interval`.
         """
         return QueueWatch(self._member, topic)
-
-    @property
-    def assignment(self) -> tuple[MessageQueue, ...]:
-        """The queues that are read now, sorted."""
-        return tuple(sorted(self._member().fetcher.assignments))
-
-    async def wait_assigned(self) -> None:
-        """Wait until the group has given this member its first share."""
-        await self._member().rebalancer.wait_balanced()
 
     # -- messages ---------------------------------------------------------------------------------------------------------------
 
@@ -368,8 +339,3 @@ class PullConsumer:
         if assignment is None:
             raise QueueNotAssigned(f"{queue} does not belong to this consumer (any more): look at its `assignment`")
         return assignment
-
-    def _member(self) -> Membership:
-        if self._membership is None:
-            raise NotRunning("this consumer is not running: use it inside `async with`")
-        return self._membership

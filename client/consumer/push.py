@@ -18,8 +18,7 @@ import datetime
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from types import TracebackType
+from contextlib import asynccontextmanager
 
 import attrs
 import trio
@@ -31,6 +30,7 @@ from triomq.client.consumer.answers import Answers
 from triomq.client.consumer.assignment import SendsBack
 from triomq.client.consumer.counts import TopicRates
 from triomq.client.consumer.delivery import BatchHandler, Delivery, Expiry, Handler
+from triomq.client.consumer.group_consumer import GroupConsumer
 from triomq.client.consumer.inbox import Inbox, InboxClosed
 from triomq.client.consumer.membership import Membership, Role, open_membership
 from triomq.client.consumer.offsets import RETRY_TOPIC_PREFIX, ConsumeFrom, StartPoint
@@ -41,10 +41,8 @@ from triomq.client.consumer.subscribing import Subscriptions, make_subscriptions
 from triomq.client.consumer.verdicts import BrokerRetry, NoRetry, QueueSuspension
 from triomq.client.errors import NotRunning, SettingsError
 from triomq.client.hooks import with_consume_hooks
-from triomq.client.names import check_group
 from triomq.client.session import Member, Session, open_session
 from triomq.remoting.protocol.bodies.heartbeat import BROADCASTING, CLUSTERING, CONSUME_PASSIVELY, ConsumerData
-from triomq.remoting.protocol.bodies.route import MessageQueue
 
 logger = logging.getLogger(__name__)
 
@@ -82,11 +80,14 @@ class _Parts:
         return len(self.broker.redelivery) if self.broker is not None else 0
 
 
-class PushConsumer:
+class PushConsumer(GroupConsumer):
     """A member of a consumer group, used with `async with`.
 
     Either give a `handler` (or a `batch_handler`), which then runs in the background in `concurrency` tasks; or iterate with `async for`, from
     as many tasks as you like; or call `run`.  Messages that get no verdict come again: at least once, so handlers must bear a duplicate.
+
+    At the end of the block nothing more is pulled; handlers end (within `shutdown_timeout`, or at once after an error); offsets are stored; the
+    group is told.
     """
 
     def __init__(
@@ -122,8 +123,7 @@ class PushConsumer:
             raise SettingsError(f"batch_max must be 1 or greater, not {batch_max}")
         if handler is not None and batch_handler is not None:
             raise SettingsError("give a handler or a batch_handler, not both")
-        self.group = check_group(group)
-        self.settings = settings or ConsumerSettings()
+        super().__init__(group, settings)
         if broadcast and self.settings.client.instance_name is None:
             client = attrs.evolve(self.settings.client, instance_name="DEFAULT")
             self.settings = attrs.evolve(self.settings, client=client)
@@ -143,33 +143,12 @@ class PushConsumer:
         self._start = StartPoint.of(consume_from)
         self._allocate = allocate
         self._on_assignment = on_assignment
-        self._membership: Membership | None = None
         self._delivery: Delivery | None = None
         self._parts: _Parts | None = None
         self._answers: Answers | None = None
         self._handled = trio.Event()
-        self._context: AbstractAsyncContextManager[None] | None = None
-
-    def __repr__(self) -> str:
-        state = f"owns {len(self._membership.fetcher.assignments)} queues" if self._membership else "not running"
-        return f"<PushConsumer of {self.group}: {state}>"
 
     # -- life -------------------------------------------------------------------------------------------------------------------
-
-    async def __aenter__(self) -> PushConsumer:
-        """Start.  Errors: `NoNameServer` if none answers."""
-        if self._context is not None:
-            raise NotRunning("this consumer was started before: make a new one")
-        self._context = self._open()
-        await self._context.__aenter__()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
-        """Stop: no more pulls; handlers end (within `shutdown_timeout`, or at once after an error); offsets are stored; unregister."""
-        assert self._context is not None
-        return await self._context.__aexit__(kind, error, trace)
 
     @asynccontextmanager
     async def _open(self) -> AsyncIterator[None]:
@@ -325,20 +304,6 @@ class PushConsumer:
 
     # -- what it is doing -------------------------------------------------------------------------------------------------------
 
-    @property
-    def client_id(self) -> str:
-        """The name under which the brokers know this member."""
-        return self._member().session.client_id
-
-    @property
-    def assignment(self) -> tuple[MessageQueue, ...]:
-        """The queues that this consumer owns now, sorted, its retry queues included."""
-        return tuple(sorted(self._member().fetcher.assignments))
-
-    async def wait_assigned(self) -> None:
-        """Wait until this member has its first share of the queues (which may be none, if there are more members than queues)."""
-        await self._member().rebalancer.wait_balanced()
-
     def statistics(self) -> ConsumerStatistics:
         """Return how much is under way."""
         delivery, membership = self._active(), self._member()
@@ -355,8 +320,3 @@ class PushConsumer:
         if self._delivery is None:
             raise NotRunning("this consumer is not running: use it inside `async with`")
         return self._delivery
-
-    def _member(self) -> Membership:
-        if self._membership is None:
-            raise NotRunning("this consumer is not running: use it inside `async with`")
-        return self._membership

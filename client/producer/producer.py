@@ -15,8 +15,7 @@ import os
 import random
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from types import TracebackType
+from contextlib import asynccontextmanager
 from typing import overload
 
 import trio
@@ -24,6 +23,7 @@ import trio
 from triomq.client.background import open_background
 from triomq.client.config import ProducerSettings, namesrv_addresses
 from triomq.client.errors import BatchIncomplete, MessageInvalid, NotRunning, TrioMQError
+from triomq.client.lifetime import Lifetime
 from triomq.client.names import check_group
 from triomq.client.producer.auto_batch import Accumulator
 from triomq.client.producer.detector import detect_brokers
@@ -40,7 +40,7 @@ _BOTH = "a Message brings its own body, tag, keys, properties and flag: give one
 _NO_BODY = "a message needs a body: send(topic, body), or send(Message(…))"
 
 
-class Producer:
+class Producer(Lifetime):
     """Sends messages for a producer group, used with `async with`.
 
     One producer serves any number of tasks; make one for the life of the application, not one for each message.
@@ -60,27 +60,11 @@ class Producer:
         self._accumulator: Accumulator | None = None
         self._ids: UniqueIds | None = None
         self._known_topics: set[str] = set()
-        self._context: AbstractAsyncContextManager[None] | None = None
 
     def __repr__(self) -> str:
         return f"<Producer of {self.group}: {'running' if self._sender else 'not running'}>"
 
     # -- life -------------------------------------------------------------------------------------------------------------------
-
-    async def __aenter__(self) -> Producer:
-        """Start.  Errors: `NoNameServer` if none answers."""
-        if self._context is not None:
-            raise NotRunning("this producer was started before: make a new one")
-        self._context = self._open()
-        await self._context.__aenter__()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
-        """Unregister and close the connections."""
-        assert self._context is not None
-        return await self._context.__aexit__(kind, error, trace)
 
     @asynccontextmanager
     async def _open(self) -> AsyncIterator[None]:

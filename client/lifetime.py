@@ -1,0 +1,36 @@
+"""`Lifetime`: producers and consumers as objects, opened once and closed once by `async with`."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+from typing import Self
+
+from triomq.client.errors import NotRunning
+
+
+class Lifetime(ABC):
+    """An object that runs while its `async with` block does."""
+
+    _context: AbstractAsyncContextManager[None] | None = None
+    """None before the start"""
+
+    @abstractmethod
+    def _open(self) -> AbstractAsyncContextManager[None]:
+        """Return the context of one life."""
+
+    async def __aenter__(self) -> Self:
+        """Start.  Errors: `NoNameServer` if none answers, `NotRunning` for a second start."""
+        if self._context is not None:
+            raise NotRunning(f"this {type(self).__name__} was started before: make a new one")
+        self._context = self._open()
+        await self._context.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        """Stop: what that means is told by the class."""
+        assert self._context is not None
+        return await self._context.__aexit__(kind, error, trace)
