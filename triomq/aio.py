@@ -63,6 +63,16 @@ async def _in_loop(function: Callable[[], R]) -> R:
     return function()
 
 
+async def _start(portal: Portal[Any]) -> None:
+    entered = asyncio.wrap_future(portal.start())
+    try:
+        await asyncio.shield(entered)
+    except asyncio.CancelledError:  # nobody would ever stop what has begun
+        portal.stop()
+        entered.add_done_callback(lambda future: future.exception())  # whatever became of it, nobody waits for it
+        raise
+
+
 async def _stop(portal: Portal[Any], error: BaseException | None) -> None:
     try:
         await asyncio.wrap_future(portal.stop(body_failed=error is not None))
@@ -80,7 +90,7 @@ class Producer:
         self._portal = Portal(self._target)
 
     async def __aenter__(self) -> Producer:
-        await asyncio.wrap_future(self._portal.start())
+        await _start(self._portal)
         return self
 
     async def __aexit__(
@@ -270,7 +280,7 @@ class PushConsumer:
         self._buffer: deque[client.ReceivedMessage] = deque()
 
     async def __aenter__(self) -> PushConsumer:
-        await asyncio.wrap_future(self._portal.start())
+        await _start(self._portal)
         return self
 
     async def __aexit__(
@@ -343,7 +353,7 @@ class PullConsumer:
         self._portal = Portal(self._target)
 
     async def __aenter__(self) -> PullConsumer:
-        await asyncio.wrap_future(self._portal.start())
+        await _start(self._portal)
         return self
 
     async def __aexit__(

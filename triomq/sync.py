@@ -53,7 +53,7 @@ class Producer:
 
     def start(self) -> Producer:
         """Start without a `with` block, for objects that live from cell to cell of a notebook; `stop` ends them."""
-        self._portal.start().result()
+        _start(self._portal)
         return self
 
     def stop(self) -> None:
@@ -277,7 +277,7 @@ class PushConsumer:
 
     def start(self) -> PushConsumer:
         """Start without a `with` block, for objects that live from cell to cell of a notebook; `stop` ends them."""
-        self._portal.start().result()
+        _start(self._portal)
         return self
 
     def stop(self) -> None:
@@ -366,7 +366,7 @@ class PullConsumer:
 
     def start(self) -> PullConsumer:
         """Start without a `with` block, for objects that live from cell to cell of a notebook; `stop` ends them."""
-        self._portal.start().result()
+        _start(self._portal)
         return self
 
     def stop(self) -> None:
@@ -484,6 +484,15 @@ async def _in_loop(function: Callable[[], R]) -> R:
     """Run a function in the loop's thread, where the consumer's state may be looked at."""
     await trio.lowlevel.checkpoint()
     return function()
+
+
+def _start(portal: Portal[Any]) -> None:
+    entered = portal.start()
+    try:
+        entered.result()
+    except BaseException:  # interrupted: nobody would ever stop what has begun
+        portal.stop()
+        raise
 
 
 def _stop(portal: Portal[Any], error: BaseException | None) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import threading
 import time
 from pathlib import Path
@@ -25,6 +27,7 @@ from triomq import (
     sync,
 )
 from triomq.client.consumer.local_offsets import LocalOffsets, read_offsets
+from triomq.client.portal import Portal
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
 from triomq.remoting.server.handlers import Request, Response
@@ -265,3 +268,43 @@ def test_the_time_of_a_message_begins_when_the_application_gets_it() -> None:
                 if len(verdicts) == 4:
                     break
     assert verdicts == [True] * 4
+
+
+class Slow:
+    """A context that takes a while to enter."""
+
+    def __init__(self) -> None:
+        self.left = threading.Event()
+
+    async def __aenter__(self) -> Slow:
+        await trio.sleep(0.3)
+        return self
+
+    async def __aexit__(self, *outcome: object) -> None:
+        await trio.lowlevel.checkpoint()
+        self.left.set()
+
+
+def test_an_interrupted_start_leaves_nothing_behind() -> None:
+    slow = Slow()
+    portal = Portal(slow)
+    timer = threading.Timer(0.1, os.kill, [os.getpid(), signal.SIGINT])
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        sync._start(portal)
+    assert slow.left.wait(5)
+    portal.join()
+
+
+def test_a_cancelled_start_leaves_nothing_behind_under_asyncio() -> None:
+    slow = Slow()
+    portal = Portal(slow)
+
+    async def main() -> None:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(aio._start(portal), 0.1)
+
+    asyncio.run(main())
+    assert slow.left.wait(5)
+    portal.join()
+    assert portal.stop().exception() is None
