@@ -434,3 +434,19 @@ class PullConsumer:
     async def committed(self, queue: MessageQueue) -> int | None:
         """Return the group's offset as the broker has it."""
         return await _call(self._portal, self._target.committed, queue)
+
+    async def position(self, queue: MessageQueue) -> int:
+        """Return the offset of the message that comes next."""
+        return await _call(self._portal, _in_loop, lambda: self._target.position(queue))
+
+    async def min_offset(self, queue: MessageQueue) -> int:
+        """Return the offset of the oldest message."""
+        return await _call(self._portal, self._target.min_offset, queue)
+
+    async def max_offset(self, queue: MessageQueue) -> int:
+        """Return the offset that the next message will get."""
+        return await _call(self._portal, self._target.max_offset, queue)
+
+    async def offset_for_time(self, queue: MessageQueue, instant: datetime.datetime) -> int:
+        """Return the offset of the first message stored at or after an instant."""
+        return await _call(self._portal, self._target.offset_for_time, queue, instant)

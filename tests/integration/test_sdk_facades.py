@@ -313,6 +313,10 @@ def test_both_doors_have_the_names_and_arguments_of_the_trio_one() -> None:
             if not method.startswith("_"):
                 assert parameters(getattr(door.Producer, method)) == parameters(function), (door.__name__, method)
 
+        trio_only = {"give_back", "commit_nowait", "watch_queues"}
+        for method, _ in inspect.getmembers(triomq.PullConsumer, inspect.isfunction):
+            assert method.startswith("_") or method in trio_only or hasattr(door.PullConsumer, method), method
+
     for name in ("Producer", "PushConsumer", "PullConsumer"):
         for door in (sync, aio):
             mirror, original = getattr(door, name), getattr(triomq, name)

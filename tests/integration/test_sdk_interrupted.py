@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 import os
 import signal
 import threading
@@ -212,6 +213,14 @@ def test_a_poll_that_is_cancelled_too_late_loses_nothing_under_asyncio() -> None
             while len(found) < 3:
                 found += [int(message.body) for message in await asyncio.wait_for(consumer.poll(), 10)]
             assert found == [0, 1, 2]
+            queue = (await consumer.queues("Numbers"))[0]
+            offsets = [
+                await consumer.min_offset(queue),
+                await consumer.position(queue),
+                await consumer.max_offset(queue),
+            ]
+            assert offsets == [0, 3, 3]
+            assert await consumer.offset_for_time(queue, datetime.datetime.fromtimestamp(0, datetime.UTC)) == 0
 
     with cluster_in_a_thread() as namesrv:
         asyncio.run(main(namesrv))
