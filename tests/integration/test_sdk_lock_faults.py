@@ -118,6 +118,25 @@ async def test_without_answers_a_lock_runs_out_and_handing_out_stops_until_it_is
             await until(lambda: seen == [0, 1])
 
 
+async def test_messages_of_a_queue_whose_lock_ran_out_and_went_away_are_let_go() -> None:
+    async with scripted_cluster() as cluster:
+        settings = ConsumerSettings(
+            error_delay=0.02, rebalance_retry=0.02, lock_interval=0.05, lock_timeout=0.05, lock_life=0.3,
+        )  # fmt: skip
+        async with ordered(cluster, [], settings=settings) as consumer:
+            await until(lambda: len(consumer.assignment) == 1 and cluster.broker.count(LOCK) > 1)
+            cluster.broker.script[LOCK] = never
+            await trio.sleep(0.5)
+            feed(cluster, 0, 1)
+            consumer.pause()
+            consumer.resume()
+            await until(lambda: consumer.statistics().waiting == 2)
+            await trio.sleep(0.1)  # a handler has looked, and found no lock
+            cluster.broker.script[LOCK] = held_by_another
+            await until(lambda: consumer.assignment == ())
+            await until(lambda: consumer.statistics().waiting == 0)
+
+
 async def test_a_broker_that_does_not_know_locks(caplog: pytest.LogCaptureFixture) -> None:
     async with scripted_cluster() as cluster:
         cluster.broker.script[LOCK] = refuse(ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
