@@ -187,9 +187,9 @@ class Sender:
                 if error.refresh_route:
                     self.session.doubt(topic)
                 if not may_send_again(error, self.settings.retry_codes):
-                    if not_stored is None:
+                    if not_stored is None and not any(may_be_stored(attempt.error) for attempt in attempts[:-1]):
                         raise error from error.__cause__
-                    break
+                    break  # a refusal says nothing about the tries before it
                 failed_broker = chosen.broker_name
                 queues = self.session.routes.publish(topic) or queues
             except BaseException:  # cancelled

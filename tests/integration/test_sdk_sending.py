@@ -80,6 +80,18 @@ async def test_a_slow_broker_gets_fewer_messages() -> None:
             assert (await p.send("T", b"x", queue=MessageQueue("T", slow.name, 0))).queue.broker_name == slow.name
 
 
+async def test_a_refusal_does_not_hide_the_doubt_about_an_earlier_try() -> None:
+    async with scripted_cluster(2) as cluster:
+        plays = [refuse(ResponseCode.MESSAGE_ILLEGAL), never]
+        for broker in cluster.brokers:
+            broker.script[SEND] = lambda request: plays.pop()(request)
+        async with producer(cluster, try_timeout=0.1) as p:
+            with pytest.raises(SendFailed) as caught:
+                await p.send("T", b"x")
+        assert caught.value.maybe_stored
+        assert isinstance(caught.value.__cause__, MessageRefused)
+
+
 async def test_a_check_that_forbids_says_nothing_about_the_broker() -> None:
     def no_secrets(context: SendContext) -> None:
         if context.body == b"secret":
