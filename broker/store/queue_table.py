@@ -101,7 +101,11 @@ class QueueTable:
         queues = batch.queues or list(map(self._queue_of, batch.drafts, batch.places))
         for draft, place, queue in zip(batch.drafts, batch.places, queues):
             if queue.special:
-                self._apply_special(queue, draft, place)
+                if not queue.deleted:
+                    self._apply_special(queue, draft, place)
+                elif not batch.queues:  # it has begun again within this batch
+                    self._apply_closely(self._queue_of(draft, place), draft, place)
+                # Else it was deleted after the append: its files would lie where a new queue of the same name has its own.
                 continue
             queue_offset = place.queue_offset
             code = tags_code(draft.tags)
@@ -129,6 +133,13 @@ class QueueTable:
         numbered = bool(draft.sys_flag & SPECIAL) and batch_place(draft.properties, -1)[0] == place.queue_offset
         return self.open(draft.topic, draft.queue_id, batched=numbered or bool(draft.sys_flag & INNER_BATCH))
 
+    def _apply_closely(self, queue: ConsumeQueue, draft: Draft, place: Appended) -> None:
+        """Any record, whatever its queue."""
+        if queue.special:
+            self._apply_special(queue, draft, place)
+        else:
+            self._apply_unusual(queue, draft, place, tags_code(draft.tags))
+
     def _apply_unusual(self, queue: ConsumeQueue, draft: Draft, place: Appended, code: int) -> None:
         """A record that is not simply the next one of its queue, or has entries in further queues as well."""
         if draft.sys_flag & TRANSACTION_MASK in UNQUEUED:
@@ -138,9 +149,7 @@ class QueueTable:
             self._dispatch(draft, place, code)
 
     def _apply_special(self, queue: ConsumeQueue, draft: Draft, place: Appended) -> None:
-        """A record of the schedule topic, of a topic with batch consume queues, or of a queue that has been deleted since it was appended."""
-        if queue.deleted:
-            return  # its files would lie where a new queue of the same name has its own
+        """A record of the schedule topic or of a topic with batch consume queues."""
         if not isinstance(queue, BatchQueue):
             self._apply_unusual(queue, draft, place, self._delivery_time(draft, place))
             return
@@ -159,10 +168,22 @@ class QueueTable:
                 self._add(self.open(name, 0), number, place, code)
 
     def _add(self, queue: ConsumeQueue, queue_offset: int, place: Appended, code: int) -> None:
+        if not queue_offset and 0 <= queue.log_end <= place.log_offset and queue.next_offset <= queue.end_offset:
+            queue = self._begin_again(queue)
         if queue_offset > queue.end_offset and queue.end_offset:
             logger.warning("%s-%s: entries %s to %s are missing in the log; readers skip them", queue.topic, queue.queue_id, queue.end_offset, queue_offset - 1)
         if queue.add(queue_offset, place.log_offset, place.size, code):
             self._note(queue, code)
+
+    def _begin_again(self, queue: ConsumeQueue) -> ConsumeQueue:
+        """A queue in place of one that the log shows to have been deleted and made again: a record after its last one has number 0.
+
+        So it is for a slave that did not hear of it, and when queues are made from the log, which still has the records of the old one. (Java keeps the old
+        entries, and no reader ever sees the new messages.) Never for a queue with numbers that are given and not indexed yet: those are of this process.
+        """
+        logger.warning("%s-%s was deleted and made again: its entries up to log offset %s are dropped", queue.topic, queue.queue_id, queue.log_end)
+        self.delete((queue.topic, queue.queue_id))
+        return self.open(queue.topic, queue.queue_id, batched=queue.batched)
 
     def _note(self, queue: ConsumeQueue, code: int) -> None:
         self.dirty[queue] = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from pathlib import Path
 
 import pytest
@@ -145,3 +146,34 @@ async def test_records_say_themselves_what_queue_they_are_for(tmp_path: Path) ->
             store.follow().take(0, log_of(master))
             assert isinstance(store.queue_table.queues["B", 0], BatchQueue)
             assert store.max_offset("B", 0) == master.max_offset("B", 0) == 3
+
+
+async def test_a_queue_that_was_deleted_and_made_again(tmp_path: Path) -> None:
+    """The log has the messages of both; whoever makes queues of it finds those of the second, from one batch or several, and after a restart, too."""
+    async with open_store(tiny_config(tmp_path / "master")) as master:
+        for number in range(7):
+            master.append([draft(f"old{number}"), draft("other", "Other")])
+        master.delete_topic("T")
+        ends = [master.appended.value]
+        for number in range(3):
+            master.append([draft(f"new{number}"), draft("other", "Other")])
+            ends.append(master.appended.value)
+        log = bytes(master.log_bytes(0, master.appended.value) or b"")
+    wanted = [b"new0", b"new1", b"new2"]
+    for name, cuts in (("at once", ends[-1:]), ("bit by bit", ends)):
+        async with open_store(tiny_config(tmp_path / name)) as slave:
+            copy, begin = slave.follow(), 0
+            for end in cuts:
+                copy.take(begin, log[begin:end])
+                begin = end
+                await slave.checkpointer.save()
+            assert [message.body for message in await read_all(slave, "T", 0)] == wanted
+            assert slave.max_offset("Other", 0) == 10
+        async with open_store(tiny_config(tmp_path / name)) as store:
+            assert [message.body for message in await read_all(store, "T", 0)] == wanted
+            assert store.append([draft("next")])[0].queue_offset == 3
+    shutil.rmtree(tmp_path / "master" / "consumequeue")
+    (tmp_path / "master" / "checkpoint").unlink()
+    async with open_store(tiny_config(tmp_path / "master")) as store:
+        assert [message.body for message in await read_all(store, "T", 0)] == wanted
+        assert store.append([draft("next")])[0].queue_offset == 3
