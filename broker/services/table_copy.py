@@ -82,7 +82,18 @@ class TableCopy:
         """One round.  Raises RemotingError, ValueError."""
         topics = TopicTable.decode(await self._ask(caller, address, RequestCode.GET_ALL_TOPIC_CONFIG))
         if topics.data_version != self.topics.version.current and topics.topic_config_table:
-            for name in self.topics.replace(topics):
+            # A table that has changed less often than ours is not its next version: the master's config directory was emptied, or is an old copy.
+            older = topics.data_version.counter < self.topics.version.current.counter
+            gone = self.topics.replace(topics)
+            if older and gone:
+                logger.error(
+                    "the master's table of topics is older than what it told before and lacks %s topics (%s): their queues stay here; "
+                    "if the topics are really gone, mqadmin cleanUnusedTopic deletes them",
+                    len(gone),
+                    ", ".join(sorted(gone)[:10]),
+                )
+                gone = []
+            for name in gone:
                 self.offsets.forget_topic(name)
                 try:
                     self.delete_topic(name)

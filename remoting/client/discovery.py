@@ -38,8 +38,11 @@ def address_server_url(domain: str, subgroup: str = DEFAULT_SUBGROUP) -> str:
 async def fetch_addresses(url: str, timeout: float = FETCH_SECONDS) -> tuple[str, ...]:
     """What an address server lists.  Raises ConnectFailed when it does not answer, or not with addresses."""
     try:
-        text = await trio.to_thread.run_sync(partial(_get, url, timeout), abandon_on_cancel=True)
+        with trio.fail_after(timeout):  # of the whole; urllib's own is one for each piece that comes
+            text = await trio.to_thread.run_sync(partial(_get, url, timeout), abandon_on_cancel=True)
         addresses = parse_address_list(text)
+    except trio.TooSlowError:
+        raise ConnectFailed(url, f"no whole answer within {timeout:g} s") from None
     except (OSError, ValueError) as error:  # urllib's errors are OSErrors; a text that is no list is a ValueError
         raise ConnectFailed(url, str(getattr(error, "reason", None) or error)) from None
     if not addresses:

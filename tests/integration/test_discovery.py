@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -197,6 +198,24 @@ async def test_a_port_that_speaks_no_http_is_an_error_and_no_hang() -> None:
         nursery.start_soon(trio.serve_listeners, garbage, [listener])
         with pytest.raises(ConnectFailed):
             await fetch_addresses(f"http://127.0.0.1:{listener.socket.getsockname()[1]}/")
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_server_whose_answer_never_ends_is_given_up() -> None:
+    """It sends a byte now and then, so that no single read takes too long."""
+    async with trio.open_nursery() as nursery:
+        listener = (await trio.open_tcp_listeners(0, host="127.0.0.1"))[0]
+
+        async def drip(stream: trio.SocketStream) -> None:
+            with contextlib.suppress(trio.BrokenResourceError):
+                await stream.send_all(b"HTTP/1.0 200 OK\r\n\r\n")
+                while True:
+                    await stream.send_all(b"1")
+                    await trio.sleep(0.05)
+
+        nursery.start_soon(trio.serve_listeners, drip, [listener])
+        with pytest.raises(ConnectFailed, match=r"no whole answer within 0\.2 s"):
+            await fetch_addresses(f"http://127.0.0.1:{listener.socket.getsockname()[1]}/", timeout=0.2)
         nursery.cancel_scope.cancel()
 
 

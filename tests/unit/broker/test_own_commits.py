@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -114,3 +115,28 @@ async def test_a_full_disk_does_not_end_the_copying(tmp_path: Path, caplog: pyte
         await copy.copy_all(Master(), "a:1")
     assert list(topics.configs) == ["Stays"]
     assert "topic Gone is gone on the master, but its queues stay here: the store takes no messages now: no space left" in caplog.text
+
+
+async def test_an_older_table_of_topics_deletes_no_queues(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A master whose config directory was emptied starts to count anew; its log, and ours, still have the messages."""
+    deleted: list[str] = []
+    master = TopicTable({"System": new_topic("System", 1)}, DataVersion(0, 9, 1))
+
+    class Master:
+        async def invoke(self, address: str, command: Command, *, timeout: float) -> Command:
+            await trio.lowlevel.checkpoint()
+            return Command(0, body=master.encode()) if command.code == RequestCode.GET_ALL_TOPIC_CONFIG else Command(1, remark="asked for more")
+
+    topics = open_topics(tmp_path, TopicSettings(cluster_name="C", broker_name="b"), LiveSettings(), Version(lambda: 1))
+    for name in ("Orders", "Bills"):
+        topics.put(new_topic(name, 1))
+    assert topics.version.current.counter > master.data_version.counter
+    nothing: Any = None
+    offsets = open_consumer_offsets(tmp_path, Version(lambda: 1))
+    copy = TableCopy(MasterAddress(), nothing, topics, nothing, offsets, nothing, deleted.append)
+    for count in (1, 7):  # the second one is a version that has gone on from there
+        master = TopicTable({"System": new_topic("System", 1)} | ({"New": new_topic("New", 1)} if count == 7 else {}), DataVersion(0, 9, count))
+        with pytest.raises(RemoteProtocolError, match="asked for more"):
+            await copy.copy_all(Master(), "a:1")
+        assert deleted == []
+    assert re.search(r"lacks \d+ topics \(.*Bills.*Orders.*\): their queues stay here", caplog.text)
