@@ -312,7 +312,7 @@ def open_server(
         relays=relays,
         config=BrokerConfigRequests(config, BROKER_KEYS, live, topics, SavedSettings.open(config.saved_settings_path()), store),
         runtime=runtime,
-        housekeeping=Housekeeping(store, topics, held),
+        housekeeping=Housekeeping(store, topics, held, slave=replication.slave is not None),
         ha_status=HaStatusRequests(store, replication.master, replication.slave),
         reject_sends=always if replication.slave is not None else None,
         reject_pulls=always if reads.refused else None,

@@ -26,6 +26,8 @@ class Housekeeping:
     store: MessageStore
     topics: Topics
     held: HeldPulls
+    slave: bool = False
+    """A slave's table of topics may be seconds behind its log: what is not in it yet is not unused."""
 
     def delete_expired_log(self, request: Request) -> Response:
         """Answered at once; the cleaner deletes segments that are old enough, whatever the hour."""
@@ -44,6 +46,9 @@ class Housekeeping:
     async def delete_unused_topics(self, request: Request) -> Response:
         """Queues of topics that are not in the table of topics any more."""
         await trio.lowlevel.checkpoint()
+        if self.slave:
+            logger.info("a slave keeps the queues that its master has: cleanUnusedTopic of %s is for the master", request.connection.peer_text)
+            return Response()
         kept = self.topics.configs
         unused = [
             topic
