@@ -22,8 +22,8 @@ FREE_PORTS = range(15_000, 32_000)
 """Below those that the system gives to outgoing connections: one of them may come at any moment between the look and the use."""
 
 
-def free_port(*, span: int = 1) -> int:
-    """A port of 127.0.0.1 that is free together with the `span - 1` above it and the two below (Java's fast port)."""
+def free_port(*, span: int = 2) -> int:
+    """A port of 127.0.0.1 that is free together with the `span - 1` above it (replication) and the two below (the fast port)."""
     while True:
         port = random.SystemRandom().choice(FREE_PORTS)  # Hypothesis seeds the common one
         try:
