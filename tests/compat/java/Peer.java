@@ -124,6 +124,10 @@ public class Peer {
         consumer.start();
         System.out.println("STARTED");
         boolean complete = missing.await(seconds, TimeUnit.SECONDS);
+        // Once before the end, too: of what is stored at the end Java's client now and then loses a queue.
+        Thread.sleep(300);
+        consumer.getDefaultMQPushConsumerImpl().persistConsumerOffset();
+        Thread.sleep(200);
         consumer.shutdown();
         System.out.println((complete ? "COMPLETE\t" : "INCOMPLETE\t") + seen.size());
         System.out.flush();
