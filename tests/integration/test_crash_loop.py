@@ -12,7 +12,7 @@ BROKEN = Path(__file__).resolve().parent.parent / "support" / "broken_broker.py"
 
 
 @pytest.mark.slow
-@pytest.mark.feature(26, 32, 37, 42, 48, 51)
+@pytest.mark.feature(26, 32, 37, 42, 48, 51, 197)
 def test_ten_kills_under_load_lose_and_double_nothing(tmp_path: Path) -> None:
     loop = CrashLoop(tmp_path, 1)
     for _ in range(5):
