@@ -99,6 +99,13 @@ class Watched:
     """whether the name servers did not know it the last time"""
 
 
+@attrs.frozen
+class _Found:
+    """What a name server that answers says; None: it does not know the topic."""
+
+    route: TopicRoute | None
+
+
 @attrs.define(eq=False)
 class Session:
     """A running client.  Made by `open_session`."""
@@ -185,10 +192,20 @@ class Session:
         The present name server is asked first and, if it does not answer or does not know the topic, all others, within
         `route_timeout` in all.  (The official client asks only one of them in a call.)  Errors: `NoNameServer`.
         """
-        reasons: dict[str, str] = {}
-        unknown = False
         deadline = trio.current_time() + self.settings.route_timeout
-        addresses = self._names.order()
+        reasons: dict[str, str] = {}
+        while True:
+            addresses = self._names.order()
+            found = await self._ask_route(topic, addresses, deadline, reasons)
+            if found is not None:
+                return found.route
+            # The list may have changed meanwhile, and then the connections to those that left it were closed under the question.
+            if set(self._names.addresses) <= set(addresses) or trio.current_time() >= deadline:
+                raise NoNameServer(reasons)
+
+    async def _ask_route(self, topic: str, addresses: Sequence[str], deadline: float, reasons: dict[str, str]) -> _Found | None:
+        """Ask these name servers, one after the other; None if none of them answers, which `reasons` tells of each."""
+        unknown = False
         for index, address in enumerate(addresses):
             seconds = (deadline - trio.current_time()) / (len(addresses) - index)
             if seconds <= 0:
@@ -209,10 +226,8 @@ class Session:
             else:
                 self._names.answered(address)
                 self._trouble.worked(f"name server {address}")
-                return route
-        if unknown:
-            return None
-        raise NoNameServer(reasons)
+                return _Found(route)
+        return _Found(None) if unknown else None
 
     async def check_name_server(self) -> None:
         """Make sure that some name server answers at all; used at start, to fail early.  Errors: `NoNameServer`."""

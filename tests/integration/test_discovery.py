@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import pytest
 import trio
@@ -22,7 +23,7 @@ from triomq.namesrv.app import NamesrvReady, run_namesrv
 from triomq.namesrv.config import NamesrvConfig
 from triomq.remoting.client import discovery
 from triomq.remoting.client.discovery import address_server_url, all_addresses, fetch_addresses
-from triomq.remoting.errors import ConnectFailed
+from triomq.remoting.errors import ConnectFailed, ConnectionLost
 
 
 class AddressServer:
@@ -226,3 +227,23 @@ def test_what_a_domain_means() -> None:
     environment = {"ROCKETMQ_NAMESRV_DOMAIN": "names.example", "ROCKETMQ_NAMESRV_DOMAIN_SUBGROUP": "other"}
     assert namesrv_addresses(None, environment) == ("http://names.example:8080/rocketmq/other",)
     assert namesrv_addresses(None, {**environment, "NAMESRV_ADDR": "a:1"}) == ("a:1",)
+
+
+async def test_a_question_under_way_goes_to_the_new_name_servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The list changes while an old name server is asked, and its connection is closed: whoever waits for a route must not suffer."""
+    async with name_server(tmp_path, "two") as two, running_broker(tmp_path / "store", namesrvAddr=two):
+        await until_registered(two, True)
+        async with Producer(two, group="p") as producer:
+            session = producer._active().session
+            names = session._names
+            names.replace(["127.0.0.1:9"])
+            call = session.call
+
+            async def moved(address: str, *arguments: Any) -> Any:
+                if address == "127.0.0.1:9":
+                    names.replace([two])
+                    raise ConnectionLost(address, "closed by this side")
+                return await call(address, *arguments)
+
+            monkeypatch.setattr(type(session), "call", lambda self, *arguments: moved(*arguments))
+            assert await session.look_up("TBW102") is not None
