@@ -6,6 +6,7 @@ import errno
 import itertools
 import os
 import sys
+from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,22 +15,24 @@ from triomq.broker.store.disk import Disk
 from triomq.broker.store.draft import Appended, Draft
 from triomq.broker.store.store import MessageStore
 
+HELD_WRITES = 16
+
 write_at, sync_path, append_unindexed = Disk.write_at, Disk.sync_path, MessageStore.append_unindexed
 
 
 class HoldingDisk:
-    """Acknowledge before the write: what goes to the log waits in this process until the next write."""
+    """Acknowledge before the write: what goes to the log waits in this process for some more writes (one alone is often not yet acknowledged at the kill)."""
 
-    held: tuple[int, bytes, int, Path] | None = None
+    held: deque[tuple[int, bytes, int, Path]] = deque()
 
     @classmethod
     def write_at(cls, disk: Disk, fd: int, data: bytes | bytearray | memoryview, offset: int, path: Path) -> None:
         if path.parent.name != "commitlog":
             write_at(disk, fd, data, offset, path)
             return
-        held, cls.held = cls.held, (fd, bytes(data), offset, path)
-        if held is not None:
-            write_at(disk, *held)
+        cls.held.append((fd, bytes(data), offset, path))
+        if len(cls.held) > HELD_WRITES:
+            write_at(disk, *cls.held.popleft())
 
 
 def append_twice(store: MessageStore, drafts: Sequence[Draft]) -> list[Appended]:
