@@ -9,6 +9,7 @@ import sys
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
+from typing import ClassVar
 
 from triomq.broker.__main__ import main
 from triomq.broker.store.disk import Disk
@@ -23,7 +24,7 @@ write_at, sync_path, append_unindexed = Disk.write_at, Disk.sync_path, MessageSt
 class HoldingDisk:
     """Acknowledge before the write: what goes to the log waits in this process for some more writes (one alone is often not yet acknowledged at the kill)."""
 
-    held: deque[tuple[int, bytes, int, Path]] = deque()
+    held: ClassVar[deque[tuple[int, bytes, int, Path]]] = deque()
 
     @classmethod
     def write_at(cls, disk: Disk, fd: int, data: bytes | bytearray | memoryview, offset: int, path: Path) -> None:
