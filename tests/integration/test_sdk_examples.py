@@ -89,7 +89,7 @@ async def test_the_example_under_asyncio(triomq_cluster: InProcessCluster) -> No
     ]
 
 
-@pytest.mark.feature(97)
+@pytest.mark.feature(97, 159)
 async def test_the_ordered_example(triomq_cluster: InProcessCluster) -> None:
     printed = await run("ordered.py", triomq_cluster.namesrv_address)
     for customer in ("ada", "bob", "eve"):
@@ -124,6 +124,31 @@ async def test_the_retry_example(triomq_cluster: InProcessCluster) -> None:
 async def test_the_batch_example(triomq_cluster: InProcessCluster) -> None:
     printed = await run("batches.py", triomq_cluster.namesrv_address, "300")
     assert printed == "300 readings, at most 25 at a time\n"
+
+
+@pytest.mark.feature(159)
+async def test_the_decoupling_example(triomq_cluster: InProcessCluster) -> None:
+    printed = await run("decoupling.py", triomq_cluster.namesrv_address)
+    assert printed.splitlines() == [
+        "the shop has closed; stock 20, mail 20, billing 0: was away",
+        "billing is back: 20, none was lost",
+    ]
+
+
+@pytest.mark.feature(140, 159)
+async def test_the_example_of_a_peak(triomq_cluster: InProcessCluster) -> None:
+    printed = await run("peaks.py", triomq_cluster.namesrv_address)
+    assert printed.splitlines() == ["600 orders are stored", "600 orders are done, never more than 4 at a time"]
+
+
+@pytest.mark.feature(160)
+async def test_the_example_of_the_models(triomq_cluster: InProcessCluster) -> None:
+    printed = await run("models.py", triomq_cluster.namesrv_address)
+    assert printed.splitlines() == [
+        "call: 127.0.0.1 answered with code 0",
+        "point-to-point: ann and ben had 40 between them",
+        "publish-subscribe: scanner had 40, printer had 40",
+    ]
 
 
 def test_every_example_of_the_sdk_is_run() -> None:
