@@ -9,7 +9,7 @@ ROUNDS ?= 200
 MINUTES ?= 20
 SEED ?= 0
 
-.PHONY: help demo test test-all compose-test wheelhouse check fuzz crash-test soak bench features docs peers dist clean
+.PHONY: help demo test test-all compose-test wheelhouse check fuzz crash-test soak bench features compatibility docs peers dist clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -36,7 +36,7 @@ test: $(VENV)/.dev ## the suite that needs nothing but this checkout, but for wh
 	$(PYTEST) -m "not compat and not slow" --durations=20 $(ARGS)
 
 test-all: $(VENV)/.dev peers ## the whole suite: slow tests, the official Java and Go clients
-	$(PYTEST) -m "not compose" --durations=20 --features=.features.json $(ARGS)
+	$(PYTEST) -m "not compose" --durations=20 --features=.features.json --compatibility=.compatibility.json $(ARGS)
 
 compose-test: $(VENV)/.dev ## build the image and run the compose file (root; apt-get install docker.io docker-compose iptables debootstrap)
 	$(PYTEST) -m compose -s -rs --features=.features-compose.json $(ARGS) tests/compose
@@ -77,6 +77,9 @@ features: $(VENV)/.dev ## which rows of docs/features.md are proven by which tes
 	@test -f .features.json || $(PYTEST) -q -m "not compat" --features=.features.json
 	@$(BIN)/python tests/features.py .features.json $(wildcard .features-compose.json)
 
+compatibility: $(VENV)/.dev ## write docs/compatibility.md from the last test-all (ARGS=--check: only look whether it is the same)
+	@$(BIN)/python tests/compatibility.py $(ARGS) .compatibility.json
+
 docs: $(VENV)/.dev ## write the generated pages again
 	$(BIN)/python docs/generate.py
 
@@ -84,4 +87,4 @@ dist: $(VENV)/.dev ## sdist, and the wheel built from it
 	$(BIN)/python -m build
 
 clean: ## forget the environment and everything generated
-	rm -rf $(VENV) .demo .peers .bench .fuzz .crash dist .compose .features.json .features-compose.json .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .demo .peers .bench .fuzz .crash dist .compose .features.json .features-compose.json .compatibility.json .mypy_cache .ruff_cache .hypothesis

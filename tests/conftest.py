@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+pytest_plugins = ("compatibility_record",)
+
 _proven: dict[int, set[str]] = {}
 _failed: set[str] = set()
 

@@ -14,6 +14,8 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import foreign_peers
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 PEERS = ROOT / ".peers"
 
@@ -71,9 +73,10 @@ def running(command: Sequence[str], log: Path, *, port: int | None = None, env: 
     with log.open("ab") as output:
         process = subprocess.Popen(list(command), stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env={**os.environ, **(env or {})}, cwd=cwd)
     try:
-        if port is not None:
-            wait_listening(port, process, log)
-        yield process
+        with foreign_peers.alive(command):
+            if port is not None:
+                wait_listening(port, process, log)
+            yield process
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
@@ -132,7 +135,9 @@ def java_command(version: str, main: str, *arguments: str, home: Path | None = N
     home = home or PEERS / "home"  # Java writes its logs below user.home
     options += [f"-Duser.home={home}", f"-Drocketmq.home.dir={home}"]
     options += [f"-D{line}" for line in define]
-    return ["java", *options, "-cp", f"{folder}/classes:{folder}/jars/*", main, *arguments]
+    command = ["java", *options, "-cp", f"{folder}/classes:{folder}/jars/*", main, *arguments]
+    foreign_peers.note(str(foreign_peers.peer_of(command)))
+    return command
 
 
 def java_peer(version: str, *arguments: str, seconds: float = 60, define: Sequence[str] = ()) -> list[list[str]]:

@@ -1,0 +1,172 @@
+"""The rows and columns of docs/compatibility.md: what `@pytest.mark.compatible(ROW, …, peer=COLUMN)` may name, and which cells nobody can fill."""
+
+from __future__ import annotations
+
+import attrs
+
+COLUMNS = {
+    "java-client-5.5.0": "Java client 5.5.0",
+    "java-client-4.9.4": "Java client 4.9.4",
+    "go-client": "Go client 2.1.2",
+    "java-server-5.5.0": "Java servers 5.5.0",
+    "java-server-4.9.4": "Java servers 4.9.4",
+}
+"""Peer of the mark -> head of the column. Clients work on our servers; our SDK and our tools work on theirs."""
+
+CLIENTS = tuple(COLUMNS)[:3]
+SERVERS = tuple(COLUMNS)[3:]
+ALL = tuple(COLUMNS)
+
+
+@attrs.frozen
+class Section:
+    """A table of the page: row name -> what is seen when it is green."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: dict[str, str]
+
+
+SECTIONS = (
+    Section(
+        "Sending",
+        ALL,
+        {
+            "send": "Send and wait for the answer; consumers see the message where the answer said",
+            "send async": "Many sends under way at once",
+            "send one-way": "Send without an answer",
+            "batch": "Several messages in one request, taken apart by the consumer",
+            "automatic batch": "The client gathers single sends into batches",
+            "send by key": "Equal keys go to the queue that every client takes for this key",
+            "send to a queue": "The sender chooses the queue",
+            "compressed zlib": "A body that the sender compressed with zlib is read by the other kind of client",
+            "compressed lz4": "The same with LZ4",
+            "compressed zstd": "The same with Zstandard",
+            "properties": "Tag, keys and properties of the sender's own arrive",
+            "unique ids": "The other side reads address and time from the ids that a sender makes",
+            "delay level": "A message with a delay level comes no earlier",
+            "topic by first send": "The first message to an unknown topic creates it",
+            "refused send": "The server's reason for a refusal reaches the sender",
+            "broker stops": "A broker stops in order while messages are sent: the others get them, and nothing is lost",
+        },
+    ),
+    Section(
+        "Push consumers",
+        ALL,
+        {
+            "push": "Concurrent listener, clustering",
+            "push in order": "Orderly listener: the messages of each key come in their order",
+            "push in batches": "The listener gets several messages at once",
+            "broadcasting": "Every member gets every message",
+            "broadcasting offsets": "A broadcasting consumer of the other kind goes on with the same offset file",
+            "tag filter": "`a || b`: nothing else arrives",
+            "from first": "A new group begins at the first message (of a queue for which the broker offers it no offset)",
+            "from last": "… at the end",
+            "from timestamp": "… at a time",
+            "group goes on": "A group goes on where its last member stopped",
+            "retry": "A message that failed comes again after its delay, and counts its deliveries",
+            "dead letter": "A message that fails too often lies in `%DLQ%<group>`, and comes no more",
+            "shares AVG": "Members of both kinds in one group share the queues alike: `AVG`",
+            "shares AVG_BY_CIRCLE": "… `AVG_BY_CIRCLE`",
+            "shares CONSISTENT_HASH": "… `CONSISTENT_HASH`",
+            "queue locks": "Members of both kinds in one ordered group: the order of each key holds while they come and go",
+            "running information": "A broker asks a running consumer for its state, and an administrator sees it",
+            "consume directly": "An administrator lets a running consumer handle one message",
+            "reset while running": "The offsets of a running group are moved, and it consumes from there",
+            "read from a slave": "A consumer goes on at the slave when the master is dead",
+        },
+    ),
+    Section(
+        "Pull consumers",
+        ALL,
+        {
+            "pull": "Pull from a queue at an offset (`DefaultMQPullConsumer`, `PullFrom`; our SDK: `assign`, `seek`, `poll`)",
+            "pull and commit": "Store an offset with the broker, and read it back",
+            "lite assign": "`DefaultLitePullConsumer` and our `PullConsumer`: these queues",
+            "lite subscribe": "… a share of the topic, filtered by tag",
+            "lite seek": "… go to an offset, to the beginning, to the end",
+            "lite seek by time": "… the offset for a time",
+            "lite commit": "… commit by hand: the next member goes on there",
+            "lite auto-commit": "… commit by itself",
+            "lite queue listener": "… be told that the topic has more queues",
+        },
+    ),
+    Section(
+        "Looking and administrating",
+        ALL,
+        {
+            "query by key": "Messages found by key",
+            "query by unique id": "A message found by the id that its sender gave it",
+            "view by offset id": "A message found by where it lies",
+            "admin: topics": "mqadmin creates, changes, shows and deletes topics",
+            "admin: groups": "mqadmin creates, changes and shows groups",
+            "admin: offsets": "mqadmin resets, skips and clones the offsets of a group, and shows how far it is behind",
+            "admin: messages": "mqadmin sends a message",
+            "admin: settings": "mqadmin changes settings and permissions of running servers",
+        },
+    ),
+    Section(
+        "On the wire",
+        ALL,
+        {
+            "header JSON": "Headers in JSON",
+            "header ROCKETMQ": "Headers in RocketMQ's binary form",
+            "header and body classes": "Every header and body class of ours through the peer's own class and back",
+            "heartbeat V2": "Heartbeats that repeat a fingerprint in place of subscriptions; the filter holds",
+            "VIP channel": "Clients send to the broker's fast port",
+            "IPv6": "Name server and broker known by IPv6 addresses only",
+            "TLS": "The client verifies the server's certificate",
+            "TLS both ways": "The server demands a certificate of the client",
+            "TLS enforced": "Who speaks plainly is refused where TLS is demanded",
+            "signed requests": "Requests signed with access key and secret key",
+            "unsigned refused": "Who does not sign, or not rightly, is refused with a reason",
+        },
+    ),
+    Section(
+        "Servers side by side, and the files on disk",
+        SERVERS,
+        {
+            "slave of theirs": "Our slave follows their master, through kills of either; logs equal byte for byte",
+            "slave of ours": "Their slave follows our master, through kills of either; logs equal byte for byte",
+            "directory from theirs": "Our broker goes on with a store directory of theirs, stopped or killed",
+            "directory from ours": "Their broker goes on with a store directory of ours, stopped or killed",
+            "batch queues": "The same with queues of batches (`queue.type=BatchCQ`), to and fro",
+            "light queues": "The same with light queues (`%LMQ%`) and their offsets, to and fro",
+            "migration in place": "Stop theirs, start ours with the same files and the same `broker.conf`, and back, under a running Java consumer",
+            "migration by slave": "Our slave takes over from their master and gives back, under a running Java consumer",
+            "limits": "The same sends are stored and refused, at the edge of every limit",
+        },
+    ),
+)
+
+ROWS = {row: section for section in SECTIONS for row in section.rows}
+
+GO_HAS_NO = "The Go client 2.1.2 has no {}"
+SERVER_IS_ASKED = "What the peer would do here is done by a client, and our SDK in this place has no such thing of its own: {}"
+
+NOT_POSSIBLE: dict[tuple[str, str], str] = {
+    ("automatic batch", "java-client-4.9.4"): "The Java client 4.9.4 has no `setAutoBatch`",
+    ("automatic batch", "go-client"): GO_HAS_NO.format("automatic batches (`producer/option.go`)"),
+    ("compressed lz4", "go-client"): GO_HAS_NO.format("compression but zlib (`internal/utils/compression.go`)"),
+    ("compressed zstd", "go-client"): GO_HAS_NO.format("compression but zlib (`internal/utils/compression.go`)"),
+    **{
+        (f"lite {what}", "go-client"): GO_HAS_NO.format("lite pull consumer; it has a pull consumer of its own (`api.go`)")
+        for what in ("assign", "subscribe", "seek", "seek by time", "commit", "auto-commit", "queue listener")
+    },
+    **{
+        (row, "go-client"): GO_HAS_NO.format("queries: neither `api.go` nor `admin/admin.go` offers one")
+        for row in ("query by key", "query by unique id", "view by offset id")
+    },
+    **{
+        (row, "go-client"): GO_HAS_NO.format("such command; its `admin` package creates, lists and deletes topics and lists groups")
+        for row in ("admin: groups", "admin: offsets", "admin: messages", "admin: settings")
+    },
+    ("header ROCKETMQ", "go-client"): GO_HAS_NO.format("way to choose it: `codecType` is a variable of its package `internal/remote` that nothing sets"),
+    ("header and body classes", "go-client"): GO_HAS_NO.format("such classes for an application: they are `internal`"),
+    ("broadcasting offsets", "go-client"): "The Go client 2.1.2 keeps them in a file of its own form (`~/.rocketmq_client_go`, `consumer/offset_store.go`)",
+    ("heartbeat V2", "go-client"): GO_HAS_NO.format("heartbeats of the second form (`internal/model.go`)"),
+    ("heartbeat V2", "java-client-4.9.4"): "Java 4.9.4 does not know heartbeats of the second form",
+    **{(row, "go-client"): GO_HAS_NO.format("TLS") for row in ("TLS", "TLS both ways", "TLS enforced")},
+    **{(row, "java-server-4.9.4"): f"Java 4.9.4 does not know {row}" for row in ("batch queues", "light queues")},
+}
+"""Cells that cannot be filled, each with the reason."""
