@@ -68,6 +68,7 @@ from triomq.broker.services.subscriptions import SubscriptionGroups, open_subscr
 from triomq.broker.services.table_copy import TableCopy
 from triomq.broker.services.topics import Topics, TopicSettings, batch_topics, open_topics
 from triomq.broker.services.versions import Version
+from triomq.broker.store.disk import Disk
 from triomq.broker.store.stall import ECHO_SECONDS
 from triomq.broker.store.store import MessageStore, open_store
 from triomq.remoting.address import bare_host, format_address
@@ -138,11 +139,15 @@ class Services:
 
 
 async def run_broker(
-    config: BrokerConfig, *, request_hooks: Sequence[RequestHook] = (), task_status: trio.TaskStatus[BrokerReady] = trio.TASK_STATUS_IGNORED
+    config: BrokerConfig,
+    *,
+    request_hooks: Sequence[RequestHook] = (),
+    disk: Disk | None = None,
+    task_status: trio.TaskStatus[BrokerReady] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve until stopped or cancelled; ``started(BrokerReady(...))`` when requests are answered and registration was tried.
 
-    `request_hooks` see every request first and may refuse it (`remoting/server/hooks.py`).
+    `request_hooks` see every request first and may refuse it (`remoting/server/hooks.py`); `disk` is the one that store and tables lie on.
 
     Raises StartError (store), DamagedTable, AddressInUse or ListenFailed, ConfigError if it cannot start.
     """
@@ -157,7 +162,7 @@ async def run_broker(
     socks = SocksProxies.parse(config.security.socks_proxies)
     stopping = trio.Event()
     async with monitoring(config.monitor, "mqbroker") as monitor, open_store(
-        config.store.store_config(store_host), now_ms, batch_topics=lambda: batch_topics(config.store.root / "config")
+        config.store.store_config(store_host), now_ms, disk=disk, batch_topics=lambda: batch_topics(config.store.root / "config")
     ) as store:
         services = open_services(config, store)
         replication = open_replication(config, store)
@@ -250,7 +255,7 @@ def open_services(config: BrokerConfig, store: MessageStore) -> Services:
         groups=groups,
         offsets=offsets,
         delayed=delayed,
-        saver=TableSaver((topics.table, groups.table, offsets.table, delayed.table)),
+        saver=TableSaver((topics.table, groups.table, offsets.table, delayed.table), store.disk),
         clients=clients,
         slow_consumers=SlowConsumers(store, groups, offsets, live, clients.table.consumes_now),
         held=HeldPulls(),

@@ -18,6 +18,7 @@ import attrs
 import msgspec
 import trio
 
+from triomq.broker.store.disk import Disk
 from triomq.remoting.errors import RemotingError
 
 logger = logging.getLogger(__name__)
@@ -67,22 +68,17 @@ def keep_damaged(path: Path) -> None:
         os.replace(path, path.with_name(path.name + ".damaged"))
 
 
-def save_bytes(path: Path, content: bytes) -> None:
+def save_bytes(path: Path, content: bytes, disk: Disk | None = None) -> None:
     """Replace a file atomically and durably; the former content becomes ``.bak``.  Blocks on the disk: call it in a thread."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    disk = disk or Disk()
+    disk.make_durable_directory(path.parent)
     temporary = path.with_name(path.name + ".tmp")
-    with open(temporary, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+    disk.write_file(temporary, content)
+    disk.sync_path(temporary)
     if path.exists():
-        os.replace(path, path.with_name(path.name + ".bak"))
-    os.replace(temporary, path)
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+        disk.rename(path, path.with_name(path.name + ".bak"))
+    disk.rename(temporary, path)
+    disk.sync_directory(path.parent)
 
 
 def encode_pretty(table: Mapping[str, Any], *, depth: int = 2) -> bytes:
@@ -159,6 +155,7 @@ class TableSaver:
     """The one task that writes tables.  Cancelling it saves nothing more; an orderly stop calls ``save_all`` afterwards."""
 
     tables: tuple[PersistedTable, ...]
+    disk: Disk = attrs.field(factory=Disk)
     _wake: trio.Event = attrs.field(factory=trio.Event)
     _writer: trio.CapacityLimiter = attrs.field(factory=lambda: trio.CapacityLimiter(1))
     """One write at a time: a thread that was abandoned keeps its place until its file is complete."""
@@ -202,7 +199,7 @@ class TableSaver:
         changes = table.changes
         content = table.encode()
         try:
-            await trio.to_thread.run_sync(save_bytes, table.path, content, abandon_on_cancel=True, limiter=self._writer)
+            await trio.to_thread.run_sync(save_bytes, table.path, content, self.disk, abandon_on_cancel=True, limiter=self._writer)
         except OSError as error:
             logger.error("cannot save %s: %s; next try in %g s", table.path, error, RETRY_SECONDS)
             table.due = trio.current_time() + RETRY_SECONDS

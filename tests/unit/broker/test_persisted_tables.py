@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import threading
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from triomq.broker.services.persisted import (
     load_table,
     save_bytes,
 )
+from triomq.broker.store.disk import Disk
 
 # How long the loop must be idle before time jumps: longer than a save in a thread takes.
 IDLE_SECONDS = 0.1
@@ -70,31 +70,33 @@ def test_when_nothing_can_be_read_the_error_names_files_and_fix(tmp_path: Path) 
         load_table(path, read_number)
 
 
-def test_an_interrupted_save_leaves_a_whole_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_save_leaves_a_whole_version(tmp_path: Path) -> None:
     """Whatever step the process dies at, a later load finds the old or the new content."""
     path = tmp_path / "t.json"
     save_bytes(path, b'{"n":1}')
-    real_replace = os.replace
     for allowed in range(3):
-        calls = 0
-
-        def dying_replace(source: object, target: object, allowed: int = allowed) -> None:
-            nonlocal calls
-            if calls == allowed:
-                raise KeyboardInterrupt
-            calls += 1
-            real_replace(source, target)  # type: ignore[arg-type]
-
         before = load_table(path, read_number)
         assert before is not None
-        monkeypatch.setattr(persisted.os, "replace", dying_replace)
         if allowed < 2:
             with pytest.raises(KeyboardInterrupt):
-                save_bytes(path, b'{"n":%d}' % (before + 1))
+                save_bytes(path, b'{"n":%d}' % (before + 1), DyingDisk(allowed))
         else:
-            save_bytes(path, b'{"n":%d}' % (before + 1))
-        monkeypatch.setattr(persisted.os, "replace", real_replace)
+            save_bytes(path, b'{"n":%d}' % (before + 1), DyingDisk(allowed))
         assert load_table(path, read_number) in (before, before + 1)
+
+
+class DyingDisk(Disk):
+    """The process dies when it gives a file another name once more than it is allowed to."""
+
+    def __init__(self, allowed: int) -> None:
+        super().__init__()
+        self.allowed = allowed
+
+    def rename(self, path: Path, target: Path) -> None:
+        if not self.allowed:
+            raise KeyboardInterrupt
+        self.allowed -= 1
+        super().rename(path, target)
 
 
 def test_pretty_form_is_json_with_one_entry_per_line() -> None:
@@ -189,12 +191,12 @@ async def test_the_last_save_waits_for_a_write_that_a_cancellation_left_behind(t
     begun, go_on = threading.Event(), threading.Event()
     running: list[int] = []
 
-    def slow_save(path: Path, content: bytes) -> None:
+    def slow_save(path: Path, content: bytes, disk: Disk) -> None:
         running.append(1)
         assert len(running) == 1, "two writes at a time"
         begun.set()
         assert go_on.wait(10)
-        save_bytes(path, content)
+        save_bytes(path, content, disk)
         running.clear()
 
     monkeypatch.setattr(persisted, "save_bytes", slow_save)
