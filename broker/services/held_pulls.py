@@ -103,9 +103,9 @@ class HeldPulls:
     def _wake(self, pull: HeldPull) -> None:
         """Resume a pull, unless resuming another one has ended it (by closing its connection)."""
         if not pull.done:
-            self._remove(pull)
+            request = self._remove(pull)
             self.woken += 1
-            self.resume(pull.request)
+            self.resume(request)
 
     def expire(self, now: float) -> float:
         """Resume pulls whose time is up; return when the next one is due."""
@@ -115,13 +115,19 @@ class HeldPulls:
                 return due
             heapq.heappop(self._deadlines)
             if not pull.done:
-                self._remove(pull)
+                request = self._remove(pull)
                 self.expired += 1
-                self.resume(pull.request)
+                self.resume(request)
         return float("inf")
 
-    def _remove(self, pull: HeldPull) -> None:
+    def _remove(self, pull: HeldPull) -> Any:
+        """End the waiting; returns the request, which the pull forgets.
+
+        Its deadline may stay in the heap for a while, and the garbage collector does not look into requests: one that is kept there would
+        keep its connection and this whole broker for ever.
+        """
         pull.done = True
+        request, pull.request = pull.request, None
         self._live -= 1
         key = (pull.topic, pull.queue_id)
         waiting = self._by_queue[key]
@@ -136,6 +142,7 @@ class HeldPulls:
         if stale > STALE_DEADLINES_MAX and stale > self._live:
             self._deadlines = [entry for entry in self._deadlines if not entry[2].done]
             heapq.heapify(self._deadlines)
+        return request
 
     async def run(self) -> None:
         """Wake up for the earliest deadline; sleep while there is none."""

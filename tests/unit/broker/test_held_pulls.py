@@ -164,3 +164,20 @@ def test_there_is_room_for_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
     assert held.statistics().held == 2
     held.forget_connection("connection")
     assert held.hold(made[2])
+
+
+@pytest.mark.parametrize("end", ["arrival", "deadline", "connection"])
+def test_a_pull_that_has_ended_keeps_no_request(end: str) -> None:
+    """Its deadline stays in the heap, and the garbage collector does not look into requests: one of them would keep the whole broker."""
+    held = make([])
+    waiting = pull("request")
+    held.hold(pull("first to be due", queue_id=1, deadline=1.0))
+    held.hold(waiting)
+    if end == "arrival":
+        held.arrived([("T", 0, 6, 0)])
+    elif end == "deadline":
+        held.expire(100.0)
+    else:
+        held.forget_connection("c")
+    assert waiting.done
+    assert waiting.request is None
