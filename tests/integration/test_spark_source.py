@@ -15,6 +15,7 @@ from typing import Any
 
 import psutil
 import pytest
+from pages import one
 
 from tests.support.processes import running as running_process
 from tests.support.spark_peers import Cluster, cluster, need_spark, open_session, wait_for
@@ -289,3 +290,33 @@ def assert_no_driver_left() -> None:
         return [command for command in commands if "python_streaming_source_runner" in command]
 
     wait_for(lambda: not left(), "the reader's process to end", 20)
+
+
+@pytest.mark.feature(157, 200)
+def test_the_page_of_spark(spark: Any, running: Cluster, tmp_path: Path) -> None:
+    running.create_topic("orders")
+    running.send("orders", [b"order %d" % number for number in range(50)])
+    source = one("docs/spark.md", "spark.readStream")
+    assert source.count("/data/") == 2
+    names: dict[str, Any] = {"spark": spark}
+    exec(source.replace("ns1:9876;ns2:9876", running.namesrv).replace("/data", str(tmp_path)), names)
+    query = names["query"]
+    try:
+        query.processAllAvailable()
+        rows = spark.read.parquet(str(tmp_path / "orders")).collect()
+    finally:
+        query.stop()
+    assert {row.value for row in rows} == {f"order {number}" for number in range(50)}
+    exec(one("docs/spark.md", "kafka_like"), names)
+    assert names["kafka_like"].columns == ["key", "value", "topic", "partition", "offset", "timestamp"]
+    exec(one("docs/spark.md", "prepare_java").replace(".java", str(tmp_path / "java")), {})
+
+
+@pytest.mark.feature(200)
+@pytest.mark.parametrize("page", ["README.md", "README.zh-CN.md"])
+def test_the_query_of_the_readme(page: str, spark: Any, running: Cluster) -> None:
+    running.create_topic("flights")
+    names: dict[str, Any] = {"spark": spark}
+    exec(one(page, "spark.readStream").replace("127.0.0.1:9876", running.namesrv), names)
+    assert names["flights"].isStreaming
+    assert {"value", "topic", "queueId", "offset"} <= set(names["flights"].columns)
