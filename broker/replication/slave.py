@@ -191,7 +191,7 @@ class ReplicationSlave:
 
     async def _meet(self, link: SlaveLink, hello: MasterHello, stream: trio.SocketStream) -> None:
         """Is our log the beginning of the master's?  Its last bytes tell."""
-        end = link.expected
+        end = link.met_at
         if end is not None and max(hello.check_start, self.store.first_offset) < end:
             if hello.check_start < self.store.first_offset:
                 raise LogsDiffer(f"the master's segments are not ours: it compares from log offset {hello.check_start}, our log begins at {self.store.first_offset}; set mappedFileSizeCommitLog to its value")

@@ -44,6 +44,8 @@ class SlaveLink:
     reported: int = attrs.field(default=-1, init=False)
     master: MasterHello | None = attrs.field(default=None, init=False)
     """Set once the master is known to be one of ours."""
+    met_at: int | None = attrs.field(default=None, init=False)
+    """Where our log ended when it said so: log bytes may have come behind it, at once."""
     _frames: FrameDecoder = attrs.field(factory=FrameDecoder, init=False)
 
     def opening(self, position: int, now: float) -> bytes:
@@ -71,7 +73,7 @@ class SlaveLink:
         return events
 
     def _meet(self, hello: MasterHello) -> None:
-        self.master = hello
+        self.master, self.met_at = hello, self.expected
         if self.expected is not None and self.expected < hello.first:
             raise LogsDiffer(
                 f"our log ends at {self.expected}, but the master has deleted everything before {hello.first}; "
@@ -82,7 +84,7 @@ class SlaveLink:
         """Compare the CRC of our own bytes from ``check_start`` to our end with the master's.  Raises LogsDiffer."""
         if crc != hello.check_crc:
             raise LogsDiffer(
-                f"the bytes of log offset {hello.check_start} to {self.expected} are others than the master's: the logs have parted; "
+                f"the bytes of log offset {hello.check_start} to {self.met_at} are others than the master's: the logs have parted; "
                 "to keep the slave's messages, make it the master; to drop them, stop it, move its store directory away and start it: it copies everything again"
             )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import itertools
 import struct
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from replicating import (
 )
 from stores import draft, read_all
 
+from triomq.broker.replication.transfer import MasterHello, frame_head, hello_frame
 from triomq.broker.replication.waiting import ReplicatedDurability
 from triomq.broker.store.disk import Disk
 from triomq.broker.store.durability import DurabilityResult
@@ -174,6 +176,25 @@ async def test_a_master_as_java_s_that_never_says_hello(tmp_path: Path) -> None:
                 assert await stream.receive_some(1) == b""
             async with await listeners[0].accept() as stream:
                 assert await read_exactly(stream, 16) == REPORT.pack(-1) + REPORT.pack(len(data))
+        await listeners[0].aclose()
+        assert log_of(slave_store) == data
+
+
+async def test_a_hello_that_comes_together_with_log_bytes(tmp_path: Path) -> None:
+    """Under load they often arrive at once: what is compared is our log as it was before them."""
+    async with open_pair(tmp_path) as (source, slave_store):
+        fill(source, 2)
+        async with serving_master(source) as (_, port), following_slave(slave_store, port):
+            await wait_equal(source, slave_store)
+        end = source.appended.value
+        fill(source, 3)
+        data = log_of(source)
+        hello = hello_frame(end, MasterHello(0, len(data), 0, zlib.crc32(data[:end])))
+        listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        async with following_slave(slave_store, listeners[0].socket.getsockname()[1]), await listeners[0].accept() as stream:
+            assert await read_exactly(stream, 16) == REPORT.pack(-1) + REPORT.pack(end)
+            await stream.send_all(hello + frame_head(end, len(data) - end) + data[end:])
+            await wait_equal(source, slave_store)
         await listeners[0].aclose()
         assert log_of(slave_store) == data
 

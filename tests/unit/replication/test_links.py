@@ -183,6 +183,12 @@ def test_a_hello_of_a_master_of_ours() -> None:
     assert link.receive(tables_changed_frame(1_000), 0.0) == [TablesChanged()]
 
 
+def test_log_bytes_right_behind_the_hello_are_not_compared() -> None:
+    link = slave()
+    link.receive(hello_frame(1_000, HELLO) + frame_head(1_000, 300) + bytes(300), 0.0)
+    assert (link.met_at, link.expected) == (1_000, 1_300)
+
+
 def test_what_is_compared_lies_in_one_segment() -> None:
     assert check_start(0, SIZE) == 0
     assert check_start(1, SIZE) == 0
