@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 import pytest
-from soaking import GroupLedger, soak
+from soaking import (
+    BROKER_ENDED,
+    HANDED_OVER,
+    INTERRUPTED,
+    SENT_TWICE,
+    UNEXPLAINED,
+    GroupLedger,
+    MemorySample,
+    Place,
+    is_flat,
+    soak,
+)
 
 
 @pytest.mark.slow
@@ -17,15 +28,39 @@ async def test_a_short_soak() -> None:
     assert any("restarts" in event or "crashes" in event for event in run.events)
 
 
+def place(offset: int) -> Place:
+    return Place("broker-a", 0, offset)
+
+
 def test_the_ledger_sees_what_is_lost_doubled_or_out_of_order() -> None:
     ledger = GroupLedger(ordered=True)
     for offset, number in enumerate([0, 1, 1, 3]):
-        place = ("a", 0, offset)
-        ledger.begin(7, number, place)
+        ledger.begin(7, number, place(offset), 1, 10.0)
         if offset != 2:
-            ledger.end(place)
+            ledger.end(7, number, place(offset), 1, done=True)
     assert ledger.gaps == ["key 7: 3 came before 2"]
     assert ledger.missing({7: 5, 8: 1}) == ["7:2", "7:4", "8:0"]
-    assert (ledger.handled, ledger.sent_twice, ledger.came_twice, ledger.overlaps) == (4, 1, 0, 1)
-    ledger.begin(7, 3, ("a", 0, 3))
-    assert (ledger.sent_twice, ledger.came_twice) == (1, 1)
+    assert (ledger.handled, ledger.again, ledger.overlaps) == (4, {SENT_TWICE: 1}, 1)
+
+
+@pytest.mark.parametrize("cause", [INTERRUPTED, BROKER_ENDED, HANDED_OVER, UNEXPLAINED])
+def test_the_ledger_says_why_a_message_came_twice(cause: str) -> None:
+    ledger = GroupLedger(ordered=False)
+    ledger.begin(7, 0, place(0), 1, 10.0)
+    ledger.end(7, 0, place(0), 1, done=cause != INTERRUPTED)
+    ledger.broker_ended_at["broker-a"] = 11.0 if cause == BROKER_ENDED else 9.0
+    ledger.members_changed_at = 9.0
+    ledger.begin(7, 0, place(0), 2 if cause == HANDED_OVER else 1, 12.0)
+    assert ledger.again == {cause: 1}
+
+
+def samples(rise: int) -> list[MemorySample]:
+    return [MemorySample(second, 100 * 2**20 + second * rise // 60 + second % 7 * 10**5) for second in range(0, 1200, 5)]
+
+
+def test_memory_that_grows_is_seen_and_noise_is_not() -> None:
+    assert is_flat(samples(0))
+    assert is_flat(samples(100_000))
+    assert not is_flat(samples(2**20))
+    warming = [MemorySample(second, min(second, 300) * 2**20) for second in range(0, 1200, 5)]
+    assert is_flat(warming), "what a process fills in its first half is no leak"

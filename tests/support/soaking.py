@@ -1,20 +1,28 @@
 """A soak: producers send without end, members of two groups come and go, brokers and name servers restart, and a ledger keeps the books.
 
 What must hold at the end: every message whose send was acknowledged was handled at least once by either group; in the ordered group, of each key,
-message n + 1 was never handled before message n.  What is counted: messages that were handled twice, and whether because a producer had to
-send them twice (two places in the log) or because a consumer got one place twice (a hand-over, a restart).
+message n + 1 was never handled before message n.  What is counted: messages that were handled twice, each with its cause.  What is measured: the memory of a
+broker and of a name server that are never restarted, and of this process (all producers and consumers), less what the books take.
+
+A short soak runs in one process (`soak`); the long one has real processes (`soak_processes`), so its crashes are SIGKILLs in mid-work.
 """
 
 from __future__ import annotations
 
+import gc
 import random
+import statistics
 import time
+from array import array
 from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import attrs
 import psutil
 import trio
+from process_cluster import ProcessCluster, process_cluster
 
 from triomq import (
     ClientSettings,
@@ -27,80 +35,195 @@ from triomq import (
     SendError,
     TrioMQError,
 )
-from triomq.testing import InProcessCluster, local_cluster
+from triomq.testing import local_cluster
 
 TOPIC = "Soak"
-BROKERS = ("broker-a", "broker-b")
+BROKERS = ("broker-a", "broker-b", "broker-c")
+STEADY_BROKER = BROKERS[-1]
+"""never restarted: its memory is looked at"""
+NAME_SERVERS = 2
+STEADY_NAME_SERVER = f"namesrv-{NAME_SERVERS}"
 QUEUES_PER_BROKER = 4
+BROKER_SETTINGS: Mapping[str, object] = {"diskMaxUsedSpaceRatio": 99, "fileReservedTime": 1}
 CLIENT = ClientSettings(route_interval=1.0, heartbeat_interval=1.0, shutdown_timeout=2.0)
 CONSUMER = ConsumerSettings(
     error_delay=0.1, rebalance_interval=2.0, rebalance_retry=0.2, lock_retry=0.1, lock_interval=1.0, offset_interval=1.0,
     client=CLIENT,
 )  # fmt: skip
 
+GROWTH_SHARE_MAX, GROWTH_BYTES_MAX = 0.05, 4 * 2**20
+"""Memory is flat if the straight line through the samples of a run's second half rises by no more than one of these."""
+
+SENT_TWICE = "sent twice"
+INTERRUPTED = "the first handler was cancelled in mid-work"
+BROKER_ENDED = "the broker ended before it had the offset on disk"
+HANDED_OVER = "the queue moved before the offset was stored"
+UNEXPLAINED = "unexplained"
+
+
+@attrs.frozen
+class Place:
+    """Where a message lay when it was handled."""
+
+    broker: str
+    queue_id: int
+    offset: int
+
+    @property
+    def number(self) -> int:
+        """The place as one number of 63 bits."""
+        return (BROKERS.index(self.broker) << 56) | (self.queue_id << 48) | self.offset
+
+
+@attrs.define(eq=False)
+class History:
+    """What a ledger keeps of one key, an item for each number: 21 bytes a message."""
+
+    times: bytearray = attrs.field(factory=bytearray)
+    """how often it was handled (at most 255)"""
+    places: array[int] = attrs.field(factory=lambda: array("q"))
+    members: array[int] = attrs.field(factory=lambda: array("i"))
+    """who handled it last; negative: and was cancelled while doing so, or is still at it"""
+    at: array[float] = attrs.field(factory=lambda: array("d"))
+    """when that began"""
+
+    def reach(self, number: int) -> None:
+        missing = number + 1 - len(self.times)
+        if missing > 0:
+            self.times.extend(bytes(missing))
+            self.places.extend([-1] * missing)
+            self.members.extend([0] * missing)
+            self.at.extend([0.0] * missing)
+
+    @property
+    def size_bytes(self) -> int:
+        arrays = (self.places.__sizeof__(), self.members.__sizeof__(), self.at.__sizeof__())
+        return self.times.__sizeof__() + sum(arrays)
+
 
 @attrs.define(eq=False)
 class GroupLedger:
-    """What one group has handled.  Messages are `key:number`; numbers of a key run from 0."""
+    """What one group has handled.  Messages are `key:number`; numbers of a key run from 0.  Members are numbers from 1."""
 
     ordered: bool
-    seen: dict[int, bytearray] = attrs.field(factory=dict)
-    """key → how often each number was handled (at most 255)"""
+    keys: dict[int, History] = attrs.field(factory=dict)
     next_number: Counter[int] = attrs.field(factory=Counter)
     gaps: list[str] = attrs.field(factory=list)
     """ordered: numbers that were handled before their predecessor"""
     overlaps: int = 0
     """ordered: how often two handlers worked on one queue at the same time"""
     handled: int = 0
-    sent_twice: int = 0
-    came_twice: int = 0
-    _places: dict[tuple[int, int], tuple[str, int, int]] = attrs.field(factory=dict)
-    """(key, number) → where the message lay when it was handled last, for the latest numbers"""
+    again: Counter[str] = attrs.field(factory=Counter)
+    """messages that were handled once more, by cause"""
+    members_changed_at: float = 0.0
+    broker_ended_at: dict[str, float] = attrs.field(factory=dict)
     _working: Counter[tuple[str, int]] = attrs.field(factory=Counter)
 
-    def begin(self, key: int, number: int, place: tuple[str, int, int]) -> None:
-        """Note that a handler has begun; `place` is broker, queue and offset."""
+    def begin(self, key: int, number: int, place: Place, member: int, now: float) -> None:
+        """Note that a member's handler has begun."""
         self.handled += 1
-        counts = self.seen.setdefault(key, bytearray())
-        if number >= len(counts):
-            counts.extend(bytes(number + 1 - len(counts)))
-        if counts[number]:
-            if self._places.get((key, number)) == place:
-                self.came_twice += 1
-            else:
-                self.sent_twice += 1
-        counts[number] = min(counts[number] + 1, 255)
-        self._places[key, number] = place
-        if len(self._places) > 20_000:
-            for old in list(self._places)[:10_000]:
-                del self._places[old]
+        history = self.keys.setdefault(key, History())
+        history.reach(number)
+        if history.times[number]:
+            self.again[self._cause(history, number, place, member)] += 1
+        history.times[number] = min(history.times[number] + 1, 255)
+        history.places[number], history.members[number], history.at[number] = place.number, -member, now
         if self.ordered:
             if number > self.next_number[key]:
                 self.gaps.append(f"key {key}: {number} came before {self.next_number[key]}")
             self.next_number[key] = max(self.next_number[key], number + 1)
-            self.overlaps += self._working[place[:2]] > 0
-            self._working[place[:2]] += 1
+            queue = place.broker, place.queue_id
+            self.overlaps += self._working[queue] > 0
+            self._working[queue] += 1
 
-    def end(self, place: tuple[str, int, int]) -> None:
+    def _cause(self, history: History, number: int, place: Place, member: int) -> str:
+        """Say why a message comes again.  The order of the questions counts: what certainly suffices is asked first."""
+        before, at = history.members[number], history.at[number]
+        if history.places[number] != place.number:
+            return SENT_TWICE
+        if before < 0:
+            return INTERRUPTED
+        if self.broker_ended_at.get(place.broker, -1.0) >= at:
+            return BROKER_ENDED
+        if before != member or self.members_changed_at >= at:
+            return HANDED_OVER
+        return UNEXPLAINED
+
+    def end(self, key: int, number: int, place: Place, member: int, *, done: bool) -> None:
+        """Note that a handler has ended; `done` unless it was cancelled."""
+        if done and self.keys[key].members[number] == -member:
+            self.keys[key].members[number] = member
         if self.ordered:
-            self._working[place[:2]] -= 1
+            self._working[place.broker, place.queue_id] -= 1
 
-    def missing(self, acknowledged: dict[int, int]) -> list[str]:
+    def missing(self, acknowledged: Mapping[int, int]) -> list[str]:
         """Return the acknowledged messages that nobody handled; `acknowledged` is key → how many numbers."""
-        return [
-            f"{key}:{number}"
-            for key, count in acknowledged.items()
-            for number in range(count)
-            if number >= len(self.seen.get(key, b"")) or not self.seen[key][number]
-        ]
+        nothing = History()
+        missing = []
+        for key, count in acknowledged.items():
+            times = self.keys.get(key, nothing).times
+            if len(times) < count or 0 in times[:count]:
+                missing += [f"{key}:{number}" for number in range(count) if number >= len(times) or not times[number]]
+        return missing
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(history.size_bytes for history in self.keys.values())
+
+
+@attrs.frozen
+class MemorySample:
+    """Memory at one moment, in bytes."""
+
+    seconds: float
+    size_bytes: int
+
+
+def growth(samples: Sequence[MemorySample]) -> tuple[float, float]:
+    """Return (bytes by which the straight line through the second half of the samples rises in that half, mean of that half)."""
+    half = samples[len(samples) // 2 :]
+    if len(half) < 3:
+        return 0.0, float(half[-1].size_bytes) if half else 0.0
+    seconds = [sample.seconds for sample in half]
+    sizes = [float(sample.size_bytes) for sample in half]
+    slope = statistics.linear_regression(seconds, sizes).slope
+    return slope * (seconds[-1] - seconds[0]), statistics.fmean(sizes)
+
+
+def is_flat(samples: Sequence[MemorySample]) -> bool:
+    rise, mean = growth(samples)
+    return rise <= max(GROWTH_SHARE_MAX * mean, GROWTH_BYTES_MAX)
+
+
+class Cluster(Protocol):
+    """What a soak does with a cluster."""
+
+    @property
+    def namesrv_address(self) -> str: ...
+
+    async def create_topic(self, name: str, queues: int) -> None: ...
+
+    async def stop_broker(self, name: str) -> None: ...
+
+    async def crash_broker(self, name: str) -> None: ...
+
+    async def start_broker(self, name: str) -> None: ...
+
+    async def stop_namesrv(self, name: str) -> None: ...
+
+    async def start_namesrv(self, name: str) -> None: ...
 
 
 @attrs.define(eq=False)
 class Soak:
     """One run."""
 
-    cluster: InProcessCluster
+    cluster: Cluster
     random: random.Random
+    kills: bool = False
+    """whether `crash_broker` ends a broker at one instant, whatever it is doing"""
+    measured: Mapping[str, Callable[[], int | None]] = attrs.field(factory=dict)
+    """whose memory is sampled besides this process's: name → bytes"""
     producers: int = 4
     keys_per_producer: int = 6
     members_max: int = 4
@@ -112,12 +235,14 @@ class Soak:
         factory=lambda: {"ordered": GroupLedger(True), "concurrent": GroupLedger(False)}
     )
     events: Counter[str] = attrs.field(factory=Counter)
-    memory: list[tuple[float, int]] = attrs.field(factory=list)
-    """(seconds since the start, unique memory in bytes)"""
+    memory: dict[str, list[MemorySample]] = attrs.field(factory=dict)
+    """of `CLIENTS` (this process, without the books) and of what is measured besides"""
+    sample_interval: float = 5.0
     _stop: trio.Event = attrs.field(factory=trio.Event)
     _may_send: trio.Event = attrs.field(factory=trio.Event)
     _sending: int = 0
     _drained: trio.Event = attrs.field(factory=trio.Event)
+    _members: int = 0
 
     async def run(self, seconds: float) -> None:
         """Work for so long, then let everything that was sent be handled."""
@@ -172,9 +297,11 @@ class Soak:
         """One member stays; others join, and leave in order or in mid-work."""
         async with trio.open_nursery() as nursery:
             members: list[tuple[trio.CancelScope, trio.Event]] = []
+            ledger = self.ledgers[group]
             nursery.start_soon(self._member, group, trio.CancelScope(), trio.Event())
             while not self._stop.is_set():
                 await trio.sleep(self.random.uniform(0.5, 2.5))
+                ledger.members_changed_at = trio.current_time()
                 if members and (len(members) >= self.members_max - 1 or self.random.random() < 0.45):
                     scope, leave = members.pop(self.random.randrange(len(members)))
                     if self.random.random() < 0.5:
@@ -192,15 +319,19 @@ class Soak:
 
     async def _member(self, group: str, scope: trio.CancelScope, leave: trio.Event) -> None:
         ledger = self.ledgers[group]
+        self._members += 1
+        member = self._members
 
         async def handle(message: ReceivedMessage) -> None:
             key, number = map(int, message.body.split(b":"))
-            place = (message.queue.broker_name, message.queue.queue_id, message.queue_offset)
-            ledger.begin(key, number, place)
+            place = Place(message.queue.broker_name, message.queue.queue_id, message.queue_offset)
+            ledger.begin(key, number, place, member, trio.current_time())
+            done = False
             try:
                 await trio.sleep(0.001)
+                done = True
             finally:
-                ledger.end(place)
+                ledger.end(key, number, place, member, done=done)
 
         with scope:
             while True:
@@ -209,8 +340,10 @@ class Soak:
                         self.cluster.namesrv_address, group=f"soak-{group}", subscriptions=TOPIC, consume_from="first",
                         ordered=ledger.ordered, handler=handle, concurrency=8, settings=CONSUMER,
                     ):  # fmt: skip
+                        ledger.members_changed_at = trio.current_time()  # and once more when it left
                         await leave.wait()
-                        return
+                    ledger.members_changed_at = trio.current_time()
+                    return
                 except* TrioMQError:  # no name server just now, and perhaps cancelled at the same moment
                     self.events["starts repeated"] += 1
                     await trio.sleep(0.2)
@@ -224,25 +357,30 @@ class Soak:
             what = self.random.choice(["broker", "broker", "crash", "namesrv"])
             self.events[{"crash": "broker crashes"}.get(what, f"{what} restarts")] += 1
             if what == "namesrv":
-                name = self.random.choice(self.cluster.namesrvs).name
+                name = self.random.choice([f"namesrv-{number}" for number in range(1, NAME_SERVERS)])
                 await self.cluster.stop_namesrv(name)
                 await trio.sleep(self.random.uniform(0, 0.5))
                 await self.cluster.start_namesrv(name)
             else:
-                name = self.random.choice(BROKERS)
+                name = self.random.choice([name for name in BROKERS if name != STEADY_BROKER])
                 if what == "crash":
                     await self._crash(name)
                 else:
                     await self.cluster.stop_broker(name)
+                for ledger in self.ledgers.values():
+                    ledger.broker_ended_at[name] = trio.current_time()
                 await trio.sleep(self.random.uniform(0, 0.5))
                 await self.cluster.start_broker(name)
 
     async def _crash(self, name: str) -> None:
-        """Crash a broker while nothing is being sent.
+        """Crash a broker; inside this process while nothing is being sent.
 
         A task is not killed at one instant: a broker of this loop may store and acknowledge a message after its files were copied, which a
-        killed process cannot.  Sends during orderly restarts, and real kills, are other tests' and other events' business.
+        killed process cannot.
         """
+        if self.kills:
+            await self.cluster.crash_broker(name)
+            return
         self._may_send = trio.Event()
         while self._sending:  # noqa: ASYNC110
             await trio.sleep(0.01)
@@ -252,13 +390,20 @@ class Soak:
     async def _sample_memory(self, began: float) -> None:
         process = psutil.Process()
         while True:
-            self.memory.append((trio.current_time() - began, process.memory_full_info().uss))
-            await trio.sleep(1)
+            await trio.sleep(self.sample_interval)
+            gc.collect()
+            seconds = trio.current_time() - began
+            books = sum(ledger.size_bytes for ledger in self.ledgers.values())
+            sizes: dict[str, int | None] = {CLIENTS: process.memory_full_info().uss - books}
+            sizes |= {name: measure() for name, measure in self.measured.items()}
+            for name, size in sizes.items():
+                if size is not None:
+                    self.memory.setdefault(name, []).append(MemorySample(seconds, size))
 
     # -- the result -------------------------------------------------------------------------------------------------------------
 
-    def failures(self) -> list[str]:
-        """Return what must not be, in words."""
+    def failures(self, *, judge_memory: bool = False) -> list[str]:
+        """Return what must not be, in words.  Memory is judged in a long run only: a process fills its pools first."""
         found = []
         for group, ledger in self.ledgers.items():
             missing = ledger.missing(self.acknowledged)
@@ -266,6 +411,10 @@ class Soak:
                 found.append(f"{group}: {len(missing)} acknowledged messages were never handled: {missing[:5]}")
             if ledger.gaps:
                 found.append(f"{group}: {len(ledger.gaps)} messages overtook their predecessor: {ledger.gaps[:5]}")
+            if ledger.again[UNEXPLAINED]:
+                found.append(f"{group}: {ledger.again[UNEXPLAINED]} messages came twice for no reason that was seen")
+        if judge_memory:
+            found += [f"memory of {name} grew: {_memory_line(samples)}" for name, samples in self.memory.items() if not is_flat(samples)]
         return found
 
     def report(self) -> list[str]:
@@ -273,26 +422,48 @@ class Soak:
         total = sum(self.acknowledged.values())
         lines = [f"acknowledged: {total} messages of {len(self.acknowledged)} keys"]
         for group, ledger in self.ledgers.items():
-            twice = ledger.came_twice + ledger.sent_twice
+            twice = ledger.again.total()
             lines.append(
-                f"{group}: handled {ledger.handled}, of these {twice} again ({100 * twice / max(total, 1):.2f} %): "
-                f"{ledger.came_twice} delivered twice, {ledger.sent_twice} sent twice"
+                f"{group}: handled {ledger.handled}, of these {twice} again ({100 * twice / max(total, 1):.2f} %)"
                 + (f"; {ledger.overlaps} times two handlers on one queue" if ledger.ordered else "")
             )
+            lines += [f"    {cause}: {count} ({100 * count / twice:.0f} %)" for cause, count in ledger.again.most_common()]
         lines += [f"{what}: {count}" for what, count in sorted(self.events.items())]
-        if len(self.memory) > 4:
-            quarter = self.memory[len(self.memory) // 4][1] / 2**20
-            lines.append(f"memory: {quarter:.0f} MiB after a quarter, {self.memory[-1][1] / 2**20:.0f} MiB at the end")
+        books = sum(ledger.size_bytes for ledger in self.ledgers.values())
+        lines.append(f"books of this test: {books / 2**20:.1f} MiB, not counted below")
+        lines += [f"memory of {name}: {_memory_line(samples)}" for name, samples in self.memory.items() if len(samples) > 4]
         return lines
 
 
+CLIENTS = "producers and consumers"
+
+
+def _memory_line(samples: Sequence[MemorySample]) -> str:
+    rise, mean = growth(samples)
+    marks = ", ".join(f"{samples[len(samples) * part // 4 - 1 if part else 0].size_bytes / 2**20:.1f}" for part in range(5))
+    return f"{marks} MiB at the quarters; {rise / 2**20:+.2f} MiB over the second half, mean {mean / 2**20:.1f} MiB"
+
+
 async def soak(seconds: float, seed: int, folder: Path | None = None) -> Soak:
-    """Run one against a cluster of two brokers and two name servers in this process; returns the books."""
-    settings = {"diskMaxUsedSpaceRatio": 99, "fileReservedTime": 1}
-    async with local_cluster(brokers=BROKERS, namesrvs=2, dir=folder, settings=settings) as cluster:
+    """Run one against a cluster in this process; returns the books."""
+    async with local_cluster(brokers=BROKERS, namesrvs=NAME_SERVERS, dir=folder, settings=BROKER_SETTINGS) as cluster:
         run = Soak(cluster, random.Random(seed))
         await run.run(seconds)
     return run
+
+
+async def soak_processes(seconds: float, seed: int, folder: Path) -> Soak:
+    """Run one against brokers and name servers that are processes; returns the books."""
+    async with process_cluster(folder, brokers=BROKERS, namesrvs=NAME_SERVERS, settings=BROKER_SETTINGS) as cluster:
+        run = Soak(cluster, random.Random(seed), kills=True, measured=_steady(cluster))
+        await run.run(seconds)
+    return run
+
+
+def _steady(cluster: ProcessCluster) -> dict[str, Callable[[], int | None]]:
+    services = [*cluster.brokers, *cluster.namesrvs]
+    steady = {service.name: service.anonymous_bytes for service in services if service.name in (STEADY_BROKER, STEADY_NAME_SERVER)}
+    return {f"{name}, never restarted": measure for name, measure in steady.items()}
 
 
 def new_seed() -> int:
