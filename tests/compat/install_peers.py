@@ -1,18 +1,21 @@
-"""Bring the peers that we did not write into `.peers`: the Java name server, broker, client and tools of 5.5.0 and 4.9.4, and the Go client.
+"""Bring the peers that we did not write into `.peers`: the Java name server, broker, client and tools of 5.5.0 and 4.9.4, RocketMQ's benchmark programs, and the Go client.
 
-Needs `java`, `javac`, `mvn` and `go` on the path; each missing one is named with what to install. Safe to run again: what is there is kept.
+`--kafka` brings Kafka 3.9.1 as well, for `make bench-kafka` only. Needs `java`, `javac`, `mvn` and `go` on the path; each missing one is named with what to install. Safe to run again: what is there is kept.
 """
 
 from __future__ import annotations
 
+import argparse
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 PEERS = HERE.parent.parent / ".peers"
 JAVA_VERSIONS = ("5.5.0", "4.9.4")
+KAFKA_VERSION = "3.9.1"
 ARTIFACTS = ("namesrv", "broker", "client", "tools")
 TOOLS = {
     "java": "a JDK of at least 17 (Debian: apt-get install openjdk-17-jdk-headless)",
@@ -22,29 +25,32 @@ TOOLS = {
 }
 
 
-def pom(version: str) -> str:
-    dependencies = "".join(
-        f"<dependency><groupId>org.apache.rocketmq</groupId><artifactId>rocketmq-{name}</artifactId><version>{version}</version></dependency>"
-        for name in ARTIFACTS
+def pom(version: str, dependencies: Iterable[str]) -> str:
+    """``dependencies``: group:artifact."""
+    wanted = "".join(
+        f"<dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId><version>{version}</version></dependency>"
+        for group, _, artifact in (name.partition(":") for name in dependencies)
     )
     return (
         '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'
         f"<groupId>triomq.tests</groupId><artifactId>peers</artifactId><version>{version}</version>"
-        f"<dependencies>{dependencies}</dependencies></project>"
+        f"<dependencies>{wanted}</dependencies></project>"
     )
+
+
+def copy_jars(home: Path, version: str, dependencies: Iterable[str], *options: str) -> None:
+    """From Maven Central into ``home/jars``."""
+    home.mkdir(parents=True, exist_ok=True)
+    (home / "pom.xml").write_text(pom(version, dependencies))
+    subprocess.run(["mvn", "-q", "-B", "-f", str(home / "pom.xml"), "dependency:copy-dependencies", f"-DoutputDirectory={home / 'jars'}", *options], check=True)
 
 
 def install_java(version: str) -> None:
     home = PEERS / f"java-{version}"
     jars = home / "jars"
     if not (home / ".complete").exists():
-        home.mkdir(parents=True, exist_ok=True)
-        (home / "pom.xml").write_text(pom(version))
         print(f"peers: RocketMQ {version} from Maven Central ...", flush=True)
-        subprocess.run(
-            ["mvn", "-q", "-B", "-f", str(home / "pom.xml"), "dependency:copy-dependencies", f"-DoutputDirectory={jars}"],
-            check=True,
-        )
+        copy_jars(home, version, [f"org.apache.rocketmq:rocketmq-{name}" for name in ARTIFACTS])
         (home / ".complete").touch()
     sources = sorted((HERE / "java").glob("*.java"))
     classes = home / "classes"
@@ -53,6 +59,28 @@ def install_java(version: str) -> None:
     if not built.exists() or built.stat().st_mtime < newest:
         classes.mkdir(exist_ok=True)
         subprocess.run(["javac", "-nowarn", "-cp", f"{jars}/*", "-d", str(classes), *map(str, sources)], check=True)
+
+
+def install_benchmark_programs() -> None:
+    """RocketMQ's Producer, Consumer and BatchProducer; their dependencies are there with the client."""
+    version = JAVA_VERSIONS[0]
+    jars = PEERS / f"java-{version}" / "jars"
+    if (jars / f"rocketmq-example-{version}.jar").exists():
+        return
+    print(f"peers: RocketMQ's benchmark programs {version} from Maven Central ...", flush=True)
+    work = PEERS / "benchmark"
+    copy_jars(work, version, ["org.apache.rocketmq:rocketmq-example"], "-DexcludeTransitive=true")
+    shutil.move(work / "jars" / f"rocketmq-example-{version}.jar", jars)
+    shutil.rmtree(work)
+
+
+def install_kafka() -> None:
+    home = PEERS / f"kafka-{KAFKA_VERSION}"
+    if (home / ".complete").exists():
+        return
+    print(f"peers: Kafka {KAFKA_VERSION} from Maven Central ...", flush=True)
+    copy_jars(home, KAFKA_VERSION, ("org.apache.kafka:kafka_2.13", "org.apache.kafka:kafka-tools"))
+    (home / ".complete").touch()
 
 
 def install_go() -> None:
@@ -70,13 +98,19 @@ def install_go() -> None:
 
 
 def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kafka", action="store_true", help="also Kafka, for make bench-kafka")
+    options = parser.parse_args()
     missing = [f"{tool}: install {hint}" for tool, hint in TOOLS.items() if shutil.which(tool) is None]
     if missing:
         print("peers: missing tools\n  " + "\n  ".join(missing), file=sys.stderr)
         return 1
     for version in JAVA_VERSIONS:
         install_java(version)
+    install_benchmark_programs()
     install_go()
+    if options.kafka:
+        install_kafka()
     return 0
 
 

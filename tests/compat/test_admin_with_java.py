@@ -26,6 +26,7 @@ async def namesrv(java_cluster: str) -> str:
                 await trio.sleep(0.1)
 
 
+@pytest.mark.compatible("admin: topics", peer="java-server-5.5.0")
 async def test_topics(namesrv: str) -> None:
     created = await mqadmin(
         "updateTopic", "-c", "TestCluster", "-t", "AdminTopic", "-r", 3, "-w", 3, "-n", namesrv, "--json"
@@ -77,6 +78,7 @@ async def test_brokers(namesrv: str) -> None:
     assert status["brokerActive"] == "true"
 
 
+@pytest.mark.compatible("admin: messages", "admin: groups", "query by key", "view by offset id", "push", peer="java-server-5.5.0")
 async def test_messages_and_groups(namesrv: str) -> None:
     await mqadmin("updateTopic", "-c", "TestCluster", "-t", "AdminMessages", "-r", 2, "-w", 2, "-n", namesrv)
     for number in range(4):
@@ -132,6 +134,7 @@ async def test_messages_and_groups(namesrv: str) -> None:
     assert [config["retryMaxTimes"] for config in changed.document["brokers"].values()] == [5]
 
 
+@pytest.mark.compatible("admin: offsets", "admin: settings", peer="java-server-5.5.0")
 @pytest.mark.feature(93)
 async def test_offsets_settings_and_permissions(namesrv: str) -> None:
     """What the commands change is read back from Java's broker and name server by other requests."""

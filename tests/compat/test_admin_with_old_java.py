@@ -23,6 +23,7 @@ def namesrv(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield address
 
 
+@pytest.mark.compatible("admin: topics", "admin: groups", peer="java-server-4.9.4")
 async def test_topics_and_groups(namesrv: str) -> None:
     for options, numbers in ((("-r", 3, "-w", 3), (3, 3)), (("-w", 5), (3, 5))):  # what is not said keeps its value
         done = await mqadmin("updateTopic", "-c", "TestCluster", "-t", "Old", *options, "-n", namesrv, "--json")

@@ -158,6 +158,7 @@ def expected(*batches_sent: tuple[str, int]) -> list[tuple[int, str, str]]:
     return [(offset, tag, body) for offset, (tag, body) in enumerate(every)]
 
 
+@pytest.mark.compatible("batch queues", "light queues", peer="java-server-5.5.0")
 @pytest.mark.feature(187)
 def test_a_directory_goes_from_java_to_us_and_back(tmp_path: Path) -> None:
     """Each broker is killed, so the next one recovers; only the last one stops in order."""

@@ -33,6 +33,7 @@ def java_cluster_of_the_old_way(tmp_path: Path) -> Iterator[str]:
         yield namesrv
 
 
+@pytest.mark.compatible("running information", "consume directly", "reset while running", peer="java-server-5.5.0")
 @pytest.mark.feature(93, 169)
 @pytest.mark.parametrize("ordered", [False, True])
 async def test_java_s_mqadmin_asks_and_steers(java_cluster_of_the_old_way: str, ordered: bool) -> None:

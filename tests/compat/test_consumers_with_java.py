@@ -70,6 +70,8 @@ def member(namesrv: str, topic: str, rule: Allocation, **more: object) -> PushCo
     return PushConsumer(namesrv, group=f"mixed-{topic}", subscriptions=topic, **arguments)  # type: ignore[arg-type]
 
 
+@pytest.mark.compatible("shares {strategy}", peer="java-client-5.5.0")
+@pytest.mark.compatible("shares {strategy}", peer="java-client-4.9.4")
 @pytest.mark.feature(87, 88)
 @pytest.mark.parametrize("strategy", list(RULES))
 async def test_every_queue_has_one_owner_on_our_cluster(our_cluster: str, strategy: str) -> None:
@@ -97,6 +99,7 @@ async def _queues(namesrv: str, topic: str) -> tuple[object, ...]:
         return await producer.queues(topic)  # type: ignore[no-any-return]
 
 
+@pytest.mark.compatible("shares AVG", peer="java-server-5.5.0")
 @pytest.mark.feature(87, 88)
 async def test_every_queue_has_one_owner_on_java_s_broker(java_cluster: str) -> None:
     total = await create_topic(java_cluster, "SharesHere", 7)
@@ -189,16 +192,19 @@ async def _order_with_java(namesrv: str, version: str, topic: str) -> None:
         assert len(handled.by_key[key]) + len(theirs[key]) <= steps + 3
 
 
+@pytest.mark.compatible("push in order", "queue locks", peer="java-client-{java_version}")
 @pytest.mark.feature(97, 100)
 async def test_an_ordered_group_of_both_kinds_on_our_cluster(our_cluster: str, java_version: str) -> None:
     await _order_with_java(our_cluster, java_version, f"Ordered_{java_version.replace('.', '_')}")
 
 
+@pytest.mark.compatible("push in order", "queue locks", peer="java-server-5.5.0")
 @pytest.mark.feature(97, 100)
 async def test_an_ordered_group_of_both_kinds_on_java_s_broker(java_cluster: str) -> None:
     await _order_with_java(java_cluster, "5.5.0", "Ordered")
 
 
+@pytest.mark.compatible("broadcasting offsets", peer="java-client-{java_version}")
 @pytest.mark.feature(83)
 async def test_offset_files_go_back_and_forth(our_cluster: str, java_version: str, tmp_path: Path) -> None:
     """A broadcasting consumer of either kind goes on where the other one stopped."""

@@ -69,6 +69,7 @@ def sample(pair: Pair, known: set[str], *, complete: bool) -> Any:
     return pair.ours(**values)
 
 
+@pytest.mark.compatible("header and body classes", peer="java-client-{java_version}")
 @pytest.mark.feature(16, 17)
 def test_headers(java_version: str) -> None:
     classes = java_headers(java_version)
@@ -157,6 +158,7 @@ def test_unusual_headers_are_read_as_java_reads_them(java_version: str) -> None:
         assert (ours.ext or {}).get("topic") == (theirs.ext or {}).get("topic"), text
 
 
+@pytest.mark.compatible("header and body classes", peer="java-client-{java_version}")
 @pytest.mark.feature(16, 17)
 def test_bodies(java_version: str) -> None:
     bodies = [(name, filled(cls)) for cls, name in JAVA_BODIES.items()]

@@ -12,6 +12,7 @@ from ipv6_cluster import has_ipv6
 pytestmark = [pytest.mark.compat, pytest.mark.timeout(180), pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6 loopback")]
 
 
+@pytest.mark.compatible("IPv6", peer="java-client-{java_version}")
 def test_java_sends_and_consumes(tmp_path: Path, java_version: str) -> None:
     ports = processes.free_port(), processes.free_port()
     namesrv = f"[::1]:{ports[0]}"

@@ -38,6 +38,7 @@ def has(text: str, *words: object) -> bool:
     return any(re.search(r"\s+".join(re.escape(str(word)) for word in words), line) for line in text.splitlines())
 
 
+@pytest.mark.compatible("admin: topics", "admin: groups", "admin: settings", peer="java-client-5.5.0")
 @pytest.mark.feature(2, 9, 10, 169)
 def test_topics_groups_and_settings(cluster: Cluster) -> None:
     """Most commands take a second and more, whatever they do: Java starts and stops a client for each."""
@@ -73,6 +74,7 @@ def test_topics_groups_and_settings(cluster: Cluster) -> None:
     assert {"T", "%RETRY%G"} & set(topics.split()) == set()
 
 
+@pytest.mark.compatible("admin: offsets", "admin: messages", peer="java-client-{version}")
 @pytest.mark.feature(93)
 @pytest.mark.parametrize("version", ["5.5.0", "4.9.4"])
 def test_offsets_and_figures_of_a_group_without_members(cluster: Cluster, version: str) -> None:
@@ -141,6 +143,7 @@ class JavaConsumer:
         self.process.stdout.close()
 
 
+@pytest.mark.compatible("running information", "consume directly", "reset while running", peer="java-client-5.5.0")
 @pytest.mark.feature(14, 93)
 def test_what_the_broker_asks_and_tells_a_running_java_consumer(cluster: Cluster, tmp_path: Path) -> None:
     """consumerConnection (203), consumerStatus (307), a message consumed on demand (309), a reset by time (222) that makes it consume again."""

@@ -16,6 +16,7 @@ from triomq.remoting.client.config import ConnectorConfig
 from triomq.remoting.client.connector import Connector
 from triomq.remoting.protocol.batch import encode_batch
 from triomq.remoting.protocol.codes import RequestCode as Code
+from triomq.remoting.protocol.headers.offset import GetMaxOffsetHeader, OffsetResponseHeader
 
 pytestmark = [pytest.mark.compat, pytest.mark.timeout(240)]
 
@@ -51,21 +52,23 @@ def cases() -> Iterator[tuple[str, dict[str, Any]]]:
     yield "no properties", {"body": b"x", "properties": {}}
 
 
-def answers(address: str) -> dict[str, int]:
-    """Case -> code of the answer."""
+def answers(address: str) -> tuple[dict[str, int], int]:
+    """Case -> code of the answer; and how many messages the topic has in the end."""
 
-    async def ask() -> dict[str, int]:
+    async def ask() -> tuple[dict[str, int], int]:
         found = {}
         async with Connector(ConnectorConfig()) as connector:
             peer = BrokerPeer(connector, address)
             await peer.create_topic("T", 4)
             for name, case in cases():
                 found[name] = (await peer.send_raw(**{"topic": "T", **case})).code
-        return found
+            ends = [await peer.call(Code.GET_MAX_OFFSET, GetMaxOffsetHeader("T", queue)) for queue in range(4)]
+        return found, sum(end.header(OffsetResponseHeader).offset for end in ends)
 
     return trio.run(ask)
 
 
+@pytest.mark.compatible("limits", peer="java-server-5.5.0")
 def test_the_same_messages_are_stored_and_refused(tmp_path: Path) -> None:
     if processes.java_home(VERSION) is None:
         pytest.skip(f"the Java peers {VERSION} are not installed: run `make peers`")
@@ -79,8 +82,10 @@ def test_the_same_messages_are_stored_and_refused(tmp_path: Path) -> None:
         ):
             wait_registered(namesrv, "broker-ours")
             wait_registered(namesrv, "broker-java")
-            java, ours = answers(f"127.0.0.1:{port}"), answers(address)
+            (java, stored), (ours, stored_here) = answers(f"127.0.0.1:{port}"), answers(address)
     assert {name: java[name] for name in BATCH_CASES} == dict.fromkeys(BATCH_CASES, 1)
     assert {name: ours[name] for name in BATCH_CASES} == dict.fromkeys(BATCH_CASES, 13)
     assert {name: code for name, code in ours.items() if name not in BATCH_CASES} == {name: code for name, code in java.items() if name not in BATCH_CASES}
     assert set(ours.values()) == {0, 13, 29}
+    accepted = {name for name, code in ours.items() if code == 0} - {"the longest topic"}
+    assert stored == stored_here == len(accepted | {"one more in the largest batch"})

@@ -135,6 +135,7 @@ def offsets_saved(store: Path) -> str:
     return (store / "config" / "consumerOffset.json").read_text()
 
 
+@pytest.mark.compatible("migration in place", peer="java-server-5.5.0")
 @pytest.mark.feature(187)
 def test_java_is_stopped_and_ours_started_on_its_directory(tmp_path: Path) -> None:
     """The same broker.conf, the same port, the same directory; the name server stays Java's. Then the way back."""
@@ -160,6 +161,7 @@ def test_java_is_stopped_and_ours_started_on_its_directory(tmp_path: Path) -> No
                 assert consumer.bodies() == sent
 
 
+@pytest.mark.compatible("migration by slave", peer="java-server-5.5.0")
 @pytest.mark.feature(188, 187)
 def test_our_slave_takes_over_from_a_java_master_and_gives_back(tmp_path: Path) -> None:
     """Closed files of the log are copied first, since a Java master sends a new slave its last file only; then slave, switch, and the way back."""

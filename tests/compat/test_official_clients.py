@@ -13,6 +13,11 @@ pytestmark = [pytest.mark.compat, pytest.mark.timeout(180)]
 COUNT = 40
 
 
+@pytest.mark.compatible("push", "properties", peer="java-client-{java_version}")
+@pytest.mark.compatible("send", peer="java-client-{java_version}", only={"mode": "sync"})
+@pytest.mark.compatible("send async", peer="java-client-{java_version}", only={"mode": "async"})
+@pytest.mark.compatible("send one-way", peer="java-client-{java_version}", only={"mode": "oneway"})
+@pytest.mark.compatible("batch", peer="java-client-{java_version}", only={"mode": "batch"})
 @pytest.mark.feature(1, 2, 16, 17, 65, 84)
 @pytest.mark.parametrize("mode", ["sync", "async", "oneway", "batch"])
 def test_java_client_sends_and_consumes(our_cluster: str, java_version: str, mode: str) -> None:
@@ -30,6 +35,7 @@ def test_java_client_sends_and_consumes(our_cluster: str, java_version: str, mod
         assert {(line[4], line[5]) for line in got if line[1] == sent[0][2]} == {(sent[0][5], sent[0][6])}
 
 
+@pytest.mark.compatible("group goes on", peer="java-client-{java_version}")
 @pytest.mark.feature(84, 90)
 def test_java_group_resumes_where_it_stopped(our_cluster: str, java_version: str) -> None:
     topic = f"Resume_{java_version.replace('.', '_')}"
@@ -40,6 +46,7 @@ def test_java_group_resumes_where_it_stopped(our_cluster: str, java_version: str
     assert {line[2] for line in got} == {"TagB"}, "messages of the first round came again"
 
 
+@pytest.mark.compatible("query by key", peer="java-client-{java_version}")
 @pytest.mark.feature(46)
 def test_java_client_finds_messages_by_key(our_cluster: str, java_version: str) -> None:
     topic = f"Query_{java_version.replace('.', '_')}"

@@ -12,6 +12,7 @@ import pytest
 from triomq.remoting.client.blocking import BlockingConnection
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.command import request
+from triomq.remoting.protocol.headers.offset import GetMaxOffsetHeader, OffsetResponseHeader
 from triomq.remoting.protocol.headers.topic import CreateTopicHeader
 
 pytestmark = [pytest.mark.compat, pytest.mark.timeout(180)]
@@ -21,6 +22,7 @@ COUNT = 3_000
 
 
 # Not 4.9.4 with asynchronous sends: it gives up those whose broker refuses connections, whatever the broker did before.
+@pytest.mark.compatible("broker stops", peer="java-client-{java_version}")
 @pytest.mark.parametrize(("java_version", "mode"), [("5.5.0", "sync"), ("5.5.0", "async"), ("4.9.4", "sync")], indirect=["java_version"])
 def test_no_send_fails(tmp_path: Path, java_version: str, mode: str) -> None:
     with (
@@ -53,3 +55,6 @@ def test_no_send_fails(tmp_path: Path, java_version: str, mode: str) -> None:
         assert sum(brokers.values()) == COUNT
         assert leaving.wait(30) == 0
         assert min(brokers.values()) > 0
+        with BlockingConnection(stays) as connection:
+            ends = [connection.invoke(request(RequestCode.GET_MAX_OFFSET, GetMaxOffsetHeader("Stopping", queue))) for queue in range(4)]
+        assert sum(end.header(OffsetResponseHeader).offset for end in ends) >= brokers["broker-a"], "what was acknowledged is stored"

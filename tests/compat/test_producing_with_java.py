@@ -17,6 +17,8 @@ from triomq.client.admin.admin import Admin
 
 JAVA_VERSIONS = ("5.5.0", "4.9.4")
 
+COMPRESSED = ("compressed zlib", "compressed lz4", "compressed zstd")
+
 pytestmark = [pytest.mark.compat, pytest.mark.timeout(240)]
 
 
@@ -56,6 +58,9 @@ async def create(namesrv: str, topic: str, queues: int) -> None:
         await admin.create_topic(topic, cluster="TestCluster", read_queues=queues, write_queues=queues)
 
 
+@pytest.mark.compatible("push in order", *COMPRESSED, peer="java-client-5.5.0", only={"namesrv": "ours"})
+@pytest.mark.compatible("push in order", *COMPRESSED, peer="java-client-4.9.4", only={"namesrv": "ours"})
+@pytest.mark.compatible("send", "send async", "send one-way", "batch", "automatic batch", "properties", *COMPRESSED, peer="java-server-5.5.0", only={"namesrv": "java"})
 @pytest.mark.feature(65, 69, 73, 75, 76, 97, 161)
 async def test_java_consumes_what_we_compress_batch_and_order(namesrv: str) -> None:
     """One topic with everything: three compressions, explicit and automatic batches, keyed messages; Java's orderly consumer reads it."""
@@ -108,6 +113,8 @@ def check(got: list[list[str]], sent: dict[str, tuple[int, int, bytes]], by_key:
         assert {seen[message_id][8] for message_id in ids} == {key}
 
 
+@pytest.mark.compatible(*COMPRESSED, "batch", "automatic batch", "send by key", "properties", peer="java-client-5.5.0", only={"namesrv": "ours"})
+@pytest.mark.compatible("lite assign", "send by key", peer="java-server-5.5.0", only={"namesrv": "java"})
 @pytest.mark.feature(73, 75, 97, 161)
 async def test_we_consume_what_java_compresses_batches_and_orders(namesrv: str) -> None:
     await create(namesrv, "FromJava", 4)
@@ -129,6 +136,7 @@ async def test_we_consume_what_java_compresses_batches_and_orders(namesrv: str) 
             assert {str((await producer.send("FromJava", b"x", sharding_key=key)).queue.queue_id)} == queues
 
 
+@pytest.mark.compatible("unique ids", peer="java-client-{java_version}")
 @pytest.mark.feature(76)
 async def test_java_reads_address_and_time_from_our_ids(our_cluster: str, java_version: str) -> None:
     async with Producer(our_cluster, group="py") as producer:

@@ -102,6 +102,7 @@ def ok(code: int) -> bool:
     return code == ResponseCode.SUCCESS
 
 
+@pytest.mark.compatible("slave of ours", peer="java-server-{java_version}")
 @pytest.mark.feature(56, 57, 58, 64)
 async def test_a_java_slave_follows_our_master(java_version: str, tmp_path: Path) -> None:
     """It begins with our last segment, gets rolls and what comes; killed and back, our master killed and back: nothing is missing."""
@@ -143,6 +144,7 @@ async def test_a_java_slave_follows_our_master(java_version: str, tmp_path: Path
                         assert wait_copied(ours, java) == begin
 
 
+@pytest.mark.compatible("slave of theirs", peer="java-server-{java_version}")
 @pytest.mark.feature(56, 60)
 async def test_our_slave_follows_a_java_master(java_version: str, tmp_path: Path) -> None:
     """Its tables, too; a synchronous master of Java counts our reports; kills of either; then consumers read from us."""
@@ -213,6 +215,7 @@ async def count_messages(peer: BrokerPeer) -> int:
     return count
 
 
+@pytest.mark.compatible("read from a slave", peer="java-client-{java_version}")
 @pytest.mark.feature(60)
 @pytest.mark.parametrize("java_version", ["5.5.0"], indirect=True)
 async def test_a_java_consumer_reads_from_our_slave_when_the_master_is_dead(java_version: str, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from triomq.client.admin.admin import Admin
 pytestmark = [pytest.mark.compat, pytest.mark.timeout(240)]
 
 
+@pytest.mark.compatible("retry", "dead letter", peer="java-server-5.5.0")
 @pytest.mark.feature(92, 124, 126)
 async def test_failed_messages_come_again_and_dead_ones_are_laid_aside(java_cluster: str) -> None:
     async with Admin(java_cluster) as admin:
@@ -49,6 +50,7 @@ async def test_failed_messages_come_again_and_dead_ones_are_laid_aside(java_clus
     assert (dead.body, dead.message_id, dead.keys) == (b"dead", receipt.message_id, ("d",))
 
 
+@pytest.mark.compatible("batch", "send one-way", "lite seek", peer="java-server-5.5.0")
 @pytest.mark.feature(161)
 async def test_batches_and_one_way_messages_through_java(java_cluster: str) -> None:
     async with Admin(java_cluster) as admin:
@@ -77,6 +79,7 @@ async def test_batches_and_one_way_messages_through_java(java_cluster: str) -> N
     assert [message.message_id for message in messages[:50]] == [receipt.message_id for receipt in receipts]
 
 
+@pytest.mark.compatible("shares AVG", peer="java-server-5.5.0")
 @pytest.mark.feature(82, 87, 88)
 async def test_a_java_consumer_and_ours_share_one_group(java_cluster: str) -> None:
     """Both must compute the same division, or messages are consumed twice or never."""

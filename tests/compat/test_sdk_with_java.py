@@ -26,6 +26,7 @@ async def consume_until(namesrv: str, topic: str, group: str, wanted: int) -> di
     return got
 
 
+@pytest.mark.compatible("send", "push", "group goes on", peer="java-server-5.5.0")
 @pytest.mark.feature(1, 65, 80, 90)
 async def test_sdk_sends_and_consumes_through_java(java_cluster: str) -> None:
     async with Admin(java_cluster) as admin:
@@ -42,6 +43,7 @@ async def test_sdk_sends_and_consumes_through_java(java_cluster: str) -> None:
     assert await consume_until(java_cluster, "SdkTopic", "sdk-group", 1) == {later.message_id: b"later"}
 
 
+@pytest.mark.compatible("send", peer="java-server-5.5.0")
 @pytest.mark.feature(75)
 async def test_java_reads_what_the_sdk_wrote(java_cluster: str) -> None:
     async with Admin(java_cluster) as admin:

@@ -20,6 +20,7 @@ pytestmark = [pytest.mark.compat, pytest.mark.timeout(180)]
 COUNT = 20
 
 
+@pytest.mark.compatible("header {form.name}", peer="java-client-{java_version}")
 @pytest.mark.feature(16, 17)
 @pytest.mark.parametrize("form", SerializeType, ids=lambda form: form.name)
 async def test_java_clients_on_our_cluster(our_cluster: str, java_version: str, form: SerializeType) -> None:
@@ -60,6 +61,7 @@ def java_servers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
         yield namesrv, form if version == "5.5.0" else None
 
 
+@pytest.mark.compatible("header {form.name}", "send", "batch", "push", peer="java-server-{java_servers[0]}")
 @pytest.mark.feature(16, 17)
 @pytest.mark.parametrize("form", SerializeType, ids=lambda form: form.name)
 async def test_our_client_on_java(java_servers: tuple[str, SerializeType | None], form: SerializeType) -> None:

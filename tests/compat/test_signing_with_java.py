@@ -45,6 +45,7 @@ def test_signatures_are_java_s(java_version: str, ext: dict[str, str], body: str
     assert line[1] == signed(ext, body.encode(), mine)["Signature"]
 
 
+@pytest.mark.compatible("signed requests", peer="java-client-{java_version}")
 @pytest.mark.parametrize("serialize", ["JSON", "ROCKETMQ"])
 async def test_a_java_client_signs_for_our_hook(java_version: str, serialize: str, tmp_path: Path) -> None:
     hook = VerifySignature({"rocketmq2": "12345678"}.get)
@@ -60,6 +61,7 @@ async def test_a_java_client_signs_for_our_hook(java_version: str, serialize: st
         assert {line[7] for line in got if line[0] == "GOT"} == {f"body-{number}" for number in range(10)}
 
 
+@pytest.mark.compatible("unsigned refused", "refused send", peer="java-client-{java_version}")
 @pytest.mark.parametrize(("define", "remark"), [([], "No accessKey is configured"), ([KEYS[0], "peer.secretKey=wrong"], "Check signature failed for accessKey=rocketmq2")])
 async def test_a_java_client_with_wrong_credentials_is_refused(java_version: str, define: list[str], remark: str, tmp_path: Path) -> None:
     async with hooked_cluster(tmp_path, [VerifySignature({"rocketmq2": "12345678"}.get)]) as namesrv:
@@ -103,6 +105,7 @@ def guarded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         yield namesrv
 
 
+@pytest.mark.compatible("signed requests", peer="java-server-{guarded}")
 def test_our_client_signs_for_java(guarded: str) -> None:
     client = ClientSettings(credentials=ME)
     bodies = {b"body-%d" % number for number in range(10)}
@@ -119,6 +122,7 @@ def test_our_client_signs_for_java(guarded: str) -> None:
     assert got == bodies
 
 
+@pytest.mark.compatible("unsigned refused", "refused send", peer="java-server-{guarded}")
 def test_java_refuses_who_does_not_sign(guarded: str) -> None:
     with Producer(guarded, group="nobody") as producer, pytest.raises(SendFailed, match=r"No accessKey|username cannot be null"):
         producer.send("SignedByUs", b"x", timeout=20)

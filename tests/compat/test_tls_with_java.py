@@ -109,6 +109,7 @@ def send_and_consume(version: str, namesrv: str, topic: str, define: list[str]) 
     assert {line[7] for line in got} == {f"body-{number}" for number in range(COUNT)}
 
 
+@pytest.mark.compatible("TLS", peer="java-client-{java_version}")
 @pytest.mark.feature(151, 16)
 @pytest.mark.parametrize("serialize", SERIALIZE)
 def test_java_client_speaks_tls_with_us(cluster: Cluster, java_version: str, serialize: str) -> None:
@@ -122,6 +123,7 @@ def test_java_client_in_its_test_mode(cluster: Cluster, java_version: str) -> No
     assert [line[1] for line in sent if line[0] == "SENT"] == ["SEND_OK"]
 
 
+@pytest.mark.compatible("TLS enforced", peer="java-client-{java_version}", only={"cluster": "enforcing"})
 @pytest.mark.feature(151)
 @pytest.mark.parametrize("serialize", SERIALIZE)
 def test_a_plain_java_client_is_served_only_where_that_is_allowed(
@@ -144,6 +146,7 @@ def test_a_plain_java_client_is_served_only_where_that_is_allowed(
     ("java", "password"),
     [("5.5.0", None), ("5.5.0", "open sesame"), ("4.9.4", None)],  # the Netty of 4.9.4 cannot decrypt keys of today (PBES2)
 )
+@pytest.mark.compatible("TLS both ways", peer="java-client-{java}")
 def test_java_client_shows_its_certificate(mutual_cluster: Cluster, java: str, tmp_path: Path, password: str | None) -> None:
     need_java(java)
     own = tls_files.write(tmp_path, "java-client", (), server=False, password=password)
@@ -171,6 +174,7 @@ class JavaCluster:
 
     namesrv: str
     tls: Tls
+    files: tls_files.Files
 
 
 @pytest.fixture(scope="module", params=["test mode", "verified", "enforcing"])
@@ -193,7 +197,7 @@ def java_tls_cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.Te
     with processes.java_name_server("5.5.0", folder / "namesrv", define=define) as namesrv:
         with java_broker(folder / "broker", namesrv, define):
             wait_registered(namesrv, "broker-java", tls)
-            yield JavaCluster(namesrv, tls)
+            yield JavaCluster(namesrv, tls, files)
 
 
 @contextmanager
@@ -206,6 +210,8 @@ def java_broker(folder: Path, namesrv: str, define: list[str]) -> Iterator[None]
         yield
 
 
+@pytest.mark.compatible("TLS", peer="java-server-5.5.0", only={"java_tls_cluster": "verified"})
+@pytest.mark.compatible("TLS", "TLS both ways", peer="java-server-5.5.0", only={"java_tls_cluster": "enforcing"})
 @pytest.mark.feature(151, 189)
 @pytest.mark.parametrize("serialize", SERIALIZE)
 def test_our_client_speaks_tls_with_java(java_tls_cluster: JavaCluster, serialize: str) -> None:
@@ -231,6 +237,7 @@ def test_java_s_certificate_is_verified(java_tls_cluster: JavaCluster) -> None:
         BlockingConnection(java_tls_cluster.namesrv, tls=stranger)
 
 
+@pytest.mark.compatible("TLS enforced", "TLS both ways", peer="java-server-5.5.0", only={"java_tls_cluster": "enforcing"})
 @pytest.mark.feature(151)
 def test_our_plain_client_and_an_enforcing_java_server(java_tls_cluster: JavaCluster) -> None:
     with BlockingConnection(java_tls_cluster.namesrv) as connection:
@@ -239,3 +246,5 @@ def test_our_plain_client_and_an_enforcing_java_server(java_tls_cluster: JavaClu
         else:
             with pytest.raises(ConnectionLost, match="does it demand TLS"):
                 connection.invoke(Command(RequestCode.GET_BROKER_CLUSTER_INFO))
+            with pytest.raises(OSError), BlockingConnection(java_tls_cluster.namesrv, tls=java_tls_cluster.files.client()) as nameless:
+                nameless.invoke(Command(RequestCode.GET_BROKER_CLUSTER_INFO))

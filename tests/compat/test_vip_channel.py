@@ -21,6 +21,7 @@ def runtime(address: str) -> dict[str, str]:
         return KvTable.decode(bytes(connection.invoke(request(RequestCode.GET_BROKER_RUNTIME_INFO)).body)).table
 
 
+@pytest.mark.compatible("VIP channel", peer="java-client-{java_version}")
 def test_java_sends_to_the_fast_port_and_consumes(tmp_path_factory: pytest.TempPathFactory, java_version: str) -> None:
     folder = tmp_path_factory.mktemp("vip")
     with our_name_server(folder) as namesrv, our_broker(folder, "broker-vip", namesrv) as (address, _process):

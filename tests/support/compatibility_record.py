@@ -58,16 +58,11 @@ def pytest_collection_finish(session: pytest.Session) -> None:
             _outcomes[item.nodeid] = COLLECTED
 
 
-@pytest.hookimpl(wrapper=True, trylast=True)
+@pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]):
     report = yield
     if item.nodeid not in _cells:
         return report
-    if report.when == "call" and report.passed:
-        missing = {peer for _, peer in _cells[item.nodeid]} - foreign_peers.seen()
-        if missing:
-            report.outcome = "failed"
-            report.longrepr = f"{item.nodeid} is marked compatible with {', '.join(sorted(missing))}, and no such program ran"
     if report.when == "setup":
         _outcomes[item.nodeid] = COLLECTED
     if report.failed:
@@ -79,6 +74,15 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]):
     elif report.when == "call" and _outcomes[item.nodeid] == COLLECTED:
         _outcomes[item.nodeid] = PASSED
     return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item):
+    result = yield
+    missing = {peer for _, peer in _cells.get(item.nodeid, ())} - foreign_peers.seen()
+    if missing:
+        pytest.fail(f"it is marked compatible with {', '.join(sorted(missing))}, and no such program ran", pytrace=False)
+    return result
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
