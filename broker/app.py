@@ -7,7 +7,8 @@
                 ├ saver, delayed-messages, groups-expire, held-pulls-expire, cold-pulls, queue-locks-expire, statistics, slow-consumers
                 ├ replication-master ── one child per slave          or, on a slave, replication-slave, table-copy
                 ├ Server.run ── boss, selectors, codecs, pool workers, sweeper, idle scan
-                └ registration ── one child per name server
+                ├ registration ── one child per name server
+                └ with enableSlaveActingMaster: broker-heartbeat, on a slave acting-master ── acting-duties
 
 An orderly stop (``BrokerReady.stop``): unregister, stop accepting, drain the pools, close connections, save the tables, let the indexer
 catch up, flush, write the checkpoint.  Cancelling ``run_broker`` instead leaves everything as a crash would.
@@ -28,6 +29,7 @@ from typing import TYPE_CHECKING
 import attrs
 import trio
 
+from triomq.broker.acting import Acting, open_acting
 from triomq.broker.advertise import warn_if_unreachable
 from triomq.broker.config import BrokerConfig
 from triomq.broker.java_keys import BROKER_KEYS
@@ -167,16 +169,16 @@ async def run_broker(
         services = open_services(config, store)
         replication = open_replication(config, store)
         replication.watch(services.topics.version, services.groups.version)
-        server = open_server(config, store, services, replication, store_host, entrance, request_hooks)
         registration = services.registration
+        copy = None if replication.slave is None else table_copy(store, services, replication.slave)
+        acting = open_acting(config, store, replication, registration, services.delayed, services.offsets, copy)
+        server = open_server(config, store, services, replication, acting, store_host, entrance, request_hooks)
         async with trio.open_nursery() as tasks:
             await tasks.start(services.saver.run, name="saver")
             tasks.start_soon(services.clients.run, name="groups-expire")
             tasks.start_soon(services.held.run, name="held-pulls-expire")
             tasks.start_soon(services.cold.run, name="cold-pulls")
             tasks.start_soon(services.locks.run, name="queue-locks-expire")
-            if replication.slave is None:
-                tasks.start_soon(services.delayed.run, name="delayed-messages")
             tasks.start_soon(services.statistics.run, name="statistics")
             tasks.start_soon(services.slow_consumers.run, name="slow-consumers")
             if entrance is not None:
@@ -187,11 +189,15 @@ async def run_broker(
                 serving.start_soon(warn_if_unreachable, config.broker_ip, port, name="advertised-address")
                 async with Connector(ConnectorConfig(tls=security.client, socks=socks), on_lost=registration.connection_lost) as connector:
                     registration.connector = connector
+                    await acting.before_registration()
+                    if replication.slave is None:
+                        tasks.start_soon(services.delayed.run, name="delayed-messages")
                     async with trio.open_nursery() as announcing:
                         await announcing.start(registration.run, name="registration")
-                        if replication.slave is not None:
-                            announcing.start_soon(table_copy(store, services, replication.slave).run, connector, name="table-copy")
-                        monitor.serve(broker_source(config, store, services, replication, server))
+                        if copy is not None:
+                            announcing.start_soon(copy.run, connector, name="table-copy")
+                        acting.start(announcing)
+                        monitor.serve(broker_source(config, store, services, replication, acting, server))
                         address = registration.settings.broker_address
                         task_status.started(BrokerReady(host, port, address, config.broker_name, stopping.set, server.drop_connections))
                         await stopping.wait()
@@ -235,6 +241,8 @@ def open_services(config: BrokerConfig, store: MessageStore) -> Services:
             period_seconds=config.register_period_ms / 1000,
             timeout_seconds=config.register_timeout_ms / 1000,
             send_always=config.force_register,
+            acting_master=config.replication.acting_master,
+            not_active_ms=config.replication.not_active_ms if config.replication.acting_master else None,
         ),
         topics,
         live,
@@ -276,6 +284,7 @@ def open_server(
     store: MessageStore,
     services: Services,
     replication: Replication,
+    acting: Acting,
     store_host: bytes,
     entrance: Entrance | None = None,
     request_hooks: Sequence[RequestHook] = (),
@@ -319,6 +328,7 @@ def open_server(
         runtime=runtime,
         housekeeping=Housekeeping(store, topics, held, slave=replication.slave is not None),
         ha_status=HaStatusRequests(store, replication.master, replication.slave),
+        group_changes=acting.requests,
         reject_sends=always if replication.slave is not None else None,
         reject_pulls=always if reads.refused else None,
     )
@@ -339,7 +349,9 @@ def open_server(
     return server
 
 
-def broker_source(config: BrokerConfig, store: MessageStore, services: Services, replication: Replication, server: Server) -> BrokerSource:
+def broker_source(
+    config: BrokerConfig, store: MessageStore, services: Services, replication: Replication, acting: Acting, server: Server
+) -> BrokerSource:
     """What probes and Prometheus may look at."""
     return BrokerSource(
         config=config,
@@ -352,6 +364,7 @@ def broker_source(config: BrokerConfig, store: MessageStore, services: Services,
         statistics=services.statistics,
         registration=services.registration,
         replication=replication,
+        acting=acting.slave,
         server=server,
     )
 

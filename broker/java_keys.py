@@ -20,6 +20,7 @@ REASONS = {
     "javalog": Reason("more or fewer lines in Java's own log and statistics"),
     "legacy": Reason("without effect in current Java as well"),
     "locks": Reason("a choice between locks; appends are made by one loop, one batch after the other, and need none"),
+    "members": Reason("how many brokers a group should have; those that are there are counted"),
     "mmap": Reason("fine points of memory-mapped files; files are written by plain calls here"),
     "netty": Reason("a detail of Netty or of socket buffers"),
     "never read": Reason("neither Java 4.9.4 nor 5.5.0 reads it, though many copied files have it"),

@@ -14,6 +14,7 @@ import attrs
 
 from triomq.broker.config import BrokerConfig
 from triomq.broker.replicating import Replication
+from triomq.broker.services.acting import ActingMaster
 from triomq.broker.services.groups import ClientGroups
 from triomq.broker.services.live_settings import LiveSettings
 from triomq.broker.services.offsets import ConsumerOffsets
@@ -45,6 +46,7 @@ class BrokerSource:
     statistics: Statistics
     registration: Registration
     replication: Replication
+    acting: ActingMaster | None
     server: Server
 
     def labels(self) -> Mapping[str, str]:
@@ -80,7 +82,8 @@ class BrokerSource:
     def _replication_status(self) -> Mapping[str, Any]:
         slave, master = self.replication.slave, self.replication.master
         if slave is not None:
-            return {"master": slave.master.ha, "following": slave.following}
+            duty = {"duty": self.acting.rules.duty.value} if self.acting is not None else {}
+            return {"master": slave.master.ha, "following": slave.following, **duty}
         end = self.store.appended.value
         return {"slaves": {replica.peer: {"behindBytes": end - replica.acknowledged} for replica in master.replicas.replicas.values()}} if master else {}
 
@@ -124,6 +127,8 @@ class BrokerSource:
         slave, master, end = self.replication.slave, self.replication.master, self.store.appended.value
         if slave is not None:
             yield gauge("triomq_replication_following", "1 while this slave hears from its master.", slave.following)
+            if self.acting is not None:
+                yield gauge("triomq_acting_master", "1 while this slave acts for its master.", self.acting.acting)
             yield Family("triomq_replication_received_bytes_total", "counter", "Bytes of the log that came from the master.", [Sample(slave.bytes_received, {})])
         elif master is not None:
             behind = [Sample(end - replica.acknowledged, {"slave": replica.peer}) for replica in master.replicas.replicas.values()]

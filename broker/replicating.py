@@ -54,7 +54,7 @@ class Replication:
             slave = self.slave
             registration.on_master = slave.master.update
             registration.searching = lambda: not slave.following
-            slave.on_lost = registration.announce_again
+            slave.on_lost.append(registration.announce_again)
             tasks.start_soon(self.slave.run, name="replication-slave")
         elif self.master is not None:
             config = self.config

@@ -59,6 +59,31 @@ class ReplicationSettings:
     limit_rate: bool = setting("haFlowControlEnable", BOOLEAN, False, "send no slave more than maxHaTransferByteInSecond")
     bytes_per_second: int = setting("maxHaTransferByteInSecond", INTEGER, 100 * 1024 * 1024, "bytes a second to each slave with haFlowControlEnable", low=1, high=_LONG_MAX)
     slave_reads: bool = setting("slaveReadEnable", BOOLEAN, False, "a slave serves pulls, and a master sends consumers there that are far behind")
+    acting_master: bool = setting(
+        "enableSlaveActingMaster",
+        BOOLEAN,
+        False,
+        "while the master is down the slave with the smallest id acts for it, but takes no messages; on all brokers of the group, with supportActingMaster of the name servers",
+    )
+    remote_escape: bool = setting(
+        "enableRemoteEscape", BOOLEAN, False, "a slave that acts as master sends delayed messages that are due to another master; false: they wait for their own"
+    )
+    skip_pre_online: bool = setting(
+        "skipPreOnline", BOOLEAN, False, "with enableSlaveActingMaster: a master that starts does not ask first what a slave has done in its place"
+    )
+    alive_ms: int = setting("brokerHeartbeatInterval", INTEGER, 1_000, "with enableSlaveActingMaster: sign of life to the name servers (ms)", low=1, high=_INT_MAX)
+    alive_timeout_ms: int = setting("sendHeartbeatTimeoutMillis", INTEGER, 1_000, "how long sending one may take (ms)", low=1, high=_INT_MAX)
+    not_active_ms: int = setting(
+        "brokerNotActiveTimeoutMillis",
+        INTEGER,
+        10_000,
+        "with enableSlaveActingMaster: name servers forget this broker after so long without one (ms)",
+        low=1,
+        high=_INT_MAX,
+    )
+    members_ms: int = setting(
+        "syncBrokerMemberGroupPeriod", INTEGER, 1_000, "with enableSlaveActingMaster: how often a slave asks the name servers who is there (ms)", low=1, high=_INT_MAX
+    )
 
     def link_rules(self, segment_size: int) -> LinkRules:
         return LinkRules(

@@ -3,7 +3,7 @@
 ::
 
     run_namesrv ─┬ monitor
-                 ├ expire
+                 ├ expire, smallest-id-notices
                  └ Server.run ── boss, selectors, codecs, pool workers, sweeper, idle scan
 """
 
@@ -17,6 +17,7 @@ import trio
 from triomq.namesrv.config import NamesrvConfig
 from triomq.namesrv.kv import KvConfig
 from triomq.namesrv.monitor import NamesrvSource
+from triomq.namesrv.notices import SmallestIdNotices
 from triomq.namesrv.processor import NamesrvProcessor, handler_table, route_rules
 from triomq.namesrv.routes import RouteTable
 from triomq.remoting.address import format_address
@@ -59,7 +60,8 @@ async def run_namesrv(
         entrance = open_entrance(security)
     kv = KvConfig.open(config.kv_path)
     routes = RouteTable(route_rules(config))
-    processor = NamesrvProcessor(config, routes, kv, _now_ms, SavedSettings.open(config.saved_settings_path()), started_ms=_now_ms())
+    notices = SmallestIdNotices(security.client) if config.notify_smallest_id else None
+    processor = NamesrvProcessor(config, routes, kv, _now_ms, SavedSettings.open(config.saved_settings_path()), started_ms=_now_ms(), notices=notices)
     server = Server(
         attrs.evolve(
             config.network.server_config(config.listen_host, config.listen_port, config.pools()),
@@ -73,6 +75,8 @@ async def run_namesrv(
     with trio.CancelScope() as serving:
         async with monitoring(config.monitor, "mqnamesrv") as monitor, trio.open_nursery() as nursery:
             nursery.start_soon(_expire, processor, config.scan_interval_ms / 1000, name="expire")
+            if notices is not None:
+                nursery.start_soon(notices.run, name="smallest-id-notices")
             if entrance is not None:
                 nursery.start_soon(entrance.run, name="tls-files")
             host, port = await nursery.start(server.run, name="server")

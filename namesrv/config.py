@@ -39,6 +39,9 @@ class NamesrvConfig:
     order_messages: bool = setting("orderMessageEnable", BOOLEAN, False, "routes carry orderTopicConf from the namespace ORDER_TOPIC_CONFIG")
     return_order_config: bool = setting("returnOrderTopicConfigToBroker", BOOLEAN, True, "answer a registration with the namespace ORDER_TOPIC_CONFIG")
     acting_master: bool = setting("supportActingMaster", BOOLEAN, False, "show the smallest slave of a group without master as its master")
+    notify_smallest_id: bool = setting(
+        "notifyMinBrokerIdChanged", BOOLEAN, False, "tell the brokers of a group with enableSlaveActingMaster at once when another one has the smallest id; they also ask every second"
+    )
     delete_missing_topics: bool = setting(
         "deleteTopicWithBrokerRegistration", BOOLEAN, False, "a topic that a broker no longer registers leaves the routes"
     )
@@ -76,7 +79,6 @@ _REASONS = {
     "threads": Reason("sizes a Java thread pool or queue that has no counterpart here"),
     "controller": Reason("the controller that elects masters", "remove the key, and run Java's controller beside the name servers if brokers need one"),
     "environments": Reason("looking up missing topics in another environment"),
-    "notify": Reason("telling brokers that their group's smallest id changed; brokers ask by themselves too"),
 }
 
 NAMESRV_KEYS = KeyTable(Path(__file__).with_name("java_keys.tsv"), _REASONS)

@@ -17,6 +17,7 @@ import attrs
 from triomq.namesrv.config import NAMESRV_KEYS, PROTECTED_KEYS, NamesrvConfig
 from triomq.namesrv.errors import KvFileError
 from triomq.namesrv.kv import ORDER_TOPIC_CONFIG, KvConfig
+from triomq.namesrv.notices import SmallestIdNotices
 from triomq.namesrv.routes import (
     UNIT_FLAG,
     UNIT_SUBSCRIPTION_FLAG,
@@ -92,6 +93,7 @@ class NamesrvProcessor:
     saved: SavedSettings
     started_ms: int = attrs.field(kw_only=True)
     limit: LogLimit = attrs.field(factory=LogLimit, kw_only=True)
+    notices: SmallestIdNotices | None = attrs.field(default=None, kw_only=True)
 
     def _warn(self, message: str, *arguments: object) -> None:
         self.limit.log(_log, logging.WARNING, message, *arguments)
@@ -117,6 +119,7 @@ class NamesrvProcessor:
             registered = self.routes.register(self._registration(request, body), request.connection, self.now_ms())
             if registered.outcome in (Outcome.NEW, Outcome.RENEWED):
                 self.routes.remember(header.cluster_name, header.broker_addr, digest)
+        self._tell_smallest_ids()
         who = (header.cluster_name, header.broker_name, header.broker_id, header.broker_addr)
         if registered.outcome is Outcome.TOO_EARLY:
             self._warn("cluster %s, broker %s (id %d, %s) sent a single topic before it registered", *who)
@@ -342,6 +345,12 @@ class NamesrvProcessor:
     def _log_departed(self, departed: Sequence[Departed], reason: str) -> None:
         for gone in departed:
             _log.info("cluster %s, broker %s (id %d, %s) left: %s", gone.cluster, gone.broker_name, gone.broker_id, gone.address, reason)
+        self._tell_smallest_ids()
+
+    def _tell_smallest_ids(self) -> None:
+        changes = self.routes.take_smallest_ids()
+        if self.notices is not None:
+            self.notices.tell(changes)
 
 
 def route_rules(config: NamesrvConfig) -> RouteRules:

@@ -13,6 +13,7 @@ from typing import Any
 
 import attrs
 
+from triomq.namesrv.smallest_ids import SmallestId, smallest_of
 from triomq.remoting.protocol.bodies.cluster import BrokerMembers, ClusterTable
 from triomq.remoting.protocol.bodies.route import MASTER_ID, PERM_READ, PERM_WRITE, BrokerData, QueueData, TopicRoute
 from triomq.remoting.protocol.bodies.topics import DataVersion, TopicConfig, TopicNames, TopicTable
@@ -124,6 +125,7 @@ class RouteTable:
     _encoded: dict[str, dict[tuple[bool, str | None], bytes]] = attrs.field(factory=dict, init=False)
     """topic -> (standard JSON?, order configuration) -> the body of the answer"""
     _encoded_clusters: bytes | None = attrs.field(default=None, init=False)
+    _smallest_ids: list[SmallestId] = attrs.field(factory=list, init=False)
 
     # Brokers come and go
 
@@ -148,6 +150,7 @@ class RouteTable:
             return Registered(Outcome.IGNORED)
 
         first = broker_id not in group.addresses
+        smallest = min(group.addresses, default=None)
         if group.addresses.get(broker_id) != address:
             group.addresses[broker_id] = address
             self._look_again(group)
@@ -162,6 +165,8 @@ class RouteTable:
             name,
         )
         self._take_filter_servers(registration)
+        if group.acting_master and first:
+            self._note_smallest(smallest_of(group.addresses, smallest, ha_address=registration.ha_address))
         return self._registered(registration.cluster, group, broker_id, Outcome.NEW if first else Outcome.RENEWED)
 
     def _registered(self, cluster: str, group: _Group, broker_id: int, outcome: Outcome) -> Registered:
@@ -250,6 +255,7 @@ class RouteTable:
             if group is None:
                 continue
             left = [broker_id for broker_id, held in group.addresses.items() if held == address]
+            smallest = min(group.addresses, default=None)
             for broker_id in left:
                 del group.addresses[broker_id]
             self._look_again(group)
@@ -260,8 +266,10 @@ class RouteTable:
                 if not names:
                     self._clusters.pop(cluster, None)
                 nameless.add(broker_name)
-            elif group.acting_master and MASTER_ID not in group.addresses:
-                headless.append(broker_name)
+            elif group.acting_master:
+                self._note_smallest(smallest_of(group.addresses, smallest, left=address))
+                if MASTER_ID not in group.addresses:
+                    headless.append(broker_name)
             self._changed()
             if left:
                 departed.append(Departed(cluster, broker_name, left[0], address))
@@ -270,6 +278,15 @@ class RouteTable:
         for broker_name in headless:
             self._change_permissions(broker_name, lambda perm: perm & ~PERM_WRITE)
         return departed
+
+    def _note_smallest(self, change: SmallestId | None) -> None:
+        if change is not None:
+            self._smallest_ids.append(change)
+
+    def take_smallest_ids(self) -> list[SmallestId]:
+        """Groups that let slaves act in which another broker has the smallest id since the last call."""
+        changes, self._smallest_ids = self._smallest_ids, []
+        return changes
 
     def touch(self, cluster: str, address: str, now_ms: int) -> None:
         """A sign of life without news; nothing happens for an unknown broker."""

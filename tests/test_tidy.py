@@ -39,9 +39,9 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
 }
 # Sans-IO: bytes or values in, values out.
 PURE = (
-    *(f"broker/replication/{name}.py" for name in ("transfer", "master_link", "slave_link", "replicas", "pace")),
+    *(f"broker/replication/{name}.py" for name in ("transfer", "master_link", "slave_link", "replicas", "pace", "acting")),
     *("remoting/monitor/http.py", "remoting/monitor/metrics.py"),
-    *("remoting/protocol", "namesrv/routes.py", "client/retry.py", "client/consumer/allocation.py", "client/spark/offsets.py"),
+    *("remoting/protocol", "namesrv/routes.py", "namesrv/smallest_ids.py", "client/retry.py", "client/consumer/allocation.py", "client/spark/offsets.py"),
 )
 IMPURE_MODULES = {"trio", "socket", "os", "time", "random", "logging", "select", "selectors", "threading", "subprocess"}
 

@@ -9,6 +9,7 @@ import attrs
 from triomq.broker.processors.broker_config import BrokerConfigRequests
 from triomq.broker.processors.clients import Clients
 from triomq.broker.processors.consumption import Consumption
+from triomq.broker.processors.group_changes import GroupChanges
 from triomq.broker.processors.ha_status import HaStatusRequests
 from triomq.broker.processors.housekeeping import Housekeeping
 from triomq.broker.processors.locks import Locks
@@ -25,7 +26,7 @@ from triomq.broker.processors.subscriptions import GroupRequests
 from triomq.broker.processors.topics import TopicRequests
 from triomq.broker.processors.unsupported import UNSUPPORTED as UNSUPPORTED
 from triomq.remoting.protocol.codes import RequestCode as Code
-from triomq.remoting.protocol.headers import admin, client, offset, pull, query, send, topic
+from triomq.remoting.protocol.headers import admin, client, offset, pull, query, route, send, topic
 from triomq.remoting.server.handlers import Handler, HandlerTable
 
 NOT_ON_THE_FAST_PORT = frozenset(
@@ -56,6 +57,7 @@ class Processors:
     runtime: RuntimeFigures
     housekeeping: Housekeeping
     ha_status: HaStatusRequests
+    group_changes: GroupChanges
     reject_sends: Callable[[], bool] | None = None
     """Set on a slave, which takes no messages, with the answer and from the place where Java has it: before the pool."""
     reject_pulls: Callable[[], bool] | None = None
@@ -144,6 +146,8 @@ def handler_table(do: Processors) -> HandlerTable:
             Handler(Code.GET_BROKER_RUNTIME_INFO, do.runtime.handle, "admin"),
             Handler(Code.VIEW_BROKER_STATS_DATA, do.runtime.item, "admin", admin.BrokerStatsHeader),
             Handler(Code.GET_BROKER_HA_STATUS, do.ha_status.status, "admin"),
+            Handler(Code.NOTIFY_MIN_BROKER_ID_CHANGE, do.group_changes.smallest_id, "admin", route.MinBrokerIdChangeHeader),
+            Handler(Code.EXCHANGE_BROKER_HA_INFO, do.group_changes.master_address, "admin", admin.ExchangeHaAddressHeader),
             Handler(Code.DELETE_EXPIRED_COMMITLOG, do.housekeeping.delete_expired_log, "admin"),
             Handler(Code.CLEAN_EXPIRED_CONSUMEQUEUE, do.housekeeping.delete_expired_queues, "admin"),
             Handler(Code.CLEAN_UNUSED_TOPIC, do.housekeeping.delete_unused_topics, "admin"),

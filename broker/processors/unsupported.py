@@ -11,7 +11,7 @@ NAME_SERVER = "for name servers"
 TO_CLIENTS = "sent by brokers to clients"
 CONTROLLER = "controller mode is not offered"
 CONTAINER = "broker containers are not offered"
-REPLICATION = "for slaves that act as master, which are not offered yet, and for timers, which come later"
+REPLICATION = "for controller mode, and for timers, which come later"
 TRANSACTIONS = "transactions come later"
 DELAYED = "messages for a certain time, which can be recalled, come later"
 REPLY = "request-reply comes later"
@@ -54,7 +54,6 @@ _BY_REASON: Mapping[str, tuple[Code, ...]] = {
     ),
     CONTAINER: (Code.ADD_BROKER, Code.REMOVE_BROKER),
     REPLICATION: (
-        *(Code.NOTIFY_MIN_BROKER_ID_CHANGE, Code.EXCHANGE_BROKER_HA_INFO),
         *(Code.RESET_MASTER_FLUSH_OFFSET, Code.GET_TIMER_CHECK_POINT, Code.GET_TIMER_METRICS),
     ),
     TRANSACTIONS: (Code.END_TRANSACTION, Code.RESUME_CHECK_HALF_MESSAGE),

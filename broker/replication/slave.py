@@ -65,7 +65,7 @@ class ReplicationSlave:
     rules: LinkRules
     master: MasterAddress
     last_segment_only: bool = False
-    on_lost: Callable[[], None] = lambda: None
+    on_lost: list[Callable[[], None]] = attrs.field(factory=list)
     """Called when a connection has ended."""
     link: SlaveLink | None = attrs.field(default=None, init=False)
     """The present connection."""
@@ -117,7 +117,8 @@ class ReplicationSlave:
             self.copy.drop_rest()
             retry_seconds = RETRY_SECONDS_FIRST if self._followed else min(retry_seconds * 2, RETRY_SECONDS_MAX)
             self._followed = False
-            self.on_lost()
+            for told in self.on_lost:
+                told()
             self._tell(address, reason, retry_seconds)
             await trio.sleep(retry_seconds)
 

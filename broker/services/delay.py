@@ -15,6 +15,7 @@ from pathlib import Path
 import attrs
 import trio
 
+from triomq.broker.services.escape import Escape, EscapeFailed
 from triomq.broker.services.names import SCHEDULE_TOPIC
 from triomq.broker.services.persisted import PersistedTable, encode_pretty, load_table
 from triomq.broker.services.topics import Topics
@@ -23,6 +24,7 @@ from triomq.broker.store.draft import Draft
 from triomq.broker.store.errors import IllegalMessage, StoreIoError, StoreUnavailable
 from triomq.broker.store.results import GetResult, GetStatus
 from triomq.broker.store.store import MessageStore
+from triomq.remoting.log_limit import LogLimit
 from triomq.remoting.protocol.bodies.offsets import DelayOffsetTable
 from triomq.remoting.protocol.bodies.schema import write_plain
 from triomq.remoting.protocol.message import REAL_QUEUE_ID, REAL_TOPIC, TRANSACTION_MASK, properties_text
@@ -49,6 +51,9 @@ class DelayedMessages:
     clock_ms: Callable[[], int]
     offsets: dict[int, int] = attrs.field(factory=dict)
     delivered: int = 0
+    escape: Escape | None = None
+    """On a slave that acts as master: what sends the messages, since its log takes none but its master's."""
+    limit: LogLimit = attrs.field(factory=LogLimit)
     _changes: int = 0
     _fresh: set[int] = attrs.field(factory=set)
     _wake: trio.Event = attrs.field(factory=trio.Event)
@@ -90,7 +95,8 @@ class DelayedMessages:
             found = await self._get(level, offset)
             if found.status is not GetStatus.FOUND:
                 if found.next_offset == offset:
-                    return NEVER
+                    # On a slave the queue may not have all that the log has yet, and nobody calls `schedule`.
+                    return NEVER if self.escape is None else self.clock_ms() + RETRY_SECONDS * 1000
                 self._advance(level, found.next_offset)  # the messages in between were deleted with the log
                 continue
             messages = decode_records(b"".join(found.chunks))
@@ -98,13 +104,17 @@ class DelayedMessages:
             # A clock that was set back must not stretch the delay.
             waits = [min(message.store_timestamp + delay, now + delay) for message in messages]
             ready = next((index for index, when in enumerate(waits) if when > now), len(waits))
-            try:
-                self._append(messages[:ready])
-            except (StoreUnavailable, StoreIoError) as error:
-                logger.warning("delayed messages of level %d must wait: %s", level, error)
-                return now + RETRY_SECONDS * 1000
-            if ready:
-                self._advance(level, messages[ready - 1].queue_offset + 1)
+            if self.escape is not None:
+                if not await self._send(self.escape, level, messages[:ready]):
+                    return now + RETRY_SECONDS * 1000
+            else:
+                try:
+                    self._append(messages[:ready])
+                except (StoreUnavailable, StoreIoError) as error:
+                    logger.warning("delayed messages of level %d must wait: %s", level, error)
+                    return now + RETRY_SECONDS * 1000
+                if ready:
+                    self._advance(level, messages[ready - 1].queue_offset + 1)
             if ready < len(messages):
                 return waits[ready]
             await trio.lowlevel.checkpoint()
@@ -116,6 +126,20 @@ class DelayedMessages:
                 SCHEDULE_TOPIC, level - 1, offset, messages_max=BATCH_MESSAGES, bytes_max=BATCH_BYTES
             )
         return found
+
+    async def _send(self, escape: Escape, level: int, messages: list[StoredMessage]) -> bool:
+        """Send messages through another broker, in order, one after the other; False if one was not taken."""
+        for message in messages:
+            with trio.CancelScope(shield=True):  # who ends in the middle of a send does not know whether it is stored, and it would come twice
+                try:
+                    await escape.send(message)
+                except EscapeFailed as error:
+                    self.limit.log(logger, logging.WARNING, "delayed messages of level %d must wait until this group has its master again, or another takes them: %s", level, error)
+                    return False
+                self.delivered += 1
+                self._advance(level, message.queue_offset + 1)
+            await trio.lowlevel.checkpoint_if_cancelled()
+        return True
 
     def _append(self, messages: list[StoredMessage]) -> None:
         """Store messages where they belong; those whose topic is gone are dropped.  atomic: no checkpoint."""
@@ -165,11 +189,27 @@ class DelayedMessages:
         self.table.touch()
 
     def replace(self, table: DelayOffsetTable) -> None:
-        """Take over how far the master has come: a slave delivers nothing, but it may become the master."""
-        if table.offset_table != self.offsets:
-            self.offsets = dict(table.offset_table)
+        """Take over how far the master has come: a slave delivers nothing, but it may become the master.
+
+        One that may act for its master goes forward only: it may have delivered what the master does not know of yet.
+        """
+        offsets = dict(table.offset_table)
+        if self.escape is not None:
+            offsets = _farther(offsets, self.offsets)
+        if offsets != self.offsets:
+            self.offsets = offsets
             self.version.load(table.data_version)
             self.table.touch()
+
+    def take_back(self, table: DelayOffsetTable) -> int:
+        """What a slave has delivered in place of this master; the number of levels that are farther now."""
+        offsets = _farther(self.offsets, dict(table.offset_table))
+        changed = sum(offsets[level] != self.offsets.get(level) for level in offsets)
+        if changed:
+            self.offsets = offsets
+            self.version.bump()
+            self.table.touch()
+        return changed
 
     def progress(self) -> dict[int, tuple[int, int]]:
         """Level -> (delivered up to, end of its queue), for levels that were ever used."""
@@ -182,6 +222,10 @@ class DelayedMessages:
 
     def encode(self) -> bytes:
         return encode_pretty(write_plain(DelayOffsetTable(dict(sorted(self.offsets.items())), self.version.current)))
+
+
+def _farther(one: dict[int, int], other: dict[int, int]) -> dict[int, int]:
+    return {level: max(one.get(level, 0), other.get(level, 0)) for level in one.keys() | other.keys()}
 
 
 def open_delayed_messages(

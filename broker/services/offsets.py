@@ -133,6 +133,22 @@ class ConsumerOffsets:
             self.table.touch()
         return found
 
+    def take_back(self, table: ConsumerOffsetTable) -> int:
+        """What consumers committed at a slave that acted for this master, if its table is not older than ours; how many.  atomic: no checkpoint.
+
+        The version is compared as Java does; that no group goes back is our addition: the slave's copy may be some seconds old.
+        """
+        if table.data_version is None or order(table.data_version) < order(self.version.current):
+            return 0
+        taken = 0
+        for group, topics in by_group(table).items():
+            for topic, queues in topics.items():
+                for queue_id, offset in queues.items():
+                    if offset > (self.committed_offset(group, topic, queue_id) or 0):
+                        self.commit(group, topic, queue_id, offset)
+                        taken += 1
+        return taken
+
     def pulled_offset(self, group: str, topic: str, queue_id: int) -> int:
         return self.pulled.get(group, {}).get(topic, {}).get(queue_id, 0)
 
@@ -183,6 +199,11 @@ class ConsumerOffsets:
             f"{topic}@{group}": queues for group, topics in groups if not (self.light and is_light(group)) for topic, queues in topics.items()
         }
         return encode_pretty({**content, "offsetTable": rows})
+
+
+def order(version: DataVersion) -> tuple[int, int, int]:
+    """By which versions are older and newer.  Source: remoting/protocol/DataVersion.java#compare."""
+    return version.state_version, version.counter, version.timestamp
 
 
 def is_light(group: str) -> bool:

@@ -47,6 +47,8 @@ class Caller(Protocol):
 
     async def invoke(self, address: str, command: Command, *, timeout: float) -> Command: ...
 
+    async def oneway(self, address: str, command: Command, *, timeout: float) -> None: ...
+
 
 @attrs.frozen(kw_only=True)
 class RegistrationSettings:
@@ -60,6 +62,10 @@ class RegistrationSettings:
     period_seconds: float = 30.0
     timeout_seconds: float = 24.0
     send_always: bool = True
+    acting_master: bool = False
+    """Whether a slave may act for its master."""
+    not_active_ms: int | None = None
+    """Name servers forget this broker after so long without a sign of life; None: their own time."""
 
 
 @attrs.define(eq=False)
@@ -217,7 +223,8 @@ class Registration:
             cluster_name=self.settings.cluster_name,
             ha_server_addr=self.settings.ha_address,
             broker_id=self.settings.broker_id,
-            enable_acting_master=False,
+            heartbeat_timeout_ms=self.settings.not_active_ms,
+            enable_acting_master=self.settings.acting_master,
             compressed=False,
             body_crc=zlib.crc32(body) & 0x7FFFFFFF,
         )

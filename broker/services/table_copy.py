@@ -111,6 +111,11 @@ class TableCopy:
         self.copied += 1
         self.copied_at = trio.current_time()
 
+    async def tell(self, caller: Caller, address: str) -> None:
+        """Say now what consumers have committed here: a master that starts wants to know before it is found.  Raises RemotingError, ValueError."""
+        body = await self._ask(caller, address, RequestCode.GET_ALL_CONSUMER_OFFSET, empty=True)
+        await self._tell_own_commits(caller, address, ConsumerOffsetTable.decode(body) if body else ConsumerOffsetTable())
+
     async def _ask(self, caller: Caller, address: str, code: int, *, empty: bool = False) -> bytes:
         """The body of a table; with `empty`, nothing if the master has none, which Java calls an error."""
         answer = await caller.invoke(address, request(code), timeout=CALL_SECONDS)

@@ -112,7 +112,7 @@ def test_unknown_options_are_usage_errors(tmp_path: Path) -> None:
 
 async def test_it_serves_warns_and_stops_on_sigterm(tmp_path: Path) -> None:
     file = tmp_path / "n.conf"
-    file.write_text("serverCallbackExecutorThreads=4\nclientWorkerThreads=4\nnotifyMinBrokerIdChanged=true\n")
+    file.write_text("serverCallbackExecutorThreads=4\nclientWorkerThreads=4\nclusterTest=true\n")
     with started(tmp_path, "-c", str(file), "-p", "0", "--log-dir", str(tmp_path / "logs")) as (process, port):
         async with FrameClient(port) as client:
             assert (await client.call(Code.GET_BROKER_CLUSTER_INFO)).code == 0
@@ -122,7 +122,7 @@ async def test_it_serves_warns_and_stops_on_sigterm(tmp_path: Path) -> None:
         assert (process.returncode, output, errors) == (0, "", "")
     log = (tmp_path / "logs" / "mqnamesrv.log").read_text()
     assert "WARNING __main__: ignored, no meaning here: clientWorkerThreads, serverCallbackExecutorThreads (docs/configuration.md says why)" in log
-    assert "without effect: notifyMinBrokerIdChanged (telling brokers" in log
+    assert "without effect: clusterTest (looking up" in log
     assert "SIGTERM: stopping" in log
 
 

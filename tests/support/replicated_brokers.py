@@ -48,9 +48,9 @@ class Group:
     folder: Path
     namesrv: str
 
-    async def start(self, broker_id: int, role: str = "", **settings: Any) -> Member:
+    async def start(self, broker_id: int, role: str = "", folder: str = "", **settings: Any) -> Member:
         role = role or ("SLAVE" if broker_id else "ASYNC_MASTER")
-        root = self.folder / f"broker-{broker_id}"
+        root = self.folder / (folder or f"broker-{broker_id}")
         lines = {"brokerRole": role, "brokerId": broker_id, "namesrvAddr": self.namesrv, "mappedFileSizeCommitLog": SEGMENT_BYTES, **settings}
         member: Member = await self.nursery.start(self._run, root, lines)
         return member
@@ -75,9 +75,9 @@ async def _stopped(nursery: trio.Nursery) -> None:
 
 
 @asynccontextmanager
-async def broker_group(folder: Path) -> AsyncIterator[Group]:
+async def broker_group(folder: Path, **settings: Any) -> AsyncIterator[Group]:
     async with trio.open_nursery() as nursery:
-        config = NamesrvConfig(listen_host="127.0.0.1", listen_port=0, kv_path=folder / "kv.json")
+        config = NamesrvConfig(listen_host="127.0.0.1", listen_port=0, kv_path=folder / "kv.json", **settings)
         ready: NamesrvReady = await nursery.start(run_namesrv, config)
         async with trio.open_nursery() as brokers:
             try:

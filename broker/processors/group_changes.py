@@ -1,0 +1,70 @@
+"""What brokers of a group with ``enableSlaveActingMaster`` are told: NOTIFY_MIN_BROKER_ID_CHANGE (905), EXCHANGE_BROKER_HA_INFO (906).
+
+Source: broker/processor/AdminBrokerProcessor.java#notifyMinBrokerIdChange, #exchangeBrokerHaInfo.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import attrs
+
+from triomq.broker.replication.slave import ReplicationSlave
+from triomq.broker.services.acting import ActingMaster
+from triomq.broker.services.registration import Registration
+from triomq.broker.services.table_copy import TableCopy
+from triomq.remoting.errors import Rejected, RemotingError
+from triomq.remoting.protocol.codes import ResponseCode
+from triomq.remoting.protocol.headers.admin import ExchangeHaAddressHeader
+from triomq.remoting.protocol.headers.route import MinBrokerIdChangeHeader
+from triomq.remoting.server.handlers import Request, Response
+
+logger = logging.getLogger(__name__)
+
+
+@attrs.define(eq=False)
+class GroupChanges:
+    """The handlers; without the option both codes are unknown, as before they existed."""
+
+    enabled: bool
+    registration: Registration
+    end: Callable[[], int]
+    """Where the log ends."""
+    slave: ReplicationSlave | None = None
+    acting: ActingMaster | None = None
+    copy: TableCopy | None = None
+
+    def _require(self, code: int) -> None:
+        if not self.enabled:
+            raise Rejected(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {code} not supported (enableSlaveActingMaster is off)")
+
+    def smallest_id(self, request: Request) -> Response:
+        """A name server says that another broker has the smallest id; the name servers are asked whether that is so."""
+        self._require(request.code)
+        header: MinBrokerIdChangeHeader = request.header
+        logger.info("%s says that the smallest id of this group is %s (%s) now", request.connection.peer_text, header.min_broker_id, header.min_broker_addr)
+        if self.acting is not None:
+            self.acting.look_again()
+        self.registration.announce_again()  # the answer says where the master is
+        return Response()
+
+    async def master_address(self, request: Request) -> Response:
+        """Empty: a slave asks a master where its HA port is. Filled: a master that starts says so, and the slave hands over to it before it answers."""
+        self._require(request.code)
+        header: ExchangeHaAddressHeader = request.header
+        settings = self.registration.settings
+        if header.master_ha_address is None:
+            if self.slave is not None:
+                return Response(header=ExchangeHaAddressHeader())
+            return Response(header=ExchangeHaAddressHeader(settings.ha_address, self.end(), settings.broker_address))
+        if self.slave is None or self.acting is None or self.copy is None:
+            return Response(header=ExchangeHaAddressHeader())
+        await self.acting.hand_over()
+        self.slave.master.update(header.master_ha_address, header.master_address)
+        if header.master_address is not None:
+            try:
+                await self.copy.tell(self.registration.connector, header.master_address)
+            except (RemotingError, ValueError) as error:
+                logger.warning("cannot tell master %s what consumers have committed here: %s; it hears of it later", header.master_address, error)
+        return Response(header=ExchangeHaAddressHeader(header.master_ha_address, header.master_flush_offset, header.master_address))
