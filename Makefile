@@ -9,7 +9,7 @@ ROUNDS ?= 200
 MINUTES ?= 20
 SEED ?= 0
 
-.PHONY: help demo test test-all compose-test wheelhouse check fuzz crash-test soak bench features compatibility docs peers dist clean
+.PHONY: help demo test test-all compose-test wheelhouse check fuzz crash-test soak bench bench-store bench-nats features compatibility docs peers dist clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -72,6 +72,9 @@ bench-store: $(VENV)/.dev peers ## what the store costs beside the Java broker (
 	$(BIN)/python tests/bench/bench_recovery.py
 	$(BIN)/python tests/bench/store_side_by_side.py all $(ARGS)
 	$(BIN)/python tests/bench/bench_queues.py --plot docs/plots $(ARGS)
+
+bench-nats: $(VENV)/.dev ## the SDK beside nats-py with JetStream (needs nats-server), in one run of three minutes
+	$(BIN)/python tests/bench/bench_nats.py $(ARGS)
 
 features: $(VENV)/.dev ## which rows of docs/features.md are proven by which tests (of the last test-all)
 	@test -f .features.json || $(PYTEST) -q -m "not compat" --features=.features.json

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -50,3 +52,28 @@ def test_from_one_to_many_queues_with_plots(tmp_path: Path) -> None:
     for name in ("queues-rate.svg", "queues-memory.svg"):
         plot = ElementTree.fromstring((tmp_path / name).read_text())
         assert len(plot.findall("{http://www.w3.org/2000/svg}circle")) == 2
+
+
+ROWS = ["publish, 1 in flight", "publish, 64 in flight", "publish, 256 in flight", "consume, a call for each message", "consume, lists of 256"]
+
+
+@pytest.mark.slow
+def test_the_sdk_beside_nothing() -> None:
+    said = run("bench_nats.py", "--no-nats", "--seconds", "0.1", "--rounds", "1", "--kept", "500")
+    assert [row for row in ROWS if not re.search(rf"\| {row} \| [1-9][\d,]* \([\d.]+\) \|", said)] == [], said
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not ((BENCH.parent.parent / ".bench/nats/.ready").exists() and shutil.which("nats-server")), reason="needs nats-server and one run of make bench-nats")
+def test_the_sdk_beside_nats_py() -> None:
+    said = run("bench_nats.py", "--seconds", "0.1", "--rounds", "1", "--kept", "500")
+    assert [row for row in ROWS if not re.search(rf"\| {row} \| [1-9][\d,]* \([\d.]+\) \| [1-9][\d,]* \([\d.]+\) \| [\d.]+ \|", said)] == [], said
+
+
+def test_without_nats_server_the_benchmark_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCH))
+    bench = importlib.import_module("bench_nats")
+    monkeypatch.delenv("NATS_SERVER", raising=False)
+    monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
+    with pytest.raises(SystemExit, match="apt-get install nats-server"):
+        bench.nats_server()

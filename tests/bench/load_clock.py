@@ -1,0 +1,26 @@
+"""When a piece of load began and ended, and what it cost: shared by the client processes of `bench_nats.py`; needs nothing but Python."""
+
+from __future__ import annotations
+
+import json
+import time
+
+
+class Clock:
+    """Begins when it is made; `start` begins again (a consumer's first message), `stop` ends it before things are taken down."""
+
+    def __init__(self) -> None:
+        self._stopped: tuple[float, float] | None = None
+        self.start()
+
+    def start(self) -> None:
+        self._began = time.perf_counter(), time.process_time()
+
+    def stop(self) -> None:
+        self._stopped = time.perf_counter(), time.process_time()
+
+    def answer(self, messages: int) -> str:
+        """One line for who asked: messages, seconds, CPU seconds of this process."""
+        ended = self._stopped or (time.perf_counter(), time.process_time())
+        seconds, cpu = (end - begin for begin, end in zip(self._began, ended))
+        return json.dumps({"messages": messages, "seconds": seconds, "cpu": cpu})
