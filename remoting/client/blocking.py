@@ -162,8 +162,8 @@ class BlockingConnection:
         self._check()
         for hook in self.hooks:
             hook.before_request(self.address, command)
-        pending, data = self._peer.send(command, None, now=time.monotonic(), deadline=math.inf)
-        self._codes[pending.opaque] = pending.code
+        pending, data = self._peer.send(command, None, math.inf)
+        self._codes[pending.opaque] = int(command.code)
         if self.hooks:
             self._asked[pending.opaque] = command
         self._transmit(data)

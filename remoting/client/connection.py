@@ -1,21 +1,24 @@
 """One connection of a connector: a reader, a writer, and the requests that wait for their answers.
 
-A request that finds nothing else in flight goes straight to the socket; many at once are joined by the writer task into few
-sends. The bytes belong to the connection as soon as they are posted: a caller that is cancelled never leaves half a frame
+A request that finds nothing else in flight goes straight to the socket; many at once are joined into few sends: a full piece leaves
+at once, so that the server works on it while the rest is being made, and the writer task sends what remains at the end of a turn of
+the loop. The bytes belong to the connection as soon as they are posted: a caller that is cancelled never leaves half a frame
 behind, only an answer that nobody takes.
 """
 
 import logging
 import socket
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, TypeAlias
 
 import attrs
+import msgspec
 import trio
 
 from triomq.remoting.client.ends import with_hint
 from triomq.remoting.errors import ConnectionLost, RemotingError, RequestTimeout
 from triomq.remoting.log_limit import LogLimit
+from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.command import Command, Outgoing
 from triomq.remoting.protocol.peer import ClientPeer
 
@@ -26,10 +29,17 @@ _log = logging.getLogger(__name__)
 
 _READ_BYTES = 64 * 1024
 _SEND_BYTES = 256 * 1024
+_PIECE_BYTES = 16 * 1024
+"""a full piece of output: enough for a system call to cost little for each request, and little enough that server and client work side by side"""
+_GO_AWAY = int(ResponseCode.GO_AWAY)
+
+_wait_rescheduled = trio.lowlevel.wait_task_rescheduled
+_current_task = trio.lowlevel.current_task
+_reschedule = trio.lowlevel.reschedule
+_GIVEN_UP = trio.lowlevel.Abort.SUCCEEDED
 
 
-@attrs.define(eq=False)
-class Waiter:
+class Waiter(msgspec.Struct, eq=False):
     """A task that waits for an answer, and what it got."""
 
     task: trio.lowlevel.Task
@@ -38,7 +48,11 @@ class Waiter:
 
     def wake(self) -> None:
         if self.waiting:
-            trio.lowlevel.reschedule(self.task)
+            _reschedule(self.task)
+
+
+Repeat: TypeAlias = Callable[["ClientConnection", Outgoing, float, float], Awaitable[Command]]
+"""(connection whose server is going away, request, deadline, timeout) -> the answer from elsewhere"""
 
 
 @attrs.define(eq=False)
@@ -54,6 +68,7 @@ class ClientConnection:
     on_deadline: Callable[[float], None]  # told every deadline that the connector's timer must know of
     limit: LogLimit = attrs.field(factory=LogLimit)
     tls: "TlsStream | None" = None
+    on_going_away: Repeat | None = None
     lost: bool = attrs.field(default=False, init=False)
     reason: str = attrs.field(default="", init=False)
     traffic: int = attrs.field(default=0, init=False)  # reads and sends; the idle scan looks whether it moves
@@ -70,28 +85,31 @@ class ClientConnection:
 
     # Requests
 
-    async def invoke(self, command: Outgoing, *, deadline: float, timeout: float) -> Command:
-        """Send a request and wait for its answer; ConnectionLost, RequestTimeout, LocalProtocolError."""
+    async def invoke(self, command: Outgoing, *, deadline: float, timeout: float, again: bool = True) -> Command:
+        """Send a request and wait for its answer; ConnectionLost, RequestTimeout, LocalProtocolError.
+
+        An answer that says GO_AWAY is the business of `on_going_away`, unless *again* is False.
+        """
         if self.lost or self._outbox_bytes > self.outbox_high_bytes:
             await self._wait_for_room(command, deadline, timeout)
-        waiter = Waiter(trio.lowlevel.current_task())
-        pending, data = self.peer.send(command, waiter, now=deadline - timeout, deadline=deadline)
+        peer = self.peer
+        waiter = Waiter(_current_task())
+        pending, data = peer.send(command, waiter, deadline)
         self.on_deadline(deadline)
-        if self._writing and self.tls is None:  # the writer is awake: it takes this along
-            self._outbox.append(data)
-            self._outbox_bytes += len(data)
-        else:
-            self.post(data, alone=self.peer.pending_count == 1)
+        self.post(data, alone=peer.pending_count == 1)
 
         def give_up(_raise_cancel: object) -> trio.lowlevel.Abort:
-            self.peer.give_up(pending.opaque)
-            return trio.lowlevel.Abort.SUCCEEDED
+            peer.give_up(pending.opaque)
+            return _GIVEN_UP
 
         if not self.lost:  # else it was lost while posting, and nobody wakes us
             waiter.waiting = True
-            await trio.lowlevel.wait_task_rescheduled(give_up)
-        if waiter.answer is not None:
-            return waiter.answer
+            await _wait_rescheduled(give_up)
+        answer = waiter.answer
+        if answer is not None:
+            if answer.code == _GO_AWAY and again and self.on_going_away is not None:
+                return await self.on_going_away(self, command, deadline, timeout)
+            return answer
         if self.lost:
             raise ConnectionLost(self.address, self.reason)
         raise RequestTimeout(self.address, int(command.code), timeout)
@@ -134,15 +152,8 @@ class ClientConnection:
 
     def _post(self, data: bytes, *, alone: bool) -> None:
         if alone and not self._writing:
-            try:
-                sent = self.sock.send(data)
-            except BlockingIOError:
-                sent = 0
-            except OSError as error:
-                self.close(self._why(f"sending failed: {error.strerror or error}"))
-                return
-            self.traffic += 1
-            if sent == len(data):
+            sent = self._send_some(data)
+            if sent == len(data) or self.lost:
                 return
             data = data[sent:]
         self._outbox.append(data)
@@ -150,25 +161,44 @@ class ClientConnection:
         if not self._writing:
             self._writing = True
             self._writer.unpark()
+        elif self._outbox_bytes >= _PIECE_BYTES and not self._rest:
+            self._send_piece()
+
+    def _send_piece(self) -> None:
+        """Send what has come together; what the socket does not take is left to the writer, which is awake."""
+        data = self._take()
+        sent = self._send_some(data)
+        if sent < len(data) and not self.lost:
+            self._rest = memoryview(data)[sent:]
+
+    def _send_some(self, data: bytes | memoryview) -> int:
+        """How many bytes the socket has taken; 0 if it is full, or lost now."""
+        try:
+            sent = self.sock.send(data)
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            self.close(self._why(f"sending failed: {error.strerror or error}"))
+            return 0
+        self.traffic += 1
+        return sent
 
     async def _write(self) -> None:
         """The writer task: join what was posted, send it, sleep."""
         while True:
-            if not self._outbox:
-                self._writing = False
-                await self._writer.park()
-            self._rest = memoryview(self._take())
-            while self._rest:
-                try:
-                    sent = self.sock.send(self._rest)
-                except BlockingIOError:
-                    await trio.lowlevel.wait_writable(self.sock)
+            if not self._rest:
+                if not self._outbox:
+                    self._writing = False
+                    await self._writer.park()
                     continue
-                except OSError as error:
-                    self.close(self._why(f"sending failed: {error.strerror or error}"))
+                self._rest = memoryview(self._take())
+            while self._rest:
+                sent = self._send_some(self._rest)
+                if self.lost:
                     return
-                self.traffic += 1
                 self._rest = self._rest[sent:]
+                if not sent:
+                    await trio.lowlevel.wait_writable(self.sock)
             await trio.lowlevel.checkpoint()
 
     def _take(self) -> bytes:
@@ -230,8 +260,10 @@ class ClientConnection:
                 self.close(str(error))
                 return
             for pending, answer in received.replies:
-                pending.token.answer = answer
-                pending.token.wake()
+                waiter = pending.token
+                waiter.answer = answer
+                if waiter.waiting:
+                    _reschedule(waiter.task)
             for request in received.requests:
                 self.on_request(self, request)
             self._close_if_retired()

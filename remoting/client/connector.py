@@ -13,10 +13,10 @@ shutting down answers GO_AWAY instead of working, and then the request goes once
 import logging
 import math
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import trio
@@ -139,9 +139,9 @@ class Connector:
         """Whether hooks want to see requests: then they must be Commands."""
         return bool(self.config.hooks)
 
-    async def invoke(
+    def invoke(
         self, address: str, command: Outgoing, *, timeout: float = 3.0, deadline: float | None = None
-    ) -> Command:
+    ) -> Coroutine[Any, Any, Command]:
         """Send a request and wait for its answer, whatever its code. Connecting counts towards *timeout*, which begins now unless *deadline*
         says when it ends.
 
@@ -149,21 +149,31 @@ class Connector:
         """
         if deadline is None:
             deadline = trio.current_time() + timeout
+        connection = self._connections.get(address)
+        if connection is not None and not self.config.hooks:  # the usual case, by the shortest way
+            return connection.invoke(command, deadline=deadline, timeout=timeout)
+        return self._invoke(address, command, deadline, timeout)
+
+    async def _invoke(
+        self, address: str, command: Outgoing, deadline: float, timeout: float, *, again: bool = True
+    ) -> Command:
+        """The same with everything that may be in the way: a connection to be made, hooks to be asked."""
         connection = self._connections.get(address) or await self._connect(address, deadline, timeout)
         if self.config.hooks:
             self._before_request(address, command)
-        answer = await connection.invoke(command, deadline=deadline, timeout=timeout)
-        if answer.code == ResponseCode.GO_AWAY:
-            self._retire(connection)
-            connection = self._connections.get(address) or await self._connect(address, deadline, timeout)
-            if self.config.hooks:
-                self._before_request(address, command)
-            answer = await connection.invoke(command, deadline=deadline, timeout=timeout)
-        if self.config.hooks:
+        answer = await connection.invoke(command, deadline=deadline, timeout=timeout, again=again)
+        if again and self.config.hooks:  # they are told of the last answer only
             assert isinstance(command, Command)
             for hook in self.config.hooks:
                 hook.after_response(address, command, answer)
         return answer
+
+    async def _ask_elsewhere(
+        self, connection: ClientConnection, command: Outgoing, deadline: float, timeout: float
+    ) -> Command:
+        """The server of a connection is going away and has done nothing: ask once more, over a new connection."""
+        self._retire(connection)
+        return await self._invoke(connection.address, command, deadline, timeout, again=False)
 
     def _before_request(self, address: str, command: Outgoing) -> None:
         if not isinstance(command, Command):
@@ -246,6 +256,7 @@ class Connector:
                 self._watch_deadline,
                 self._limit,
                 stream,
+                self._ask_elsewhere,
             )
             connection.idle_since = trio.current_time()
             attempt.connection = self._connections[address] = connection

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from struct import Struct
 from typing import Protocol, TypeVar
 
-import attrs
+import msgspec
 
 from triomq.remoting.errors import HeaderFieldError, LocalProtocolError, RemoteProtocolError
 from triomq.remoting.protocol import header_binary, header_json
@@ -36,8 +36,7 @@ _read_json = header_json.read_typed
 _PYTHON = LanguageCode.PYTHON
 
 
-@attrs.define(eq=False)
-class Command:
+class Command(msgspec.Struct, eq=False, gc=False):
     """A request or a response in its generic form: header fields as text, body as bytes."""
 
     code: int

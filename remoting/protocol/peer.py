@@ -7,6 +7,7 @@ returns. Times are plain numbers of the caller's clock, in seconds.
 from typing import Generic, TypeVar
 
 import attrs
+import msgspec
 
 from triomq.remoting.protocol.command import ONEWAY_FLAG, RESPONSE_FLAG, Command, Outgoing, decode_frame
 from triomq.remoting.protocol.framing import FRAME_BYTES_MAX, FrameBuffer
@@ -17,14 +18,11 @@ _WRAP = 1 << 32
 _SIGN = 1 << 31
 
 
-@attrs.define(eq=False)
-class Pending(Generic[T]):
+class Pending(msgspec.Struct, Generic[T], eq=False):
     """A request that waits for its reply. *token* is whatever the caller needs to wake the one who waits."""
 
     opaque: int
-    code: int
     token: T
-    sent: float
     deadline: float
 
 
@@ -85,7 +83,7 @@ class ClientPeer(Generic[T]):
             peer_requests=self._peer_requests,
         )
 
-    def send(self, command: Outgoing, token: T, *, now: float, deadline: float) -> tuple[Pending[T], bytes]:
+    def send(self, command: Outgoing, token: T, deadline: float) -> tuple[Pending[T], bytes]:
         """Number a request, remember it until *deadline*, and encode it; the caller writes the bytes.
 
         LocalProtocolError if it cannot be encoded; nothing is remembered then.
@@ -97,7 +95,7 @@ class ClientPeer(Generic[T]):
             self._next = opaque + 1
         command.opaque = opaque
         data = command.encode()
-        pending = self._pending[opaque] = Pending(opaque, int(command.code), token, now, deadline)
+        pending = self._pending[opaque] = Pending(opaque, token, deadline)
         self._sent += 1
         return pending, data
 

@@ -250,8 +250,7 @@ class Connection:
             raise ConnectionLost(self.peer_text, self.close_reason)
         waiter = _Waiter()
         requester = self._requester()
-        now = trio.current_time()
-        pending, data = requester.send(command, waiter, now=now, deadline=now + timeout)
+        pending, data = requester.send(command, waiter, trio.current_time() + timeout)
         self.write((data,))
         try:
             with trio.move_on_after(timeout):

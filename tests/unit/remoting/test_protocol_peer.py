@@ -20,9 +20,9 @@ def ask() -> Command:
 
 def test_replies_find_their_requests_in_any_order() -> None:
     peer: ClientPeer[str] = ClientPeer()
-    first, first_data = peer.send(ask(), "first", now=1.0, deadline=4.0)
-    second, second_data = peer.send(ask(), "second", now=1.5, deadline=4.5)
-    assert (first.opaque, second.opaque, first.code, first.sent) == (0, 1, 30, 1.0)
+    first, first_data = peer.send(ask(), "first", deadline=4.0)
+    second, second_data = peer.send(ask(), "second", deadline=4.5)
+    assert (first.opaque, second.opaque, first.deadline) == (0, 1, 4.0)
     received = peer.receive(answer(second_data, 22) + answer(first_data, 11)[:10])
     assert [(pending.token, reply.header(OffsetResponseHeader).offset) for pending, reply in received.replies] == [
         ("second", 22)
@@ -35,22 +35,22 @@ def test_replies_find_their_requests_in_any_order() -> None:
 
 def test_numbers_wrap_and_are_not_reused_while_live() -> None:
     peer: ClientPeer[None] = ClientPeer(first_opaque=2**31 - 1)
-    live, _ = peer.send(ask(), None, now=0, deadline=9)
-    wrapped, _ = peer.send(ask(), None, now=0, deadline=9)
+    live, _ = peer.send(ask(), None, deadline=9)
+    wrapped, _ = peer.send(ask(), None, deadline=9)
     assert (live.opaque, wrapped.opaque) == (2**31 - 1, -(2**31))
     peer = ClientPeer(first_opaque=-1)
-    one, _ = peer.send(ask(), None, now=0, deadline=9)
-    two, _ = peer.send(ask(), None, now=0, deadline=9)
+    one, _ = peer.send(ask(), None, deadline=9)
+    two, _ = peer.send(ask(), None, deadline=9)
     assert (one.opaque, two.opaque) == (-1, 0)
     peer._next = 0xFFFFFFFF  # as after four thousand million requests
-    three, _ = peer.send(ask(), None, now=0, deadline=9)
+    three, _ = peer.send(ask(), None, deadline=9)
     assert three.opaque == 1
     assert peer.pending_count == 3
 
 
 def test_requests_of_the_other_side_are_told_apart_by_the_flag() -> None:
     peer: ClientPeer[str] = ClientPeer()
-    pending, data = peer.send(ask(), "mine", now=0, deadline=9)
+    pending, data = peer.send(ask(), "mine", deadline=9)
     notice = encode_command(Command(40, opaque=pending.opaque, flag=2, ext={"consumerGroup": "G"}))
     received = peer.receive(notice + answer(data, 1))
     assert [command.code for command in received.requests] == [40]
@@ -68,11 +68,11 @@ def test_one_way_requests_wait_for_nothing() -> None:
 
 def test_late_and_duplicate_replies_are_counted() -> None:
     peer: ClientPeer[str] = ClientPeer()
-    pending, data = peer.send(ask(), "gone", now=0, deadline=3)
+    pending, data = peer.send(ask(), "gone", deadline=3)
     assert peer.give_up(pending.opaque) is pending
     assert peer.give_up(pending.opaque) is None
     assert peer.receive(answer(data, 1)).replies == []
-    _, data = peer.send(ask(), "twice", now=0, deadline=3)
+    _, data = peer.send(ask(), "twice", deadline=3)
     assert len(peer.receive(answer(data, 1) + answer(data, 1)).replies) == 1
     assert peer.statistics().late_replies == 2
 
@@ -80,7 +80,7 @@ def test_late_and_duplicate_replies_are_counted() -> None:
 def test_expiry() -> None:
     peer: ClientPeer[str] = ClientPeer()
     for deadline in (5.0, 3.0, 4.0):
-        peer.send(ask(), f"until {deadline:g}", now=0, deadline=deadline)
+        peer.send(ask(), f"until {deadline:g}", deadline=deadline)
     assert peer.next_deadline() == 3.0
     assert peer.expire(2.9) == []
     assert [pending.token for pending in peer.expire(4.0)] == ["until 3", "until 4"]
@@ -92,7 +92,7 @@ def test_expiry() -> None:
 def test_what_cannot_be_sent_is_not_remembered() -> None:
     peer: ClientPeer[None] = ClientPeer()
     with pytest.raises(LocalProtocolError):
-        peer.send(Command(1, ext={"a": "\ud800"}), None, now=0, deadline=1)
+        peer.send(Command(1, ext={"a": "\ud800"}), None, deadline=1)
     assert peer.pending_count == 0
 
 
@@ -108,6 +108,6 @@ def test_a_binary_conversation() -> None:
     peer: ClientPeer[str] = ClientPeer()
     command = ask()
     command.serialize = SerializeType.ROCKETMQ
-    _, data = peer.send(command, "binary", now=0, deadline=1)
+    _, data = peer.send(command, "binary", deadline=1)
     ((pending, reply),) = peer.receive(answer(data, 5)).replies
     assert (pending.token, reply.serialize) == ("binary", SerializeType.ROCKETMQ)
