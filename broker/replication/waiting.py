@@ -9,7 +9,7 @@ import attrs
 import trio
 
 from triomq.broker.replication.master import ReplicationMaster
-from triomq.broker.store.durability import DurabilityResult
+from triomq.broker.store.durability import DurabilityResult, Told
 from triomq.broker.store.store import MessageStore
 
 
@@ -46,3 +46,9 @@ class ReplicatedDurability:
             await mark.wait_reached(log_end)
             return flushed
         return DurabilityResult.FLUSH_SLAVE_TIMEOUT
+
+    def when_durable(self, log_end: int, told: Told) -> bool:
+        """Only the disk tells by a callback: who waits for slaves, too, waits in ``wait_durable``. No checkpoint."""
+        if self.master.replicas.plan(log_end, trio.current_time()).acknowledgements:
+            return False
+        return self.store.when_durable(log_end, told)

@@ -18,6 +18,7 @@ from pathlib import Path
 import attrs
 
 from triomq.broker.store.errors import DiskFull, StoreIoError
+from triomq.broker.store.queued_sync import QueuedSync
 from triomq.broker.store.retention import Usage
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
@@ -41,6 +42,8 @@ class DiskFeatures:
     seek_data: bool = hasattr(os, "SEEK_DATA")
     advise: bool = hasattr(os, "posix_fadvise")
     sync_file_system: bool = has_syncfs()
+    queued_sync: bool = False
+    """fdatasync by the kernel's queue, past ``sync_path``: only for a disk that does not look into what is forced out."""
 
 
 @attrs.define(eq=False)
@@ -256,6 +259,15 @@ class Disk:
             fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
         else:
             os.fsync(fd)
+
+    def open_sync_queue(self) -> QueuedSync | None:
+        """For the loop, in place of a thread: the caller closes it. None if this system has none."""
+        if not self.features.queued_sync:
+            return None
+        try:
+            return QueuedSync()
+        except OSError:
+            return None
 
     def sync_file_system(self, fd: int) -> None:
         """Force all of the file system that ``fd`` is on to the disk, data and names. Reports what has failed since ``fd`` was opened. Raises OSError."""

@@ -27,6 +27,8 @@ from triomq.broker.store.watermark import Watermark
 logger = logging.getLogger(__name__)
 
 RETRY_SECONDS = 1.0
+TURN_MESSAGES_MAX = 512
+"""What one fsync may show at once before other tasks get their turn."""
 DEFERRED_MESSAGES_MAX = 64
 DEFERRED_BYTES_MAX = 1024 * 1024
 
@@ -82,7 +84,7 @@ class Indexer:
         self._backlog_bytes += batch.end - batch.start
 
     def index_offered(self) -> None:
-        """Index now what was offered, if that is possible, else leave it for the task. Atomic: no checkpoint.
+        """Index now what was offered, if that is possible, else leave it for ``index_confirmed`` or the task. Atomic: no checkpoint.
 
         If an index fails with a bug, the exception goes to the sender now and to the store's nursery as soon as the task tries again.
         """
@@ -90,8 +92,9 @@ class Indexer:
         if not backlog:
             return
         end = backlog[-1].end
+        confirmed = end <= self.confirmed.value
         try:
-            if backlog[0].start == self.indexed.value and end <= self.confirmed.value and len(backlog) == 1:
+            if confirmed and backlog[0].start == self.indexed.value and len(backlog) == 1:
                 self._apply_oldest()
         except DiskFull:
             pass  # the message is stored; the task tries again and says so
@@ -102,7 +105,22 @@ class Indexer:
                     backlog.clear()
                     self._backlog_bytes = 0
                     self.overruns += 1
-                self._work.advance(end)
+                if confirmed:  # else whoever confirms them calls `index_confirmed`
+                    self._work.advance(end)
+
+    def index_confirmed(self) -> None:
+        """``confirmed`` has moved: index now what lies in memory, up to a bound, and leave the rest for the task. Atomic: no checkpoint."""
+        backlog, confirmed = self._backlog, self.confirmed.value
+        messages_left = TURN_MESSAGES_MAX
+        try:
+            while backlog and backlog[0].start == self.indexed.value and backlog[0].end <= confirmed and messages_left > 0:
+                messages_left -= len(backlog[0].places)
+                self._apply_oldest()
+        except DiskFull:
+            pass
+        finally:
+            if self.indexed.value < confirmed:
+                self._work.advance(confirmed)
 
     def _apply_oldest(self) -> None:
         batch = self._backlog[0]

@@ -19,9 +19,9 @@ from triomq.broker.store.cleaner import Cleaner
 from triomq.broker.store.cold_reads import ColdReads
 from triomq.broker.store.commitlog import CommitLog
 from triomq.broker.store.config import FlushMode, StoreConfig
-from triomq.broker.store.disk import Disk
+from triomq.broker.store.disk import Disk, DiskFeatures
 from triomq.broker.store.draft import Appended, Draft, check_draft
-from triomq.broker.store.durability import DurabilityResult, Flusher, sync_files
+from triomq.broker.store.durability import DurabilityResult, Flusher, Told, sync_files
 from triomq.broker.store.errors import CopyRefused, DiskFull, start_error
 from triomq.broker.store.health import Health
 from triomq.broker.store.indexer import Indexer
@@ -157,6 +157,10 @@ class MessageStore:
     async def wait_durable(self, log_end: int) -> DurabilityResult:
         """Wait until the disk has everything up to ``log_end`` (``Appended.log_offset + size`` of the last one)."""
         return await self.flusher.wait_durable(log_end)
+
+    def when_durable(self, log_end: int, told: Told) -> bool:
+        """The same for a sender without a task: ``told`` is called, by the flusher. Raises FlushFailed if an fsync has failed already."""
+        return self.flusher.when_durable(log_end, told)
 
     @property
     def on_arrival(self) -> Callable[[list[Arrival]], None] | None:
@@ -377,7 +381,7 @@ async def open_store(
     its kin before the body runs. If a task fails, the body is cancelled and the failure comes out in an exception group; the store is then closed as it is, and
     the next start recovers.
     """
-    disk = disk or Disk()
+    disk = disk or Disk(DiskFeatures(queued_sync=True))
     try:
         disk.make_durable_directory(config.root)
     except OSError as error:
@@ -390,6 +394,7 @@ async def open_store(
             async with trio.open_nursery() as nursery:
                 tasks = {
                     "flusher": store.flusher.run,
+                    "flush-deadlines": store.flusher.run_deadlines,
                     "indexer": store.indexer.run,
                     "checkpointer": store.checkpointer.run,
                     "cleaner": store.cleaner.run,
@@ -450,6 +455,8 @@ async def load_store(
         limiter=trio.CapacityLimiter(1),
     )
     indexer.start_at(recovered.end, recovered.last)
+    if config.flush_mode is FlushMode.SYNC:
+        flusher.on_flushed = indexer.index_confirmed
     current = checkpoint if recovered.trusted else attrs.evolve(checkpoint, mark=None)
     checkpointer = Checkpointer(config, disk, checkpoint_file, flusher, indexer, queues, key_index, health, sync_limiter, current)
     reader = Reader(config, log, queues, key_index, memory_bytes() * config.memory_percent_max // 100)

@@ -70,6 +70,18 @@ class Request(msgspec.Struct, eq=False, gc=False, dict=False):
 
 
 Answer = Response | None
+
+
+class Later:
+    """What a handler of batches returns when somebody will call ``finish`` for it: it waits without a task of its own."""
+
+    __slots__ = ("finish",)
+
+    finish: Callable[[Callable[[], list[Answer] | None]], None]
+    """The pool's, set as soon as the handler has returned; to be called once. What it is given makes the answers, in order, None if it has sent them all, and may raise
+    as a handler may. No checkpoint."""
+
+
 Call = (
     Callable[[Request], Answer]
     | Callable[[Request], Awaitable[Answer]]
@@ -78,6 +90,7 @@ Call = (
     | Callable[[list[Request]], Awaitable[list[Answer]]]
     | Callable[[list[Request]], list[Answer] | Awaitable[list[Answer]]]
     | Callable[[list[Request]], list[Answer] | Awaitable[list[Answer]] | None]
+    | Callable[[list[Request]], list[Answer] | Awaitable[list[Answer]] | Later | None]
 )
 
 
@@ -87,7 +100,7 @@ class Handler:
 
     `call` takes a Request and gives a Response, None (answered later or never), or an awaitable of either; with `batch` it
     takes a list of requests that arrived one after the other and gives as many answers, in order, or None when it has sent all of
-    them itself. `short`: the header uses the
+    them itself, or a Later. `short`: the header uses the
     one-letter names. `reject` is asked before a request is let into the pool; True refuses it as busy.
     """
 

@@ -2,13 +2,15 @@
 
 `submit` never waits. A request that does not fit, that its handler refuses, or that lay too long is answered SYSTEM_BUSY with
 Java's remarks, so that a client can tell overload from a lost request; a one-way request is dropped. When a pool is idle, the
-codec's requests run in place: no hop, no worker. A handler that must wait returns an awaitable, and only that goes to a worker.
+codec's requests run in place: no hop, no worker. A handler that must wait returns an awaitable, and only that goes to a worker,
+or a Later, which is finished by whoever knows; together no more batches wait than there are workers.
 Source of the remarks: remoting/…/netty/NettyRemotingAbstract.java, broker/…/latency/BrokerFastFailure.java.
 """
 
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from itertools import takewhile
 from typing import Any
 
@@ -20,7 +22,7 @@ from triomq.remoting.log_limit import LogLimit
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.server.answers import error_remark, send_answers, send_error
 from triomq.remoting.server.config import PoolConfig
-from triomq.remoting.server.handlers import Answer, Handler, Request, Response
+from triomq.remoting.server.handlers import Answer, Handler, Later, Request, Response
 from triomq.remoting.server.statistics import LATENCY_BUCKETS, CodeStatistics, PoolStatistics
 
 _log = logging.getLogger(__name__)
@@ -106,6 +108,7 @@ class Pool:
     _queue: deque[Request] = attrs.field(factory=deque, init=False)
     _waiting: deque[_Waiting] = attrs.field(factory=deque, init=False)
     _idle_workers: int = attrs.field(default=0, init=False)  # parked ones that nobody has woken yet
+    _later: int = attrs.field(default=0, init=False)  # batches that wait without a worker
     _idle: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
     _quiet: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
     _selective: bool = attrs.field(default=False, init=False)  # somebody is to be asked before a request comes in
@@ -146,7 +149,7 @@ class Pool:
         """
         if self._selective:
             requests = self._not_rejected(requests)
-        if in_place and self._idle_workers and not self._queue and not self._waiting:
+        if in_place and self._idle_workers > self._later and not self._queue and not self._waiting:
             done = self._run_in_place(requests)
             self._in_place_count += done
             if done == len(requests):
@@ -282,7 +285,7 @@ class Pool:
             if self._waiting:
                 # First come, first started: an `async def` handler has not begun yet.
                 await self._finish(self._waiting.popleft())
-            elif self._queue:
+            elif self._queue and self._idle_workers >= self._later:
                 waiting = self._run_turn()
                 if waiting is None:
                     await trio.lowlevel.checkpoint()
@@ -338,6 +341,10 @@ class Pool:
         try:
             result = route.call(batch)
             if result is not None:  # else it has answered them all
+                if result.__class__ is Later:
+                    self._later += 1
+                    result.finish = partial(self._finish_later, batch)
+                    return position, None
                 if not isinstance(result, list):
                     return position, _Waiting(batch, result)
                 self._answer(batch, result)
@@ -396,6 +403,21 @@ class Pool:
             self.fail(requests, error)
         requests[0].route.note_answered(len(requests), trio.current_time() - requests[0].arrived)
 
+    def _finish_later(self, requests: list[Request], make: Callable[[], list[Answer] | None]) -> None:
+        """What ``_finish`` does, without a worker."""
+        try:
+            answers = make()
+            if answers is not None:
+                self._answer(requests, answers)
+        except Exception as error:
+            self.fail(requests, error)
+        requests[0].route.note_answered(len(requests), self._now() - requests[0].arrived)
+        self._later -= 1
+        if self._queue:
+            self._wake_worker()
+        elif not self._later and self._idle_workers == self.config.workers:
+            self._quiet.unpark_all()
+
     def _answer(self, requests: list[Request], answers: Any) -> None:
         """Send what a handler gave; TypeError if that is not an answer for each request."""
         if not isinstance(answers, list) or len(answers) != len(requests):
@@ -427,7 +449,7 @@ class Pool:
 
     async def wait_quiet(self) -> None:
         """Wait until nothing is queued and no handler runs. Checkpoint: only if something is."""
-        while self._queue or self._waiting or self._idle_workers < self.config.workers:
+        while self._queue or self._waiting or self._later or self._idle_workers < self.config.workers:
             await self._quiet.park()
 
     def abandon(self) -> None:

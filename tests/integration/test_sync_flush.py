@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import brokers
 import processes
 import pytest
 import trio
@@ -65,7 +66,7 @@ class HeldDisk(Disk):
 @asynccontextmanager
 async def held_broker(folder: Path, monkeypatch: pytest.MonkeyPatch, **settings: object) -> AsyncIterator[tuple[HeldDisk, BrokerPeer]]:
     disk = HeldDisk()
-    monkeypatch.setattr(app, "open_store", functools.partial(app.open_store, disk=disk))
+    monkeypatch.setattr(brokers, "run_broker", functools.partial(app.run_broker, disk=disk))
     async with running_broker(folder, flushDiskType="SYNC_FLUSH", **settings) as ready, peer_of(ready) as peer:
         await peer.create_topic("T")
         await peer.send("T", b"0")

@@ -14,11 +14,13 @@ from typing import ClassVar
 from triomq.broker.__main__ import main
 from triomq.broker.store.disk import Disk
 from triomq.broker.store.draft import Appended, Draft
+from triomq.broker.store.queued_sync import QueuedSync
 from triomq.broker.store.store import MessageStore
 
 HELD_WRITES = 16
 
 write_at, sync_path, append_unindexed = Disk.write_at, Disk.sync_path, MessageStore.append_unindexed
+finished = QueuedSync.finished
 
 
 class HoldingDisk:
@@ -51,6 +53,13 @@ def failing_sync(disk: Disk, path: Path) -> None:
     sync_path(disk, path)
 
 
+async def failing_queue(queue: QueuedSync) -> None:
+    """The same where the kernel's queue does it."""
+    await finished(queue)
+    if next(flushes) >= 10:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
 def break_rule(name: str) -> None:
     if name == "acknowledge-before-write":
         Disk.write_at = lambda disk, fd, data, offset, path: HoldingDisk.write_at(disk, fd, data, offset, path)  # type: ignore[method-assign]
@@ -58,6 +67,7 @@ def break_rule(name: str) -> None:
         MessageStore.append_unindexed = append_twice  # type: ignore[method-assign]
     elif name == "tenth-fsync-fails":
         Disk.sync_path = failing_sync  # type: ignore[method-assign]
+        QueuedSync.finished = failing_queue  # type: ignore[method-assign]
     else:
         raise SystemExit(f"no rule {name}")
 

@@ -8,12 +8,13 @@ from typing import Any
 import attrs
 import pytest
 import trio
+import trio.testing
 
 from triomq.remoting.errors import Rejected
-from triomq.remoting.protocol.codes import SerializeType
+from triomq.remoting.protocol.codes import ResponseCode, SerializeType
 from triomq.remoting.protocol.command import Command, decode_frame
 from triomq.remoting.server.config import PoolConfig
-from triomq.remoting.server.handlers import Handler, Request, Response
+from triomq.remoting.server.handlers import Handler, Later, Request, Response
 from triomq.remoting.server.pool import Pool
 
 
@@ -329,3 +330,66 @@ async def test_a_stall_without_fast_failure_only_refuses(nursery: trio.Nursery) 
     made.pool.submit(made.requests(1))
     assert len(made.pool) == 1
     assert [answer.opaque for answer in made.paper.answers()] == [2]
+
+
+async def test_batches_that_wait_without_a_worker_count_as_busy_workers(nursery: trio.Nursery) -> None:
+    waiting: list[tuple[list[Request], Later]] = []
+
+    def handle(requests: list[Request]) -> Later:
+        waiting.append((requests, Later()))
+        return waiting[-1][1]
+
+    made = bench(nursery, workers=2)
+    made.add(10, handle, batch=True)
+    await trio.testing.wait_all_tasks_blocked()
+    for _ in range(5):
+        made.pool.submit(made.requests(10, 10), in_place=True)
+        await trio.testing.wait_all_tasks_blocked()
+    assert [len(requests) for requests, _ in waiting] == [2, 2]
+    assert len(made.pool) == 6
+    assert (made.pool.statistics().requests_in_place, made.pool.statistics().requests_queued) == (4, 6)
+    waiting[1][1].finish(lambda: [Response(0), None])  # the second before the first
+    assert [answer.opaque for answer in made.paper.answers()] == [3]
+    await trio.testing.wait_all_tasks_blocked()
+    assert [len(requests) for requests, _ in waiting] == [2, 2, 6]  # what waited meanwhile is one batch
+    assert len(made.pool) == 0
+    quiet: list[int] = []
+
+    async def wait_quiet() -> None:
+        await made.pool.wait_quiet()
+        quiet.append(1)
+
+    nursery.start_soon(wait_quiet)
+    await trio.testing.wait_all_tasks_blocked()
+    waiting[2][1].finish(lambda: None)
+    await trio.testing.wait_all_tasks_blocked()
+    assert quiet == []
+    waiting[0][1].finish(lambda: [None, None])
+    await trio.testing.wait_all_tasks_blocked()
+    assert quiet == [1]
+    assert made.routes[10].statistics().answered == 10
+
+
+async def test_errors_of_who_finishes_a_batch_are_fenced(nursery: trio.Nursery, caplog: pytest.LogCaptureFixture) -> None:
+    laters: list[Later] = []
+
+    def handle(requests: list[Request]) -> Later:
+        laters.append(Later())
+        return laters[-1]
+
+    def bug() -> list[Response | None]:
+        raise ZeroDivisionError("a bug")
+
+    def refusal() -> list[Response | None]:
+        raise Rejected(ResponseCode.FLUSH_DISK_TIMEOUT, "slow")
+
+    made = bench(nursery, workers=4)
+    made.add(10, handle, batch=True)
+    await trio.testing.wait_all_tasks_blocked()
+    for make in (bug, refusal, lambda: [Response(0)]):  # the last: one answer for two requests
+        made.pool.submit(made.requests(10, 10), in_place=True)
+        laters[-1].finish(make)
+    codes = [answer.code for answer in made.paper.answers()]
+    assert codes == [ResponseCode.SYSTEM_ERROR] * 2 + [ResponseCode.FLUSH_DISK_TIMEOUT] * 2 + [ResponseCode.SYSTEM_ERROR] * 2
+    assert "a bug" in caplog.text
+    await made.pool.wait_quiet()

@@ -1,0 +1,228 @@
+"""Who waits for the disk without a task: order, deadlines, failures, and one fsync after the other; and the kernel's queue that does them."""
+
+# ruff: noqa: PT012  (what must raise is leaving the block of a running store)
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import trio
+import trio.testing
+from stores import SteppingClock, draft, read_all, tiny_config
+
+from triomq.broker.store.config import FlushMode
+from triomq.broker.store.disk import Disk, DiskFeatures
+from triomq.broker.store.durability import DurabilityResult, Flusher
+from triomq.broker.store.errors import FlushFailed
+from triomq.broker.store.queued_sync import QueuedSync, has_queued_sync
+from triomq.broker.store.store import MessageStore, close_files, load_store, open_store
+
+DURABLE, TIMEOUT = DurabilityResult.DURABLE, DurabilityResult.FLUSH_DISK_TIMEOUT
+needs_queue = pytest.mark.skipif(not has_queued_sync(), reason="this system has no queue for fdatasync")
+
+
+class HeldQueue:
+    """In place of the kernel's: says yes, or fails, when the test lets it."""
+
+    def __init__(self) -> None:
+        self.begun = 0
+        self.closed = False
+        self.refusal: int = 0
+        self.answers, self._answered = trio.open_memory_channel[int](100)
+
+    def begin(self, fd: int) -> None:
+        if self.refusal:
+            raise OSError(self.refusal, os.strerror(self.refusal))
+        self.begun += 1
+
+    async def finished(self) -> None:
+        with trio.CancelScope(shield=True):
+            number = await self._answered.receive()
+        if number:
+            raise OSError(number, os.strerror(number))
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class QueueDisk(Disk):
+    def __init__(self, queue: Any) -> None:
+        super().__init__()
+        self.queue = queue
+
+    def open_sync_queue(self) -> Any:
+        return self.queue
+
+
+@asynccontextmanager
+async def held_store(folder: Path, **settings: Any) -> AsyncIterator[tuple[MessageStore, HeldQueue]]:
+    """A store whose log has a first message and a durable name, so that the queue does what comes next."""
+    queue = HeldQueue()
+    config = tiny_config(folder, flush_mode=FlushMode.SYNC, segment_size_bytes=1 << 20, **settings)
+    async with open_store(config, SteppingClock(), disk=QueueDisk(queue)) as store:
+        store.append([draft("first")])
+        with trio.fail_after(10):
+            await store.indexed.wait_reached(store.appended.value)
+        assert queue.begun == 0  # a thread forces the name of the new file out
+        try:
+            yield store, queue
+        finally:
+            for _ in range(10):
+                queue.answers.send_nowait(0)
+
+
+def send(store: MessageStore, body: str, told: list[Any]) -> None:
+    place = store.append([draft(body)])[-1]
+    assert store.when_durable(place.log_offset + place.size, lambda result: told.append((body, result)))
+
+
+@pytest.mark.feature(37)
+async def test_the_next_fsync_has_begun_when_the_senders_of_the_last_one_are_told(tmp_path: Path) -> None:
+    async with held_store(tmp_path) as (store, queue):
+        told: list[Any] = []
+        begun_when_told: list[int] = []
+        place = store.append([draft("a")])[0]
+        store.when_durable(place.log_offset + place.size, lambda _: begun_when_told.append(queue.begun))
+        send(store, "b", told)
+        await trio.testing.wait_all_tasks_blocked()
+        assert queue.begun == 1
+        send(store, "c", told)
+        send(store, "d", told)
+        await trio.testing.wait_all_tasks_blocked()
+        assert (queue.begun, told) == (1, [])  # one at a time
+        queue.answers.send_nowait(0)
+        await trio.testing.wait_all_tasks_blocked()
+        assert begun_when_told == [2]
+        assert told == [("b", DURABLE)]  # not those who came after it had begun
+        assert len(await read_all(store, "T", 0)) == 3  # shown in the same step
+        queue.answers.send_nowait(0)
+        await trio.testing.wait_all_tasks_blocked()
+        assert told == [("b", DURABLE), ("c", DURABLE), ("d", DURABLE)]
+        assert (queue.begun, store.flushed.value, store.indexed.value) == (2, store.appended.value, store.appended.value)
+        assert len(await read_all(store, "T", 0)) == 5
+
+
+async def test_that_a_flusher_which_promises_too_much_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    advance = Flusher._advance
+    monkeypatch.setattr(Flusher, "_advance", lambda self, target: advance(self, self.log.appended.value))  # not: what the fsync was for
+    with pytest.raises((AssertionError, ExceptionGroup)):
+        await test_the_next_fsync_has_begun_when_the_senders_of_the_last_one_are_told(tmp_path)
+
+
+@pytest.mark.feature(37)
+async def test_each_sender_has_its_own_deadline_and_is_told_once(tmp_path: Path, mock_clock: trio.testing.MockClock) -> None:
+    store = await load_store(tiny_config(tmp_path, flush_mode=FlushMode.SYNC), SteppingClock(), Disk())
+    told: list[Any] = []
+
+    async def pass_by(seconds: float) -> None:
+        mock_clock.jump(seconds)
+        await trio.testing.wait_all_tasks_blocked()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(store.flusher.run_deadlines)
+        await trio.testing.wait_all_tasks_blocked()
+        for body in ("a", "b", "c"):  # after 0, 2 and 4 seconds
+            send(store, body, told)
+            await pass_by(2)
+        assert told == [("a", TIMEOUT)]
+        await pass_by(0.9)
+        assert len(told) == 1
+        await pass_by(0.1)
+        assert told == [("a", TIMEOUT), ("b", TIMEOUT)]
+        await store.flusher.flush()
+        assert told == [("a", TIMEOUT), ("b", TIMEOUT), ("c", DURABLE)]
+        await pass_by(60)  # nobody waits; and then somebody does
+        send(store, "d", told)
+        await pass_by(4.9)
+        assert len(told) == 3
+        await pass_by(0.1)
+        assert told[3] == ("d", TIMEOUT)
+        nursery.cancel_scope.cancel()
+    close_files(store)
+
+
+@pytest.mark.feature(37, 51)
+async def test_an_fsync_of_the_queue_that_fails_is_fatal_and_told_to_all(tmp_path: Path) -> None:
+    told: list[Any] = []
+    with pytest.raises(ExceptionGroup) as caught:
+        async with held_store(tmp_path) as (store, queue):
+            send(store, "a", told)
+            await trio.testing.wait_all_tasks_blocked()
+            send(store, "b", told)  # no fsync for this one has begun
+            flushed = store.flushed.value
+            queue.answers.send_nowait(errno.EIO)
+            await trio.sleep_forever()
+    assert caught.group_contains(FlushFailed, match="Input/output error")
+    assert [name for name, _ in told] == ["a", "b"]
+    assert all(isinstance(result, FlushFailed) for _, result in told)
+    assert (queue.begun, queue.closed, store.flushed.value) == (1, True, flushed)
+    with pytest.raises(FlushFailed):
+        store.when_durable(store.appended.value, told.append)
+    assert (tmp_path / "abort").exists()
+
+
+async def test_a_queue_that_takes_nothing_is_replaced_by_the_thread(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with held_store(tmp_path) as (store, queue):
+        queue.refusal = errno.EINVAL
+        for body in ("a", "b"):
+            place = store.append([draft(body)])[0]
+            assert await store.wait_durable(place.log_offset + place.size) is DURABLE
+        assert (queue.begun, queue.closed) == (0, True)
+    assert caplog.text.count("a thread does it") == 1
+
+
+async def test_a_stop_waits_for_the_fsync_under_way(tmp_path: Path) -> None:
+    told: list[Any] = []
+    async with held_store(tmp_path) as (store, _):
+        send(store, "a", told)
+        await trio.testing.wait_all_tasks_blocked()
+        send(store, "b", told)
+    assert told == [("a", DURABLE), ("b", DURABLE)]
+    assert not (tmp_path / "abort").exists()
+
+
+@needs_queue
+@pytest.mark.feature(37)
+async def test_the_real_queue_forces_the_log_out_across_segments(tmp_path: Path) -> None:
+    config = tiny_config(tmp_path, flush_mode=FlushMode.SYNC)
+    told: list[Any] = []
+    async with open_store(config, SteppingClock(), disk=Disk(DiskFeatures(queued_sync=True))) as store:
+        assert store.flusher._queue is None  # the task has not begun
+        for number in range(40):
+            send(store, f"{number:0500d}", told)
+            with trio.fail_after(10):
+                await store.flushed.wait_reached(store.appended.value)
+        assert store.flusher._queue is not None
+        assert len(store.log.segments.items) > 2
+        assert [result for _, result in told] == [DURABLE] * 40
+        assert len(await read_all(store, "T", 0)) == 40
+
+
+@needs_queue
+async def test_the_queue_gives_the_error_of_an_fsync_and_goes_on(tmp_path: Path) -> None:
+    before = psutil.Process().num_fds()
+    queue = QueuedSync()
+    reader, writer = os.pipe()
+    fd = os.open(tmp_path / "f", os.O_RDWR | os.O_CREAT)
+    with pytest.raises(OSError, match=os.strerror(errno.EBADF)):
+        queue.begin(1 << 20)
+    with pytest.raises(OSError, match=os.strerror(errno.EINVAL)):
+        queue.begin(writer)
+        await queue.finished()
+    os.write(fd, b"x" * 100_000)
+    queue.begin(fd)
+    os.close(fd)  # the kernel has its own hold on the file
+    with trio.move_on_after(0) as scope:
+        await queue.finished()  # is waited for all the same
+    assert not scope.cancelled_caught
+    queue.close()
+    os.close(reader)
+    os.close(writer)
+    assert psutil.Process().num_fds() == before
