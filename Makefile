@@ -8,6 +8,7 @@ SECONDS ?= 60
 ROUNDS ?= 200
 MINUTES ?= 20
 SEED ?= 0
+PART ?= all
 
 .PHONY: help demo test test-all compose-test wheelhouse check fuzz crash-test soak bench bench-store bench-nats features compatibility docs peers dist clean
 
@@ -75,6 +76,16 @@ bench-store: $(VENV)/.dev peers ## what the store costs beside the Java broker (
 
 bench-nats: $(VENV)/.dev ## the SDK beside nats-py with JetStream (needs nats-server), in one run of three minutes
 	$(BIN)/python tests/bench/bench_nats.py $(ARGS)
+
+bench-java-programs: $(VENV)/.dev peers ## RocketMQ's own Producer, BatchProducer and Consumer on both brokers, latency, memory (about 6 minutes)
+	$(BIN)/python tests/bench/java_programs.py $(ARGS)
+
+bench-kafka: $(VENV)/.dev ## batched publishing beside Kafka 3.9.1, which it brings first (about 4 minutes)
+	$(BIN)/python tests/compat/install_peers.py --kafka
+	$(BIN)/python tests/bench/kafka_side_by_side.py $(ARGS)
+
+bench-replication: $(VENV)/.dev peers ## master and slave beside Java's: sends that wait, lag, catch-up (about 5 minutes; PART=sync|lag|catch-up|all)
+	$(BIN)/python tests/bench/replication_side_by_side.py $(PART) $(ARGS)
 
 features: $(VENV)/.dev ## which rows of docs/features.md are proven by which tests (of the last test-all)
 	@test -f .features.json || $(PYTEST) -q -m "not compat" --features=.features.json

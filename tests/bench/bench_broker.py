@@ -22,6 +22,7 @@ import struct
 import sys
 import time
 from dataclasses import dataclass
+from typing import Protocol
 
 SHAPES = "1x1,1x64,1x256,8x1,64x1,64x8"
 QUEUES = 8
@@ -82,13 +83,24 @@ def create_topic(address: str, topic: str) -> None:
             raise SystemExit(f"cannot create topic {topic}: {header}")
 
 
+class RequestTemplates(Protocol):
+    """Frames in one buffer that are made new in place."""
+
+    size: int
+    messages_each: int
+
+    def take(self, first: int, count: int) -> memoryview: ...
+
+
 class Templates:
     """As many frames in one buffer as a connection may have in flight; opaque, queue and key are patched in place."""
 
-    def __init__(self, topic: str, body: bytes, count: int, run_key: str, topics: list[str] | None = None, per_topic: int = QUEUES) -> None:
+    messages_each = 1
+
+    def __init__(self, topic: str, body: bytes, count: int, run_key: str, topics: list[str] | None = None, per_topic: int = QUEUES, wait: bool = True) -> None:
         born = str(int(time.time() * 1000))
         key = run_key + "0" * KEY_DIGITS
-        properties = f"UNIQ_KEY\x01{key}\x02WAIT\x01true\x02TAGS\x01TagA\x02"
+        properties = f"UNIQ_KEY\x01{key}\x02WAIT\x01{'true' if wait else 'false'}\x02TAGS\x01TagA\x02"
         fields = {
             "a": "bench", "b": topic, "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": born, "h": "0", "i": properties,
             "j": "0", "k": "false", "m": "false", "n": "broker-a",
@@ -127,6 +139,8 @@ class Templates:
 class EchoTemplates:
     """The same for GET_MAX_OFFSET: only the opaque number changes."""
 
+    messages_each = 1
+
     def __init__(self, topic: str, count: int) -> None:
         one = frame(30, {"topic": topic, "queueId": "0"})
         self.size = len(one)
@@ -148,6 +162,8 @@ PULL_OFFSETS = range(10_000, 100_000)  # always five digits
 
 class PullTemplates:
     """The same for PULL_MESSAGE: opaque number and offset change; the queue is read again and again."""
+
+    messages_each = PULL_COUNT
 
     def __init__(self, topic: str, count: int, end_offset: int) -> None:
         fields = {
@@ -223,14 +239,17 @@ def count_responses(data: bytes) -> tuple[int, int, int]:
 
 def run_shape(address: str, topic: str, connections: int, in_flight: int, seconds: float, body_size: int = 1024, *, prefix: str | None = None, request: str = "send", tls: bool = False,
     requests_max: int | None = None, topics: list[str] | None = None, per_topic: int = QUEUES,
+    templates: RequestTemplates | None = None,
 ) -> ShapeResult:  # fmt: skip
     """Put the load on for ``seconds``, or until ``requests_max`` are sent, then let what is in flight come back.
 
     ``topics``, with names of one length: messages go to ``per_topic`` queues of each in turn, instead of to ``topic``.
+    ``templates``: other requests than those that ``request`` names, enough for ``in_flight``.
     """
     run_key = prefix if prefix is not None else f"{os.getpid():08X}{int(time.time() * 1000) & 0xFFFFFFFF:08X}"
-    templates: Templates | EchoTemplates | PullTemplates
-    if request == "echo":
+    if templates is not None:
+        pass
+    elif request == "echo":
         templates = EchoTemplates(topic, in_flight)
     elif request == "pull":
         templates = PullTemplates(topic, in_flight, end_offset(address, topic))
@@ -318,7 +337,7 @@ def run_shape(address: str, topic: str, connections: int, in_flight: int, second
     p50 = round_trips[len(round_trips) // 2] * 1000
     p99 = round_trips[len(round_trips) * 99 // 100] * 1000
     p999 = round_trips[len(round_trips) * 999 // 1000] * 1000
-    messages = (received - failed) * (PULL_COUNT if request == "pull" else 1)
+    messages = (received - failed) * templates.messages_each
     return ShapeResult(connections, in_flight, messages, failed, elapsed, p50, p99, p999)
 
 

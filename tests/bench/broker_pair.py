@@ -37,6 +37,7 @@ class Broker:
     folder: Path
     command: list[str]
     port: int
+    namesrv: str
     process: subprocess.Popen[bytes] | None = None
     side: Side = field(init=False)
 
@@ -145,25 +146,46 @@ def broker_pair(*, with_java: bool = True, **settings: object) -> Iterator[list[
                 stack.callback(broker.stop)
                 broker.start()
                 create_topic(broker.address, TOPIC)
-            yield brokers
+            with telling_of_the_dead(brokers):
+                yield brokers
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+@contextmanager
+def telling_of_the_dead(brokers: list[Broker]) -> Iterator[None]:
+    """When the block fails, the logs of brokers that have ended by themselves say why."""
+    try:
+        yield
+    except BaseException:
+        for broker in brokers:
+            if broker.process is not None and broker.process.poll() is not None:
+                print(f"{broker.name} in {broker.folder.name} ended with {broker.process.returncode}; its log ends with\n{(broker.folder / 'broker.log').read_text(errors='replace')[-3000:]}", file=sys.stderr)
+        raise
+
+
 def _ours(stack: ExitStack, folder: Path, settings: dict[str, object]) -> Broker:
-    namesrv = stack.enter_context(processes.our_name_server(folder))
-    port = processes.free_port(span=2)
-    conf = processes.write_broker_conf(folder, "broker-ours", namesrv, port, **settings)
-    return Broker("ours", folder, [broker_script(), "-c", str(conf)], port)
+    return our_server(folder, stack.enter_context(processes.our_name_server(folder)), "broker-ours", **settings)
 
 
 def _java(stack: ExitStack, folder: Path, settings: dict[str, object]) -> Broker:
-    namesrv = stack.enter_context(processes.java_name_server("5.5.0", folder / "namesrv"))
+    return java_server(folder, stack.enter_context(processes.java_name_server("5.5.0", folder / "namesrv")), "broker-java", **settings)
+
+
+def our_server(folder: Path, namesrv: str, name: str, **settings: object) -> Broker:
+    """A broker of ours that is not started yet."""
+    port = processes.free_port(span=2)
+    conf = processes.write_broker_conf(folder, name, namesrv, port, **settings)
+    return Broker("ours", folder, [broker_script(), "-c", str(conf)], port, namesrv)
+
+
+def java_server(folder: Path, namesrv: str, name: str, **settings: object) -> Broker:
+    """The same of Java 5.5.0."""
     port = processes.free_port(span=2)
     processes.write_logback(folder)
-    conf = processes.write_broker_conf(folder, "broker-java", namesrv, port, haListenPort=port + 1, **settings)
+    conf = processes.write_broker_conf(folder, name, namesrv, port, haListenPort=port + 1, **settings)
     command = processes.java_command("5.5.0", "org.apache.rocketmq.broker.BrokerStartup", "-c", str(conf), home=folder, heap=JAVA_HEAP)
-    return Broker("Java", folder, command, port)
+    return Broker("Java", folder, command, port, namesrv)
 
 
 def warm_up(brokers: list[Broker], seconds: float) -> None:

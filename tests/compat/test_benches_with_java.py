@@ -1,7 +1,8 @@
-"""The pair of brokers that the benchmarks of the store compare, with settings that measure nothing."""
+"""The benchmarks that compare with Java brokers or run RocketMQ's own programs, with settings that measure nothing."""
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -23,3 +24,50 @@ def test_queues_of_both_brokers() -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=230, check=False, stdin=subprocess.DEVNULL)
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]
     assert re.findall(r"^\| 16 \| (ours|Java) \|", done.stdout, re.MULTILINE) == ["ours", "Java"]
+
+
+def found(path: Path) -> dict[str, tuple[float | None, float | None]]:
+    """What was measured of (ours, Java), and that the JSON is complete."""
+    return {row["what"]: (row["ours"], row["peer"]) for table in json.loads(path.read_text())["tables"] for row in table["rows"]}
+
+
+@pytest.mark.compat
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_rocketmq_s_own_programs_on_our_broker(tmp_path: Path) -> None:
+    if processes.java_home("5.5.0") is None:
+        pytest.skip("the Java peers 5.5.0 are not installed: run `make peers`")
+    settings = ("--only", "producer,latency", "--threads", "2", "--rounds", "1", "--warm-up", "0", "--latency-seconds", "1", "--no-java-broker")
+    command = [sys.executable, str(BENCH / "java_programs.py"), *settings, "--json", str(tmp_path / "found.json")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=230, check=False, stdin=subprocess.DEVNULL)
+    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+    figures = found(tmp_path / "found.json")
+    for what in ("Producer, 2 threads", "latency, p99", "anonymous, under load, largest"):
+        assert (figures[what][0] or 0) > 0, done.stdout
+
+
+def test_what_the_programs_print_is_understood() -> None:
+    """Lines of 5.5.0, as they came."""
+    code = """
+import java_programs as bench
+print(bench.SENT.findall("Current Time: 2026-11-22 10:28:57,085 | Send TPS: 17808 | Max RT(ms): 934 | Average RT(ms):   3.593 | Send Failed: 0 | Response Failed: 3"))
+print(bench.BATCHES_SENT.findall("Current Time: 2026-11-22 10:30:57,085 | Send TPS: 2123 | Send MPS: 33980 | Max RT(ms): 93 | Average RT(ms):   3.593 | Average Message RT(ms):   0.224 | Send Failed: 0 | Send Message Failed: 4"))
+print(bench.CONSUMED.findall("Current Time: 2026-11-22 10:32:29,000 | Consume TPS: 59508 | AVG(B2C) RT(ms):     NaN | AVG(S2C) RT(ms):     NaN | MAX(B2C) RT(ms): 0 | MAX(S2C) RT(ms): 0 | Consume Fail: 5"))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True, env={"PYTHONPATH": str(BENCH)})
+    assert done.stdout.splitlines() == ["[('17808', '0', '3')]", "[('33980', '0', '4')]", "[('59508', '5')]"]
+
+
+@pytest.mark.compat
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_java_s_master_waits_for_its_slave_as_ours_does(tmp_path: Path) -> None:
+    if processes.java_home("5.5.0") is None:
+        pytest.skip("the Java peers 5.5.0 are not installed: run `make peers`")
+    settings = ("sync", "--seconds", "0.2", "--rounds", "1", "--warm-up", "0", "--shapes", "1x8", "--producer-seconds", "0")
+    command = [sys.executable, str(BENCH / "replication_side_by_side.py"), *settings, "--json", str(tmp_path / "found.json")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=390, check=False, stdin=subprocess.DEVNULL)
+    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+    assert all(found(tmp_path / "found.json")["raw 1 × 8"])
+    notes = json.loads((tmp_path / "found.json").read_text())["notes"]
+    assert [note.split(":")[0] for note in notes if "stopped the master did not answer SEND_OK" in note] == ["ours", "Java"]
