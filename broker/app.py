@@ -57,6 +57,7 @@ from triomq.broker.replicating import Replication, open_replication
 from triomq.broker.replication.slave import ReplicationSlave
 from triomq.broker.services.cold_pulls import ColdPulls
 from triomq.broker.services.delay import DelayedMessages, open_delayed_messages
+from triomq.broker.services.filters import ConsumerFilters, open_consumer_filters
 from triomq.broker.services.groups import ClientGroups
 from triomq.broker.services.held_pulls import HeldPulls
 from triomq.broker.services.live_settings import LiveSettings
@@ -124,6 +125,7 @@ class Services:
     topics: Topics
     groups: SubscriptionGroups
     offsets: ConsumerOffsets
+    filters: ConsumerFilters
     delayed: DelayedMessages
     saver: TableSaver
     clients: ClientGroups[Connection]
@@ -230,6 +232,8 @@ def open_services(config: BrokerConfig, store: MessageStore) -> Services:
     offsets = open_consumer_offsets(
         directory, Version(now_ms), save_seconds=config.offset_flush_ms / 1000, light=config.store.light_queues.lmq
     )
+    filters = open_consumer_filters(directory, now_ms)
+    filters.keep_dead_ms = config.keep_filters_ms
     delayed = open_delayed_messages(directory, store, topics, Version(now_ms), now_ms)
     registration = Registration(
         RegistrationSettings(
@@ -257,13 +261,15 @@ def open_services(config: BrokerConfig, store: MessageStore) -> Services:
         expiry_seconds=config.channel_expired_ms / 1000,
         pull_expiry_seconds=config.pull_expired_ms / 1000,
     )
+    filters.connected = clients.table.consumers.__contains__
     return Services(
         live=live,
         topics=topics,
         groups=groups,
         offsets=offsets,
+        filters=filters,
         delayed=delayed,
-        saver=TableSaver((topics.table, groups.table, offsets.table, delayed.table), store.disk),
+        saver=TableSaver((topics.table, groups.table, offsets.table, delayed.table, filters.table), store.disk),
         clients=clients,
         slow_consumers=SlowConsumers(store, groups, offsets, live, clients.table.consumes_now),
         held=HeldPulls(),
@@ -302,7 +308,7 @@ def open_server(
         store_host=store_host,
     )
     unique_ids = UniqueIds(store_host[:-4], os.getpid(), random.getrandbits(32))
-    pull = PullMessages(store, topics, groups, clients, offsets, held, statistics, live, config.broker_ip, reads, services.cold)
+    pull = PullMessages(store, topics, groups, clients, offsets, held, statistics, live, config.broker_ip, reads, services.cold, services.filters)
     relays = Relays(store, clients, config.broker_name)
     runtime = RuntimeFigures(config, store, statistics, delayed, live, clients)
     processors = Processors(
@@ -312,7 +318,7 @@ def open_server(
         query=QueryMessages(store),
         queues=QueueOffsets(store),
         offsets=GroupOffsets(store, topics, groups, offsets, delayed),
-        clients=Clients(services.clients, groups, topics),
+        clients=Clients(services.clients, groups, topics, services.filters, live),
         locks=Locks(services.locks),
         topics=TopicRequests(
             store, topics, offsets, clients, held, services.registration, statistics, live, config.broker_name

@@ -401,6 +401,10 @@ class BrokerConfig:
         "rejectPullConsumerEnable", BOOLEAN, False, "refuse pulls of clients that are no connected members of a push consumer's group"
     )
     lite_pulls: bool = setting("litePullMessageEnable", BOOLEAN, True, "answer the pulls of lite pull consumers")
+    property_filter: bool = setting("enablePropertyFilter", BOOLEAN, False, "let groups filter by SQL92 over message properties")
+    keep_filters_ms: int = setting(
+        "filterDataCleanTimeSpan", INTEGER, 86_400_000, "a filter whose group is away is forgotten after so long (ms)", low=0, high=_LONG_MAX
+    )
     accept_sends_from_ms: int = setting(
         "startAcceptSendRequestTimeStamp", INTEGER, 0, "refuse sends until this time (ms since 1970)", low=0, high=_LONG_MAX
     )

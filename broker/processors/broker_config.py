@@ -44,6 +44,7 @@ LIVE_KEYS: Mapping[str, str] = {
     "enforceMessageType": "enforce_message_type",
     "rejectPullConsumerEnable": "reject_pull_consumers",
     "litePullMessageEnable": "lite_pulls",
+    "enablePropertyFilter": "property_filter",
     "startAcceptSendRequestTimeStamp": "accept_sends_from_ms",
     "disableConsumeIfConsumerReadSlowly": "disable_slow_consumers",
     "consumerFallbehindThreshold": "slow_consumer_bytes",

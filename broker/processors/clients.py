@@ -10,14 +10,17 @@ import logging
 import attrs
 import trio
 
+from triomq.broker.filters.tokens import FilterInvalid
 from triomq.broker.processors.bodies import read_body
 from triomq.broker.services import names
+from triomq.broker.services.filters import ConsumerFilters, compile_typed, is_filter
 from triomq.broker.services.groups import ClientGroups, Member
+from triomq.broker.services.live_settings import LiveSettings
 from triomq.broker.services.subscriptions import SubscriptionGroups
 from triomq.broker.services.topics import UNIT_SUBSCRIPTION_FLAG, Topics
 from triomq.remoting.errors import Rejected
 from triomq.remoting.protocol.bodies.groups import ConsumerIds
-from triomq.remoting.protocol.bodies.heartbeat import TAG, CheckClientBody, ConsumerData, HeartbeatData
+from triomq.remoting.protocol.bodies.heartbeat import CheckClientBody, ConsumerData, HeartbeatData
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
 from triomq.remoting.protocol.command import request as new_request
 from triomq.remoting.protocol.headers.client import (
@@ -39,6 +42,8 @@ class Clients:
     clients: ClientGroups[Connection]
     groups: SubscriptionGroups
     topics: Topics
+    filters: ConsumerFilters
+    live: LiveSettings
 
     def heartbeat(self, request: Request) -> Response:
         """Note that a client is alive in its groups; groups that may not be created are skipped in silence, as in Java."""
@@ -70,6 +75,8 @@ class Clients:
             fingerprint=data.fingerprint,
             without_subscriptions=data.without_subscriptions,
         )
+        if not data.without_subscriptions and (self.live.property_filter or len(self.filters)):
+            self.filters.register(consumer.group, consumer.subscriptions)
         if outcome.agreement_changed:
             self._report_agreement(consumer.group)
         if outcome.notice_due:
@@ -107,11 +114,16 @@ class Clients:
         return Response(body=ConsumerIds(group.client_ids).encode(), ext={})
 
     def check(self, request: Request) -> Response:
-        """Is this filter possible here?  Only tags are."""
+        """Is this filter possible here?"""
         wanted = read_body(CheckClientBody, request).subscription
-        if wanted.expression_type and wanted.expression_type != TAG:
-            remark = f"The broker does not support consumer to filter message by {wanted.expression_type}"
-            raise Rejected(ResponseCode.SYSTEM_ERROR, remark)
+        if is_filter(wanted.expression_type):
+            if not self.live.property_filter:
+                remark = f"The broker does not support consumer to filter message by {wanted.expression_type}"
+                raise Rejected(ResponseCode.SYSTEM_ERROR, remark)
+            try:
+                compile_typed(wanted.expression_type, wanted.sub_string)
+            except FilterInvalid as error:
+                raise Rejected(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from None
         return Response()
 
 

@@ -15,8 +15,11 @@ from typing import cast
 import attrs
 import trio
 
+from triomq.broker.filters.tokens import FilterInvalid
+from triomq.broker.processors.filtered_reads import filtered, get_filtered
 from triomq.broker.services import names
 from triomq.broker.services.cold_pulls import ColdPulls
+from triomq.broker.services.filters import ConsumerFilters, Wanted, compile_typed, is_filter
 from triomq.broker.services.groups import GroupTable
 from triomq.broker.services.held_pulls import HeldPull, HeldPulls
 from triomq.broker.services.live_settings import LiveSettings
@@ -29,7 +32,7 @@ from triomq.broker.store.results import GetResult, GetStatus
 from triomq.broker.store.store import MessageStore
 from triomq.remoting.errors import LocalProtocolError, Rejected
 from triomq.remoting.protocol.bodies.groups import SubscriptionGroupConfig
-from triomq.remoting.protocol.bodies.heartbeat import BROADCASTING, CONSUME_ACTIVELY, TAG, SubscriptionData
+from triomq.remoting.protocol.bodies.heartbeat import BROADCASTING, CONSUME_ACTIVELY, SubscriptionData
 from triomq.remoting.protocol.bodies.route import MASTER_ID
 from triomq.remoting.protocol.bodies.topics import TopicConfig
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
@@ -79,6 +82,7 @@ class PullMessages:
     broker_ip: str
     slave_reads: SlaveReads = attrs.field(factory=SlaveReads)
     cold: ColdPulls = attrs.field(factory=ColdPulls)
+    filters: ConsumerFilters | None = None
     _get_items: dict[tuple[str, str], tuple[Item, Item]] = attrs.field(factory=dict, init=False)
     _generation: int = attrs.field(default=-1, init=False)
 
@@ -95,6 +99,7 @@ class PullMessages:
                 f"topicConfig.readQueueNums:[{topic.read_queue_count}] consumer:[{request.connection.peer_text}]",
             )
         tag_codes = self._tag_codes(request, group)
+        wanted = self._wanted(header) if self.live.property_filter else None
         if self.groups.forbidden and not self.groups.may_read(header.consumer_group, header.topic):
             remark = f"the consumer group[{header.consumer_group}] is forbidden for topic[{header.topic}]"
             raise Rejected(ResponseCode.NO_PERMISSION, remark)
@@ -105,23 +110,30 @@ class PullMessages:
         if header.sys_flag & COMMIT_OFFSET:
             self.offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
         begin = perf_counter()
-        found = self.store.get(
-            header.topic,
-            header.queue_id,
-            header.queue_offset,
-            messages_max=header.message_count_max,
-            bytes_max=PULL_BYTES_MAX if header.message_bytes_max is None else header.message_bytes_max,
-            tag_codes=tag_codes,
-        )
+        bytes_max = PULL_BYTES_MAX if header.message_bytes_max is None else header.message_bytes_max
+        if wanted is None:
+            found = self.store.get(
+                header.topic,
+                header.queue_id,
+                header.queue_offset,
+                messages_max=header.message_count_max,
+                bytes_max=bytes_max,
+                tag_codes=tag_codes,
+            )
+        else:
+            found = get_filtered(partial(self._get, header), header.queue_offset, header.message_count_max, bytes_max, wanted)
         self.statistics.get_time_max = max(self.statistics.get_time_max, perf_counter() - begin)
         if found is None:
-            if not self.cold.add(request.connection, partial(self._answer_cold, request, topic, group, tag_codes)):
+            if not self.cold.add(request.connection, partial(self._answer_cold, request, topic, group, tag_codes, wanted)):
                 raise Rejected(ResponseCode.SYSTEM_BUSY, "too many pulls wait for the disk, start flow control for a while")
             return None
         return self._answer(request, topic, group, tag_codes, found)
 
+    def _get(self, header: PullMessageHeader, offset: int, messages_max: int, bytes_max: int) -> GetResult | None:
+        return self.store.get(header.topic, header.queue_id, offset, messages_max=messages_max, bytes_max=bytes_max)
+
     async def _answer_cold(
-        self, request: Request, topic: TopicConfig, group: SubscriptionGroupConfig, tag_codes: frozenset[int] | None
+        self, request: Request, topic: TopicConfig, group: SubscriptionGroupConfig, tag_codes: frozenset[int] | None, wanted: Wanted | None
     ) -> None:
         header: PullMessageHeader = request.header
         begin = perf_counter()
@@ -135,7 +147,7 @@ class PullMessages:
                 tag_codes=tag_codes,
             )
             self.statistics.get_time_max = max(self.statistics.get_time_max, perf_counter() - begin)
-            answer = self._answer(request, topic, group, tag_codes, found)
+            answer = self._answer(request, topic, group, tag_codes, found if wanted is None else filtered(found, wanted))
             if answer is not None:
                 request.reply(answer)
         except Exception as error:  # as in a handler: its sender is told, the log gets a line
@@ -190,7 +202,9 @@ class PullMessages:
         """What the store must filter by: the request's own expression, or the one that the group's heartbeats brought."""
         header: PullMessageHeader = request.header
         if header.sys_flag & SUBSCRIPTION:
-            self._refuse_sql(header.expression_type)
+            if is_filter(header.expression_type):
+                self._refuse_filter(header.expression_type)
+                return None
             self.clients.note_pull(header.consumer_group, header.topic, request.arrived)
             if header.subscription == ALL_TAGS:
                 return None
@@ -201,7 +215,9 @@ class PullMessages:
                 raise Rejected(ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark) from None
         else:
             wanted = self._registered_subscription(header, group)
-            self._refuse_sql(wanted.expression_type)
+            if is_filter(wanted.expression_type):
+                self._refuse_filter(wanted.expression_type)
+                return None
         return None if wanted.sub_string == ALL_TAGS else wanted.codes
 
     def _registered_subscription(self, header: PullMessageHeader, group: SubscriptionGroupConfig) -> SubscriptionData:
@@ -229,10 +245,30 @@ class PullMessages:
             remark = "the consumer's group info not exist, or the pull consumer is rejected by server." + names.FAQ
             raise Rejected(ResponseCode.SUBSCRIPTION_NOT_EXIST, remark)
 
-    def _refuse_sql(self, expression_type: str | None) -> None:
-        if expression_type and expression_type != TAG:
+    def _refuse_filter(self, expression_type: str | None) -> None:
+        if not self.live.property_filter:
             remark = f"The broker does not support consumer to filter message by {expression_type}"
             raise Rejected(ResponseCode.SYSTEM_ERROR, remark)
+
+    def _wanted(self, header: PullMessageHeader) -> Wanted | None:
+        """The filter over properties, if the subscription has one; ``_tag_codes`` has found the subscription."""
+        if header.sys_flag & SUBSCRIPTION:
+            if header.expression_type is None or not is_filter(header.expression_type):
+                return None
+            try:
+                return compile_typed(header.expression_type, header.subscription or "")
+            except FilterInvalid as error:
+                raise Rejected(ResponseCode.SUBSCRIPTION_PARSE_FAILED, f"parse the consumer's subscription failed: {error}") from None
+        connected = self.clients.consumers[header.consumer_group]
+        if self.filters is None or not is_filter(connected.subscriptions[header.topic].expression_type):
+            return None
+        known = self.filters.find(header.topic, header.consumer_group)
+        if known is None:
+            remark = "The broker's consumer filter data is not exist!Your expression may be wrong!"
+            raise Rejected(ResponseCode.FILTER_DATA_NOT_EXIST, remark)
+        if known.version < header.sub_version:
+            raise Rejected(ResponseCode.FILTER_DATA_NOT_LATEST, "the consumer's consumer filter data not latest")
+        return known.wanted
 
     # The answer
 

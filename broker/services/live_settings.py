@@ -20,6 +20,7 @@ class LiveSettings:
     enforce_message_type: bool = False
     reject_pull_consumers: bool = False
     lite_pulls: bool = True
+    property_filter: bool = False
     accept_sends_from_ms: int = 0
     disable_slow_consumers: bool = False
     slow_consumer_bytes: int = 16 * 1024 * 1024 * 1024

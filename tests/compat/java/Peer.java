@@ -9,6 +9,7 @@ import org.apache.rocketmq.acl.common.AclClientRPCHook;
 import org.apache.rocketmq.acl.common.SessionCredentials;
 import org.apache.rocketmq.client.QueryResult;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.MessageSelector;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
@@ -107,7 +108,8 @@ public class Peer {
         // The last listener returns after the latch has opened: without this wait its offset would not be stored.
         consumer.setAwaitTerminationMillisWhenShutdown(5_000);
         consumer.setHeartbeatBrokerInterval(Integer.getInteger("peer.heartbeatMillis", 30_000));
-        consumer.subscribe(topic, expression);
+        if (expression.startsWith("sql:")) consumer.subscribe(topic, MessageSelector.bySql(expression.substring(4)));
+        else consumer.subscribe(topic, expression);
         Set<String> seen = ConcurrentHashMap.newKeySet();
         CountDownLatch missing = new CountDownLatch(count);
         consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {

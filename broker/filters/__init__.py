@@ -1,0 +1,1 @@
+"""Filters of consumer groups: expressions over a message's properties, compiled, remembered, evaluated.  Pure but for the table's file."""

@@ -1,0 +1,61 @@
+"""The words of an SQL92 filter.
+
+Source: RocketMQ's filter/…/parser/SelectorParser.jj (keywords in any case; a number may not be followed by what would change it).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import attrs
+
+KEYWORDS = frozenset(["NOT", "AND", "OR", "BETWEEN", "IN", "TRUE", "FALSE", "NULL", "IS", "CONTAINS", "STARTSWITH", "ENDSWITH"])
+LENGTH_MAX = 65_536
+"""characters of an expression; more is nobody's filter"""
+
+_TOKEN = re.compile(
+    r"""
+      (?P<blank>  [ \t\n\r\f]+ | --[^\n\r]*(?:\r\n|\n|\r) | /\*(?:[^*]|\*+[^*/])*\*+/ )
+    | (?P<float>  [0-9]+\.[0-9]*(?:[eE][+-]?[0-9]+)? | \.[0-9]+(?:[eE][+-]?[0-9]+)? | [0-9]+[eE][+-]?[0-9]+ )
+    | (?P<whole>  0 | [1-9][0-9]*[lL]? )
+    | (?P<text>   '(?:''|[^'])*' )
+    | (?P<name>   [A-Za-z_$][A-Za-z0-9_$]* )
+    | (?P<sign>   <> | <= | >= | [=<>+\-(),] )
+    """,
+    re.VERBOSE,
+)
+
+
+class FilterInvalid(Exception):
+    """An expression that cannot be compiled; the message says where and why."""
+
+
+@attrs.frozen
+class Token:
+    """``kind`` is the sign or keyword itself, or ``name``, ``text``, ``whole``, ``float``, ``end``; ``text`` as written; ``at`` counts from 0."""
+
+    kind: str
+    text: str
+    at: int
+
+
+def tokens(expression: str) -> Iterator[Token]:
+    """The words of an expression, then one of the kind ``end``.  Raises FilterInvalid at a character that begins none."""
+    if len(expression) > LENGTH_MAX:
+        raise FilterInvalid(f"the expression has {len(expression)} characters, the limit is {LENGTH_MAX}")
+    at = 0
+    while at < len(expression):
+        found = _TOKEN.match(expression, at)
+        if found is None:
+            what = "a text without its closing quote" if expression[at] == "'" else f"{expression[at]!r}"
+            raise FilterInvalid(f"{what} at character {at + 1} begins no word of SQL92")
+        kind, text = str(found.lastgroup), found.group()
+        if kind == "name" and text.upper() in KEYWORDS:
+            yield Token(text.upper(), text, at)
+        elif kind == "sign":
+            yield Token(text, text, at)
+        elif kind != "blank":
+            yield Token(kind, text, at)
+        at = found.end()
+    yield Token("end", "", at)

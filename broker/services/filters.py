@@ -1,0 +1,166 @@
+"""What groups filter by beside tags: SQL92 expressions that came with heartbeats, compiled, kept in consumerFilter.json.
+
+A pull of a push consumer does not carry its expression, so the broker must know it; a newer version that cannot be compiled removes the older one, and the pull is told.
+A slave learns filters as a master does, from the heartbeats that consumers send to both.
+Source: broker/filter/ConsumerFilterManager.java, ConsumerFilterData.java.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+import msgspec
+
+from triomq.broker.filters.bloom import bloom_positions, bloom_size
+from triomq.broker.filters.sql92 import compile_filter
+from triomq.broker.filters.tokens import FilterInvalid
+from triomq.broker.services.persisted import PersistedTable, encode_pretty, load_table
+from triomq.remoting.protocol.bodies.heartbeat import TAG, SubscriptionData
+from triomq.remoting.protocol.loose_json import loads
+
+logger = logging.getLogger(__name__)
+
+SAVE_SECONDS = 10.0
+ERROR_PERCENT, GROUPS_EXPECTED = 20, 32
+"""maxErrorRateOfBloomFilter and expectConsumerNumUseFilter: with other numbers in it Java ignores the file."""
+SQL92 = "SQL92"
+Wanted = Callable[[Mapping[str, str]], bool]
+
+
+@attrs.frozen
+class GroupFilter:
+    """One group's filter of one topic. ``dead_ms`` is 0 while the group has it; ``version`` is the client's, a time in ms."""
+
+    topic: str
+    group: str
+    expression: str
+    version: int
+    born_ms: int
+    wanted: Wanted = attrs.field(eq=False, repr=False)
+    dead_ms: int = 0
+
+
+def is_filter(expression_type: str | None) -> bool:
+    """Whether a subscription of this type needs more than tags."""
+    return bool(expression_type) and expression_type != TAG
+
+
+def compile_typed(expression_type: str, expression: str) -> Wanted:
+    """Compile an expression of a type.  Raises FilterInvalid."""
+    if expression_type != SQL92:
+        raise FilterInvalid(f"there are no filters of the type {expression_type}: TAG and SQL92 are known")
+    return compile_filter(expression)
+
+
+@attrs.define(eq=False)
+class ConsumerFilters:
+    """Filters by (topic, group).  ``connected`` says whether a group has members."""
+
+    table: PersistedTable
+    clock_ms: Callable[[], int]
+    keep_dead_ms: int = 86_400_000
+    connected: Callable[[str], bool] = attrs.field(default=lambda group: True)
+    _filters: dict[tuple[str, str], GroupFilter] = attrs.field(factory=dict)
+
+    def find(self, topic: str, group: str) -> GroupFilter | None:
+        return self._filters.get((topic, group))
+
+    def __len__(self) -> int:
+        return len(self._filters)
+
+    def register(self, group: str, subscriptions: Iterable[SubscriptionData]) -> None:
+        """Take what a member's heartbeat says that its group subscribes; topics that it no longer names are dead from now on."""
+        named = set()
+        for subscription in subscriptions:
+            named.add(subscription.topic)
+            if is_filter(subscription.expression_type) and subscription.sub_string:
+                self._register(group, subscription)
+        now = self.clock_ms()
+        for (topic, owner), known in list(self._filters.items()):
+            if owner == group and topic not in named and not known.dead_ms:
+                self._put(attrs.evolve(known, dead_ms=now))
+
+    def _register(self, group: str, subscription: SubscriptionData) -> None:
+        topic, expression, version = subscription.topic, subscription.sub_string, subscription.sub_version
+        known = self._filters.get((topic, group))
+        if known is not None and version <= known.version:
+            if version == known.version and known.dead_ms:
+                self._put(attrs.evolve(known, dead_ms=0))
+            return
+        if known is not None and known.expression == expression and subscription.expression_type == SQL92:
+            self._put(attrs.evolve(known, version=version, dead_ms=0))
+            return
+        try:
+            wanted = compile_typed(subscription.expression_type, expression)
+        except FilterInvalid as error:
+            logger.warning("group %s cannot filter topic %s by %r: %s", group, topic, expression, error)
+            if self._filters.pop((topic, group), None) is not None:
+                self.table.touch()
+            return
+        self._put(GroupFilter(topic, group, expression, version, self.clock_ms(), wanted))
+
+    def _put(self, made: GroupFilter) -> None:
+        self._filters[made.topic, made.group] = made
+        self.table.touch()
+
+    def encode(self) -> bytes:
+        """The file, after groups without members were noted, and forgotten when that was long ago."""
+        now = self.clock_ms()
+        functions, bits = bloom_size(ERROR_PERCENT, GROUPS_EXPECTED)
+        by_topic: dict[str, Any] = {}
+        for key, known in sorted(self._filters.items()):
+            if not known.dead_ms and not self.connected(known.group):
+                known = self._filters[key] = attrs.evolve(known, dead_ms=now)
+            if known.dead_ms and now - known.dead_ms >= self.keep_dead_ms:
+                del self._filters[key]
+                continue
+            groups = by_topic.setdefault(known.topic, {"groupFilterData": {}, "topic": known.topic})["groupFilterData"]
+            groups[known.group] = {
+                "bloomFilterData": {"bitNum": bits, "bitPos": bloom_positions(f"{known.group}#{known.topic}", functions, bits)},
+                "bornTime": known.born_ms,
+                "clientVersion": known.version,
+                "consumerGroup": known.group,
+                "dead": bool(known.dead_ms),
+                "deadTime": known.dead_ms,
+                "expression": known.expression,
+                "expressionType": SQL92,
+                "topic": known.topic,
+            }
+        return encode_pretty({"filterDataByTopic": by_topic}, depth=4)
+
+    def load(self, document: Mapping[str, Any]) -> None:
+        """Take the file's filters as of groups that are not there: a heartbeat revives them."""
+        now = self.clock_ms()
+        for topic, groups in document.get("filterDataByTopic", {}).items():
+            for group, data in groups.get("groupFilterData", {}).items():
+                try:
+                    wanted = compile_typed(data["expressionType"], data["expression"])
+                except FilterInvalid as error:
+                    logger.warning("consumerFilter.json: the filter of group %s for topic %s is left out: %s", group, topic, error)
+                    continue
+                born = int(data.get("bornTime", now))
+                dead = int(data.get("deadTime", 0)) or max(born, now - 30_000)
+                self._filters[topic, group] = GroupFilter(topic, group, data["expression"], int(data.get("clientVersion", 0)), born, wanted, dead)
+
+
+def open_consumer_filters(directory: Path, clock_ms: Callable[[], int]) -> ConsumerFilters:
+    """Load consumerFilter.json.  Raises DamagedTable."""
+    path = directory / "consumerFilter.json"
+    filters = ConsumerFilters(PersistedTable(path, bytes, gather_seconds=SAVE_SECONDS), clock_ms)
+    filters.table.encode = filters.encode
+    loaded = load_table(path, _decode)
+    if loaded is not None:
+        filters.load(loaded)
+    return filters
+
+
+def _decode(content: bytes) -> Mapping[str, Any]:
+    document = loads(content)
+    try:
+        return msgspec.convert(document, dict[str, dict[str, dict[str, Any]]])
+    except msgspec.ValidationError as error:
+        raise ValueError(str(error)) from None
