@@ -6,11 +6,12 @@ PYTEST := $(BIN)/python -m pytest
 ARGS ?=
 SECONDS ?= 60
 ROUNDS ?= 200
+SCHEDULES ?= 100
 MINUTES ?= 20
 SEED ?= 0
 PART ?= all
 
-.PHONY: help demo test test-all compose-test wheelhouse check fuzz crash-test soak bench bench-store bench-nats features compatibility docs peers dist clean
+.PHONY: help demo test test-all compose-test wheelhouse check fuzz crash-test fault-test fault-matrix soak bench bench-store bench-nats features compatibility docs peers dist clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -66,6 +67,12 @@ soak: $(VENV)/.dev ## producers, members that come and go, servers that restart,
 crash-test: $(VENV)/.dev ## kill a broker under load ROUNDS=200 times; the same SEED=0 goes on where it stopped
 	$(BIN)/python tests/crash --rounds $(ROUNDS) --seed $(SEED) $(ARGS)
 
+fault-test: $(VENV)/.dev ## kill, cut off, fill, stop, cut the power of a cluster in network namespaces SCHEDULES=100 times (root; iproute2 iptables)
+	$(BIN)/python tests/faults schedules --schedules $(SCHEDULES) --seed $(SEED) $(ARGS)
+
+fault-matrix: $(VENV)/.dev ## what each mode of flush and replication survives, measured: the table in docs/replication.md
+	$(BIN)/python tests/faults matrix --seed $(SEED) $(ARGS)
+
 bench: $(VENV)/.dev peers ## side by side with the Java broker, in one run
 	$(BIN)/python tests/bench/side_by_side.py $(ARGS)
 
@@ -101,4 +108,4 @@ dist: $(VENV)/.dev ## sdist, and the wheel built from it
 	$(BIN)/python -m build
 
 clean: ## forget the environment and everything generated
-	rm -rf $(VENV) .demo .peers .bench .fuzz .crash dist .compose .features.json .features-compose.json .compatibility.json .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .demo .peers .bench .fuzz .crash .faults dist .compose .features.json .features-compose.json .compatibility.json .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,71 @@
+"""`make fault-test SCHEDULES=100 SEED=0`: a cluster in network namespaces, faults under load, and everything that was acknowledged compared with what is there.
+
+What a run has done lies in `.faults/SEED`; a run that was stopped goes on there. `--fresh` begins anew. Exit code 1 when a promise was broken: the directory then
+has stores, logs and history as they were found. `make fault-matrix` runs each mode of flush and replication through the same losses and prints what each survives.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parent / "support")]
+
+import attrs  # noqa: E402
+from fault_campaign import Campaign, PromiseBroken, report  # noqa: E402
+from fault_cluster import EndedByItself  # noqa: E402
+from fault_matrix import measure, table  # noqa: E402
+from fault_network import why_not  # noqa: E402
+
+WORK = HERE.parent.parent / ".faults"
+TELL_SCHEDULES = 5
+
+
+def tell(text: str) -> None:
+    print(text, flush=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python tests/faults", description=__doc__.splitlines()[0])
+    parser.add_argument("what", choices=("schedules", "matrix"))
+    parser.add_argument("--schedules", type=int, default=100, help="in all, those of an earlier run included (100)")
+    parser.add_argument("--rounds", type=int, default=3, help="for each place of the matrix (3)")
+    parser.add_argument("--seed", type=int, default=0, help="of the numbers of every schedule (0)")
+    parser.add_argument("--fresh", action="store_true", help="forget what an earlier run of this seed has left")
+    parser.add_argument("--json", action="store_true", help="print the figures as one line of JSON")
+    arguments = parser.parse_args()
+    missing = why_not()
+    if missing:
+        print(f"fault-test: {missing}", file=sys.stderr)
+        return 2
+    if arguments.what == "matrix":
+        print("\n".join(table(measure(WORK / "matrix", arguments.rounds, arguments.seed, tell))))
+        return 0
+    folder = WORK / str(arguments.seed)
+    if arguments.fresh:
+        shutil.rmtree(folder, ignore_errors=True)
+    campaign = Campaign(folder, arguments.seed, long=True, tell=tell)
+    begun = time.monotonic()
+    try:
+        while campaign.figures.schedules < arguments.schedules:
+            campaign.run()
+            figures = campaign.figures
+            if figures.schedules % TELL_SCHEDULES == 0 and not arguments.json:
+                tell(
+                    f"{figures.schedules} of {arguments.schedules} schedules, {figures.acknowledged} messages acknowledged, {figures.lost} lost, "
+                    f"{sum(figures.faults.values())} faults met requests; {time.monotonic() - begun:.0f} s"
+                )
+    except (PromiseBroken, EndedByItself, AssertionError) as error:
+        print(f"fault-test: {error}\nfault-test: schedule {campaign.figures.schedules}, everything is in {folder}", file=sys.stderr)
+        return 1
+    print(json.dumps(attrs.asdict(campaign.figures)) if arguments.json else "\n".join(report(campaign.figures)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,63 @@
+"""A cluster in network namespaces under load while servers are killed, stopped, cut off, filled and lose power: what was acknowledged stays, and logs stay equal.
+
+`make fault-test` does more schedules, and stops processes for longer.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fault_campaign import Campaign
+from fault_cluster import BROKERS, FaultCluster
+from fault_network import why_not
+from fault_process import RULES
+from fault_schedules import LOAD_LEAST, SERVERS, Schedule, ScheduleRun, look_at_logs
+
+SCHEDULES = 10
+
+
+@pytest.fixture(scope="module")
+def _network() -> None:
+    """Skips, and says why, where no network of namespaces can be made."""
+    missing = why_not()
+    if missing:
+        pytest.skip(missing)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.feature(12, 58, 64, 196)
+@pytest.mark.usefixtures("_network")
+def test_ten_schedules_of_faults_lose_nothing_that_was_acknowledged(tmp_path: Path) -> None:
+    campaign = Campaign(tmp_path, 1)
+    for _ in range(SCHEDULES // 2):
+        campaign.run()
+    campaign = Campaign(tmp_path, 1)  # the run was interrupted, and goes on
+    while campaign.figures.schedules < SCHEDULES:
+        campaign.run()
+    figures = campaign.figures
+    assert (figures.schedules, figures.lost) == (SCHEDULES, 0)
+    assert figures.acknowledged > SCHEDULES * 90
+    assert sum(figures.faults.values()) > SCHEDULES * 2
+    assert len(figures.faults) > 15
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.usefixtures("_network")
+@pytest.mark.parametrize("rule", RULES)
+def test_a_broken_rule_is_noticed(tmp_path: Path, rule: str) -> None:
+    """The same cluster, the same last blow, the same look at what lies there."""
+    broken = {"acknowledge-without-slave": ("master",), "acknowledge-before-fsync": BROKERS, "slave-acknowledges-before-fsync": ("slave",)}[rule]
+    schedule = Schedule(0, 0, (), 0.01, "power", 0.2, SERVERS, 1)
+    with FaultCluster(tmp_path, rules=dict.fromkeys(broken, rule), sync_seconds=schedule.sync_seconds) as cluster:
+        run = ScheduleRun(cluster, schedule)
+        cluster.wait_acknowledged(LOAD_LEAST, "before")
+        if rule == "acknowledge-without-slave":
+            cluster.network.cut("master", "slave")
+        else:
+            cluster.controls("slave").set(sync_seconds=0.5)
+        run.strike("kill" if rule == "acknowledge-without-slave" else "power", 0.5)
+        complaints = look_at_logs(cluster)
+    assert any(complaint.startswith("slave, as it lay there: acknowledged and lost") for complaint in complaints), complaints

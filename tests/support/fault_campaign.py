@@ -1,0 +1,91 @@
+"""Many schedules of faults after each other, and what they came to. A campaign belongs to a seed and a directory, and goes on there after an interruption."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import attrs
+from fault_cluster import FaultCluster
+from fault_schedules import KINDS, Figures, Schedule, ScheduleRun, draw
+
+ATTEMPTS_MAX = 5
+LONG_STOP_SECONDS = 30.0
+LONG_STOP_EVERY = 10
+
+
+class PromiseBroken(AssertionError):
+    """A schedule found something; its directory is left as it is."""
+
+
+@attrs.define
+class Campaign:
+    """``run`` does the next schedule that is missing."""
+
+    folder: Path
+    seed: int
+    long: bool = False
+    """Whether every tenth schedule's stopped processes stay so for half a minute."""
+    tell: Callable[[str], None] = lambda text: None
+    run_one: Callable[[Path, Schedule], ScheduleRun] = attrs.field(default=lambda folder, schedule: run_schedule(folder, schedule))
+    figures: Figures = attrs.field(factory=Figures, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if self._state.exists():
+            saved = json.loads(self._state.read_text())
+            if saved["seed"] != self.seed:
+                raise ValueError(f"{self.folder} belongs to seed {saved['seed']}; take that one, or another directory")
+            self.figures = Figures(**saved["figures"])
+
+    @property
+    def _state(self) -> Path:
+        return self.folder / "faults.json"
+
+    def _save(self) -> None:
+        fresh = self._state.with_suffix(".new")
+        fresh.write_text(json.dumps({"seed": self.seed, "figures": attrs.asdict(self.figures)}))
+        os.replace(fresh, self._state)
+
+    def run(self) -> ScheduleRun:
+        """The next schedule; one in which no fault met a request is repeated with other numbers. Raises PromiseBroken, and whatever a server ends with."""
+        number = self.figures.schedules
+        stop_seconds = LONG_STOP_SECONDS if self.long and number % LONG_STOP_EVERY == 0 else 3.0
+        for attempt in range(ATTEMPTS_MAX):
+            schedule = draw(self.seed, number, attempt, stop_seconds=stop_seconds)
+            folder = self.folder / f"schedule-{number}"
+            shutil.rmtree(folder, ignore_errors=True)
+            run = self.run_one(folder, schedule)
+            if run.complaints:
+                raise PromiseBroken(f"schedule {number} of seed {self.seed}, {[step.kind for step in schedule.steps]}: " + "; ".join(run.complaints))
+            shutil.rmtree(folder)
+            if run.counts:
+                self.figures.add(run.figures)
+                self.figures.schedules += 1
+                self._save()
+                return run
+            self.figures.repeated += 1
+            self.tell(f"schedule {number}: no fault has met a request, it does not count and is drawn again")
+        raise PromiseBroken(f"schedule {number} of seed {self.seed}: in {ATTEMPTS_MAX} attempts no fault has met a request")
+
+
+def run_schedule(folder: Path, schedule: Schedule, rules: dict[str, str] | None = None) -> ScheduleRun:
+    with FaultCluster(folder, rules=rules or {}, sync_seconds=schedule.sync_seconds, relayed=schedule.relayed, seed=schedule.seed) as cluster:
+        run = ScheduleRun(cluster, schedule)
+        run.run()
+        return run
+
+
+def report(figures: Figures) -> list[str]:
+    """For people."""
+    lines = [
+        f"{figures.schedules} schedules ({figures.repeated} more had no fault that met a request): {figures.sent} sends, {figures.acknowledged} acknowledged, {figures.lost} of them lost",
+        f"{figures.stored} stored on the master alone, {figures.doubtful} in doubt, {figures.refused} refused or without a broker; {figures.copies} messages are there more than once",
+        f"{figures.seen} messages handed to consumers; {figures.power_lost_bytes} bytes lost with the power",
+        f"faults that met requests: {sum(figures.faults.values())} (and {figures.missed} that met none)",
+    ]
+    kinds = [kind for kind in (*KINDS, "kill both at the end", "power both at the end") if kind in figures.faults]
+    return lines + [f"  {kind:24} {figures.faults[kind]:4} times, {figures.hits[kind]:6} sends in flight" for kind in kinds]

@@ -1,0 +1,267 @@
+"""A name server, a master, a slave and their clients, each a process in a network namespace of its own, to be killed, stopped, filled and cut off."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from types import TracebackType
+
+import attrs
+from fault_clients import GROUPS, run_clients
+from fault_disk import Controls, Lost, cut_power
+from fault_history import Events, read_events
+from fault_network import Network
+from fault_process import Faults, serve, start
+from fault_relay import run_relay
+from history import LogPart
+
+HOSTS = ("names", "master", "slave", "clients")
+BROKERS = ("master", "slave")
+SEGMENT_BYTES = 1 << 20
+SECONDS_MAX = 60
+STOPPING_SECONDS = 30
+RELAY_PORT = 10999
+SETTINGS = {
+    "brokerClusterName": "FaultTests",
+    "brokerName": "broker-a",
+    "listenPort": 10911,
+    "haListenPort": 10912,
+    "mappedFileSizeCommitLog": SEGMENT_BYTES,
+    "mappedFileSizeConsumeQueue": 20 * 1000,
+    "maxHashSlotNum": 1000,
+    "maxIndexNum": 20_000,
+    "flushIntervalConsumeQueue": 200,
+    "flushConsumeQueueThoroughInterval": 700,
+    "registerNameServerPeriod": 10_000,
+    "slaveReadEnable": "true",
+    "slaveTimeout": 1_000,
+    "haSendHeartbeatInterval": 500,
+    "haHousekeepingInterval": 3_000,
+    "fileReservedTime": 24 * 365,
+    "cleanResourceInterval": 1_000,
+}
+
+
+@attrs.frozen
+class Mode:
+    """What senders wait for."""
+
+    flush: str = "SYNC_FLUSH"
+    replication: str = "SYNC_MASTER"
+
+    def __str__(self) -> str:
+        return f"{self.flush} {self.replication}"
+
+
+class EndedByItself(AssertionError):
+    """A server that nobody has killed."""
+
+
+@attrs.define(eq=False)
+class FaultCluster:
+    """``with FaultCluster(folder) as cluster``: everything runs, and at the end nothing does. Files stay."""
+
+    folder: Path
+    mode: Mode = attrs.field(factory=Mode)
+    rules: dict[str, str] = attrs.field(factory=dict)
+    """Host -> the rule that its broker breaks (``fault_process``)."""
+    sync_seconds: float = 0.0
+    relayed: bool = False
+    """Whether the slave reaches its master through a relay that can delay."""
+    consumers: bool = True
+    pause_seconds: float = 0.002
+    seed: int = 0
+    network: Network = attrs.field(init=False)
+    processes: dict[str, BaseProcess] = attrs.field(factory=dict, init=False)
+    promoted: bool = attrs.field(default=False, init=False)
+    _orders: Connection = attrs.field(init=False)
+    _stack: contextlib.ExitStack = attrs.field(factory=contextlib.ExitStack, init=False)
+    _counted: int = attrs.field(default=0, init=False)
+    """Bytes of the history that ``answered`` has counted, and what it found."""
+    _answers: dict[str, int] = attrs.field(factory=lambda: dict.fromkeys(("acknowledged", "stored"), 0), init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.network = Network(HOSTS)
+
+    def __enter__(self) -> FaultCluster:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for host in HOSTS:
+            self.controls(host).set(sync_seconds=self.sync_seconds)
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(self.network)
+            stack.callback(self._kill_all)
+            for host in HOSTS[:3]:
+                self.start(host)
+            if self.relayed:
+                self._spawn("relay", "slave", run_relay, RELAY_PORT, self.network.address("master"), 10912, self.controls_path("relay"))
+            self._start_clients()
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._stack.close()
+
+    # Where things are
+
+    def store(self, broker: str) -> Path:
+        return self.folder / broker / "store"
+
+    def controls_path(self, host: str) -> Path:
+        return self.folder / f"{host}.controls"
+
+    def controls(self, host: str) -> Controls:
+        return Controls(self.controls_path(host))
+
+    @property
+    def history_path(self) -> Path:
+        return self.folder / "history.jsonl"
+
+    def events(self) -> Events:
+        return read_events(self.history_path) if self.history_path.exists() else Events()
+
+    def answered(self) -> dict[str, int]:
+        """Sends that were so far, by outcome: "acknowledged", "stored"."""
+        if self.history_path.exists():
+            with self.history_path.open("rb") as file:
+                file.seek(self._counted)
+                fresh = file.read()
+            fresh = fresh[: fresh.rfind(b"\n") + 1]
+            self._counted += len(fresh)
+            for outcome in self._answers:
+                self._answers[outcome] += fresh.count(b'"%s"' % outcome.encode())
+        return self._answers
+
+    def acknowledged(self) -> int:
+        return self.answered()["acknowledged"]
+
+    # Processes
+
+    def _spawn(self, name: str, host: str, program: Callable[..., int | None], *arguments: object) -> None:
+        self.processes[name] = start(self.network.name(host), self.folder / f"{name}.log", program, *arguments)
+
+    def start(self, host: str) -> None:
+        assert not self.is_up(host), f"{host} runs"
+        if host == "names":
+            self._spawn(host, host, serve, "namesrv", ["-p", "9876"], Faults(self.controls_path(host)))
+        else:
+            faults = Faults(self.controls_path(host), self.folder / host / "journal", self.rules.get(host, ""))
+            self._spawn(host, host, serve, "broker", ["-c", str(self._write_conf(host))], faults)
+
+    def _write_conf(self, host: str) -> Path:
+        address = self.network.address(host)
+        values: dict[str, object] = {
+            **SETTINGS,
+            "brokerIP1": address,
+            "brokerIP2": address,
+            "namesrvAddr": f"{self.network.address('names')}:9876",
+            "storePathRootDir": self.store(host),
+            "flushDiskType": self.mode.flush,
+            "brokerRole": self.mode.replication,
+            "brokerId": 0,
+        }
+        if host == "slave" and self.promoted:
+            values |= {"brokerRole": "ASYNC_MASTER"}  # it has no slave
+        elif host == "slave":
+            values |= {"brokerRole": "SLAVE", "brokerId": 1} | ({"haMasterAddress": f"127.0.0.1:{RELAY_PORT}"} if self.relayed else {})
+        conf = self.folder / host / "broker.conf"
+        conf.parent.mkdir(exist_ok=True)
+        conf.write_text("".join(f"{key}={value}\n" for key, value in values.items()))
+        return conf
+
+    def _start_clients(self) -> None:
+        address = self.network.address
+        brokers = {host: f"{address(host)}:10911" for host in BROKERS}
+        orders, self._orders = multiprocessing.Pipe(duplex=False)
+        with orders:
+            self._spawn(
+                "clients", "clients", run_clients,
+                f"{address('names')}:9876", brokers, self.history_path, self.seed, orders, GROUPS if self.consumers else {}, self.pause_seconds,
+            )
+
+    def is_up(self, host: str) -> bool:
+        """Whether it was started, and nobody has killed it. Raises EndedByItself."""
+        process = self.processes.get(host)
+        if process is None:
+            return False
+        if process.exitcode is not None:
+            raise EndedByItself(f"{host} ended by itself with {process.exitcode}; its log ends with\n{self.log_tail(host)}")
+        return True
+
+    def log_tail(self, name: str) -> str:
+        return (self.folder / f"{name}.log").read_text(errors="replace")[-3000:]
+
+    def kill(self, host: str) -> None:
+        """SIGKILL; the page cache stays."""
+        self.is_up(host)
+        process = self.processes.pop(host)
+        process.kill()
+        process.join()
+
+    def lose_power(self, host: str, seed: object, *, everything: bool = False) -> Lost:
+        """What was not forced out is gone, too; all of it, or by chance."""
+        self.kill(host)
+        return cut_power(self.folder / host / "journal", seed, everything=everything)
+
+    def signal(self, host: str, number: int) -> None:
+        if self.is_up(host):
+            os.kill(self.processes[host].pid or 0, number)
+
+    def stop_in_order(self, host: str) -> None:
+        """SIGTERM; it must end well."""
+        process = self.processes.pop(host)
+        process.terminate()
+        process.join(STOPPING_SECONDS)
+        if process.exitcode is None:
+            process.kill()
+            process.join()
+            raise AssertionError(f"{host} does not stop within {STOPPING_SECONDS} s")
+        assert process.exitcode == 0, f"{host} stopped with {process.exitcode}: {self.log_tail(host)}"
+
+    def _kill_all(self) -> None:
+        for process in self.processes.values():
+            process.kill()
+            process.join()
+        self.processes.clear()
+
+    # Waiting
+
+    def wait(self, what: str, condition: Callable[[], bool], seconds: float = SECONDS_MAX) -> None:
+        """Until a condition holds. Raises AssertionError in words, EndedByItself."""
+        deadline = time.monotonic() + seconds
+        while not condition():
+            for host in list(self.processes):
+                self.is_up(host)
+            assert time.monotonic() < deadline, f"after {seconds:g} s not yet: {what}"
+            time.sleep(0.02)
+
+    def wait_acknowledged(self, more: int, what: str) -> None:
+        """Until so many more sends have been answered OK."""
+        target = self.acknowledged() + more
+        self.wait(f"{what}: {more} more messages acknowledged", lambda: self.acknowledged() >= target)
+
+    def finish_clients(self) -> Events:
+        """They send no more, consume and read all, and end."""
+        process = self.processes["clients"]
+        self.is_up("clients")
+        self._orders.close()
+        deadline = time.monotonic() + SECONDS_MAX + 30
+        while process.exitcode is None:
+            for host in list(self.processes):
+                if host != "clients":
+                    self.is_up(host)
+            assert time.monotonic() < deadline, "the clients do not end"
+            time.sleep(0.02)
+        assert self.processes.pop("clients").exitcode == 0, self.log_tail("clients")
+        return self.events()
+
+
+def log_part(store: Path) -> LogPart:
+    """A log as its files have it, without the zeros behind its end."""
+    paths = sorted((store / "commitlog").iterdir()) if (store / "commitlog").is_dir() else []
+    return LogPart(store.parent.name, int(paths[0].name) if paths else 0, b"".join(path.read_bytes() for path in paths).rstrip(b"\0"))

@@ -1,0 +1,271 @@
+"""A disk that forgets: what was never forced out disappears when the power of its process's machine is cut.
+
+The files are real and stand for the page cache, which a killed process leaves behind. Beside them lies a journal, written ahead of every change: what was there
+before, and how far each fsync has come. ``cut_power`` is called after the process was killed; it undoes what no fsync had reached, all of it or by chance
+some of it, down to parts of one write. Names (files made, removed, renamed) are undone from the youngest on until their directory's last fsync, since journalling
+file systems keep their order. Changes through memory maps (the key index) are no operations: the system may have written them back at any moment.
+
+The journal outlives the process, as a page cache does: what one life has not forced out, the next one must, before it says so.
+
+``full`` in the process's ``Controls`` makes writes that need new blocks fail for want of space, after the blocks that are there; ``sync_seconds`` makes every
+fsync that slow, so that more is under way when something happens.
+"""
+
+from __future__ import annotations
+
+import base64
+import errno
+import json
+import mmap
+import os
+import random
+import shutil
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from triomq.broker.store.disk import Disk
+
+BLOCK_BYTES = 4096
+SECTOR_BYTES = 512
+
+
+class Controls:
+    """Numbers that a test changes while a process runs: a page of memory that both have mapped."""
+
+    LAYOUT = struct.Struct("<ddd?")
+
+    def __init__(self, path: Path) -> None:
+        if not path.exists():
+            path.write_bytes(bytes(BLOCK_BYTES))
+        with path.open("r+b") as file:
+            self._map = mmap.mmap(file.fileno(), BLOCK_BYTES)
+
+    @property
+    def values(self) -> tuple[float, float, float, bool]:
+        return self.LAYOUT.unpack_from(self._map)
+
+    def set(self, **changes: Any) -> None:
+        names = ("clock_seconds", "sync_seconds", "delay_seconds", "full")
+        self.LAYOUT.pack_into(self._map, 0, *[changes.pop(name, value) for name, value in zip(names, self.values, strict=True)])
+        assert not changes, changes
+
+    @property
+    def clock_seconds(self) -> float:
+        """Added to the wall clock."""
+        return self.values[0]
+
+    @property
+    def sync_seconds(self) -> float:
+        return self.values[1]
+
+    @property
+    def delay_seconds(self) -> float:
+        """What a relay waits."""
+        return self.values[2]
+
+    @property
+    def full(self) -> bool:
+        return self.values[3]
+
+
+class ForgetfulDisk(Disk):
+    """Writes the journal. Operations may come from the loop and from threads."""
+
+    def __init__(self, journal: Path, controls: Controls) -> None:
+        super().__init__()
+        journal.parent.mkdir(parents=True, exist_ok=True)
+        self.kept = journal.with_suffix(".removed")
+        """Contents of removed files, until their names are gone for sure."""
+        self.kept.mkdir(exist_ok=True)
+        self.controls = controls
+        self._changing = threading.Lock()
+        self._count = len(journal.read_bytes().split(b"\n")) if journal.exists() else 0
+        self._journal = os.open(journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        if self._count:  # the last line of the former life may be torn
+            os.write(self._journal, b"\n")
+
+    def open_sync_queue(self) -> None:
+        """No fsync but those that this class sees."""
+
+    def _note(self, *fields: object) -> None:
+        os.write(self._journal, json.dumps(fields).encode() + b"\n")
+        self._count += 1
+
+    def _refuse(self, path: Path) -> OSError:
+        return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    def create(self, path: Path, size: int) -> int:
+        with self._changing:
+            if not path.exists():
+                if self.controls.full:
+                    raise self.write_error(path, self._refuse(path))
+                self._note("create", str(path))
+            return super().create(path, size)
+
+    def write_at(self, fd: int, data: bytes | bytearray | memoryview, offset: int, path: Path) -> None:
+        with self._changing:
+            room = len(data) if not self.controls.full else blocks_there(fd, offset, len(data))
+            before = os.pread(fd, room, offset)
+            self._note("write", str(path), offset, room, base64.b64encode(before.rstrip(b"\0")).decode())
+            super().write_at(fd, memoryview(data)[:room], offset, path)
+            if room < len(data):
+                raise self.write_error(path, self._refuse(path))
+
+    def allocate(self, fd: int, offset: int, length: int, path: Path) -> None:
+        if self.controls.full and blocks_there(fd, offset, length) < length:
+            raise self.write_error(path, self._refuse(path))
+        super().allocate(fd, offset, length, path)
+
+    def make_directory(self, path: Path) -> None:
+        with self._changing:
+            missing = [directory for directory in (path, *path.parents) if not directory.exists()]
+            for directory in reversed(missing):
+                self._note("make directory", str(directory))
+            super().make_directory(path)
+
+    def rename(self, path: Path, target: Path) -> None:
+        with self._changing:
+            kept = self.kept / str(self._count)
+            if target.is_file():
+                os.link(target, kept)
+            self._note("rename", str(path), str(target), str(kept))
+            super().rename(path, target)
+
+    def write_file(self, path: Path, data: bytes) -> None:
+        with self._changing:
+            if self.controls.full:
+                raise self._refuse(path)
+            if path.exists():
+                before = path.read_bytes()
+                self._note("write", str(path), 0, len(before), base64.b64encode(before).decode())
+            else:
+                self._note("create", str(path))
+            super().write_file(path, data)
+
+    def remove(self, path: Path) -> None:
+        with self._changing:
+            if path.exists():
+                kept = self.kept / str(self._count)
+                os.link(path, kept)
+                self._note("remove", str(path), str(kept))
+            super().remove(path)
+
+    def remove_directory(self, path: Path) -> None:
+        with self._changing:
+            super().remove_directory(path)
+            self._note("remove directory", str(path))
+
+    def sync(self, fd: int) -> None:
+        time.sleep(self.controls.sync_seconds)  # the real disk is not waited for: what is durable is for the journal to say
+
+    def sync_path(self, path: Path) -> None:
+        with self._changing:
+            count = self._count
+        super().sync_path(path)
+        with self._changing:
+            self._note("sync", str(path), count)
+
+    def sync_directory(self, path: Path) -> None:
+        with self._changing:
+            self._note("sync names", str(path), self._count)
+
+    def sync_file_system(self, fd: int) -> None:
+        with self._changing:
+            count = self._count
+        self.sync(fd)
+        with self._changing:
+            self._note("sync all", "", count)
+
+
+def blocks_there(fd: int, offset: int, length: int) -> int:
+    """How many of these bytes can be written without new blocks: a block of nothing but zeros counts as a hole."""
+    for start in range(offset // BLOCK_BYTES * BLOCK_BYTES, offset + length, BLOCK_BYTES):
+        if not os.pread(fd, BLOCK_BYTES, start).rstrip(b"\0"):
+            return max(0, start - offset)
+    return length
+
+
+@attrs.frozen
+class Lost:
+    """What a power cut took."""
+
+    bytes: int = 0
+    writes: int = 0
+    names: int = 0
+
+
+def read_journal(journal: Path) -> Iterator[tuple[int, list[Any]]]:
+    """Numbered lines; a last line that was torn is left out (its change had not begun)."""
+    if not journal.exists():
+        return
+    for number, line in enumerate(journal.read_bytes().split(b"\n")):
+        try:
+            yield number, json.loads(line)
+        except ValueError:
+            continue
+
+
+def cut_power(journal: Path, seed: object, *, everything: bool = False) -> Lost:
+    """Undo what was not forced out; the journal ends, since all that is left is on the disk. The process that wrote it must be dead."""
+    choose = random.Random(str(seed))
+    entries = list(read_journal(journal))
+    synced: dict[str, int] = {}
+    names_synced: dict[str, int] = {}
+    all_synced = 0
+    for _, (kind, path, *fields) in entries:
+        if kind == "sync":
+            synced[path] = max(synced.get(path, 0), fields[0])
+        elif kind == "sync names":
+            names_synced[path] = max(names_synced.get(path, 0), fields[0])
+        elif kind == "sync all":
+            all_synced = max(all_synced, fields[0])
+    names = [
+        number
+        for number, (kind, path, *_) in entries
+        if kind in ("create", "remove", "rename", "make directory", "remove directory")
+        and number >= max(all_synced, names_synced.get(str(Path(path).parent), 0))
+    ]
+    undone = set(names if everything else names[choose.choice((0, choose.randint(0, len(names)))) :])
+    share = 0.0 if everything else choose.choice((0.0, 0.0, 0.5))
+    """Of the writes, which the system had written back by itself."""
+    lost_bytes = lost_writes = 0
+    for number, (kind, name, *fields) in reversed(entries):
+        path = Path(name)
+        if kind == "write":
+            if number >= max(all_synced, synced.get(name, 0)) and choose.random() >= share and path.exists():
+                offset, length, before = fields
+                content = base64.b64decode(before).ljust(length, b"\0")
+                kept = 0
+                if share and choose.random() < 0.3:  # some sectors of it
+                    kept = max(0, (offset + choose.randrange(length + 1)) // SECTOR_BYTES * SECTOR_BYTES - offset)
+                with path.open("r+b") as file:
+                    file.seek(offset + kept)
+                    file.write(content[kept:])
+                lost_bytes += length - kept
+                lost_writes += 1
+        elif number in undone:
+            undo_name(kind, path, fields)
+    journal.unlink(missing_ok=True)
+    shutil.rmtree(journal.with_suffix(".removed"), ignore_errors=True)
+    return Lost(lost_bytes, lost_writes, len(undone))
+
+
+def undo_name(kind: str, path: Path, fields: list[Any]) -> None:
+    if kind == "create":
+        path.unlink(missing_ok=True)
+    elif kind == "remove" and not path.exists() and path.parent.is_dir():
+        os.link(fields[0], path)
+    elif kind == "rename" and Path(fields[0]).exists() and not path.exists():
+        os.rename(fields[0], path)
+        if Path(fields[1]).exists():
+            os.link(fields[1], fields[0])
+    elif kind == "make directory" and path.is_dir():
+        shutil.rmtree(path)
+    elif kind == "remove directory":
+        path.mkdir(exist_ok=True)

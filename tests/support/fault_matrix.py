@@ -1,0 +1,104 @@
+"""What each mode of flush and replication survives, measured: messages acknowledged under load, one loss, and how many of them are gone afterwards.
+
+The slave is 20 ms away and a disk takes 5 ms for an fsync, so that there is something to lose. Cut power takes everything that was not forced out. What is left is
+read by pulls from the broker that goes on: the master, started again, or where its disk is lost the slave, started as master.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import attrs
+from fault_clients import read_into
+from fault_cluster import BROKERS, FaultCluster, Mode, log_part
+from fault_history import Lying, missing
+from fault_process import start
+
+MODES = tuple(Mode(flush, replication) for replication in ("ASYNC_MASTER", "SYNC_MASTER") for flush in ("ASYNC_FLUSH", "SYNC_FLUSH"))
+LOSSES = ("master killed", "master loses power", "master's disk lost", "both lose power")
+DELAY_SECONDS = 0.02
+SYNC_SECONDS = 0.005
+LOAD_LEAST = 200
+LOAD_SECONDS = 1.2
+READ_SECONDS = 60
+
+
+@attrs.frozen
+class Cell:
+    """Of how many acknowledged messages how many were lost."""
+
+    acknowledged: int = 0
+    lost: int = 0
+
+    def __add__(self, other: Cell) -> Cell:
+        return Cell(self.acknowledged + other.acknowledged, self.lost + other.lost)
+
+
+def measure(folder: Path, rounds: int, seed: int, tell: Callable[[str], None] = lambda text: None) -> dict[tuple[Mode, str], Cell]:
+    """Every mode with every loss, so many times."""
+    found: dict[tuple[Mode, str], Cell] = {}
+    for mode in MODES:
+        for loss in LOSSES:
+            cell = Cell()
+            for number in range(rounds):
+                shutil.rmtree(folder, ignore_errors=True)
+                cell += measure_one(folder, mode, loss, f"{seed}/{number}")
+            found[mode, loss] = cell
+            tell(f"{mode}, {loss}: {cell.lost} of {cell.acknowledged} lost")
+    shutil.rmtree(folder, ignore_errors=True)
+    return found
+
+
+def measure_one(folder: Path, mode: Mode, loss: str, seed: str) -> Cell:
+    with FaultCluster(folder, mode=mode, sync_seconds=SYNC_SECONDS, relayed=True, consumers=False, pause_seconds=0.0) as cluster:
+        cluster.wait_acknowledged(LOAD_LEAST, "load")
+        end = log_part(cluster.store("master")).end
+        cluster.wait("the slave follows", lambda: log_part(cluster.store("slave")).end >= end)
+        cluster.controls("relay").set(delay_seconds=DELAY_SECONDS)
+        begun = time.monotonic()
+        cluster.wait_acknowledged(LOAD_LEAST, "load with a slave far away")
+        time.sleep(max(0.0, begun + LOAD_SECONDS - time.monotonic()))
+        struck = BROKERS if loss.startswith("both") else ("master",)
+        for host in struck:
+            cluster.signal(host, signal.SIGSTOP)  # at one moment
+        for host in struck:
+            if "power" in loss:
+                cluster.lose_power(host, seed, everything=True)
+            else:
+                cluster.kill(host)
+        survivor = "master"
+        if loss == "master's disk lost":
+            survivor = "slave"
+            shutil.rmtree(cluster.store("master"))
+            cluster.stop_in_order("slave")
+            cluster.promoted = True
+        cluster.kill("clients")
+        acknowledged = cluster.events().acknowledged()
+        cluster.start(survivor)
+        lying = read_from(cluster, survivor)
+        return Cell(len(acknowledged), len(missing(acknowledged, lying)))
+
+
+def read_from(cluster: FaultCluster, host: str) -> list[Lying]:
+    """By pulls, from the clients' side of the network."""
+    target = cluster.folder / "read.json"
+    process = start(cluster.network.name("clients"), cluster.folder / "reader.log", read_into, f"{cluster.network.address(host)}:10911", target)
+    process.join(READ_SECONDS)
+    process.kill()
+    process.join()
+    assert target.exists(), (cluster.folder / "reader.log").read_text()
+    return [Lying(*fields) for fields in json.loads(target.read_text())]
+
+
+def table(found: dict[tuple[Mode, str], Cell]) -> list[str]:
+    """As it goes into docs/replication.md."""
+    lines = ["| flush | replication | " + " | ".join(LOSSES) + " |", "|---|---|" + "---|" * len(LOSSES)]
+    for mode in MODES:
+        cells = [found[mode, loss] for loss in LOSSES]
+        lines.append(f"| `{mode.flush}` | `{mode.replication}` | " + " | ".join(f"{cell.lost} of {cell.acknowledged}" for cell in cells) + " |")
+    return lines

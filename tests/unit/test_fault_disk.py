@@ -1,0 +1,141 @@
+"""The disk that forgets: what an fsync has reached stays, everything else may go."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from fault_disk import BLOCK_BYTES, Controls, ForgetfulDisk, blocks_there, cut_power
+
+from triomq.broker.store.errors import DiskFull
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    (tmp_path / "store").mkdir()
+    return tmp_path / "store"
+
+
+def disk_of(root: Path) -> ForgetfulDisk:
+    return ForgetfulDisk(journal_of(root), Controls(root.parent / "controls"))
+
+
+def journal_of(root: Path) -> Path:
+    return root.parent / "journal"
+
+
+def written(disk: ForgetfulDisk, path: Path, text: bytes, offset: int = 0) -> None:
+    fd = disk.create(path, BLOCK_BYTES)
+    disk.write_at(fd, text, offset, path)
+    disk.close(fd)
+
+
+def content(path: Path) -> bytes:
+    return path.read_bytes().rstrip(b"\0")
+
+
+def test_what_was_forced_out_stays_and_what_came_later_goes(root: Path) -> None:
+    disk, path = disk_of(root), root / "log"
+    written(disk, path, b"first")
+    disk.sync_path(path)
+    disk.sync_directory(root)
+    written(disk, path, b"second", 10)
+    written(disk, path, b"FIRST")
+    assert content(path) == b"FIRST" + bytes(5) + b"second"
+    lost = cut_power(journal_of(root), 1, everything=True)
+    assert content(path) == b"first"
+    assert (lost.bytes, lost.writes, lost.names) == (11, 2, 0)
+    assert cut_power(journal_of(root), 1, everything=True).writes == 0, "all that is left is on the disk"
+
+
+def test_an_fsync_covers_what_was_written_before_it_began(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk, path = disk_of(root), root / "log"
+    written(disk, path, b"early")
+    disk.sync_directory(root)
+    monkeypatch.setattr(disk, "sync", lambda fd: written(disk, path, b"late", 20))
+    disk.sync_path(path)
+    cut_power(journal_of(root), 1, everything=True)
+    assert content(path) == b"early"
+
+
+def test_a_new_life_inherits_what_the_former_one_has_not_forced_out(root: Path) -> None:
+    path = root / "log"
+    written(disk_of(root), path, b"one")
+    with journal_of(root).open("ab") as file:
+        file.write(b'["write", "to')  # the process died in the middle of a line
+    disk = disk_of(root)
+    written(disk, path, b"two", 10)
+    disk.sync_path(path)
+    disk.sync_directory(root)
+    written(disk, path, b"three", 20)
+    cut_power(journal_of(root), 1, everything=True)
+    assert content(path) == b"one" + bytes(7) + b"two"
+
+
+def test_names_go_from_the_youngest_on(root: Path) -> None:
+    disk = disk_of(root)
+    disk.make_directory(root / "a" / "b")
+    disk.sync_directory(root)
+    written(disk, root / "a" / "b" / "file", b"x")
+    disk.sync_path(root / "a" / "b" / "file")
+    cut_power(journal_of(root), 1, everything=True)
+    assert [path.name for path in root.rglob("*")] == ["a"], "a file's fsync says nothing about its name"
+
+
+def test_removed_and_renamed_files_come_back(root: Path) -> None:
+    disk = disk_of(root)
+    for name in ("old", "table", "table.new"):
+        written(disk, root / name, name.encode())
+        disk.sync_path(root / name)
+    disk.sync_directory(root)
+    disk.remove(root / "old")
+    disk.rename(root / "table.new", root / "table")
+    assert (content(root / "table"), (root / "old").exists()) == (b"table.new", False)
+    cut_power(journal_of(root), 1, everything=True)
+    assert {path.name: content(path) for path in root.iterdir()} == {name: name.encode() for name in ("old", "table", "table.new")}
+
+
+def test_some_of_it_may_be_there(root: Path) -> None:
+    """By seed: everything gone, everything there, or a mixture."""
+    results = set()
+    for seed in range(40):
+        disk, path = disk_of(root), root / f"log{seed}"
+        written(disk, path, b"")
+        disk.sync_path(path)
+        disk.sync_directory(root)
+        for place in range(4):
+            written(disk, path, b"x", place * 10)
+        cut_power(journal_of(root), seed)
+        results.add(content(path).count(b"x"))
+    assert {0, 2} <= results
+
+
+def test_a_full_disk_takes_what_needs_no_new_block(root: Path) -> None:
+    disk, path = disk_of(root), root / "log"
+    fd = disk.create(path, 4 * BLOCK_BYTES)
+    disk.write_at(fd, b"x", 0, path)
+    assert blocks_there(fd, 0, 3 * BLOCK_BYTES) == BLOCK_BYTES
+    disk.controls.set(full=True)
+    disk.write_at(fd, b"y" * 100, 1, path)
+    with pytest.raises(DiskFull):
+        disk.write_at(fd, b"z" * 200, BLOCK_BYTES - 100, path)
+    assert os.pread(fd, 201, BLOCK_BYTES - 100) == b"z" * 100 + bytes(101), "half a write"
+    with pytest.raises(DiskFull):
+        disk.create(root / "other", BLOCK_BYTES)
+    with pytest.raises(DiskFull):
+        disk.allocate(fd, 0, 4 * BLOCK_BYTES, path)
+    with pytest.raises(OSError, match="No space"):
+        disk.write_file(root / "table", b"{}")
+    disk.controls.set(full=False)
+    disk.write_at(fd, b"z" * 200, BLOCK_BYTES - 100, path)
+    disk.close(fd)
+
+
+def test_controls_are_shared(tmp_path: Path) -> None:
+    mine, theirs = Controls(tmp_path / "controls"), Controls(tmp_path / "controls")
+    mine.set(clock_seconds=-60.0, full=True)
+    mine.set(sync_seconds=0.5)
+    assert theirs.values == (-60.0, 0.5, 0.0, True)
+    with pytest.raises(AssertionError):
+        mine.set(clock=1.0)
