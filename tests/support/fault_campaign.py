@@ -13,8 +13,7 @@ from fault_cluster import FaultCluster
 from fault_schedules import KINDS, Figures, Schedule, ScheduleRun, draw
 
 ATTEMPTS_MAX = 5
-LONG_STOP_SECONDS = 30.0
-LONG_STOP_EVERY = 10
+STOP_SECONDS, LONG_STOP_SECONDS = 3.0, 30.0
 
 
 class PromiseBroken(AssertionError):
@@ -28,7 +27,7 @@ class Campaign:
     folder: Path
     seed: int
     long: bool = False
-    """Whether every tenth schedule's stopped processes stay so for half a minute."""
+    """Whether some stopped processes stay so for half a minute."""
     tell: Callable[[str], None] = lambda text: None
     run_one: Callable[[Path, Schedule], ScheduleRun] = attrs.field(default=lambda folder, schedule: run_schedule(folder, schedule))
     figures: Figures = attrs.field(factory=Figures, init=False)
@@ -53,7 +52,7 @@ class Campaign:
     def run(self) -> ScheduleRun:
         """The next schedule; one in which no fault met a request is repeated with other numbers. Raises PromiseBroken, and whatever a server ends with."""
         number = self.figures.schedules
-        stop_seconds = LONG_STOP_SECONDS if self.long and number % LONG_STOP_EVERY == 0 else 3.0
+        stop_seconds = LONG_STOP_SECONDS if self.long else STOP_SECONDS
         for attempt in range(ATTEMPTS_MAX):
             schedule = draw(self.seed, number, attempt, stop_seconds=stop_seconds)
             folder = self.folder / f"schedule-{number}"

@@ -78,7 +78,7 @@ class Schedule:
 
 
 def draw(seed: int, number: int, attempt: int = 0, *, stop_seconds: float = 3.0) -> Schedule:
-    """``attempt`` counts the schedules of this number that did not count."""
+    """``attempt`` counts the schedules of this number that did not count; ``stop_seconds`` is for how long a quarter of the stopped processes stays so."""
     kinds = [deal(seed, number * STEPS + index) for index in range(STEPS)]
     choose = random.Random(f"{seed}/{number}/{attempt}")
     times = sorted(choose.uniform(0.1, WINDOW_SECONDS - 1.0) for _ in kinds)
@@ -101,7 +101,7 @@ def draw_step(choose: random.Random, kind: str, at: float, stop_seconds: float) 
     restarts = tuple(choose.uniform(0.1, 1.5) for _ in SERVERS)
     what = kind.split()[0]
     if what == "stop":
-        seconds = choose.uniform(0.5, 3.0) if choose.random() < 0.5 else stop_seconds
+        seconds = choose.uniform(0.5, 3.0) if choose.random() < 0.75 else stop_seconds
     number = {
         "slow": choose.choice((200.0, 1000.0, 4000.0)),
         "loss": choose.choice((0.05, 0.2, 0.5)),
