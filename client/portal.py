@@ -142,6 +142,14 @@ class Portal(Generic[T]):
         self.tell(self._leave.set)
         return self._left
 
+    @property
+    def ended(self) -> bool:
+        """Whether the object was started and runs no more, or not for long: what a call then raises is the end, for who iterates.
+
+        A call from the object's own thread is a mistake at any time.
+        """
+        return self._thread is not None and threading.current_thread() is not self._thread
+
     def join(self) -> None:
         """Wait for the thread's end."""
         if self._thread is not None and self._pid == os.getpid():

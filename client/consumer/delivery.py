@@ -52,7 +52,8 @@ class Delivery:
         try:
             await handler(message)
         except Exception:  # the handler is the application's: whatever it raises concerns this one message
-            logger.exception("handler failed on %s of %s; the message comes again", message.message_id, message.topic)
+            outcome = "its verdict stands" if message.settled else "the message comes again"
+            logger.exception("handler failed on %s of %s; %s", message.message_id, message.topic, outcome)
             if not message.settled:
                 await message.retry()
         else:

@@ -33,7 +33,10 @@ class GroupConsumer(Lifetime):
         return tuple(sorted(self._member().fetcher.assignments))
 
     async def wait_assigned(self) -> None:
-        """Wait until this member has its first share of the queues (which may be none, if there are more members than queues)."""
+        """Wait until this member has its first share of the queues (which may be none, if there are more members than queues).
+
+        Errors: `NotRunning` outside of the `async with` block, and when it ends before there was a share.
+        """
         await self._member().rebalancer.wait_balanced()
 
     def _member(self) -> Membership:

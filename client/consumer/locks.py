@@ -57,13 +57,14 @@ class QueueLocks:
         """
         wanted = set(queues)
         self._gaining |= wanted
+        granted: dict[MessageQueue, float] = {}
         try:
             granted = await self._acquire(wanted)
             yield granted
-        finally:
+        finally:  # if cancelled, `release_all` does it
             self._gaining -= wanted
-        owned = {assignment.queue for assignment in self.owned()}
-        await self.release(granted.keys() - owned)
+            owned = {assignment.queue for assignment in self.owned()}
+            await self.release(granted.keys() - owned)
 
     async def _acquire(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, float]:
         granted: dict[MessageQueue, float] = {}
@@ -157,6 +158,9 @@ class QueueLocks:
             await self._ask(RequestCode.UNLOCK_BATCH_MQ, broker_name, queues)
         except TrioMQError as error:
             logger.debug("locks of broker %s end by themselves: %s", broker_name, error)
+        except trio.Cancelled:
+            self._asked.update(queues)  # perhaps they are still ours
+            raise
 
     async def _ask(self, code: RequestCode, broker_name: str, queues: list[MessageQueue]) -> bytes:
         address = self.session.routes.master(broker_name)

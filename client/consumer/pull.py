@@ -147,6 +147,13 @@ class PullConsumer(GroupConsumer):
             membership.start_rebalancing()
         await membership.join(added, again=True)
 
+    async def wait_assigned(self) -> None:
+        """As `PushConsumer.wait_assigned`.  Errors: `SettingsError` if nothing is subscribed: queues of `assign` are there at once."""
+        self._member()
+        if not self._subscribed:
+            raise SettingsError("nothing is subscribed, so there is no share to wait for: call `subscribe` first; queues of `assign` are there at once")
+        await super().wait_assigned()
+
     async def unsubscribe(self, topic: str) -> None:
         """Share a topic no longer.  Errors: `SettingsError` if it is not subscribed."""
         membership = self._member()

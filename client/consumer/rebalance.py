@@ -23,7 +23,7 @@ from triomq.client.consumer.fetcher import Fetcher
 from triomq.client.consumer.locks import QueueLocks
 from triomq.client.consumer.offsets import RETRY_TOPIC_PREFIX, GroupOffsets, StartPoint
 from triomq.client.consumer.ordered_inbox import OrderedInbox
-from triomq.client.errors import ProtocolBroken, RouteNotFound, TrioMQError
+from triomq.client.errors import NotRunning, ProtocolBroken, RouteNotFound, TrioMQError
 from triomq.client.session import Session
 from triomq.client.trouble import TroubleLog
 from triomq.remoting.errors import ProtocolError
@@ -98,6 +98,9 @@ class Rebalancer:
     locks: QueueLocks | None = attrs.field(default=None, init=False)
     _wanted: trio.Event = attrs.field(factory=trio.Event, init=False)
     _first_round: trio.Event = attrs.field(factory=trio.Event, init=False)
+    """set, too, when there will be none"""
+    _balanced: bool = attrs.field(default=False, init=False)
+    _ended: bool = attrs.field(default=False, init=False)
     _locked_elsewhere: bool = attrs.field(default=False, init=False)
     _alone: bool = attrs.field(default=True, init=False)
     """whether the group had no other member the last time"""
@@ -116,8 +119,15 @@ class Rebalancer:
         self._wanted.set()
 
     async def wait_balanced(self) -> None:
-        """Wait until a round has given this member its share of every topic."""
+        """Wait until a round has given this member its share of every topic.  Errors: `NotRunning` if there will be none."""
         await self._first_round.wait()
+        if self._ended and not self._balanced:
+            raise NotRunning("this consumer is stopping, and had no share of the queues yet")
+
+    def end(self) -> None:
+        """Divide no more; who waits for a share is told.  Atomic: no checkpoint."""
+        self._ended = True
+        self._first_round.set()
 
     async def run(self) -> None:
         """Divide now, then every `rebalance_interval`, when woken, and soon again after a round that did not work out."""
@@ -125,6 +135,7 @@ class Rebalancer:
             self._wanted = trio.Event()
             balanced = await self.round()
             if balanced:
+                self._balanced = True
                 self._first_round.set()
             wait = self.settings.rebalance_interval if balanced else self.settings.rebalance_retry
             if self._locked_elsewhere:
@@ -317,7 +328,10 @@ class Rebalancer:
             queues=known.subscribe if (known := self.session.routes.topic(topic)) is not None else (),
         )
         logger.info("group %s: gained %s, lost %s", self.fetcher.group, _names(change.gained), _names(change.lost))
-        self.on_change(change)
+        try:
+            self.on_change(change)
+        except Exception:  # the application's: what it watches goes on without it
+            logger.exception("on_assignment of group %s failed; the queues are taken or given up all the same", self.fetcher.group)
 
     def owned(self) -> list[Assignment]:
         return list(self.fetcher.assignments.values())

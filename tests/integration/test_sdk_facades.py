@@ -141,7 +141,7 @@ def test_time_limits_and_errors_reach_the_caller(namesrv: str) -> None:
         with pytest.raises(triomq.TopicInvalid), sync.Producer(namesrv, group="jobs") as producer:
             producer.send("no.dots", b"x")
     with pytest.raises(NotRunning):
-        next(consumer)
+        consumer.statistics()
     with pytest.raises(NotRunning, match="make a new one"), consumer:
         pass
 
@@ -299,7 +299,7 @@ def test_cancelling_in_asyncio_cancels_in_trio(namesrv: str) -> None:
             with pytest.raises(asyncio.CancelledError):
                 await task
         with pytest.raises(NotRunning):
-            await anext(consumer)
+            await consumer.wait_assigned()
 
     asyncio.run(main())
 

@@ -27,11 +27,13 @@ from triomq import (
     aio,
     sync,
 )
+from triomq.aio import calls
 from triomq.client.consumer.local_offsets import LocalOffsets, read_offsets
 from triomq.client.portal import Portal
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
 from triomq.remoting.server.handlers import Request, Response
+from triomq.sync.lifetime import start_portal
 
 QUICK = ConsumerSettings(rebalance_retry=0.05, error_delay=0.05, client=ClientSettings(shutdown_timeout=5))
 
@@ -300,7 +302,7 @@ def test_an_interrupted_start_leaves_nothing_behind() -> None:
     timer = threading.Timer(0.1, os.kill, [os.getpid(), signal.SIGINT])
     timer.start()
     with pytest.raises(KeyboardInterrupt):
-        sync._start(portal)
+        start_portal(portal)
     assert slow.left.wait(5)
     portal.join()
 
@@ -311,7 +313,7 @@ def test_a_cancelled_start_leaves_nothing_behind_under_asyncio() -> None:
 
     async def main() -> None:
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(aio._start(portal), 0.1)
+            await asyncio.wait_for(calls.start_portal(portal), 0.1)
 
     asyncio.run(main())
     assert slow.left.wait(5)

@@ -98,16 +98,27 @@ def _check_client(options: Values) -> None:
         raise UsageError("-g/--consumerGroup and -d/--clientId belong together: give both, or none")
 
 
-async def _given_to_client(admin: Admin, options: Values, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Have one client consume each message now, where that is asked for; the broker sends it, and nothing is committed."""
+async def _given_to_client(
+    admin: Admin, options: Values, found: list[dict[str, Any]], failures: dict[str, str]
+) -> list[dict[str, Any]]:
+    """Have one client consume each message now, where that is asked for; the broker sends it, and nothing is committed.
+
+    A broker that left the topic's route since it was asked for the message is noted among the failures, and its messages stay as they are.
+    """
     if "consumerGroup" not in options:
         return found
     group, client_id = options.text("consumerGroup"), options.text("clientId")
     addresses = await admin.topic_brokers(options.text("topic"))
     done = []
     for document in found:
-        header = ConsumeDirectlyHeader(group, client_id, document["offsetMsgId"], document["brokerName"], document["topic"])
-        answer = await admin.ask(addresses[document["brokerName"]], RequestCode.CONSUME_MESSAGE_DIRECTLY, header)
+        broker = document["brokerName"]
+        address = addresses.get(broker)
+        if address is None:
+            failures[broker] = f"it is not in the route of topic {options.text('topic')} any more, so it could not give its messages to {client_id}"
+            done.append(document)
+            continue
+        header = ConsumeDirectlyHeader(group, client_id, document["offsetMsgId"], broker, document["topic"])
+        answer = await admin.ask(address, RequestCode.CONSUME_MESSAGE_DIRECTLY, header)
         result = read_body(ConsumeDirectlyResult, answer)
         consumed = {"clientId": client_id, "consumeResult": result.consume_result, "spentTimeMills": result.spent_ms, "remark": result.remark}
         done.append({**document, "consumed": consumed})
@@ -177,19 +188,20 @@ async def query_by_id(admin: Admin, options: Values) -> Result:
         found += documents
     if "bodyFormat" in options:
         found = [_with_charset(document, options.text("bodyFormat")) for document in found]
-    return _details(await _given_to_client(admin, options, found), failures, len(names))
+    return _details(await _given_to_client(admin, options, found, failures), failures, len(names))
 
 
 async def query_by_unique_key(admin: Admin, options: Values) -> Result:
     """Find messages by the id that their producer gave them."""
     _check_client(options)
     topic, message_id = options.text("topic"), options.text("msgId")
-    found, failures, asked = await _by_unique_key(
+    found, reasons, asked = await _by_unique_key(
         admin, topic, message_id, UNIQUE_COUNT_MAX if options.flag("showAll") else 1
     )
+    failures = dict(reasons)
     if not found and not failures:
         raise MessageNotFound(f"id {message_id}", topic)
-    return _details(await _given_to_client(admin, options, found), failures, asked)
+    return _details(await _given_to_client(admin, options, found, failures), failures, asked)
 
 
 TO_CLIENT = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import shutil
 import sys
 import time
@@ -16,6 +17,8 @@ import attrs
 CLOCK_UNSYNCHRONISED = 5
 """TIME_ERROR of adjtimex(2)"""
 _TIMEX_BYTES = 512
+_ESCAPE = re.compile(r"\\([0-7]{3})")
+"""how proc(5) writes a blank, a tab, a line feed and a backslash; other characters stand there as they are"""
 
 
 @attrs.frozen
@@ -90,7 +93,7 @@ class Machine:
     def text(self, path: str) -> str | None:
         """The content of a file of /proc or /sys; None if it cannot be read."""
         try:
-            return (self.root / path).read_text().strip()
+            return (self.root / path).read_text("utf-8", "surrogateescape").strip()  # names of files may be any bytes
         except OSError:
             return None
 
@@ -125,7 +128,7 @@ class Machine:
             words, more = left.split(), right.split()
             if len(words) < 6 or len(more) < 3:
                 continue
-            point = words[4].encode().decode("unicode_escape")
+            point = _ESCAPE.sub(lambda match: chr(int(match[1], 8)), words[4])
             inside = target == point or target.startswith(point.rstrip("/") + "/")
             if inside and (best is None or len(point) >= len(best.point)):
                 best = Mount(words[2], point, more[0], frozenset(f"{words[5]},{more[2]}".split(",")))

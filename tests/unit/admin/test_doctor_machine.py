@@ -155,6 +155,25 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     assert (found.level, found.found) == (Level.PROBLEM, "/data/store: permission denied")
 
 
+@pytest.mark.parametrize(("written", "name"), [("/daten/größe", "/daten/größe"), ("/数据", "/数据"), ("/a\\040b\\134c", "/a b\\c")])
+def test_mounts_whose_names_are_not_ascii_or_hold_blanks(written: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "exists", lambda path: True)
+    line = f"30 27 8:49 / {written} rw,noatime - xfs /dev/sdd1 rw\n"
+    found = machine(tmp_path, {"proc/self/mountinfo": GOOD["proc/self/mountinfo"] + line}, folder=Path(name) / "store").mount()
+    assert found is not None
+    assert (found.point, found.device) == (name, "8:49")
+
+
+def test_a_mount_whose_name_is_no_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at = machine(tmp_path)
+    monkeypatch.setattr(Path, "exists", lambda path: True)
+    path = tmp_path / "proc/self/mountinfo"
+    path.write_bytes(path.read_bytes() + b"30 27 8:49 / /\xff rw - xfs /dev/sdd1 rw\n")
+    found = looked_at.mount()
+    assert found is not None
+    assert found.point == "/data"
+
+
 def test_reserved_ports_are_safe(tmp_path: Path) -> None:
     changes = {"proc/sys/net/ipv4/ip_local_port_range": "1024 65000", "proc/sys/net/ipv4/ip_local_reserved_ports": "9876,10909-10912"}
     assert levels(examine(machine(tmp_path, changes))) == {}

@@ -1,0 +1,153 @@
+"""A `triomq.Producer` for asyncio."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+
+from triomq import client
+from triomq.aio.calls import call_in_loop, start_portal, stop_portal
+from triomq.client import (
+    Message,
+    MessageQueue,
+    ProducerSettings,
+    SendReceipt,
+)
+from triomq.client.portal import Portal
+from triomq.client.producer.queue_choice import Selector
+
+
+class Producer:
+    """A `triomq.Producer` for asyncio."""
+
+    def __init__(
+        self, namesrv: str | Sequence[str] | None = None, *, group: str, settings: ProducerSettings | None = None
+    ) -> None:
+        self._target = client.Producer(namesrv, group=group, settings=settings)
+        self._portal = Portal(self._target)
+
+    async def __aenter__(self) -> Producer:
+        await start_portal(self._portal)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await stop_portal(self._portal, error)
+
+    async def send(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        tag: str | None = None,
+        keys: Sequence[str] = (),
+        properties: Mapping[str, str] | None = None,
+        flag: int = 0,
+        wait_stored: bool = True,
+        queue: MessageQueue | int | None = None,
+        sharding_key: str | None = None,
+        select: Selector | None = None,
+        delay_level: int = 0,
+        message_id: str | None = None,
+    ) -> SendReceipt:
+        """Send one message; see `triomq.Producer.send`."""
+
+        async def send() -> SendReceipt:
+            return await self._target.send(
+                topic,
+                body,
+                tag=tag,
+                keys=keys,
+                properties=properties,
+                flag=flag,
+                wait_stored=wait_stored,
+                queue=queue,
+                sharding_key=sharding_key,
+                select=select,
+                delay_level=delay_level,
+                message_id=message_id,
+            )
+
+        return await call_in_loop(self._portal, send)
+
+    async def send_message(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | int | None = None,
+        sharding_key: str | None = None,
+        select: Selector | None = None,
+        delay_level: int = 0,
+        message_id: str | None = None,
+    ) -> SendReceipt:
+        """Send a `Message`; see `triomq.Producer.send`."""
+
+        async def send() -> SendReceipt:
+            return await self._target.send(
+                message,
+                queue=queue,
+                sharding_key=sharding_key,
+                select=select,
+                delay_level=delay_level,
+                message_id=message_id,
+            )
+
+        return await call_in_loop(self._portal, send)
+
+    async def send_oneway(
+        self,
+        topic: str | Message,
+        body: bytes | None = None,
+        *,
+        tag: str | None = None,
+        keys: Sequence[str] = (),
+        properties: Mapping[str, str] | None = None,
+        flag: int = 0,
+        queue: MessageQueue | int | None = None,
+        sharding_key: str | None = None,
+        select: Selector | None = None,
+        delay_level: int = 0,
+    ) -> None:
+        """Send without an answer; see `triomq.Producer.send_oneway`."""
+
+        async def send() -> None:
+            await self._target.send_oneway(
+                topic,
+                body,
+                tag=tag,
+                keys=keys,
+                properties=properties,
+                flag=flag,
+                queue=queue,
+                sharding_key=sharding_key,
+                select=select,
+                delay_level=delay_level,
+            )
+
+        await call_in_loop(self._portal, send)
+
+    async def send_batch(
+        self,
+        messages: Sequence[Message],
+        *,
+        queue: MessageQueue | int | None = None,
+        sharding_key: str | None = None,
+        select: Selector | None = None,
+    ) -> list[SendReceipt]:
+        """Send messages of one topic together; see `triomq.Producer.send_batch`."""
+        return await call_in_loop(
+            self._portal, self._target.send_batch, messages, queue=queue, sharding_key=sharding_key, select=select
+        )
+
+    async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """Return the publish list of a topic; see `triomq.Producer.queues`."""
+        return await call_in_loop(self._portal, self._target.queues, topic)
+
+    async def new_message_id(self) -> str:
+        """Return an id for `send(message_id=…)`."""
+
+        async def make() -> str:
+            return self._target.new_message_id()
+
+        return await call_in_loop(self._portal, make)

@@ -1,0 +1,178 @@
+"""A blocking `triomq.Producer`."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import TracebackType
+
+from triomq import client
+from triomq.client import (
+    Message,
+    MessageQueue,
+    ProducerSettings,
+    SendReceipt,
+)
+from triomq.client.portal import Call, Portal
+from triomq.client.producer.queue_choice import Selector
+from triomq.sync.lifetime import in_loop, start_portal, stop_portal
+
+
+class Producer:
+    """A blocking `triomq.Producer`."""
+
+    def __init__(
+        self, namesrv: str | Sequence[str] | None = None, *, group: str, settings: ProducerSettings | None = None
+    ) -> None:
+        self._target = client.Producer(namesrv, group=group, settings=settings)
+        self._portal = Portal(self._target)
+
+    def start(self) -> Producer:
+        """Start without a `with` block, for objects that live from cell to cell of a notebook; `stop` ends them."""
+        start_portal(self._portal)
+        return self
+
+    def stop(self) -> None:
+        """End what `start` began."""
+        stop_portal(self._portal, None)
+
+    def __enter__(self) -> Producer:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        stop_portal(self._portal, error)
+
+    def send(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        tag: str | None = None,
+        keys: Sequence[str] = (),
+        properties: Mapping[str, str] | None = None,
+        flag: int = 0,
+        wait_stored: bool = True,
+        queue: MessageQueue | int | None = None,
+        sharding_key: str | None = None,
+        select: Selector | None = None,
+        delay_level: int = 0,
+        message_id: str | None = None,
+        timeout: float | None = None,
+    ) -> SendReceipt:
+        """Send one message; see `triomq.Producer.send`."""
+        message = Message(
+            topic=topic,
+            body=body,
+            tag=tag,
+            keys=tuple(keys),
+            properties=properties or {},
+            flag=flag,
+            wait_stored=wait_stored,
+        )
+        return self.send_message(
+            message,
+            queue=queue,
+            sharding_key=sharding_key,
+            select=select,
+            delay_level=delay_level,
+            message_id=message_id,
+            timeout=timeout,
+        )
+
+    def send_message(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | int | None = None,
+        sharding_key: str | None = None,
+        select: Selector | None = None,
+        delay_level: int = 0,
+        message_id: str | None = None,
+        timeout: float | None = None,
+    ) -> SendReceipt:
+        """Send a `Message`; see `triomq.Producer.send`."""
+
+        async def send() -> SendReceipt:
+            return await self._target.send(
+                message,
+                queue=queue,
+                sharding_key=sharding_key,
+                select=select,
+                delay_level=delay_level,
+                message_id=message_id,
+            )
+
+        return self._portal.call(timeout, send)
+
+    def send_oneway(
+        self,
+        topic: str | Message,
+        body: bytes | None = None,
+        *,
+        tag: str | None = None,
+        keys: Sequence[str] = (),
+        properties: Mapping[str, str] | None = None,
+        flag: int = 0,
+        queue: MessageQueue | int | None = None,
+        sharding_key: str | None = None,
+        select: Selector | None = None,
+        delay_level: int = 0,
+        timeout: float | None = None,
+    ) -> None:
+        """Send without an answer; see `triomq.Producer.send_oneway`."""
+        self._portal.call(
+            timeout,
+            self._target.send_oneway,
+            topic,
+            body,
+            tag=tag,
+            keys=keys,
+            properties=properties,
+            flag=flag,
+            queue=queue,
+            sharding_key=sharding_key,
+            select=select,
+            delay_level=delay_level,
+        )
+
+    def send_batch(
+        self,
+        messages: Sequence[Message],
+        *,
+        queue: MessageQueue | int | None = None,
+        sharding_key: str | None = None,
+        select: Selector | None = None,
+        timeout: float | None = None,
+    ) -> list[SendReceipt]:
+        """Send messages of one topic together; see `triomq.Producer.send_batch`."""
+        return self._portal.call(
+            timeout, self._target.send_batch, messages, queue=queue, sharding_key=sharding_key, select=select
+        )
+
+    def queues(self, topic: str, *, timeout: float | None = None) -> tuple[MessageQueue, ...]:
+        """Return the publish list of a topic; see `triomq.Producer.queues`."""
+        return self._portal.call(timeout, self._target.queues, topic)
+
+    @property
+    def client_id(self) -> str:
+        """The name under which the brokers know this producer."""
+        return self._target.client_id
+
+    def send_many(self, messages: Iterable[Message], *, window: int = 64) -> Iterator[SendReceipt]:
+        """Send messages with up to `window` of them under way; yields the receipts in the order of the messages.
+
+        Iterate to its end: messages are taken as receipts are.  A failed send raises where its receipt would come.
+        """
+        under_way: deque[Call[SendReceipt]] = deque()
+        for message in messages:
+            under_way.append(self._portal.submit(self._target.send, message))
+            if len(under_way) >= window:
+                yield under_way.popleft().future.result()
+        while under_way:
+            yield under_way.popleft().future.result()
+
+    def new_message_id(self) -> str:
+        """Return an id for `send(message_id=…)`."""
+        return self._portal.call(None, in_loop, self._target.new_message_id)

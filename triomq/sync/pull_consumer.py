@@ -1,0 +1,165 @@
+"""A blocking `triomq.PullConsumer`."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import inf
+from types import TracebackType
+
+import trio
+
+from triomq import client
+from triomq.client import (
+    ConsumeFrom,
+    ConsumerSettings,
+    MessageQueue,
+    NotRunning,
+)
+from triomq.client.consumer.subscribing import Subscriptions
+from triomq.client.portal import Portal
+from triomq.sync.lifetime import in_loop, start_portal, stop_portal
+
+
+class PullConsumer:
+    """A blocking `triomq.PullConsumer`."""
+
+    def __init__(
+        self,
+        namesrv: str | Sequence[str] | None = None,
+        *,
+        group: str,
+        subscriptions: Subscriptions | None = None,
+        consume_from: str | ConsumeFrom | datetime.datetime = ConsumeFrom.LAST,
+        auto_commit: bool = True,
+        settings: ConsumerSettings | None = None,
+    ) -> None:
+        self._target = client.PullConsumer(
+            namesrv,
+            group=group,
+            subscriptions=subscriptions,
+            consume_from=consume_from,
+            auto_commit=auto_commit,
+            settings=settings,
+        )
+        self._portal = Portal(self._target)
+
+    def start(self) -> PullConsumer:
+        """Start without a `with` block, for objects that live from cell to cell of a notebook; `stop` ends them."""
+        start_portal(self._portal)
+        return self
+
+    def stop(self) -> None:
+        """End what `start` began."""
+        stop_portal(self._portal, None)
+
+    def __enter__(self) -> PullConsumer:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        stop_portal(self._portal, error)
+
+    def __iter__(self) -> Iterator[client.ReceivedMessage]:
+        return self
+
+    def __next__(self) -> client.ReceivedMessage:
+        """Wait for the next message; with `auto_commit` the ones before it then count as done.  The iteration ends when the consumer is stopped."""
+        try:
+            return self.poll(1)[0]
+        except NotRunning:
+            if self._portal.ended:
+                raise StopIteration from None
+            raise
+
+    def poll(self, max_messages: int = 32, *, timeout: float | None = None) -> list[client.ReceivedMessage]:
+        """Return at most `max_messages`; an empty list if none came within `timeout` seconds."""
+        returned: list[client.ReceivedMessage] = []
+        try:
+            self._portal.call(None, _poll, self._target, max_messages, timeout, returned)
+        except BaseException:  # interrupted; nobody got what had come
+            if returned:
+                self._portal.call(5.0, in_loop, lambda: self._target.give_back(returned))
+            raise
+        return returned
+
+    def subscribe(self, subscriptions: Subscriptions, *, timeout: float | None = None) -> None:
+        """Share further topics with the group."""
+        self._portal.call(timeout, self._target.subscribe, subscriptions)
+
+    def assign(self, queues: Iterable[MessageQueue], *, tags: str = "*", timeout: float | None = None) -> None:
+        """Read exactly these queues."""
+        self._portal.call(timeout, self._target.assign, queues, tags=tags)
+
+    def queues(self, topic: str, *, timeout: float | None = None) -> tuple[MessageQueue, ...]:
+        """Return all readable queues of a topic."""
+        return self._portal.call(timeout, self._target.queues, topic)
+
+    @property
+    def assignment(self) -> tuple[MessageQueue, ...]:
+        """The queues that are read now."""
+        return self._portal.call(None, in_loop, lambda: self._target.assignment)
+
+    def wait_assigned(self, *, timeout: float | None = None) -> None:
+        """Wait until the group has given this member its first share."""
+        self._portal.call(timeout, self._target.wait_assigned)
+
+    def position(self, queue: MessageQueue) -> int:
+        """Return the offset of the message that comes next."""
+        return self._portal.call(None, in_loop, lambda: self._target.position(queue))
+
+    def seek(self, queue: MessageQueue, offset: int, *, timeout: float | None = None) -> None:
+        """Go on at another offset."""
+        self._portal.call(timeout, self._target.seek, queue, offset)
+
+    def seek_to_begin(self, queue: MessageQueue, *, timeout: float | None = None) -> None:
+        """Go on at the oldest message."""
+        self._portal.call(timeout, self._target.seek_to_begin, queue)
+
+    def seek_to_time(self, queue: MessageQueue, instant: datetime.datetime, *, timeout: float | None = None) -> None:
+        """Go on at the first message stored at or after an aware `datetime`."""
+        self._portal.call(timeout, self._target.seek_to_time, queue, instant)
+
+    def unsubscribe(self, topic: str, *, timeout: float | None = None) -> None:
+        """Share a topic no longer."""
+        self._portal.call(timeout, self._target.unsubscribe, topic)
+
+    def seek_to_end(self, queue: MessageQueue, *, timeout: float | None = None) -> None:
+        """Go on with what is sent from now on."""
+        self._portal.call(timeout, self._target.seek_to_end, queue)
+
+    def pause(self, *queues: MessageQueue) -> None:
+        """Return nothing more of these queues until `resume`."""
+        self._portal.call(None, in_loop, lambda: self._target.pause(*queues))
+
+    def resume(self, *queues: MessageQueue) -> None:
+        """Go on where `pause` stopped."""
+        self._portal.call(None, in_loop, lambda: self._target.resume(*queues))
+
+    def commit(self, offsets: Mapping[MessageQueue, int] | None = None, *, timeout: float | None = None) -> None:
+        """Store offsets now."""
+        self._portal.call(timeout, self._target.commit, offsets)
+
+    def committed(self, queue: MessageQueue, *, timeout: float | None = None) -> int | None:
+        """Return the group's offset as the broker has it."""
+        return self._portal.call(timeout, self._target.committed, queue)
+
+    def min_offset(self, queue: MessageQueue, *, timeout: float | None = None) -> int:
+        """Return the offset of the oldest message."""
+        return self._portal.call(timeout, self._target.min_offset, queue)
+
+    def max_offset(self, queue: MessageQueue, *, timeout: float | None = None) -> int:
+        """Return the offset that the next message will get."""
+        return self._portal.call(timeout, self._target.max_offset, queue)
+
+    def offset_for_time(self, queue: MessageQueue, instant: datetime.datetime, *, timeout: float | None = None) -> int:
+        """Return the offset of the first message stored at or after an instant."""
+        return self._portal.call(timeout, self._target.offset_for_time, queue, instant)
+
+
+async def _poll(
+    consumer: client.PullConsumer, max_messages: int, seconds: float | None, returned: list[client.ReceivedMessage]
+) -> None:
+    with trio.move_on_after(inf if seconds is None else seconds):
+        returned += await consumer.poll(max_messages)
