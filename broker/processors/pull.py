@@ -313,7 +313,7 @@ class PullMessages:
         )
         # A bytearray is sent like bytes, and nobody changes it any more.
         chunks = cast("Sequence[bytes | memoryview]", found.chunks)
-        return Response(code, made, chunks, status.name)
+        return Response(code, made, chunks, status.name, None, found.size_bytes)
 
     def _as_slave(self, code: int, suggested: int, header: PullMessageHeader, found: GetResult) -> tuple[int, int]:
         """Code and suggestion of a slave; an offset that it does not have is the consumer's still: the master may know it."""

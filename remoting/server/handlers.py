@@ -27,13 +27,17 @@ Body = bytes | memoryview | Sequence[bytes | memoryview]
 
 
 class Response(msgspec.Struct, eq=False, gc=False):
-    """An answer. `header` is an object of a header class, `ext` further text fields; a body in pieces is sent without joining it."""
+    """An answer. `header` is an object of a header class, `ext` further text fields; a body in pieces is sent without joining it.
+
+    `body_size` is a hint: about how many bytes a large body has. Answers with much of it do not wait for those made after them.
+    """
 
     code: int = 0
     header: Any = None
     body: Body = b""
     remark: str | None = None
     ext: dict[str, str] | None = None
+    body_size: int = 0
 
 
 class Request(msgspec.Struct, eq=False, gc=False, dict=False):

@@ -31,6 +31,8 @@ _log = logging.getLogger(__name__)
 BATCH_REQUESTS_MAX = 128
 BATCH_BYTES_MAX = 1024 * 1024
 TURN_REQUESTS_MAX = 256
+# Answers of so many bytes leave at once, so that their readers work while the next ones are made.
+EARLY_BYTES = 128 * 1024
 
 _OVERLOAD = "[OVERLOAD]system busy, start flow control for a while"
 _REJECTED = "[REJECTREQUEST]system busy, start flow control for a while"
@@ -360,6 +362,7 @@ class Pool:
         asked: list[Request] = []
         answers: list[Answer] = []
         waiting: _Waiting | None = None
+        size = 0
         position = start
         while position < end:
             request = requests[position]
@@ -377,22 +380,29 @@ class Pool:
             if isinstance(result, Response):
                 asked.append(request)
                 answers.append(result)
+                size += result.body_size
+                if size >= EARLY_BYTES:
+                    self._send_singles(asked, answers)
+                    asked, answers, size = [], [], 0
                 continue
             waiting = _Waiting([request], result)
             break
         if asked:
-            try:
-                send_answers(asked, answers)
-            except Exception as error:
-                self.fail(asked, error)
-            seconds = self._now() - asked[0].arrived
-            route = asked[0].route
-            if len(asked) == 1 or not any([request.route is not route for request in asked]):  # noqa: C419 - as above
-                route.note_answered(len(asked), seconds)
-            else:
-                for request in asked:
-                    request.route.note_answered(1, seconds)
+            self._send_singles(asked, answers)
         return position, waiting
+
+    def _send_singles(self, asked: list[Request], answers: list[Answer]) -> None:
+        try:
+            send_answers(asked, answers)
+        except Exception as error:
+            self.fail(asked, error)
+        seconds = self._now() - asked[0].arrived
+        route = asked[0].route
+        if len(asked) == 1 or not any([request.route is not route for request in asked]):  # noqa: C419 - as above
+            route.note_answered(len(asked), seconds)
+        else:
+            for request in asked:
+                request.route.note_answered(1, seconds)
 
     async def _finish(self, waiting: _Waiting) -> None:
         requests = waiting.requests

@@ -393,3 +393,26 @@ async def test_errors_of_who_finishes_a_batch_are_fenced(nursery: trio.Nursery, 
     assert codes == [ResponseCode.SYSTEM_ERROR] * 2 + [ResponseCode.FLUSH_DISK_TIMEOUT] * 2 + [ResponseCode.SYSTEM_ERROR] * 2
     assert "a bug" in caplog.text
     await made.pool.wait_quiet()
+
+
+async def test_large_answers_leave_before_the_next_ones_are_made(nursery: trio.Nursery) -> None:
+    made = bench(nursery, workers=1)
+    sent: list[int] = []
+
+    def large(request: Request) -> Response:
+        sent.append(len(made.paper.written))
+        return Response(0, body=[b"x" * 50_000, b"y" * 50_000], body_size=100_000)
+
+    def small(request: Request) -> Response:
+        sent.append(len(made.paper.written))
+        return Response(0, body=b"z")
+
+    made.add(1, large)
+    made.add(2, small)
+    await trio.testing.wait_all_tasks_blocked()
+    made.pool.submit(made.requests(1, 1, 2, 2, 1, 2), in_place=True)
+    assert sent == [0, 0, 1, 1, 1, 1]
+    assert [answer.opaque for answer in made.paper.answers()] == [1, 2, 3, 4, 5, 6]
+    assert [len(answer.body) for answer in made.paper.answers()] == [100_000, 100_000, 1, 1, 100_000, 1]
+    assert len(made.paper.written) == 2
+    assert sum(route.statistics().answered for route in made.routes.values()) == 6
