@@ -75,6 +75,8 @@ def _capped(data: QueueData, queues_max: int) -> QueueData:
 class RouteTable:
     """The routes that one client knows."""
 
+    version: int = attrs.field(default=0, init=False)
+    """another number after each change"""
     _routes: dict[str, TopicRoute] = attrs.field(factory=dict, init=False)
     _queues: dict[str, TopicQueues] = attrs.field(factory=dict, init=False)
     _addresses: dict[str, dict[int, str]] = attrs.field(factory=dict, init=False)
@@ -83,6 +85,7 @@ class RouteTable:
         """Take over a route; returns whether anything changed."""
         if self._routes.get(topic) == route and self._queues[topic].template == template:
             return False
+        self.version += 1
         self._routes.pop(topic, None)  # the newest goes last and wins where two routes name different addresses
         self._routes[topic] = route
         self._queues[topic] = derive_queues(topic, route, template=template)

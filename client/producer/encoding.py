@@ -45,7 +45,10 @@ FORBIDDEN_TOPICS = frozenset(
 DELAY_LEVEL_MAX = 18
 TAG_LENGTH_MAX = 128
 _TAGS_REMEMBERED = 1024
+_ID_LENGTH_MAX = 64
+"""of ids that are written by the short way; those made here have 32 or 56 characters"""
 _good_tags: set[str] = set()
+_beginnings: dict[tuple[str | None, bool], str] = {}
 _BYTES = (bytes, bytearray, memoryview)
 ELEMENT_BYTES = 22
 """what a message of a batch needs besides its body and properties"""
@@ -106,9 +109,48 @@ def prepare(
     delay_level: int = 0,
 ) -> Outgoing:
     """Check one message and bring it into its wire form.  Errors: `MessageInvalid`."""
-    _check_body(topic, body, settings)
+    if type(body) is not bytes or not 0 < len(body) <= settings.message_bytes_max:
+        _check_body(topic, body, settings)
     if flag:
         _check_flag(flag)
+    if (
+        not (keys or properties or delay_level)
+        and sharding_key is None
+        and len(message_id) <= _ID_LENGTH_MAX
+        and message_id.isalnum()
+        and message_id.isascii()
+    ):
+        text = f"{_beginnings.get((tag, wait_stored)) or _beginning(tag, wait_stored)}{message_id}\x02"
+    else:
+        text = _whole_text(message_id, tag, keys, properties, wait_stored, sharding_key, delay_level)
+    sys_flag = 0
+    if len(body) >= settings.compress_over_bytes:
+        body, sys_flag = compress(body, settings)
+    return Outgoing(topic, body, text, message_id, flag, sys_flag, now_ms)
+
+
+def _beginning(tag: str | None, wait_stored: bool) -> str:
+    """Return the properties text up to the id, for messages that have nothing but a tag; checked once, kept for the next.
+
+    Errors: `MessageInvalid`.
+    """
+    whole = _text(_properties("", tag, (), None, wait_stored))
+    beginning = whole.removesuffix("\x02")
+    if len(_beginnings) < _TAGS_REMEMBERED:
+        _beginnings[tag, wait_stored] = beginning
+    return beginning
+
+
+def _whole_text(
+    message_id: str,
+    tag: str | None,
+    keys: Sequence[str],
+    properties: Mapping[str, str] | None,
+    wait_stored: bool,
+    sharding_key: str | None,
+    delay_level: int,
+) -> str:
+    """Return the properties text of a message that may have anything.  Errors: `MessageInvalid`."""
     made = _properties(message_id, tag, keys, properties, wait_stored)
     if sharding_key is not None:
         made[SHARDING_KEY] = sharding_key
@@ -118,11 +160,7 @@ def prepare(
                 f"delay_level {delay_level} does not exist: 1 (1 s) to {DELAY_LEVEL_MAX} (2 h), 0 for no delay"
             )
         made[DELAY] = str(delay_level)
-    sys_flag = 0
-    text = _text(made)
-    if len(body) >= settings.compress_over_bytes:
-        body, sys_flag = compress(body, settings)
-    return Outgoing(topic, body, text, message_id, flag, sys_flag, now_ms)
+    return _text(made)
 
 
 def compress(body: bytes, settings: ProducerSettings) -> tuple[bytes, int]:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 
 import attrs
 
-from triomq.client.producer.queue_choice import RoundRobin
+from triomq.client.producer.queue_choice import Q, RoundRobin
 from triomq.remoting.protocol.bodies.route import MessageQueue
 
 ISOLATED_SECONDS = 10.0
@@ -66,9 +66,7 @@ class LatencyFaults:
         known = self._brokers.get(broker_name)
         return known is None or known.reachable
 
-    def choose(
-        self, turn: RoundRobin, queues: Sequence[MessageQueue], avoid_broker: str | None, now: float
-    ) -> MessageQueue:
+    def choose(self, turn: RoundRobin, queues: Sequence[Q], avoid_broker: str | None, now: float) -> Q:
         """Return the next queue of an available broker, else of a reachable one, else of any."""
         if avoid_broker is not None:
             turn.jump(self.random_position())

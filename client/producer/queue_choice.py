@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol, TypeVar
 
 import attrs
 
@@ -19,6 +20,16 @@ Selector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
 """An application's own choice: (publish list, message) → one of the queues.  Pure and quick; called once for a message."""
 
 
+class OfBroker(Protocol):
+    """A queue, or what leads to one."""
+
+    @property
+    def broker_name(self) -> str: ...
+
+
+Q = TypeVar("Q", bound=OfBroker)
+
+
 @attrs.define(eq=False)
 class RoundRobin:
     """Deal messages over the queues of one topic in turn, so that n·k messages put k into each of n queues."""
@@ -26,7 +37,7 @@ class RoundRobin:
     _next: int
     """a random start keeps many producers from all beginning at queue 0"""
 
-    def choose(self, queues: Sequence[MessageQueue], avoid_broker: str | None = None) -> MessageQueue:
+    def choose(self, queues: Sequence[Q], avoid_broker: str | None = None) -> Q:
         """Return the next queue; with `avoid_broker` (the one that just failed) the next queue of another broker, if there is any."""
         position = self._next
         self._next = position + 1
@@ -35,7 +46,7 @@ class RoundRobin:
             return chosen
         return self._search(queues, position + 1, lambda name: name != avoid_broker) or chosen
 
-    def choose_where(self, queues: Sequence[MessageQueue], accept: Callable[[str], bool]) -> MessageQueue | None:
+    def choose_where(self, queues: Sequence[Q], accept: Callable[[str], bool]) -> Q | None:
         """Return the next queue whose broker is accepted; None, and no turn is taken, if there is none."""
         return self._search(queues, self._next, accept)
 
@@ -43,9 +54,7 @@ class RoundRobin:
         """Go on somewhere else."""
         self._next = position
 
-    def _search(
-        self, queues: Sequence[MessageQueue], position: int, accept: Callable[[str], bool]
-    ) -> MessageQueue | None:
+    def _search(self, queues: Sequence[Q], position: int, accept: Callable[[str], bool]) -> Q | None:
         for step in range(len(queues)):
             queue = queues[(position + step) % len(queues)]
             if accept(queue.broker_name):

@@ -14,6 +14,8 @@ from triomq.remoting.protocol.command import request as generic_request
 from triomq.remoting.protocol.header_fast import RequestTemplate
 from triomq.remoting.protocol.headers.send import SendMessageHeader
 
+TEMPLATES_REMEMBERED = 4096
+"""of a producer that sends to ever new queues"""
 _VARYING = ("sys_flag", "born_timestamp", "flag", "properties")
 
 
@@ -23,26 +25,33 @@ class SendRequests:
 
     group: str
     settings: ProducerSettings
-    _templates: dict[tuple[int, str, str, int], RequestTemplate] = attrs.field(factory=dict, init=False)
-    """by request code, topic, broker name and queue"""
+    _templates: dict[tuple[int, MessageQueue], RequestTemplate] = attrs.field(factory=dict, init=False)
+    """by request code and queue"""
 
     def make(
         self, outgoing: Outgoing, queue: MessageQueue, code: int, *, oneway: bool = False, hooked: bool = False
     ) -> OutgoingRequest:
         """Make the request for one message; a `Command`, which costs three times as much, only if hooks are to see it."""
-        flag = ONEWAY_FLAG if oneway else 0
         if hooked:
             header = self._header(queue, code)
             header.sys_flag, header.born_timestamp = outgoing.sys_flag, outgoing.born_timestamp
             header.flag, header.properties = outgoing.flag, outgoing.properties
             command: Command = generic_request(code, header, outgoing.body, oneway=oneway)
             return command
-        key = (code, queue.topic, queue.broker_name, queue.queue_id)
-        template = self._templates.get(key)
-        if template is None:
-            template = self._templates[key] = RequestTemplate(code, self._header(queue, code), _VARYING, short=True)
         numbers = (outgoing.sys_flag, outgoing.born_timestamp, outgoing.flag)
-        return template.make(numbers, outgoing.properties, outgoing.body, flag)
+        flag = ONEWAY_FLAG if oneway else 0
+        return self.template(queue, code).make(numbers, outgoing.properties, outgoing.body, flag)
+
+    def template(self, queue: MessageQueue, code: int) -> RequestTemplate:
+        """Return the template of the requests to one queue."""
+        template = self._templates.get((code, queue))
+        if template is None:
+            if len(self._templates) >= TEMPLATES_REMEMBERED:
+                self._templates.clear()
+            template = self._templates[code, queue] = RequestTemplate(
+                code, self._header(queue, code), _VARYING, short=True
+            )
+        return template
 
     def _header(self, queue: MessageQueue, code: int) -> SendMessageHeader:
         return SendMessageHeader(

@@ -6,7 +6,6 @@ What differs from there is said in `client/retry.py`.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Coroutine, Sequence
 from math import inf
 
@@ -27,10 +26,11 @@ from triomq.client.errors import (
     request_name,
 )
 from triomq.client.hooks import SendContext, tell
+from triomq.client.producer.destinations import Destination, Destinations, TopicDestinations, random_position
 from triomq.client.producer.encoding import Outgoing
 from triomq.client.producer.faults import LatencyFaults
 from triomq.client.producer.in_flight import InFlight
-from triomq.client.producer.queue_choice import RoundRobin, find_queue, has_several_brokers
+from triomq.client.producer.queue_choice import find_queue
 from triomq.client.producer.receipt import STATUS_OF_CODE, SendReceipt, SendStatus
 from triomq.client.producer.request import SendRequests
 from triomq.client.retry import concerns_broker, may_be_stored, may_send_again, try_seconds
@@ -47,7 +47,6 @@ Target = MessageQueue | int | Callable[[Sequence[MessageQueue]], MessageQueue]
 
 _STORED = SendStatus.STORED
 _DEFAULT_REGION = "DefaultRegion"
-_RANDOM_START = 1024
 
 
 @attrs.define(eq=False)
@@ -62,18 +61,21 @@ class Sender:
     _has_hooks: bool = attrs.field(init=False)
     _requests: SendRequests = attrs.field(init=False)
     _in_flight: InFlight | None = attrs.field(init=False)
-    _rounds: dict[str, RoundRobin] = attrs.field(factory=dict, init=False)
+    _topics: TopicDestinations = attrs.field(init=False)
+    _tries: int = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         settings = self.settings
         self._connector = self.session.connector
         self._has_hooks = bool(settings.send_hooks or settings.check_forbidden)
         self._requests = SendRequests(self.group, settings)
+        self._topics = TopicDestinations(self.session.routes, self._requests)
+        self._tries = 1 + settings.retries
         messages, size = settings.in_flight_messages_max, settings.in_flight_bytes_max
         unbounded = 1 << 62
         self._in_flight = InFlight(messages or unbounded, size or unbounded) if messages or size else None
         self.faults = (
-            LatencyFaults(settings.latency_max, settings.not_available, settings.detect_brokers, _random_position)
+            LatencyFaults(settings.latency_max, settings.not_available, settings.detect_brokers, random_position)
             if settings.latency_faults
             else None
         )
@@ -116,13 +118,13 @@ class Sender:
         if budget is not None:
             await self._wait_for_room(budget, outgoing, deadline)
             budget.release(len(outgoing.body))  # nobody says when it has arrived
-        queues = self.session.routes.publish(outgoing.topic) or await self._find_queues(outgoing.topic, deadline)
+        places = self._topics.find(outgoing.topic) or await self._find_destinations(outgoing.topic, deadline)
         now = trio.current_time()
-        chosen = _directed(queues, target) if target is not None else self._choose(outgoing.topic, queues, None, now)
-        address = self._address(chosen)
-        context = self._begin(outgoing, chosen, address, RequestCode.SEND_MESSAGE_V2, oneway=True)
+        destination = self._directed(places, target) if target is not None else self._choose(places, None, now)
+        address = self._address(destination)
+        context = self._begin(outgoing, destination.queue, address, RequestCode.SEND_MESSAGE_V2, oneway=True)
         request = self._requests.make(
-            outgoing, chosen, RequestCode.SEND_MESSAGE_V2, oneway=True, hooked=self._connector.hooked
+            outgoing, destination.queue, RequestCode.SEND_MESSAGE_V2, oneway=True, hooked=self._connector.hooked
         )
         try:
             await self.session.oneway(address, request, deadline - now)
@@ -145,13 +147,14 @@ class Sender:
         self, outgoing: Outgoing, target: Target | None, code: int, began: float, deadline: float
     ) -> SendReceipt:
         topic = outgoing.topic
-        queues = self.session.routes.publish(topic)
-        if not queues:
-            queues = await self._find_queues(topic, deadline)
+        places = self._topics.find(topic)
+        if places is None:
+            places = await self._find_destinations(topic, deadline)
             began = trio.current_time()
-        directed = _directed(queues, target) if target is not None else None
-        tries = 1 if directed is not None else 1 + self.settings.retries
-        attempts: list[Attempt] = []
+        directed = self._directed(places, target) if target is not None else None
+        tries = 1 if directed is not None else self._tries
+        connector = self._connector
+        attempts: list[Attempt] | None = None
         not_stored: SendReceipt | None = None
         failed_broker: str | None = None
         for number in range(1, tries + 1):
@@ -159,21 +162,26 @@ class Sender:
                 began = trio.current_time()
                 if began >= deadline:
                     break
-            chosen = directed or self._choose(topic, queues, failed_broker, began)
-            seconds = try_seconds(
-                deadline - began,
-                last_try=number == tries,
-                other_broker=has_several_brokers(queues),
-                longest=self.settings.try_timeout,
-            )
+            destination = directed or self._choose(places, failed_broker, began)
+            seconds = deadline - began
+            if tries > 1 and (places.several_brokers or self.settings.try_timeout is not None):
+                seconds = try_seconds(
+                    seconds,
+                    last_try=number == tries,
+                    other_broker=places.several_brokers,
+                    longest=self.settings.try_timeout,
+                )
             context: SendContext | None = None
             try:
-                address = self._address(chosen)
+                address = destination.address or self._address(destination)
                 if self._has_hooks:
-                    context = self._begin(outgoing, chosen, address, code)
-                request = self._requests.make(outgoing, chosen, code, hooked=self._connector.hooked)
-                response = await self._connector.invoke(address, request, timeout=seconds, deadline=began + seconds)
-                receipt = self._read(response, outgoing, chosen, code, address)
+                    context = self._begin(outgoing, destination.queue, address, code)
+                if connector.hooked:
+                    request = self._requests.make(outgoing, destination.queue, code, hooked=True)
+                else:
+                    request = destination.request(outgoing, code)
+                response = await connector.invoke(address, request, timeout=seconds, deadline=began + seconds)
+                receipt = self._read(response, outgoing, destination.queue, code, address)
             except (TrioMQError, RemotingError) as reason:
                 if isinstance(reason, RemotingError):
                     error = from_remoting(reason)
@@ -181,30 +189,33 @@ class Sender:
                 else:
                     error = reason
                 now = trio.current_time()
-                attempts.append(Attempt(broker=chosen.broker_name, seconds=now - began, error=error))
+                earlier = attempts or []
+                attempts = [*earlier, Attempt(broker=destination.broker_name, seconds=now - began, error=error)]
                 self._end(context, None, error)
-                self._note_failure(chosen, error, now - began, now)
+                self._note_failure(destination.queue, error, now - began, now)
                 if error.refresh_route:
                     self.session.doubt(topic)
                 if not may_send_again(error, self.settings.retry_codes):
-                    if not_stored is None and not any(may_be_stored(attempt.error) for attempt in attempts[:-1]):
+                    if not_stored is None and not any(may_be_stored(attempt.error) for attempt in earlier):
                         raise error from error.__cause__
                     break  # a refusal says nothing about the tries before it
-                failed_broker = chosen.broker_name
-                queues = self.session.routes.publish(topic) or queues
+                failed_broker = destination.broker_name
+                places = self._topics.find(topic) or places
             except BaseException:  # cancelled
                 self._end(context, None, None)
                 raise
             else:
-                self._end(context, receipt, None)
+                if context is not None:
+                    self._end(context, receipt, None)
                 if self.faults is not None:
                     now = trio.current_time()
-                    self.faults.record(chosen, now - began, now, isolate=False, reachable=True)
+                    self.faults.record(destination.queue, now - began, now, isolate=False, reachable=True)
                 if receipt.status is _STORED or not self.settings.retry_not_stored:
                     return receipt
-                not_stored, failed_broker = receipt, chosen.broker_name
+                not_stored, failed_broker = receipt, destination.broker_name
         if not_stored is not None:
             return not_stored
+        assert attempts is not None
         raise self._failure(topic, attempts, deadline) from attempts[-1].error
 
     def _note_failure(self, queue: MessageQueue, error: TrioMQError, latency: float, now: float) -> None:
@@ -213,9 +224,7 @@ class Sender:
             refused = isinstance(error, BrokerError)
             self.faults.record(queue, latency, now, isolate=True, reachable=not refused and not self.faults.detecting)
 
-    def _read(
-        self, response: Command, outgoing: Outgoing, queue: MessageQueue, code: int, address: str
-    ) -> SendReceipt:
+    def _read(self, response: Command, outgoing: Outgoing, queue: MessageQueue, code: int, address: str) -> SendReceipt:
         """Make the receipt of an answer.  Errors: `BrokerError`, `ProtocolBroken`."""
         status = STATUS_OF_CODE.get(response.code)
         if status is None:
@@ -271,19 +280,27 @@ class Sender:
 
     # -- queues -----------------------------------------------------------------------------------------------------------------
 
-    def _choose(self, topic: str, queues: Sequence[MessageQueue], avoid: str | None, now: float) -> MessageQueue:
-        turn = self._rounds.get(topic)
-        if turn is None:
-            turn = self._rounds[topic] = RoundRobin(_random_position())
+    def _choose(self, places: Destinations, avoid: str | None, now: float) -> Destination:
         if self.faults is None:
-            return turn.choose(queues, avoid)
-        return self.faults.choose(turn, queues, avoid, now)
+            return places.turn.choose(places.ways, avoid)
+        return self.faults.choose(places.turn, places.ways, avoid, now)
 
-    def _address(self, queue: MessageQueue) -> str:
-        address = self.session.routes.master(queue.broker_name)
-        if address is None:
-            raise ConnectionFailed(queue.broker_name, "the route names no master for this broker")
-        return address
+    def _directed(self, places: Destinations, target: Target) -> Destination:
+        queue = _chosen(places.queues, target)
+        return places.of_queue(queue) or self._topics.destination(queue)
+
+    def _address(self, destination: Destination) -> str:
+        """Return where the queue's master is.  Errors: `ConnectionFailed`."""
+        if destination.address is None:
+            raise ConnectionFailed(destination.broker_name, "the route names no master for this broker")
+        return destination.address
+
+    async def _find_destinations(self, topic: str, deadline: float) -> Destinations:
+        while True:
+            await self._find_queues(topic, deadline)
+            places = self._topics.find(topic)
+            if places is not None:  # else the route has changed since
+                return places
 
     async def _find_queues(self, topic: str, deadline: float) -> tuple[MessageQueue, ...]:
         with trio.move_on_at(deadline):
@@ -295,7 +312,7 @@ class Sender:
     async def queue_for(self, topic: str, target: Target, deadline: float) -> MessageQueue:
         """Return the queue of a directed send.  Errors: as `send`; those of the application's own choice."""
         queues = self.session.routes.publish(topic) or await self._find_queues(topic, deadline)
-        return _directed(queues, target)
+        return _chosen(queues, target)
 
     def _failure(self, topic: str, attempts: Sequence[Attempt], deadline: float) -> SendFailed | SendTimeout:
         stored = any(may_be_stored(attempt.error) for attempt in attempts)
@@ -303,9 +320,5 @@ class Sender:
         return kind(topic, attempts, maybe_stored=stored)
 
 
-def _directed(queues: Sequence[MessageQueue], target: Target) -> MessageQueue:
+def _chosen(queues: Sequence[MessageQueue], target: Target) -> MessageQueue:
     return target(queues) if callable(target) else find_queue(queues, target)
-
-
-def _random_position() -> int:
-    return random.randrange(_RANDOM_START)

@@ -146,6 +146,8 @@ def measure(options: argparse.Namespace) -> dict[str, dict[str, list[dict[str, f
             clients[side].ask(verb="fill", count=options.kept, size=options.size)
         for number in range(options.rounds):
             for row, column, side, request in work_list(options.kept, options.seconds, options.size):
+                if options.only not in row:
+                    continue
                 sides = {column: side}
                 if side == "ours":
                     sides[column.replace("ours", "base")] = "base"
@@ -188,6 +190,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write every single result there")
     parser.add_argument("--folder", type=Path, help="where both stores lie (default: the system's folder for temporary files)")
     parser.add_argument("--base", type=Path, help="another checkout of TrioMQ, whose SDK is measured in turns with this one")
+    parser.add_argument("--only", default="", help="measure only rows whose names hold this text")
     parser.add_argument("--no-nats", dest="nats", action="store_false", help="only ours")
     options = parser.parse_args()
     results = measure(options)
