@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import processes
 import pytest
@@ -14,13 +13,6 @@ JAVA_VERSIONS = ("5.5.0", "4.9.4")
 def need_java(version: str) -> None:
     if processes.java_home(version) is None:
         pytest.skip(f"the Java peers {version} are not installed: run `make peers`")
-
-
-def need_go() -> Path:
-    binary = processes.PEERS / "go" / "peer"
-    if not binary.exists():
-        pytest.skip("the Go client is not installed: run `make peers`")
-    return binary
 
 
 @pytest.fixture(scope="module")
@@ -54,8 +46,3 @@ def java_version(request: pytest.FixtureRequest) -> str:
     version: str = request.param
     need_java(version)
     return version
-
-
-@pytest.fixture
-def go_peer() -> Path:
-    return need_go()

@@ -64,11 +64,19 @@ class ConsumerRunning(JsonBody):
     jstack: str | None = None
 
 
+CONSUME_RESULTS = ("CR_SUCCESS", "CR_LATER", "CR_ROLLBACK", "CR_COMMIT", "CR_THROW_EXCEPTION", "CR_RETURN_NULL")
+"""In the order of CMResult.java: the Go client writes their numbers, which fastjson takes, too."""
+
+
+def _result_name(text: str) -> str:
+    return CONSUME_RESULTS[int(text)] if text.isdecimal() and int(text) < len(CONSUME_RESULTS) else text
+
+
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class ConsumeDirectlyResult(JsonBody):
-    """309. Results: CR_SUCCESS, CR_LATER, CR_ROLLBACK, CR_COMMIT, CR_THROW_EXCEPTION, CR_RETURN_NULL."""
+    """309. Results: `CONSUME_RESULTS`."""
 
-    consume_result: str = "CR_SUCCESS"
+    consume_result: str = attrs.field(default="CR_SUCCESS", converter=_result_name)
     order: bool = False
     auto_commit: bool = True
     remark: str | None = None
