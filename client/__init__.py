@@ -52,6 +52,7 @@ if TYPE_CHECKING:
         select_by_random,
     )
     from triomq.client.producer.receipt import SendReceipt, SendStatus
+    from triomq.client.retry import BusyBackoff
     from triomq.remoting.client.hooks import RpcHook
     from triomq.remoting.protocol.bodies.route import MessageQueue
     from triomq.remoting.protocol.compression import Compression
@@ -64,6 +65,7 @@ __all__ = [
     "AssignmentChange",
     "BatchIncomplete",
     "BrokerError",
+    "BusyBackoff",
     "ClientSettings",
     "Compression",
     "ConnectionFailed",
@@ -116,6 +118,7 @@ __all__ = [
 
 _HOMES = {
     "AssignmentChange": "triomq.client.consumer.rebalance",
+    "BusyBackoff": "triomq.client.retry",
     "ClientSettings": "triomq.client.config",
     "Compression": "triomq.remoting.protocol.compression",
     "ConsumeContext": "triomq.client.hooks",

@@ -14,7 +14,7 @@ import attrs
 
 from triomq.client.errors import NoNameServer, SettingsError
 from triomq.client.hooks import CheckForbidden, ConsumeHook, SendHook
-from triomq.client.retry import RETRY_CODES
+from triomq.client.retry import RETRY_CODES, BusyBackoff
 from triomq.remoting.address import parse_address_list
 from triomq.remoting.client.access import Access
 from triomq.remoting.client.discovery import DEFAULT_SUBGROUP, address_server_url, is_address_server
@@ -199,6 +199,8 @@ class ProducerSettings:
         default=RETRY_CODES, converter=_codes, metadata=_java("retryResponseCodes")
     )
     """refusals of a broker after which another try makes sense"""
+    busy_backoff: BusyBackoff = attrs.field(factory=BusyBackoff)
+    """how long to wait before another try after a busy answer; after other failures there is none"""
     retry_not_stored: bool = attrs.field(default=False, metadata=_java("retryAnotherBrokerWhenNotStoreOK"))
     """whether FLUSH_DISK_TIMEOUT, FLUSH_SLAVE_TIMEOUT and SLAVE_NOT_AVAILABLE are tried again on another broker"""
     latency_faults: bool = attrs.field(default=False, metadata=_java("sendLatencyEnable"))

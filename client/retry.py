@@ -10,6 +10,8 @@ Source for the rules: client/…/producer/DefaultMQProducer.java (retryResponseC
 
 from __future__ import annotations
 
+from math import inf
+
 import attrs
 
 from triomq.client.errors import (
@@ -18,6 +20,7 @@ from triomq.client.errors import (
     ConnectionLost,
     ProtocolBroken,
     RequestTimeout,
+    SettingsError,
     TrioMQError,
 )
 from triomq.remoting.protocol.codes import ResponseCode
@@ -35,6 +38,9 @@ RETRY_CODES: frozenset[int] = frozenset(
     }
 )
 """Refusals that another broker (or the same one, a moment later) may not share."""
+
+BUSY_CODES: frozenset[int] = frozenset({ResponseCode.SYSTEM_BUSY, ResponseCode.FLOW_CONTROL})
+"""Flow control: what the remoting protocol has for the TOO_MANY_REQUESTS of RocketMQ's gRPC clients, which is made from SYSTEM_BUSY"""
 
 _TRANSPORT_ERRORS = (ConnectionFailed, ConnectionLost, RequestTimeout, ProtocolBroken)
 
@@ -59,6 +65,11 @@ def concerns_broker(error: TrioMQError) -> bool:
     return isinstance(error, (BrokerError, *_TRANSPORT_ERRORS))
 
 
+def is_busy(error: TrioMQError) -> bool:
+    """Say whether a broker sheds load: another try at once would add to it."""
+    return isinstance(error, BrokerError) and error.code in BUSY_CODES
+
+
 def try_seconds(seconds_left: float, *, last_try: bool, other_broker: bool, longest: float | None = None) -> float:
     """Return the time limit of the next try: all that is left, or half of it while another broker could be asked afterwards.
 
@@ -69,6 +80,32 @@ def try_seconds(seconds_left: float, *, last_try: bool, other_broker: bool, long
     if longest is not None:
         return min(seconds_left, longest)
     return seconds_left / 2 if other_broker else seconds_left
+
+
+@attrs.frozen
+class BusyBackoff:
+    """How long a send waits after a broker's answer that it is busy: longer each time, up to a limit, and not all senders equally long.
+
+    The first three are what RocketMQ's 5.x proxy gives its producers; its remoting client does not wait at all.
+    """
+
+    first: float = 0.01
+    """seconds after the first such answer; 0 never waits"""
+    factor: float = 2.0
+    longest: float = 1.0
+    jitter: float = 0.2
+    """share of the wait by which it may be shorter or longer"""
+
+    def __attrs_post_init__(self) -> None:
+        if not (0 <= self.first <= self.longest < inf and 1 <= self.factor <= 10 and 0 <= self.jitter <= 1):
+            raise SettingsError(
+                f"{self} is no back-off: first may be from 0 to longest, factor from 1 to 10, jitter from 0 to 1, and longest is a number of seconds"
+            )
+
+    def seconds(self, times: int, chance: float) -> float:
+        """Return the wait after the `times`-th answer of this kind, from 1; `chance` is a random number from 0 to 1."""
+        wait = min(self.first * self.factor ** min(times - 1, 300), self.longest)
+        return wait * (1 + self.jitter * (2 * chance - 1))
 
 
 @attrs.define(eq=False)

@@ -26,6 +26,7 @@ from triomq.client.errors import (
     request_name,
 )
 from triomq.client.hooks import SendContext, tell
+from triomq.client.producer.back_off import back_off
 from triomq.client.producer.destinations import Destination, Destinations, TopicDestinations, random_position
 from triomq.client.producer.encoding import Outgoing
 from triomq.client.producer.faults import LatencyFaults
@@ -159,6 +160,8 @@ class Sender:
         failed_broker: str | None = None
         for number in range(1, tries + 1):
             if number > 1:
+                if not await back_off(self.settings.busy_backoff, attempts, deadline):
+                    break
                 began = trio.current_time()
                 if began >= deadline:
                     break

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 import trio
@@ -13,6 +14,7 @@ from serving import until
 from triomq import (
     BatchIncomplete,
     BrokerError,
+    BusyBackoff,
     ConsumerSettings,
     Message,
     MessageQueue,
@@ -118,6 +120,38 @@ async def test_busy_is_tried_again_and_named_in_the_end() -> None:
     assert not caught.value.maybe_stored
     assert [type(attempt.error) for attempt in caught.value.attempts] == [BrokerBusy] * 3
     assert len({attempt.broker for attempt in caught.value.attempts}) == 2
+
+
+@pytest.mark.feature(138)
+async def test_after_busy_answers_a_send_waits_longer_each_time() -> None:
+    policy = BusyBackoff(first=0.1, factor=1.6, jitter=0.2, longest=120)
+    async with scripted_cluster(2) as cluster:
+        for broker in cluster.brokers:
+            broker.script[SEND] = refuse(ResponseCode.SYSTEM_BUSY, "[OVERLOAD]system busy")
+        async with producer(cluster, retries=4, send_timeout=60, busy_backoff=policy) as p:
+            with pytest.raises(SendFailed, match="OVERLOAD"):
+                await p.send("T", b"x")
+    arrived = sorted(request.arrived for broker in cluster.brokers for request in broker.asked if request.code == SEND)
+    gaps = [after - before for before, after in pairwise(arrived)]
+    assert len(gaps) == 4
+    for gap, least in zip(gaps, [0.08, 0.128, 0.2048, 0.32768], strict=True):
+        assert gap >= least - 0.001, gaps
+
+
+@pytest.mark.feature(138)
+async def test_other_failures_are_tried_again_at_once_and_a_wait_beyond_the_time_is_none() -> None:
+    async with scripted_cluster(2) as cluster:
+        bad, good = cluster.brokers
+        never_fits = BusyBackoff(first=1000, longest=1000)
+        async with producer(cluster, send_timeout=60, busy_backoff=never_fits) as p:
+            bad.script[SEND] = refuse(ResponseCode.SERVICE_NOT_AVAILABLE)
+            with trio.fail_after(30):
+                while bad.count(SEND) < 2:
+                    assert (await p.send("T", b"x")).queue.broker_name == good.name
+                bad.script[SEND] = good.script[SEND] = refuse(ResponseCode.SYSTEM_BUSY)
+                with pytest.raises(SendFailed) as caught:
+                    await p.send("T", b"x")
+            assert [type(attempt.error) for attempt in caught.value.attempts] == [BrokerBusy]
 
 
 async def test_a_refusal_that_no_retry_mends_is_raised_at_once() -> None:

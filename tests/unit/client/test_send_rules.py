@@ -16,13 +16,14 @@ from triomq.client.errors import (
     ProtocolBroken,
     RequestTimeout,
     RouteNotFound,
+    SettingsError,
     TopicInvalid,
     broker_error,
 )
 from triomq.client.producer.encoding import Outgoing, check_sendable, prepare, prepare_batches
 from triomq.client.producer.queue_choice import RoundRobin, choose_by_key, find_queue, has_several_brokers
 from triomq.client.producer.request import SendRequests
-from triomq.client.retry import RETRY_CODES, Backoff, may_be_stored, may_send_again, try_seconds
+from triomq.client.retry import RETRY_CODES, Backoff, BusyBackoff, is_busy, may_be_stored, may_send_again, try_seconds
 from triomq.remoting.errors import LocalProtocolError
 from triomq.remoting.protocol.batch import decode_batch
 from triomq.remoting.protocol.bodies.route import MessageQueue
@@ -282,3 +283,26 @@ def test_a_template_needs_numbers_and_then_one_text() -> None:
     for varying in (["properties", "topic"], ["flag"], ["unit_mode", "properties"], ["nothing", "properties"]):
         with pytest.raises(TypeError, match="numbers and then one text"):
             RequestTemplate(310, header, varying, short=True)
+
+
+def test_busy_answers_are_followed_by_growing_waits_that_differ_a_little() -> None:
+    policy = BusyBackoff(first=1, factor=1.6, jitter=0.2, longest=120)
+    middle = [policy.seconds(times, 0.5) for times in range(1, 14)]
+    assert middle[:4] == pytest.approx([1, 1.6, 2.56, 4.096])
+    assert middle[10:] == pytest.approx([1.6**10, 120, 120])
+    assert [policy.seconds(2, chance) for chance in (0, 1)] == pytest.approx([1.6 * 0.8, 1.6 * 1.2])
+    assert policy.seconds(10**9, 0.5) == 120
+    assert BusyBackoff(first=0).seconds(7, 1.0) == 0
+    assert [BusyBackoff().seconds(times, 0.5) for times in (1, 2, 3, 9)] == pytest.approx([0.01, 0.02, 0.04, 1.0])
+
+
+def test_only_flow_control_is_waited_for() -> None:
+    assert {code for code in BROKER_ERRORS if is_busy(broker_error(code, "x"))} == {2, 215}
+    assert not is_busy(ConnectionFailed("b", "gone"))
+    assert not is_busy(RequestTimeout("b", "SEND", 1.0))
+
+
+@pytest.mark.parametrize("wrong", [{"first": -1}, {"first": 2}, {"factor": 0.5}, {"jitter": 2}, {"longest": float("inf")}])
+def test_a_back_off_that_is_none(wrong: dict[str, float]) -> None:
+    with pytest.raises(SettingsError, match="is no back-off"):
+        BusyBackoff(**wrong)
