@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import signal
 import sys
 import time
 from pathlib import Path
@@ -39,6 +40,7 @@ def main() -> int:
     parser.add_argument("--fresh", action="store_true", help="forget what an earlier run of this seed has left")
     parser.add_argument("--json", action="store_true", help="print the figures as one line of JSON")
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))  # namespaces are removed on the way out
     missing = why_not()
     if missing:
         print(f"fault-test: {missing}", file=sys.stderr)

@@ -5,12 +5,14 @@
 
 from __future__ import annotations
 
+import errno
+import sys
 from pathlib import Path
 
 import pytest
 from fault_campaign import Campaign
 from fault_cluster import BROKERS, FaultCluster
-from fault_network import why_not
+from fault_network import PREFIX, Network, command, why_not
 from fault_process import RULES
 from fault_schedules import LOAD_LEAST, SERVERS, Schedule, ScheduleRun, look_at_logs
 
@@ -23,6 +25,36 @@ def _network() -> None:
     missing = why_not()
     if missing:
         pytest.skip(missing)
+
+
+def reached(network: Network, source: str, target: str) -> bool:
+    """Whether the other host answers (nothing listens there, so it refuses)."""
+    program = f"import socket; s = socket.socket(); s.settimeout(2); print(s.connect_ex(({network.address(target)!r}, 9)))"
+    return int(command(*network.inside(source), sys.executable, "-c", program)) == errno.ECONNREFUSED
+
+
+@pytest.mark.usefixtures("_network")
+def test_a_network_is_cut_joined_and_gone_afterwards() -> None:
+    command("ip", "netns", "add", f"{PREFIX}{2**22 + 1}-hub")  # of a process that cannot be
+
+    def fail() -> None:
+        with network:
+            assert f"{PREFIX}{2**22 + 1}" not in command("ip", "netns", "list"), "what a killed run left behind"
+            assert reached(network, "one", "two")
+            network.cut("two", "one")
+            assert not reached(network, "one", "two")
+            network.cut("one", "two")
+            network.slow("one", 1000)
+            assert "tbf" in command("tc", "-n", network.name("one"), "qdisc", "show")
+            network.heal()
+            assert reached(network, "two", "one")
+            assert "tbf" not in command("tc", "-n", network.name("one"), "qdisc", "show")
+            raise RuntimeError("in the middle")
+
+    network = Network(("one", "two"))
+    with pytest.raises(RuntimeError, match="in the middle"):
+        fail()
+    assert network.tag not in command("ip", "netns", "list")
 
 
 @pytest.mark.slow

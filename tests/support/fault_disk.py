@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+import trio
 
 from triomq.broker.store.disk import Disk
 
@@ -84,14 +85,16 @@ class ForgetfulDisk(Disk):
         """Contents of removed files, until their names are gone for sure."""
         self.kept.mkdir(exist_ok=True)
         self.controls = controls
+        self.paths: dict[int, Path] = {}
+        """What a descriptor was opened for."""
         self._changing = threading.Lock()
         self._count = len(journal.read_bytes().split(b"\n")) if journal.exists() else 0
         self._journal = os.open(journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         if self._count:  # the last line of the former life may be torn
             os.write(self._journal, b"\n")
 
-    def open_sync_queue(self) -> None:
-        """No fsync but those that this class sees."""
+    def open_sync_queue(self) -> ForgetfulQueue:  # type: ignore[override]
+        return ForgetfulQueue(self)
 
     def _note(self, *fields: object) -> None:
         os.write(self._journal, json.dumps(fields).encode() + b"\n")
@@ -100,13 +103,20 @@ class ForgetfulDisk(Disk):
     def _refuse(self, path: Path) -> OSError:
         return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
+    def open(self, path: Path, *, writable: bool = True) -> int:
+        fd = super().open(path, writable=writable)
+        self.paths[fd] = path
+        return fd
+
     def create(self, path: Path, size: int) -> int:
         with self._changing:
             if not path.exists():
                 if self.controls.full:
                     raise self.write_error(path, self._refuse(path))
                 self._note("create", str(path))
-            return super().create(path, size)
+            fd = super().create(path, size)
+            self.paths[fd] = path
+            return fd
 
     def write_at(self, fd: int, data: bytes | bytearray | memoryview, offset: int, path: Path) -> None:
         with self._changing:
@@ -165,9 +175,16 @@ class ForgetfulDisk(Disk):
         time.sleep(self.controls.sync_seconds)  # the real disk is not waited for: what is durable is for the journal to say
 
     def sync_path(self, path: Path) -> None:
-        with self._changing:
-            count = self._count
+        count = self.changes()
         super().sync_path(path)
+        self.synced(path, count)
+
+    def changes(self) -> int:
+        """Lines so far: what an fsync that begins now will cover."""
+        with self._changing:
+            return self._count
+
+    def synced(self, path: Path, count: int) -> None:
         with self._changing:
             self._note("sync", str(path), count)
 
@@ -176,11 +193,34 @@ class ForgetfulDisk(Disk):
             self._note("sync names", str(path), self._count)
 
     def sync_file_system(self, fd: int) -> None:
-        with self._changing:
-            count = self._count
+        count = self.changes()
         self.sync(fd)
         with self._changing:
             self._note("sync all", "", count)
+
+
+class ForgetfulQueue:
+    """In place of the kernel's queue (``queued_sync``): one fsync at a time, as slow as the others."""
+
+    def __init__(self, disk: ForgetfulDisk) -> None:
+        self.disk = disk
+        self._begun: tuple[Path, int, float] | None = None
+
+    def begin(self, fd: int) -> None:
+        assert self._begun is None, "one at a time"
+        self._begun = self.disk.paths[fd], self.disk.changes(), trio.current_time() + self.disk.controls.sync_seconds
+
+    async def finished(self) -> None:
+        assert self._begun is not None
+        path, count, due = self._begun
+        with trio.CancelScope(shield=True):
+            await trio.sleep_until(due)
+        self._begun = None
+        self.disk.synced(path, count)
+
+    def close(self) -> None:
+        """What was begun may have reached the disk or not; nobody has been told."""
+        self._begun = None
 
 
 def blocks_there(fd: int, offset: int, length: int) -> int:

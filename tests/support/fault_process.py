@@ -103,6 +103,7 @@ def break_rule(rule: str) -> None:
     elif rule == "acknowledge-before-fsync":  # `flushed` moves, and nobody has told the disk
         sync_path = ForgetfulDisk.sync_path
         ForgetfulDisk.sync_path = lambda disk, path: None if path.parent.name == "commitlog" else sync_path(disk, path)  # type: ignore[method-assign]
+        ForgetfulDisk.open_sync_queue = lambda disk: None  # type: ignore[method-assign]
     elif rule == "slave-acknowledges-before-fsync":  # as Java's does
         ReplicationSlave.position = property(lambda self: self.store.appended)  # type: ignore[assignment,method-assign]
     else:

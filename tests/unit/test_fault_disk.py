@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 
 import pytest
+import trio
+import trio.testing
 from fault_disk import BLOCK_BYTES, Controls, ForgetfulDisk, blocks_there, cut_power
 
 from triomq.broker.store.errors import DiskFull
@@ -55,6 +57,25 @@ def test_an_fsync_covers_what_was_written_before_it_began(root: Path, monkeypatc
     disk.sync_directory(root)
     monkeypatch.setattr(disk, "sync", lambda fd: written(disk, path, b"late", 20))
     disk.sync_path(path)
+    cut_power(journal_of(root), 1, everything=True)
+    assert content(path) == b"early"
+
+
+async def test_the_queue_for_fsyncs_covers_the_same(root: Path, autojump_clock: trio.testing.MockClock) -> None:
+    disk, path = disk_of(root), root / "log"
+    disk.controls.set(sync_seconds=0.5)
+    fd = disk.create(path, BLOCK_BYTES)
+    disk.write_at(fd, b"early", 0, path)
+    disk.sync_directory(root)
+    queue = disk.open_sync_queue()
+    queue.begin(fd)
+    disk.write_at(fd, b"late", 20, path)
+    await queue.finished()
+    assert trio.current_time() >= 0.5
+    disk.write_at(fd, b"never", 30, path)
+    queue.begin(fd)
+    queue.close()
+    disk.close(fd)
     cut_power(journal_of(root), 1, everything=True)
     assert content(path) == b"early"
 
