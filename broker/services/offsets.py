@@ -136,7 +136,8 @@ class ConsumerOffsets:
     def take_back(self, table: ConsumerOffsetTable) -> int:
         """What consumers committed at a slave that acted for this master, if its table is not older than ours; how many.  atomic: no checkpoint.
 
-        The version is compared as Java does; that no group goes back is our addition: the slave's copy may be some seconds old.
+        Java compares the versions, too. That no group goes back is our addition: the slave's copy may be some seconds old. So is that times do not count:
+        a table that nobody has changed often enough has the time of its start, which says nothing.
         """
         if table.data_version is None or order(table.data_version) < order(self.version.current):
             return 0
@@ -201,9 +202,9 @@ class ConsumerOffsets:
         return encode_pretty({**content, "offsetTable": rows})
 
 
-def order(version: DataVersion) -> tuple[int, int, int]:
-    """By which versions are older and newer.  Source: remoting/protocol/DataVersion.java#compare."""
-    return version.state_version, version.counter, version.timestamp
+def order(version: DataVersion) -> tuple[int, int]:
+    """By which versions are older and newer.  Source: remoting/protocol/DataVersion.java#compare, which goes on with the times."""
+    return version.state_version, version.counter
 
 
 def is_light(group: str) -> bool:

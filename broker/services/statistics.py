@@ -71,6 +71,8 @@ class Statistics:
     is_system_topic: Callable[[str], bool] = lambda topic: False
     totals: Totals = attrs.field(factory=Totals)
     items: dict[tuple[str, str], Item] = attrs.field(factory=dict)
+    _names: dict[str, set[tuple[str, str]]] = attrs.field(factory=dict, init=False)
+    """Each part of a key (topic, group) -> the items that have it: deleting one of 50,000 topics must not look at all of them."""
     put_times: list[int] = attrs.field(factory=lambda: [0] * (len(PUT_TIME_BOUNDS_MS) + 1))
     put_time_max: float = 0.0
     get_time_max: float = 0.0
@@ -88,6 +90,8 @@ class Statistics:
         item = self.items.get((name, key))
         if item is None:
             item = self.items[name, key] = Item()
+            for part in key.split("@"):
+                self._names.setdefault(part, set()).add((name, key))
         return item
 
     def add(self, name: str, key: str, value: int) -> None:
@@ -132,8 +136,14 @@ class Statistics:
 
     def forget(self, topic: str) -> None:
         """Drop the items of a deleted topic."""
-        for name, key in [entry for entry in self.items if topic in entry[1].split("@")]:
-            del self.items[name, key]
+        for entry in self._names.pop(topic, ()):
+            del self.items[entry]
+            for part in entry[1].split("@"):
+                others = self._names.get(part)
+                if others is not None:
+                    others.discard(entry)
+                    if not others:
+                        del self._names[part]
 
     def sample_totals(self, now: float) -> None:
         totals = self.totals

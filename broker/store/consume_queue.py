@@ -16,6 +16,7 @@ Source: store/…/ConsumeQueue.java.
 
 from __future__ import annotations
 
+import logging
 import os
 import struct
 from collections.abc import Callable
@@ -29,6 +30,8 @@ from triomq.broker.store.open_files import OpenFiles
 from triomq.broker.store.queue_search import FILLER_SIZE, Entry, first_not
 from triomq.broker.store.segment import NAME_DIGITS, segment_name
 from triomq.remoting.protocol.record import topic_field
+
+logger = logging.getLogger(__name__)
 
 ENTRY = struct.Struct(">qiq")
 GAP_MAX = 1_000_000
@@ -153,12 +156,21 @@ class ConsumeQueue:
             return self.files.open_files.get(self.path(base))
         try:
             self.files.disk.make_directory(self.directory)
+            if not self.bases:
+                self._remove_foreign_entries()
         except OSError as error:
             raise self.files.disk.write_error(self.directory, error) from error
         fd = self.files.open_files.get(self.path(base), create_size=self.files.file_size)
         self.bases.append(base)
         self.names_durable = False
         return fd
+
+    def _remove_foreign_entries(self) -> None:
+        """Files of a deleted queue of the same name, if they could not be removed then, must not show as ours after a restart. Raises OSError."""
+        for name in os.listdir(self.directory):
+            if len(name) == NAME_DIGITS and name.isdecimal():
+                logger.warning("%s is left of a deleted queue: removed", self.directory / name)
+                self.files.disk.remove(self.directory / name)
 
     def path(self, base: int) -> Path:
         if self._path is None or self._path[0] != base:

@@ -35,6 +35,8 @@ class LogCopy:
     _run: RecordRun = attrs.field(factory=lambda: RecordRun(check_crc=True), init=False)
     _rest: bytearray = attrs.field(factory=bytearray, init=False)
     """What has come of the record at the end of the log."""
+    _wanted: int = attrs.field(default=0, init=False)
+    """With fewer bytes than this in ``_rest`` there is no whole record: a large one that comes in small pieces is not looked at piece by piece."""
 
     @property
     def is_empty(self) -> bool:
@@ -49,6 +51,7 @@ class LogCopy:
     def drop_rest(self) -> None:
         """Forget the part of a record that has come: the next byte to come is that at the end of the log."""
         self._rest.clear()
+        self._wanted = 0
 
     def take(self, start: int, data: bytes | bytearray | memoryview) -> None:
         """Append what lies at ``start`` in the other log. Atomic: no checkpoint.
@@ -65,7 +68,7 @@ class LogCopy:
         try:
             self._append_whole()
         except (CopyRefused, DiskFull):
-            self._rest.clear()
+            self.drop_rest()
             raise
 
     def _check_health(self) -> None:
@@ -90,6 +93,8 @@ class LogCopy:
 
     def _append_whole(self) -> None:
         """Move all whole records from ``_rest`` to the log, a piece for each segment."""
+        if len(self._rest) < self._wanted:
+            return
         data, size = bytes(self._rest), self.log.config.segment_size_bytes
         begin = start = position = self.log.appended.value
         fault: str | None = None
@@ -108,6 +113,7 @@ class LogCopy:
                 if isinstance(found, int):  # the BLANK that ends the segment, or 0: not whole yet
                     position += found
                     if not found:
+                        self._wanted = BLANK.unpack_from(data, at)[0] if len(data) - at >= BLANK.size else BLANK.size
                         break
                 elif isinstance(found, str):
                     fault = found

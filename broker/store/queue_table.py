@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from triomq.broker.store.consume_queue import ENTRY, ConsumeQueue, IsRecord, Que
 from triomq.broker.store.disk import Disk
 from triomq.broker.store.draft import UNQUEUED, Appended, Batch, Draft
 from triomq.broker.store.numbering import (
+    BATCH_BASE,
     LMQ_PREFIX,
     SPECIAL,
     UNUSUAL,
@@ -28,7 +30,15 @@ from triomq.broker.store.numbering import (
 )
 from triomq.broker.store.open_files import OpenFiles
 from triomq.broker.store.remover import FOLDER, Remover
-from triomq.remoting.protocol.message import DELAY, INNER_BATCH, TRANSACTION_MASK, decode_properties, tags_code
+from triomq.remoting.log_limit import LogLimit
+from triomq.remoting.protocol.message import (
+    DELAY,
+    INNER_BATCH,
+    TRANSACTION_MASK,
+    decode_properties,
+    property_value,
+    tags_code,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +52,11 @@ def _directories(path: Path) -> list[str]:
     """Names of the directories in one; ``Path.iterdir`` and ``is_dir`` take four times as long, and there may be 50,000."""
     with os.scandir(path) as entries:
         return [entry.name for entry in entries if entry.is_dir()]
+
+
+def _shows_new_queue(queue: ConsumeQueue, place: Appended) -> bool:
+    """Whether a record with number 0 begins another queue of that name; see ``_begin_again``."""
+    return 0 <= queue.log_end <= place.log_offset and queue.next_offset <= queue.end_offset
 
 
 @attrs.define(eq=False)
@@ -62,6 +77,9 @@ class QueueTable:
     _batch_files: QueueFiles = attrs.field(init=False)
     _unsynced: set[ConsumeQueue] = attrs.field(factory=set, init=False)
     _arrived: list[ConsumeQueue] = attrs.field(factory=list, init=False)
+    _leaving: dict[tuple[str, int], deque[ConsumeQueue]] = attrs.field(factory=dict, init=False)
+    """Deleted queues of which the log has records that are not indexed yet: they must not get into the next queue of that name."""
+    _limit: LogLimit = attrs.field(factory=LogLimit, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.remover = Remover(self.disk, self.config.root / FOLDER, trio.CapacityLimiter(1))
@@ -98,6 +116,8 @@ class QueueTable:
 
     def apply(self, batch: Batch) -> None:
         """Add the entries of a batch; what is there already is skipped. Atomic: no checkpoint, and it cannot fail halfway: nothing is written to files."""
+        if self._leaving:
+            batch = self._without_leaving(batch)
         queues = batch.queues or list(map(self._queue_of, batch.drafts, batch.places))
         for draft, place, queue in zip(batch.drafts, batch.places, queues):
             if queue.special:
@@ -121,6 +141,27 @@ class QueueTable:
             if not queue.arrived:
                 self._arrived.append(queue)
             queue.arrived[code] = queue_offset + 1
+
+    def _without_leaving(self, batch: Batch) -> Batch:
+        """Leave out the records of queues that were deleted after their append. Read from the log, they come before all of the next queue's."""
+        kept: list[int] = []
+        for number, (draft, place) in enumerate(zip(batch.drafts, batch.places)):
+            leaving = self._leaving.get((draft.topic, draft.queue_id))
+            unqueued = draft.sys_flag & TRANSACTION_MASK in UNQUEUED
+            if leaving is None or unqueued or (batch.queues and batch.queues[number] is not leaving[0]):
+                kept.append(number)
+                continue
+            queue = leaving[0]
+            base, count = batch_place(draft.properties, place.queue_offset) if queue.batched else (place.queue_offset, 1)
+            queue.end_offset = base + count
+            if queue.end_offset >= queue.next_offset:
+                leaving.popleft()
+                if not leaving:
+                    del self._leaving[draft.topic, draft.queue_id]
+            if draft.sys_flag & SPECIAL:
+                self._dispatch(draft, place, tags_code(draft.tags))
+        drafts, places = [batch.drafts[number] for number in kept], [batch.places[number] for number in kept]
+        return Batch(drafts, places, batch.start, batch.end, [batch.queues[number] for number in kept] if batch.queues else None)
 
     def _queue_of(self, draft: Draft, place: Appended) -> ConsumeQueue:
         """The queue of a record that was read from the log.
@@ -157,8 +198,14 @@ class QueueTable:
             return
         code = tags_code(draft.tags)
         base, count = batch_place(draft.properties, place.queue_offset)
+        if not base and _shows_new_queue(queue, place) and property_value(draft.properties, BATCH_BASE) is not None:  # Java's single messages have no number at all
+            again = self._begin_again(queue)
+            assert isinstance(again, BatchQueue)
+            queue = again
         if queue.add_batch(base, count, place.log_offset, place.size, code, place.store_timestamp):
             self._note(queue, code)
+        else:
+            self._tell_skipped(queue, base, place)
         self._dispatch(draft, place, code)
 
     def _dispatch(self, draft: Draft, place: Appended, code: int) -> None:
@@ -168,12 +215,28 @@ class QueueTable:
                 self._add(self.open(name, 0), number, place, code)
 
     def _add(self, queue: ConsumeQueue, queue_offset: int, place: Appended, code: int) -> None:
-        if not queue_offset and 0 <= queue.log_end <= place.log_offset and queue.next_offset <= queue.end_offset:
+        if not queue_offset and _shows_new_queue(queue, place):
             queue = self._begin_again(queue)
         if queue_offset > queue.end_offset and queue.end_offset:
             logger.warning("%s-%s: entries %s to %s are missing in the log; readers skip them", queue.topic, queue.queue_id, queue.end_offset, queue_offset - 1)
         if queue.add(queue_offset, place.log_offset, place.size, code):
             self._note(queue, code)
+        else:
+            self._tell_skipped(queue, queue_offset, place)
+
+    def _tell_skipped(self, queue: ConsumeQueue, queue_offset: int, place: Appended) -> None:
+        """A record got no entry: it has one already, or its number cannot be right and its message is found by nobody who reads the queue."""
+        if place.log_offset >= queue.log_end:
+            self._limit.log(
+                logger,
+                logging.WARNING,
+                "%s-%s: the message at log offset %s has the number %s, but the queue goes on at %s: it is in no queue (mqadmin queryMsgById finds it)",
+                queue.topic,
+                queue.queue_id,
+                place.log_offset,
+                queue_offset,
+                queue.end_offset,
+            )
 
     def _begin_again(self, queue: ConsumeQueue) -> ConsumeQueue:
         """A queue in place of one that the log shows to have been deleted and made again: a record after its last one has number 0.
@@ -293,6 +356,8 @@ class QueueTable:
 
     def _forget(self, key: tuple[str, int]) -> ConsumeQueue:
         queue = self.queues.pop(key)
+        if queue.next_offset > queue.end_offset:
+            self._leaving.setdefault(key, deque()).append(queue)
         self.dirty.pop(queue, None)
         self._unsynced.discard(queue)
         queue.forget()

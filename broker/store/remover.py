@@ -42,7 +42,7 @@ class Remover:
             self._number = max((int(path.name) for path in self._waiting if path.name.isdecimal()), default=0)
 
     def take(self, directory: Path) -> None:
-        """Move a directory out of the way and delete it later. No checkpoint. What cannot be moved stays, and is said."""
+        """Move a directory out of the way and delete it later. What cannot be moved is deleted here and now; what stays even then is said. No checkpoint."""
         self._number += 1
         target = self.folder / str(self._number)
         try:
@@ -51,7 +51,12 @@ class Remover:
         except FileNotFoundError:
             return  # it has never been written
         except OSError as error:
-            logger.error("%s cannot be deleted: %s; its messages come back with the next start", directory, error)
+            logger.warning("%s cannot be moved to %s: %s; its files are deleted where they are", directory, self.folder, error)
+            try:
+                while self._remove_some(directory):
+                    pass
+            except OSError as left:
+                logger.error("%s cannot be deleted: %s; its messages come back with the next start, unless a queue of the same name is written before", directory, left)
             return
         self._waiting.append(target)
         self._wake.set()

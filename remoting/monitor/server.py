@@ -6,6 +6,7 @@ scrape is put together family by family with a checkpoint in between, so that a 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import time
@@ -29,6 +30,9 @@ _log = logging.getLogger(__name__)
 
 REQUEST_SECONDS_MAX = 5.0
 CONNECTIONS_MAX = 32
+REFUSED_MAX = 64
+"""So many more are told that there are too many; whoever comes beyond them is hung up on."""
+REFUSE_SECONDS_MAX = 1.0
 _BACKLOG = 64
 
 
@@ -119,6 +123,16 @@ class Monitor:
             except Exception as error:
                 self.limit.log(_log, logging.ERROR, "a probe or a scrape failed", error=error)
 
+    async def refuse(self, stream: trio.SocketStream) -> None:
+        """One connection too many: say so, without a look at what it wants."""
+        self.limit.log(_log, logging.WARNING, "more than %d connections to the monitor port at once: 503", CONNECTIONS_MAX)
+        async with stream:
+            with trio.move_on_after(REFUSE_SECONDS_MAX), contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+                await stream.send_all(HttpAnswer(HTTPStatus.SERVICE_UNAVAILABLE, b"too many connections\n").encode())
+                await stream.send_eof()
+                while await stream.receive_some(4096):  # closed with something unread, the answer might be lost
+                    pass
+
     async def _talk(self, stream: trio.SocketStream) -> None:
         data = bytearray()
         try:
@@ -135,11 +149,15 @@ class Monitor:
     async def run(self, settings: MonitorSettings, *, task_status: trio.TaskStatus[int]) -> None:
         """Listen until cancelled; `started(port)`.  Raises AddressInUse or ListenFailed."""
         listener = trio.SocketListener(trio.socket.from_stdlib_socket(open_listener(settings.host, settings.port, _BACKLOG, "monitorPort")))
-        seats = trio.CapacityLimiter(CONNECTIONS_MAX)
+        served, refused = trio.CapacityLimiter(CONNECTIONS_MAX), trio.CapacityLimiter(REFUSED_MAX)
 
         async def seated(stream: trio.SocketStream) -> None:
-            async with seats:
-                await self.talk(stream)
+            for seats, talk in ((served, self.talk), (refused, self.refuse)):
+                if seats.available_tokens > 0:
+                    async with seats:
+                        await talk(stream)
+                    return
+            await trio.aclose_forcefully(stream)
 
         async with trio.open_nursery() as nursery:
             task_status.started(listener.socket.getsockname()[1])

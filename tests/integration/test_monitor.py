@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import socket
@@ -17,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from triomq import Producer
 from triomq.namesrv.app import run_namesrv
 from triomq.namesrv.config import NamesrvConfig
-from triomq.remoting.monitor.server import CONNECTIONS_MAX, REQUEST_SECONDS_MAX, Monitor, monitoring
+from triomq.remoting.monitor.server import CONNECTIONS_MAX, REFUSED_MAX, REQUEST_SECONDS_MAX, Monitor, monitoring
 from triomq.remoting.monitor.settings import MonitorSettings
 from triomq.remoting.server.listen import AddressInUse
 from triomq.testing import local_cluster
@@ -109,20 +110,25 @@ async def test_probes_are_answered_while_the_service_starts_and_stops() -> None:
         assert (await get(port, "/ready"))[2] == "not ready: stopping\n"
 
 
-async def test_silent_and_greedy_peers_do_not_keep_others_from_being_answered(mock_clock: trio.testing.MockClock) -> None:
-    """Every seat is taken by a peer that says nothing: they lose it after REQUEST_SECONDS_MAX."""
+async def test_silent_peers_keep_nobody_waiting(mock_clock: trio.testing.MockClock) -> None:
+    """Every seat is taken by a peer that says nothing: who comes then is told at once (503), later ones are hung up on; after REQUEST_SECONDS_MAX there is room again."""
     port = free_port()
     async with monitoring(MonitorSettings(port=port), "mqbroker"):
         silent = [await trio.open_tcp_stream("127.0.0.1", port) for _ in range(CONNECTIONS_MAX)]
         late = await trio.open_tcp_stream("127.0.0.1", port)
         await late.send_all(b"GET /live HTTP/1.1\r\n\r\n")
-        with trio.move_on_after(0.2) as early:
-            mock_clock.rate = 1
-            await late.receive_some()
-        assert early.cancelled_caught
+        assert (await late.receive_some()).startswith(b"HTTP/1.1 503 Service Unavailable")
+        waiting = [await trio.open_tcp_stream("127.0.0.1", port) for _ in range(REFUSED_MAX)]
+        for stream in waiting[:-1]:
+            assert (await stream.receive_some()).startswith(b"HTTP/1.1 503 ")
+        last = await trio.open_tcp_stream("127.0.0.1", port)
+        with contextlib.suppress(trio.BrokenResourceError):
+            assert await last.receive_some() == b""
         mock_clock.jump(REQUEST_SECONDS_MAX)
-        assert (await late.receive_some()).startswith(b"HTTP/1.1 200 OK")
-        for stream in (*silent, late):
+        for stream in silent:
+            assert await stream.receive_some() == b""
+        assert (await get(port, "/live"))[::2] == (200, "live\n")
+        for stream in (*silent, *waiting, late, last):
             await stream.aclose()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Iterator
 
 import pytest
 
@@ -105,3 +106,23 @@ def test_items_of_the_whole_broker_are_made_of_the_others() -> None:
 
     assert (minute("BROKER_PUT_NUMS"), minute("BROKER_PUT_NUMS_WITHOUT_SYSTEM_TOPIC")) == (10, 5)
     assert (minute("BROKER_GET_NUMS"), minute("BROKER_GET_NUMS_WITHOUT_SYSTEM_TOPIC")) == (4, 2)
+
+
+def test_a_topic_is_forgotten_without_a_look_at_all_others() -> None:
+    class Unscannable(dict):  # type: ignore[type-arg]
+        def __iter__(self) -> Iterator[object]:
+            raise AssertionError("somebody goes through all items")
+
+    statistics = Statistics(Clock())
+    for topic in ("A", "B", "C"):
+        statistics.add("TOPIC_PUT_NUMS", topic, 1)
+        statistics.add("GROUP_GET_NUMS", f"{topic}@G", 1)
+    statistics.items = Unscannable(statistics.items)
+    statistics.forget("B")
+    statistics.forget("never seen")
+    assert list(statistics.items.keys()) == [("TOPIC_PUT_NUMS", "A"), ("GROUP_GET_NUMS", "A@G"), ("TOPIC_PUT_NUMS", "C"), ("GROUP_GET_NUMS", "C@G")]
+    statistics.forget("G")
+    assert list(statistics.items.keys()) == [("TOPIC_PUT_NUMS", "A"), ("TOPIC_PUT_NUMS", "C")]
+    statistics.add("GROUP_GET_NUMS", "A@G", 1)
+    statistics.forget("A")
+    assert list(statistics.items.keys()) == [("TOPIC_PUT_NUMS", "C")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -183,6 +184,26 @@ async def test_a_slave_makes_the_same_entries(tmp_path: Path) -> None:
             start = stop
         assert entries(slave) == entries(master)
         assert slave.max_offset("T", 0) == 10
+
+
+async def test_a_topic_that_was_deleted_and_made_again(tmp_path: Path) -> None:
+    """The log has the records of both; queues made from it have those of the second, whatever number of messages the first one had."""
+    root = tmp_path / "store"
+    async with open_batches(root) as store:
+        store.append([inner_batch(3), inner_batch(4)])
+        store.delete_topic(TOPIC)
+        store.append([inner_batch(2, "new"), single("newer")])
+        log = bytes(store.log_bytes(0, store.appended.value) or b"")
+        wanted = bases(records(get(store, 0)))
+        assert wanted == [(0, 2), (2, 1)]
+    shutil.rmtree(root / "batchconsumequeue")
+    (root / "checkpoint").unlink()
+    async with open_batches(root) as store:
+        assert bases(records(get(store, 0))) == wanted
+        assert store.append([single("next")])[0].queue_offset == 3
+    async with open_store(batch_config(tmp_path / "slave"), SteppingClock()) as slave:
+        slave.follow().take(0, log)
+        assert bases(records(get(slave, 0))) == wanted
 
 
 @pytest.mark.parametrize("kept", range(7))

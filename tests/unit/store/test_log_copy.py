@@ -177,3 +177,48 @@ async def test_a_queue_that_was_deleted_and_made_again(tmp_path: Path) -> None:
     async with open_store(tiny_config(tmp_path / "master")) as store:
         assert [message.body for message in await read_all(store, "T", 0)] == wanted
         assert store.append([draft("next")])[0].queue_offset == 3
+
+
+async def test_a_large_record_in_small_pieces_is_not_looked_at_piece_by_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = {"segment_size_bytes": 1 << 20}
+    async with open_store(tiny_config(tmp_path / "master", **config)) as master:
+        for _ in range(3):
+            master.append([draft(bytes(300_000))])
+        log = b"".join([bytes(await master.log_bytes_cold(start, min(start + 65_536, master.appended.value))) for start in range(0, master.appended.value, 65_536)])
+    looks = []
+    look = LogCopy._next
+
+    def counted(copy: LogCopy, *arguments: object) -> object:
+        looks.append(1)
+        return look(copy, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(LogCopy, "_next", counted)
+    async with open_store(tiny_config(tmp_path / "slave", **config)) as store:
+        copy = store.follow()
+        for start in range(0, len(log), 100):
+            copy.take(start, log[start : start + 100])
+        assert log_of(store) == log
+        copy.take(len(log), log[:7])
+        copy.drop_rest()
+        with pytest.raises(CopyRefused):
+            copy.take(len(log), log[:100])
+    assert len(looks) <= 12
+
+
+async def test_a_number_below_the_end_of_its_queue_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The log of a master that lost its queues once, and gave numbers twice: the second messages are in the log, but in no queue."""
+    async with open_store(tiny_config(tmp_path / "one")) as store:
+        store.append([draft(f"one{number}") for number in range(4)])
+        first = log_of(store)
+    async with open_store(tiny_config(tmp_path / "slave")) as slave:
+        copy = slave.follow()
+        copy.take(0, first)
+        for number in (2, 3):
+            record = bytearray(first[: len(first) // 4])
+            record[20:28] = number.to_bytes(8)
+            record[28:36] = slave.appended.value.to_bytes(8)
+            copy.take(slave.appended.value, record)
+        assert slave.max_offset("T", 0) == 4
+    assert [line.getMessage() for line in caplog.records if "it is in no queue" in line.getMessage()] == [
+        f"T-0: the message at log offset {len(first)} has the number 2, but the queue goes on at 4: it is in no queue (mqadmin queryMsgById finds it)"
+    ]

@@ -25,9 +25,14 @@ class ThreadDisk(Disk):
 
     removers: list[int] = attrs.field(factory=list)
     refused: bool = False
+    """Nothing can be renamed."""
+    kept: bool = False
+    """No queue file can be removed."""
     gate: threading.Event | None = None
 
     def remove(self, path: Path) -> None:
+        if self.kept and "consumequeue" in path.parts:
+            raise PermissionError(errno.EACCES, "no", str(path))
         if "deleted" in path.parts or "consumequeue" in path.parts:
             self.removers.append(threading.get_ident())
             if self.gate is not None:
@@ -168,14 +173,66 @@ async def test_foreign_files_are_kept_and_named(tmp_path: Path, caplog: pytest.L
     assert "deleted/1 cannot be deleted" in caplog.text
 
 
-async def test_a_directory_that_cannot_be_moved_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_directory_that_cannot_be_moved_is_emptied_at_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     disk = ThreadDisk()
     async with open_store(tiny_config(tmp_path), disk=disk) as store:
         await fill(store, 1)
         disk.refused = True
         store.delete_topic("T")
         assert store.queues() == {}
+        assert not (tmp_path / "consumequeue/T").exists()
+    assert "consumequeue/T cannot be moved" in caplog.text
+
+
+async def test_files_that_could_not_even_be_deleted_do_not_get_into_the_next_queue(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A disk that refuses both, for a while: the topic is made again, and after a restart it has its own messages only."""
+    disk = ThreadDisk()
+    async with open_store(tiny_config(tmp_path), disk=disk) as store:
+        store.append([draft(f"old{number}") for number in range(35)])  # four files
+        await store.checkpointer.save()
+        disk.refused = disk.kept = True
+        store.delete_topic("T")
+        assert len(list((tmp_path / "consumequeue/T/0").iterdir())) == 4
+        disk.refused = disk.kept = False
+        store.append([draft("new")])
+        await store.checkpointer.save()
+        assert len(list((tmp_path / "consumequeue/T/0").iterdir())) == 1
     assert "consumequeue/T cannot be deleted" in caplog.text
+    (tmp_path / "abort").touch()
+    async with open_store(tiny_config(tmp_path)) as store:
+        assert [message.body for message in await read_all(store, "T", 0)] == [b"new"]
+        assert store.append([draft("next")])[0].queue_offset == 1
+
+
+@pytest.mark.parametrize("batch_topics", [frozenset(), {"T"}], ids=["entries", "batches"])
+@pytest.mark.parametrize("new_first", [False, True])
+async def test_an_indexer_that_reads_the_log_keeps_deleted_and_new_queues_apart(tmp_path: Path, batch_topics: Collection[str], new_first: bool) -> None:
+    """With SYNC_FLUSH, and more messages waiting for the disk than memory has room for: the topic is deleted meanwhile, and made again before or after their turn."""
+    async with open_store(tiny_config(tmp_path, flush_mode="SYNC_FLUSH"), batch_topics=lambda: batch_topics) as store:
+        store.append([draft("old0"), draft("other", "Other")])
+        with trio.fail_after(5):
+            await store.indexed.wait_reached(store.appended.value)
+        gate = trio.CapacityLimiter(1)
+        await gate.acquire()
+        store.flusher.limiter = gate  # fsync waits for this
+        store.indexer.backlog_bytes_max = 0
+        store.append([draft("old1"), draft("old2"), draft("other", "Other")])
+        assert store.indexer.overruns == 1
+        await trio.testing.wait_all_tasks_blocked()
+        store.delete_topic("T")
+        if new_first:
+            assert store.append([draft("new0")])[0].queue_offset == 0
+        gate.release()
+        with trio.fail_after(5):
+            await store.indexed.wait_reached(store.appended.value)
+        store.append([draft(f"new{number}") for number in range(new_first, 3)])
+        with trio.fail_after(5):
+            await store.indexed.wait_reached(store.appended.value)
+        assert [message.body for message in await read_all(store, "T", 0)] == [b"new0", b"new1", b"new2"]
+        assert store.max_offset("Other", 0) == 2
+        assert store.append([draft("next")])[0].queue_offset == 3
+    async with open_store(tiny_config(tmp_path), batch_topics=lambda: batch_topics) as store:
+        assert [message.body for message in await read_all(store, "T", 0)] == [b"new0", b"new1", b"new2", b"next"]
 
 
 def test_nothing_to_move(tmp_path: Path) -> None:
