@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from triomq.client.consumer.push import ConsumerStatistics, PushConsumer
     from triomq.client.consumer.rebalance import AssignmentChange
     from triomq.client.consumer.received import ReceivedMessage
+    from triomq.client.consumer.subscribing import Sql
     from triomq.client.errors import (
         AlreadySettled,
         BatchIncomplete,
@@ -99,6 +100,7 @@ __all__ = [
     "SendStatus",
     "SendTimeout",
     "SettingsError",
+    "Sql",
     "Tls",
     "TopicInvalid",
     "TopicNotFound",
@@ -140,6 +142,7 @@ _HOMES = {
     "SendReceipt": "triomq.client.producer.receipt",
     "SendStatus": "triomq.client.producer.receipt",
     "Tls": "triomq.remoting.tls.client",
+    "Sql": "triomq.client.consumer.subscribing",
     "TopicRates": "triomq.client.consumer.counts",
     "allocate_average": "triomq.client.consumer.allocation",
     "allocate_circle": "triomq.client.consumer.allocation",

@@ -19,6 +19,7 @@ from triomq.client.consumer.offsets import GroupOffsets, StartPoint
 from triomq.client.consumer.ordered_inbox import OrderedInbox
 from triomq.client.consumer.rebalance import AssignmentChange, Rebalancer
 from triomq.client.consumer.received import ReceivedMessage
+from triomq.client.consumer.subscribing import check_filters
 from triomq.client.session import Session
 from triomq.remoting.protocol.bodies.heartbeat import SubscriptionData
 from triomq.remoting.protocol.bodies.route import MessageQueue
@@ -62,11 +63,12 @@ class Membership:
     async def join(self, topics: Mapping[str, SubscriptionData], *, again: bool = False) -> None:
         """Find the topics' brokers and introduce ourselves (`again`: with new subscriptions); the rebalancer then takes our share.
 
-        Errors: `NoNameServer` if none answers.  A topic that does not exist (yet) is not an error: it is looked for again and again.
+        Errors: `NoNameServer` if none answers; those of `check_filters`.  A topic that does not exist (yet) is not an error: it is looked for again and again.
         """
         self.session.watch(topics)
         for topic in topics:
             await self.session.refresh(topic)
+        await check_filters(self.session, self.fetcher.group, topics.values())
         await (self.session.beat_all() if again else self.session.greet_all())
         self.rebalancer.wake()
 

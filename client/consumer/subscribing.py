@@ -2,20 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from triomq.client.errors import SettingsError
+import attrs
+
+from triomq.client.errors import ConnectionFailed, ConnectionLost, RequestTimeout, SettingsError
 from triomq.client.names import check_topic
-from triomq.remoting.protocol.bodies.heartbeat import SubscriptionData
+from triomq.client.refusals import BrokerFailed
+from triomq.client.session import Session
+from triomq.remoting.protocol.bodies.heartbeat import TAG, CheckClientBody, SubscriptionData
+from triomq.remoting.protocol.codes import RequestCode
+from triomq.remoting.protocol.command import request
 from triomq.remoting.protocol.message import subscription
 
-Subscriptions = str | Sequence[str] | Mapping[str, str]
-"""One topic, several topics, or topic → tag expression (`"paid || refunded"`, `"*"`)."""
+CHECK_SECONDS = 3.0
+SQL92 = "SQL92"
+
+
+@attrs.frozen
+class Sql:
+    """Messages whose properties fulfil an SQL92 expression: `Sql("Region = 'Hangzhou' AND price > 30")`.
+
+    Brokers evaluate it, and must have `enablePropertyFilter=true`.
+    """
+
+    expression: str
+
+
+Subscriptions = str | Sequence[str] | Mapping[str, str | Sql]
+"""One topic, several topics, or topic → tag expression (`"paid || refunded"`, `"*"`) or `Sql`."""
 
 
 def make_subscriptions(wanted: Subscriptions, version: int) -> dict[str, SubscriptionData]:
-    """Turn what the user wrote into topic → subscription.  Errors: `TopicInvalid`, `SettingsError` for an empty tag expression."""
-    pairs = (
+    """Turn what the user wrote into topic → subscription.  Errors: `TopicInvalid`, `SettingsError` for an empty expression."""
+    pairs: dict[str, str | Sql] = (
         {wanted: "*"}
         if isinstance(wanted, str)
         else dict(wanted)
@@ -25,9 +45,39 @@ def make_subscriptions(wanted: Subscriptions, version: int) -> dict[str, Subscri
     made = {}
     for topic, expression in pairs.items():
         check_topic(topic)
+        if isinstance(expression, Sql):
+            if not expression.expression.strip():
+                raise SettingsError(f"subscription to {topic}: the SQL expression is empty; write TRUE for all messages")
+            made[topic] = SubscriptionData(topic=topic, sub_string=expression.expression, sub_version=version, expression_type=SQL92)
+            continue
         if expression and not any(tag.strip() for tag in expression.split("||")):
             raise SettingsError(
                 f"subscription to {topic}: {expression!r} names no tag; write '*' for all, or 'TagA || TagB'"
             )
         made[topic] = subscription(topic, expression or "*", version)
     return made
+
+
+async def check_filters(session: Session, group: str, subscriptions: Iterable[SubscriptionData]) -> None:
+    """Ask the topics' brokers whether they filter so: a pull that is refused would only be logged.
+
+    Errors: `SubscriptionInvalid` for a wrong expression, `SettingsError` if property filters are switched off.  A broker that is away is not asked.
+    """
+    for wanted in subscriptions:
+        if wanted.expression_type == TAG:
+            continue
+        body = CheckClientBody(client_id=session.client_id, group=group, subscription=wanted).encode()
+        found = await session.subscribe_queues(wanted.topic)
+        for broker_name in found.brokers if found is not None else ():
+            address = session.routes.master(broker_name)
+            if address is None:
+                continue
+            try:
+                await session.call(address, request(RequestCode.CHECK_CLIENT_CONFIG, body=body), CHECK_SECONDS)
+            except (ConnectionFailed, ConnectionLost, RequestTimeout):
+                continue
+            except BrokerFailed as error:
+                raise SettingsError(
+                    f"subscription to {wanted.topic}: {broker_name} does not filter by properties ({error.remark}): switch it on there "
+                    "(mqadmin updateBrokerConfig -k enablePropertyFilter -v true), or use tags"
+                ) from error

@@ -13,7 +13,7 @@ import pytest
 import trio
 
 from triomq import PullConsumer, PushConsumer
-from triomq.testing import InProcessCluster
+from triomq.testing import InProcessCluster, local_cluster
 
 EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples"
 
@@ -110,6 +110,12 @@ async def test_the_tag_example(triomq_cluster: InProcessCluster) -> None:
         "audit (*): created created paid paid paid refunded",
         "packing (paid): paid paid paid",
     ]
+
+
+@pytest.mark.feature(120)
+async def test_the_sql_example() -> None:
+    async with local_cluster(settings={"enablePropertyFilter": True}) as cluster:
+        assert await run("sql_filter.py", cluster.namesrv_address) == "Hangzhou 31, Hangzhou 35\n"
 
 
 @pytest.mark.feature(124, 126)
