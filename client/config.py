@@ -231,7 +231,7 @@ class ProducerSettings:
     auto_batch: bool = attrs.field(default=False, metadata=_java("autoBatch"))
     """whether `send` holds messages for a moment, so that those for one topic travel together (without the directed ones' retries)"""
     auto_batch_hold: float = attrs.field(default=0.01, validator=_not_negative, metadata=_java("batchMaxDelayMs"))
-    """seconds that a message may wait for others; 0 takes only those that are sent at the same moment"""
+    """seconds that a message may wait for others while a batch like its own is under way; 0 takes only those that are sent at the same moment"""
     auto_batch_bytes: int = attrs.field(default=32 * 1024, validator=_positive, metadata=_java("batchMaxBytes"))
     """bytes of bodies and properties at which a batch leaves at once"""
     auto_batch_total_bytes: int = attrs.field(

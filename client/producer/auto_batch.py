@@ -1,10 +1,14 @@
 """Automatic batches: messages of one topic that are sent at about the same time travel, and are stored, together.
 
-A message joins the open pile of its (topic, queue, wait_stored, tag).  A pile leaves when its oldest message has waited for `auto_batch_hold`, or
-when it holds `auto_batch_bytes`.  Whoever sends waits for the pile's answer and gets the receipt of its own message; if the batch fails,
-all of them get the error.  Off by default, as in Java (`autoBatch`).
+A message joins the open pile of its (topic, queue, wait_stored, tag).  While no batch of these is under way, a pile leaves at once, with
+everything that is sent in the same turn of the loop.  Otherwise it fills until that batch is answered, until its oldest message has waited
+for `auto_batch_hold`, or until it holds `auto_batch_bytes`.  So a single sender waits for nobody, and the more are sent the larger batches
+become.  (Java holds every message for that time.)
 
-    producer's nursery ── one task for each pile: wait, send, wake the senders
+Whoever sends waits for its own message: for the receipt, the error of the batch, or its own deadline.  Off by default, as in Java (`autoBatch`).
+
+    producer's nursery ─┬ one task for each pile: wait, send, wake the senders
+                        └ the deadlines of those who wait
 
 Source: client/…/producer/ProduceAccumulator.java.
 """
@@ -13,12 +17,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Awaitable, Callable
+from math import inf
 
 import attrs
+import msgspec
 import trio
 
 from triomq.client.config import ProducerSettings
-from triomq.client.errors import NotRunning, TrioMQError
+from triomq.client.errors import NotRunning, SendTimeout, TrioMQError
 from triomq.client.producer.encoding import ELEMENT_BYTES, Outgoing, OutgoingBatch, make_carrier
 from triomq.client.producer.receipt import SendReceipt, split_receipt
 from triomq.remoting.protocol.bodies.route import MessageQueue
@@ -30,26 +36,41 @@ SendBatch = Callable[[OutgoingBatch, MessageQueue | None, float], Awaitable[Send
 """(batch, queue, deadline) → the broker's answer"""
 
 
+class Passenger(msgspec.Struct, eq=False):
+    """One message in a pile, and the task that waits for it."""
+
+    outgoing: Outgoing
+    deadline: float
+    task: trio.lowlevel.Task
+    waiting: bool = True
+    receipt: SendReceipt | None = None
+    error: Exception | None = None
+
+    def wake(self) -> None:
+        """Let the sender go on, if it still waits.  Atomic: no checkpoint."""
+        if self.waiting:
+            self.waiting = False
+            trio.lowlevel.reschedule(self.task)
+
+
 @attrs.define(eq=False)
 class Pile:
-    """One batch that fills."""
+    """One batch that fills, then travels."""
 
-    deadline: float
-    """of its oldest message"""
-    elements: list[Outgoing | None] = attrs.field(factory=list)
-    """None where a sender was cancelled before the pile left"""
+    key: PileKey
+    since: float
+    """trio time of its beginning"""
+    passengers: list[Passenger] = attrs.field(factory=list)
     size: int = 0
-    full: trio.Event = attrs.field(factory=trio.Event)
-    done: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot)
-    receipts: list[SendReceipt] | None = None
-    places: dict[int, int] = attrs.field(factory=dict)
-    """index in the elements → index in the batch; set when the pile leaves"""
-    error: Exception | None = None
+    left: bool = False
+    """whether nobody can join any more"""
+    go: trio.Event = attrs.field(factory=trio.Event)
+    """set when there is nothing more to wait for"""
 
 
 @attrs.define(eq=False)
 class Accumulator:
-    """The open piles of one producer."""
+    """The piles of one producer."""
 
     settings: ProducerSettings
     nursery: trio.Nursery
@@ -57,7 +78,13 @@ class Accumulator:
     new_id: Callable[[], str]
     size_bytes: int = attrs.field(default=0, init=False)
     """of all piles, waiting and under way"""
-    _piles: dict[PileKey, Pile] = attrs.field(factory=dict, init=False)
+    _open: dict[PileKey, Pile] = attrs.field(factory=dict, init=False)
+    _under_way: dict[PileKey, int] = attrs.field(factory=dict, init=False)
+    """how many piles have left and are not answered"""
+    _piles: set[Pile] = attrs.field(factory=set, init=False)
+    """all of both kinds"""
+    _earliest: float = attrs.field(default=inf, init=False)
+    _timer: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
 
     def takes(self, outgoing: Outgoing) -> bool:
         """Say whether a message can join a pile: it is small, not compressed, and there is room."""
@@ -70,60 +97,106 @@ class Accumulator:
         )
 
     async def send(self, outgoing: Outgoing, key: PileKey, deadline: float) -> SendReceipt:
-        """Send a message that `takes` accepted with others.  Errors: those of the batch."""
-        pile = self._piles.get(key)
+        """Send a message that `takes` accepted with others.  Errors: those of the batch; `SendTimeout` at the message's own deadline."""
+        pile = self._open.get(key)
         if pile is None:
-            pile = self._piles[key] = Pile(deadline)
-            self.nursery.start_soon(self._carry, key, pile, name=f"automatic batch for {key[0]}")
-        place = len(pile.elements)
+            pile = self._open[key] = Pile(key, trio.current_time())
+            self._piles.add(pile)
+            self.nursery.start_soon(self._carry, pile, name="automatic batch")
+        passenger = Passenger(outgoing, deadline, trio.lowlevel.current_task())
+        pile.passengers.append(passenger)
         size = _size_of(outgoing)
-        pile.elements.append(outgoing)
         pile.size += size
         self.size_bytes += size
         if pile.size >= self.settings.auto_batch_bytes:
-            self._close(key, pile)
-        try:
-            await pile.done.park()
-        except BaseException:
-            if not pile.places:  # it has not left yet
-                pile.elements[place] = None
-            raise
-        if pile.receipts is None:
-            if pile.error is None:
-                raise NotRunning("the producer stopped before the batch was answered")
-            if isinstance(pile.error, TrioMQError):  # each sender its own, since tracebacks grow
-                raise copy.copy(pile.error) from pile.error
-            raise pile.error
-        return pile.receipts[pile.places[place]]
+            self._close(pile)
+        if deadline < self._earliest:
+            self._earliest = self._timer.deadline = deadline
 
-    def _close(self, key: PileKey, pile: Pile) -> None:
-        """Let nobody join any more."""
-        if self._piles.get(key) is pile:
-            del self._piles[key]
-        pile.full.set()
+        def give_up(_raise_cancel: object) -> trio.lowlevel.Abort:
+            passenger.waiting = False  # one that has not left stays behind
+            return trio.lowlevel.Abort.SUCCEEDED
 
-    async def _carry(self, key: PileKey, pile: Pile) -> None:
+        await trio.lowlevel.wait_task_rescheduled(give_up)
+        if passenger.receipt is not None:
+            return passenger.receipt
+        error = passenger.error
+        if error is None:
+            raise NotRunning("the producer stopped before the batch was answered")
+        if isinstance(error, TrioMQError):  # each sender its own, since tracebacks grow
+            raise copy.copy(error) from error
+        raise error
+
+    def _close(self, pile: Pile) -> None:
+        """Let nobody join any more, and the pile leave.  Atomic: no checkpoint."""
+        if self._open.get(pile.key) is pile:
+            del self._open[pile.key]
+        pile.left = True
+        pile.go.set()
+
+    async def _carry(self, pile: Pile) -> None:
         """The life of one pile."""
+        aboard: list[Passenger] = []
         try:
-            with trio.move_on_after(self.settings.auto_batch_hold):
-                await pile.full.wait()
-            self._close(key, pile)
-            kept = [(place, element) for place, element in enumerate(pile.elements) if element is not None]
-            if kept:
-                pile.places = {place: index for index, (place, _) in enumerate(kept)}
-                batch = self._batch(key, [element for _, element in kept])
-                pile.receipts = split_receipt(await self.send_batch(batch, key[1], pile.deadline), batch.message_ids)
+            if not pile.left and self._under_way.get(pile.key) and self.settings.auto_batch_hold:
+                with trio.move_on_at(pile.since + self.settings.auto_batch_hold):
+                    await pile.go.wait()
+                    if not pile.left:  # a batch was answered: its senders, who are about to go on, come along
+                        await trio.lowlevel.checkpoint()
+            self._close(pile)
+            aboard = [passenger for passenger in pile.passengers if passenger.waiting]
+            if aboard:
+                await self._travel(pile, aboard)
         except Exception as error:  # whatever it is (a check's, for instance), it belongs to the senders
-            pile.error = error
+            for passenger in aboard:
+                passenger.error = error
         finally:
-            self._close(key, pile)
+            self._close(pile)
+            self._piles.discard(pile)
             self.size_bytes -= pile.size
-            pile.done.unpark_all()
+            for passenger in pile.passengers:
+                passenger.wake()
 
-    def _batch(self, key: PileKey, elements: list[Outgoing]) -> OutgoingBatch:
-        parts = [(element.flag, element.body, element.properties.encode()) for element in elements]
-        carrier = make_carrier(key[0], key[2], parts, self.new_id(), elements[0].born_timestamp)
-        return OutgoingBatch(carrier, [element.message_id for element in elements])
+    async def _travel(self, pile: Pile, aboard: list[Passenger]) -> None:
+        topic, queue, wait_stored, _ = key = pile.key
+        messages = [passenger.outgoing for passenger in aboard]
+        parts = [(message.flag, message.body, message.properties.encode()) for message in messages]
+        carrier = make_carrier(topic, wait_stored, parts, self.new_id(), messages[0].born_timestamp)
+        batch = OutgoingBatch(carrier, [message.message_id for message in messages])
+        self._under_way[key] = self._under_way.get(key, 0) + 1
+        try:
+            receipt = await self.send_batch(batch, queue, max(passenger.deadline for passenger in aboard))
+        finally:
+            left = self._under_way.pop(key) - 1
+            if left:
+                self._under_way[key] = left
+            elif (next_one := self._open.get(key)) is not None:
+                next_one.go.set()
+        for passenger, its_own in zip(aboard, split_receipt(receipt, batch.message_ids)):
+            passenger.receipt = its_own
+
+    async def watch_deadlines(self) -> None:
+        """Wake everyone whose own time is over, whatever becomes of the batch; for ever."""
+        while True:
+            waiting = (passenger for pile in self._piles for passenger in pile.passengers if passenger.waiting)
+            self._earliest = min((passenger.deadline for passenger in waiting), default=inf)
+            with trio.CancelScope(deadline=self._earliest) as self._timer:
+                await trio.sleep_forever()
+            now = trio.current_time()
+            for pile in self._piles:
+                for passenger in pile.passengers:
+                    if passenger.waiting and passenger.deadline <= now:
+                        passenger.error = _late(pile)
+                        passenger.wake()
+
+
+def _late(pile: Pile) -> SendTimeout:
+    """The error of a message whose time is over before its batch is answered; one that has not left stays behind."""
+    if not pile.left:
+        return SendTimeout(pile.key[0], (), reason="it waited for others to travel with (auto_batch_hold)")
+    return SendTimeout(
+        pile.key[0], (), maybe_stored=True, reason="the automatic batch that it travels in has no answer yet"
+    )
 
 
 def _size_of(outgoing: Outgoing) -> int:

@@ -78,6 +78,7 @@ class Producer(Lifetime):
                     nursery.start_soon(detect_brokers, sender.faults, session, settings, name="broker detector")
                 if settings.auto_batch:
                     self._accumulator = Accumulator(settings, nursery, self._send_pile, self.new_message_id)
+                    nursery.start_soon(self._accumulator.watch_deadlines, name="automatic batches' deadlines")
                 self._sender = sender
                 try:
                     yield

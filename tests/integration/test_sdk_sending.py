@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 import trio
+import trio.testing
 from scripted_cluster import ScriptedCluster, never, refuse, scripted_cluster, sent
 
 from triomq import (
@@ -30,6 +31,7 @@ from triomq import (
     select_by_random,
 )
 from triomq.client.errors import ConnectionFailed, MessageRefused, PermissionDenied
+from triomq.remoting.protocol.batch import decode_batch
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
 from triomq.remoting.protocol.headers.offset import OffsetResponseHeader
 from triomq.remoting.server.handlers import Request, Response
@@ -212,6 +214,7 @@ async def test_what_may_share_an_automatic_batch() -> None:
     async with scripted_cluster(2) as cluster:
         async with producer(cluster, auto_batch=True, auto_batch_hold=0.03, auto_batch_bytes=4000) as p:
             queue = MessageQueue("T", cluster.broker.name, 0)
+            await p.queues("T")  # who looks up a route first comes later than the others
             async with trio.open_nursery() as nursery:
                 for number in range(4):
                     nursery.start_soon(lambda number=number: p.send("T", b"%d" % number, tag="a"))
@@ -251,23 +254,127 @@ async def test_a_failed_automatic_batch_fails_all_its_senders() -> None:
             assert p._accumulator.size_bytes == 0
 
 
+class HeldBatches:
+    """A broker that answers batches, the first `count` of them only when told to."""
+
+    def __init__(self, cluster: ScriptedCluster, count: int = 1) -> None:
+        self.gate = trio.Event()
+        self._broker = cluster.broker
+        self._held = count
+        cluster.broker.script[BATCH] = self._play
+
+    async def _play(self, request: Request) -> Response:
+        self._held -= 1
+        if self._held >= 0:
+            await self.gate.wait()
+        return sent()
+
+    async def came(self, count: int) -> None:
+        while self._broker.count(BATCH) < count:
+            await trio.lowlevel.checkpoint()
+
+    async def turns(self) -> None:
+        """Let the loop turn often enough for new tasks to come to rest."""
+        for _ in range(5):
+            await trio.lowlevel.checkpoint()
+
+    @property
+    def bodies(self) -> list[bytes]:
+        return [bytes(request.body) for request in self._broker.asked if request.code == BATCH]
+
+
+async def test_an_automatic_batch_fills_while_another_one_is_under_way_and_no_longer() -> None:
+    async with scripted_cluster() as cluster:
+        held = HeldBatches(cluster)
+        async with producer(cluster, auto_batch=True, auto_batch_hold=1000, send_timeout=None) as p:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(p.send, "T", b"alone")
+                await held.came(1)
+                for number in range(20):
+                    nursery.start_soon(p.send, "T", b"%d" % number)
+                    await held.turns()
+                assert cluster.broker.count(BATCH) == 1
+                held.gate.set()
+            assert [decode_batch(body)[0].body for body in held.bodies] == [b"alone", b"0"]
+            assert len(decode_batch(held.bodies[1])) == 20
+            await p.send("T", b"nobody is waited for")
+            assert p._accumulator is not None
+            assert (p._accumulator.size_bytes, p._accumulator._under_way, p._accumulator._piles) == (0, {}, set())
+
+
 async def test_a_cancelled_sender_leaves_its_automatic_batch() -> None:
     async with scripted_cluster() as cluster:
-        async with producer(cluster, auto_batch=True, auto_batch_hold=0.05) as p:
-            receipts: list[str] = []
-
-            async def send(body: bytes) -> None:
-                receipts.append((await p.send("T", body)).message_id)
-
+        held = HeldBatches(cluster)
+        async with producer(cluster, auto_batch=True, auto_batch_hold=1000, send_timeout=None) as p:
             async with trio.open_nursery() as nursery:
+                nursery.start_soon(p.send, "T", b"ahead")
+                await held.came(1)
                 with trio.move_on_after(0.01):
                     await p.send("T", b"cancelled")
-                nursery.start_soon(send, b"stays")
-            assert len(receipts) == 1
-            bodies = [bytes(request.body) for request in cluster.broker.asked if request.code == BATCH]
-            assert len(bodies) == 1
-            assert b"stays" in bodies[0]
-            assert b"cancelled" not in bodies[0]
+                nursery.start_soon(p.send, "T", b"stays")
+                await held.turns()
+                held.gate.set()
+            assert [element.body for body in held.bodies for element in decode_batch(body)] == [b"ahead", b"stays"]
+
+
+async def test_each_message_of_an_automatic_batch_has_its_own_deadline(mock_clock: trio.testing.MockClock) -> None:
+    async with scripted_cluster() as cluster:
+        held = HeldBatches(cluster, 2)
+        outcomes: dict[bytes, SendReceipt | SendTimeout] = {}
+        async with producer(cluster, auto_batch=True, auto_batch_hold=2.5, send_timeout=3.0) as p:
+
+            async def send(body: bytes) -> None:
+                try:
+                    outcomes[body] = await p.send("T", body)
+                except SendTimeout as error:
+                    outcomes[body] = error
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(send, b"ahead")
+                await held.came(1)
+                nursery.start_soon(send, b"early")
+                await held.turns()
+                mock_clock.jump(2.0)
+                nursery.start_soon(send, b"late")
+                await held.turns()
+                mock_clock.jump(0.6)  # early has waited for 2.6 s: they leave
+                await held.came(2)
+                assert [element.body for element in decode_batch(held.bodies[1])] == [b"early", b"late"]
+                mock_clock.jump(0.5)
+                while len(outcomes) < 2:
+                    await trio.lowlevel.checkpoint()
+                assert sorted(outcomes) == [b"ahead", b"early"]
+                held.gate.set()
+            mock_clock.rate = 1.0  # servers stop in real time
+            early = outcomes[b"early"]
+            assert isinstance(early, SendTimeout)
+            assert early.maybe_stored
+            assert "no answer yet" in str(early)
+            assert isinstance(outcomes[b"late"], SendReceipt)
+
+
+async def test_a_message_whose_time_is_over_before_its_automatic_batch_leaves_is_not_sent(
+    mock_clock: trio.testing.MockClock,
+) -> None:
+    async with scripted_cluster() as cluster:
+        held = HeldBatches(cluster)
+        async with producer(cluster, auto_batch=True, auto_batch_hold=1000, send_timeout=3.0) as p:
+            async with trio.open_nursery() as nursery:
+
+                async def send_in_vain(body: bytes) -> None:
+                    with pytest.raises(SendTimeout) as caught:
+                        await p.send("T", body)
+                    assert caught.value.maybe_stored == (body == b"ahead")
+
+                nursery.start_soon(send_in_vain, b"ahead")
+                await held.came(1)
+                nursery.start_soon(send_in_vain, b"waits")
+                await held.turns()
+                mock_clock.jump(3.1)
+            mock_clock.rate = 1.0  # servers stop in real time
+            held.gate.set()
+            await p.send("T", b"later")
+            assert [element.body for body in held.bodies for element in decode_batch(body)] == [b"ahead", b"later"]
 
 
 async def test_an_automatic_batch_does_not_outlive_its_producer() -> None:
