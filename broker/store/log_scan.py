@@ -25,7 +25,7 @@ from triomq.remoting.protocol.message import (
 )
 from triomq.remoting.protocol.record import BLANK, HEAD_V4, MAGIC_BLANK, RecordStatus, check_record
 
-BLOCK_BYTES = 1024 * 1024
+BLOCK_BYTES = 512 * 1024
 """Read in one piece: larger ones leave the processor's caches before they are used up."""
 AHEAD_BYTES = 8 * 1024 * 1024
 """What the system is asked to fetch meanwhile, so that the disk and this loop work at the same time."""

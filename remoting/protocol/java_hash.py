@@ -62,7 +62,7 @@ def hash_batch(prefix: str, keys: Sequence[str]) -> list[int]:
 def _hash_block(prefix: str, seed: int, keys: Sequence[str]) -> list[int]:
     length = len(keys[0])
     data = "".join(keys)
-    same = len(data) == length * len(keys) and all(len(key) == length for key in keys)
+    same = len(set(map(len, keys))) == 1
     if not data.isascii() or not same or not 0 < length <= _WIDTH_MAX:
         return [concat_hash(seed, java_hash(key), _units(key)) for key in keys] if seed else list(map(java_hash, keys))
     width = _width(length)
