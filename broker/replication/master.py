@@ -17,6 +17,7 @@ from triomq.broker.replication.master_link import LinkRules, LogBounds, MasterLi
 from triomq.broker.replication.pace import Pace, Speed
 from triomq.broker.replication.replicas import Replica, ReplicaSet
 from triomq.broker.replication.transfer import MasterHello, check_start, frame_head, hello_frame, tables_changed_frame
+from triomq.broker.replication.turns import SendTurns
 from triomq.broker.store.errors import CopyRefused, StoreIoError
 from triomq.broker.store.reads import Buffer
 from triomq.broker.store.store import MessageStore
@@ -42,7 +43,7 @@ class SlaveConnection:
     stream: trio.SocketStream
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
     started: trio.Event = attrs.field(factory=trio.Event)
-    sending: trio.StrictFIFOLock = attrs.field(factory=trio.StrictFIFOLock)
+    sending: SendTurns = attrs.field(factory=SendTurns)
     since: float = attrs.field(factory=trio.current_time)
     bytes_sent: int = 0
     speed: Speed = attrs.field(init=False)
@@ -51,8 +52,7 @@ class SlaveConnection:
         self.speed = Speed(at=self.since)
 
     async def send(self, data: bytes) -> None:
-        async with self.sending:
-            await self.stream.send_all(data)
+        await self.sending.send(self.stream, data)
         self.bytes_sent += len(data)
 
 

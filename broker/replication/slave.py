@@ -18,6 +18,7 @@ from triomq.broker.replication.master_link import LinkRules
 from triomq.broker.replication.pace import Speed
 from triomq.broker.replication.slave_link import SlaveLink
 from triomq.broker.replication.transfer import NAME_MAX, LogData, MasterHello, TablesChanged
+from triomq.broker.replication.turns import SendTurns
 from triomq.broker.store.config import FlushMode
 from triomq.broker.store.errors import CopyRefused, StoreIoError, StoreUnavailable
 from triomq.broker.store.log_copy import LogCopy
@@ -76,7 +77,7 @@ class ReplicationSlave:
     _name: int = attrs.field(init=False)
     _followed: bool = attrs.field(default=False, init=False)
     """Whether the present connection has brought anything."""
-    _sending: trio.StrictFIFOLock = attrs.field(factory=trio.StrictFIFOLock, init=False)
+    _sending: SendTurns = attrs.field(factory=SendTurns, init=False)
     _told: tuple[str, float] = attrs.field(default=("", 0.0), init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -189,6 +190,8 @@ class ReplicationSlave:
                 self._followed = True
                 self._told = "", 0.0
                 logger.info("following master %s (%s) from log offset %s on", address, "TrioMQ" if link.master is not None else "RocketMQ", self.copy.received)
+            # Senders may be waiting for this report at the master: it goes before this task gives way, not by another one two turns later.
+            await self._send_report(link, stream, now)
 
     async def _meet(self, link: SlaveLink, hello: MasterHello, stream: trio.SocketStream) -> None:
         """Is our log the beginning of the master's?  Its last bytes tell."""
@@ -198,21 +201,23 @@ class ReplicationSlave:
                 raise LogsDiffer(f"the master's segments are not ours: it compares from log offset {hello.check_start}, our log begins at {self.store.first_offset}; set mappedFileSizeCommitLog to its value")
             found = self.store.log_bytes(hello.check_start, end)
             link.check(hello, zlib.crc32(found if found is not None else await self.store.log_bytes_cold(hello.check_start, end)))
-        await self._send(stream, link.introduction())
+        await self._sending.send(stream, link.introduction())
 
-    async def _send(self, stream: trio.SocketStream, data: bytes) -> None:
-        async with self._sending:
-            await stream.send_all(data)
+    async def _send_report(self, link: SlaveLink, stream: trio.SocketStream, now: float) -> None:
+        """If there is something to report. Checkpoint: only if there is."""
+        report = link.take_report(0 if self.copy.is_empty else self.position.value, now)
+        if report:
+            await self._sending.send(stream, report)
 
     async def _report(self, link: SlaveLink, stream: trio.SocketStream, scope: trio.CancelScope) -> None:
-        """Say how far we are, when that changes and now and then."""
+        """Say how far the disk is when that changes, and how far we are now and then. What is in the log is reported by whoever put it there."""
         position = self.position
         try:
             while True:
                 with trio.move_on_at(link.wrote + self.rules.heartbeat_seconds):
+                    if position is self.store.appended:
+                        await trio.sleep_forever()
                     await position.wait_beyond(link.reported)
-                report = link.take_report(0 if self.copy.is_empty else position.value, trio.current_time())
-                if report:
-                    await self._send(stream, report)
+                await self._send_report(link, stream, trio.current_time())
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             scope.cancel()

@@ -162,17 +162,22 @@ def row(what: str, unit: str, values: list[float], **more: object) -> Row:
 def create_canary(pair: Pair) -> None:
     create_topic(pair.master.address, CANARY)
     with connect(pair.master.address) as master, connect(pair.slave.address) as slave:
-        send_canary(master)
+        wait_for(lambda: send_canary(master) is not None, f"{pair.name} to take a message")
         wait_for(lambda: end_offset_of(slave, CANARY, 0) == end_offset_of(master, CANARY, 0) > 0, f"the slave of {pair.name} to have topic {CANARY}")
 
 
-def send_canary(sock: object) -> int:
-    """Its queue offset."""
+SYSTEM_BUSY = 2
+
+
+def send_canary(sock: object) -> int | None:
+    """Its queue offset; None: the broker is too busy."""
     fields = {
         "a": "bench", "b": CANARY, "c": "TBW102", "d": "1", "e": "0", "f": "0", "g": str(int(time.time() * 1000)), "h": "0", "i": "WAIT\x01false\x02",
         "j": "0", "k": "false", "m": "false", "n": "broker-a",
     }  # fmt: skip
     header, _ = call(sock, frame(310, fields, b"canary"))  # type: ignore[arg-type]
+    if header["code"] == SYSTEM_BUSY:
+        return None
     if header["code"] != 0:
         raise SystemExit(f"the message whose lag is timed was refused: {header}")
     answer = header["extFields"]
@@ -187,12 +192,16 @@ def lags_of(pair: Pair, seconds: float) -> list[float]:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             offset = send_canary(master)
+            if offset is None:
+                continue
             begun = time.perf_counter()
             while end_offset_of(slave, CANARY, 0) <= offset:
                 if time.perf_counter() > begun + WAIT_SECONDS_MAX:
                     raise SystemExit(f"the slave of {pair.name} does not show a message that its master has")
             found.append(time.perf_counter() - begun)
             time.sleep(LAG_PAUSE_SECONDS)
+    if not found:
+        raise SystemExit(f"{pair.name} refused every message whose lag was to be timed: it is too busy")
     return sorted(found)
 
 
