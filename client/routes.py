@@ -89,12 +89,24 @@ class RouteTable:
         self._routes.pop(topic, None)  # the newest goes last and wins where two routes name different addresses
         self._routes[topic] = route
         self._queues[topic] = derive_queues(topic, route, template=template)
+        self._find_addresses()
+        return True
+
+    def forget(self, topic: str) -> bool:
+        """Drop a route; returns whether there was one."""
+        if self._routes.pop(topic, None) is None:
+            return False
+        self.version += 1
+        del self._queues[topic]
+        self._find_addresses()
+        return True
+
+    def _find_addresses(self) -> None:
         addresses: dict[str, dict[int, str]] = {}
         for known in self._routes.values():
             for broker in known.broker_datas:
                 addresses[broker.broker_name] = dict(broker.broker_addrs)
         self._addresses = addresses
-        return True
 
     def topic(self, topic: str) -> TopicQueues | None:
         return self._queues.get(topic)
@@ -151,7 +163,9 @@ class NameServers:
         gone = [address for address in self.addresses if address not in addresses]
         present = self.current
         self.addresses = list(addresses)
-        self._current = self.addresses.index(present) if present in self.addresses else self._current % len(self.addresses)
+        self._current = (
+            self.addresses.index(present) if present in self.addresses else self._current % len(self.addresses)
+        )
         return gone
 
     @property

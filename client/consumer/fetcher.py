@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import attrs
 import trio
 
+from triomq.client.calls import read_header
 from triomq.client.config import ConsumerSettings
 from triomq.client.consumer.assignment import Assignment, SendsBack, Turns
 from triomq.client.consumer.counts import ConsumerCounts
@@ -28,7 +29,7 @@ from triomq.client.errors import (
     broker_error,
     request_name,
 )
-from triomq.client.session import Session, read_header
+from triomq.client.session import Session
 from triomq.client.trouble import TroubleLog
 from triomq.remoting.errors import ProtocolError
 from triomq.remoting.protocol.bodies.heartbeat import SubscriptionData

@@ -31,7 +31,8 @@ from triomq.client.consumer.rebalance import AssignmentChange
 from triomq.client.consumer.received import ReceivedMessage
 from triomq.client.consumer.subscribing import Subscriptions, make_subscriptions
 from triomq.client.errors import NotRunning, OffsetOutOfRange, QueueNotAssigned, RouteNotFound, SettingsError
-from triomq.client.session import Member, open_session
+from triomq.client.heartbeats import Member
+from triomq.client.session import open_session
 from triomq.remoting.protocol.bodies.heartbeat import CLUSTERING, CONSUME_ACTIVELY, ConsumerData, SubscriptionData
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.codes import ResponseCode
@@ -151,7 +152,9 @@ class PullConsumer(GroupConsumer):
         """As `PushConsumer.wait_assigned`.  Errors: `SettingsError` if nothing is subscribed: queues of `assign` are there at once."""
         self._member()
         if not self._subscribed:
-            raise SettingsError("nothing is subscribed, so there is no share to wait for: call `subscribe` first; queues of `assign` are there at once")
+            raise SettingsError(
+                "nothing is subscribed, so there is no share to wait for: call `subscribe` first; queues of `assign` are there at once"
+            )
         await super().wait_assigned()
 
     async def unsubscribe(self, topic: str) -> None:

@@ -40,8 +40,9 @@ from triomq.client.consumer.received import ReceivedMessage
 from triomq.client.consumer.subscribing import Subscriptions, make_subscriptions
 from triomq.client.consumer.verdicts import BrokerRetry, NoRetry, QueueSuspension
 from triomq.client.errors import NotRunning, SettingsError
+from triomq.client.heartbeats import Member
 from triomq.client.hooks import with_consume_hooks
-from triomq.client.session import Member, Session, open_session
+from triomq.client.session import Session, open_session
 from triomq.remoting.protocol.bodies.heartbeat import BROADCASTING, CLUSTERING, CONSUME_PASSIVELY, ConsumerData
 
 logger = logging.getLogger(__name__)

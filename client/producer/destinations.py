@@ -20,7 +20,7 @@ from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.command import Outgoing as OutgoingRequest
 from triomq.remoting.protocol.header_fast import RequestTemplate
 
-TOPICS_REMEMBERED = 1024
+TOPICS_REMEMBERED = 4096
 """of a producer that sends to ever new topics"""
 _RANDOM_START = 1024
 
@@ -66,6 +66,8 @@ class Destinations:
     ways: Sequence[Destination]
     turn: RoundRobin
     several_brokers: bool
+    used: bool = attrs.field(default=True, init=False)
+    """since the last `was_used`"""
     _of_queue: dict[MessageQueue, Destination] = attrs.field(factory=dict, init=False)
 
     def of_queue(self, queue: MessageQueue) -> Destination | None:
@@ -87,6 +89,7 @@ class TopicDestinations:
         """Return where a topic's messages go now; None if no route says that."""
         known = self._topics.get(topic)
         if known is not None and known.version == self.routes.version:
+            known.used = True
             return known
         queues = self.routes.publish(topic)
         if not queues:
@@ -98,6 +101,14 @@ class TopicDestinations:
         several = has_several_brokers(queues)
         known = self._topics[topic] = Destinations(self.routes.version, queues, destinations, turn, several)
         return known
+
+    def was_used(self, topic: str) -> bool:
+        """Say whether anybody sent to a topic since this was asked the last time."""
+        known = self._topics.get(topic)
+        if known is None or not known.used:
+            return False
+        known.used = False
+        return True
 
     def destination(self, queue: MessageQueue) -> Destination:
         """Return the way to any queue, also one that no route names."""

@@ -23,15 +23,17 @@ import trio
 from triomq.client.background import open_background
 from triomq.client.config import ProducerSettings, namesrv_addresses
 from triomq.client.errors import BatchIncomplete, MessageInvalid, NotRunning, TrioMQError
+from triomq.client.heartbeats import Member
 from triomq.client.lifetime import Lifetime
 from triomq.client.names import check_group
 from triomq.client.producer.auto_batch import Accumulator
+from triomq.client.producer.destinations import TOPICS_REMEMBERED
 from triomq.client.producer.detector import detect_brokers
 from triomq.client.producer.encoding import OutgoingBatch, check_sendable, prepare, prepare_batches
 from triomq.client.producer.queue_choice import Selector, choose_by_key
 from triomq.client.producer.receipt import SendReceipt, split_receipt
 from triomq.client.producer.sender import Sender, Target
-from triomq.client.session import Member, open_session
+from triomq.client.session import open_session
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.message import Message, UniqueIds
@@ -279,6 +281,8 @@ class Producer(Lifetime):
     def _check_topic(self, topic: str) -> None:
         if topic not in self._known_topics:
             check_sendable(topic)
+            if len(self._known_topics) >= TOPICS_REMEMBERED:
+                self._known_topics.clear()
             self._known_topics.add(topic)
 
     def _active(self) -> Sender:

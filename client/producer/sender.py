@@ -12,6 +12,7 @@ from math import inf
 import attrs
 import trio
 
+from triomq.client.calls import read_header
 from triomq.client.config import ProducerSettings
 from triomq.client.errors import (
     Attempt,
@@ -35,7 +36,7 @@ from triomq.client.producer.queue_choice import find_queue
 from triomq.client.producer.receipt import STATUS_OF_CODE, SendReceipt, SendStatus
 from triomq.client.producer.request import SendRequests
 from triomq.client.retry import concerns_broker, may_be_stored, may_send_again, try_seconds
-from triomq.client.session import Session, read_header
+from triomq.client.session import Session
 from triomq.remoting.client.connector import Connector
 from triomq.remoting.errors import RemotingError
 from triomq.remoting.protocol.bodies.route import MessageQueue
@@ -72,6 +73,7 @@ class Sender:
         self._requests = SendRequests(self.group, settings)
         self._topics = TopicDestinations(self.session.routes, self._requests)
         self._tries = 1 + settings.retries
+        self.session.forget_unused(self._topics.was_used)
         messages, size = settings.in_flight_messages_max, settings.in_flight_bytes_max
         unbounded = 1 << 62
         self._in_flight = InFlight(messages or unbounded, size or unbounded) if messages or size else None

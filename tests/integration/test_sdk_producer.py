@@ -270,7 +270,7 @@ async def test_producers_are_listed_while_they_run(triomq_cluster: InProcessClus
         await producer.send("Orders", b"x")
         session = producer._active().session
         await session.greet_all()
-        assert session._greeted == {triomq_cluster.brokers[0].address}
+        assert session._heartbeats.greeted == {triomq_cluster.brokers[0].address}
 
 
 async def test_stopping_takes_a_moment_only_even_when_cancelled(triomq_cluster: InProcessCluster) -> None:

@@ -1,0 +1,38 @@
+"""The name under which brokers know a client."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+
+import trio
+
+from triomq.client.config import ClientSettings
+from triomq.remoting.address import parse_address
+
+_object_numbers = itertools.count(1)
+
+
+async def make_client_id(settings: ClientSettings, address: str) -> str:
+    """Return `ip@pid#nanoseconds-number[@unit]`: unique for each process and each object, made anew after a fork.
+
+    With a chosen instance name it is `ip@name[@unit]`.
+    """
+    ip = settings.client_ip or await _own_address(address)
+    host = f"[{ip}]" if ":" in ip else ip
+    unit = f"@{settings.unit_name}" if settings.unit_name else ""
+    instance = settings.instance_name or f"{os.getpid()}#{time.time_ns()}-{next(_object_numbers)}"
+    return f"{host}@{instance}{unit}"
+
+
+async def _own_address(towards: str) -> str:
+    """Return this machine's address on the way to a server, without sending anything; 127.0.0.1 if there is no way."""
+    try:
+        host, port = parse_address(towards)
+        family, *_, target = (await trio.socket.getaddrinfo(host, port, type=trio.socket.SOCK_DGRAM))[0]
+        with trio.socket.socket(family, trio.socket.SOCK_DGRAM) as probe:
+            await probe.connect(target)
+            return str(probe.getsockname()[0])
+    except (OSError, ValueError):
+        return "127.0.0.1"

@@ -1,0 +1,105 @@
+"""Which routes a client keeps: those that are used, and not the names of everything that it was ever asked for."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from triomq.client.config import ClientSettings
+from triomq.client.errors import RouteNotFound, TopicNotFound
+from triomq.client.route_finder import RouteFinder
+from triomq.client.routes import NameServers
+from triomq.client.trouble import TroubleLog
+from triomq.remoting.protocol.bodies.route import BrokerData, QueueData, TopicRoute
+from triomq.remoting.protocol.command import Command
+
+TOPICS = 100
+
+
+class NameServer:
+    """Knows topics T…, each on a broker of its own name, and no others."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    async def call(self, address: str, command: Command, timeout: float) -> Command:
+        topic = (command.ext or {})["topic"]
+        self.asked.append(topic)
+        await trio.sleep(0.001)
+        if not topic[1:].isdigit():
+            raise TopicNotFound(17, "unknown", address, "GET_ROUTEINFO_BY_TOPIC")
+        name = f"broker-{topic}"
+        return Command(0, body=TopicRoute([QueueData(name, 1, 1)], [BrokerData("c", name, {0: f"{topic}:1"})]).encode())
+
+
+def finder(server: NameServer, gone: set[str]) -> RouteFinder:
+    calls: Any = server
+    return RouteFinder(
+        ClientSettings(),
+        NameServers(["ns:1"], 0),
+        lambda left, came: gone.update(left),
+        calls,
+        TroubleLog(logging.getLogger(__name__)),
+    )
+
+
+async def test_topics_that_nobody_uses_are_forgotten_and_found_again(autojump_clock: trio.testing.MockClock) -> None:
+    server, gone = NameServer(), set[str]()
+    routes = finder(server, gone)
+    used = {f"T{number}" for number in range(TOPICS - 10)}
+    routes.in_use = used.__contains__
+    async with trio.open_nursery() as nursery:
+        for number in range(TOPICS):
+            assert await routes.publish_queues(f"T{number}", "TBW102", 4)
+        nursery.start_soon(routes.run)
+        await trio.sleep(290)
+        assert gone == set()
+        await trio.sleep(120)
+        unused = {f"T{number}" for number in range(TOPICS - 10, TOPICS)}
+        assert gone == {f"{topic}:1" for topic in unused}
+        assert all(not routes.routes.publish(topic) for topic in unused)
+        assert all(routes.routes.publish(topic) for topic in used)
+        assert routes.routes.master("broker-T95") is None
+        server.asked.clear()
+        await trio.sleep(40)
+        assert set(server.asked) == used
+        assert await routes.publish_queues("T95", "TBW102", 4)
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_few_topics_are_kept_whether_used_or_not(autojump_clock: trio.testing.MockClock) -> None:
+    server, gone = NameServer(), set[str]()
+    routes = finder(server, gone)
+    routes.in_use = lambda topic: False
+    async with trio.open_nursery() as nursery:
+        for number in range(5):
+            await routes.refresh(f"T{number}")
+        nursery.start_soon(routes.run)
+        await trio.sleep(3600)
+        assert gone == set()
+        nursery.cancel_scope.cancel()
+
+
+async def test_topics_that_do_not_exist_leave_nothing_behind(autojump_clock: trio.testing.MockClock) -> None:
+    server = NameServer()
+    routes = finder(server, set())
+    failures: list[RouteNotFound] = []
+
+    async def send(topic: str) -> None:
+        with pytest.raises(RouteNotFound) as caught:
+            await routes.publish_queues(topic, "TBW102", 4)
+        failures.append(caught.value)
+
+    async with trio.open_nursery() as nursery:
+        for number in range(30):
+            nursery.start_soon(send, f"missing-{number % 3}")
+    assert len(set(failures)) == 30, "each has an error of its own"
+    assert sorted(server.asked) == sorted(["TBW102"] * 3 + [f"missing-{number}" for number in range(3)]), (
+        "asked once for all"
+    )
+    assert routes._look_ups == {}
+    assert routes._watched == {}
