@@ -1,4 +1,4 @@
-"""What brokers of a group with ``enableSlaveActingMaster`` are told: NOTIFY_MIN_BROKER_ID_CHANGE (905), EXCHANGE_BROKER_HA_INFO (906).
+"""What brokers of a group with ``enableSlaveActingMaster`` are told: NOTIFY_MIN_BROKER_ID_CHANGE (905), EXCHANGE_BROKER_HA_INFO (906), GET_TIMER_CHECK_POINT (60).
 
 Source: broker/processor/AdminBrokerProcessor.java#notifyMinBrokerIdChange, #exchangeBrokerHaInfo.
 """
@@ -15,6 +15,8 @@ from triomq.broker.services.acting import ActingMaster
 from triomq.broker.services.registration import Registration
 from triomq.broker.services.table_copy import TableCopy
 from triomq.remoting.errors import Rejected, RemotingError
+from triomq.remoting.protocol.bodies.timer import TimerCheckPoint
+from triomq.remoting.protocol.bodies.topics import DataVersion
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.headers.admin import ExchangeHaAddressHeader
 from triomq.remoting.protocol.headers.route import MinBrokerIdChangeHeader
@@ -22,10 +24,12 @@ from triomq.remoting.server.handlers import Request, Response
 
 logger = logging.getLogger(__name__)
 
+NO_TIMERS = TimerCheckPoint(last_read_ms=0, last_flushed_position=0, last_queue_offset=0, master_queue_offset=0, data_version=DataVersion(-1, 0, 0))
+
 
 @attrs.define(eq=False)
 class GroupChanges:
-    """The handlers; without the option both codes are unknown, as before they existed."""
+    """The handlers; without the option all of them answer that their codes are unknown."""
 
     enabled: bool
     registration: Registration
@@ -68,3 +72,8 @@ class GroupChanges:
             except (RemotingError, ValueError) as error:
                 logger.warning("cannot tell master %s what consumers have committed here: %s; it hears of it later", header.master_address, error)
         return Response(header=ExchangeHaAddressHeader(header.master_ha_address, header.master_flush_offset, header.master_address))
+
+    def timer_check_point(self, request: Request) -> Response:
+        """A Java master that starts asks its slaves how far their timers are, and does not serve without an answer. Ours is older than any that it may have itself."""
+        self._require(request.code)
+        return Response(body=NO_TIMERS.encode())

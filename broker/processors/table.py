@@ -147,6 +147,7 @@ def handler_table(do: Processors) -> HandlerTable:
             Handler(Code.VIEW_BROKER_STATS_DATA, do.runtime.item, "admin", admin.BrokerStatsHeader),
             Handler(Code.GET_BROKER_HA_STATUS, do.ha_status.status, "admin"),
             Handler(Code.NOTIFY_MIN_BROKER_ID_CHANGE, do.group_changes.smallest_id, "admin", route.MinBrokerIdChangeHeader),
+            Handler(Code.GET_TIMER_CHECK_POINT, do.group_changes.timer_check_point, "admin"),
             Handler(Code.EXCHANGE_BROKER_HA_INFO, do.group_changes.master_address, "admin", admin.ExchangeHaAddressHeader),
             Handler(Code.DELETE_EXPIRED_COMMITLOG, do.housekeeping.delete_expired_log, "admin"),
             Handler(Code.CLEAN_EXPIRED_CONSUMEQUEUE, do.housekeeping.delete_expired_queues, "admin"),

@@ -55,6 +55,8 @@ class DelayedMessages:
     """On a slave that acts as master: what sends the messages, since its log takes none but its master's."""
     limit: LogLimit = attrs.field(factory=LogLimit)
     _changes: int = 0
+    _acted: bool = False
+    """Whether something was sent in place of the master since ``run`` began."""
     _fresh: set[int] = attrs.field(factory=set)
     _wake: trio.Event = attrs.field(factory=trio.Event)
 
@@ -74,6 +76,7 @@ class DelayedMessages:
 
     async def run(self) -> None:
         """Deliver what is due, sleep until the next is."""
+        self._acted = False
         due = dict.fromkeys(range(1, len(self.levels_ms) + 1), 0.0)
         while True:
             now = self.clock_ms()
@@ -138,6 +141,9 @@ class DelayedMessages:
                     return False
                 self.delivered += 1
                 self._advance(level, message.queue_offset + 1)
+                if not self._acted:  # a Java master takes our table over only if its version is newer
+                    self._acted = True
+                    self.version.bump()
             await trio.lowlevel.checkpoint_if_cancelled()
         return True
 

@@ -6,6 +6,8 @@ import json
 import re
 import socket
 import urllib.request
+from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,13 +17,14 @@ from processes import free_port
 from replicated_brokers import broker_group, eventually, log_bytes
 
 from triomq.remoting.protocol.bodies.cluster import ClusterTable, HaStatus
-from triomq.remoting.protocol.bodies.offsets import ConsumerOffsetTable
+from triomq.remoting.protocol.bodies.groups import SubscriptionGroupConfig, SubscriptionGroupTable
+from triomq.remoting.protocol.bodies.offsets import ConsumerOffsetTable, DelayOffsetTable
 from triomq.remoting.protocol.bodies.topics import TopicTable
 from triomq.remoting.protocol.codes import RequestCode as Code
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.command import request
 from triomq.remoting.protocol.headers.offset import GetMaxOffsetHeader, GetMinOffsetHeader, OffsetResponseHeader
-from triomq.remoting.protocol.headers.topic import DeleteTopicHeader
+from triomq.remoting.protocol.headers.topic import DeleteGroupHeader, DeleteTopicHeader
 from triomq.remoting.server.listen import AddressInUse
 
 READABLE = {"slaveReadEnable": True}
@@ -135,6 +138,49 @@ async def test_tables_come_at_once_and_deleted_topics_begin_anew(tmp_path: Path)
 
         await eventually(same_offsets)
         assert (await slave.peer.pull("T")).bodies == [b"new"]
+
+
+@pytest.mark.feature(163)
+async def test_what_changes_on_the_master_is_soon_on_its_slave(tmp_path: Path) -> None:
+    """A topic, a group and an offset: made, changed and (topic, group) deleted; and how far delayed messages have come."""
+    async with broker_group(tmp_path) as group:
+        master = await group.start(0, messageDelayLevel="1s")
+        slave = await group.start(1)
+
+        async def topic(peer: BrokerPeer) -> object:
+            return TopicTable.decode(bytes((await peer.call(Code.GET_ALL_TOPIC_CONFIG)).body)).topic_config_table.get("T")
+
+        async def consumers(peer: BrokerPeer) -> object:
+            return SubscriptionGroupTable.decode(bytes((await peer.call(Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)).body)).subscription_group_table.get("G")
+
+        async def offset(peer: BrokerPeer) -> object:
+            return ConsumerOffsetTable.decode(bytes((await peer.call(Code.GET_ALL_CONSUMER_OFFSET)).body)).offset_table.get("T@G", {}).get(0)
+
+        async def delays(peer: BrokerPeer) -> object:
+            return DelayOffsetTable.decode(bytes((await peer.call(Code.GET_ALL_DELAY_OFFSET)).body)).offset_table
+
+        async def same(what: Callable[[BrokerPeer], Awaitable[object]], wanted: object) -> bool:
+            found = await what(slave.peer)
+            return found == wanted and found == await what(master.peer)
+
+        for queues in (3, 5):
+            await master.peer.create_topic("T", queues)
+            wanted = await topic(master.peer)
+            assert getattr(wanted, "read_queue_count", 0) == queues
+            await eventually(partial(same, topic, wanted))
+        for tries in (3, 4):
+            await master.peer.call(Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, SubscriptionGroupConfig(group_name="G", retry_max_times=tries).encode())
+            wanted = await consumers(master.peer)
+            assert getattr(wanted, "retry_max_times", 0) == tries
+            await eventually(partial(same, consumers, wanted))
+        await master.peer.commit("G", "T", 0, 7)
+        await master.peer.send("T", b"later", properties={"DELAY": "1"})
+        await eventually(partial(same, offset, 7))
+        await eventually(partial(same, delays, {1: 1}))
+        await master.peer.call(Code.DELETE_SUBSCRIPTIONGROUP, DeleteGroupHeader("G"))
+        await eventually(partial(same, consumers, None))
+        await master.peer.call(Code.DELETE_TOPIC_IN_BROKER, DeleteTopicHeader("T"))
+        await eventually(partial(same, topic, None))
 
 
 @pytest.mark.feature(60, 61)

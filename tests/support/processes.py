@@ -168,11 +168,11 @@ def write_logback(home: Path) -> None:
 
 
 @contextlib.contextmanager
-def java_name_server(version: str, folder: Path, define: Sequence[str] = ()) -> Iterator[str]:
+def java_name_server(version: str, folder: Path, define: Sequence[str] = (), **settings: object) -> Iterator[str]:
     port = free_port()
     write_logback(folder)
     conf = folder / "namesrv.properties"
-    conf.write_text(f"listenPort={port}\n")
+    conf.write_text("".join(f"{key}={value}\n" for key, value in {"listenPort": port, **settings}.items()))
     command = java_command(version, "org.apache.rocketmq.namesrv.NamesrvStartup", "-c", str(conf), home=folder, define=define)
     with running(command, folder / "namesrv.log", port=port):
         yield f"127.0.0.1:{port}"

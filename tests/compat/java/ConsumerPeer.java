@@ -24,6 +24,12 @@ public class ConsumerPeer {
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.subscribe(args[1], "*");
         consumer.setAwaitTerminationMillisWhenShutdown(5000);
+        Integer interval = Integer.getInteger("peer.interval"); // ms, instead of 30 s
+        if (interval != null) {
+            consumer.setPollNameServerInterval(interval);
+            consumer.setHeartbeatBrokerInterval(interval);
+            consumer.setPersistConsumerOffsetInterval(interval);
+        }
         long work = Long.parseLong(args[5]);
         if (args[3].equals("broadcasting")) broadcast(consumer);
         if (args[3].equals("orderly")) {
