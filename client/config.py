@@ -7,6 +7,7 @@ its setting there.  Each class is complete: build it, or change one with `attrs.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -121,6 +122,11 @@ def checked_access(
     return access
 
 
+def _namespace(instance: Any, attribute: attrs.Attribute[Any], value: str | None) -> None:
+    if value is not None and re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", value) is None:
+        raise SettingsError(f"namespace {value!r} cannot be used: 1 to 64 letters, digits, '_' and '-'")
+
+
 @attrs.frozen(kw_only=True)
 class ClientSettings:
     """What producers and consumers share: connections, routes, heartbeats, start and stop."""
@@ -146,6 +152,9 @@ class ClientSettings:
     connection instead, so nothing but a moment of rebalancing is lost."""
     client_ip: str | None = attrs.field(default=None, metadata=_java("clientIP"))
     """address shown in the client id; None finds the one that reaches the first name server"""
+    namespace: str | None = attrs.field(default=None, validator=_namespace, metadata=_java("namespace"))
+    """tenant: topics and groups travel, and lie on brokers, as `<namespace>%<name>`, and other tenants' are out of sight.  The application
+    uses the plain names everywhere; administrators see the full ones.  None is the one space that all others share"""
     unit_name: str = attrs.field(default="", metadata=_java("unitName"))
     instance_name: str | None = attrs.field(default=None, metadata=_java("instanceName"))
     """takes the place of process and object number in the client id, which then stays the same over restarts.  It must be unique among the

@@ -69,6 +69,8 @@ class Portal(Generic[T]):
         """of calls that come while the context is being left, such as the verdicts of handlers that are still at work"""
         self._leave = trio.Event()
         self._body_failed = False
+        self._stop_asked = False
+        """also before there was a loop to be told"""
         self._calls: set[Call[Any]] = set()
         """calls without outcome; additions and removals are single operations, so threads need no lock"""
 
@@ -138,7 +140,7 @@ class Portal(Generic[T]):
 
     def stop(self, *, body_failed: bool = False) -> concurrent.futures.Future[None]:
         """Leave the context; the future ends when it is left, with the error of a crashed background task."""
-        self._body_failed = body_failed
+        self._body_failed, self._stop_asked = body_failed, True
         self.tell(self._leave.set)
         return self._left
 
@@ -177,6 +179,8 @@ class Portal(Generic[T]):
 
     async def _main(self) -> None:
         self._token = trio.lowlevel.current_trio_token()
+        if self._stop_asked:
+            self._leave.set()
         try:
             async with open_background() as late, self._target as target, trio.open_nursery() as nursery:
                 self._nursery, self._late = nursery, late

@@ -26,6 +26,7 @@ from triomq.client.client_id import make_client_id
 from triomq.client.config import ClientSettings
 from triomq.client.errors import NoNameServer
 from triomq.client.heartbeats import Heartbeats, Member
+from triomq.client.namespace import Namespace
 from triomq.client.route_finder import RouteFinder
 from triomq.client.routes import NameServers, RouteTable, TopicQueues
 from triomq.client.trouble import TroubleLog
@@ -57,6 +58,8 @@ class Session(Calls):
     _member: Member
     _trouble: TroubleLog
     _handlers: dict[int, ServerRequestHandler]
+    namespace: Namespace | None = None
+    """whose names the application uses; the wire has the full ones"""
     on_routes_changed: Callable[[], None] = attrs.field(default=_nobody)
     """called after a route has changed"""
     on_group_changed: Callable[[], None] = attrs.field(default=_nobody)
@@ -83,7 +86,10 @@ class Session(Calls):
 
     def answer_requests(self, handlers: Mapping[int, ServerRequestHandler]) -> None:
         """Answer these request codes of brokers from now on."""
-        self._handlers.update(handlers)
+        space = self.namespace
+        self._handlers.update(
+            handlers if space is None else {code: space.answering(code, handler) for code, handler in handlers.items()}
+        )
 
     def _routes_taken(self, gone: set[str], come: set[str]) -> None:
         self._heartbeats.brokers_changed(gone, come)
@@ -209,7 +215,8 @@ async def _run_connector(
 async def open_session(namesrv: Sequence[str], settings: ClientSettings, member: Member) -> AsyncIterator[Session]:
     """Start a client.  At the end, also a cancelled one, it unregisters within `farewell_timeout` and closes its connections."""
     options = settings.access().options()
-    options["hooks"] = (*settings.rpc_hooks, *options.get("hooks", ()))  # signing last: it covers what the others add
+    space = Namespace(settings.namespace) if settings.namespace is not None else None
+    options["hooks"] = (*([space] if space is not None else []), *settings.rpc_hooks, *options.get("hooks", ()))  # signing last: it covers what the others add
     config = ConnectorConfig(**options)
     address_server = namesrv[0] if is_address_server(namesrv[0]) else None
     if address_server is not None:
@@ -231,10 +238,13 @@ async def open_session(namesrv: Sequence[str], settings: ClientSettings, member:
                     session.on_group_changed()
             return None
 
-        handlers: dict[int, ServerRequestHandler] = {RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: members_changed}
+        notified: ServerRequestHandler = members_changed
+        if space is not None:
+            notified = space.answering(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, members_changed)
+        handlers: dict[int, ServerRequestHandler] = {RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: notified}
         connector = await outer.start(_run_connector, config, handlers, lost, connector_scope)
         names = NameServers(list(namesrv), random.randrange(len(namesrv)))
-        session = Session(connector, settings, client_id, names, member, trouble, handlers)
+        session = Session(connector, settings, client_id, names, member, trouble, handlers, space)
         sessions.append(session)
         try:
             async with open_background() as nursery:

@@ -197,6 +197,8 @@ class Answers:
             raise Rejected(ResponseCode.SYSTEM_ERROR, f"the message cannot be read: {error}") from error
         if len(records) != 1:
             raise Rejected(ResponseCode.SYSTEM_ERROR, f"one message is wanted, not {len(records)}")
+        if self.membership.session.namespace is not None:
+            self.membership.session.namespace.own_record(records[0])
         queue = MessageQueue(records[0].topic, header.broker_name or "", records[0].queue_id)
         owner = DirectDelivery(queue)
         message = ReceivedMessage(records[0], owner)

@@ -248,6 +248,9 @@ class Fetcher:
                     records = unwrapped(records, assignment.held.position)
             except ProtocolError as error:
                 raise ProtocolBroken(f"broker {assignment.queue.broker_name} sent broken records: {error}") from error
+            if self.session.namespace is not None:
+                for record in records:
+                    self.session.namespace.own_record(record)
             settled = self.sends_back is None
             wanted = self._wanted(assignment.queue.topic, records)
             messages = [ReceivedMessage(record, assignment, settled) for record in wanted]

@@ -24,6 +24,7 @@ from triomq.client.config import ConsumerSettings
 from triomq.client.consumer.assignment import Assignment
 from triomq.client.consumer.offsets import GroupOffsets
 from triomq.client.errors import SettingsError
+from triomq.client.namespace import Namespace
 from triomq.client.session import Session
 from triomq.remoting.errors import ProtocolError
 from triomq.remoting.protocol.bodies.offsets import QueueOffsets
@@ -88,6 +89,8 @@ class LocalOffsets(GroupOffsets):
 
     path: Path = attrs.field(kw_only=True)
     known: dict[MessageQueue, int] = attrs.field(kw_only=True)
+    namespace: Namespace | None = attrs.field(default=None, kw_only=True)
+    """whose full names stand in the file"""
     _writing: trio.Lock = attrs.field(factory=trio.Lock, init=False)
     """one write at a time, so that an older state never replaces a newer one"""
 
@@ -121,7 +124,9 @@ class LocalOffsets(GroupOffsets):
     async def _write(self, fresh: Mapping[Assignment, int]) -> None:
         self.known.update((assignment.queue, offset) for assignment, offset in fresh.items())
         async with self._writing:
-            await trio.to_thread.run_sync(write_offsets, self.path, dict(self.known))
+            space = self.namespace
+            written = {(space.full_queue(queue) if space is not None else queue): offset for queue, offset in self.known.items()}
+            await trio.to_thread.run_sync(write_offsets, self.path, written)
         for assignment, offset in fresh.items():
             assignment.stored = offset
 
@@ -129,7 +134,8 @@ class LocalOffsets(GroupOffsets):
 @asynccontextmanager
 async def open_local_offsets(group: str, session: Session, settings: ConsumerSettings) -> AsyncIterator[LocalOffsets]:
     """Read the file and keep it for this consumer alone.  Errors: `SettingsError` if another one has it, or it cannot be used."""
-    path = offset_file(settings.offset_dir, session.client_id, group)
+    space = session.namespace
+    path = offset_file(settings.offset_dir, session.client_id, space.full(group) if space is not None else group)
     lock = path.with_name(path.name + ".lock")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -147,6 +153,8 @@ async def open_local_offsets(group: str, session: Session, settings: ConsumerSet
                 f"write {path}: give each its own name, ClientSettings(instance_name=…), or its own `offset_dir`"
             ) from None
         known = await trio.to_thread.run_sync(read_offsets, path)
-        yield LocalOffsets(group, session, settings.offset_timeout, path=path, known=known)
+        if space is not None:  # the file has the full names, as Java's
+            known = {space.own_queue(queue): offset for queue, offset in known.items()}
+        yield LocalOffsets(group, session, settings.offset_timeout, path=path, known=known, namespace=space)
     finally:
         os.close(descriptor)

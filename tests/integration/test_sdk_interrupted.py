@@ -307,6 +307,21 @@ def test_an_interrupted_start_leaves_nothing_behind() -> None:
     portal.join()
 
 
+def test_a_stop_that_comes_before_the_loop_is_heard() -> None:
+    class Quick:
+        async def __aenter__(self) -> Quick:
+            return self
+
+        async def __aexit__(self, *outcome: object) -> None:
+            pass
+
+    for _ in range(20):
+        portal = Portal(Quick())
+        portal.start()
+        portal.stop().result(30)
+        portal.join()
+
+
 def test_a_cancelled_start_leaves_nothing_behind_under_asyncio() -> None:
     slow = Slow()
     portal = Portal(slow)

@@ -7,6 +7,7 @@ import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import org.apache.rocketmq.acl.common.AclClientRPCHook;
 import org.apache.rocketmq.acl.common.SessionCredentials;
+import org.apache.rocketmq.client.ClientConfig;
 import org.apache.rocketmq.client.QueryResult;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.MessageSelector;
@@ -55,6 +56,14 @@ public class Peer {
         return new AclClientRPCHook(token == null ? new SessionCredentials(accessKey, secretKey) : new SessionCredentials(accessKey, secretKey, token));
     }
 
+    /** The namespace of the system property peer.namespace, or peer.namespaceV2, which 4.9 does not have. */
+    static void enterNamespace(ClientConfig client) throws Exception {
+        String namespace = System.getProperty("peer.namespace");
+        if (namespace != null) client.setNamespace(namespace);
+        String second = System.getProperty("peer.namespaceV2");
+        if (second != null) ClientConfig.class.getMethod("setNamespaceV2", String.class).invoke(client, second);
+    }
+
     /** sign BODY NAME=VALUE ...: the signature that the client's own hook gives to such a request. */
     static void sign(String[] args) {
         RemotingCommand request = RemotingCommand.createRequestCommand(10, null);
@@ -70,6 +79,7 @@ public class Peer {
     /** mode: sync, async, oneway, batch. */
     static void send(String nameServer, String topic, int count, String tag, String mode) throws Exception {
         DefaultMQProducer producer = new DefaultMQProducer("java-producer", credentials());
+        enterNamespace(producer);
         producer.setNamesrvAddr(nameServer);
         producer.start();
         CountDownLatch pending = new CountDownLatch(mode.equals("async") ? count : 0);
@@ -102,6 +112,7 @@ public class Peer {
 
     static void consume(String nameServer, String topic, String group, String expression, int count, int seconds) throws Exception {
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group, credentials(), new AllocateMessageQueueAveragely());
+        enterNamespace(consumer);
         consumer.setNamesrvAddr(nameServer);
         consumer.setPollNameServerInterval(Integer.getInteger("peer.pollNameServer", consumer.getPollNameServerInterval()));
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
