@@ -72,7 +72,7 @@ class Campaign:
 
 
 def run_schedule(folder: Path, schedule: Schedule, rules: dict[str, str] | None = None) -> ScheduleRun:
-    with FaultCluster(folder, rules=rules or {}, sync_seconds=schedule.sync_seconds, relayed=schedule.relayed, seed=schedule.seed) as cluster:
+    with FaultCluster(folder, rules=rules or {}, sync_seconds=schedule.sync_seconds, relayed=schedule.relayed, acting=schedule.acting, seed=schedule.seed) as cluster:
         run = ScheduleRun(cluster, schedule)
         run.run()
         return run

@@ -74,6 +74,8 @@ class FaultCluster:
     sync_seconds: float = 0.0
     relayed: bool = False
     """Whether the slave reaches its master through a relay that can delay."""
+    acting: bool = False
+    """Whether the slave acts for a master that is down."""
     consumers: bool = True
     pause_seconds: float = 0.002
     seed: int = 0
@@ -164,6 +166,7 @@ class FaultCluster:
             "flushDiskType": self.mode.flush,
             "brokerRole": self.mode.replication,
             "brokerId": 0,
+            "enableSlaveActingMaster": str(self.acting).lower(),
         }
         if host == "slave" and self.promoted:
             values |= {"brokerRole": "ASYNC_MASTER"}  # it has no slave
@@ -195,6 +198,9 @@ class FaultCluster:
 
     def log_tail(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text(errors="replace")[-3000:]
+
+    def log_lines(self, name: str) -> list[str]:
+        return (self.folder / f"{name}.log").read_text(errors="replace").splitlines()
 
     def kill(self, host: str) -> None:
         """SIGKILL; the page cache stays."""

@@ -30,6 +30,8 @@ STEPS = 4
 WAIT_FOR_LOAD_SECONDS = 5.0
 LOAD_LEAST = 30
 """Messages acknowledged before the first fault, before the last blow, and after it."""
+NEVER_LOGGED = ("Traceback", " CRITICAL ", "have parted")
+"""With SYNC_FLUSH no slave is ever ahead of its master."""
 LINKS = {"replication": ("master", "slave"), "clients": ("clients", "master"), "names": ("master", "names")}
 KINDS = (
     *(f"kill {host}" for host in (*SERVERS, "all")),
@@ -71,6 +73,8 @@ class Schedule:
     blow_seconds: float
     restart_order: tuple[str, ...]
     seed: int
+    acting: bool = False
+    """Whether the slave acts for a master that is down (enableSlaveActingMaster)."""
 
     @property
     def relayed(self) -> bool:
@@ -86,7 +90,7 @@ def draw(seed: int, number: int, attempt: int = 0, *, stop_seconds: float = 3.0)
     order = list(SERVERS)
     choose.shuffle(order)
     blow = choose.choice(("kill", "power"))
-    return Schedule(number, attempt, steps, choose.choice((0.002, 0.01, 0.03)), blow, choose.uniform(0.0, 0.5), tuple(order), choose.getrandbits(32))
+    return Schedule(number, attempt, steps, choose.choice((0.002, 0.01, 0.03)), blow, choose.uniform(0.0, 0.5), tuple(order), choose.getrandbits(32), choose.random() < 0.3)
 
 
 def deal(seed: int, index: int) -> str:
@@ -321,6 +325,7 @@ class ScheduleRun:
         for broker in BROKERS:
             self.complaints += violations(events.history(broker, GROUPS if cluster.consumers else (), ("ordered",)))
         self.complaints += compare_stores(cluster)
+        self.complaints += [f"{host} has logged: {line}" for host in SERVERS for line in cluster.log_lines(host) if any(words in line for words in NEVER_LOGGED)]
         if self.complaints:
             self.complaints += [f"(clients: {note})" for note in events.notes if "in vain" in note]
         self.count(events)
