@@ -307,24 +307,26 @@ class SendMessages:
             raise Rejected(ResponseCode.MESSAGE_ILLEGAL, self._illegal_remark(error.reason)) from None
         if not elements:
             raise Rejected(ResponseCode.MESSAGE_ILLEGAL, self._illegal_remark("the batch is empty"))
+        if self.admission.delay_level(known):
+            raise Rejected(ResponseCode.MESSAGE_ILLEGAL, self._illegal_remark("a batch cannot be delayed"))
+        texts = [encoded.decode("utf-8", "replace") for _, _, encoded in elements]
+        unusual = props.unusual_texts(texts) if target.message_type is None else range(len(texts))
+        sys_flag, reconsume_times = own_flags(header), header.reconsume_times or 0
         drafts = []
-        for flag, body, encoded in elements:
-            of_element = props.known_properties(encoded.decode("utf-8", "replace"))
-            self.admission.refuse_unsupported(header, of_element)
-            self.admission.refuse_other_type(target, of_element)
-            refuse_numbers(of_element)
-            if self.admission.delay_level(known) or self.admission.delay_level(of_element):
-                raise Rejected(ResponseCode.MESSAGE_ILLEGAL, self._illegal_remark("a batch cannot be delayed"))
+        for index, (flag, body, encoded) in enumerate(elements):
+            of_element = props.known_properties(texts[index])
+            if index in unusual:
+                self._refuse_in_batch(header, target, of_element)
             draft = Draft(
                 target.topic,
                 queue_id,
                 body,
                 encoded,
                 flag,
-                own_flags(header),
+                sys_flag,
                 header.born_timestamp,
                 request.connection.peer_bytes,
-                header.reconsume_times or 0,
+                reconsume_times,
                 tags=of_element.get(TAGS),
                 unique_key=of_element.get(UNIQ_KEY),
                 keys=of_element.get(KEYS),
@@ -332,6 +334,14 @@ class SendMessages:
             self._check(draft)
             drafts.append(draft)
         return drafts
+
+    def _refuse_in_batch(self, header: SendMessageHeader, target: Target, known: dict[str, str]) -> None:
+        """What an element's properties may ask for that a batch cannot give.  Raises Rejected."""
+        self.admission.refuse_unsupported(header, known)
+        self.admission.refuse_other_type(target, known)
+        refuse_numbers(known)
+        if self.admission.delay_level(known):
+            raise Rejected(ResponseCode.MESSAGE_ILLEGAL, self._illegal_remark("a batch cannot be delayed"))
 
     def _check(self, draft: Draft) -> None:
         try:

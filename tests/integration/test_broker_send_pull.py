@@ -102,6 +102,8 @@ async def test_a_batch_is_stored_as_single_messages(tmp_path: Path) -> None:
         (b"not a batch", {}, "left over"),
         (b"", {}, "empty"),
         (encode_batch([(0, b"x", encode_properties({"DELAY": "3"}))]), {}, "a batch cannot be delayed"),
+        (encode_batch([(0, b"x", b""), (0, b"y", encode_properties({"TAGS": "a", "DELAY": "3"}))]), {}, "a batch cannot be delayed"),
+        (encode_batch([(0, b"x", b""), (0, b"y", encode_properties({"INNER_NUM": "3"}))]), {}, "the property INNER_NUM is the broker's own"),
         (encode_batch([(0, b"x", b"")]), {"topic": "%RETRY%G"}, "batch request does not support retry group %RETRY%G"),
     ],
 )
