@@ -13,6 +13,59 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
+PROGRAM = """
+import trio
+
+from triomq import (
+    ClientSettings, ConsumeContext, ConsumerSettings, Message, Producer, ProducerSettings, PullConsumer, PushConsumer, ReceivedMessage,
+    SendContext, SendReceipt,
+)
+from triomq.testing import local_cluster
+
+class Meter:
+    def before_send(self, context: SendContext) -> None: ...
+    def after_send(self, context: SendContext) -> None: ...
+
+# A stop that waited for any of these would take an hour.
+client = ClientSettings(shutdown_timeout=3600, farewell_timeout=3600, route_interval=3600, heartbeat_interval=3600)
+sending = ProducerSettings(compression="zlib", send_hooks=[Meter()], retry_codes={1, 2}, latency_max=[1.0], not_available=(2.0,), client=client)
+receiving = ConsumerSettings(rebalance_interval=3600, offset_interval=3600, suspend=3600, pull_timeout=7200, error_delay=3600, client=client)
+
+async def send(producer: Producer) -> SendReceipt:
+    return await producer.send("T", b"x", keys=["k"])
+
+async def main() -> None:
+    async with local_cluster() as cluster:
+        await cluster.create_topic("T", queues=1)
+        arrived = trio.Event()
+
+        async def handle(message: ReceivedMessage) -> None:
+            assert message.keys == ("k",)
+            arrived.set()
+
+        with trio.fail_after(60):
+            names = cluster.namesrv_address
+            async with PushConsumer(names, group="g", subscriptions="T", consume_from="first", handler=handle, settings=receiving) as consumer:
+                await consumer.wait_assigned()
+                async with Producer(names, group="p", settings=sending) as producer, PullConsumer(names, group="h", settings=receiving) as puller:
+                    receipt: SendReceipt = await send(producer)
+                    await puller.assign([receipt.queue])
+                    await puller.seek_to_begin(receipt.queue)
+                    messages: list[ReceivedMessage] = await puller.poll()
+                    copies: list[Message] = [message.copy_to("U") for message in messages]
+                    assert [copy.body for copy in copies] == [b"x"]
+                    await arrived.wait()
+        print("stopped")
+
+if __name__ == "__main__":
+    trio.run(main)
+"""
+WRONG = PROGRAM + """
+async def wrong(producer: Producer) -> None:
+    await producer.send("T", "text")
+ConsumerSettings(consume_hooks=[Meter()])
+"""
+
 
 def run(*command: str | Path, cwd: Path) -> str:
     done = subprocess.run([str(part) for part in command], cwd=cwd, capture_output=True, text=True, check=False)
@@ -45,11 +98,19 @@ def test_wheel_puts_only_two_names_into_site_packages(dist: Path) -> None:
     assert "triomq/py.typed" in names
 
 
+@pytest.fixture(scope="module")
+def installed(dist: Path) -> Path:
+    """The Python of an environment that has nothing but the wheel and what it needs."""
+    folder = dist / "venv"
+    venv.create(folder, with_pip=True)
+    python = folder / "bin" / "python"
+    run(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", next(dist.glob("*.whl")), cwd=dist)
+    return python
+
+
 @pytest.mark.feature(179)
-def test_wheel_runs_in_an_empty_environment(dist: Path, tmp_path: Path) -> None:
-    venv.create(tmp_path / "venv", with_pip=True)
-    python = tmp_path / "venv" / "bin" / "python"
-    run(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", next(dist.glob("*.whl")), cwd=tmp_path)
+def test_wheel_runs_in_an_empty_environment(installed: Path, tmp_path: Path) -> None:
+    python = installed
     (tmp_path / "client.py").write_text("MINE = True\n")
     program = (
         "import client, triomq; assert client.MINE; "
@@ -59,3 +120,26 @@ def test_wheel_runs_in_an_empty_environment(dist: Path, tmp_path: Path) -> None:
     assert run(python, "-c", program, cwd=tmp_path).startswith("triomq.client.")
     for script in ("mqnamesrv", "mqbroker", "mqadmin", "mqstore", "mqlocal"):
         assert "usage" in run(python.parent / script, "--help", cwd=tmp_path).lower()
+
+
+def mypy(python: Path, *files: Path) -> tuple[int, str]:
+    command = [sys.executable, "-m", "mypy", "--strict", "--python-executable", str(python), *map(str, files)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=python.parent, timeout=170, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+@pytest.mark.feature(171)
+def test_programs_that_use_the_installed_wheel_are_strictly_typed_and_stop_at_once(installed: Path, tmp_path: Path) -> None:
+    """As `pip install` leaves it, seen by a type checker from outside; wrong arguments are found.  No stop waits for one of its time limits."""
+    good, wrong = tmp_path / "good.py", tmp_path / "wrong.py"
+    good.write_text(PROGRAM)
+    wrong.write_text(WRONG)
+    examples = sorted((ROOT / "examples").glob("*.py"))
+    assert mypy(installed, *examples, good) == (0, f"Success: no issues found in {len(examples) + 1} source files\n")
+    code, told = mypy(installed, wrong)
+    assert code == 1
+    assert 'No overload variant of "send"' in told
+    assert 'incompatible type "Meter"; expected "ConsumeHook"' in told
+    assert run(installed, good, cwd=tmp_path) == "stopped\n"
