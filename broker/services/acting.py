@@ -123,6 +123,8 @@ class Return:
     async def run(self) -> None:
         """Returns when every slave that lives has handed over, or cannot be reached.  Java waits for ever for a slave that does not answer."""
         slaves: dict[int, str] = {}
+        if not self.members.askable:
+            return
         with trio.move_on_after(RETURN_SECONDS) as asking:
             while not (views := await self.members.views()):  # noqa: ASYNC110  (asked over the wire)
                 await trio.sleep(ASK_AGAIN_SECONDS)

@@ -36,6 +36,8 @@ BATCH_MESSAGES = 32
 BATCH_BYTES = 1024 * 1024
 SAVE_SECONDS = 10.0
 RETRY_SECONDS = 1.0
+SEND_SECONDS = 5.0
+"""An acting slave that must end waits so long for the message that it is sending."""
 CHANGES_PER_VERSION = 200
 NEVER = float("inf")
 
@@ -133,17 +135,20 @@ class DelayedMessages:
     async def _send(self, escape: Escape, level: int, messages: list[StoredMessage]) -> bool:
         """Send messages through another broker, in order, one after the other; False if one was not taken."""
         for message in messages:
-            with trio.CancelScope(shield=True):  # who ends in the middle of a send does not know whether it is stored, and it would come twice
+            # Who ends in the middle of a send does not know whether it is stored, and it would come twice.
+            with trio.move_on_after(SEND_SECONDS, shield=True) as sending:
                 try:
                     await escape.send(message)
                 except EscapeFailed as error:
                     self.limit.log(logger, logging.WARNING, "delayed messages of level %d must wait until this group has its master again, or another takes them: %s", level, error)
                     return False
-                self.delivered += 1
-                self._advance(level, message.queue_offset + 1)
-                if not self._acted:  # a Java master takes our table over only if its version is newer
-                    self._acted = True
-                    self.version.bump()
+            if sending.cancelled_caught:
+                return False
+            self.delivered += 1
+            self._advance(level, message.queue_offset + 1)
+            if not self._acted:  # a Java master takes our table over only if its version is newer
+                self._acted = True
+                self.version.bump()
             await trio.lowlevel.checkpoint_if_cancelled()
         return True
 

@@ -5,6 +5,7 @@ Source: broker/BrokerController.java#sendHeartbeat, #syncBrokerMemberGroup, brok
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 
 import attrs
@@ -28,11 +29,20 @@ class GroupMembers:
     alive_seconds: float = 1.0
     alive_timeout_seconds: float = 1.0
 
+    @property
+    def askable(self) -> bool:
+        """Whether there are name servers, or a way to find some."""
+        return bool(self.registration.servers) or self.registration.discover is not None
+
     async def views(self) -> list[Mapping[int, str]]:
         """id -> address, from each name server that answers."""
         found: list[Mapping[int, str]] = []
+        addresses = list(self.registration.servers)
+        if not addresses and self.registration.discover is not None:  # nobody has registered yet
+            with contextlib.suppress(RemotingError):  # the registration says why
+                addresses = list(await self.registration.discover())
         async with trio.open_nursery() as nursery:
-            for address in list(self.registration.servers):
+            for address in addresses:
                 nursery.start_soon(self._ask, address, found)
         return found
 
