@@ -95,9 +95,21 @@ def client(request: pytest.FixtureRequest, cluster: Cluster, tmp_path_factory: p
         if peer in JAVA:  # which looks for new queues for the first time after ten seconds
             create(cluster.namesrv, f"Growing_{peer[-5:].replace('.', '_')}", 2)
             running.ask("lite", "watcher", "watchers", "false", "watch", f"Growing_{peer[-5:].replace('.', '_')}")
+        resetting(running, cluster.namesrv)
         # All but Java 5 begin at offset 0, are told that this is gone, and try the right one 20 seconds later.
         running.ask("push", "patient", "History", f"patient-{peer}".replace(".", "_"), "*", "concurrent", "first", 1, 16)
         yield running
+
+
+def resetting(client: ForeignClient, namesrv: str) -> None:
+    """Have it consume three messages, then move the group to the beginning. Clients of before 5.0 rest for ten seconds meanwhile, so the test comes later."""
+    topic = f"Reset_{client.peer.replace('.', '_')}"
+    create(namesrv, topic, 1)
+    write(namesrv, topic, "0", "1", "2")
+    client.ask("push", "resetting", topic, topic, "*", "concurrent", "first", 1, 16)
+    client.wait_got("resetting", 3)
+    done = trio.run(mqadmin, "resetOffsetByTime", "-g", topic, "-t", topic, "-s", 0, "-n", namesrv)
+    assert done.code == 0, done
 
 
 @pytest.fixture
@@ -486,6 +498,13 @@ async def test_creates_a_topic(client: ForeignClient, cluster: Cluster) -> None:
     async with Admin(cluster.namesrv) as admin:
         (queues,) = (await admin.route("MadeByGo")).queue_datas
     assert (queues.read_queue_count, queues.write_queue_count) == (3, 3)
+
+
+@here("reset while running")
+@pytest.mark.feature(93)
+def test_offsets_are_reset_under_it(client: ForeignClient) -> None:
+    """That was done when the client started."""
+    assert sorted(one.body for one in client.wait_got("resetting", 6)) == ["0", "0", "1", "1", "2", "2"]
 
 
 @here("from first")

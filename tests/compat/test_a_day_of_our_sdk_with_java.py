@@ -325,6 +325,44 @@ async def test_failures(servers: Servers, topic: str) -> None:
     assert dead.body == b"dead"
 
 
+@there("shares AVG")
+async def test_a_group_of_both_kinds(servers: Servers, topic: str) -> None:
+    ours: list[str] = []
+    async with collecting(servers, topic, topic, ours) as consumer:
+        with servers.client.consuming(topic, topic) as name:
+            await until(lambda: sum(queue.topic == topic for queue in consumer.assignment) == 2)
+            await write(servers, topic, *(str(number) for number in range(40)))
+            theirs = await trio.to_thread.run_sync(lambda: servers.client.wait_got(name, 20))
+            await until(lambda: len(ours) == 20)
+    assert sorted([*ours, *(one.body for one in theirs)], key=int) == [str(number) for number in range(40)]
+
+
+@there("running information", "consume directly", "reset while running")
+async def test_a_running_consumer_is_asked(servers: Servers) -> None:
+    """Through Java's broker our mqadmin sees the consumer's state, lets it handle a message again, and moves its offsets.
+
+    4.9 moves a group only if it knows its offsets of all queues, so there is one; 5.5 tells the consumer when its pull ends.
+    """
+    topic = "Asked"
+    await document(servers, "updateTopic", "-c", "TestCluster", "-t", topic, "-r", 1, "-w", 1)
+    got: list[str] = []
+    async with Producer(servers.namesrv, group="writers") as producer:
+        receipt = await producer.send(topic, b"once")
+    async with collecting(servers, topic, topic, got, settings=ConsumerSettings(suspend=2, offset_interval=0.5)) as consumer:
+        await until(lambda: got == ["once"])
+        status = await mqadmin("consumerStatus", "-g", topic, "-i", consumer.client_id, "-n", servers.namesrv)
+        assert topic in status.out, status
+        words = ("queryMsgById", "-i", receipt.offset_message_id, "-g", topic, "-d", consumer.client_id, "-t", topic, "-n", servers.namesrv)
+        handled = await mqadmin(*words)
+        assert "CR_SUCCESS" in handled.out, handled
+        await until(lambda: got == ["once", "once"])
+        await until(lambda: consumer.statistics().unsettled == 0)
+        with trio.fail_after(30):  # until the offset is stored
+            while (await mqadmin("resetOffsetByTime", "-g", topic, "-t", topic, "-s", 0, "-n", servers.namesrv)).code != 0:  # noqa: ASYNC110
+                await trio.sleep(0.2)
+        await until(lambda: got == ["once", "once", "once"])
+
+
 # Pull consumers
 
 

@@ -10,7 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import trio
 from processes import java_command, java_home, java_mqadmin, our_broker, our_name_server, wait_registered
+
+from triomq.client.admin.admin import Admin
 
 pytestmark = [pytest.mark.compat, pytest.mark.slow]
 
@@ -72,6 +75,31 @@ def test_topics_groups_and_settings(cluster: Cluster) -> None:
     assert re.search(r'"perm":\s?4', closed)
     assert "success" in deleted
     assert {"T", "%RETRY%G"} & set(topics.split()) == set()
+
+
+@pytest.mark.compatible("admin: topics", "admin: groups", "admin: settings", peer="java-client-4.9.4")
+@pytest.mark.feature(169)
+async def test_topics_groups_and_settings_by_the_old_one(cluster: Cluster) -> None:
+    """It cannot show groups, so we look; the rest is read back by it."""
+    if java_home("4.9.4") is None:
+        pytest.skip("the Java peers 4.9.4 are not installed: run `make peers`")
+    commands = """
+        updateTopic -c TestCluster -t Old -r 4 -w 2
+        updateTopicPerm -t Old -p 4 -b ADDR
+        updateSubGroup -c TestCluster -g old -r 3
+        updateBrokerConfig -b ADDR -k enableMixedMessageType -v false
+        getBrokerConfig -b ADDR
+        topicRoute -t Old
+    """
+    _, perm, _, _, config, route = await trio.to_thread.run_sync(lambda: admin(cluster, commands, "4.9.4"))
+    assert "update topic perm from 6 to 4" in perm
+    assert has(config, "enableMixedMessageType", "=", "false")
+    for figure in ('"readQueueNums": 4', '"writeQueueNums": 2', '"perm": 4'):
+        assert figure.replace(" ", "") in route.replace(" ", "")
+    async with Admin(cluster[0]) as looking:
+        group = await looking.group_config("old", cluster[1])
+    assert group is not None
+    assert group.retry_max_times == 3
 
 
 @pytest.mark.compatible("admin: offsets", "admin: messages", peer="java-client-{version}")

@@ -177,41 +177,45 @@ class JavaCluster:
     files: tls_files.Files
 
 
-@pytest.fixture(scope="module", params=["test mode", "verified", "enforcing"])
+@pytest.fixture(scope="module", params=["test mode", "verified", "enforcing", "enforcing 4.9.4"])
 def java_tls_cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaCluster]:
-    need_java("5.5.0")
+    mode, version = (request.param.removesuffix(" 4.9.4"), "4.9.4" if request.param.endswith("4.9.4") else "5.5.0")
+    need_java(version)
     folder = tmp_path_factory.mktemp("java-tls")
     files = tls_files.write(folder / "tls")
     define: list[str] = []
     tls = Tls(verify=False)
-    if request.param != "test mode":
+    if mode != "test mode":
         define = ["tls.test.mode.enable=false", f"tls.server.certPath={files.certificate}", f"tls.server.keyPath={files.key}"]
         tls = files.client()
-    if request.param == "enforcing":
+    if mode == "enforcing":
         define += [
             "tls.server.mode=enforcing", "tls.enable=true", "tls.client.authServer=true", f"tls.client.trustCertPath={files.ca}",
             "tls.server.need.client.auth=require", "tls.server.authClient=true", f"tls.server.trustCertPath={files.ca}",
             f"tls.client.certPath={files.certificate}", f"tls.client.keyPath={files.key}",
         ]  # fmt: skip
         tls = files.client(identity=True)
-    with processes.java_name_server("5.5.0", folder / "namesrv", define=define) as namesrv:
-        with java_broker(folder / "broker", namesrv, define):
+    with processes.java_name_server(version, folder / "namesrv", define=define) as namesrv:
+        with java_broker(version, folder / "broker", namesrv, define):
             wait_registered(namesrv, "broker-java", tls)
             yield JavaCluster(namesrv, tls, files)
 
 
 @contextmanager
-def java_broker(folder: Path, namesrv: str, define: list[str]) -> Iterator[None]:
+def java_broker(version: str, folder: Path, namesrv: str, define: list[str]) -> Iterator[None]:
     """Like `processes.java_broker`, which asks in plain bytes whether the broker is registered."""
     port = processes.free_port(span=2)
+    processes.write_logback(folder)
     conf = processes.write_broker_conf(folder, "broker-java", namesrv, port, haListenPort=port + 1)
-    command = java_command("5.5.0", "org.apache.rocketmq.broker.BrokerStartup", "-c", str(conf), home=folder, heap="1g", define=define)
-    with processes.running(command, folder / "broker.log", port=port):
+    command = java_command(version, "org.apache.rocketmq.broker.BrokerStartup", "-c", str(conf), home=folder, heap="1g", define=define)
+    with processes.running(command, folder / "broker.log", port=port) as process:
         yield
+        process.kill()
 
 
 @pytest.mark.compatible("TLS", peer="java-server-5.5.0", only={"java_tls_cluster": "verified"})
 @pytest.mark.compatible("TLS", "TLS both ways", peer="java-server-5.5.0", only={"java_tls_cluster": "enforcing"})
+@pytest.mark.compatible("TLS", "TLS both ways", peer="java-server-4.9.4", only={"java_tls_cluster": "enforcing 4.9.4"})
 @pytest.mark.feature(151, 189)
 @pytest.mark.parametrize("serialize", SERIALIZE)
 def test_our_client_speaks_tls_with_java(java_tls_cluster: JavaCluster, serialize: str) -> None:
@@ -238,6 +242,7 @@ def test_java_s_certificate_is_verified(java_tls_cluster: JavaCluster) -> None:
 
 
 @pytest.mark.compatible("TLS enforced", "TLS both ways", peer="java-server-5.5.0", only={"java_tls_cluster": "enforcing"})
+@pytest.mark.compatible("TLS enforced", "TLS both ways", peer="java-server-4.9.4", only={"java_tls_cluster": "enforcing 4.9.4"})
 @pytest.mark.feature(151)
 def test_our_plain_client_and_an_enforcing_java_server(java_tls_cluster: JavaCluster) -> None:
     with BlockingConnection(java_tls_cluster.namesrv) as connection:

@@ -142,8 +142,6 @@ SECTIONS = (
 ROWS = {row: section for section in SECTIONS for row in section.rows}
 
 GO_HAS_NO = "The Go client 2.1.2 has no {}"
-SERVER_IS_ASKED = "What the peer would do here is done by a client, and our SDK in this place has no such thing of its own: {}"
-
 NOT_POSSIBLE: dict[tuple[str, str], str] = {
     ("automatic batch", "java-client-4.9.4"): "The Java client 4.9.4 has no `setAutoBatch`",
     ("automatic batch", "go-client"): GO_HAS_NO.format("automatic batches (`producer/option.go`)"),
@@ -167,6 +165,19 @@ NOT_POSSIBLE: dict[tuple[str, str], str] = {
     ("heartbeat V2", "go-client"): GO_HAS_NO.format("heartbeats of the second form (`internal/model.go`)"),
     ("heartbeat V2", "java-client-4.9.4"): "Java 4.9.4 does not know heartbeats of the second form",
     **{(row, "go-client"): GO_HAS_NO.format("TLS") for row in ("TLS", "TLS both ways", "TLS enforced")},
+    ("unique ids", "go-client"): GO_HAS_NO.format("function that reads them"),
+    ("VIP channel", "go-client"): GO_HAS_NO.format("VIP channel: `WithVIPChannel` sets a field that nothing reads"),
+    **{
+        (row, server): f"No server takes part: {reason}"
+        for server in SERVERS
+        for row, reason in {
+            "unique ids": "ids are made and read by clients",
+            "broadcasting offsets": "the file lies beside the client",
+            "header and body classes": "servers use the clients' classes",
+        }.items()
+    },
+    **{("VIP channel", server): "Our SDK uses the main port for everything" for server in SERVERS},
+    **{("heartbeat V2", server): "Our SDK sends whole heartbeats, which every release takes" for server in SERVERS},
     **{(row, "java-server-4.9.4"): f"Java 4.9.4 does not know {row}" for row in ("batch queues", "light queues")},
 }
 """Cells that cannot be filled, each with the reason."""

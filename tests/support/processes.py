@@ -184,6 +184,9 @@ def java_broker(version: str, folder: Path, name: str, namesrv: str, *, heap: st
     write_logback(folder)
     conf = write_broker_conf(folder, name, namesrv, port, haListenPort=port + 1, **settings)
     command = java_command(version, "org.apache.rocketmq.broker.BrokerStartup", "-c", str(conf), home=folder, heap=heap, define=define)
-    with running(command, folder / f"{name}.log", port=port):
+    with running(command, folder / f"{name}.log", port=port) as process:
         wait_registered(namesrv, name)
-        yield f"127.0.0.1:{port}"
+        try:
+            yield f"127.0.0.1:{port}"
+        finally:
+            process.kill()  # an orderly stop takes it eight seconds
