@@ -16,7 +16,7 @@ from triomq.remoting.tls.client import Tls
 
 _log = logging.getLogger(__name__)
 
-TELL_SECONDS = 0.3
+TELL_SECONDS = 3.0
 PENDING_MAX = 1000
 
 

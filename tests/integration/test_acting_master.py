@@ -16,6 +16,8 @@ import trio
 from brokers import BrokerPeer
 from replicated_brokers import Group, Member, broker_group, eventually
 
+from triomq import ConsumerSettings, PushConsumer, ReceivedMessage
+from triomq.client.config import ClientSettings
 from triomq.remoting.protocol.bodies.locks import LockRequest, LockResponse
 from triomq.remoting.protocol.bodies.offsets import ConsumerOffsetTable, DelayOffsetTable
 from triomq.remoting.protocol.bodies.route import MessageQueue, TopicRoute
@@ -183,6 +185,65 @@ async def same_end(one: BrokerPeer, other: BrokerPeer) -> bool:
 
 async def end_of(peer: BrokerPeer) -> Any:
     return (await peer.call(Code.GET_MAX_OFFSET, GetMaxOffsetHeader("SCHEDULE_TOPIC_XXXX", 1))).header(OffsetResponseHeader).offset
+
+
+QUICK = ConsumerSettings(
+    error_delay=0.05,
+    rebalance_retry=0.05,
+    lock_retry=0.05,
+    lock_interval=0.2,
+    suspend_queue=0.05,
+    offset_interval=0.2,
+    pull_batch=2,
+    cached_messages_max=4,
+    client=ClientSettings(route_interval=0.3, heartbeat_interval=0.3),
+)
+
+
+@pytest.mark.feature(164)
+async def test_our_ordered_consumer_goes_on_at_the_slave_and_returns(tmp_path: Path) -> None:
+    """Locks included: the group's queues belong to it at the slave, nobody else gets them."""
+    async with cluster(tmp_path, ON) as two:
+        for number in range(40):
+            await two.master.peer.send("T", b"%d" % number, queue_id=number % 2)
+        got: list[int] = []
+        gate = trio.Event()
+
+        async def handle(message: ReceivedMessage) -> None:
+            if len(got) >= 6:
+                await gate.wait()
+            got.append(int(message.body))
+
+        consumer = PushConsumer(two.group.namesrv, group="G", subscriptions="T", consume_from="first", handler=handle, ordered=True, settings=QUICK)
+        async with consumer:
+            await eventually(lambda: len(got) >= 6)
+            await two.master.crash()
+            await eventually(lambda: shows(two, {0: two.slave.ready.address}, 4))
+            await eventually(lambda: owned(two.slave.peer))
+            gate.set()
+            await eventually(lambda: set(got) == set(range(40)))
+            firsts = list(dict.fromkeys(got))
+            assert [[number for number in firsts if number % 2 == queue] for queue in (0, 1)] == [list(range(0, 40, 2)), list(range(1, 40, 2))]
+            await eventually(lambda: committed(two.slave.peer, {0: 20, 1: 20}))
+            master = await two.group.start(0, "SYNC_MASTER", **ON)
+            assert await commits(master.peer) == {0: 20, 1: 20}
+            await eventually(lambda: stored_twice(master.peer))
+            await master.peer.send("T", b"40", queue_id=0)
+            await eventually(lambda: 40 in got)
+            assert len(got) < 60
+
+
+async def owned(peer: BrokerPeer) -> bool:
+    """Whether a stranger gets no queue; what it gets it gives back."""
+    if not (got := await locked(peer, "stranger")):
+        return True
+    asked = LockRequest(consumer_group="G", client_id="stranger", queues=[MessageQueue("T", "broker-a", number) for number in got])
+    await peer.call(Code.UNLOCK_BATCH_MQ, None, asked.encode())
+    return False
+
+
+async def committed(peer: BrokerPeer, wanted: dict[int, int]) -> bool:
+    return await commits(peer) == wanted
 
 
 async def test_a_master_says_where_it_is_and_who_is_in_its_group(tmp_path: Path) -> None:
