@@ -32,6 +32,8 @@ class Inbox:
     _closed: bool = attrs.field(default=False, init=False)
     _paused: bool = attrs.field(default=False, init=False)
     _taken_in_a_row: int = attrs.field(default=0, init=False)
+    _woken: bool = attrs.field(default=False, init=False)
+    """whether somebody who waited is about to run: he wakes the next one, if he leaves anything"""
 
     def __len__(self) -> int:
         return len(self._messages)
@@ -39,8 +41,7 @@ class Inbox:
     def put(self, messages: Sequence[ReceivedMessage]) -> None:
         """Take in a batch.  Atomic: no checkpoint."""
         self._messages.extend(messages)
-        if self._waiting:
-            self._waiting.unpark(count=len(messages))
+        self._wake_one()
 
     def put_back(self, messages: Sequence[ReceivedMessage]) -> None:
         """Take back what was handed out and nobody works on: it comes next.  Atomic: no checkpoint."""
@@ -49,8 +50,13 @@ class Inbox:
         for message in messages:
             message.handed_out = 0.0
         self._messages.extendleft(reversed(messages))
-        if self._waiting:
-            self._waiting.unpark(count=len(messages))
+        self._wake_one()
+
+    def _wake_one(self) -> None:
+        """Wake one who waits, for who handles messages quickly takes many of them before others could; else he wakes the next one."""
+        if self._messages and self._waiting and not self._woken:
+            self._woken = True
+            self._waiting.unpark()
 
     def close(self) -> None:
         """Hand out nothing more; whoever waits is told so."""
@@ -77,10 +83,16 @@ class Inbox:
         while True:
             message = self._pop()
             if message is not None:
+                message.handed_out = trio.current_time()
+                if self._messages:
+                    self._wake_one()
                 return message
             if self._closed:
                 raise InboxClosed
-            await self._waiting.park()
+            try:
+                await self._waiting.park()
+            finally:
+                self._woken = False
 
     async def get_some(self, count_max: int, *, one_queue: bool = False) -> list[ReceivedMessage]:
         """Wait for a message and return it with what else is here, at most `count_max`.  Errors: `InboxClosed`.
@@ -88,12 +100,14 @@ class Inbox:
         With `one_queue` only messages of one queue are returned together, as batch handlers want them.
         """
         messages = [await self.get()]
+        now = messages[0].handed_out
         while len(messages) < count_max and not (
             one_queue and self._messages and self._messages[0].owner is not messages[0].owner
         ):
             message = self._pop()
             if message is None:
                 break
+            message.handed_out = now
             messages.append(message)
         return messages
 
@@ -101,7 +115,6 @@ class Inbox:
         messages = self._messages
         while messages and not self._paused:
             message = messages.popleft()
-            if not message.lost:
-                message.handed_out = trio.current_time()
+            if not message.owner.lost:
                 return message
         return None

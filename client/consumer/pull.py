@@ -13,6 +13,8 @@ declares everything that *earlier* polls returned as done, and a saver tells the
 from __future__ import annotations
 
 import datetime
+import itertools
+import operator
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -36,6 +38,8 @@ from triomq.client.session import open_session
 from triomq.remoting.protocol.bodies.heartbeat import CLUSTERING, CONSUME_ACTIVELY, ConsumerData, SubscriptionData
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.codes import ResponseCode
+
+_OWNER = operator.attrgetter("owner")
 
 
 class QueueWatch:
@@ -217,9 +221,9 @@ class PullConsumer(GroupConsumer):
             self._declare_done()
         messages = await self._inbox.get_some(max_messages)
         assignments = membership.fetcher.assignments
-        for message in messages:
-            assignments[message.queue].settle(message)
-            self._touched.add(message.queue)
+        for owner, run in itertools.groupby(messages, _OWNER):
+            assignments[owner.queue].settle_all(run)
+            self._touched.add(owner.queue)
         return messages
 
     def give_back(self, messages: Iterable[ReceivedMessage]) -> None:

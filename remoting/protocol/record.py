@@ -62,6 +62,9 @@ _HEADS = {
 HEAD_V4 = _HEADS[0]
 """Fields up to and with bodyLength when both hosts are IPv4: 88 bytes."""
 
+_HEAD_V4_BYTES = HEAD_V4.size
+_read_v4 = HEAD_V4.unpack_from
+_read_length = LENGTH.unpack_from
 _HOST_BITS_AT = SYS_FLAG_AT + 3  # the byte of sysFlag that holds both bits
 _CRC_BYTES = len(CRC_PROPERTY) + 12  # name, 0x01, ten digits, 0x02
 _FIX = "the records must be as RocketMQ 4.x or 5.x brokers write them"
@@ -341,7 +344,43 @@ def decode_records(buffer: Buffer, *, check_crc: bool = False) -> list[StoredMes
     data = bytes(buffer)
     limit = len(data)
     position = 0
+    topic, topic_bytes = "", b""
     while position < limit:
+        # Nearly every record, without a call for each part of it; whatever is unusual or broken takes the other way.
+        body_at = position + _HEAD_V4_BYTES
+        if body_at < limit and not (check_crc or data[position + _HOST_BITS_AT] & _HOST_BITS):
+            fields = _read_v4(data, position)
+            topic_at = body_at + fields[14]
+            if body_at <= topic_at < limit and fields[1] == MAGIC_V1 and data[topic_at] <= TOPIC_V1_MAX:
+                topic_end = topic_at + 1 + data[topic_at]
+                end = position + fields[0]
+                if topic_end + 2 <= end <= limit and topic_end + 2 + _read_length(data, topic_end)[0] == end:
+                    if data[topic_at + 1 : topic_end] != topic_bytes:
+                        topic_bytes = data[topic_at + 1 : topic_end]
+                        topic = topic_bytes.decode("utf-8", "replace")
+                    size, _, crc, queue_id, flag, queue_offset, log_offset, sys_flag, born, born_host, stored, store_host, times, prepared, _ = fields
+                    messages.append(
+                        StoredMessage(
+                            topic,
+                            queue_id,
+                            queue_offset,
+                            log_offset,
+                            size,
+                            flag,
+                            sys_flag,
+                            born,
+                            born_host,
+                            stored,
+                            store_host,
+                            times,
+                            prepared,
+                            data[body_at:topic_at],
+                            crc,
+                            data[topic_end + 2 : end],
+                        )
+                    )
+                    position = end
+                    continue
         message = decode_record(data, position, limit, check_crc=check_crc)
         messages.append(message)
         position += message.size
