@@ -23,6 +23,9 @@ from triomq.broker.store.record_run import RecordRun
 from triomq.remoting.protocol.message import property_value
 from triomq.remoting.protocol.record import BLANK, HEAD_V4, MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 
+RECORD_BYTES_MAX = 128 * 1024 * 1024
+"""So much of one record may wait in memory. Java's brokers take frames of 16 MiB unless a system property says otherwise."""
+
 
 @attrs.define(eq=False)
 class LogCopy:
@@ -151,6 +154,6 @@ class LogCopy:
             return f"the master's files end elsewhere than ours; set mappedFileSizeCommitLog={self.log.config.segment_size_bytes} to its value"
         if magic == MAGIC_BLANK:
             return segment_end - position if left >= segment_end - position else 0
-        if magic not in (MAGIC_V1, MAGIC_V2) or size < HEAD_V4.size:
+        if magic not in (MAGIC_V1, MAGIC_V2) or not HEAD_V4.size <= size <= RECORD_BYTES_MAX:
             return f"size {size}, magic {magic & 0xFFFFFFFF:08x}"
         return record_at(data, at, size, position, True) if left >= size else 0

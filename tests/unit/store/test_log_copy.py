@@ -13,6 +13,7 @@ from triomq.broker.store.batch_queue import BatchQueue
 from triomq.broker.store.errors import CopyRefused, DiskFull, StoreUnavailable
 from triomq.broker.store.log_copy import LogCopy
 from triomq.broker.store.store import MessageStore, open_store
+from triomq.remoting.protocol.record import MAGIC_V1
 
 COUNT = 60
 
@@ -203,6 +204,12 @@ async def test_a_large_record_in_small_pieces_is_not_looked_at_piece_by_piece(tm
         with pytest.raises(CopyRefused):
             copy.take(len(log), log[:100])
     assert len(looks) <= 12
+
+
+async def test_a_record_that_would_fill_the_memory_is_refused_at_once(tmp_path: Path) -> None:
+    async with open_store(tiny_config(tmp_path, segment_size_bytes=1 << 30)) as store:
+        with pytest.raises(CopyRefused, match="size 536870912"):
+            store.follow().take(0, (1 << 29).to_bytes(4) + (MAGIC_V1 & 0xFFFFFFFF).to_bytes(4) + bytes(92))
 
 
 async def test_a_number_below_the_end_of_its_queue_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
