@@ -175,6 +175,54 @@ async def test_takers_share_what_comes_and_nothing_is_lost() -> None:
         await inbox.get()
 
 
+async def test_takers_that_are_slow_work_side_by_side() -> None:
+    """One who waits wakes the next one, so that twenty messages have twenty takers at work though each of them holds on to its own."""
+    inbox, owner = Inbox(), assignment()
+    busy = 0
+    everyone = trio.Event()
+
+    async def take() -> None:
+        nonlocal busy
+        await inbox.get()
+        busy += 1
+        if busy == 20:
+            everyone.set()
+        await trio.sleep_forever()
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(20):
+            nursery.start_soon(take)
+        await trio.testing.wait_all_tasks_blocked()
+        inbox.put(messages(owner, 10))
+        inbox.put(messages(owner, 10, 10))
+        with trio.fail_after(30):
+            await everyone.wait()
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_taker_that_is_cancelled_while_it_is_woken_leaves_its_message_to_others() -> None:
+    inbox, owner = Inbox(), assignment()
+    taken: list[int] = []
+    first = trio.CancelScope()
+
+    async def take(scope: trio.CancelScope) -> None:
+        with scope:
+            while True:
+                taken.append((await inbox.get()).queue_offset)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(take, first)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(take, trio.CancelScope())
+        await trio.testing.wait_all_tasks_blocked()
+        for start in range(0, 40, 2):
+            inbox.put(messages(owner, 2, start))
+            first.cancel()
+            await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    assert sorted(taken) == list(range(40))
+
+
 async def test_a_cancelled_taker_takes_nothing() -> None:
     inbox, owner = Inbox(), assignment()
     inbox.put(messages(owner, 1))

@@ -2,6 +2,7 @@
 
 import ipaddress
 
+import attrs
 import pytest
 
 from tests.support.golden_data import RELEASES, commit_log, logged_messages
@@ -96,6 +97,29 @@ def test_the_example_of_a_pull_answer() -> None:
     assert message.message_id == message.offset_message_id  # it has no unique one
     assert (message.topic, message.body, message.properties) == ("TopicA", b"hi", {"TAGS": "T1"})
     assert encode_again(again) == data
+
+
+def test_many_records_are_read_as_each_of_them_is() -> None:
+    kinds = [
+        sample(topic="T", body=b""),
+        sample(topic="T"),
+        sample(topic="Übersee"),
+        sample(topic="T" * 200),
+        sample(born_host=bytes(20)),
+        sample(store_host=bytes(20), properties=b""),
+        sample(topic="T", sys_flag=1),
+    ]
+    data = b"".join(kinds * 2)
+    wanted, position = [], 0
+    while position < len(data):
+        wanted.append(decode_record(data, position))
+        position += wanted[-1].size
+    for check_crc in (False, True):
+        made = decode_records(data, check_crc=check_crc)
+        assert [attrs.astuple(message) for message in made] == [attrs.astuple(message) for message in wanted]
+    for cut in range(1, len(kinds[1])):
+        with pytest.raises(RemoteProtocolError):
+            decode_records(kinds[1] + kinds[1][:cut])
 
 
 def test_property_crc() -> None:
