@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from triomq.broker.services.persisted import DamagedTable
-from triomq.broker.store.errors import StoreDamaged, StoreDenied, StoreLocked
+from triomq.broker.store.errors import FullAtStart, StoreDamaged, StoreDenied, StoreLocked
 from triomq.remoting.process import ExitCode, ExitCodes
 
 
@@ -38,4 +38,5 @@ EXIT_CODES: ExitCodes = {
     DamagedTable: ExitCode.STORE_DAMAGED,
     StoreDenied: ExitCode.CONFIGURATION,
     NoNameServer: ExitCode.NO_NAME_SERVER,
+    FullAtStart: ExitCode.FAILED,  # a service manager tries again
 }

@@ -5,6 +5,7 @@
     StoreError
     ├── StoreUnavailable      no append now; reads go on
     │   ├── DiskFull          the file system has no room; appends work again when it has
+    │   │   └── FullAtStart   the same, only from open_store: there is no store then
     │   └── DiskReserve       the file system is fuller than the settings allow; appends work again when it has room
     ├── IllegalMessage        a message that cannot be stored, whatever the state of the store
     ├── CopyRefused           bytes of another broker's log that cannot continue this one
@@ -39,6 +40,15 @@ class DiskFull(StoreUnavailable):
 
     def __init__(self, path: Path | str) -> None:
         super().__init__(f"no space left for {path}; free some space on its file system, the store goes on by itself")
+        self.path = Path(path)
+
+
+class FullAtStart(DiskFull):
+    """No room for what a start writes."""
+
+    def __init__(self, path: Path | str) -> None:
+        StoreError.__init__(self, f"{path}: no space left; free some space on its file system, then start the broker again")
+        self.reason = "no space left"
         self.path = Path(path)
 
 
@@ -135,7 +145,7 @@ def start_error(path: Path | str, cause: OSError) -> StoreError:
     if cause.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return StoreDenied(cause.filename or path, cause)
     if cause.errno in (errno.ENOSPC, errno.EDQUOT):
-        return DiskFull(cause.filename or path)
+        return FullAtStart(cause.filename or path)
     if cause.errno in (errno.ENOTDIR, errno.EEXIST, errno.EISDIR):
         return StoreDamaged(cause.filename or path, cause.strerror or str(cause), "move it away or choose another storePathRootDir")
     return StoreIoError(cause.filename or path, cause)

@@ -22,7 +22,7 @@ from triomq.broker.store.config import FlushMode, StoreConfig
 from triomq.broker.store.disk import Disk, DiskFeatures
 from triomq.broker.store.draft import Appended, Draft, check_draft
 from triomq.broker.store.durability import DurabilityResult, Flusher, Told, sync_files
-from triomq.broker.store.errors import CopyRefused, DiskFull, start_error
+from triomq.broker.store.errors import CopyRefused, DiskFull, FullAtStart, start_error
 from triomq.broker.store.health import Health
 from triomq.broker.store.indexer import Indexer
 from triomq.broker.store.key_index import KeyIndex
@@ -389,7 +389,10 @@ async def open_store(
     lock = StoreLock(config.root / "lock")
     lock.take()
     try:
-        store = await load_store(config, clock, disk, batch_topics)
+        try:
+            store = await load_store(config, clock, disk, batch_topics)
+        except DiskFull as error:
+            raise FullAtStart(error.path) from error
         try:
             async with trio.open_nursery() as nursery:
                 tasks = {

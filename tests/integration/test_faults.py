@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import errno
+import re
 import sys
 from pathlib import Path
 
@@ -55,6 +56,23 @@ def test_a_network_is_cut_joined_and_gone_afterwards() -> None:
     with pytest.raises(RuntimeError, match="in the middle"):
         fail()
     assert network.tag not in command("ip", "netns", "list")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_network")
+def test_a_broker_that_finds_no_room_at_its_start_says_so_in_one_line(tmp_path: Path) -> None:
+    with FaultCluster(tmp_path, consumers=False) as cluster:
+        cluster.wait_acknowledged(LOAD_LEAST, "at first")
+        cluster.kill("slave")
+        cluster.controls("slave").set(full=True)
+        before = len(cluster.log_lines("slave"))
+        cluster.start("slave")
+        cluster.wait("the slave has found no room", lambda: "slave" in cluster.waiting_for_room)
+        last = cluster.log_lines("slave")[before:][-1]
+        assert re.fullmatch(r"mqbroker: \S+/slave/store/\S+: no space left; free some space on its file system, then start the broker again", last)
+        assert not any("Traceback" in line for line in cluster.log_lines("slave"))
+        cluster.make_room("slave")
+        cluster.wait_acknowledged(LOAD_LEAST, "with room")
 
 
 @pytest.mark.slow

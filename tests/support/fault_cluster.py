@@ -21,6 +21,8 @@ from fault_process import Faults, serve, start
 from fault_relay import run_relay
 from history import LogPart
 
+from triomq.remoting.process import ExitCode
+
 HOSTS = ("names", "master", "slave", "clients")
 BROKERS = ("master", "slave")
 SEGMENT_BYTES = 1 << 20
@@ -81,6 +83,8 @@ class FaultCluster:
     seed: int = 0
     network: Network = attrs.field(init=False)
     processes: dict[str, BaseProcess] = attrs.field(factory=dict, init=False)
+    waiting_for_room: set[str] = attrs.field(factory=set, init=False)
+    """Brokers that could not start on a full disk."""
     promoted: bool = attrs.field(default=False, init=False)
     _orders: Connection = attrs.field(init=False)
     _stack: contextlib.ExitStack = attrs.field(factory=contextlib.ExitStack, init=False)
@@ -193,8 +197,28 @@ class FaultCluster:
         if process is None:
             return False
         if process.exitcode is not None:
+            if self._found_no_room(host, process):
+                del self.processes[host]
+                if self.controls(host).full:
+                    self.waiting_for_room.add(host)
+                    return False
+                self.start(host)
+                return True
             raise EndedByItself(f"{host} ended by itself with {process.exitcode}; its log ends with\n{self.log_tail(host)}")
         return True
+
+    def _found_no_room(self, host: str, process: BaseProcess) -> bool:
+        """Whether it could not start on a full disk, and said so: then it is started again when there is room, as a service manager does."""
+        lines = self.log_lines(host)
+        return host in BROKERS and process.exitcode == ExitCode.FAILED and bool(lines) and lines[-1].endswith("no space left; free some space on its file system, then start the broker again")
+
+    def make_room(self, host: str) -> None:
+        """The disk is full no more."""
+        self.controls(host).set(full=False)
+        if host in self.waiting_for_room:
+            self.waiting_for_room.discard(host)
+            if not self.is_up(host):
+                self.start(host)
 
     def log_tail(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text(errors="replace")[-3000:]

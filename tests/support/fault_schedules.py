@@ -289,9 +289,8 @@ class ScheduleRun:
 
     def _full(self, step: Step, target: str) -> None:
         self._came(step.kind)
-        controls = self.cluster.controls(target)
-        controls.set(full=True)
-        self._lasts(step, lambda: controls.set(full=False))
+        self.cluster.controls(target).set(full=True)
+        self._lasts(step, lambda: self.cluster.make_room(target))
 
     def _clock(self, step: Step, target: str) -> None:
         """It stays there: coming back is the next jump."""

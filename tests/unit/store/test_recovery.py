@@ -18,7 +18,7 @@ from triomq.broker.store.checkpoint import Checkpoint
 from triomq.broker.store.config import StoreConfig
 from triomq.broker.store.disk import Disk
 from triomq.broker.store.draft import Appended
-from triomq.broker.store.errors import DiskFull, StartError, StoreDamaged, StoreDenied, StoreIoError
+from triomq.broker.store.errors import FullAtStart, StartError, StoreDamaged, StoreDenied, StoreIoError
 from triomq.broker.store.store import open_store
 
 SEGMENT = 4096
@@ -253,7 +253,7 @@ async def test_a_full_disk_at_the_start_is_told(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr(os, "pwrite", full)
     monkeypatch.setattr(os, "posix_fallocate", full, raising=False)
-    with pytest.raises(DiskFull, match="free some space"):
+    with pytest.raises(FullAtStart, match="free some space on its file system, then start the broker again"):
         await bodies_of(config)
 
 
@@ -274,7 +274,7 @@ async def test_what_lies_in_the_way_is_named(tmp_path: Path, make: Callable[[Pat
     assert str(tmp_path / "store") in str(caught.value)
 
 
-@pytest.mark.parametrize(("number", "kind"), [(13, StoreDenied), (30, StoreDenied), (28, DiskFull), (5, StoreIoError)])
+@pytest.mark.parametrize(("number", "kind"), [(13, StoreDenied), (30, StoreDenied), (28, FullAtStart), (5, StoreIoError)])
 async def test_errors_of_the_system_are_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, kind: type[Exception]) -> None:
     def refuse(disk: Disk, path: Path, size: int, position: int) -> bytes:
         raise OSError(number, os.strerror(number), str(path))
