@@ -177,6 +177,7 @@ def property_value(data: bytes, name: bytes) -> bytes | None:
 # ------------------------------------------------------------------------------------------------------------- ids
 
 _HOST_TAIL = Struct(">iq")
+_HEX = [f"{byte:02X}" for byte in range(256)]
 
 
 def offset_message_id(host: bytes, port: int, log_offset: int) -> str:
@@ -236,7 +237,7 @@ class UniqueIds:
             self._stamp = f"{self._prefix}{(now_ms - self._month_start_ms) & 0xFFFFFFFF:08X}"
             self._last_ms = now_ms
         counter = self._counter = (self._counter + 1) & 0xFFFF
-        return f"{self._stamp}{counter:04X}"
+        return f"{self._stamp}{_HEX[counter >> 8]}{_HEX[counter & 0xFF]}"
 
     def _find_month(self, now_ms: int) -> None:
         now = datetime.fromtimestamp(now_ms / 1000, self._zone)
