@@ -3,7 +3,7 @@
 ::
 
     run_broker ─┬ monitor
-                ├ store ── store-flusher, store-indexer, store-checkpointer, store-cleaner, store-remover
+                ├ store ── store-flusher, store-flush-deadlines, store-indexer, store-checkpointer, store-cleaner, store-remover
                 ├ saver, delayed-messages, groups-expire, held-pulls-expire, cold-pulls, queue-locks-expire, statistics, slow-consumers
                 ├ replication-master ── one child per slave          or, on a slave, replication-slave, table-copy
                 ├ Server.run ── boss, selectors, codecs, pool workers, sweeper, idle scan
