@@ -504,13 +504,14 @@ async def test_creates_a_topic(client: ForeignClient, cluster: Cluster) -> None:
 @pytest.mark.feature(93)
 def test_offsets_are_reset_under_it(client: ForeignClient) -> None:
     """That was done when the client started."""
-    assert sorted(one.body for one in client.wait_got("resetting", 6)) == ["0", "0", "1", "1", "2", "2"]
+    assert {one.body for one in client.wait_got("resetting", 6)[3:]} == {"0", "1", "2"}
 
 
 @here("from first")
 def test_from_the_beginning(client: ForeignClient, cluster: Cluster) -> None:
     """The consumer was started with the client."""
-    assert {one.body for one in client.wait_got("patient", len(cluster.first))} == cluster.first
+    client.wait(lambda: {one.body for one in client.got("patient")} >= cluster.first, lambda: client.got("patient"))
+    assert {one.body for one in client.got("patient")} == cluster.first
 
 
 @pytest.mark.compatible("header JSON", peer="go-client")

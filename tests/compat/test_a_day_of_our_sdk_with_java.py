@@ -266,10 +266,13 @@ async def test_to_everybody(servers: Servers, topic: str, tmp_path: Path) -> Non
 @there("from first", "from last", "from timestamp", "lite seek by time")
 async def test_where_a_new_group_begins(servers: Servers) -> None:
     topic = "History"
-    await write(servers, topic, *(f"old {number}" for number in range(COUNT)))
-    await trio.sleep(1)
-    noon = datetime.datetime.now(datetime.UTC)  # 4.9 takes the nearest message, be it before or after
-    await write(servers, topic, *(f"new {number}" for number in range(COUNT)))
+    async with Producer(servers.namesrv, group="writers") as producer:
+        for number in range(COUNT):
+            await producer.send(topic, f"old {number}".encode())
+        await trio.sleep(1)  # 4.9 takes the nearest message, be it before or after
+        noon = datetime.datetime.now(datetime.UTC)
+        for number in range(COUNT):
+            await producer.send(topic, f"new {number}".encode())
     old, new = {f"old {number}" for number in range(COUNT)}, {f"new {number}" for number in range(COUNT)}
     first: list[str] = []
     late: list[str] = []

@@ -31,7 +31,7 @@ from triomq.remoting.protocol.headers.offset import (
 
 pytestmark = [pytest.mark.compat, pytest.mark.timeout(300)]
 
-VERSION = "5.5.0"  # 4.9.4 knows neither
+VERSION = "5.5.0"  # 4.9.4 does not know the former
 TOPIC, PLAIN = "Batches", "Plain"
 NAME = "broker-batches"
 LIGHT = {"enableLmq": "true", "enableMultiDispatch": "true", "flushConsumerOffsetInterval": 200}
@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 @contextmanager
-def broker_on(java: bool, folder: Path, namesrv: str, store: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+def broker_on(java: bool, folder: Path, namesrv: str, store: Path, version: str = VERSION) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     """A broker of either kind on the directory; (address, process)."""
     if not java:
         with our_broker(folder, NAME, namesrv, storePathRootDir=store, **LIGHT) as (address, process):
@@ -50,7 +50,7 @@ def broker_on(java: bool, folder: Path, namesrv: str, store: Path) -> Iterator[t
     home = folder / f"java-{port}"
     write_logback(home)
     conf = write_broker_conf(home, NAME, namesrv, port, haListenPort=port + 1, storePathRootDir=store, **LIGHT)
-    with running(java_command(VERSION, "org.apache.rocketmq.broker.BrokerStartup", "-c", str(conf), home=home), home / "broker.log", port=port) as process:
+    with running(java_command(version, "org.apache.rocketmq.broker.BrokerStartup", "-c", str(conf), home=home), home / "broker.log", port=port) as process:
         wait_registered(namesrv, NAME)
         yield f"127.0.0.1:{port}", process
 
@@ -202,3 +202,28 @@ def test_a_directory_goes_from_java_to_us_and_back(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert json.loads(done.stdout)["queues"]["entries"] > 0
+
+
+@pytest.mark.feature(187)
+@pytest.mark.compatible("light queues", peer="java-server-4.9.4")
+def test_light_queues_go_to_the_old_release_and_back(tmp_path: Path) -> None:
+    if processes.java_home("4.9.4") is None:
+        pytest.skip("the Java peers 4.9.4 are not installed: run `make peers`")
+    store = tmp_path / "store"
+    with processes.our_name_server(tmp_path / "namesrv") as namesrv:
+        with broker_on(True, tmp_path, namesrv, store, "4.9.4") as (address, process):
+            ask(address, lambda peer: peer.create_topic(PLAIN, 1))
+            ask(address, send_to_light(b"0", b"1"))
+            ask(address, lambda peer: peer.commit("%LMQ%java", "%LMQ%b", 0, 1))
+            end(process, killed=False)
+        with broker_on(False, tmp_path / "ours", namesrv, store) as (address, process):
+            assert ask(address, light) == ([b"0"], [b"0", b"1"])
+            assert ask(address, committed("%LMQ%java", "%LMQ%b")) == 1
+            ask(address, send_to_light(b"2", b"3"))
+            ask(address, lambda peer: peer.commit("%LMQ%ours", "%LMQ%b", 0, 2))
+            wait_saved(store, "%LMQ%ours", 2)
+            end(process)
+        with broker_on(True, tmp_path, namesrv, store, "4.9.4") as (address, process):
+            assert ask(address, light) == ([b"0", b"2"], [b"0", b"1", b"2", b"3"])
+            assert ask(address, committed("%LMQ%ours", "%LMQ%b")) == 2
+            process.kill()

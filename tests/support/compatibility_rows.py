@@ -164,7 +164,7 @@ NOT_POSSIBLE: dict[tuple[str, str], str] = {
     ("broadcasting offsets", "go-client"): "The Go client 2.1.2 keeps them in a file of its own form (`~/.rocketmq_client_go`, `consumer/offset_store.go`)",
     ("heartbeat V2", "go-client"): GO_HAS_NO.format("heartbeats of the second form (`internal/model.go`)"),
     ("heartbeat V2", "java-client-4.9.4"): "Java 4.9.4 does not know heartbeats of the second form",
-    **{(row, "go-client"): GO_HAS_NO.format("TLS") for row in ("TLS", "TLS both ways", "TLS enforced")},
+    **{(row, "go-client"): GO_HAS_NO.format("TLS: nothing in it names `crypto/tls`") for row in ("TLS", "TLS both ways", "TLS enforced")},
     ("unique ids", "go-client"): GO_HAS_NO.format("function that reads them"),
     ("VIP channel", "go-client"): GO_HAS_NO.format("VIP channel: `WithVIPChannel` sets a field that nothing reads"),
     **{
@@ -178,6 +178,6 @@ NOT_POSSIBLE: dict[tuple[str, str], str] = {
     },
     **{("VIP channel", server): "Our SDK uses the main port for everything" for server in SERVERS},
     **{("heartbeat V2", server): "Our SDK sends whole heartbeats, which every release takes" for server in SERVERS},
-    **{(row, "java-server-4.9.4"): f"Java 4.9.4 does not know {row}" for row in ("batch queues", "light queues")},
+    ("batch queues", "java-server-4.9.4"): "Java 4.9.4 does not know queues of batches",
 }
 """Cells that cannot be filled, each with the reason."""
