@@ -264,6 +264,8 @@ def measure(brokers: list[Broker], folder: Path, options: argparse.Namespace, re
     latencies = report.table(f"From send() to the listener at {LATENCY_RATE} messages a second, 1 KiB", f"Java {VERSION}")
     for what, limit in (("latency, p50", 0.6), ("latency, p99", 3.0), ("latency, largest", None), ("send, p50", None), ("send, p99", None)):
         latencies.rows.append(found.row(what, "ms", less_is_better=True, limit=limit))
+    for table in report.tables:
+        table.rows = [row for row in table.rows if row.ours is not None]  # --only leaves some out
     memory = report.table("Memory of the broker", f"Java {VERSION}, heap up to 4 GB")
     for state, sample in (("idle", idle), ("under load, largest", found.loaded)):
         for place, kind in enumerate(("resident", "anonymous")):
