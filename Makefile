@@ -99,6 +99,7 @@ features: $(VENV)/.dev ## which rows of docs/features.md are proven by which tes
 	@$(BIN)/python tests/features.py .features.json $(wildcard .features-compose.json)
 
 compatibility: $(VENV)/.dev ## write docs/compatibility.md from the last test-all (ARGS=--check: only look whether it is the same)
+	@test -f .compatibility.json || { echo "make: there is no record of a run: make test-all writes it"; exit 1; }
 	@$(BIN)/python tests/compatibility.py $(ARGS) .compatibility.json
 
 docs: $(VENV)/.dev ## write the generated pages again

@@ -19,13 +19,14 @@ CASES = {
     "is skipped": MARK + "def test_is_skipped():\n    foreign_peers.note('go-client')\n    pytest.skip('no Go')\n",
     "is expected to fail": MARK + "@pytest.mark.xfail\ndef test_is_expected_to_fail():\n    foreign_peers.note('go-client')\n    assert False\n",
     "passes unexpectedly": MARK + "@pytest.mark.xfail\ndef test_passes_unexpectedly():\n    foreign_peers.note('go-client')\n",
+    "passes at the second try": MARK + "@pytest.mark.flaky(reruns=1)\ndef test_passes_at_the_second_try():\n    foreign_peers.note('go-client')\n    tries.append(1)\n    assert len(tries) == 2\n",
     "fails": MARK + "def test_fails():\n    foreign_peers.note('go-client')\n    assert False\n",
     "fails at its end": MARK + "def test_fails_at_its_end(broken_end):\n    foreign_peers.note('go-client')\n",
     "runs no peer": MARK + "def test_runs_no_peer():\n    pass\n",
     "is not marked": "def test_is_not_marked():\n    foreign_peers.note('go-client')\n",
 }
-OUTCOMES = {"passes": PASSED, "is skipped": "skipped", "is expected to fail": "expected to fail", "passes unexpectedly": "expected to fail"}
-IMPORTS = "import foreign_peers\nimport pytest\n\n\n@pytest.fixture\ndef broken_end():\n    yield\n    raise OSError\n\n\n"
+OUTCOMES = {"passes": PASSED, "passes at the second try": PASSED, "is skipped": "skipped", "is expected to fail": "expected to fail", "passes unexpectedly": "expected to fail"}
+IMPORTS = "import foreign_peers\nimport pytest\n\ntries = []\n\n\n@pytest.fixture\ndef broken_end():\n    yield\n    raise OSError\n\n\n"
 
 
 def recorded(tmp_path: Path, *arguments: object, cwd: Path) -> tuple[int, str, dict[str, Any]]:
