@@ -112,6 +112,12 @@ async def test_the_tag_example(triomq_cluster: InProcessCluster) -> None:
     ]
 
 
+@pytest.mark.feature(166)
+async def test_the_example_of_tenants(triomq_cluster: InProcessCluster) -> None:
+    printed = await run("namespaces.py", triomq_cluster.namesrv_address)
+    assert printed.splitlines() == ["red TenantOrders: order of red", "blue TenantOrders: order of blue"]
+
+
 @pytest.mark.feature(120)
 async def test_the_sql_example() -> None:
     async with local_cluster(settings={"enablePropertyFilter": True}) as cluster:
