@@ -18,6 +18,7 @@ from soaking import (
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 @pytest.mark.feature(92, 98, 100)
 async def test_a_short_soak() -> None:
     run = await soak(20.0, seed=20)
@@ -49,9 +50,13 @@ def test_the_ledger_says_why_a_message_came_twice(cause: str) -> None:
     ledger.begin(7, 0, place(0), 1, 10.0)
     ledger.end(7, 0, place(0), 1, done=cause != INTERRUPTED)
     ledger.broker_ended_at["broker-a"] = 11.0 if cause == BROKER_ENDED else 9.0
-    ledger.members_changed_at = 9.0
-    ledger.begin(7, 0, place(0), 2 if cause == HANDED_OVER else 1, 12.0)
+    ledger.gained_at["broker-a", 0] = 11.0 if cause == HANDED_OVER else 9.0
+    ledger.begin(7, 0, place(0), 1, 12.0)
     assert ledger.again == {cause: 1}
+    if cause == UNEXPLAINED:
+        ledger.end(7, 0, place(0), 1, done=True)
+        ledger.begin(7, 0, place(0), 2, 13.0)
+        assert ledger.again[HANDED_OVER] == 1, "two members: both had the queue"
 
 
 def samples(rise: int) -> list[MemorySample]:
