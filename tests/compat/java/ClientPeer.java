@@ -171,6 +171,7 @@ public class ClientPeer {
         consumer.setConsumeMessageBatchMaxSize(Integer.parseInt(words[7]));
         consumer.setMaxReconsumeTimes(Integer.parseInt(words[8]));
         consumer.setAwaitTerminationMillisWhenShutdown(5000);
+        consumer.setPollNameServerInterval(1000); // a look-up that failed at the start is made again after this time only
         switch (words[6]) {
             case "first": consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET); break;
             case "last": consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET); break;
