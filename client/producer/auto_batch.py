@@ -2,8 +2,8 @@
 
 A message joins the open pile of its (topic, queue, wait_stored, tag).  While no batch of these is under way, a pile leaves at once, with
 everything that is sent in the same turn of the loop.  Otherwise it fills until that batch is answered, until its oldest message has waited
-for `auto_batch_hold`, or until it holds `auto_batch_bytes`.  So a single sender waits for nobody, and the more are sent the larger batches
-become.  (Java holds every message for that time.)
+for `auto_batch_hold`, or until it holds `auto_batch_bytes`.  So a single sender waits for nobody (and a message
+that finds no others is sent as an ordinary one), and the more are sent the larger batches become.  (Java holds every message for that time.)
 
 Whoever sends waits for its own message: for the receipt, the error of the batch, or its own deadline.  Off by default, as in Java (`autoBatch`).
 
@@ -34,6 +34,9 @@ PileKey = tuple[str, MessageQueue | None, bool, str | None]
 
 SendBatch = Callable[[OutgoingBatch, MessageQueue | None, float], Awaitable[SendReceipt]]
 """(batch, queue, deadline) → the broker's answer"""
+
+SendOne = Callable[[Outgoing, MessageQueue | None, float], Awaitable[SendReceipt]]
+"""the same for a message that travels alone"""
 
 
 class Passenger(msgspec.Struct, eq=False):
@@ -75,6 +78,7 @@ class Accumulator:
     settings: ProducerSettings
     nursery: trio.Nursery
     send_batch: SendBatch
+    send_one: SendOne
     new_id: Callable[[], str]
     size_bytes: int = attrs.field(default=0, init=False)
     """of all piles, waiting and under way"""
@@ -158,20 +162,29 @@ class Accumulator:
                 passenger.wake()
 
     async def _travel(self, pile: Pile, aboard: list[Passenger]) -> None:
-        topic, queue, wait_stored, _ = key = pile.key
-        messages = [passenger.outgoing for passenger in aboard]
-        parts = [(message.flag, message.body, message.properties.encode()) for message in messages]
-        carrier = make_carrier(topic, wait_stored, parts, self.new_id(), messages[0].born_timestamp)
-        batch = OutgoingBatch(carrier, [message.message_id for message in messages])
+        """Be under way, and let the next pile go afterwards."""
+        key = pile.key
         self._under_way[key] = self._under_way.get(key, 0) + 1
         try:
-            receipt = await self.send_batch(batch, queue, max(passenger.deadline for passenger in aboard))
+            await self._send(pile, aboard, max(passenger.deadline for passenger in aboard))
         finally:
             left = self._under_way.pop(key) - 1
             if left:
                 self._under_way[key] = left
             elif (next_one := self._open.get(key)) is not None:
                 next_one.go.set()
+
+    async def _send(self, pile: Pile, aboard: list[Passenger], deadline: float) -> None:
+        """Send what has come together and hand out the receipts; a single message needs no batch."""
+        topic, queue, wait_stored, _ = pile.key
+        messages = [passenger.outgoing for passenger in aboard]
+        if len(messages) == 1:
+            aboard[0].receipt = await self.send_one(messages[0], queue, deadline)
+            return
+        parts = [(message.flag, message.body, message.properties.encode()) for message in messages]
+        carrier = make_carrier(topic, wait_stored, parts, self.new_id(), messages[0].born_timestamp)
+        batch = OutgoingBatch(carrier, [message.message_id for message in messages])
+        receipt = await self.send_batch(batch, queue, deadline)
         for passenger, its_own in zip(aboard, split_receipt(receipt, batch.message_ids)):
             passenger.receipt = its_own
 

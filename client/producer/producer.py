@@ -29,7 +29,7 @@ from triomq.client.names import check_group
 from triomq.client.producer.auto_batch import Accumulator
 from triomq.client.producer.destinations import TOPICS_REMEMBERED
 from triomq.client.producer.detector import detect_brokers
-from triomq.client.producer.encoding import OutgoingBatch, check_sendable, prepare, prepare_batches
+from triomq.client.producer.encoding import Outgoing, OutgoingBatch, check_sendable, prepare, prepare_batches
 from triomq.client.producer.queue_choice import Selector, choose_by_key
 from triomq.client.producer.receipt import SendReceipt, split_receipt
 from triomq.client.producer.sender import Sender, Target
@@ -79,7 +79,9 @@ class Producer(Lifetime):
                 if sender.faults is not None and settings.detect_brokers:
                     nursery.start_soon(detect_brokers, sender.faults, session, settings, name="broker detector")
                 if settings.auto_batch:
-                    self._accumulator = Accumulator(settings, nursery, self._send_pile, self.new_message_id)
+                    self._accumulator = Accumulator(
+                        settings, nursery, self._send_pile, self._send_alone, self.new_message_id
+                    )
                     nursery.start_soon(self._accumulator.watch_deadlines, name="automatic batches' deadlines")
                 self._sender = sender
                 try:
@@ -257,6 +259,10 @@ class Producer(Lifetime):
         """Send an automatic batch."""
         code = RequestCode.SEND_BATCH_MESSAGE
         return await self._active().send(batch.carrier, target=queue, code=code, deadline=deadline)
+
+    async def _send_alone(self, outgoing: Outgoing, queue: MessageQueue | None, deadline: float) -> SendReceipt:
+        """Send a message that found no others to travel with."""
+        return await self._active().send(outgoing, target=queue, deadline=deadline)
 
     def new_message_id(self) -> str:
         """Return an id for `send(message_id=…)`, to be kept by who wants to send the same message again after a doubt."""
