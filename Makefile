@@ -6,12 +6,13 @@ PYTEST := $(BIN)/python -m pytest
 ARGS ?=
 SECONDS ?= 60
 ROUNDS ?= 200
+SEEDS ?= 300
 SCHEDULES ?= 100
 MINUTES ?= 20
 SEED ?= 0
 PART ?= all
 
-.PHONY: help demo test test-all compose-test wheelhouse check fuzz crash-test fault-test fault-matrix soak bench bench-store bench-nats features compatibility docs peers dist clean
+.PHONY: help demo test test-all compose-test wheelhouse check fuzz crash-test simulate fault-test fault-matrix soak bench bench-store bench-nats features compatibility docs peers dist clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -67,6 +68,9 @@ soak: $(VENV)/.dev ## producers, members that come and go, servers that restart,
 crash-test: $(VENV)/.dev ## kill a broker under load ROUNDS=200 times; the same SEED=0 goes on where it stopped
 	$(BIN)/python tests/crash --rounds $(ROUNDS) --seed $(SEED) $(ARGS)
 
+simulate: $(VENV)/.dev ## whole clusters under faults in virtual time: one history for each of SEEDS=300 from SEED=0 on; goes on where it stopped
+	$(BIN)/python tests/simulate --seeds $(SEEDS) --seed $(SEED) $(ARGS)
+
 fault-test: $(VENV)/.dev ## kill, cut off, fill, stop, cut the power of a cluster in network namespaces SCHEDULES=100 times (root; iproute2 iptables)
 	$(BIN)/python tests/faults schedules --schedules $(SCHEDULES) --seed $(SEED) $(ARGS)
 
@@ -109,4 +113,4 @@ dist: $(VENV)/.dev ## sdist, and the wheel built from it
 	$(BIN)/python -m build
 
 clean: ## forget the environment and everything generated
-	rm -rf $(VENV) .demo .peers .bench .fuzz .crash .faults dist .compose .features.json .features-compose.json .compatibility.json .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .demo .peers .bench .fuzz .crash .simulate .faults dist .compose .features.json .features-compose.json .compatibility.json .mypy_cache .ruff_cache .hypothesis

@@ -9,7 +9,8 @@ must be light (no Trio, no broker, until somebody asks) and must not fail when p
         async with Producer(triomq_cluster.namesrv_address, group="shop") as producer:
             ...
 
-or, with other numbers, ``async with local_cluster(brokers=2) as cluster: ...``.
+or, with other numbers, ``async with local_cluster(brokers=2) as cluster: ...``; or ``simulate(seed, main)``, in virtual time and without a network
+(`triomq.simulation`).
 """
 
 from __future__ import annotations
@@ -21,14 +22,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from triomq.in_process import InProcessBroker, InProcessCluster, InProcessNameServer, local_cluster
+    from triomq.simulation import Simulation, simulate
 
-__all__ = ["InProcessBroker", "InProcessCluster", "InProcessNameServer", "local_cluster"]
+__all__ = ["InProcessBroker", "InProcessCluster", "InProcessNameServer", "Simulation", "local_cluster", "simulate"]
+
+_SIMULATION = ("Simulation", "simulate")
 
 
 def __getattr__(name: str) -> Any:
     """Load the cluster on first use of one of its public names."""
     if name in __all__:
-        return getattr(importlib.import_module("triomq.in_process"), name)
+        module = "triomq.simulation" if name in _SIMULATION else "triomq.in_process"
+        return getattr(importlib.import_module(module), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -37,6 +37,7 @@ HERE = {
     **{(page, "async def test_orders"): "test_a_test_with_the_fixture" for page in README_PAGES},
     ("docs/testing.md", "test_orders_are_paid"): "test_a_test_with_the_fixture",
     ("docs/testing.md", "two_brokers"): "test_a_fixture_of_ones_own",
+    ("docs/testing.md", "test_every_order_comes"): "test_a_test_in_virtual_time",
     ("docs/sdk.md", "import trio"): "test_the_imports_of_the_guide",
     ("docs/security.md", "Tls("): "test_a_client_with_tls",
     ("docs/security.md", "VerifySignature"): "test_a_broker_that_verifies",
@@ -115,6 +116,12 @@ async def test_a_test_with_the_fixture(tmp_path: Path) -> None:
 async def test_a_fixture_of_ones_own(tmp_path: Path) -> None:
     use = "\n\nasync def test_it(two_brokers: InProcessCluster) -> None:\n    assert len(two_brokers.brokers) == len(two_brokers.namesrvs) == 2\n"
     call: Callable[[], str] = partial(pytest_of, tmp_path, one("docs/testing.md", "two_brokers") + use)
+    assert "1 passed" in await trio.to_thread.run_sync(call)
+
+
+@pytest.mark.feature(200)
+async def test_a_test_in_virtual_time(tmp_path: Path) -> None:
+    call = partial(pytest_of, tmp_path, one("docs/testing.md", "test_every_order_comes"))
     assert "1 passed" in await trio.to_thread.run_sync(call)
 
 

@@ -53,12 +53,16 @@ class Fault:
 
 @attrs.frozen
 class Name:
-    """A name that came or went, not durably yet; ``content`` and ``durable`` are those of a file that went."""
+    """A name that came or went, not durably yet; ``content`` and ``durable`` are those of a file that went, or that another took the name of."""
 
     path: Path
     kind: str
     content: bytes = b""
     durable: bytes = b""
+    before: Path | None = None
+    """What a renamed file was called."""
+    replaced: bool = False
+    """Whether a file had the new name already."""
 
 
 @attrs.frozen
@@ -78,6 +82,11 @@ class Image:
         data = bytearray(self.cached[path])
         data[operation.offset : operation.offset + count] = operation.data[:count]
         return attrs.evolve(self, cached={**self.cached, path: bytes(data)})
+
+    def forgetful(self) -> Image:
+        """The same, but nothing that no fsync has reached is on its way to the disk."""
+        known = {path: self.durable.get(path, b"") for path in self.cached}
+        return attrs.evolve(self, cached={path: known[path][: len(data)].ljust(len(data), b"\0") for path, data in self.cached.items()})
 
     def after_kill(self, target: Path) -> None:
         """The process has died, the page cache lives on."""
@@ -100,6 +109,12 @@ class Image:
                 directories.add(name.path)
             elif name.kind == "make directory":
                 directories.discard(name.path)
+            elif name.kind == "rename":
+                assert name.before is not None
+                if name.path in contents:
+                    contents[name.before] = contents.pop(name.path)
+                if name.replaced:
+                    contents[name.path] = mixture(name.path, name.content, name.durable, choose)
             else:
                 contents.pop(name.path, None)
         self._write(target, contents, directories)
@@ -146,6 +161,13 @@ class SimulatedDisk(Disk):
         for path in root.rglob("*"):
             if path.is_file():
                 self.durable[path.relative_to(root)] = path.read_bytes()
+
+    def moved(self, root: Path) -> SimulatedDisk:
+        """The same disk, whose files now lie in another folder: the next process finds the page cache as the last one left it."""
+        disk = type(self)(root, self.features)
+        disk.durable, disk.names = dict(self.durable), list(self.names)
+        disk.lost = {root / self._relative(path): sectors for path, sectors in self.lost.items()}
+        return disk
 
     def image(self) -> Image:
         cached: dict[Path, bytes] = {}
@@ -240,6 +262,24 @@ class SimulatedDisk(Disk):
         self._refuse("remove directory", path)
         super().remove_directory(path)
         self.names.append(Name(self._relative(path), "remove directory"))
+
+    def rename(self, path: Path, target: Path) -> None:
+        """Files only: a directory's new name is durable at once."""
+        self._refuse("rename", target)
+        before, after = self._relative(path), self._relative(target)
+        if path.is_dir():
+            moved = [name for name in self.durable if name.is_relative_to(before)]
+            self.durable |= {after / name.relative_to(before): self.durable.pop(name) for name in moved}
+        else:
+            replaced = target.exists()
+            content = target.read_bytes() if replaced else b""
+            self.names.append(Name(after, "rename", content, self.durable.pop(after, b""), before, replaced))
+            if before in self.durable:
+                self.durable[after] = self.durable.pop(before)
+            self.lost.pop(target, None)
+            if path in self.lost:
+                self.lost[target] = self.lost.pop(path)
+        super().rename(path, target)
 
     def sync(self, fd: int) -> None:
         """The real disk is not waited for: what is durable is for this class to say."""

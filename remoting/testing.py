@@ -1,0 +1,244 @@
+"""A whole cluster in one Trio loop without a system below it: the network, the clocks and the threads are simulated, and one seed decides everything.
+
+::
+
+    def test_orders_survive_a_cut() -> None:
+        simulate(7, orders)                      # the same seed, the same run, to the last byte
+
+    async def orders(simulation: Simulation) -> None:
+        broker, shop = simulation.machine("broker"), simulation.machine("shop")
+        broker.start(nursery, serve)             # what it starts sees the machine's address, clock and sockets
+        ...
+        simulation.network.cut("shop", "broker") # one way: what the shop says does not arrive any more
+
+What is replaced are the calls by which Python reaches the system: ``socket.socket``, ``select.epoll``, Trio's waiting for descriptors, ``time.time`` and its
+kin, ``trio.to_thread.run_sync`` (runs in place, after a while), ``os.getpid``, the global random numbers, and the order in which Trio runs tasks. So the
+programs are the real ones down to their last line, and whoever forgets a seam does not leave the simulation: a real descriptor or thread raises
+`RealWorld`. Disks are no part of it; a store takes one of its own (``Disk``).
+
+Time stands still while anything can run and jumps when nothing can. Sets are the one thing that a seed does not decide: start Python with
+``PYTHONHASHSEED=0`` where runs in different processes are compared.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import random
+import select
+import socket
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextvars import ContextVar
+from typing import Any, TypeVar
+
+import attrs
+import trio
+import trio.testing
+
+from triomq.remoting.simulated_network import Machine, SimulatedNetwork
+from triomq.remoting.simulated_sockets import RealWorld, SimulatedPoller, SimulatedSocket
+
+__all__ = ["Machine", "RealWorld", "Simulation", "Trace", "simulate"]
+
+T = TypeVar("T")
+
+EPOCH_NS = 1_700_000_000_000_000_000
+"""Wall time of every machine when a simulation begins."""
+_PID = 4711
+_TURNS_A_LOOK = 256
+_machine: ContextVar[Machine] = ContextVar("machine")
+
+
+class Trace:
+    """What happened, as one number that is equal for equal histories, and on request as lines to read."""
+
+    def __init__(self, tell: Callable[[str], object] | None = None) -> None:
+        self._hash = hashlib.blake2b(digest_size=8)
+        self._tell = tell
+        self.count = 0
+
+    def note(self, text: str) -> None:
+        """Add an event, with the time. No checkpoint."""
+        line = f"{trio.current_time():12.6f} {text}"
+        self.count += 1
+        self._hash.update(line.encode())
+        if self._tell is not None:
+            self._tell(line)
+
+    @property
+    def digest(self) -> str:
+        """Sixteen hexadecimal digits."""
+        return self._hash.hexdigest()
+
+
+@attrs.define(eq=False)
+class Simulation:
+    """What ``simulate`` hands over: the machines, the network between them, and the source of all chance."""
+
+    seed: int
+    random: random.Random
+    network: SimulatedNetwork
+    trace: Trace
+    device_seconds: tuple[float, float] = (0.0001, 0.003)
+    """What a call takes that waits in a thread: shortest and longest."""
+
+    def machine(self, name: str) -> Machine:
+        """A machine that has just been switched on, in place of one of that name that is off. It keeps address and clock."""
+        return self.network.machine(name)
+
+    def now_ns(self) -> int:
+        """The wall clock of the machine that asks, in nanoseconds since 1970."""
+        return EPOCH_NS + int(trio.current_time() * 1e9) + self.network.asking().clock_offset_ns
+
+    async def run_sync(
+        self, call: Callable[..., Any], *arguments: Any, abandon_on_cancel: bool = False, limiter: trio.CapacityLimiter | None = None, **_: Any
+    ) -> Any:
+        """``trio.to_thread.run_sync``: before or after its time is over the call happens in one step."""
+        async with limiter if limiter is not None else contextlib.AsyncExitStack():
+            await trio.lowlevel.checkpoint_if_cancelled()
+            seconds = self.random.uniform(*self.device_seconds)
+            late = self.random.random() < 0.8
+            with trio.CancelScope(shield=not abandon_on_cancel):  # a thread under way is not cancelled
+                if late:
+                    await trio.sleep(seconds)
+                try:
+                    return call(*arguments)
+                finally:
+                    if not late:
+                        await trio.sleep(seconds)
+
+
+class _Descriptors:
+    """In place of Trio's own: knows simulated descriptors only."""
+
+    def __init__(self, real: Any, network: SimulatedNetwork, known: Any) -> None:
+        self._real, self._network, self._known = real, network, known
+        self._turns = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    def get_events(self, timeout: float) -> Any:
+        """Nothing ever comes from the system but signals; asking costs as much as a step of a task."""
+        self._turns += 1
+        return self._real.get_events(timeout) if timeout > 0 or self._turns % _TURNS_A_LOOK == 0 else ()
+
+    async def wait_readable(self, file: Any) -> None:
+        if file is self._known:  # how other threads and signals wake Trio
+            await self._real.wait_readable(file)
+        else:
+            await self._network.file(file).wait_readable()
+
+    async def wait_writable(self, file: Any) -> None:
+        await self._network.file(file).wait_writable()
+
+    def notify_closing(self, file: Any) -> None:
+        self._network.file(file).notify_closing()
+
+
+def simulate(seed: int, main: Callable[[Simulation], Awaitable[T]], *, tell: Callable[[str], object] | None = None) -> T:
+    """Run *main* in a loop of its own, in a world that *seed* decides; *tell* gets each line of the trace. Returns or raises what *main* does."""
+
+    async def run() -> T:
+        trace = Trace(tell)
+        choose = random.Random(seed)
+        network = SimulatedNetwork(random.Random(choose.getrandbits(64)), _machine, trace.note)
+        simulation = Simulation(seed, choose, network, trace)
+        failure: Exception | None = None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(network.run, name="simulated-network")
+            try:
+                with _replaced(simulation):
+                    result = await main(simulation)
+            except Exception as error:  # kept aside, so that it leaves as it is, without a group around it
+                failure = error
+            nursery.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
+        return result
+
+    with _seeded(seed):
+        return trio.run(run, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+@contextlib.contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """Trio's order of tasks, and the global random numbers."""
+    run: Any = trio._core._run
+    state, order, allowed = random.getstate(), run._r.getstate(), run._ALLOW_DETERMINISTIC_SCHEDULING
+    run._ALLOW_DETERMINISTIC_SCHEDULING = True
+    run._r.seed(seed)
+    random.seed(seed)
+    try:
+        yield
+    finally:
+        random.setstate(state)
+        run._r.setstate(order)
+        run._ALLOW_DETERMINISTIC_SCHEDULING = allowed
+
+
+@contextlib.contextmanager
+def _replaced(simulation: Simulation) -> Iterator[None]:
+    """The calls that reach the system, for the length of the block."""
+    network = simulation.network
+
+    def seconds() -> float:
+        return trio.current_time()
+
+    def nanoseconds() -> int:
+        return int(trio.current_time() * 1e9)
+
+    def no_thread(*_: object) -> None:
+        raise RealWorld("a thread was started inside a simulation: use trio.to_thread.run_sync, or give the code a seam")
+
+    class Socket(SimulatedSocket):
+        """``socket.socket``: Trio wants the type itself."""
+
+        def __init__(self, family: int = -1, type: int = -1, proto: int = -1, fileno: int | None = None) -> None:  # noqa: A002 - its name there
+            super().__init__(network, family, type, fileno)
+
+    class Epoll(SimulatedPoller):
+        """``select.epoll``."""
+
+        def __init__(self) -> None:
+            super().__init__(network)
+
+    wrapped: Any = trio._socket._SocketType
+    original = wrapped._nonblocking_helper
+
+    async def nonblocking(sock: Any, wait: Any, call: Any, *arguments: Any, **named: Any) -> Any:
+        """Trio has kept the methods of the real class: take ours of the same name."""
+        return await original(sock, wait, getattr(Socket, call.__name__), *arguments, **named)
+
+    runner: Any = trio._core._run.GLOBAL_RUN_CONTEXT.runner
+    manager = _Descriptors(runner.io_manager, network, runner.entry_queue.wakeup.wakeup_sock)
+    network.socket_type = Socket
+    replacements: list[tuple[Any, str, Any]] = [
+        (socket, "socket", Socket),
+        (wrapped, "_nonblocking_helper", nonblocking),
+        (select, "epoll", Epoll),
+        (runner, "io_manager", manager),
+        (trio.to_thread, "run_sync", simulation.run_sync),
+        (threading.Thread, "start", no_thread),
+        (os, "getpid", lambda: _PID),
+        (time, "time_ns", simulation.now_ns),
+        (time, "time", lambda: simulation.now_ns() / 1e9),
+        (time, "monotonic", seconds),
+        (time, "perf_counter", seconds),
+        (time, "monotonic_ns", nanoseconds),
+        (time, "perf_counter_ns", nanoseconds),
+    ]
+    originals = [(owner, name, getattr(owner, name, None)) for owner, name, _ in replacements]
+    for owner, name, value in replacements:
+        setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        for owner, name, value in originals:
+            if value is None:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, value)

@@ -1,0 +1,218 @@
+"""Name servers, a master and a slave as services on simulated machines with simulated disks: each can lose its power, be killed, stop and start again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import attrs
+import trio
+from brokers import broker_config
+from simulated_disk import Fault, Operation, SimulatedDisk
+
+from triomq.broker.app import run_broker
+from triomq.namesrv.app import run_namesrv
+from triomq.namesrv.config import NamesrvConfig
+from triomq.remoting.testing import Machine, Simulation
+
+SEGMENT_BYTES = 32 * 1024
+NAMESRV_PORT, BROKER_PORT = 9876, 10911
+BROKER = "broker-a"
+RESTART_SECONDS = 2.0
+NO_SPACE = 28
+
+
+class ClusterDisk(SimulatedDisk):
+    """With files that are as old as the simulated clock says: nothing expires."""
+
+    def modified_ms(self, path: Path) -> int:
+        return time.time_ns() // 1_000_000
+
+
+@attrs.define(eq=False)
+class Life:
+    """A service from its start to its end."""
+
+    machine: Machine
+    scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
+    ended: trio.Event = attrs.field(factory=trio.Event)
+    crashed: bool = False
+    """We ended it: what it does and raises from then on does not count."""
+    ready: Any = None
+
+
+@attrs.define(eq=False)
+class Service:
+    """One program of the cluster, over all its lives."""
+
+    name: str
+    address: str
+    settings: dict[str, Any] = attrs.field(factory=dict)
+    disk: ClusterDisk | None = None
+    life: Life | None = None
+    full: bool = False
+    """Its disk has no room now."""
+    gone: bool = False
+    """Its disk is lost: it never comes back."""
+
+    @property
+    def running(self) -> bool:
+        return self.life is not None
+
+
+@attrs.define(eq=False)
+class SimulatedCluster:
+    """``deaths`` are ends that nobody caused: each breaks a promise."""
+
+    simulation: Simulation
+    nursery: trio.Nursery
+    folder: Path
+    services: dict[str, Service] = attrs.field(factory=dict)
+    deaths: list[str] = attrs.field(factory=list)
+    lives: int = 0
+
+    @property
+    def namesrv_address(self) -> str:
+        return ";".join(f"{service.address}:{NAMESRV_PORT}" for service in self.services.values() if service.disk is None)
+
+    def add_namesrv(self, name: str) -> None:
+        machine = self.simulation.machine(name)
+        self.services[name] = Service(name, machine.address)
+        self._run(self.services[name], machine)
+
+    def add_broker(self, name: str, **settings: Any) -> None:
+        """Start it for the first time, with an empty disk."""
+        machine = self.simulation.machine(name)
+        root = self._next_folder(name)
+        root.mkdir()
+        self.services[name] = Service(name, machine.address, settings, ClusterDisk(root))
+        self._run(self.services[name], machine)
+
+    def start(self, name: str) -> None:
+        """Switch on what is off. No checkpoint."""
+        service = self.services[name]
+        if service.life is None and not service.gone:
+            self._run(service, self.simulation.machine(name))
+
+    def crash(self, name: str, *, power: bool) -> None:
+        """End a service at once, its machine too if it loses its power. No checkpoint: a disk may call this in the middle of an operation."""
+        service, life = self.services[name], self.services[name].life
+        if life is None:
+            return
+        service.life = None
+        life.crashed = True
+        if power:
+            life.machine.lose_power()
+        else:
+            life.machine.kill()
+        disk = service.disk
+        if disk is not None:
+            disk.before, disk.fault = None, _no_fault
+            service.full = False
+            image, root = disk.image(), self._next_folder(name)
+            if power:
+                if self.simulation.random.random() < 0.5:
+                    image = image.forgetful()
+                image.after_power_failure(root, self.simulation.random.getrandbits(32))
+                service.disk = ClusterDisk(root)
+            else:
+                image.after_kill(root)
+                service.disk = disk.moved(root)
+        life.scope.cancel()
+
+    async def stop(self, name: str) -> None:
+        """In order."""
+        life = self.services[name].life
+        if life is not None and life.ready is not None:
+            self.simulation.trace.note(f"{name}: asked to stop")
+            life.ready.stop()
+            await life.ended.wait()
+
+    def crash_at_operation(self, name: str, kind: str, count: int, crash: Callable[[], None]) -> None:
+        """Call *crash* ahead of the disk's next operation but *count* of a kind ("" for any)."""
+        disk = self.services[name].disk
+        left = count
+
+        def before(operation: Operation) -> None:
+            nonlocal left
+            if operation.kind.startswith(kind):
+                left -= 1
+                if left < 0:
+                    assert disk is not None
+                    disk.before = None
+                    self.simulation.trace.note(f"{name}: ahead of operation {operation.number}, {operation.kind} {operation.path.name}")
+                    crash()
+
+        if disk is not None:
+            disk.before = before
+
+    def fill_disk(self, name: str, *, full: bool) -> None:
+        """Whether writes find no room. No checkpoint."""
+        disk = self.services[name].disk
+        if disk is not None:
+            self.simulation.trace.note(f"{name}: its disk is {'full' if full else 'not full any more'}")
+            disk.fault = _full if full else _no_fault
+            self.services[name].full = full
+
+    def _next_folder(self, name: str) -> Path:
+        self.lives += 1
+        return self.folder / f"{self.lives}-{name}"
+
+    def _run(self, service: Service, machine: Machine) -> None:
+        life = service.life = Life(machine)
+        machine.start(self.nursery, self._live, service, life, name=service.name)
+
+    async def _live(self, service: Service, life: Life) -> None:
+        """Run it to its end; an end that nobody asked for is noted."""
+        reason = ""
+        try:
+            with life.scope:
+                async with trio.open_nursery() as nursery:
+                    life.ready = await nursery.start(self._program(service))
+                    self.simulation.trace.note(f"{service.name}: ready")
+        except Exception as error:
+            reason = _causes(error)
+        finally:
+            life.ended.set()
+            if not life.crashed:
+                service.life = None
+                self.simulation.trace.note(f"{service.name}: ended {reason}")
+                life.machine.kill()
+                if reason and not (service.full and life.ready is None):  # no room is a reason not to start
+                    self.deaths.append(f"{service.name} ended at {trio.current_time():.3f}: {reason}")
+
+    def _program(self, service: Service) -> Callable[..., Any]:
+        if service.disk is None:
+            config = NamesrvConfig(listen_host="0.0.0.0", listen_port=NAMESRV_PORT, kv_path=self.folder / f"{service.name}.json")
+            return partial(run_namesrv, config)
+        lines = {
+            "brokerName": BROKER,
+            "brokerIP1": service.address,
+            "bindAddress": "0.0.0.0",
+            "listenPort": BROKER_PORT,
+            "namesrvAddr": self.namesrv_address,
+            "mappedFileSizeCommitLog": SEGMENT_BYTES,
+            "mappedFileSizeConsumeQueue": 20 * 50,
+            "maxHashSlotNum": 16,
+            "maxIndexNum": 400,
+            **service.settings,
+        }
+        return partial(run_broker, broker_config(service.disk.root, **lines), disk=service.disk)
+
+
+def _no_fault(_: Operation) -> Fault | None:
+    return None
+
+
+def _full(operation: Operation) -> Fault | None:
+    return Fault(NO_SPACE, len(operation.data) // 2) if operation.kind in ("write", "create", "allocate", "write file") else None
+
+
+def _causes(error: BaseException) -> str:
+    """The errors of a group, as one text."""
+    if isinstance(error, BaseExceptionGroup):
+        return "; ".join(_causes(inner) for inner in error.exceptions)
+    return f"{type(error).__name__}: {error}"

@@ -1,0 +1,411 @@
+"""One seed, one history: a cluster with producers and a consumer group under a random schedule of faults, healed, and compared with what it promised.
+
+Every history ends in one of two ways. Mostly everything comes back, and the master must have what was acknowledged, the slave the same bytes. Or, with
+SYNC_MASTER, the master's disk is lost for ever and the slave, started as a master, must have it: that is what its acknowledgement was for.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import attrs
+import trio
+from history import Delivery, History, LogPart, Outcome, Queue, Stored, Try, log_differences, violations
+from replicated_brokers import log_bytes
+from simulated_cluster import BROKER, BROKER_PORT, SimulatedCluster
+from simulated_plan import FAULTS, Mode, Plan, Told
+from simulated_reading import NotReadable, read_queue
+
+from triomq.client import (
+    BrokerError,
+    ConsumeFrom,
+    NoNameServer,
+    Producer,
+    PushConsumer,
+    ReceivedMessage,
+    RouteNotFound,
+    SendError,
+    SendStatus,
+)
+from triomq.client.admin.admin import Admin
+from triomq.client.config import ClientSettings, ConsumerSettings, ProducerSettings
+from triomq.client.errors import TrioMQError
+from triomq.remoting.client.config import ConnectorConfig
+from triomq.remoting.client.connector import Connector
+from triomq.remoting.errors import RemotingError
+from triomq.testing import Simulation, simulate
+
+TOPIC, GROUP, QUEUES = "T", "G", 2
+QUEUES_MAX = 4
+"""A slave that becomes master may not know the topic yet, since tables are copied apart from the log: a send makes it anew, with so many queues."""
+CHAOS_SECONDS = 15.0
+READY_SECONDS, HEALED_SECONDS = 60.0, 400.0
+RESTART_SECONDS_MAX = 5.0
+
+
+def play(seed: int, folder: Path, *, tell: Callable[[str], object] | None = None) -> Told:
+    """Run one history in *folder*, which must not exist and does not afterwards."""
+    folder.mkdir()
+    try:
+        return simulate(seed, _Played(Plan.of(seed), folder).run, tell=tell)
+    finally:
+        shutil.rmtree(folder)
+
+
+@attrs.define(eq=False)
+class _Played:
+    plan: Plan
+    folder: Path
+    tries: list[Try] = attrs.field(factory=list)
+    deliveries: list[Delivery] = attrs.field(factory=list)
+    in_flight: int = 0
+    sent: trio.Event = attrs.field(factory=trio.Event)
+    safe: trio.Event = attrs.field(factory=trio.Event)
+    faults: int = 0
+    hits: int = 0
+    promoted: bool = False
+    sending: bool = True
+    senders: int = 0
+    consumers: int = 0
+    simulation: Simulation = attrs.field(init=False)
+    cluster: SimulatedCluster = attrs.field(init=False)
+    nursery: trio.Nursery = attrs.field(init=False)
+    members: dict[str, trio.CancelScope] = attrs.field(factory=dict)
+
+    async def run(self, simulation: Simulation) -> Told:
+        plan = self.plan
+        self.simulation = simulation
+        simulation.trace.note(f"seed {plan.seed}: {plan}")
+        if plan.slow_disk:
+            simulation.device_seconds = (0.002, 0.05)
+        broken: list[str] = []
+        async with trio.open_nursery() as self.nursery:
+            self.cluster = SimulatedCluster(simulation, self.nursery, self.folder)
+            await self._begin()
+            await self._trouble()
+            broken += await self._heal()
+            self.nursery.cancel_scope.cancel()
+        outcomes = [done.outcome for done in self.tries]
+        return Told(
+            plan.seed,
+            plan,
+            simulation.trace.digest,
+            broken,
+            outcomes.count(Outcome.ACKNOWLEDGED),
+            outcomes.count(Outcome.UNKNOWN),
+            outcomes.count(Outcome.REFUSED),
+            self.faults,
+            self.hits,
+            len(self.deliveries),
+            trio.current_time(),
+        )
+
+    # The players
+
+    async def _begin(self) -> None:
+        plan, cluster = self.plan, self.cluster
+        for number in range(plan.namesrvs):
+            cluster.add_namesrv(f"namesrv-{number + 1}")
+        flush = "ASYNC_FLUSH" if plan.mode is Mode.ASYNC_SYNC else "SYNC_FLUSH"
+        master = "ASYNC_MASTER" if plan.mode is Mode.SYNC_ASYNC else "SYNC_MASTER"
+        lines = {"flushDiskType": flush, "slaveReadEnable": plan.slave_reads}
+        cluster.add_broker("master", brokerId=0, brokerRole=master, **lines)
+        cluster.add_broker("slave", brokerId=1, brokerRole="SLAVE", **lines)
+        for name in ("shop-1", "shop-2", "reader-1", "reader-2"):
+            self.simulation.machine(name)
+        ready = trio.Event()
+        self._on("shop-1", self._create_topic, ready, QUEUES)
+        with trio.fail_after(READY_SECONDS):
+            await ready.wait()
+        for name in ("shop-1", "shop-2"):
+            self._on(name, self._sell, name)
+        for name in ("reader-1", "reader-2"):
+            self._on(name, self._read, name)
+
+    def _on(self, machine: str, run: Callable[..., Any], *arguments: Any) -> None:
+        network = self.simulation.network
+        network.machines[network.address(machine)].start(self.nursery, run, *arguments, name=machine)
+
+    async def _create_topic(self, ready: trio.Event, queues: int) -> None:
+        while not ready.is_set():
+            try:
+                async with Admin(self.cluster.namesrv_address) as admin:
+                    await admin.create_topic(TOPIC, queues=queues)
+                    ready.set()
+            except TrioMQError:
+                await trio.sleep(0.2)
+
+    def _client(self, name: str) -> ClientSettings:
+        return ClientSettings(instance_name=f"{name}-{len(self.members)}", route_interval=10.0, heartbeat_interval=10.0)
+
+    async def _sell(self, name: str) -> None:
+        """A producer: messages with numbers, one after the other; what is not acknowledged is tried again now and then."""
+        choose = random.Random(f"{self.plan.seed} {name}")
+        settings = ProducerSettings(retries=self.plan.retries, client=self._client(name))
+        self.senders += 1
+        number = 0
+        while self.sending:
+            try:
+                async with Producer(self.cluster.namesrv_address, group="P", settings=settings) as producer:
+                    while self.sending:
+                        number += 1
+                        key = f"{name}.{number}"
+                        body = f"{key}:{'x' * choose.choice((0, 10, 100, 700))}".encode()
+                        while not await self._send(producer, key, body) and self.sending and choose.random() < 0.6:  # noqa: ASYNC110 - it sends
+                            await trio.sleep(choose.uniform(0.01, 0.5))
+                        await trio.sleep(choose.choice((0, 0.05, 0.3, 0.6)))
+            except TrioMQError:
+                await trio.sleep(0.5)
+        self.senders -= 1
+
+    async def _send(self, producer: Producer, key: str, body: bytes) -> bool:
+        self.in_flight += 1
+        self.sent.set()
+        self.sent = trio.Event()
+        outcome, queue, offset, log_offset = Outcome.UNKNOWN, None, -1, -1
+        doubt = self.plan.retries
+        try:
+            receipt = await producer.send(TOPIC, body)
+            if receipt.status is SendStatus.STORED:
+                outcome = Outcome.ACKNOWLEDGED
+                self.safe.set()
+                self.safe = trio.Event()
+                queue, offset = (receipt.queue.broker_name, TOPIC, receipt.queue.queue_id), receipt.queue_offset
+                log_offset = int(receipt.offset_message_id[-16:], 16)
+        except SendError as error:
+            if not error.maybe_stored:
+                outcome, doubt = Outcome.REFUSED, 0
+        except (BrokerError, RouteNotFound, NoNameServer):
+            outcome, doubt = Outcome.REFUSED, 0
+        finally:
+            self.in_flight -= 1
+        self.tries += [Try(key, Outcome.UNKNOWN)] * doubt  # tries inside of the client
+        self.tries.append(Try(key, outcome, queue, offset, log_offset))
+        self.simulation.trace.note(f"{key}: {outcome.value} {queue} {offset}")
+        return outcome is Outcome.ACKNOWLEDGED
+
+    async def _read(self, name: str) -> None:
+        """A member of the group, until its scope is cancelled."""
+        choose = random.Random(f"{self.plan.seed} {name}")
+
+        async def handle(message: ReceivedMessage) -> None:
+            if choose.random() < 0.3:
+                await trio.sleep(choose.uniform(0, 0.2))
+            key = message.body.decode().partition(":")[0]
+            queue: Queue = (message.queue.broker_name, message.queue.topic, message.queue.queue_id)
+            self.deliveries.append(Delivery(GROUP, queue, message.queue_offset, key))
+            self.simulation.trace.note(f"{name} got {key} {queue} {message.queue_offset}")
+
+        while True:
+            settings = ConsumerSettings(client=self._client(name))
+            consumer = PushConsumer(
+                self.cluster.namesrv_address,
+                group=GROUP,
+                subscriptions=TOPIC,
+                handler=handle,
+                concurrency=4,
+                ordered=self.plan.ordered,
+                consume_from=ConsumeFrom.FIRST,
+                settings=settings,
+            )
+            try:
+                with trio.CancelScope() as scope:
+                    self.members[name] = scope
+                    async with consumer:
+                        await trio.sleep_forever()
+            except TrioMQError:
+                await trio.sleep(0.5)
+
+    # Trouble
+
+    async def _trouble(self) -> None:
+        plan, choose = self.plan, self.simulation.random
+        end = trio.current_time() + CHAOS_SECONDS
+        for number in range(plan.faults):
+            promote = plan.promote and number == plan.faults - 1
+            await trio.sleep(choose.uniform(0, 2 * CHAOS_SECONDS / (plan.faults + 1)))
+            moment = choose.random() + (0.3 if promote else 0.0)
+            with trio.move_on_after(1.0):  # most faults come just after somebody has sent something, or was told that it is safe
+                if moment < 0.4:
+                    await self.sent.wait()
+                    await trio.sleep(choose.choice((0.0, 0.002, 0.005, 0.01)))
+                elif moment < 0.8 or promote:
+                    await self.safe.wait()
+            if trio.current_time() > end:
+                break
+            self._fault("promote" if promote else choose.choice(FAULTS))
+            if self.promoted:
+                break
+        if plan.promote and not self.promoted:
+            self._fault("promote")
+        await trio.sleep(choose.uniform(0, 3))
+
+    def _fault(self, kind: str) -> None:
+        cluster, choose, network = self.cluster, self.simulation.random, self.simulation.network
+        self.faults += 1
+        self.hits += bool(self.in_flight)
+        self.simulation.trace.note(f"fault: {kind}")
+        power = self.plan.power and choose.random() < 0.7
+        seconds = choose.uniform(0.1, RESTART_SECONDS_MAX)
+        brokers = ("master", "slave")
+        if kind == "promote":
+            if choose.random() < 0.6:
+                self._promote()
+            else:
+                name = choose.choice(("slave", "slave", "master"))
+                cluster.crash_at_operation(name, choose.choice(("", "sync", "sync", "write")), choose.randint(0, 3), self._promote)
+                self._later(3.0, self._promote)
+        elif kind in ("crash", "crash all"):
+            names = list(cluster.services) if kind == "crash all" else [choose.choice(list(cluster.services))]
+            for name in names:
+                cluster.crash(name, power=power)
+                self._later(choose.uniform(0.1, RESTART_SECONDS_MAX), self._start, name)
+        elif kind == "crash at operation":
+            name = choose.choice(brokers)
+            others = choose.random() < 0.3
+
+            def crash() -> None:
+                for each in brokers if others else (name,):
+                    cluster.crash(each, power=power)
+                    self._later(choose.uniform(0.1, RESTART_SECONDS_MAX), self._start, each)
+
+            cluster.crash_at_operation(name, choose.choice(("", "sync", "write", "rename")), choose.randint(0, 12), crash)
+        elif kind == "restart":
+            name = choose.choice(list(cluster.services))
+            self.nursery.start_soon(self._restart, name, seconds)
+        elif kind == "cut":
+            one, other = choose.sample(list(network.names.values()), 2)
+            if choose.random() < 0.5:
+                one, other = choose.sample(brokers, 2)
+            both = choose.random() < 0.5
+            for source, target in ((one, other), (other, one)) if both else ((one, other),):
+                network.cut(source, target)
+                self._later(seconds * 3, network.heal, source, target)
+        elif kind == "reset":
+            network.reset(*choose.sample(list(network.names.values()), 2) if choose.random() < 0.5 else brokers)
+        elif kind == "slow":
+            one, other = choose.sample(list(network.names.values()), 2)
+            network.delay_more(one, other, choose.choice((0.05, 0.5, 4.0)))
+            self._later(seconds, network.delay_more, one, other, 0.0)
+        elif kind == "disk full":
+            name = choose.choice(brokers)
+            cluster.fill_disk(name, full=True)
+            self._later(seconds, self._empty, name)
+        elif kind == "clock":
+            name = choose.choice(list(network.names.values()))
+            network.machines[network.address(name)].step_clock(choose.choice((-3600, -5, -0.05, 0.05, 5, 3600)))
+        elif kind == "member":
+            self.members[choose.choice(sorted(self.members))].cancel()
+
+    def _later(self, seconds: float, call: Callable[..., None], *arguments: Any) -> None:
+        async def wait() -> None:
+            await trio.sleep(seconds)
+            call(*arguments)
+
+        self.nursery.start_soon(wait, name=f"later: {call.__name__}")
+
+    def _start(self, name: str) -> None:
+        self.cluster.start(name)
+
+    def _empty(self, name: str) -> None:
+        self.cluster.fill_disk(name, full=False)
+
+    async def _restart(self, name: str, seconds: float) -> None:
+        await self.cluster.stop(name)
+        await trio.sleep(seconds)
+        self.cluster.start(name)
+
+    def _promote(self) -> None:
+        """The master's disk is lost, the slave loses its power too, and comes back as master."""
+        if self.promoted:
+            return
+        self.promoted = True
+        for name in ("master", "slave"):
+            self.cluster.crash(name, power=self.plan.power)
+        self.cluster.services["master"].gone = True
+        self.cluster.services["slave"].settings |= {"brokerId": 0, "brokerRole": "ASYNC_MASTER"}
+
+    # Afterwards
+
+    async def _heal(self) -> list[str]:
+        """All is well again; what is broken after a while stays broken."""
+        cluster, network = self.cluster, self.simulation.network
+        network.heal_all()
+        for name, service in cluster.services.items():
+            if service.disk is not None:
+                service.disk.before = None
+                cluster.fill_disk(name, full=False)
+        deadline = trio.current_time() + HEALED_SECONDS
+        for name in cluster.services:
+            self._start(name)
+        await trio.sleep(RESTART_SECONDS_MAX + 3.0)  # what was to happen later has happened
+        for name in cluster.services:
+            self._start(name)
+        self.sending = False
+        if self.promoted:
+            self._on("shop-1", self._create_topic, trio.Event(), QUEUES_MAX)
+        found: list[str] = ["the cluster did not come back"]
+        pause = 1.0
+        while trio.current_time() < deadline:
+            await trio.sleep(pause)
+            pause *= 1.3
+            if self.senders:
+                continue
+            history = await self._history()
+            if history is None:
+                continue
+            found = [*violations(history), *self._log_differences()]
+            if not found:
+                break
+        return [*cluster.deaths, *found]
+
+    async def _history(self) -> History | None:
+        """What the master has, as it answers; None while it does not."""
+        name = "slave" if self.promoted else "master"
+        service = self.cluster.services[name]
+        if service.life is None or service.life.ready is None:
+            return None
+        stored: list[Stored] = []
+        bounds: dict[Queue, tuple[int, int]] = {}
+        done = trio.Event()
+
+        async def ask() -> None:
+            try:
+                async with Connector(ConnectorConfig()) as connector:
+                    for number in range(QUEUES_MAX):
+                        bounds[BROKER, TOPIC, number] = await read_queue(connector, f"{service.address}:{BROKER_PORT}", TOPIC, number, stored)
+                    done.set()
+            except (RemotingError, NotReadable):
+                return
+
+        async with trio.open_nursery() as nursery:
+            network = self.simulation.network
+            network.machines[network.address("shop-1")].start(nursery, ask)
+        if not done.is_set():
+            return None
+        groups = frozenset() if self.promoted else frozenset({GROUP})
+        return History(
+            tries=self.tries,
+            stored=stored,
+            bounds=bounds,
+            deliveries=self.deliveries,
+            groups=groups,
+            ordered=groups if self.plan.ordered else frozenset(),
+            durable_reads=not self.promoted,
+        )
+
+    def _log_differences(self) -> list[str]:
+        if self.promoted:
+            return []
+        disks = {name: self.cluster.services[name].disk for name in ("master", "slave")}
+        parts = []
+        for name, disk in disks.items():
+            assert disk is not None
+            segments = sorted((disk.root / "commitlog").iterdir()) if (disk.root / "commitlog").exists() else []
+            parts.append(LogPart(name, int(segments[0].name) if segments else 0, log_bytes(disk.root) if segments else b""))
+        ends = [] if parts[0].end == parts[1].end else [f"the slave's log ends at {parts[1].end}, the master's at {parts[0].end}"]
+        return [*log_differences(parts), *ends]
