@@ -188,6 +188,7 @@ class ReplicationSlave:
                     self.tables_changed.set()
             if not self._followed:
                 self._followed = True
+                self.tables_changed.set()  # nobody has told us of what changed while we were away, and its messages come now
                 self._told = "", 0.0
                 logger.info("following master %s (%s) from log offset %s on", address, "TrioMQ" if link.master is not None else "RocketMQ", self.copy.received)
             # Senders may be waiting for this report at the master: it goes before this task gives way, not by another one two turns later.
