@@ -39,7 +39,13 @@ test: $(VENV)/.dev ## the suite that needs nothing but this checkout, but for wh
 	$(PYTEST) -m "not compat and not slow" --durations=20 $(ARGS)
 
 test-all: $(VENV)/.dev peers ## the whole suite: slow tests, the official Java and Go clients
-	$(PYTEST) -m "not compose" --durations=20 --features=.features.json --compatibility=.compatibility.json $(ARGS)
+	@rm -f .features.json .features-compat.json .compatibility.json; \
+	echo "The tests with Java's and Go's programs run beside the others; what they print comes at the end (.tests-with-peers.log)."; \
+	TEST_PORTS=15000-23499 $(PYTEST) -m "compat and not compose" --durations=20 --features=.features-compat.json --compatibility=.compatibility.json $(ARGS) >.tests-with-peers.log 2>&1 & peers=$$!; \
+	TEST_PORTS=23500-31999 $(PYTEST) -m "not compat and not compose" --durations=20 --features=.features.json $(ARGS); ours=$$?; \
+	wait $$peers; theirs=$$?; cat .tests-with-peers.log; \
+	test $$ours -eq 0 || echo "make: the tests without peers failed; their output stands above that of the others"; \
+	test $$ours -eq 0 && test $$theirs -eq 0
 
 compose-test: $(VENV)/.dev ## build the image and run the compose file (root; apt-get install docker.io docker-compose iptables debootstrap)
 	$(PYTEST) -m compose -s -rs --features=.features-compose.json $(ARGS) tests/compose
@@ -100,7 +106,7 @@ bench-replication: $(VENV)/.dev peers ## master and slave beside Java's: sends t
 
 features: $(VENV)/.dev ## which rows of docs/features.md are proven by which tests (of the last test-all)
 	@test -f .features.json || $(PYTEST) -q -m "not compat" --features=.features.json
-	@$(BIN)/python tests/features.py .features.json $(wildcard .features-compose.json)
+	@$(BIN)/python tests/features.py .features.json $(wildcard .features-compat.json .features-compose.json)
 
 compatibility: $(VENV)/.dev ## write docs/compatibility.md from the last test-all (ARGS=--check: only look whether it is the same)
 	@test -f .compatibility.json || { echo "make: there is no record of a run: make test-all writes it"; exit 1; }
@@ -113,4 +119,4 @@ dist: $(VENV)/.dev ## sdist, and the wheel built from it
 	$(BIN)/python -m build
 
 clean: ## forget the environment and everything generated
-	rm -rf $(VENV) .demo .peers .bench .fuzz .crash .simulate .faults dist .compose .features.json .features-compose.json .compatibility.json .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .demo .peers .bench .fuzz .crash .simulate .faults dist .compose .features.json .features-compat.json .features-compose.json .compatibility.json .tests-with-peers.log .mypy_cache .ruff_cache .hypothesis

@@ -20,8 +20,10 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 PEERS = ROOT / ".peers"
 
 
-FREE_PORTS = range(15_000, 32_000)
-"""Below those that the system gives to outgoing connections: one of them may come at any moment between the look and the use."""
+FIRST_PORT, _, LAST_PORT = os.environ.get("TEST_PORTS", "15000-31999").partition("-")
+FREE_PORTS = range(int(FIRST_PORT), int(LAST_PORT) + 1)
+"""Below those that the system gives to outgoing connections: one of them may come at any moment between the look and the use.  Suites that run at the same time
+have ports of their own."""
 
 
 def free_port(*, span: int = 2) -> int:
