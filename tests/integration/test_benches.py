@@ -64,7 +64,7 @@ def test_the_sdk_beside_nothing() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not ((BENCH.parent.parent / ".bench/nats/.ready").exists() and shutil.which("nats-server")), reason="needs nats-server and one run of make bench-nats")
+@pytest.mark.skipif(shutil.which("nats-server") is None, reason="needs nats-server (Debian: apt-get install nats-server)")
 def test_the_sdk_beside_nats_py() -> None:
     said = run("bench_nats.py", "--seconds", "0.1", "--rounds", "1", "--kept", "500")
     assert [row for row in ROWS if not re.search(rf"\| {row} \| [1-9][\d,]* \([\d.]+\) \| [1-9][\d,]* \([\d.]+\) \| [\d.]+ \|", said)] == [], said
