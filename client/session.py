@@ -224,7 +224,7 @@ async def open_session(namesrv: Sequence[str], settings: ClientSettings, member:
     client_id = await make_client_id(settings, namesrv[0])
     trouble = TroubleLog(logger)
     async with open_background() as outer:
-        connector_scope = trio.CancelScope(shield=True)
+        connector_scope = trio.CancelScope()
         sessions: list[Session] = []
 
         def lost(address: str, reason: str) -> None:
@@ -243,6 +243,7 @@ async def open_session(namesrv: Sequence[str], settings: ClientSettings, member:
             notified = space.answering(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, members_changed)
         handlers: dict[int, ServerRequestHandler] = {RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: notified}
         connector = await outer.start(_run_connector, config, handlers, lost, connector_scope)
+        connector_scope.shield = True  # not before: a start that is cancelled would wait for a shielded task for ever
         names = NameServers(list(namesrv), random.randrange(len(namesrv)))
         session = Session(connector, settings, client_id, names, member, trouble, handlers, space)
         sessions.append(session)

@@ -143,6 +143,14 @@ async def test_a_first_subscription_that_failed_can_be_repeated() -> None:
                 assert [message.queue_offset for message in await consumer.poll()] == [0]
 
 
+async def test_a_start_that_is_cancelled_at_any_moment_ends() -> None:
+    async with scripted_cluster() as cluster:
+        for deadline in (0.0, 0.0005, 0.001, 0.002, 0.004):
+            with trio.fail_after(20), trio.move_on_after(deadline):
+                async with PushConsumer(cluster.namesrv.address, group="g", subscriptions="T", settings=QUICK):
+                    await trio.sleep_forever()
+
+
 async def test_who_watches_queues_is_told_of_the_end() -> None:
     async with scripted_cluster() as cluster, trio.open_nursery() as nursery:
         ended = trio.Event()
