@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 from fault_campaign import Campaign
-from fault_cluster import BROKERS, FaultCluster
+from fault_cluster import BROKERS, FaultCluster, Mode
+from fault_matrix import measure_one
 from fault_network import PREFIX, Network, command, why_not
 from fault_process import RULES
 from fault_schedules import LOAD_LEAST, SERVERS, Schedule, ScheduleRun, look_at_logs
@@ -91,6 +92,27 @@ def test_ten_schedules_of_faults_lose_nothing_that_was_acknowledged(tmp_path: Pa
     assert figures.acknowledged > SCHEDULES * 90
     assert sum(figures.faults.values()) > SCHEDULES * 2
     assert len(figures.faults) > 15
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.feature(59)
+@pytest.mark.usefixtures("_network")
+@pytest.mark.parametrize(
+    ("mode", "loss", "least", "most"),
+    [
+        (Mode("ASYNC_FLUSH", "ASYNC_MASTER"), "master killed", 0.0, 0.0),
+        (Mode("SYNC_FLUSH", "ASYNC_MASTER"), "both lose power", 0.0, 0.0),
+        (Mode("ASYNC_FLUSH", "ASYNC_MASTER"), "master's disk lost", 0.001, 0.9),
+        (Mode("ASYNC_FLUSH", "SYNC_MASTER"), "master's disk lost", 0.0, 0.0),
+    ],
+    ids=["killed", "power", "disk lost, asynchronous", "disk lost, synchronous"],
+)
+def test_what_a_mode_survives(tmp_path: Path, mode: Mode, loss: str, least: float, most: float) -> None:
+    """The places of `make fault-matrix` that do not depend on chance; with the master's disk only what no slave had yet is lost."""
+    cell = measure_one(tmp_path / "cluster", mode, loss, "0")
+    assert cell.acknowledged >= LOAD_LEAST
+    assert least <= cell.lost / cell.acknowledged <= most, cell
 
 
 @pytest.mark.slow
