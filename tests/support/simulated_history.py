@@ -18,7 +18,7 @@ from history import Delivery, History, LogPart, Outcome, Queue, Stored, Try, log
 from replicated_brokers import log_bytes
 from simulated_cluster import BROKER, BROKER_PORT, SimulatedCluster
 from simulated_plan import FAULTS, Mode, Plan, Told
-from simulated_reading import NotReadable, read_queue
+from simulated_reading import NotReadable, read_queue, whole_records
 
 from triomq.client import (
     BrokerError,
@@ -406,6 +406,6 @@ class _Played:
         for name, disk in disks.items():
             assert disk is not None
             segments = sorted((disk.root / "commitlog").iterdir()) if (disk.root / "commitlog").exists() else []
-            parts.append(LogPart(name, int(segments[0].name) if segments else 0, log_bytes(disk.root) if segments else b""))
+            parts.append(LogPart(name, int(segments[0].name) if segments else 0, whole_records(log_bytes(disk.root)) if segments else b""))
         ends = [] if parts[0].end == parts[1].end else [f"the slave's log ends at {parts[1].end}, the master's at {parts[0].end}"]
         return [*log_differences(parts), *ends]

@@ -48,6 +48,14 @@ async def read_queue(connector: Connector, address: str, topic: str, queue_id: i
     return bounds[0], bounds[1]
 
 
+def whole_records(data: bytes) -> bytes:
+    """A log without what a full disk has left of an append behind its last record: the next append writes over it."""
+    end = 0
+    while end + 4 <= len(data) and 0 < (size := int.from_bytes(data[end : end + 4])) <= len(data) - end:
+        end += size
+    return data[:end]
+
+
 @contextlib.contextmanager
 def scratch_folder() -> Iterator[Path]:
     """Where histories play: memory, if the system has such a folder."""
