@@ -1,4 +1,5 @@
-"""`simulate` for programs with brokers in them: the simulation of `triomq.remoting.testing`, in which a store's disk thread works in place, too.
+"""`simulate` for programs with brokers in them: the simulation of `triomq.remoting.testing`, in which a store's disk thread works in place, too, and the kernel's
+queue for fsyncs is not there.
 
 `triomq.testing` is the public door.  Disks are real files unless a broker is given another `Disk`; what lies on them survives a simulated crash as it
 survives that of a process.
@@ -13,6 +14,7 @@ from typing import Any, TypeVar
 import trio
 
 from triomq.broker.store import durability
+from triomq.broker.store.disk import Disk
 from triomq.remoting import testing
 from triomq.remoting.testing import Simulation as Simulation
 
@@ -43,9 +45,11 @@ def simulate(
     `tell` is called with each line of the trace: what was sent from where to where, and every fault.
     """
     module: Any = durability
-    real = module.DiskThread
+    disk: Any = Disk
+    thread, open_queue = module.DiskThread, disk.open_sync_queue
     module.DiskThread = DiskInPlace
+    disk.open_sync_queue = lambda disk: None  # the kernel would answer in its own time, through a real descriptor
     try:
         return testing.simulate(seed, main, tell=tell)
     finally:
-        module.DiskThread = real
+        module.DiskThread, disk.open_sync_queue = thread, open_queue

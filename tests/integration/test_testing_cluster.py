@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from triomq.broker.store.disk import Disk
 from triomq.broker.store.errors import StoreLocked
 from triomq.client.config import ProducerSettings
 from triomq.client.consumer.push import PushConsumer
@@ -17,7 +18,7 @@ from triomq.client.errors import TrioMQError
 from triomq.client.producer.producer import Producer
 from triomq.client.producer.receipt import SendReceipt
 from triomq.remoting.settings import ConfigError
-from triomq.testing import InProcessCluster, local_cluster
+from triomq.testing import InProcessCluster, Simulation, local_cluster, simulate
 
 pytest_plugins = ["pytester"]
 
@@ -121,6 +122,27 @@ async def test_what_was_acknowledged_while_a_broker_crashed_is_there() -> None:
             while len(there) < await admin.max_offset(queue):
                 there |= {message.message_id for message in await admin.read(queue, len(there), count=1000)}
     assert {receipt.message_id for receipt in acknowledged} <= there
+
+
+@pytest.mark.feature(181)
+@pytest.mark.parametrize("settings", [{}, {"flushDiskType": "SYNC_FLUSH"}], ids=["async", "sync"])
+def test_a_cluster_with_its_usual_disk_is_simulated_over_many_flushes(settings: dict[str, object]) -> None:
+    """The first one goes by the disk thread, since the file's name is new; later ones would go by the kernel's queue."""
+
+    async def orders(simulation: Simulation) -> tuple[int, int]:
+        async with local_cluster(settings=settings) as cluster:
+            await cluster.create_topic("orders")
+            async with Producer(cluster.namesrv_address, group="shop") as producer:
+                for _ in range(3):
+                    receipt = await producer.send("orders", b"x")
+                    await trio.sleep(2)
+            return receipt.queue_offset, sum(broker.running for broker in cluster.brokers)
+
+    open_queue = Disk.open_sync_queue
+    told = [simulate(7, orders) for _ in range(2)]
+    assert told[0] == told[1]
+    assert told[0][1] == 1
+    assert Disk.open_sync_queue is open_queue
 
 
 @pytest.mark.feature(5)
