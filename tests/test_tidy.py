@@ -209,6 +209,12 @@ def test_two_hundred_rows() -> None:
     assert rows == list(range(1, 201))
 
 
+def test_decisions_are_numbered() -> None:
+    """The file's number, the title's, and no number twice or left out."""
+    decisions = sorted((ROOT / "docs" / "adr").glob("*.md"))
+    assert [(int(path.name[:3]), path.read_text().partition(".")[0]) for path in decisions] == [(number, f"# {number}") for number in range(1, len(decisions) + 1)]
+
+
 def test_dependencies_are_explained() -> None:
     """Every third-party package named in pyproject.toml has its line in docs/dependencies.md."""
     project = (ROOT / "pyproject.toml").read_text()
