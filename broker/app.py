@@ -4,7 +4,7 @@
 
     run_broker ─┬ monitor
                 ├ store ── store-flusher, store-flush-deadlines, store-indexer, store-checkpointer, store-cleaner, store-remover
-                ├ saver, delayed-messages, groups-expire, held-pulls-expire, cold-pulls, queue-locks-expire, statistics, slow-consumers
+                ├ saver, delayed-messages, groups-expire, filters-expire, held-pulls-expire, cold-pulls, queue-locks-expire, statistics, slow-consumers
                 ├ replication-master ── one child per slave          or, on a slave, replication-slave, table-copy
                 ├ Server.run ── boss, selectors, codecs, pool workers, sweeper, idle scan
                 ├ registration ── one child per name server
@@ -178,6 +178,7 @@ async def run_broker(
         async with trio.open_nursery() as tasks:
             await tasks.start(services.saver.run, name="saver")
             tasks.start_soon(services.clients.run, name="groups-expire")
+            tasks.start_soon(services.filters.run, name="filters-expire")
             tasks.start_soon(services.held.run, name="held-pulls-expire")
             tasks.start_soon(services.cold.run, name="cold-pulls")
             tasks.start_soon(services.locks.run, name="queue-locks-expire")

@@ -11,13 +11,13 @@ from collections.abc import Iterator
 import attrs
 
 KEYWORDS = frozenset(["NOT", "AND", "OR", "BETWEEN", "IN", "TRUE", "FALSE", "NULL", "IS", "CONTAINS", "STARTSWITH", "ENDSWITH"])
-LENGTH_MAX = 65_536
+LENGTH_MAX = 16_384
 """characters of an expression; more is nobody's filter"""
 
 _TOKEN = re.compile(
     r"""
-      (?P<blank>  [ \t\n\r\f]+ | --[^\n\r]*(?:\r\n|\n|\r) | /\*(?:[^*]|\*+[^*/])*\*+/ )
-    | (?P<float>  [0-9]+\.[0-9]*(?:[eE][+-]?[0-9]+)? | \.[0-9]+(?:[eE][+-]?[0-9]+)? | [0-9]+[eE][+-]?[0-9]+ )
+      (?P<blank>  [ \t\n\r\f]++ | /\*(?:[^*]|\*+[^*/])*\*+/ )
+    | (?P<float>  [0-9]++\.[0-9]*+(?:[eE][+-]?[0-9]+)? | \.[0-9]++(?:[eE][+-]?[0-9]+)? | [0-9]++[eE][+-]?[0-9]+ )
     | (?P<whole>  0 | [1-9][0-9]*[lL]? )
     | (?P<text>   '(?:''|[^'])*' )
     | (?P<name>   [A-Za-z_$][A-Za-z0-9_$]* )
@@ -25,6 +25,9 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE,
 )
+_LINE_COMMENT = re.compile(r"--[^\n\r]*(?:\r\n|\n|\r)")
+_DIGITS = frozenset("0123456789.")
+
 
 
 class FilterInvalid(Exception):
@@ -45,12 +48,20 @@ def tokens(expression: str) -> Iterator[Token]:
     if len(expression) > LENGTH_MAX:
         raise FilterInvalid(f"the expression has {len(expression)} characters, the limit is {LENGTH_MAX}")
     at = 0
+    last_line = max(expression.rfind("\n"), expression.rfind("\r"))  # a comment that no end of line follows is none, but two minus signs
     while at < len(expression):
+        if at < last_line and expression.startswith("--", at):
+            comment = _LINE_COMMENT.match(expression, at)
+            if comment is not None:
+                at = comment.end()
+                continue
         found = _TOKEN.match(expression, at)
         if found is None:
             what = "a text without its closing quote" if expression[at] == "'" else f"{expression[at]!r}"
             raise FilterInvalid(f"{what} at character {at + 1} begins no word of SQL92")
         kind, text = str(found.lastgroup), found.group()
+        if kind in ("whole", "float") and expression[found.end() : found.end() + 1] in _DIGITS:
+            raise FilterInvalid(f"{expression[at : found.end() + 1]!r} at character {at + 1} is no number")
         if kind == "name" and text.upper() in KEYWORDS:
             yield Token(text.upper(), text, at)
         elif kind == "sign":

@@ -12,11 +12,12 @@ import re
 LONG = range(-(2**63), 2**63)
 _WHOLE = re.compile(r"[+-]?\d+")
 _DOUBLE = re.compile(
-    r"""[\x00-\x20]* (?: (?P<sign>[+-]?) (?P<word>NaN|Infinity)
-        | (?P<decimal>[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?) [fFdD]?
-        | (?P<hex>[+-]?0[xX](?:[0-9a-fA-F]+\.?|[0-9a-fA-F]*\.[0-9a-fA-F]+)[pP][+-]?[0-9]+) [fFdD]? ) [\x00-\x20]*""",
+    r"""[\x00-\x20]*+ (?: (?P<sign>[+-]?) (?P<word>NaN|Infinity)
+        | (?P<decimal>[+-]?(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(?:[eE][+-]?[0-9]++)?) [fFdD]?
+        | (?P<hex>[+-]?0[xX](?:[0-9a-fA-F]++(?:\.[0-9a-fA-F]*+)?|\.[0-9a-fA-F]++)[pP][+-]?[0-9]++) [fFdD]? ) [\x00-\x20]*+""",
     re.VERBOSE,
 )
+"""Nothing is tried twice: the text comes from producers, and may have 32 KB."""
 
 
 class Int(int):

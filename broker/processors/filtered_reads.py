@@ -7,6 +7,7 @@ if need be: the consumer goes on behind them at once.  Source: broker/filter/Exp
 from __future__ import annotations
 
 from collections.abc import Callable
+from time import perf_counter
 
 import attrs
 
@@ -16,7 +17,8 @@ from triomq.remoting.protocol.message import decode_properties
 from triomq.remoting.protocol.record import RecordStatus, check_record
 
 SCANNED_MAX = 800
-"""records that one request looks at, about 5 ms: other requests wait meanwhile"""
+SCAN_SECONDS = 0.005
+"""How many records one request looks at, and for how long: other requests wait meanwhile."""
 Get = Callable[[int, int, int], GetResult | None]
 """(offset, messages_max, bytes_max) -> what the store has, None if it lies on the disk"""
 
@@ -46,12 +48,14 @@ def filtered(found: GetResult, wanted: Wanted) -> GetResult:
 def get_filtered(get: Get, offset: int, messages_max: int, bytes_max: int, wanted: Wanted) -> GetResult | None:
     """Up to so many wanted records from an offset on; None if not even the first look was possible without the disk.
 
-    Messages are counted as in the queue: where it holds batches, one record is all of its messages.
+    The limits are the request's and the broker's for one answer; the last record may go beyond that of bytes, as without a filter.
     """
     records: list[bytes] = []
     last: GetResult | None = None
     scanned = count = size = 0
-    while scanned < SCANNED_MAX and count < messages_max and size < bytes_max:
+    messages_max = max(1, messages_max)
+    until = perf_counter() + SCAN_SECONDS
+    while last is None or (scanned < SCANNED_MAX and count < messages_max and size < bytes_max and perf_counter() < until):
         found = get(offset, messages_max - count, bytes_max - size)
         if found is None or found.status is not GetStatus.FOUND:
             if last is None:

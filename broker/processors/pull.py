@@ -7,6 +7,7 @@ Source: broker/processor/PullMessageProcessor.java, DefaultPullMessageResultHand
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import partial
 from time import perf_counter
@@ -121,13 +122,20 @@ class PullMessages:
                 tag_codes=tag_codes,
             )
         else:
-            found = get_filtered(partial(self._get, header), header.queue_offset, header.message_count_max, bytes_max, wanted)
+            limits = self.store.config
+            found = get_filtered(
+                partial(self._get, header),
+                header.queue_offset,
+                min(header.message_count_max, limits.transfer_count_memory_max),
+                min(bytes_max, limits.transfer_bytes_memory_max),
+                wanted,
+            )
         self.statistics.get_time_max = max(self.statistics.get_time_max, perf_counter() - begin)
         if found is None:
             if not self.cold.add(request.connection, partial(self._answer_cold, request, topic, group, tag_codes, wanted)):
                 raise Rejected(ResponseCode.SYSTEM_BUSY, "too many pulls wait for the disk, start flow control for a while")
             return None
-        return self._answer(request, topic, group, tag_codes, found)
+        return self._answer(request, topic, group, tag_codes, found, filtered_by=wanted)
 
     def _get(self, header: PullMessageHeader, offset: int, messages_max: int, bytes_max: int) -> GetResult | None:
         return self.store.get(header.topic, header.queue_id, offset, messages_max=messages_max, bytes_max=bytes_max)
@@ -147,7 +155,7 @@ class PullMessages:
                 tag_codes=tag_codes,
             )
             self.statistics.get_time_max = max(self.statistics.get_time_max, perf_counter() - begin)
-            answer = self._answer(request, topic, group, tag_codes, found if wanted is None else filtered(found, wanted))
+            answer = self._answer(request, topic, group, tag_codes, found if wanted is None else filtered(found, wanted), filtered_by=wanted)
             if answer is not None:
                 request.reply(answer)
         except Exception as error:  # as in a handler: its sender is told, the log gets a line
@@ -170,9 +178,26 @@ class PullMessages:
         return Response(ResponseCode.PULL_OFFSET_MOVED, made, remark=GetStatus.OFFSET_RESET.name)
 
     def resumable(self, request: Request) -> Request:
-        """A held request as it goes through the pool again: it may not wait, and what it committed is committed."""
-        request.header.sys_flag &= ~(SUSPEND | COMMIT_OFFSET)
+        """A held request as it goes through the pool again: it may not wait, and what it committed is committed.
+
+        One with a filter over properties may wait again, for the rest of its time: an arrival seldom is what it waits for.
+        """
+        header: PullMessageHeader = request.header
+        header.sys_flag &= ~COMMIT_OFFSET
+        if self.live.property_filter and self.live.long_polling and self._is_filtered(header):
+            header.suspend_timeout_ms -= math.ceil((trio.current_time() - request.arrived) * 1000)
+        else:
+            header.suspend_timeout_ms = 0
+        if header.suspend_timeout_ms <= 0:
+            header.sys_flag &= ~SUSPEND
         return request
+
+    def _is_filtered(self, header: PullMessageHeader) -> bool:
+        if header.sys_flag & SUBSCRIPTION:
+            return is_filter(header.expression_type)
+        connected = self.clients.consumers.get(header.consumer_group)
+        known = connected.subscriptions.get(header.topic) if connected is not None else None
+        return known is not None and is_filter(known.expression_type)
 
     # The checks, in the order of a Java broker
 
@@ -202,10 +227,10 @@ class PullMessages:
         """What the store must filter by: the request's own expression, or the one that the group's heartbeats brought."""
         header: PullMessageHeader = request.header
         if header.sys_flag & SUBSCRIPTION:
+            self.clients.note_pull(header.consumer_group, header.topic, request.arrived)
             if is_filter(header.expression_type):
                 self._refuse_filter(header.expression_type)
                 return None
-            self.clients.note_pull(header.consumer_group, header.topic, request.arrived)
             if header.subscription == ALL_TAGS:
                 return None
             try:
@@ -279,6 +304,8 @@ class PullMessages:
         group: SubscriptionGroupConfig,
         tag_codes: frozenset[int] | None,
         found: GetResult,
+        *,
+        filtered_by: Wanted | None,
     ) -> Response | None:
         """Build the answer, or hold the pull.  atomic: no checkpoint since the store was asked."""
         header: PullMessageHeader = request.header
@@ -299,6 +326,10 @@ class PullMessages:
             self._count_get(header, found)
         else:
             totals.gets_missed += 1
+            if status is GetStatus.NO_MATCHED_MESSAGE and filtered_by is not None and found.next_offset >= found.max_offset and header.sys_flag & SUSPEND:
+                header.queue_offset = found.next_offset  # nothing up to the end of the queue: wait behind it
+                if self._hold(request, tag_codes):
+                    return None
             if code == ResponseCode.PULL_NOT_FOUND and header.sys_flag & SUSPEND and self._hold(request, tag_codes):
                 return None
         self.offsets.note_pull(header.consumer_group, header.topic, header.queue_id, found.next_offset)

@@ -14,11 +14,13 @@ from typing import Any
 
 import attrs
 import msgspec
+import trio
 
 from triomq.broker.filters.bloom import bloom_positions, bloom_size
 from triomq.broker.filters.sql92 import compile_filter
 from triomq.broker.filters.tokens import FilterInvalid
 from triomq.broker.services.persisted import PersistedTable, encode_pretty, load_table
+from triomq.remoting.log_limit import LogLimit
 from triomq.remoting.protocol.bodies.heartbeat import TAG, SubscriptionData
 from triomq.remoting.protocol.loose_json import loads
 
@@ -28,7 +30,32 @@ SAVE_SECONDS = 10.0
 ERROR_PERCENT, GROUPS_EXPECTED = 20, 32
 """maxErrorRateOfBloomFilter and expectConsumerNumUseFilter: with other numbers in it Java ignores the file."""
 SQL92 = "SQL92"
+HEARTBEAT_CHARACTERS_MAX = 65_536
+"""new expressions that are compiled for one heartbeat, about 0.1 s"""
+CHARACTERS_MAX = 4_194_304
+"""all expressions together, about 0.3 GiB when compiled"""
+EXPIRY_SECONDS = 60.0
 Wanted = Callable[[Mapping[str, str]], bool]
+
+
+class StoredFilter(msgspec.Struct, rename="camel"):
+    """One entry of the file."""
+
+    expression_type: str
+    expression: str
+    client_version: int = 0
+    born_time: int = 0
+    dead_time: int = 0
+
+
+class StoredTopic(msgspec.Struct, rename="camel"):
+    group_filter_data: dict[str, StoredFilter] = {}
+
+
+class StoredFilters(msgspec.Struct, rename="camel"):
+    """The file.  What else Java writes into it is computed from this."""
+
+    filter_data_by_topic: dict[str, StoredTopic] = {}
 
 
 @attrs.frozen
@@ -65,6 +92,8 @@ class ConsumerFilters:
     keep_dead_ms: int = 86_400_000
     connected: Callable[[str], bool] = attrs.field(default=lambda group: True)
     _filters: dict[tuple[str, str], GroupFilter] = attrs.field(factory=dict)
+    _characters: int = 0
+    _log: LogLimit = attrs.field(factory=LogLimit)
 
     def find(self, topic: str, group: str) -> GroupFilter | None:
         return self._filters.get((topic, group))
@@ -75,49 +104,70 @@ class ConsumerFilters:
     def register(self, group: str, subscriptions: Iterable[SubscriptionData]) -> None:
         """Take what a member's heartbeat says that its group subscribes; topics that it no longer names are dead from now on."""
         named = set()
+        room = HEARTBEAT_CHARACTERS_MAX
         for subscription in subscriptions:
             named.add(subscription.topic)
             if is_filter(subscription.expression_type) and subscription.sub_string:
-                self._register(group, subscription)
+                room -= self._register(group, subscription, room)
         now = self.clock_ms()
         for (topic, owner), known in list(self._filters.items()):
             if owner == group and topic not in named and not known.dead_ms:
                 self._put(attrs.evolve(known, dead_ms=now))
 
-    def _register(self, group: str, subscription: SubscriptionData) -> None:
+    def _register(self, group: str, subscription: SubscriptionData, room: int) -> int:
+        """Take one subscription; how many characters were compiled for it."""
         topic, expression, version = subscription.topic, subscription.sub_string, subscription.sub_version
         known = self._filters.get((topic, group))
         if known is not None and version <= known.version:
             if version == known.version and known.dead_ms:
                 self._put(attrs.evolve(known, dead_ms=0))
-            return
+            return 0
         if known is not None and known.expression == expression and subscription.expression_type == SQL92:
             self._put(attrs.evolve(known, version=version, dead_ms=0))
-            return
+            return 0
         try:
+            if len(expression) > min(room, CHARACTERS_MAX - self._characters):
+                raise FilterInvalid("there is no room for it among the expressions of one heartbeat, or of this broker")
             wanted = compile_typed(subscription.expression_type, expression)
         except FilterInvalid as error:
-            logger.warning("group %s cannot filter topic %s by %r: %s", group, topic, expression, error)
-            if self._filters.pop((topic, group), None) is not None:
-                self.table.touch()
-            return
+            self._log.log(logger, logging.WARNING, "group %s cannot filter topic %s by %.200r: %s", group, topic, expression, error)
+            self._drop((topic, group))
+            return 0
         self._put(GroupFilter(topic, group, expression, version, self.clock_ms(), wanted))
+        return len(expression)
+
+    def _drop(self, key: tuple[str, str]) -> None:
+        known = self._filters.pop(key, None)
+        if known is not None:
+            self._characters -= len(known.expression)
+            self.table.touch()
+
+    def expire(self) -> None:
+        """Note which groups have no members any more, and forget those that went long ago."""
+        now = self.clock_ms()
+        for key, known in list(self._filters.items()):
+            if not known.dead_ms and not self.connected(known.group):
+                self._put(attrs.evolve(known, dead_ms=now))
+            elif known.dead_ms and now - known.dead_ms >= self.keep_dead_ms:
+                self._drop(key)
+
+    async def run(self) -> None:
+        """The task "filters-expire"."""
+        while True:
+            await trio.sleep(EXPIRY_SECONDS)
+            self.expire()
 
     def _put(self, made: GroupFilter) -> None:
+        before = self._filters.get((made.topic, made.group))
+        self._characters += len(made.expression) - (len(before.expression) if before is not None else 0)
         self._filters[made.topic, made.group] = made
         self.table.touch()
 
     def encode(self) -> bytes:
-        """The file, after groups without members were noted, and forgotten when that was long ago."""
-        now = self.clock_ms()
+        """The file."""
         functions, bits = bloom_size(ERROR_PERCENT, GROUPS_EXPECTED)
         by_topic: dict[str, Any] = {}
-        for key, known in sorted(self._filters.items()):
-            if not known.dead_ms and not self.connected(known.group):
-                known = self._filters[key] = attrs.evolve(known, dead_ms=now)
-            if known.dead_ms and now - known.dead_ms >= self.keep_dead_ms:
-                del self._filters[key]
-                continue
+        for _, known in sorted(self._filters.items()):
             groups = by_topic.setdefault(known.topic, {"groupFilterData": {}, "topic": known.topic})["groupFilterData"]
             groups[known.group] = {
                 "bloomFilterData": {"bitNum": bits, "bitPos": bloom_positions(f"{known.group}#{known.topic}", functions, bits)},
@@ -132,19 +182,19 @@ class ConsumerFilters:
             }
         return encode_pretty({"filterDataByTopic": by_topic}, depth=4)
 
-    def load(self, document: Mapping[str, Any]) -> None:
+    def load(self, stored: StoredFilters) -> None:
         """Take the file's filters as of groups that are not there: a heartbeat revives them."""
         now = self.clock_ms()
-        for topic, groups in document.get("filterDataByTopic", {}).items():
-            for group, data in groups.get("groupFilterData", {}).items():
+        for topic, groups in stored.filter_data_by_topic.items():
+            for group, data in groups.group_filter_data.items():
                 try:
-                    wanted = compile_typed(data["expressionType"], data["expression"])
+                    wanted = compile_typed(data.expression_type, data.expression)
                 except FilterInvalid as error:
                     logger.warning("consumerFilter.json: the filter of group %s for topic %s is left out: %s", group, topic, error)
                     continue
-                born = int(data.get("bornTime", now))
-                dead = int(data.get("deadTime", 0)) or max(born, now - 30_000)
-                self._filters[topic, group] = GroupFilter(topic, group, data["expression"], int(data.get("clientVersion", 0)), born, wanted, dead)
+                born = data.born_time or now
+                dead = data.dead_time or max(born, now - 30_000)
+                self._put(GroupFilter(topic, group, data.expression, data.client_version, born, wanted, dead))
 
 
 def open_consumer_filters(directory: Path, clock_ms: Callable[[], int]) -> ConsumerFilters:
@@ -158,9 +208,8 @@ def open_consumer_filters(directory: Path, clock_ms: Callable[[], int]) -> Consu
     return filters
 
 
-def _decode(content: bytes) -> Mapping[str, Any]:
-    document = loads(content)
+def _decode(content: bytes) -> StoredFilters:
     try:
-        return msgspec.convert(document, dict[str, dict[str, dict[str, Any]]])
+        return msgspec.convert(loads(content), StoredFilters)
     except msgspec.ValidationError as error:
         raise ValueError(str(error)) from None
