@@ -138,10 +138,13 @@ class Flusher:
                         await trio.sleep(self.config.flush_interval_ms / 1000)
                     await self._flush(once=self.config.flush_mode is FlushMode.ASYNC)
             finally:
-                self._thread = None
-                if self._queue is not None:
-                    self._queue.close()
-                    self._queue = None
+                # Another task's fsync may be under way: who waits for a queue that is closed is never woken.
+                with trio.CancelScope(shield=True):
+                    async with self.limiter:
+                        self._thread = None
+                        if self._queue is not None:
+                            self._queue.close()
+                            self._queue = None
 
     async def run_deadlines(self) -> None:
         """The task "store-flush-deadlines": tell those who have waited too long."""
@@ -199,7 +202,11 @@ class Flusher:
         if self._queue is None or len(due.segments) != 1 or due.unnamed:
             return False
         try:
-            self._queue.begin(due.segments[0].fd)
+            fd = due.segments[0].fd
+        except OSError:  # deleted meanwhile, or out of reach: `sync_files` knows what that means, and the queue has nothing to do with it
+            return False
+        try:
+            self._queue.begin(fd)
         except OSError as error:  # nothing has been forced out, and nothing said of it
             logger.warning("the kernel's queue takes no fsync of %s (%s): a thread does it", due.segments[0].path, error)
             self._queue.close()

@@ -44,8 +44,12 @@ class QueuedSync:
         self._block = ctypes.create_string_buffer(CONTROL_BLOCK.size)
         self._blocks = (ctypes.c_void_p * 1)(ctypes.addressof(self._block))
         self._event = ctypes.create_string_buffer(EVENT.size)
-        self._check(self._call(ctypes.c_long(setup), ctypes.c_long(1), ctypes.byref(self._context)))
-        self._events = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._events = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)  # first: it is the one that may fail for want of descriptors
+        try:
+            self._check(self._call(ctypes.c_long(setup), ctypes.c_long(1), ctypes.byref(self._context)))
+        except OSError:
+            os.close(self._events)
+            raise
 
     def _check(self, result: int) -> int:
         if result < 0:
@@ -69,7 +73,7 @@ class QueuedSync:
             raise OSError(-result, os.strerror(-result))
 
     def close(self) -> None:
-        """Give it back; waits for what was begun."""
+        """Give it back; waits for what was begun. Nobody may be in ``finished``: a poller forgets a closed descriptor, and whoever waits for it is never woken."""
         self._call(ctypes.c_long(self._destroy), self._context)
         os.close(self._events)
 

@@ -17,6 +17,7 @@ import trio
 import trio.testing
 from stores import SteppingClock, draft, read_all, tiny_config
 
+from triomq.broker.store import queued_sync
 from triomq.broker.store.config import FlushMode
 from triomq.broker.store.disk import Disk, DiskFeatures
 from triomq.broker.store.durability import DurabilityResult, Flusher
@@ -33,6 +34,7 @@ class HeldQueue:
 
     def __init__(self) -> None:
         self.begun = 0
+        self.waited_for = False
         self.closed = False
         self.refusal: int = 0
         self.answers, self._answered = trio.open_memory_channel[int](100)
@@ -43,13 +45,46 @@ class HeldQueue:
         self.begun += 1
 
     async def finished(self) -> None:
+        self.waited_for = True
         with trio.CancelScope(shield=True):
             number = await self._answered.receive()
+        self.waited_for = False
         if number:
             raise OSError(number, os.strerror(number))
 
+    def answer(self) -> None:
+        self.answers.send_nowait(0)
+
     def close(self) -> None:
         self.closed = True
+        assert not self.waited_for, "the kernel's queue would never wake who waits"
+
+
+class LateQueue(QueuedSync):
+    """The kernel's own, of a disk that takes its time: it is asked when the test lets it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun = 0
+        self.waited_for = False
+        self.asked_for = -1
+
+    def begin(self, fd: int) -> None:
+        self.begun += 1
+        self.asked_for = os.dup(fd)
+
+    async def finished(self) -> None:
+        self.waited_for = True
+        await super().finished()
+        self.waited_for = False
+
+    def answer(self) -> None:
+        super().begin(self.asked_for)
+        os.close(self.asked_for)
+
+    def close(self) -> None:
+        assert not self.waited_for, "whoever waits is never woken"
+        super().close()
 
 
 class QueueDisk(Disk):
@@ -188,6 +223,47 @@ async def test_a_stop_waits_for_the_fsync_under_way(tmp_path: Path) -> None:
     assert not (tmp_path / "abort").exists()
 
 
+@pytest.mark.parametrize("kind", [HeldQueue, pytest.param(LateQueue, marks=needs_queue)])
+async def test_a_stop_waits_for_the_fsync_of_a_checkpoint(tmp_path: Path, kind: type[HeldQueue | LateQueue]) -> None:
+    """Not the flusher's own: that task has nothing to do, and is over at once."""
+    queue = kind()
+    disk = QueueDisk(queue)
+    async with trio.open_nursery() as nursery:
+        async with open_store(tiny_config(tmp_path, flush_interval_ms=1_000_000, segment_size_bytes=1 << 20), SteppingClock(), disk=disk) as store:
+            store.append([draft("first")])
+            await store.flusher.flush()  # a thread forces the name of the new file out
+            store.append([draft("second")])
+            store.checkpointer.save_soon()
+            with trio.fail_after(30):
+                while not queue.waited_for:  # noqa: ASYNC110 - the queue has no event of its own
+                    await trio.sleep(0.001)
+
+            async def answer_at_last() -> None:
+                await trio.testing.wait_all_tasks_blocked()
+                queue.answer()
+
+            nursery.start_soon(answer_at_last)
+    assert queue.begun == 1
+    assert store.flushed.value == store.appended.value
+    assert not (tmp_path / "abort").exists()
+
+
+async def test_a_file_that_is_gone_does_not_cost_the_queue(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with held_store(tmp_path) as (store, queue):
+        place = store.append([draft("a")])[0]
+        (segment,) = store.log.segments.items
+        segment.close()
+        gone = segment.path.rename(tmp_path / "gone")
+        assert await store.wait_durable(place.log_offset + place.size) is DURABLE
+        gone.rename(segment.path)
+        told: list[Any] = []
+        send(store, "b", told)
+        await trio.testing.wait_all_tasks_blocked()
+        assert queue.begun == 1
+    assert told == [("b", DURABLE)]
+    assert "a thread does it" not in caplog.text
+
+
 @needs_queue
 @pytest.mark.feature(37)
 async def test_the_real_queue_forces_the_log_out_across_segments(tmp_path: Path) -> None:
@@ -226,3 +302,28 @@ async def test_the_queue_gives_the_error_of_an_fsync_and_goes_on(tmp_path: Path)
     os.close(reader)
     os.close(writer)
     assert psutil.Process().num_fds() == before
+
+
+@needs_queue
+def test_a_queue_that_cannot_be_made_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def left() -> tuple[int, int]:
+        """Descriptors, and queues of the kernel: each has a ring mapped into this process."""
+        return psutil.Process().num_fds(), Path("/proc/self/maps").read_text().count("[aio]")
+
+    def full(initial: int, flags: int = 0) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    before = left()
+    queue = QueuedSync()
+    assert left() == (before[0] + 1, before[1] + 1)
+    queue.close()
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "eventfd", full)
+        with pytest.raises(OSError, match=os.strerror(errno.EMFILE)):
+            QueuedSync()
+    assert left() == before
+    with monkeypatch.context() as patched:
+        patched.setattr(queued_sync, "NUMBERS", dict.fromkeys(queued_sync.NUMBERS, (1 << 20,) * 4))
+        with pytest.raises(OSError, match=os.strerror(errno.ENOSYS)):
+            QueuedSync()
+    assert left() == before
