@@ -59,6 +59,14 @@ def _shows_new_queue(queue: ConsumeQueue, place: Appended) -> bool:
     return 0 <= queue.log_end <= place.log_offset and queue.next_offset <= queue.end_offset
 
 
+def _part(batch: Batch, numbers: list[int]) -> Batch:
+    """Some records of a batch, in its order."""
+    if len(numbers) == len(batch.places):
+        return batch
+    drafts, places = [batch.drafts[number] for number in numbers], [batch.places[number] for number in numbers]
+    return Batch(drafts, places, batch.start, batch.end, [batch.queues[number] for number in numbers] if batch.queues else None)
+
+
 @attrs.define(eq=False)
 class QueueTable:
     """(topic, queue id) -> ConsumeQueue."""
@@ -117,7 +125,12 @@ class QueueTable:
     def apply(self, batch: Batch) -> None:
         """Add the entries of a batch; what is there already is skipped. Atomic: no checkpoint, and it cannot fail halfway: nothing is written to files."""
         if self._leaving:
-            batch = self._without_leaving(batch)
+            for piece in self._without_leaving(batch):
+                self._apply(piece)
+        else:
+            self._apply(batch)
+
+    def _apply(self, batch: Batch) -> None:
         queues = batch.queues or list(map(self._queue_of, batch.drafts, batch.places))
         for draft, place, queue in zip(batch.drafts, batch.places, queues):
             if queue.special:
@@ -142,26 +155,37 @@ class QueueTable:
                 self._arrived.append(queue)
             queue.arrived[code] = queue_offset + 1
 
-    def _without_leaving(self, batch: Batch) -> Batch:
-        """Leave out the records of queues that were deleted after their append. Read from the log, they come before all of the next queue's."""
+    def _without_leaving(self, batch: Batch) -> Iterator[Batch]:
+        """Leave out the records of queues that were deleted after their append. Read from the log, they come before all of the next queue's.
+
+        The rest comes in pieces: entries that a record left out has in further queues are made when those of all records before it have been.
+        """
         kept: list[int] = []
         for number, (draft, place) in enumerate(zip(batch.drafts, batch.places)):
-            leaving = self._leaving.get((draft.topic, draft.queue_id))
+            key = draft.topic, draft.queue_id
+            leaving = self._leaving.get(key)
             unqueued = draft.sys_flag & TRANSACTION_MASK in UNQUEUED
             if leaving is None or unqueued or (batch.queues and batch.queues[number] is not leaving[0]):
                 kept.append(number)
                 continue
-            queue = leaving[0]
-            base, count = batch_place(draft.properties, place.queue_offset) if queue.batched else (place.queue_offset, 1)
-            queue.end_offset = base + count
-            if queue.end_offset >= queue.next_offset:
-                leaving.popleft()
-                if not leaving:
-                    del self._leaving[draft.topic, draft.queue_id]
+            base, count = batch_place(draft.properties, place.queue_offset) if leaving[0].batched else (place.queue_offset, 1)
+            self._pass_by(key, base + count)
             if draft.sys_flag & SPECIAL:
+                if kept:
+                    yield _part(batch, kept)
+                    kept = []
                 self._dispatch(draft, place, tags_code(draft.tags))
-        drafts, places = [batch.drafts[number] for number in kept], [batch.places[number] for number in kept]
-        return Batch(drafts, places, batch.start, batch.end, [batch.queues[number] for number in kept] if batch.queues else None)
+        if kept:
+            yield _part(batch, kept)
+
+    def _pass_by(self, key: tuple[str, int], end_offset: int) -> None:
+        """The log is indexed up to here in the oldest deleted queue of that name; after the last of its records it is forgotten."""
+        leaving = self._leaving[key]
+        leaving[0].end_offset = end_offset
+        if end_offset >= leaving[0].next_offset:
+            leaving.popleft()
+            if not leaving:
+                del self._leaving[key]
 
     def _queue_of(self, draft: Draft, place: Appended) -> ConsumeQueue:
         """The queue of a record that was read from the log.
@@ -211,8 +235,11 @@ class QueueTable:
     def _dispatch(self, draft: Draft, place: Appended, code: int) -> None:
         """The entries in further queues. Source: ConsumeQueue.java#multiDispatchLmqQueue."""
         if self.config.multi_dispatch and may_dispatch(draft.topic):
-            for name, number in dispatch_places(draft.properties):
-                self._add(self.open(name, 0), number, place, code)
+            for name, number in dict.fromkeys(dispatch_places(draft.properties)):  # a name twice has the same number twice
+                if (name, 0) in self._leaving:
+                    self._pass_by((name, 0), number + 1)
+                else:
+                    self._add(self.open(name, 0), number, place, code)
 
     def _add(self, queue: ConsumeQueue, queue_offset: int, place: Appended, code: int) -> None:
         if not queue_offset and _shows_new_queue(queue, place):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 from stores import FaultyDisk, SteppingClock, draft, read_all, tiny_config
 
 from triomq.broker.store.config import StoreConfig
@@ -122,6 +125,60 @@ async def test_expiry(tmp_path: Path) -> None:
         assert store.min_offset(A, 0) == store.min_offset("T", 0) // 2 + store.min_offset("T", 0) % 2 > 0
         left = await bodies(store, A)
         assert left == [f"{number}" * 20 for number in range(60)][-len(left) :]
+
+
+@asynccontextmanager
+async def waiting_for_the_disk(store: MessageStore) -> AsyncIterator[None]:
+    """What is appended meanwhile is confirmed, and indexed, at the end."""
+    gate = trio.CapacityLimiter(1)
+    await gate.acquire()
+    store.flusher.limiter = gate
+    try:
+        yield
+    finally:
+        gate.release()
+        with trio.fail_after(30):
+            await store.indexed.wait_reached(store.appended.value)
+
+
+@pytest.mark.parametrize("from_log", [False, True], ids=["from memory", "from the log"])
+@pytest.mark.parametrize("new_first", [False, True])
+async def test_a_light_queue_that_is_deleted_while_its_messages_wait_for_the_disk(tmp_path: Path, from_log: bool, new_first: bool) -> None:
+    """With SYNC_FLUSH: their entries would lie in the next queue of that name."""
+    async with open_store(light_config(tmp_path, flush_mode="SYNC_FLUSH"), SteppingClock()) as store:
+        store.append([to_queues("0", A, B)])
+        with trio.fail_after(30):
+            await store.indexed.wait_reached(store.appended.value)
+        if from_log:
+            store.indexer.backlog_bytes_max = 0
+        async with waiting_for_the_disk(store):
+            store.append([to_queues("1", A, A), to_queues("2", B, A)])
+            store.delete_topic(A)
+            if new_first:
+                store.append([to_queues("3", A)])
+        assert store.queue_table._leaving == {}
+        assert ((A, 0) in store.queue_table.queues) is new_first
+        store.append([to_queues(str(number), A, B) for number in range(3 + new_first, 6)])
+        with trio.fail_after(30):
+            await store.indexed.wait_reached(store.appended.value)
+        assert await bodies(store, A) == ["3", "4", "5"]
+        assert (store.min_offset(A, 0), store.max_offset(A, 0)) == (0, 3)
+        assert await bodies(store, B) == ["0", "2", *["3", "4", "5"][new_first:]]
+    async with open_store(light_config(tmp_path), SteppingClock()) as store:
+        assert await bodies(store, A) == ["3", "4", "5"]
+
+
+async def test_light_queues_of_a_deleted_topic_keep_the_order_of_the_log(tmp_path: Path) -> None:
+    """Messages of a deleted topic and of another one, in one batch and one light queue; and the same for a light queue that is deleted, too."""
+    async with open_store(light_config(tmp_path, flush_mode="SYNC_FLUSH"), SteppingClock()) as store:
+        async with waiting_for_the_disk(store):
+            store.append([to_queues("0", A, B), to_queues("1", A, B, topic="Gone"), to_queues("2", A, B)])
+            store.delete_topic("Gone")
+            store.delete_topic(B)
+        assert store.queue_table._leaving == {}
+        assert await bodies(store, A) == ["0", "1", "2"]
+        assert await bodies(store, "T") == ["0", "2"]
+        assert {"Gone", B}.isdisjoint(store.queues())
 
 
 def test_names_that_cannot_be_queues() -> None:
