@@ -71,7 +71,7 @@ class CommitLog:
     _heads: dict[int, tuple[Callable[..., bytes], int, int]] = attrs.field(init=False)
     """Length of the born host -> (packer of the record up to the body, size of all fixed fields, bits of sysFlag)."""
     _erase_due: bool = attrs.field(default=False, init=False)
-    """Bytes of a failed append may lie behind the end."""
+    """Bytes of a failed append, or such as were written ahead, may lie behind the end."""
     _hot_start: int = attrs.field(default=0, init=False)
     """Start of what this process has written: it is in the page cache, unless it is too long ago."""
 
@@ -158,13 +158,13 @@ class CommitLog:
         self.last_timestamp = timestamp
         return Batch(drafts, places, start, offset, found)
 
-    def append_copied(self, data: bytes, last_timestamp: int) -> None:
+    def append_copied(self, data: bytes, last_timestamp: int, *, erase: bool = True) -> None:
         """Write whole records of another broker's log at the end; they lie in one segment. ``appended`` is left for the caller. Raises DiskFull, StoreIoError.
 
-        ``last_timestamp`` is the store time of the last of them, 0 if there is none.
+        ``last_timestamp`` is the store time of the last of them, 0 if there is none. Without ``erase`` what ``write_ahead`` has written becomes part of the log.
         """
         start = self.appended.value
-        if self._erase_due:
+        if erase and self._erase_due:
             self.erase_from(start)
         segment = self._segment_at(start)
         try:
@@ -172,7 +172,19 @@ class CommitLog:
         except StoreError:
             self._erase_due = True
             raise
+        self._erase_due = False
         self.last_timestamp = max(self.last_timestamp, last_timestamp)
+
+    def write_ahead(self, data: bytes, offset: int, *, erase: bool) -> None:
+        """Write bytes of another broker's log behind the end, in the segment where the next record begins; any append but a copied one that keeps them erases them.
+
+        ``erase`` says that these are the first. Raises DiskFull, StoreIoError.
+        """
+        if erase and self._erase_due:
+            self.erase_from(self.appended.value)
+        segment = self._segment_at(self.appended.value)
+        self._erase_due = True
+        self.disk.write_at(segment.fd, data, offset - segment.base, segment.path)
 
     def _segment_at(self, offset: int) -> Segment:
         return self.segments.find(offset) or self.segments.grow(offset)

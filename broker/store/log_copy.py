@@ -2,7 +2,8 @@
 
 Law: bytes come in any cuts, but only whole records whose lengths, place and body CRC are right go into the log, and the end of a segment only with all that
 lies behind its BLANK. So the log of a slave ends between two records like any other log: indexes, flush, checkpoint and recovery need not know that it is a
-copy. What has come of the next record waits in memory, at most one record or one segment's rest.
+copy. What has come of the next record waits in memory, at most one record. What lies behind a BLANK, up to a whole segment, does not: zeros are counted, and
+anything else, which Java leaves there if it writes through a pool of buffers, goes to its place in the file at once, before its BLANK.
 
 Queues and key index are made here from the records: they are not copied.
 """
@@ -40,6 +41,12 @@ class LogCopy:
     """What has come of the record at the end of the log."""
     _wanted: int = attrs.field(default=0, init=False)
     """With fewer bytes than this in ``_rest`` there is no whole record: a large one that comes in small pieces is not looked at piece by piece."""
+    _blank_end: int = attrs.field(default=0, init=False)
+    """Where the segment ends whose BLANK is all of ``_rest``; else 0."""
+    _behind: int = attrs.field(default=0, init=False)
+    """How many bytes have come behind that BLANK."""
+    _ahead: bool = attrs.field(default=False, init=False)
+    """Whether some of them are in the file."""
 
     @property
     def is_empty(self) -> bool:
@@ -49,12 +56,13 @@ class LogCopy:
     @property
     def received(self) -> int:
         """Log offset of the next byte to come."""
-        return self.log.appended.value + len(self._rest)
+        return self.log.appended.value + len(self._rest) + self._behind
 
     def drop_rest(self) -> None:
         """Forget the part of a record that has come: the next byte to come is that at the end of the log."""
         self._rest.clear()
-        self._wanted = 0
+        self._wanted = self._blank_end = self._behind = 0
+        self._ahead = False
 
     def take(self, start: int, data: bytes | bytearray | memoryview) -> None:
         """Append what lies at ``start`` in the other log. Atomic: no checkpoint.
@@ -67,8 +75,10 @@ class LogCopy:
             self._begin_at(start)
         if start != self.received:
             raise CopyRefused(f"bytes of log offset {start} came, but this log goes on at {self.received}")
-        self._rest += data
         try:
+            if self._blank_end:
+                data = self._pass_behind_blank(data)
+            self._rest += data
             self._append_whole()
         except (CopyRefused, DiskFull):
             self.drop_rest()
@@ -96,7 +106,7 @@ class LogCopy:
 
     def _append_whole(self) -> None:
         """Move all whole records from ``_rest`` to the log, a piece for each segment."""
-        if len(self._rest) < self._wanted:
+        if len(self._rest) < self._wanted or self._blank_end:
             return
         data, size = bytes(self._rest), self.log.config.segment_size_bytes
         begin = start = position = self.log.appended.value
@@ -131,10 +141,28 @@ class LogCopy:
             start = position
         if fault is not None:
             raise CopyRefused(f"what came for log offset {position} is no message: {fault}; the two logs differ, or the master's is damaged")
+        if len(self._rest) >= BLANK.size and BLANK.unpack_from(self._rest)[1] == MAGIC_BLANK:  # its length is right
+            behind = bytes(self._rest[BLANK.size :])
+            del self._rest[BLANK.size :]
+            self._blank_end, self._wanted = segment_end, 0
+            self._pass_behind_blank(behind)
+
+    def _pass_behind_blank(self, data: bytes | bytearray | memoryview) -> bytes | bytearray | memoryview:
+        """Take what lies behind the BLANK, and append that when all of it has come; what is left of ``data``. Raises DiskFull, StoreIoError."""
+        piece = bytes(data[: self._blank_end - self.received])
+        if piece.count(0) != len(piece):
+            self.log.write_ahead(piece, self.received, erase=not self._ahead)
+            self._ahead = True
+        self._behind += len(piece)
+        if self.received == self._blank_end:
+            self._append(Batch([], [], self.log.appended.value, self._blank_end), bytes(self._rest))
+            self._blank_end = self._behind = 0
+            self._ahead = False
+        return data[len(piece) :]
 
     def _append(self, batch: Batch, data: bytes) -> None:
         """Whole records of one segment, to the log and to its indexes."""
-        self.log.append_copied(data, batch.places[-1].store_timestamp if batch.places else 0)
+        self.log.append_copied(data, batch.places[-1].store_timestamp if batch.places else 0, erase=not self._ahead)
         del self._rest[: len(data)]
         for draft in batch.drafts:
             # The master's table of topics may come later than its first message: the record itself tells what queue it is for.

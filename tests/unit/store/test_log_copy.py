@@ -206,6 +206,46 @@ async def test_a_large_record_in_small_pieces_is_not_looked_at_piece_by_piece(tm
     assert len(looks) <= 12
 
 
+async def test_what_lies_behind_a_blank_does_not_wait_in_memory(tmp_path: Path) -> None:
+    """Zeros, or what Java's pooled buffers had in them, in any cuts; after an end of the connection or of the process in the middle of it, other bytes may come."""
+    config = {"segment_size_bytes": 1 << 20}
+    async with open_store(tiny_config(tmp_path / "master", **config)) as master:
+        places = [master.append([draft(bytes(300_000))])[0] for _ in range(4)]
+        (_, second) = master.log.segments.items
+        blank = places[2].log_offset + places[2].size
+        log = log_of(master)
+    assert second.base - blank > 100_000
+    assert not any(log[blank + 8 : second.base])
+    garbage = random.Random(1).randbytes(second.base - blank - 8 - 50_000)
+    soiled = log[: blank + 8] + bytes(20_000) + garbage + log[second.base - 30_000 :]
+
+    def feed(copy: LogCopy, log: bytes, end: int, step: int) -> int:
+        """The most that waited while the end of the segment came."""
+        most = 0
+        while copy.received < end:
+            copy.take(copy.received, log[copy.received : min(copy.received + step, end)])
+            if blank + 8 <= copy.received < second.base:
+                assert copy.log.appended.value == blank
+                most = max(most, len(copy._rest))
+        return most
+
+    for name, first, then in (("zeros", log, log), ("garbage", soiled, soiled), ("zeros at last", soiled, log)):
+        root = tmp_path / name
+        for how, step in (("connection", 4097), ("process", 333)):
+            async with open_store(tiny_config(root / how, **config)) as store:
+                copy = store.follow()
+                assert feed(copy, first, blank + 60_000, step) == 8
+                assert copy.received == blank + 60_000
+                if how == "connection":
+                    copy.drop_rest()
+                    assert feed(copy, then, len(log), step) == 8
+                    assert log_of(store) == then
+            async with open_store(tiny_config(root / how, **config)) as store:
+                feed(store.follow(), then, len(log), step)
+                assert log_of(store) == then
+                assert len(await read_all(store, "T", 0)) == 4
+
+
 async def test_a_record_that_would_fill_the_memory_is_refused_at_once(tmp_path: Path) -> None:
     async with open_store(tiny_config(tmp_path, segment_size_bytes=1 << 30)) as store:
         with pytest.raises(CopyRefused, match="size 536870912"):
