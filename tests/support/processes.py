@@ -142,9 +142,9 @@ def java_command(version: str, main: str, *arguments: str, home: Path | None = N
     return command
 
 
-def java_peer(version: str, *arguments: str, seconds: float = 60, define: Sequence[str] = ()) -> list[list[str]]:
+def java_peer(version: str, *arguments: str, seconds: float = 60, define: Sequence[str] = (), heap: str = "512m") -> list[list[str]]:
     """Run a verb of tests/compat/java/Peer.java to its end, with these system properties; its lines, split at tabs."""
-    done = subprocess.run(java_command(version, "Peer", *arguments, define=define), capture_output=True, text=True, timeout=seconds, check=False, stdin=subprocess.DEVNULL)
+    done = subprocess.run(java_command(version, "Peer", *arguments, define=define, heap=heap), capture_output=True, text=True, timeout=seconds, check=False, stdin=subprocess.DEVNULL)
     assert done.returncode == 0, f"Peer {arguments} ended with {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
     return [line.split("\t") for line in done.stdout.splitlines() if line.split("\t")[0] in {"SENT", "GOT", "FOUND", "COMPLETE", "STARTED"}]
 
