@@ -8,12 +8,13 @@ from __future__ import annotations
 import logging
 import random
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import attrs
 import trio
 
-from triomq.broker.replication.errors import LinkBroken, LogsDiffer, ReplicationError
+from triomq.broker.replication.errors import LinkBroken, LinkSilent, LogsDiffer, ReplicationError
 from triomq.broker.replication.master_link import LinkRules
 from triomq.broker.replication.pace import Speed
 from triomq.broker.replication.slave_link import SlaveLink
@@ -192,7 +193,16 @@ class ReplicationSlave:
                 self._told = "", 0.0
                 logger.info("following master %s (%s) from log offset %s on", address, "TrioMQ" if link.master is not None else "RocketMQ", self.copy.received)
             # Senders may be waiting for this report at the master: it goes before this task gives way, not by another one two turns later.
-            await self._send_report(link, stream, now)
+            with self._bounded_send():
+                await self._send_report(link, stream, now)
+
+    @contextmanager
+    def _bounded_send(self) -> Iterator[None]:
+        """Whoever receives also watches for silence: a master that takes nothing must not keep it from that.  Raises LinkSilent."""
+        with trio.move_on_after(self.rules.silence_seconds) as sending:
+            yield
+        if sending.cancelled_caught:
+            raise LinkSilent(f"it has taken nothing for {self.rules.silence_seconds:g} s (haHousekeepingInterval)")
 
     async def _meet(self, link: SlaveLink, hello: MasterHello, stream: trio.SocketStream) -> None:
         """Is our log the beginning of the master's?  Its last bytes tell."""
@@ -202,7 +212,8 @@ class ReplicationSlave:
                 raise LogsDiffer(f"the master's segments are not ours: it compares from log offset {hello.check_start}, our log begins at {self.store.first_offset}; set mappedFileSizeCommitLog to its value")
             found = self.store.log_bytes(hello.check_start, end)
             link.check(hello, zlib.crc32(found if found is not None else await self.store.log_bytes_cold(hello.check_start, end)))
-        await self._sending.send(stream, link.introduction())
+        with self._bounded_send():
+            await self._sending.send(stream, link.introduction())
 
     async def _send_report(self, link: SlaveLink, stream: trio.SocketStream, now: float) -> None:
         """If there is something to report. Checkpoint: only if there is."""

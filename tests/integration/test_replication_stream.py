@@ -27,6 +27,7 @@ from replicating import (
 from stores import draft, read_all
 
 from triomq.broker.replication.transfer import MasterHello, frame_head, hello_frame
+from triomq.broker.replication.turns import SendTurns
 from triomq.broker.replication.waiting import ReplicatedDurability
 from triomq.broker.store.disk import Disk
 from triomq.broker.store.durability import DurabilityResult
@@ -358,6 +359,38 @@ async def test_a_slave_whose_disk_fails_tries_again(tmp_path: Path, caplog: pyte
             broken = False
             await wait_equal(master_store, slave_store)
         assert log_of(slave_store) == log_of(master_store)
+
+
+@pytest.mark.parametrize("hello", [False, True])
+async def test_a_master_that_takes_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, hello: bool) -> None:
+    """The kernel's buffers are full, as it seems: the task that receives waits to send."""
+    stuck = True
+    send = SendTurns.send
+
+    async def send_into_full_buffers(turns: SendTurns, stream: trio.SocketStream, data: bytes) -> None:
+        if stuck:
+            await trio.sleep_forever()
+        await send(turns, stream, data)
+
+    monkeypatch.setattr(SendTurns, "send", send_into_full_buffers)
+    async with open_pair(tmp_path) as (source, slave_store):
+        fill(source, 3)
+        data = log_of(source)
+        listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        async with following_slave(slave_store, listeners[0].socket.getsockname()[1], rules=quick_rules(slave_store, silence_seconds=1.0)):
+            with trio.fail_after(30):
+                async with await listeners[0].accept() as stream:
+                    await read_exactly(stream, 16)
+                    await stream.send_all((hello_frame(0, MasterHello(0, len(data), 0, 0)) if hello else b"") + frame_head(0, len(data)) + data)
+                    assert await stream.receive_some(1) == b""
+                stuck = False
+                async with await listeners[0].accept() as stream:
+                    end = slave_store.appended.value
+                    assert await read_exactly(stream, 16) == REPORT.pack(-1) + REPORT.pack(end)
+                    await stream.send_all(frame_head(end, len(data) - end) + data[end:])
+                    await wait_equal(source, slave_store)
+        await listeners[0].aclose()
+        assert "it has taken nothing for 1 s (haHousekeepingInterval)" in caplog.text
 
 
 async def test_the_bandwidth_limit_is_kept(tmp_path: Path) -> None:
