@@ -269,10 +269,10 @@ class Pool:
     # Work
 
     def _run_in_place(self, requests: list[Request]) -> int:
-        """Run from the front until the turn is over or something must wait; how many were run."""
+        """Run from the front until the turn is over or something must wait for a worker, or in place of one; how many were run."""
         position = 0
         end = min(len(requests), TURN_REQUESTS_MAX)
-        while position < end:
+        while position < end and self._idle_workers > self._later:
             position, waiting = self._run_some(requests, position, end)
             if waiting is not None:
                 self._waiting.append(waiting)
@@ -302,6 +302,7 @@ class Pool:
                 await self._idle.park()
 
     def _run_turn(self) -> _Waiting | None:
+        """Run from the queue until the turn is over, nothing is left, or as many batches wait as there are workers; what this worker must wait for."""
         for _ in range(TURN_REQUESTS_MAX // BATCH_REQUESTS_MAX):
             taken: list[Request] = []
             size_before = self.queued_bytes
@@ -315,7 +316,7 @@ class Pool:
                 before = position
                 position, waiting = self._run_some(taken, position, len(taken))
                 _note_waits(taken[before:position], begun)
-                if waiting is not None:
+                if waiting is not None or self._later > self._idle_workers:
                     for request in reversed(taken[position:]):
                         self._queue.appendleft(request)
                         self.queued_bytes += len(request.body) + len(request.raw_header)

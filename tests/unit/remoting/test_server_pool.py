@@ -370,6 +370,32 @@ async def test_batches_that_wait_without_a_worker_count_as_busy_workers(nursery:
     assert made.routes[10].statistics().answered == 10
 
 
+@pytest.mark.parametrize("in_place", [True, False])
+async def test_no_more_batches_wait_than_there_are_workers_within_a_turn(nursery: trio.Nursery, in_place: bool) -> None:
+    """Requests that cannot be in one batch: each begins one of its own."""
+    waiting: list[Later] = []
+    begun: list[int] = []
+
+    def handle(requests: list[Request]) -> Later:
+        begun.extend(request.opaque for request in requests)
+        waiting.append(Later())
+        return waiting[-1]
+
+    made = bench(nursery, workers=3)
+    for code in (10, 11):
+        made.add(code, handle, batch=True)
+    await trio.testing.wait_all_tasks_blocked()
+    made.pool.submit(made.requests(*[10, 11] * 200), in_place=in_place)
+    for done in range(400):
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(waiting) == min(done + 3, 400)
+        waiting[done].finish(lambda: [Response(0)])
+    await made.pool.wait_quiet()
+    assert begun == list(range(1, 401))
+    assert [answer.opaque for answer in made.paper.answers()] == begun
+    assert made.pool.queued_bytes == 0
+
+
 async def test_errors_of_who_finishes_a_batch_are_fenced(nursery: trio.Nursery, caplog: pytest.LogCaptureFixture) -> None:
     laters: list[Later] = []
 
