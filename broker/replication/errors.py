@@ -20,7 +20,7 @@ class ReplicationError(Exception):
 
 
 class LinkSilent(ReplicationError):
-    """The other side has said nothing for too long."""
+    """The other side has said nothing, or taken nothing, for too long."""
 
 
 class LinkBroken(ReplicationError):
