@@ -283,7 +283,7 @@ def open_services(config: BrokerConfig, store: MessageStore) -> Services:
 
 def table_copy(store: MessageStore, services: Services, slave: ReplicationSlave) -> TableCopy:
     """What a slave copies beside the log."""
-    return TableCopy(slave.master, slave, services.topics, services.groups, services.offsets, services.delayed, store.delete_topic)
+    return TableCopy(slave.master, slave, services.topics, services.groups, services.offsets, services.delayed, store.delete_topic, lambda: store.appended.value)
 
 
 def open_server(

@@ -1,8 +1,9 @@
 """Delayed messages by level: they lie in SCHEDULE_TOPIC_XXXX, one queue for each level, until their time has come.
 
 A message of level n waits ``messageDelayLevel[n]`` from its store time; since that is the same for all of a queue, the queue is in the order
-of delivery, and only its head must be watched.  One task serves all levels.  How far each level has come is kept in delayOffset.json, saved
-every 10 s: after a crash the last of them may be delivered a second time, as with Java.
+of delivery, and only its head must be watched.  One task serves all levels; on a slave that acts for its master each level has its own, since
+a send through another broker may take long.  How far each level has come is kept in delayOffset.json, saved every 10 s: after a crash the last
+of them may be delivered a second time, as with Java.
 Source: broker/schedule/ScheduleMessageService.java, broker/util/HookUtils.java.
 """
 
@@ -15,7 +16,7 @@ from pathlib import Path
 import attrs
 import trio
 
-from triomq.broker.services.escape import Escape, EscapeFailed
+from triomq.broker.services.escape import Escape, EscapeFailed, EscapeRefused
 from triomq.broker.services.names import SCHEDULE_TOPIC
 from triomq.broker.services.persisted import PersistedTable, encode_pretty, load_table
 from triomq.broker.services.topics import Topics
@@ -36,8 +37,10 @@ BATCH_MESSAGES = 32
 BATCH_BYTES = 1024 * 1024
 SAVE_SECONDS = 10.0
 RETRY_SECONDS = 1.0
+REFUSED_SECONDS = 30.0
+"""A message that every other broker refuses for good is offered again so often: a broker that takes it may have come."""
 SEND_SECONDS = 5.0
-"""An acting slave that must end waits so long for the message that it is sending."""
+"""An acting slave that must end waits so long for the messages that it is sending."""
 CHANGES_PER_VERSION = 200
 NEVER = float("inf")
 
@@ -59,6 +62,8 @@ class DelayedMessages:
     _changes: int = 0
     _acted: bool = False
     """Whether something was sent in place of the master since ``run`` began."""
+    _refused: dict[int, int] = attrs.field(factory=dict)
+    """Level -> its message that every other broker refuses for good, once the log says so."""
     _fresh: set[int] = attrs.field(factory=set)
     _wake: trio.Event = attrs.field(factory=trio.Event)
 
@@ -78,7 +83,9 @@ class DelayedMessages:
 
     async def run(self) -> None:
         """Deliver what is due, sleep until the next is."""
-        self._acted = False
+        if self.escape is not None:
+            await self._act()
+            return
         due = dict.fromkeys(range(1, len(self.levels_ms) + 1), 0.0)
         while True:
             now = self.clock_ms()
@@ -92,6 +99,18 @@ class DelayedMessages:
                 continue
             with trio.move_on_after(max(0.0, (next_due - self.clock_ms()) / 1000)):
                 await self._wake.wait()
+
+    async def _act(self) -> None:
+        """Deliver in place of the master, the levels side by side: none waits for the broker that another one's message goes to."""
+        self._acted = False
+        async with trio.open_nursery() as nursery:
+            for level in range(1, len(self.levels_ms) + 1):
+                nursery.start_soon(self._act_on_level, level, name=f"delay-level-{level}")
+
+    async def _act_on_level(self, level: int) -> None:
+        while True:
+            due = await self._deliver(level)
+            await trio.sleep(max(0.0, (due - self.clock_ms()) / 1000))
 
     async def _deliver(self, level: int) -> float:
         """Deliver all of a level that is due; return when its next one is (wall clock, ms).  Checkpoint: between batches."""
@@ -110,8 +129,9 @@ class DelayedMessages:
             waits = [min(message.store_timestamp + delay, now + delay) for message in messages]
             ready = next((index for index, when in enumerate(waits) if when > now), len(waits))
             if self.escape is not None:
-                if not await self._send(self.escape, level, messages[:ready]):
-                    return now + RETRY_SECONDS * 1000
+                pause = await self._send(self.escape, level, messages[:ready])
+                if pause:
+                    return self.clock_ms() + pause * 1000
             else:
                 try:
                     self._append(messages[:ready])
@@ -132,24 +152,58 @@ class DelayedMessages:
             )
         return found
 
-    async def _send(self, escape: Escape, level: int, messages: list[StoredMessage]) -> bool:
-        """Send messages through another broker, in order, one after the other; False if one was not taken."""
+    async def _send(self, escape: Escape, level: int, messages: list[StoredMessage]) -> float:
+        """Send messages through another broker, in order, one after the other; 0, or in how many seconds the first that was not taken is tried again.
+
+        What nobody takes waits for the master, as with Java, and so do those behind it: the progress that the master takes over is one number for each level.
+        """
         for message in messages:
-            # Who ends in the middle of a send does not know whether it is stored, and it would come twice.
-            with trio.move_on_after(SEND_SECONDS, shield=True) as sending:
-                try:
-                    await escape.send(message)
-                except EscapeFailed as error:
-                    self.limit.log(logger, logging.WARNING, "delayed messages of level %d must wait until this group has its master again, or another takes them: %s", level, error)
-                    return False
-            if sending.cancelled_caught:
-                return False
-            self.delivered += 1
+            if message.log_offset >= self.topics.complete_to or not self._homeless(message):
+                pause = await self._send_one(escape, level, message)
+                if pause:
+                    return pause
+                self.delivered += 1
             self._advance(level, message.queue_offset + 1)
             if not self._acted:  # a Java master takes our table over only if its version is newer
                 self._acted = True
                 self.version.bump()
             await trio.lowlevel.checkpoint_if_cancelled()
+        return 0.0
+
+    async def _send_one(self, escape: Escape, level: int, message: StoredMessage) -> float:
+        # Who ends in the middle of a send does not know whether it is stored, and it would come twice.
+        with trio.move_on_after(SEND_SECONDS, shield=True):
+            try:
+                await escape.send(message)
+                return 0.0
+            except EscapeRefused as error:
+                if self._refused.get(level) != message.queue_offset:
+                    self._refused[level] = message.queue_offset
+                    logger.error(
+                        "delayed message %d of level %d (%s) is refused for good by every other master; it, and what comes behind it, must wait until this group has its master again: %s",
+                        message.queue_offset,
+                        level,
+                        message.offset_message_id,
+                        error,
+                    )
+                return REFUSED_SECONDS
+            except EscapeFailed as error:
+                self.limit.log(
+                    logger,
+                    logging.WARNING,
+                    "delayed messages of level %d, from the one at offset %d on, must wait until this group has its master again, or another takes them: %s",
+                    level,
+                    message.queue_offset,
+                    error,
+                )
+        return RETRY_SECONDS
+
+    def _homeless(self, message: StoredMessage) -> bool:
+        """Whether the topic that a message is for is gone; the log says so."""
+        topic, queue_text = message.properties.get(REAL_TOPIC, ""), message.properties.get(REAL_QUEUE_ID, "")
+        if self.topics.find(topic) is not None and queue_text.isascii() and queue_text.isdigit():
+            return False
+        logger.warning("delayed message %s is dropped: its topic %r does not exist (any more)", message.offset_message_id, topic)
         return True
 
     def _append(self, messages: list[StoredMessage]) -> None:
@@ -164,16 +218,12 @@ class DelayedMessages:
             self.delivered += len(drafts)
 
     def _real_draft(self, message: StoredMessage) -> Draft | None:
-        properties = message.properties
-        topic, queue_text = properties.get(REAL_TOPIC, ""), properties.get(REAL_QUEUE_ID, "")
-        if self.topics.find(topic) is None or not (queue_text.isascii() and queue_text.isdigit()):
-            logger.warning(
-                "delayed message %s is dropped: its topic %r does not exist (any more)", message.offset_message_id, topic
-            )
+        if self._homeless(message):
             return None
+        properties = message.properties
         draft = Draft(
-            topic,
-            int(queue_text),
+            properties[REAL_TOPIC],
+            int(properties[REAL_QUEUE_ID]),
             message.body,
             message.properties_bytes,
             message.flag,

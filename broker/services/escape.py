@@ -37,8 +37,16 @@ STORED = frozenset({ResponseCode.SUCCESS, ResponseCode.FLUSH_DISK_TIMEOUT, Respo
 """The other broker has the message."""
 
 
+PERMANENT = frozenset({ResponseCode.REQUEST_CODE_NOT_SUPPORTED, ResponseCode.MESSAGE_ILLEGAL, ResponseCode.VERSION_NOT_SUPPORTED, ResponseCode.INVALID_PARAMETER})
+"""What is wrong is the message, or the broker: the same answer comes to the same message."""
+
+
 class EscapeFailed(Exception):
     """No other broker took the message; its text says what each one said."""
+
+
+class EscapeRefused(EscapeFailed):
+    """Every master that has the topic has refused the message for good."""
 
 
 @attrs.frozen
@@ -72,21 +80,23 @@ class Escape:
     _routes: dict[str, tuple[float, list[Target]]] = attrs.field(factory=dict, init=False)
 
     async def send(self, message: StoredMessage) -> None:
-        """Deliver a message of the schedule topic where it belongs.  Raises EscapeFailed if it is stored nowhere, as far as anybody knows."""
+        """Deliver a message of the schedule topic where it belongs.  Raises EscapeFailed if it is stored nowhere, as far as anybody knows, and EscapeRefused if another try of the same brokers would not help."""
         topic = message.properties.get(REAL_TOPIC, "")
         queue = message.properties.get(REAL_QUEUE_ID, "")
         targets = await self._targets(topic)
         said = [] if targets else ["no other master has this topic"]
-        self._turn += 1
+        permanent = bool(targets)
+        turn = self._turn = self._turn + 1  # others send at the same time
         for number in range(len(targets)):
-            target = targets[(self._turn + number) % len(targets)]
+            target = targets[(turn + number) % len(targets)]
             code, remark = await self._try(message, topic, int(queue) if queue.isascii() and queue.isdigit() else 0, target)
             if code in STORED:
                 self.sent += 1
                 return
+            permanent = permanent and code in PERMANENT
             said.append(f"{target.broker_name} ({target.address}): {remark}")
         self._routes.pop(topic, None)
-        raise EscapeFailed(f"topic {topic!r}: {'; '.join(said)}")
+        raise (EscapeRefused if permanent else EscapeFailed)(f"topic {topic!r}: {'; '.join(said)}")
 
     async def _try(self, message: StoredMessage, topic: str, queue_id: int, target: Target) -> tuple[int, str]:
         properties = {name: value for name, value in message.properties.items() if name not in (DELAY, REAL_TOPIC, REAL_QUEUE_ID)}

@@ -53,6 +53,8 @@ class TableCopy:
     delayed: DelayedMessages
     delete_topic: Callable[[str], None]
     """Removes the queues of a topic that is gone: one of the same name begins at 0 again."""
+    log_end: Callable[[], int] = lambda: 0
+    """Where this slave's log ends."""
     period_seconds: float = PERIOD_SECONDS
     copied: int = attrs.field(default=0, init=False)
     """How often everything was copied."""
@@ -80,6 +82,7 @@ class TableCopy:
 
     async def copy_all(self, caller: Caller, address: str) -> None:
         """One round.  Raises RemotingError, ValueError."""
+        log_end = self.log_end()
         topics = TopicTable.decode(await self._ask(caller, address, RequestCode.GET_ALL_TOPIC_CONFIG))
         if topics.data_version != self.topics.version.current and topics.topic_config_table:
             # A table that has changed less often than ours is not its next version: the master's config directory was emptied, or is an old copy.
@@ -99,6 +102,8 @@ class TableCopy:
                     self.delete_topic(name)
                 except StoreError as error:
                     logger.error("topic %s is gone on the master, but its queues stay here: %s; when the disk is well again, mqadmin cleanUnusedTopic deletes them", name, error)
+        if topics.topic_config_table:
+            self.topics.complete_to = log_end
         groups = SubscriptionGroupTable.decode(await self._ask(caller, address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG))
         if groups.data_version != self.groups.version.current:
             self.groups.replace(groups)

@@ -91,6 +91,8 @@ class Topics:
     configs: dict[str, TopicConfig] = attrs.field(factory=dict)
     generation: int = 0
     on_change: Callable[[list[str]], None] = lambda topics: None
+    complete_to: int = 0
+    """On a slave: messages before this place of the log were here when the table was copied, so a topic of theirs that it lacks is gone. Later ones may be of a new topic."""
 
     def find(self, name: str) -> TopicConfig | None:
         """The topic; a light queue is one with a single queue, without being in the table. Source: broker/topic/LmqTopicConfigManager.java."""

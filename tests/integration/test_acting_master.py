@@ -27,6 +27,7 @@ from triomq.remoting.protocol.command import request
 from triomq.remoting.protocol.headers.admin import ExchangeHaAddressHeader
 from triomq.remoting.protocol.headers.offset import GetMaxOffsetHeader, OffsetResponseHeader
 from triomq.remoting.protocol.headers.route import BrokerMembersHeader, GetRouteHeader, MinBrokerIdChangeHeader
+from triomq.remoting.protocol.headers.topic import DeleteTopicHeader
 
 LEVELS = "1s 4s 1h"
 ON = {"enableSlaveActingMaster": True, "enableRemoteEscape": True, "slaveReadEnable": True, "syncBrokerMemberGroupPeriod": 100, "messageDelayLevel": LEVELS}
@@ -72,13 +73,13 @@ async def stored_twice(peer: BrokerPeer) -> bool:
     return (await peer.send_raw("Other")).code == 0
 
 
-async def knows_topic(peer: BrokerPeer) -> bool:
-    return (await peer.pull_raw("T")).code in (ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY)
+async def knows_topic(peer: BrokerPeer, topic: str = "T") -> bool:
+    return (await peer.pull_raw(topic)).code in (ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY)
 
 
-async def send_delayed(peer: BrokerPeer, level: int, *bodies: bytes) -> None:
+async def send_delayed(peer: BrokerPeer, level: int, *bodies: bytes, topic: str = "T") -> None:
     for body in bodies:
-        await peer.send("T", body, queue_id=1, properties={"DELAY": str(level), "UNIQ_KEY": body.hex().upper(), "TAGS": "Later"})
+        await peer.send(topic, body, queue_id=1, properties={"DELAY": str(level), "UNIQ_KEY": body.hex().upper(), "TAGS": "Later"})
 
 
 async def delays(peer: BrokerPeer) -> dict[int, int]:
@@ -98,10 +99,18 @@ async def locked(peer: BrokerPeer, client_id: str) -> list[int]:
 
 @pytest.mark.feature(164)
 async def test_a_slave_acts_while_the_master_is_down_and_hands_over_when_it_is_back(tmp_path: Path) -> None:
-    """Shown as read-only master; locks, commits and delayed messages go on; what it has done the master knows before anybody finds it again."""
+    """Shown as read-only master; locks, commits and delayed messages go on; what it has done the master knows before anybody finds it again.
+
+    A message whose topic was deleted stops nothing.
+    """
     async with cluster(tmp_path, ON) as two:
         address = two.slave.ready.address
         assert (await two.shown())[0] == {0: two.master.ready.address, 1: address}
+        await two.master.peer.create_topic("Gone")
+        await send_delayed(two.master.peer, 2, b"nowhere", topic="Gone")
+        assert (await two.master.peer.call(Code.DELETE_TOPIC_IN_BROKER, DeleteTopicHeader("Gone"))).code == 0
+        await two.master.peer.create_topic("Last")
+        await eventually(lambda: knows_topic(two.slave.peer, "Last"))
         await send_delayed(two.master.peer, 2, b"one", b"two", b"three")
         await two.master.crash()
         await eventually(lambda: shows(two, {0: address}, 4))
@@ -113,10 +122,10 @@ async def test_a_slave_acts_while_the_master_is_down_and_hands_over_when_it_is_b
         first = (await two.other.peer.pull("T")).messages[0]
         assert (first.queue_id, first.properties["UNIQ_KEY"], first.tag) == (0, b"one".hex().upper(), "Later")
         assert {"DELAY", "REAL_TOPIC", "REAL_QID"} & first.properties.keys() == set()
-        await eventually(lambda: delivered(two.slave.peer, {2: 3}))
+        await eventually(lambda: delivered(two.slave.peer, {2: 4}))
 
         master = await two.group.start(0, "SYNC_MASTER", **ON)
-        assert await delays(master.peer) == {2: 3}
+        assert await delays(master.peer) == {2: 4}
         assert await commits(master.peer) == {0: 7}
         await eventually(lambda: shows(two, {0: master.ready.address, 1: address}, 6))
         await eventually(lambda: stored_twice(master.peer))

@@ -14,7 +14,7 @@ import trio.testing
 from triomq.broker.replication.acting import ActingRules
 from triomq.broker.services.acting import ActingMaster
 from triomq.broker.services.delay import open_delayed_messages
-from triomq.broker.services.escape import Escape, EscapeFailed, Target, targets_of
+from triomq.broker.services.escape import Escape, EscapeFailed, EscapeRefused, Target, targets_of
 from triomq.broker.services.versions import Version
 from triomq.remoting.errors import ConnectFailed
 from triomq.remoting.protocol.bodies.offsets import DelayOffsetTable
@@ -125,6 +125,24 @@ async def test_nobody_takes_it() -> None:
         await brokers.escape().send(message())
     with pytest.raises(EscapeFailed, match="no other master has this topic"):
         await Brokers(route(("own", {0: "o:1"}, 4, 6)), {}).escape().send(message())
+
+
+@pytest.mark.parametrize(("other", "permanent"), [(ResponseCode.MESSAGE_ILLEGAL, True), (ResponseCode.SYSTEM_BUSY, False), (ConnectFailed("c:1", "refused"), False)])
+async def test_a_refusal_is_for_good_if_all_say_so(other: int | Exception, permanent: bool) -> None:
+    with pytest.raises(EscapeFailed, match="13 because") as failed:
+        await Brokers(TWO, {"b:1": ResponseCode.MESSAGE_ILLEGAL, "c:1": other}).escape().send(message())
+    assert isinstance(failed.value, EscapeRefused) is permanent
+    with pytest.raises(EscapeFailed) as failed:
+        await Brokers(route(), {}).escape().send(message())
+    assert not isinstance(failed.value, EscapeRefused)
+
+
+async def test_each_of_many_at_once_tries_every_broker() -> None:
+    escape = Brokers(TWO, {"b:1": ResponseCode.SYSTEM_BUSY, "c:1": 0}).escape()
+    async with trio.open_nursery() as nursery:
+        for _ in range(5):
+            nursery.start_soon(escape.send, message())
+    assert escape.sent == 5
 
 
 class Members:

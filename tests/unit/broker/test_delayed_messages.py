@@ -13,7 +13,8 @@ import pytest
 import trio
 import trio.testing
 
-from triomq.broker.services.delay import DelayedMessages, open_delayed_messages
+from triomq.broker.services.delay import REFUSED_SECONDS, DelayedMessages, open_delayed_messages
+from triomq.broker.services.escape import EscapeFailed, EscapeRefused
 from triomq.broker.services.live_settings import LiveSettings
 from triomq.broker.services.topics import TopicSettings, new_topic, open_topics
 from triomq.broker.services.versions import Version
@@ -22,7 +23,7 @@ from triomq.broker.store.draft import Draft
 from triomq.broker.store.errors import StoreError, StoreIoError, StoreUnavailable
 from triomq.broker.store.store import MessageStore, open_store
 from triomq.remoting.protocol.message import encode_properties
-from triomq.remoting.protocol.record import decode_records
+from triomq.remoting.protocol.record import StoredMessage, decode_records
 
 HOST = bytes([127, 0, 0, 1]) + (1).to_bytes(4, "big")
 
@@ -58,8 +59,28 @@ class Broker:
             await trio.testing.wait_all_tasks_blocked()
 
 
+@attrs.define(eq=False)
+class OtherBrokers:
+    """Where an acting slave sends: what was taken, and what becomes of the messages of other topics than T."""
+
+    fault: Exception | None = None
+    """None: their brokers do not answer before ``answer``."""
+    answer: trio.Event = attrs.field(factory=trio.Event)
+    taken: list[bytes] = attrs.field(factory=list)
+    tried: list[bytes] = attrs.field(factory=list)
+
+    async def send(self, message: StoredMessage) -> None:
+        await trio.lowlevel.checkpoint()
+        self.tried.append(message.body)
+        if message.properties["REAL_TOPIC"] != "T":
+            if self.fault is not None:
+                raise self.fault
+            await self.answer.wait()
+        self.taken.append(message.body)
+
+
 @asynccontextmanager
-async def broker(folder: Path, clock: trio.testing.MockClock, *, multi_dispatch: bool = False) -> AsyncIterator[Broker]:
+async def broker(folder: Path, clock: trio.testing.MockClock, *, multi_dispatch: bool = False, escape: OtherBrokers | None = None) -> AsyncIterator[Broker]:
     def clock_ms() -> int:
         return 1_700_000_000_000 + int(trio.current_time() * 1000)
 
@@ -68,9 +89,14 @@ async def broker(folder: Path, clock: trio.testing.MockClock, *, multi_dispatch:
         topics = open_topics(folder, TopicSettings(cluster_name="C", broker_name="b"), LiveSettings(), Version(clock_ms))
         topics.put(new_topic("T", 4))
         delayed = open_delayed_messages(folder, store, topics, Version(clock_ms), clock_ms)
+        delayed.escape = escape  # type: ignore[assignment]
         async with trio.open_nursery() as nursery:
             nursery.start_soon(delayed.run)
-            yield Broker(store, delayed, clock, trio.current_time())
+            try:
+                yield Broker(store, delayed, clock, trio.current_time())
+            finally:
+                if escape is not None:
+                    escape.answer.set()  # nobody moves the clock any more for a send under way to be given up
             nursery.cancel_scope.cancel()
         delayed.table.path.write_bytes(delayed.encode())
 
@@ -181,3 +207,61 @@ async def test_a_full_disk_makes_them_wait(
         await it.at(7)
         assert it.arrived() == [b"patient"]
     assert "delayed messages of level 1 must wait" in caplog.text
+
+
+async def test_while_a_slave_acts_no_level_waits_for_another(tmp_path: Path, mock_clock: trio.testing.MockClock) -> None:
+    others = OtherBrokers()
+    async with broker(tmp_path, mock_clock, escape=others) as it:
+        it.send(b"slow", 2, topic="U")
+        await it.at(5.5)
+        assert (others.tried, others.taken) == ([b"slow"], [])
+        it.send(b"goes on", 1)
+        for second in (6, 7, 8):
+            await it.at(second)
+        assert (others.tried, others.taken) == ([b"slow", b"goes on"], [b"goes on"])
+        others.answer.set()
+        await it.at(9)
+        assert others.taken == [b"goes on", b"slow"]
+        assert it.delayed.progress() == {1: (1, 1), 2: (1, 1)}
+
+
+async def test_an_acting_slave_drops_what_the_master_would_drop(tmp_path: Path, mock_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture) -> None:
+    """A topic that the master had when the table was copied, and has not any more; one that it may have made since is not gone."""
+    others = OtherBrokers(EscapeFailed("no other master has this topic"))
+    async with broker(tmp_path, mock_clock, escape=others) as it:
+        it.send(b"to nowhere", 1, topic="Gone")
+        it.send(b"goes on", 1)
+        it.delayed.topics.complete_to = it.store.appended.value
+        it.send(b"of a topic that is new", 1, topic="New")
+        it.send(b"waits behind it", 1)
+        await it.at(3)
+        assert (others.taken, set(others.tried)) == ([b"goes on"], {b"goes on", b"of a topic that is new"})
+        assert it.delayed.progress() == {1: (2, 4)}
+        it.delayed.topics.put(new_topic("New", 1))  # the table was copied
+        it.delayed.topics.complete_to = it.store.appended.value
+        others.fault = EscapeFailed("they do not have it, but the master has")
+        await it.at(5)
+        assert it.delayed.progress() == {1: (2, 4)}
+    assert "its topic 'Gone' does not exist" in caplog.text
+    assert "its topic 'New'" not in caplog.text
+    assert "delayed messages of level 1, from the one at offset 2 on, must wait until this group has its master again" in caplog.text
+
+
+async def test_what_every_other_broker_refuses_for_good_waits_and_is_told_once(
+    tmp_path: Path, mock_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    others = OtherBrokers(EscapeRefused("topic 'U': b (b:1): 13 too long"))
+    async with broker(tmp_path, mock_clock, escape=others) as it:
+        it.delayed.topics.put(new_topic("U", 1))
+        it.send(b"first", 1)
+        it.send(b"nobody wants it", 1, topic="U")
+        it.send(b"behind it", 1)
+        it.send(b"of another level", 2)
+        for second in (2, 6, 20, 40, 80):
+            await it.at(second)
+        assert others.taken == [b"first", b"of another level"]
+        assert it.delayed.progress() == {1: (1, 3), 2: (1, 1)}
+        assert 1 < others.tried.count(b"nobody wants it") <= 80 / REFUSED_SECONDS + 1
+        assert caplog.text.count("is refused for good by every other master") == 1
+        assert "delayed message 1 of level 1" in caplog.text
+        assert "topic 'U': b (b:1): 13 too long" in caplog.text

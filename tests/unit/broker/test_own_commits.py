@@ -117,6 +117,27 @@ async def test_a_full_disk_does_not_end_the_copying(tmp_path: Path, caplog: pyte
     assert "topic Gone is gone on the master, but its queues stay here: the store takes no messages now: no space left" in caplog.text
 
 
+async def test_the_table_of_topics_is_complete_for_the_log_as_it_was_before_the_question(tmp_path: Path) -> None:
+    """While the answer is under way the log goes on, with messages of topics that the answer lacks."""
+    log_end = 100
+
+    class Master:
+        async def invoke(self, address: str, command: Command, *, timeout: float) -> Command:
+            nonlocal log_end
+            await trio.lowlevel.checkpoint()
+            log_end += 50
+            return Command(0, body=TopicTable({"T": new_topic("T", 1)}, DataVersion(0, 7, 7)).encode()) if command.code == RequestCode.GET_ALL_TOPIC_CONFIG else Command(1)
+
+    topics = open_topics(tmp_path, TopicSettings(cluster_name="C", broker_name="b"), LiveSettings(), Version(lambda: 1))
+    nothing: Any = None
+    offsets = open_consumer_offsets(tmp_path, Version(lambda: 1))
+    copy = TableCopy(MasterAddress(), nothing, topics, nothing, offsets, nothing, lambda name: None, lambda: log_end)
+    assert topics.complete_to == 0
+    with pytest.raises(RemoteProtocolError):
+        await copy.copy_all(Master(), "a:1")
+    assert topics.complete_to == 100
+
+
 async def test_an_older_table_of_topics_deletes_no_queues(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A master whose config directory was emptied starts to count anew; its log, and ours, still have the messages."""
     deleted: list[str] = []
