@@ -37,6 +37,7 @@ class Acting:
         """Once the broker is registered."""
         if self.members is not None:
             tasks.start_soon(self.members.run_heartbeat, name="broker-heartbeat")
+            tasks.start_soon(self.requests.run, name="group-changes")
         if self.slave is not None:
             tasks.start_soon(self.slave.run, name="acting-master")
 

@@ -4,8 +4,9 @@ What any slave does anyway needs no permission: it grants queue locks and takes 
 the group wants that.  What begins and ends here are the *duties*: work that only one broker of a group may do, such as delivering delayed messages.
 
 The return, between two of ours, in this order, so that nothing is done twice: the master's port answers, but it does not register and does no duty yet; it tells each slave
-where it is (906); the slave ends its duties, lets a delivery that is under way come to its end, tells the master which offsets consumers have committed,
-and then answers; the master takes over how far delayed messages have come (45), registers, and begins its own duties.
+where it is (906); the slave ends its duties, lets deliveries that are under way come to their end, tells the master which offsets consumers have committed,
+and then answers; the master takes over how far delayed messages have come (45), registers, and begins its own duties.  A slave that does not answer 906 in time has ended its
+duties long before, so it is asked for its progress all the same.
 Source: broker/BrokerController.java#changeSpecialServiceStatus, BrokerPreOnlineService.java.
 """
 
@@ -32,7 +33,11 @@ from triomq.remoting.protocol.headers.admin import ExchangeHaAddressHeader
 logger = logging.getLogger(__name__)
 
 RETURN_SECONDS = 10.0
-"""So long a master that starts waits for a name server that answers, and for each slave."""
+"""So long a master that starts waits for a name server that answers."""
+HAND_OVER_SECONDS = 18.0
+"""A slave has 5 s to end its duties and 10 s to tell what it knows (`delay.SEND_SECONDS`, `group_changes.TELL_SECONDS`)."""
+TABLE_SECONDS = 5.0
+"""For each of the two tables.  All in all less than the time (`ActingRules`) after which slaves take a master that says nothing more for dead."""
 ASK_AGAIN_SECONDS = 0.5
 
 
@@ -132,25 +137,36 @@ class Return:
                 slaves |= {broker_id: address for broker_id, address in view.items() if broker_id != MASTER_ID}
         if asking.cancelled_caught:
             logger.warning("no name server says within %g s whether a slave acts for this master; delayed messages that it has delivered may come twice", RETURN_SECONDS)
-        for broker_id, address in sorted(slaves.items()):
-            try:
-                await self._take_over(broker_id, address)
-            except (RemotingError, ValueError) as error:
-                logger.warning("slave %d (%s) does not hand over: %s", broker_id, address, error)
+        async with trio.open_nursery() as nursery:
+            for broker_id, address in sorted(slaves.items()):
+                nursery.start_soon(self._take_over, broker_id, address)
 
     async def _take_over(self, broker_id: int, address: str) -> None:
+        try:
+            told = await self._hand_over(broker_id, address)
+            if told is None:
+                return
+            delays = await self._ask(address, request(RequestCode.GET_ALL_DELAY_OFFSET))
+            levels = self.delayed.take_back(DelayOffsetTable.decode(bytes(delays.body))) if delays.code == ResponseCode.SUCCESS and delays.body else 0
+            commits = "its own" if told else await self._take_offsets(address)
+        except (RemotingError, ValueError) as error:
+            logger.warning("slave %d (%s) does not hand over: %s; delayed messages that it has delivered may come twice", broker_id, address, error)
+            return
+        logger.info("slave %d (%s) handed over: progress of %s delay levels, %s consumer offsets", broker_id, address, levels, commits)
+
+    async def _hand_over(self, broker_id: int, address: str) -> bool | None:
+        """End a slave's duties.  Whether it has told its consumers' commits itself, as ours do and Java's do not; None if it never acts.  Raises ValueError."""
         settings = self.members.registration.settings
         header = ExchangeHaAddressHeader(settings.ha_address, self.end(), settings.broker_address)
-        answer = await self._ask(address, request(RequestCode.EXCHANGE_BROKER_HA_INFO, header))
+        try:
+            answer = await self._ask(address, request(RequestCode.EXCHANGE_BROKER_HA_INFO, header), HAND_OVER_SECONDS)
+        except RemotingError as error:
+            logger.warning("slave %d (%s) does not say that it has handed over (%s): asking how far it has come all the same", broker_id, address, error)
+            return False
         if answer.code != ResponseCode.SUCCESS:
             logger.info("slave %d (%s) does not act for its master: it answered %s %s", broker_id, address, answer.code, answer.remark)
-            return
-        delays = await self._ask(address, request(RequestCode.GET_ALL_DELAY_OFFSET))
-        levels = self.delayed.take_back(DelayOffsetTable.decode(bytes(delays.body))) if delays.code == ResponseCode.SUCCESS and delays.body else 0
-        # A slave of ours says whom it follows now, and has told its consumers' commits itself.
-        ours = answer.header(ExchangeHaAddressHeader).master_address == settings.broker_address
-        commits = 0 if ours else await self._take_offsets(address)
-        logger.info("slave %d (%s) handed over: progress of %s delay levels, %s consumer offsets", broker_id, address, levels, "its own" if ours else commits)
+            return None
+        return answer.header(ExchangeHaAddressHeader).master_address == settings.broker_address
 
     async def _take_offsets(self, address: str) -> int:
         """Java's rule: the slave's table counts if its version is not older; but nothing goes back."""
@@ -159,5 +175,5 @@ class Return:
             return 0
         return self.offsets.take_back(ConsumerOffsetTable.decode(bytes(answer.body)))
 
-    async def _ask(self, address: str, command: Command) -> Command:
-        return await self.caller().invoke(address, command, timeout=RETURN_SECONDS)
+    async def _ask(self, address: str, command: Command, seconds: float = TABLE_SECONDS) -> Command:
+        return await self.caller().invoke(address, command, timeout=seconds)
