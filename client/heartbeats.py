@@ -143,3 +143,5 @@ class Heartbeats:
             )
         except TrioMQError as error:
             logger.debug("no farewell to %s: %s", address, error)
+        except Exception:  # an RPC hook's: the other brokers are to be told all the same
+            logger.exception("no farewell to %s, which forgets us when the connection is closed", address)

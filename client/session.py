@@ -252,6 +252,8 @@ async def open_session(namesrv: Sequence[str], settings: ClientSettings, member:
                 session.start_background(nursery, address_server)
                 yield session
         finally:
-            with trio.CancelScope(shield=True, deadline=trio.current_time() + settings.farewell_timeout):
-                await session.unregister()
-            connector_scope.cancel()
+            try:
+                with trio.CancelScope(shield=True, deadline=trio.current_time() + settings.farewell_timeout):
+                    await session.unregister()
+            finally:  # whatever happens: nobody else can end a shielded task
+                connector_scope.cancel()

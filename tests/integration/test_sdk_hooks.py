@@ -29,6 +29,27 @@ def producer(cluster: ScriptedCluster, **settings: object) -> Producer:
     return Producer(cluster.namesrv.address, group="g", settings=ProducerSettings(**settings))  # type: ignore[arg-type]
 
 
+class NoFarewell:
+    """An RPC hook that fails on goodbyes."""
+
+    def before_request(self, address: str, command: Command) -> None:
+        if command.code == RequestCode.UNREGISTER_CLIENT:
+            raise LookupError("no key for this request")
+
+    def after_response(self, address: str, command: Command, answer: Command) -> None:
+        """Nothing to see."""
+
+
+async def test_a_hook_that_fails_on_the_goodbye_holds_nobody_up(caplog: pytest.LogCaptureFixture) -> None:
+    async with scripted_cluster() as cluster:
+        with trio.fail_after(30):
+            async with producer(cluster, client=ClientSettings(rpc_hooks=[NoFarewell()])) as p:
+                await p.send("T", b"x")
+                await p._active().session.beat_all()  # the broker knows us, so it is told of the end
+    assert "no farewell to" in caplog.text
+    assert "no key for this request" in caplog.text
+
+
 class Recorder:
     """A send hook that remembers."""
 
