@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable
 from math import inf
 from typing import Protocol
@@ -14,9 +13,6 @@ from triomq.client.consumer.counts import TopicCounts
 from triomq.client.consumer.process_queue import Limits, ProcessQueue
 from triomq.client.consumer.received import ReceivedMessage
 from triomq.remoting.protocol.bodies.route import MessageQueue
-
-FORGOTTEN_SECONDS = 60.0
-"""a broker that comes back has lost what it heard in the last seconds; RocketMQ's write offsets to the disk every 5 s, slaves ask for them every 10 s"""
 
 
 class SendsBack(Protocol):
@@ -58,8 +54,6 @@ class Assignment:
     """which member of the broker group to pull from, as the broker suggests it"""
     stored: int = -1
     """the offset that the broker is known to have for the group"""
-    doubted: bool = False
-    """whether the broker may have another offset than it was told: it is asked before it is told anything more"""
     committable: int = -1
     """without verdicts: the position that may be stored, -1 for none yet"""
     absent_since: float | None = None
@@ -73,26 +67,11 @@ class Assignment:
     poll: trio.CancelScope = attrs.field(factory=trio.CancelScope, repr=False)
     """of the pull under way"""
     _room: trio.Event | None = attrs.field(default=None, init=False, repr=False)
-    _marks: deque[tuple[float, int]] = attrs.field(factory=lambda: deque([(-inf, 0)]), init=False, repr=False)
-    """(trio time, offset) of how far the group had come, back to `FORGOTTEN_SECONDS` ago"""
 
     @property
     def to_store(self) -> int:
         """The offset that the group has come to."""
         return self.held.committed if self.sends_back is not None else self.committable
-
-    def mark(self, now: float) -> None:
-        """Note how far the group has come.  Atomic: no checkpoint."""
-        self._marks.append((now, self.to_store))
-        while len(self._marks) > 1 and self._marks[1][0] <= now - FORGOTTEN_SECONDS:
-            self._marks.popleft()
-
-    def moved_by_others(self, known: int) -> bool:
-        """Say whether a broker's offset (-1 for none) is not one that it was told here, but what an administrator or another member made it.
-
-        A broker that crashed comes back with an offset of seconds ago, one that has been gained lately included; that one is told again.
-        """
-        return known >= 0 and self.to_store >= 0 and not self._marks[0][1] <= known <= self.to_store
 
     @property
     def ending(self) -> bool:
@@ -194,7 +173,6 @@ class Assignment:
             paused=self.paused,
             broker_id=self.broker_id,
             stored=self.stored,
-            doubted=self.doubted,
             committable=position if self.sends_back is None else -1,
             scope=self.scope,
         )

@@ -114,7 +114,6 @@ class Fetcher:
         before.lose()
         assignment = self.take(queue, position, before.stored)
         assignment.committable = before.committable
-        assignment.doubted = before.doubted
         assignment.locked_until = before.locked_until
         assignment.paused = paused
         return assignment
@@ -220,7 +219,7 @@ class Fetcher:
     def _header(self, assignment: Assignment, subscription: SubscriptionData, *, master: bool) -> PullMessageHeader:
         queue = assignment.queue
         committed = assignment.to_store
-        commit = committed > 0 and master and self.carries_offsets and not assignment.doubted
+        commit = committed > 0 and master and self.carries_offsets
         flags = SUSPEND | (COMMIT_OFFSET if commit else 0) | (SUBSCRIPTION if self.with_expression else 0)
         return PullMessageHeader(
             consumer_group=self.group,

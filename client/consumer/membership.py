@@ -73,10 +73,9 @@ class Membership:
         self.rebalancer.wake()
 
     def broker_joined(self) -> None:
-        """Take up work with a broker that is new, or came back: perhaps with older offsets than it was told, which are then told once more,
-        perhaps with others, because an administrator moved them meanwhile."""
+        """Take up work with a broker that is new, or came back, perhaps with older offsets than it was told: tell them once more."""
         for assignment in self.fetcher.assignments.values():
-            assignment.doubted = True
+            assignment.stored = -1
         self.nursery.start_soon(self.offsets.store, self.owned(), name="store offsets again")
         if self.rebalancer.locks is not None:
             self.rebalancer.locks.renew_soon()
@@ -96,29 +95,20 @@ class Membership:
         """Store offsets every `offset_interval`."""
         while True:
             await trio.sleep(self.settings.offset_interval)
-            for assignment in self.owned():
-                assignment.mark(trio.current_time())
             await self.offsets.store(self.owned())
 
     async def reset(self, offsets: Mapping[MessageQueue, int]) -> list[MessageQueue]:
         """Go on at other offsets, and store them, where a queue is ours; returns these queues.  What was pulled before is lost."""
         moved = [queue for queue in offsets if queue in self.fetcher.assignments]
         for queue in moved:
-            self._go_on(self.fetcher.assignments[queue], offsets[queue])
+            before = self.fetcher.assignments[queue]
+            if before.ending:
+                continue
+            assignment = self.fetcher.restart(queue, offsets[queue], paused=before.paused)
+            if assignment.sends_back is None:
+                assignment.committable = offsets[queue]
         await self.offsets.store(assignment for assignment in self.owned() if assignment.queue in offsets)
         return moved
-
-    def moved(self, assignment: Assignment, offset: int) -> None:
-        """Go on where a broker says that others put the group, if the queue is still ours.  Atomic: no checkpoint."""
-        if self.fetcher.assignments.get(assignment.queue) is assignment:
-            self._go_on(assignment, offset)
-
-    def _go_on(self, before: Assignment, offset: int) -> None:
-        if before.ending:
-            return
-        assignment = self.fetcher.restart(before.queue, offset, paused=before.paused)
-        if assignment.sends_back is None:
-            assignment.committable = offset
 
     def stop_fetching(self) -> None:
         """Pull no more and keep the present share; verdicts still count."""
@@ -160,7 +150,6 @@ async def open_membership(session: Session, settings: ConsumerSettings, role: Ro
                 if role.on_assignment is not None:
                     rebalancer.on_change = role.on_assignment
                 membership = Membership(session, settings, fetcher, rebalancer, offsets, nursery)
-                offsets.on_moved = membership.moved
                 session.on_routes_changed = rebalancer.wake
                 session.on_group_changed = rebalancer.wake
                 session.on_broker_joined = membership.broker_joined

@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime
 import enum
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TypeVar
 
 import attrs
@@ -76,8 +76,6 @@ class GroupOffsets:
     group: str
     session: Session
     timeout: float
-    on_moved: Callable[[Assignment, int], None] = attrs.field(default=lambda assignment, offset: None, init=False)
-    """called when a broker has an offset for a queue that it was not told here: the group goes on there"""
     _trouble: TroubleLog = attrs.field(factory=lambda: TroubleLog(logger), init=False)
 
     async def start_position(self, queue: MessageQueue, start: StartPoint) -> tuple[int, int]:
@@ -136,7 +134,7 @@ class GroupOffsets:
         """
         async with trio.open_nursery() as nursery:
             for assignment in assignments:
-                if assignment.doubted or (assignment.to_store >= 0 and assignment.to_store != assignment.stored):
+                if assignment.to_store >= 0 and assignment.to_store != assignment.stored:
                     nursery.start_soon(self._store_fenced, assignment)
 
     async def _store_fenced(self, assignment: Assignment) -> None:
@@ -144,27 +142,11 @@ class GroupOffsets:
             f"storing the offset of {assignment.queue.topic} {assignment.queue.broker_name}:{assignment.queue.queue_id}"
         )
         try:
-            if assignment.doubted and await self._was_moved(assignment):
-                return
-            if assignment.to_store >= 0 and assignment.to_store != assignment.stored:
-                await self.store_one(assignment)
+            await self.store_one(assignment)
         except TrioMQError as error:
             self._trouble.failed(what, error)
         else:
             self._trouble.worked(what)
-
-    async def _was_moved(self, assignment: Assignment) -> bool:
-        """Ask what a broker that came back has.  If others moved the offset meanwhile, that holds; returns whether it was so."""
-        queue = assignment.queue
-        if self.session.routes.master(queue.broker_name) is None:
-            raise RouteNotFound(queue.topic, f"broker {queue.broker_name} has no master now")
-        known = await self.stored(queue)
-        assignment.doubted, assignment.stored = False, known
-        if not assignment.moved_by_others(known):
-            return False
-        logger.warning("group %s: the offset of %s was moved from %d to %d while its broker was away", self.group, queue, assignment.to_store, known)
-        self.on_moved(assignment, known)
-        return True
 
     async def store_one(self, assignment: Assignment) -> None:
         """Tell the broker how far the group has come in one queue.  Errors: `TrioMQError`."""

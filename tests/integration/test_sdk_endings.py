@@ -1,4 +1,4 @@
-"""What happens at the edges of a consumer's life: callbacks that fail, waiting and iterating while it stops, offsets that others moved."""
+"""What happens at the edges of a consumer's life: callbacks that fail, waiting and iterating while it stops."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from triomq import (
     AssignmentChange,
     ClientSettings,
     ConsumerSettings,
-    MessageQueue,
     NotRunning,
     Producer,
     PullConsumer,
@@ -27,9 +26,6 @@ from triomq import (
     aio,
     sync,
 )
-from triomq.client.consumer import assignment
-from triomq.client.consumer.assignment import FORGOTTEN_SECONDS, Assignment
-from triomq.client.consumer.process_queue import Limits, ProcessQueue
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
 from triomq.testing import InProcessCluster
 
@@ -107,59 +103,6 @@ async def test_locks_of_queues_that_could_not_be_begun_are_given_up() -> None:
         ) as consumer:
             await until(lambda: cluster.broker.count(RequestCode.UNLOCK_BATCH_MQ) > 0)
             assert consumer.assignment == ()
-
-
-@pytest.mark.parametrize(("offset", "again"), [(3, [3, 4, 5, 6, 7, 8, 9]), (12, [])])
-async def test_an_offset_that_was_moved_while_the_broker_was_out_of_reach_holds(
-    offset: int, again: list[int], triomq_cluster: InProcessCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(assignment, "FORGOTTEN_SECONDS", 0.2)
-    await triomq_cluster.create_topic("T", queues=1)
-    seen: list[int] = []
-    queue = MessageQueue("T", "broker-a", 0)
-
-    async def handle(message: ReceivedMessage) -> None:
-        await trio.lowlevel.checkpoint()
-        seen.append(message.queue_offset)
-
-    async with (
-        PushConsumer(
-            triomq_cluster.namesrv_address, group="g", subscriptions="T", consume_from="first", handler=handle, settings=QUICK
-        ) as consumer,
-        Producer(triomq_cluster.namesrv_address, group="p") as producer,
-    ):
-        for number in range(10):
-            await producer.send("T", b"%d" % number)
-        await until(lambda: sorted(seen) == list(range(10)))
-        member = consumer._membership
-        assert member is not None
-        await until(lambda: member.fetcher.assignments[queue].stored == 10)
-        await until(lambda: not member.fetcher.assignments[queue].moved_by_others(10))
-        await until(lambda: member.fetcher.assignments[queue].moved_by_others(3))  # what it came to lies long enough ago
-        seen.clear()
-        async with PullConsumer(triomq_cluster.namesrv_address, group="g", auto_commit=False) as administrator:
-            await administrator.assign([queue])
-            await administrator.commit({queue: offset})
-        running = triomq_cluster.broker("broker-a")._running
-        assert running is not None
-        running.ready.drop_connections()  # type: ignore[attr-defined]
-        await until(lambda: "was moved from 10 to" in caplog.text)
-        await until(lambda: sorted(seen) == again)
-        await until(lambda: member.fetcher.assignments[queue].stored == max(offset, 10))
-
-
-def at(offset: int) -> Assignment:
-    return Assignment(MessageQueue("T", "b", 0), ProcessQueue(offset), Limits(1, 1, 1), sends_back=object())  # type: ignore[arg-type]
-
-
-def test_what_a_broker_may_have_forgotten_is_no_reset() -> None:
-    owned = at(100)
-    assert not owned.moved_by_others(7), "gained a moment ago: nobody knows what the broker had written before"
-    owned.mark(1000.0)
-    owned.held.position = 200
-    owned.mark(1000.0 + FORGOTTEN_SECONDS)
-    owned.held.position = 300
-    assert [offset for offset in (-1, 0, 99, 100, 250, 300, 301) if owned.moved_by_others(offset)] == [0, 99, 301]
 
 
 @pytest.mark.parametrize("kind", ["push", "pull"])
