@@ -120,7 +120,11 @@ def prepare(
         and message_id.isalnum()
         and message_id.isascii()
     ):
-        text = f"{_beginnings.get((tag, wait_stored)) or _beginning(tag, wait_stored)}{message_id}\x02"
+        try:
+            beginning = _beginnings.get((tag, wait_stored))
+        except TypeError:  # not hashable: no text either, as is said below
+            beginning = None
+        text = f"{beginning or _beginning(tag, wait_stored)}{message_id}\x02"
     else:
         text = _whole_text(message_id, tag, keys, properties, wait_stored, sharding_key, delay_level)
     sys_flag = 0
@@ -279,6 +283,8 @@ def _properties(
             made = user_properties(properties)
         except LocalProtocolError as error:
             raise MessageInvalid(str(error)) from error
+    if tag is not None and type(tag) is not str:
+        check_tag(tag)
     if tag:
         if tag not in _good_tags:
             check_tag(tag)

@@ -601,6 +601,11 @@ async def test_tags_and_properties_that_no_consumer_could_use() -> None:
         for tag in (" ", "a ", "a||b", "x" * 129, "a\nb"):
             with pytest.raises(MessageInvalid, match="128 visible characters"):
                 await p.send("T", b"x", tag=tag)
+        for other in (["x"], [], {"x"}, 1, 0, b"x"):  # some of which no dict takes
+            with pytest.raises(MessageInvalid, match="tag must be a text, not"):
+                await p.send("T", b"x", tag=other)  # type: ignore[arg-type]
+            with pytest.raises(MessageInvalid, match="tag must be a text, not"):
+                await p.send("T", b"x", tag=other, keys=["k"])  # type: ignore[arg-type]
         await p.send("T", b"x", tag="x" * 128)
         await p.send("T", b"x", tag="标签 1")
         with pytest.raises(MessageInvalid, match="must be a text"):
