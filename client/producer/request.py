@@ -11,7 +11,7 @@ from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.command import ONEWAY_FLAG, Command
 from triomq.remoting.protocol.command import Outgoing as OutgoingRequest
 from triomq.remoting.protocol.command import request as generic_request
-from triomq.remoting.protocol.header_fast import RequestTemplate
+from triomq.remoting.protocol.header_fast import LatestNumbers, RequestTemplate
 from triomq.remoting.protocol.headers.send import SendMessageHeader
 
 TEMPLATES_REMEMBERED = 4096
@@ -27,6 +27,7 @@ class SendRequests:
     settings: ProducerSettings
     _templates: dict[tuple[int, MessageQueue], RequestTemplate] = attrs.field(factory=dict, init=False)
     """by request code and queue"""
+    _latest: LatestNumbers = attrs.field(factory=LatestNumbers, init=False)
 
     def make(
         self, outgoing: Outgoing, queue: MessageQueue, code: int, *, oneway: bool = False, hooked: bool = False
@@ -49,7 +50,7 @@ class SendRequests:
             if len(self._templates) >= TEMPLATES_REMEMBERED:
                 self._templates.clear()
             template = self._templates[code, queue] = RequestTemplate(
-                code, self._header(queue, code), _VARYING, short=True
+                code, self._header(queue, code), _VARYING, latest=self._latest, short=True
             )
         return template
 

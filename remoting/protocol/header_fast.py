@@ -146,14 +146,28 @@ def compile_head_encoder(
     return encode
 
 
+class LatestNumbers:
+    """The numbers that were written last: messages of one millisecond share them, whatever their queues.
+
+    Shared by the templates of one client, which one thread uses: it is read and written in several steps.
+    """
+
+    __slots__ = ("made", "numbers", "template")
+
+    def __init__(self) -> None:
+        self.numbers: tuple[int, ...] = ()
+        self.template = self.made = b""
+
+
 class RequestTemplate:
     """Requests of one code whose headers differ in a few fields: the rest of the JSON header is written once.
 
     ``RequestTemplate(code, header, ["sys_flag", "properties"], short=True)`` makes requests by ``make((0,), "text", body)``: numbers in the
-    order of the header class's fields, then the one text. 0.9 µs a frame of SEND_MESSAGE_V2, the general way 3.
+    order of the header class's fields, then the one text. 0.9 µs a frame of SEND_MESSAGE_V2, the general way 3. Templates that are used
+    in one thread may share a ``latest``.
     """
 
-    __slots__ = ("_end", "_ends", "_fixed_bytes", "_middle", "_start", "code")
+    __slots__ = ("_end", "_ends", "_fixed_bytes", "_latest", "_middle", "_start", "code")
 
     def __init__(
         self,
@@ -161,6 +175,7 @@ class RequestTemplate:
         header: object,
         varying: Sequence[str],
         *,
+        latest: LatestNumbers | None = None,
         short: bool = False,
         version: int = PROTOCOL_VERSION,
         language: int = LanguageCode.PYTHON,
@@ -188,6 +203,7 @@ class RequestTemplate:
             raise TypeError(f"{type(header).__name__} has not all of {varying}, or they are not numbers and then one text")
         start, middle, end = pieces
         self.code = int(code)
+        self._latest = latest or LatestNumbers()
         self._start = b'{"code":%d,"extFields":{' % self.code + start
         self._middle = _middles.setdefault(middle, middle)  # one object for equal ones: they are compared by identity
         self._ends: dict[int, bytes] = {}
@@ -204,11 +220,12 @@ class RequestTemplate:
     def encode(self, numbers: tuple[int, ...], text: str, flag: int, opaque: int, body: bytes) -> bytes:
         """A whole frame. LocalProtocolError for text that is not Unicode, or more bytes than a frame holds."""
         try:
-            if numbers == _latest.numbers and self._middle is _latest.template:
-                middle = _latest.made
+            latest = self._latest
+            if numbers == latest.numbers and self._middle is latest.template:
+                middle = latest.made
             else:
                 middle = self._middle % numbers
-                _latest.numbers, _latest.template, _latest.made = numbers, self._middle, middle
+                latest.numbers, latest.template, latest.made = numbers, self._middle, middle
             written = _encode_text(text)
         except (TypeError, ValueError) as error:
             raise LocalProtocolError(f"cannot write the header of code {self.code}: {error}") from error
@@ -220,17 +237,6 @@ class RequestTemplate:
         return b"".join((head, self._start, middle, written, self._ends[flag], number, self._end, body))
 
 
-class _Latest:
-    """The numbers that were written last: messages of one millisecond share them, whatever their queues."""
-
-    __slots__ = ("made", "numbers", "template")
-
-    def __init__(self) -> None:
-        self.numbers: tuple[int, ...] = ()
-        self.template = self.made = b""
-
-
-_latest = _Latest()
 _middles: dict[bytes, bytes] = {}
 
 

@@ -278,6 +278,25 @@ def test_a_frame_that_no_frame_can_hold_is_refused() -> None:
         requests.make(outgoing, queues("a")[0], RequestCode.SEND_MESSAGE_V2).encode()
 
 
+def test_templates_of_different_producers_share_nothing_that_is_written() -> None:
+    """Each producer may run in a thread of its own; what one writes between two steps of another must not get into its frames."""
+    made = [SendRequests("g", ProducerSettings()).template(queues("a")[0], 310) for _ in range(2)]
+
+    class Numbers(tuple[int, ...]):
+        """Numbers during whose comparison the other thread has its turn: after it, what was written last is not what was compared."""
+
+        __hash__ = None  # type: ignore[assignment]
+
+        def __eq__(self, other: object) -> bool:
+            equal = tuple(self) == other
+            made[1].encode((8, 2000, 0), "y", 0, 2, b"")
+            return equal
+
+    made[0].encode((1, 1000, 0), "x", 0, 1, b"")
+    frame = made[0].encode(Numbers((1, 1000, 0)), "x", 0, 1, b"")
+    assert decode_frame(frame[4:]).ext == decode_frame(made[0].encode((1, 1000, 0), "x", 0, 1, b"")[4:]).ext
+
+
 def test_a_template_needs_numbers_and_then_one_text() -> None:
     header = SendMessageHeader("g", "T", "d", 4, 0, 0, 0, 0, "")
     for varying in (["properties", "topic"], ["flag"], ["unit_mode", "properties"], ["nothing", "properties"]):
