@@ -80,6 +80,8 @@ class Portal(Generic[T]):
         """Start the thread; the future ends when the context is entered, or could not be."""
         if self._thread is not None:
             raise NotRunning("this object was started before: make a new one")
+        for outcome in (self._entered, self._left):
+            outcome.set_running_or_notify_cancel()  # who waits may be cancelled, what it waits for is not: it takes place all the same
         self._thread = threading.Thread(target=self._run, name=f"triomq-{type(self._target).__name__}", daemon=True)
         self._thread.start()
         return self._entered
@@ -169,7 +171,8 @@ class Portal(Generic[T]):
                 self._left.set_exception(error)
         else:
             self._left.set_result(None)
-        self._give_up()
+        finally:
+            self._give_up()
 
     def _give_up(self) -> None:
         """End the calls that the loop will never get to: it has stopped."""

@@ -342,3 +342,36 @@ def test_a_cancelled_start_leaves_nothing_behind_under_asyncio() -> None:
     assert slow.left.wait(5)
     portal.join()
     assert portal.stop().exception() is None
+
+
+def test_a_cancelled_stop_goes_on_under_asyncio() -> None:
+    class SlowEnd:
+        async def __aenter__(self) -> SlowEnd:
+            return self
+
+        async def __aexit__(self, *outcome: object) -> None:
+            with trio.CancelScope(shield=True):
+                ending.set()
+                await trio.to_thread.run_sync(go_on.wait)
+
+    ending, go_on = threading.Event(), threading.Event()
+    portal = Portal(SlowEnd())
+
+    async def main() -> None:
+        await calls.start_portal(portal)
+        stops = [asyncio.ensure_future(calls.stop_portal(portal, None)) for _ in range(2)]
+        await asyncio.to_thread(ending.wait)
+        for task in stops:  # no wait for the outcome, but still for the thread
+            task.cancel()
+        await asyncio.sleep(0.01)
+        stops[1].cancel()  # and not even for that
+        go_on.set()
+        for task in stops:
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+    asyncio.run(main())
+    portal.join()
+    assert portal.stop().exception() is None
+    with pytest.raises(NotRunning):
+        portal.submit(trio.sleep, 0)

@@ -46,6 +46,7 @@ async def start_portal(portal: Portal[Any]) -> None:
 
 
 async def stop_portal(portal: Portal[Any], error: BaseException | None) -> None:
+    """Stop, and wait for the thread's end, even if this is cancelled meanwhile (unless twice): the stop goes on in any case."""
     try:
         await asyncio.wrap_future(portal.stop(body_failed=error is not None))
     finally:
