@@ -17,6 +17,7 @@ import os
 import shutil
 import signal
 import statistics
+import re
 import subprocess
 import sys
 import tempfile
@@ -248,12 +249,14 @@ def paced(pair: Pair, rate: float, seconds: float) -> subprocess.Popen[str]:
 
 
 def log_end(broker: Broker) -> int:
-    """Log offset behind the last message, as GET_BROKER_RUNTIME_INFO (28) says."""
-    with connect(broker.address) as sock:
-        _, body = call(sock, frame(28, None))
-    text = body.decode()
-    place = text.index('"commitLogMaxOffset":"') + len('"commitLogMaxOffset":"')
-    return int(text[place : text.index('"', place)])
+    """Log offset behind the last message, as GET_BROKER_RUNTIME_INFO (28) says.  A Java broker leaves it out in the first moments after its start."""
+    while True:
+        with connect(broker.address) as sock:
+            _, body = call(sock, frame(28, None))
+        found = re.search(r'"commitLogMaxOffset":"(\d+)"', body.decode())
+        if found is not None:
+            return int(found[1])
+        time.sleep(0.02)
 
 
 @dataclass
