@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import signal
 import statistics
-import re
 import subprocess
 import sys
 import tempfile
