@@ -31,7 +31,7 @@ from triomq.client.consumer.membership import Membership, Role, open_membership
 from triomq.client.consumer.offsets import ConsumeFrom, StartPoint
 from triomq.client.consumer.rebalance import AssignmentChange
 from triomq.client.consumer.received import ReceivedMessage
-from triomq.client.consumer.subscribing import Subscriptions, make_subscriptions
+from triomq.client.consumer.subscribing import Subscriptions, check_filters, make_subscriptions
 from triomq.client.errors import NotRunning, OffsetOutOfRange, QueueNotAssigned, RouteNotFound, SettingsError
 from triomq.client.heartbeats import Member
 from triomq.client.session import open_session
@@ -141,16 +141,26 @@ class PullConsumer(GroupConsumer):
     # -- which queues -----------------------------------------------------------------------------------------------------------
 
     async def subscribe(self, subscriptions: Subscriptions) -> None:
-        """Share further topics with the group.  Errors: `SettingsError` after `assign`."""
-        membership = self._member()
-        if membership.fetcher.assignments and not self._subscribed:
-            raise SettingsError("subscribe and assign exclude each other: use one consumer for each")
+        """Share further topics with the group.
+
+        Errors: `SettingsError` after `assign`; `SettingsError`, `SubscriptionInvalid` for a filter that a broker refuses, and then everything
+        stays as it was.
+        """
+        session = self._sharing_member().session
         added = make_subscriptions(subscriptions, time.time_ns() // 1_000_000)
+        await check_filters(session, self.group, added.values())
+        membership = self._sharing_member()  # it may have ended meanwhile
         self._subscriptions.update(added)
         if not self._subscribed:  # before anything can fail or be cancelled: who calls again then finds it running
             self._subscribed = True
             membership.start_rebalancing()
         await membership.join(added, again=True)
+
+    def _sharing_member(self) -> Membership:
+        membership = self._member()
+        if membership.fetcher.assignments and not self._subscribed:
+            raise SettingsError("subscribe and assign exclude each other: use one consumer for each")
+        return membership
 
     async def wait_assigned(self) -> None:
         """As `PushConsumer.wait_assigned`.  Errors: `SettingsError` if nothing is subscribed: queues of `assign` are there at once."""

@@ -37,7 +37,7 @@ from triomq.client.consumer.offsets import RETRY_TOPIC_PREFIX, ConsumeFrom, Star
 from triomq.client.consumer.ordered_inbox import OrderedInbox
 from triomq.client.consumer.rebalance import AssignmentChange
 from triomq.client.consumer.received import ReceivedMessage
-from triomq.client.consumer.subscribing import Subscriptions, make_subscriptions
+from triomq.client.consumer.subscribing import Subscriptions, check_filters, make_subscriptions
 from triomq.client.consumer.verdicts import BrokerRetry, NoRetry, QueueSuspension
 from triomq.client.errors import NotRunning, SettingsError
 from triomq.client.heartbeats import Member
@@ -290,9 +290,14 @@ class PushConsumer(GroupConsumer):
         self._active().inbox.resume()
 
     async def subscribe(self, subscriptions: Subscriptions) -> None:
-        """Consume further topics, or others of their tags.  All members of the group should do the same."""
-        membership = self._member()
+        """Consume further topics, or others of their tags.  All members of the group should do the same.
+
+        Errors: `SettingsError`, `SubscriptionInvalid` for a filter that a broker refuses, and then everything stays as it was.
+        """
+        session = self._member().session
         added = make_subscriptions(subscriptions, time.time_ns() // 1_000_000)
+        await check_filters(session, self.group, added.values())
+        membership = self._member()  # it may have ended meanwhile
         self._subscriptions.update(added)
         await membership.join(added, again=True)
 

@@ -17,6 +17,8 @@ from triomq.remoting.protocol.message import subscription
 
 CHECK_SECONDS = 3.0
 SQL92 = "SQL92"
+_NO_FILTERS = "does not support consumer to filter"
+"""what a broker without property filters says; its code is that of any fault (ClientManageProcessor#checkClientConfig)"""
 
 
 @attrs.frozen
@@ -61,7 +63,8 @@ def make_subscriptions(wanted: Subscriptions, version: int) -> dict[str, Subscri
 async def check_filters(session: Session, group: str, subscriptions: Iterable[SubscriptionData]) -> None:
     """Ask the topics' brokers whether they filter so: a pull that is refused would only be logged.
 
-    Errors: `SubscriptionInvalid` for a wrong expression, `SettingsError` if property filters are switched off.  A broker that is away is not asked.
+    Errors: `SubscriptionInvalid` for a wrong expression, `SettingsError` if property filters are switched off, `BrokerError` for any other
+    refusal.  A broker that is away is not asked.
     """
     for wanted in subscriptions:
         if wanted.expression_type == TAG:
@@ -77,6 +80,8 @@ async def check_filters(session: Session, group: str, subscriptions: Iterable[Su
             except (ConnectionFailed, ConnectionLost, RequestTimeout):
                 continue
             except BrokerFailed as error:
+                if _NO_FILTERS not in error.remark:
+                    raise
                 raise SettingsError(
                     f"subscription to {wanted.topic}: {broker_name} does not filter by properties ({error.remark}): switch it on there "
                     "(mqadmin updateBrokerConfig -k enablePropertyFilter -v true), or use tags"

@@ -54,6 +54,7 @@ _HEADERS: dict[int, tuple[type | None, bool]] = {
     RequestCode.CONSUMER_SEND_MSG_BACK: (SendBackHeader, False),
     RequestCode.LOCK_BATCH_MQ: (None, False),
     RequestCode.UNLOCK_BATCH_MQ: (None, False),
+    RequestCode.CHECK_CLIENT_CONFIG: (None, False),
 }
 
 _HOST = encode_host(bytes([127, 0, 0, 1]), 10911)
@@ -157,6 +158,7 @@ def _broker_script(broker: Callable[[], ScriptedServer]) -> dict[int, Play]:
             0, body=LockResponse(LockRequest.decode(request.body).queues).encode()
         ),
         RequestCode.UNLOCK_BATCH_MQ: lambda request: Response(),
+        RequestCode.CHECK_CLIENT_CONFIG: lambda request: Response(),
     }
 
 
