@@ -148,7 +148,7 @@ class ClientSettings:
     )
     """seconds that running handlers get at the end (Java: 0, they are interrupted and their messages come again)"""
     farewell_timeout: float = attrs.field(default=0.5, validator=_not_negative)
-    """seconds in all for the last words to the brokers: offsets, then unregistering.  A broker that is slower notices the closed
+    """seconds for each of the last words to the brokers: offsets, locks of an ordered consumer, unregistering.  A broker that is slower notices the closed
     connection instead, so nothing but a moment of rebalancing is lost."""
     client_ip: str | None = attrs.field(default=None, metadata=_java("clientIP"))
     """address shown in the client id; None finds the one that reaches the first name server"""

@@ -86,11 +86,13 @@ class Fetcher:
     counts: ConsumerCounts = attrs.field(factory=ConsumerCounts)
     paused: bool = attrs.field(default=False, init=False)
     """whether queues that are gained wait for `resume`, too"""
+    stopped: bool = attrs.field(default=False, init=False)
+    """whether nothing is pulled any more, of queues that are gained or moved to another offset either"""
     assignments: dict[MessageQueue, Assignment] = attrs.field(factory=dict, init=False)
     _trouble: TroubleLog = attrs.field(factory=lambda: TroubleLog(logger), init=False)
 
     def take(self, queue: MessageQueue, position: int, stored: int = -1) -> Assignment:
-        """Own a queue from now on and pull it from `position`.  Atomic: no checkpoint."""
+        """Own a queue from now on and pull it from `position`, unless pulling was stopped.  Atomic: no checkpoint."""
         assignment = Assignment(
             queue=queue,
             held=ProcessQueue(position),
@@ -103,9 +105,10 @@ class Fetcher:
             paused=self.paused,
         )
         self.assignments[queue] = assignment
-        self.nursery.start_soon(
-            self._pull_loop, assignment, name=f"pull {queue.topic} {queue.broker_name} {queue.queue_id}"
-        )
+        if not self.stopped:
+            self.nursery.start_soon(
+                self._pull_loop, assignment, name=f"pull {queue.topic} {queue.broker_name} {queue.queue_id}"
+            )
         return assignment
 
     def restart(self, queue: MessageQueue, position: int, *, paused: bool) -> Assignment:
@@ -153,7 +156,8 @@ class Fetcher:
         return assignment
 
     def stop(self) -> None:
-        """Pull no more, while verdicts about what is here still count.  Atomic: no checkpoint."""
+        """Pull no more, for good, while verdicts about what is here still count.  Atomic: no checkpoint."""
+        self.stopped = True
         for assignment in self.assignments.values():
             assignment.scope.cancel()
 
@@ -174,6 +178,8 @@ class Fetcher:
                 try:
                     with trio.CancelScope() as assignment.poll:
                         response, header = await self._pull(assignment)
+                    if assignment.ending:
+                        return  # the answer was here before we could be cancelled, and somebody else may have the queue
                     if assignment.poll.cancelled_caught:
                         continue  # paused: whatever the broker sends now is asked for again later
                     if queue.topic not in self.subscriptions:
@@ -268,7 +274,12 @@ class Fetcher:
         return assignment
 
     def _jump(self, assignment: Assignment, position: int) -> Assignment:
-        """Go on at another offset: what was pulled before is lost, the same task pulls on.  Atomic: no checkpoint."""
+        """Go on at another offset: what was pulled before is lost, the same task pulls on.  Atomic: no checkpoint.
+
+        An assignment that is not the queue's any more does not take its place again.
+        """
+        if self.assignments.get(assignment.queue) is not assignment:
+            return assignment
         successor = assignment.successor(position)
         self.assignments[assignment.queue] = successor
         return successor

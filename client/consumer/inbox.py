@@ -39,7 +39,9 @@ class Inbox:
         return len(self._messages)
 
     def put(self, messages: Sequence[ReceivedMessage]) -> None:
-        """Take in a batch.  Atomic: no checkpoint."""
+        """Take in a batch; once it is closed, leave it: nobody gets that any more, and it comes again.  Atomic: no checkpoint."""
+        if self._closed:
+            return
         self._messages.extend(messages)
         self._wake_one()
 
@@ -81,14 +83,14 @@ class Inbox:
             self._taken_in_a_row = 0
             await trio.lowlevel.checkpoint()
         while True:
+            if self._closed:
+                raise InboxClosed
             message = self._pop()
             if message is not None:
                 message.handed_out = trio.current_time()
                 if self._messages:
                     self._wake_one()
                 return message
-            if self._closed:
-                raise InboxClosed
             try:
                 await self._waiting.park()
             finally:

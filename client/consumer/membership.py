@@ -98,7 +98,10 @@ class Membership:
             await self.offsets.store(self.owned())
 
     async def reset(self, offsets: Mapping[MessageQueue, int]) -> list[MessageQueue]:
-        """Go on at other offsets, and store them, where a queue is ours; returns these queues.  What was pulled before is lost."""
+        """Go on at other offsets, and store them, where a queue is ours; returns these queues.  What was pulled before is lost.
+
+        Of a member that is leaving, the offsets are only stored.
+        """
         moved = [queue for queue in offsets if queue in self.fetcher.assignments]
         for queue in moved:
             before = self.fetcher.assignments[queue]
@@ -111,7 +114,7 @@ class Membership:
         return moved
 
     def stop_fetching(self) -> None:
-        """Pull no more and keep the present share; verdicts still count."""
+        """Pull no more, whatever comes, and keep the present share; verdicts still count."""
         self.rebalancer.end()
         self._rebalancing.cancel()
         self.fetcher.stop()
@@ -150,26 +153,37 @@ async def open_membership(session: Session, settings: ConsumerSettings, role: Ro
                 if role.on_assignment is not None:
                     rebalancer.on_change = role.on_assignment
                 membership = Membership(session, settings, fetcher, rebalancer, offsets, nursery)
-                session.on_routes_changed = rebalancer.wake
-                session.on_group_changed = rebalancer.wake
-                session.on_broker_joined = membership.broker_joined
-                await membership.join(role.subscriptions)
-                if role.subscriptions:
-                    membership.start_rebalancing()
-                nursery.start_soon(membership.save_offsets, name="offset saver")
-                nursery.start_soon(fetcher.counts.run, name="consumption samples")
                 try:
+                    session.on_routes_changed = rebalancer.wake
+                    session.on_group_changed = rebalancer.wake
+                    session.on_broker_joined = membership.broker_joined
+                    await membership.join(role.subscriptions)
+                    if role.subscriptions:
+                        membership.start_rebalancing()
+                    nursery.start_soon(membership.save_offsets, name="offset saver")
+                    nursery.start_soon(fetcher.counts.run, name="consumption samples")
                     yield membership
-                finally:  # the session lives longer than this nursery
-                    rebalancer.end()
+                finally:  # the session, and what brokers ask of it, lives longer than this nursery
+                    membership.stop_fetching()
                     session.forget_callbacks()
         finally:
             if membership is not None:
-                with trio.CancelScope(shield=True, deadline=trio.current_time() + settings.client.farewell_timeout):
-                    await offsets.store(membership.owned())
-                    if rebalancer.locks is not None:
-                        await rebalancer.locks.release_all()
-                membership.fetcher.drop_all()
+                await _leave(membership)
+
+
+async def _leave(membership: Membership) -> None:
+    """Store offsets, then give up locks and queues, each within `farewell_timeout`, whatever becomes of the step before."""
+    timeout = membership.settings.client.farewell_timeout
+    try:
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + timeout):
+            await membership.offsets.store(membership.owned())
+    finally:
+        try:
+            if membership.rebalancer.locks is not None:
+                with trio.CancelScope(shield=True, deadline=trio.current_time() + timeout):
+                    await membership.rebalancer.locks.release_all()
+        finally:
+            membership.fetcher.drop_all()
 
 
 def _open_offsets(

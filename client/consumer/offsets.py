@@ -131,13 +131,19 @@ class GroupOffsets:
         """Tell the brokers how far the group has come, where that is new; failures are logged and tried again next time.
 
         The requests are answered (the official client sends them one-way), so that an offset counts as stored only when it is.
+        Errors that are no `TrioMQError` come out when all others are stored.
         """
+        crashes: list[Exception] = []
         async with trio.open_nursery() as nursery:
             for assignment in assignments:
                 if assignment.to_store >= 0 and assignment.to_store != assignment.stored:
-                    nursery.start_soon(self._store_fenced, assignment)
+                    nursery.start_soon(self._store_fenced, assignment, crashes)
+        if len(crashes) == 1:
+            raise crashes[0]
+        if crashes:
+            raise ExceptionGroup("storing offsets", crashes)
 
-    async def _store_fenced(self, assignment: Assignment) -> None:
+    async def _store_fenced(self, assignment: Assignment, crashes: list[Exception]) -> None:
         what = (
             f"storing the offset of {assignment.queue.topic} {assignment.queue.broker_name}:{assignment.queue.queue_id}"
         )
@@ -145,6 +151,8 @@ class GroupOffsets:
             await self.store_one(assignment)
         except TrioMQError as error:
             self._trouble.failed(what, error)
+        except Exception as error:  # of no kind that we know: it must not take the other queues' offsets with it
+            crashes.append(error)
         else:
             self._trouble.worked(what)
 

@@ -57,7 +57,9 @@ class OrderedInbox:
         return sum(len(lane.waiting) for lane in self._lanes.values())
 
     def put(self, messages: Sequence[ReceivedMessage]) -> None:
-        """Take in a batch of one queue.  Atomic: no checkpoint."""
+        """Take in a batch of one queue, unless it is closed.  Atomic: no checkpoint."""
+        if self._closed:
+            return
         lane = self._lanes.setdefault(messages[0].queue, Lane())
         lane.waiting.extend(messages)
         self._offer(lane)
@@ -91,11 +93,11 @@ class OrderedInbox:
         """Wait for a queue that has its turn and return its next messages, at most `count_max`.  Errors: `InboxClosed`."""
         await trio.lowlevel.checkpoint()
         while True:
+            if self._closed:
+                raise InboxClosed
             messages = self._pop(count_max)
             if messages:
                 return messages
-            if self._closed:
-                raise InboxClosed
             await self._waiting.park()
 
     def verdict(self, message: ReceivedMessage) -> None:

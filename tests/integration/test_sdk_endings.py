@@ -1,4 +1,4 @@
-"""What happens at the edges of a consumer's life: callbacks that fail, waiting and iterating while it stops."""
+"""What happens at the edges of a consumer's life: callbacks that fail, waiting and iterating while it stops, brokers that come back."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import asyncio
 import logging
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 
+import attrs
 import pytest
 import trio
+import trio.testing
 from scripted_cluster import refuse, scripted_cluster
 from serving import until
 from threaded_cluster import cluster_in_a_thread
@@ -17,6 +20,7 @@ from triomq import (
     AssignmentChange,
     ClientSettings,
     ConsumerSettings,
+    MessageQueue,
     NotRunning,
     Producer,
     PullConsumer,
@@ -26,7 +30,12 @@ from triomq import (
     aio,
     sync,
 )
+from triomq.client.consumer.assignment import Assignment
+from triomq.client.consumer.membership import Membership
+from triomq.client.consumer.offsets import GroupOffsets
+from triomq.client.errors import ConnectionFailed, ConnectionLost
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
+from triomq.remoting.server.handlers import Request, Response
 from triomq.testing import InProcessCluster
 
 QUICK = ConsumerSettings(
@@ -103,6 +112,146 @@ async def test_locks_of_queues_that_could_not_be_begun_are_given_up() -> None:
         ) as consumer:
             await until(lambda: cluster.broker.count(RequestCode.UNLOCK_BATCH_MQ) > 0)
             assert consumer.assignment == ()
+
+
+async def test_a_broker_that_comes_back_is_told_the_offset_again_and_moves_no_reader(triomq_cluster: InProcessCluster) -> None:
+    """One that went back reads on from there: the broker's other offset is no reason to go elsewhere."""
+    await triomq_cluster.create_topic("T", queues=1)
+    queue = MessageQueue("T", "broker-a", 0)
+    address = triomq_cluster.namesrv_address
+    async with Producer(address, group="p") as producer:
+        for number in range(30):
+            await producer.send("T", b"%d" % number)
+    settings = attrs.evolve(QUICK, offset_interval=60.0)
+    async with PullConsumer(address, group="g", subscriptions="T", consume_from="first", settings=settings) as consumer:
+        got: list[int] = []
+
+        async def read(count: int) -> None:
+            with trio.fail_after(30):
+                while len(got) < count:
+                    got.extend(message.queue_offset for message in await consumer.poll(min(5, count - len(got))))
+
+        await read(30)
+        await consumer.commit()
+        await consumer.seek(queue, 0)
+        got.clear()
+        await read(7)
+        running = triomq_cluster.broker("broker-a")._running
+        assert running is not None
+        running.ready.drop_connections()  # type: ignore[attr-defined]
+        committed: int | None = 30
+        with trio.fail_after(30):
+            while committed == 30:
+                await trio.sleep(0.02)
+                with suppress(ConnectionFailed, ConnectionLost):
+                    committed = await consumer.committed(queue)
+        assert committed == 5
+        await read(30)
+        assert got == list(range(30))
+
+
+async def test_a_reset_while_handlers_end_is_stored_and_pulls_nothing(triomq_cluster: InProcessCluster) -> None:
+    await triomq_cluster.create_topic("T", queues=1)
+    queue = MessageQueue("T", "broker-a", 0)
+    address = triomq_cluster.namesrv_address
+    seen: list[int] = []
+    go_on = trio.Event()
+
+    async def handle(message: ReceivedMessage) -> None:
+        seen.append(message.queue_offset)
+        if len(seen) == 1:
+            await go_on.wait()
+
+    async with Producer(address, group="p") as producer:
+        for number in range(5):
+            await producer.send("T", b"%d" % number)
+    async with PushConsumer(
+        address, group="g", subscriptions="T", consume_from="first", handler=handle, concurrency=2,
+        settings=attrs.evolve(QUICK, client=attrs.evolve(QUICK.client, shutdown_timeout=30.0, farewell_timeout=30.0)),
+    ) as consumer:  # fmt: skip
+        await until(lambda: len(seen) == 5)
+        member = consumer._membership
+        assert member is not None
+        pulling: list[str] = []
+
+        async def reset_late(member: Membership) -> None:
+            await until(lambda: member.fetcher.assignments[queue].scope.cancel_called)
+            await member.reset({queue: 2})
+            pulling.extend(task.name for task in member.fetcher.nursery.child_tasks if task.name.startswith("pull T"))
+            go_on.set()
+
+        member.nursery.start_soon(reset_late, member)
+    assert pulling == []
+    assert sorted(seen) == [0, 1, 2, 3, 4]
+    async with PullConsumer(address, group="g") as administrator:
+        await administrator.assign([queue])
+        assert await administrator.committed(queue) == 2
+
+
+@pytest.mark.parametrize("kind", ["push", "pull"])
+async def test_a_reset_during_the_last_words_is_stored(kind: str) -> None:
+    async with scripted_cluster() as cluster:
+        queue = MessageQueue("T", "broker-a", 0)
+        outcomes: list[object] = []
+        members: list[Membership] = []
+        ended = trio.Event()
+
+        async def reset(asked: Request) -> Response:
+            if ended.is_set() and not outcomes:
+                outcomes.append("asked")
+                try:
+                    outcomes.append(await members[0].reset({queue: 3}))
+                except Exception as error:
+                    outcomes.append(error)
+            return Response()
+
+        settings = attrs.evolve(QUICK, offset_interval=60.0, client=attrs.evolve(QUICK.client, farewell_timeout=30.0))
+        make = PushConsumer if kind == "push" else PullConsumer
+        async with make(cluster.namesrv.address, group="g", subscriptions="T", settings=settings) as consumer:
+            await consumer.wait_assigned()
+            assert consumer._membership is not None
+            members.append(consumer._membership)
+            await until(lambda: queue in members[0].fetcher.assignments)
+            cluster.broker.script[RequestCode.UPDATE_CONSUMER_OFFSET] = reset
+            members[0].fetcher.assignments[queue].stored = -1  # so that there is something to store
+            ended.set()
+        assert outcomes == ["asked", [queue]]
+        headers = cluster.broker.headers(RequestCode.UPDATE_CONSUMER_OFFSET)
+        assert [header.commit_offset for header in headers][-1] == 3  # type: ignore[attr-defined]
+
+
+async def test_one_offset_that_cannot_be_stored_costs_neither_the_others_nor_the_locks(monkeypatch: pytest.MonkeyPatch) -> None:
+    store_one = GroupOffsets.store_one
+    tried: list[str] = []
+
+    async def fail_once(self: GroupOffsets, assignment: Assignment) -> None:
+        tried.append(assignment.queue.broker_name)
+        if assignment.queue.broker_name == "broker-a":
+            raise LookupError("a mistake of ours")
+        await trio.testing.wait_all_tasks_blocked()  # the failure comes first
+        await store_one(self, assignment)
+
+    async with scripted_cluster(brokers=2) as cluster:
+        settings = attrs.evolve(QUICK, offset_interval=60.0, client=attrs.evolve(QUICK.client, farewell_timeout=30.0))
+        members: list[Membership] = []
+
+        async def consume_and_leave() -> None:
+            async with PushConsumer(
+                cluster.namesrv.address, group="g", subscriptions="T", ordered=True, settings=settings
+            ) as consumer:
+                await until(lambda: len(consumer.assignment) == 2)
+                assert consumer._membership is not None
+                members.append(consumer._membership)
+                for assignment in members[0].owned():
+                    assignment.stored = -1
+                monkeypatch.setattr(GroupOffsets, "store_one", fail_once)
+
+        with pytest.raises(LookupError, match="a mistake of ours"):
+            await consume_and_leave()
+        assert sorted(tried) == ["broker-a", "broker-b"]
+        assert [broker.count(RequestCode.UPDATE_CONSUMER_OFFSET) for broker in cluster.brokers] == [0, 1]
+        assert [broker.count(RequestCode.UNLOCK_BATCH_MQ) for broker in cluster.brokers] == [1, 1]
+        assert members[0].owned() == []
 
 
 @pytest.mark.parametrize("kind", ["push", "pull"])

@@ -13,6 +13,7 @@ import trio.testing
 from triomq.client.background import open_background
 from triomq.client.consumer.assignment import Assignment
 from triomq.client.consumer.inbox import MESSAGES_BETWEEN_CHECKPOINTS, Inbox, InboxClosed
+from triomq.client.consumer.ordered_inbox import OrderedInbox
 from triomq.client.consumer.process_queue import Limits, ProcessQueue
 from triomq.client.consumer.received import ReceivedMessage, again
 from triomq.client.consumer.verdicts import Redelivery
@@ -221,6 +222,17 @@ async def test_a_taker_that_is_cancelled_while_it_is_woken_leaves_its_message_to
             await trio.testing.wait_all_tasks_blocked()
         nursery.cancel_scope.cancel()
     assert sorted(taken) == list(range(40))
+
+
+@pytest.mark.parametrize("kind", [Inbox, OrderedInbox])
+async def test_a_closed_inbox_takes_in_and_hands_out_nothing(kind: type[Inbox | OrderedInbox]) -> None:
+    inbox, owner = kind(), assignment()
+    inbox.put(messages(owner, 2))
+    inbox.close()
+    inbox.put(messages(owner, 2, 2))
+    assert len(inbox) == 0
+    with pytest.raises(InboxClosed):
+        await inbox.get()
 
 
 async def test_a_cancelled_taker_takes_nothing() -> None:
