@@ -193,7 +193,8 @@ class PullConsumer(GroupConsumer):
             membership.fetcher.drop(queue)
         for queue in sorted(wanted - set(membership.fetcher.assignments)):
             position, stored = await membership.offsets.start_position(queue, self._start)
-            membership.fetcher.take(queue, position, stored)
+            assignment = membership.fetcher.take(queue, position, stored)
+            assignment.committable = -1  # nothing of ours to tell again: others of the group may commit while this one only reads
 
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """Return all readable queues of a topic.  Errors: `RouteNotFound`."""

@@ -150,6 +150,34 @@ async def test_a_broker_that_comes_back_is_told_the_offset_again_and_moves_no_re
         assert got == list(range(30))
 
 
+async def test_a_reader_that_commits_nothing_tells_a_broker_that_comes_back_nothing(triomq_cluster: InProcessCluster) -> None:
+    await triomq_cluster.create_topic("T", queues=1)
+    queue = MessageQueue("T", "broker-a", 0)
+
+    def reader() -> PullConsumer:
+        return PullConsumer(triomq_cluster.namesrv_address, group="g", settings=QUICK, auto_commit=False)
+
+    async def commit(offset: int) -> None:
+        async with reader() as another:
+            await another.assign([queue])
+            await another.commit({queue: offset})
+
+    async with Producer(triomq_cluster.namesrv_address, group="p") as producer:
+        for number in range(30):
+            await producer.send("T", b"%d" % number)
+    await commit(10)
+    async with reader() as consumer:
+        await consumer.assign([queue])
+        await commit(25)
+        running = triomq_cluster.broker("broker-a")._running
+        assert running is not None
+        running.ready.drop_connections()  # type: ignore[attr-defined]
+        assert consumer._membership is not None
+        owned = consumer._membership.owned()[0]
+        await until(lambda: owned.stored == -1)  # the broker is back, and nobody knows what it has
+        assert await consumer.committed(queue) == 25
+
+
 async def test_a_reset_while_handlers_end_is_stored_and_pulls_nothing(triomq_cluster: InProcessCluster) -> None:
     await triomq_cluster.create_topic("T", queues=1)
     queue = MessageQueue("T", "broker-a", 0)
