@@ -5,7 +5,9 @@ everything that is sent in the same turn of the loop.  Otherwise it fills until 
 for `auto_batch_hold`, or until it holds `auto_batch_bytes`.  So a single sender waits for nobody (and a message
 that finds no others is sent as an ordinary one), and the more are sent the larger batches become.  (Java holds every message for that time.)
 
-Whoever sends waits for its own message: for the receipt, the error of the batch, or its own deadline.  Off by default, as in Java (`autoBatch`).
+Whoever sends waits for its own message: for the receipt, the error of the batch, or its own deadline.  Who is cancelled before the pile leaves
+stays behind; later the message is with the others, and only when nobody waits any more the batch is given up.  Off by default, as in Java
+(`autoBatch`).
 
     producer's nursery ─┬ one task for each pile: wait, send, wake the senders
                         └ the deadlines of those who wait
@@ -24,13 +26,16 @@ import msgspec
 import trio
 
 from triomq.client.config import ProducerSettings
-from triomq.client.errors import NotRunning, SendTimeout, TrioMQError
+from triomq.client.errors import NotRunning, SendFailed, SendTimeout, TrioMQError
 from triomq.client.producer.encoding import ELEMENT_BYTES, Outgoing, OutgoingBatch, make_carrier
 from triomq.client.producer.receipt import SendReceipt, split_receipt
 from triomq.remoting.protocol.bodies.route import MessageQueue
 
 PileKey = tuple[str, MessageQueue | None, bool, str | None]
 """topic, queue of a directed send, wait_stored, tag"""
+
+FindRoute = Callable[[str], Awaitable[None]]
+"""(topic) → when its route is known"""
 
 SendBatch = Callable[[OutgoingBatch, MessageQueue | None, float], Awaitable[SendReceipt]]
 """(batch, queue, deadline) → the broker's answer"""
@@ -69,6 +74,10 @@ class Pile:
     """whether nobody can join any more"""
     go: trio.Event = attrs.field(factory=trio.Event)
     """set when there is nothing more to wait for"""
+    departed: bool = False
+    """whether the messages may be on their way, of those that waited then"""
+    journey: trio.CancelScope = attrs.field(factory=trio.CancelScope)
+    """from then to the answer; cancelled when nobody waits for that any more"""
 
 
 @attrs.define(eq=False)
@@ -77,6 +86,7 @@ class Accumulator:
 
     settings: ProducerSettings
     nursery: trio.Nursery
+    find_route: FindRoute
     send_batch: SendBatch
     send_one: SendOne
     new_id: Callable[[], str]
@@ -101,7 +111,8 @@ class Accumulator:
         )
 
     async def send(self, outgoing: Outgoing, key: PileKey, deadline: float) -> SendReceipt:
-        """Send a message that `takes` accepted with others.  Errors: those of the batch; `SendTimeout` at the message's own deadline."""
+        """Send a message that `takes` accepted with others.  Errors: those of the batch; `SendTimeout` at the message's own deadline;
+        when the producer stops `SendFailed`, or `NotRunning` if it had not left yet."""
         pile = self._open.get(key)
         if pile is None:
             pile = self._open[key] = Pile(key, trio.current_time())
@@ -119,6 +130,8 @@ class Accumulator:
 
         def give_up(_raise_cancel: object) -> trio.lowlevel.Abort:
             passenger.waiting = False  # one that has not left stays behind
+            if pile.departed and not any(other.waiting for other in pile.passengers):
+                pile.journey.cancel()
             return trio.lowlevel.Abort.SUCCEEDED
 
         await trio.lowlevel.wait_task_rescheduled(give_up)
@@ -126,7 +139,7 @@ class Accumulator:
             return passenger.receipt
         error = passenger.error
         if error is None:
-            raise NotRunning("the producer stopped before the batch was answered")
+            raise NotRunning("the producer stopped before the message left with an automatic batch: it is not stored")
         if isinstance(error, TrioMQError):  # each sender its own, since tracebacks grow
             raise copy.copy(error) from error
         raise error
@@ -140,20 +153,25 @@ class Accumulator:
 
     async def _carry(self, pile: Pile) -> None:
         """The life of one pile."""
-        aboard: list[Passenger] = []
         try:
             if not pile.left and self._under_way.get(pile.key) and self.settings.auto_batch_hold:
                 with trio.move_on_at(pile.since + self.settings.auto_batch_hold):
                     await pile.go.wait()
                     if not pile.left:  # a batch was answered: its senders, who are about to go on, come along
                         await trio.lowlevel.checkpoint()
+            await self.find_route(pile.key[0])
             self._close(pile)
             aboard = [passenger for passenger in pile.passengers if passenger.waiting]
             if aboard:
-                await self._travel(pile, aboard)
+                pile.departed = True
+                with pile.journey:
+                    await self._travel(pile, aboard)
+        except trio.Cancelled:
+            if pile.departed:
+                _tell(pile, _unanswered(pile))
+            raise
         except Exception as error:  # whatever it is (a check's, for instance), it belongs to the senders
-            for passenger in aboard:
-                passenger.error = error
+            _tell(pile, error)
         finally:
             self._close(pile)
             self._piles.discard(pile)
@@ -203,13 +221,26 @@ class Accumulator:
                         passenger.wake()
 
 
+def _tell(pile: Pile, error: Exception) -> None:
+    """Let this be the outcome for all that still wait for one."""
+    for passenger in pile.passengers:
+        if passenger.waiting:
+            passenger.error = error
+
+
 def _late(pile: Pile) -> SendTimeout:
     """The error of a message whose time is over before its batch is answered; one that has not left stays behind."""
-    if not pile.left:
-        return SendTimeout(pile.key[0], (), reason="it waited for others to travel with (auto_batch_hold)")
+    if not pile.departed:
+        reason = "it waited for the topic's route, or for others to travel with (auto_batch_hold)"
+        return SendTimeout(pile.key[0], (), reason=reason)
     return SendTimeout(
         pile.key[0], (), maybe_stored=True, reason="the automatic batch that it travels in has no answer yet"
     )
+
+
+def _unanswered(pile: Pile) -> SendFailed:
+    """The error of a message that was under way when the producer stopped."""
+    return SendFailed(pile.key[0], (), maybe_stored=True, reason="the producer stopped before the automatic batch was answered")
 
 
 def _size_of(outgoing: Outgoing) -> int:

@@ -4,7 +4,7 @@
         receipt = await producer.send("Orders", b"...", tag="paid", keys=["o-1"])
 
 What a cancelled `send` means: while it waits for a route or a connection, nothing was sent; later the outcome is unknown, the answer is
-discarded when it comes, and the connection stays usable.  A message given its `message_id` beforehand (`Producer.new_message_id`) can be
+discarded when it comes, and the connection stays usable.  With `auto_batch` it is unknown as soon as the batch has left with other messages.  A message given its `message_id` beforehand (`Producer.new_message_id`) can be
 sent again without doubt: consumers see the same id.
 """
 
@@ -80,7 +80,7 @@ class Producer(Lifetime):
                     nursery.start_soon(detect_brokers, sender.faults, session, settings, name="broker detector")
                 if settings.auto_batch:
                     self._accumulator = Accumulator(
-                        settings, nursery, self._send_pile, self._send_alone, self.new_message_id
+                        settings, nursery, sender.find_route, self._send_pile, self._send_alone, self.new_message_id
                     )
                     nursery.start_soon(self._accumulator.watch_deadlines, name="automatic batches' deadlines")
                 self._sender = sender
@@ -181,6 +181,7 @@ class Producer(Lifetime):
             return await sender.send(outgoing, target=target)
         deadline = sender.deadline()
         chosen = await sender.queue_for(topic, target, deadline) if target is not None else None
+        self._active()  # it may have stopped meanwhile
         return await pool.send(outgoing, (topic, chosen, wait_stored, tag), deadline)
 
     async def send_oneway(

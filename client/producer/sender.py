@@ -314,6 +314,11 @@ class Sender:
             )
         raise SendTimeout(topic, (), reason="the time went by while the route was looked up")
 
+    async def find_route(self, topic: str) -> None:
+        """Make sure that a send need not look up the topic's route.  A checkpoint only if it is not known.  Errors: `RouteNotFound`, `NoNameServer`."""
+        if not self.session.routes.publish(topic):
+            await self._find_queues(topic, inf)
+
     async def queue_for(self, topic: str, target: Target, deadline: float) -> MessageQueue:
         """Return the queue of a directed send.  Errors: as `send`; those of the application's own choice."""
         queues = self.session.routes.publish(topic) or await self._find_queues(topic, deadline)

@@ -381,22 +381,77 @@ async def test_a_message_whose_time_is_over_before_its_automatic_batch_leaves_is
             assert held.bodies == [[b"ahead"], [b"later"]]
 
 
+async def test_who_is_cancelled_before_the_route_is_known_is_not_sent() -> None:
+    async with scripted_cluster() as cluster:
+        held = HeldBatches(cluster, 0)
+        asked, known = trio.Event(), trio.Event()
+
+        async def late(request: Request) -> Response:
+            if request.header.topic == "T":
+                asked.set()
+                await known.wait()
+            return cluster.route(request)
+
+        cluster.namesrv.script[RequestCode.GET_ROUTEINFO_BY_TOPIC] = late
+        async with producer(cluster, auto_batch=True) as p, trio.open_nursery() as nursery:
+            with trio.CancelScope() as scope:
+                async with trio.open_nursery() as given_up:
+                    given_up.start_soon(p.send, "T", b"cancelled")
+                    await asked.wait()
+                    nursery.start_soon(p.send, "T", b"stays")
+                    await held.turns()
+                    scope.cancel()
+            known.set()
+        assert held.bodies == [[b"stays"]]
+
+
+async def test_an_automatic_batch_that_nobody_waits_for_any_more_is_given_up() -> None:
+    async with scripted_cluster() as cluster:
+        held = HeldBatches(cluster)
+        async with producer(cluster, auto_batch=True, in_flight_messages_max=1) as p:
+            pool, room = p._accumulator, p._sender and p._sender._in_flight
+            assert pool is not None
+            assert room is not None
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(p.send, "T", b"ahead")
+                await held.came(1)
+                with trio.CancelScope() as scope:
+                    async with trio.open_nursery() as given_up:
+                        for body in (b"1", b"2"):
+                            given_up.start_soon(lambda body=body: p.send("T", body, tag="others"))
+                        while not room._claims:  # they have left, and wait for room
+                            await trio.lowlevel.checkpoint()
+                        scope.cancel()
+                while room._claims:
+                    await trio.lowlevel.checkpoint()
+                held.gate.set()
+            await p.send("T", b"later")
+            assert (pool.size_bytes, pool._under_way, pool._piles, room.messages) == (0, {}, set(), 0)
+        assert held.bodies == [[b"ahead"], [b"later"]]
+
+
 async def test_an_automatic_batch_does_not_outlive_its_producer() -> None:
-    failures: list[NotRunning] = []
+    failures: dict[bytes, SendFailed | NotRunning] = {}
     async with scripted_cluster() as cluster, trio.open_nursery() as nursery:
-        cluster.broker.script[SEND] = never
-        async with producer(cluster, auto_batch=True, auto_batch_hold=0) as p:
+        held = HeldBatches(cluster)
+        async with producer(cluster, auto_batch=True, auto_batch_hold=1000) as p:
 
-            async def send() -> None:
-                with pytest.raises(NotRunning, match="stopped before") as caught:
-                    await p.send("T", b"x")
-                failures.append(caught.value)
+            async def send(body: bytes) -> None:
+                with pytest.raises((SendFailed, NotRunning), match="stopped before") as caught:
+                    await p.send("T", body)
+                failures[body] = caught.value
 
-            nursery.start_soon(send)
-            with trio.fail_after(5):
-                while not cluster.broker.count(SEND):  # noqa: ASYNC110
-                    await trio.sleep(0.01)
-    assert len(failures) == 1
+            nursery.start_soon(send, b"left")
+            with trio.fail_after(30):
+                await held.came(1)
+            nursery.start_soon(send, b"waits for others")
+            await held.turns()
+        assert held.bodies == [[b"left"]]
+        held.gate.set()
+    left, waits = failures[b"left"], failures[b"waits for others"]
+    assert isinstance(left, SendFailed)
+    assert left.maybe_stored
+    assert isinstance(waits, NotRunning)
 
 
 # -- queues, retries, limits ------------------------------------------------------------------------------------------------
