@@ -35,13 +35,12 @@ ADDED_BY_5 = {
 # (code, response code) -> why this shape is not replayed
 LEFT_OUT = {
     (14, 22): "5.5.0 answers 22 for a new group on an empty queue and then loses what is stored between two requests; ours answers 0, as 4.9.4 does",
-    (46, 0): "SQL92 filters come later; the captured broker ran with enablePropertyFilter=true, ours answers as one without",
 }
 # The same for what RocketMQ's mqadmin asked.
 ADMIN_LEFT_OUT = {
     (315, 0): "it asks for counts of the half topic, which transactions will bring",
 }
-REPLAYED = {"r550-JSON": {"namesrv": 12, "broker": 58}, "r494-JSON": {"namesrv": 12, "broker": 67}}
+REPLAYED = {"r550-JSON": {"namesrv": 12, "broker": 61}, "r494-JSON": {"namesrv": 12, "broker": 68}}
 
 
 def decode(frame: bytes) -> Frame:
@@ -225,7 +224,7 @@ def test_name_server_answers_as_java_s(name: str, tmp_path: Path) -> None:
 def test_broker_answers_as_java_s(name: str, tmp_path: Path) -> None:
     with (
         processes.our_name_server(tmp_path) as namesrv,
-        processes.our_broker(tmp_path, "broker-a", namesrv, brokerClusterName="DefaultCluster") as (address, _process),
+        processes.our_broker(tmp_path, "broker-a", namesrv, brokerClusterName="DefaultCluster", enablePropertyFilter="true") as (address, _process),
         contextlib.closing(Stage(address)) as stage,
         contextlib.closing(Wire(address)) as wire,
     ):
