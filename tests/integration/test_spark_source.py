@@ -294,7 +294,7 @@ def assert_no_driver_left() -> None:
 
 @pytest.mark.feature(157, 200)
 def test_the_page_of_spark(spark: Any, running: Cluster, tmp_path: Path) -> None:
-    running.create_topic("orders")
+    running.create_topic("orders", brokers=("broker-a",))
     running.send("orders", [b"order %d" % number for number in range(50)])
     source = one("docs/spark.md", "spark.readStream")
     assert source.count("/data/") == 2
@@ -315,7 +315,7 @@ def test_the_page_of_spark(spark: Any, running: Cluster, tmp_path: Path) -> None
 @pytest.mark.feature(200)
 @pytest.mark.parametrize("page", ["README.md", "README.zh-CN.md"])
 def test_the_query_of_the_readme(page: str, spark: Any, running: Cluster) -> None:
-    running.create_topic("flights")
+    running.create_topic("flights", brokers=("broker-a",))
     names: dict[str, Any] = {"spark": spark}
     exec(one(page, "spark.readStream").replace("127.0.0.1:9876", running.namesrv), names)
     assert names["flights"].isStreaming

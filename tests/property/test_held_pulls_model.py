@@ -14,14 +14,14 @@ CODES = st.none() | st.frozensets(st.integers(0, 2), max_size=2)
 
 
 class HeldPullsAgainstAList(RuleBasedStateMachine):
-    """The model keeps ``(pull)`` in a list and looks at all of them each time."""
+    """The model keeps pulls and their requests in a list and looks at all of them each time; a pull that has ended has let its request go."""
 
     @initialize()
     def start(self) -> None:
         self.held = HeldPulls()
         self.resumed: list[object] = []
         self.held.resume = self.resumed.append
-        self.model: list[HeldPull] = []
+        self.model: list[tuple[HeldPull, int]] = []
         self.expected: list[object] = []
         self.now = 0.0
         self.number = 0
@@ -31,7 +31,7 @@ class HeldPullsAgainstAList(RuleBasedStateMachine):
         self.number += 1
         pull = HeldPull(topic, queue, offset, codes, self.now + seconds, connection, self.number)
         self.held.hold(pull)
-        self.model.append(pull)
+        self.model.append((pull, self.number))
 
     @rule(topic=TOPICS, queue=QUEUES, end=st.integers(1, 6), code=st.integers(0, 2))
     def arrive(self, topic: str, queue: int, end: int, code: int) -> None:
@@ -50,23 +50,24 @@ class HeldPullsAgainstAList(RuleBasedStateMachine):
     @rule(connection=st.integers(0, 2))
     def connection_closes(self, connection: int) -> None:
         self.held.forget_connection(connection)
-        self.model = [pull for pull in self.model if pull.connection != connection]
+        self.model = [(pull, request) for pull, request in self.model if pull.connection != connection]
 
     @rule(seconds=st.integers(0, 5))
     def time_passes(self, seconds: int) -> None:
         self.now += seconds
         next_due = self.held.expire(self.now)
         self.resume_where(lambda pull: pull.deadline <= self.now)
-        assert next_due == min((pull.deadline for pull in self.model), default=float("inf"))
+        assert next_due == min((pull.deadline for pull, _ in self.model), default=float("inf"))
 
     def resume_where(self, condition: object) -> None:
-        self.expected += [pull.request for pull in self.model if condition(pull)]  # type: ignore[operator]
-        self.model = [pull for pull in self.model if not condition(pull)]  # type: ignore[operator]
+        self.expected += [request for pull, request in self.model if condition(pull)]  # type: ignore[operator]
+        self.model = [(pull, request) for pull, request in self.model if not condition(pull)]  # type: ignore[operator]
 
     @invariant()
     def the_same_pulls_were_resumed(self) -> None:
         assert sorted(self.resumed) == sorted(self.expected)  # type: ignore[type-var]
         assert self.held.statistics().held == len(self.model)
+        assert all(pull.request == request for pull, request in self.model)
         assert len(self.held._deadlines) <= 2 * len(self.model) + held_pulls.STALE_DEADLINES_MAX + 1
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from triomq.broker.processors import filtered_reads
 from triomq.broker.processors.filtered_reads import SCANNED_MAX, get_filtered
 from triomq.broker.store.results import GetResult, GetStatus
 from triomq.remoting.protocol.message import encode_properties
@@ -63,6 +66,19 @@ def test_nothing_wanted_moves_on() -> None:
     found = get_filtered(Queue(10).get, 0, 32, 1 << 20, lambda properties: False)
     assert found is not None
     assert (found.status, found.next_offset, found.chunks) == (GetStatus.NO_MATCHED_MESSAGE, 10, [])
+
+
+@pytest.fixture(autouse=True)
+def _enough_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(filtered_reads, "SCAN_SECONDS", 60.0)
+
+
+def test_a_request_looks_for_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(filtered_reads, "SCAN_SECONDS", 0.0)
+    queue = Queue(100_000)
+    found = get_filtered(queue.get, 0, 32, 1 << 20, lambda properties: False)
+    assert found is not None
+    assert (found.next_offset, queue.gets) == (32, 1), "the first look is always made"
 
 
 def test_a_request_looks_at_a_bounded_number() -> None:
