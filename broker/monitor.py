@@ -25,10 +25,10 @@ from triomq.broker.services.topics import Topics
 from triomq.broker.store.store import MessageStore
 from triomq.remoting.monitor.metrics import Family, Sample, gauge
 from triomq.remoting.monitor.process import server_figures
+from triomq.remoting.protocol.names import RETRY_PREFIX
 from triomq.remoting.server.connection import Connection
 from triomq.remoting.server.server import Server
 
-RETRY_PREFIX = "%RETRY%"
 _STORAGE = {"storage_type": "local", "storage_medium": "disk"}
 
 

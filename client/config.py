@@ -24,6 +24,7 @@ from triomq.remoting.client.proxies import SocksProxies
 from triomq.remoting.errors import LocalProtocolError
 from triomq.remoting.protocol.codes import SerializeType
 from triomq.remoting.protocol.compression import Compression
+from triomq.remoting.protocol.names import DEFAULT_TOPIC
 from triomq.remoting.protocol.signing import Credentials
 from triomq.remoting.settings import ConfigError
 from triomq.remoting.tls.client import Tls
@@ -261,7 +262,7 @@ class ProducerSettings:
     """`send_batch` cuts its list into requests of about this size; larger ones keep a broker busy for too long"""
     default_topic_queues: int = attrs.field(default=4, validator=_positive, metadata=_java("defaultTopicQueueNums"))
     """queues wished for a topic that the first message creates"""
-    create_topic_key: str = attrs.field(default="TBW102", metadata=_java("createTopicKey"))
+    create_topic_key: str = attrs.field(default=DEFAULT_TOPIC, metadata=_java("createTopicKey"))
     """template topic of automatic creation"""
     send_hooks: tuple[SendHook, ...] = attrs.field(
         default=(), converter=_send_hooks, metadata=_java("registerSendMessageHook")

@@ -8,10 +8,9 @@ from __future__ import annotations
 import re
 
 from triomq.client.errors import SettingsError, TopicInvalid
+from triomq.remoting.protocol.names import GROUP_LENGTH_MAX, TOPIC_LENGTH_MAX
 
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
-TOPIC_LENGTH_MAX = 127
-GROUP_LENGTH_MAX = 120
 _DEFAULT_GROUPS = frozenset({"DEFAULT_PRODUCER", "DEFAULT_CONSUMER"})
 
 

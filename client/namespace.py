@@ -22,16 +22,16 @@ from triomq.remoting.protocol.bodies.running import ConsumerRunning
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
 from triomq.remoting.protocol.command import SHORT_NAME_CODES, Command
 from triomq.remoting.protocol.message import RETRY_TOPIC
+from triomq.remoting.protocol.names import (
+    DLQ_PREFIX,
+    RETRY_PREFIX,
+    SYSTEM_GROUP_PREFIX,
+    SYSTEM_TOPIC_PREFIX,
+    WELL_KNOWN_SYSTEM_TOPICS,
+)
 from triomq.remoting.protocol.record import StoredMessage
 
-_CARRIERS = ("%RETRY%", "%DLQ%")
-_SYSTEM_TOPICS = frozenset(
-    {
-        *("TBW102", "SCHEDULE_TOPIC_XXXX", "BenchmarkTest", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRACE_TOPIC"),
-        *("RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT"),
-    }
-)
-_SYSTEM_PREFIXES = ("rmq_sys_", "CID_RMQ_SYS_")
+_SYSTEM_PREFIXES = (SYSTEM_TOPIC_PREFIX, SYSTEM_GROUP_PREFIX)
 _NAME_FIELDS = ("topic", "consumerGroup", "producerGroup", "group", "originTopic")
 _SHORT_NAME_FIELDS = ("a", "b")
 """producerGroup and topic in the short header of sends"""
@@ -50,7 +50,7 @@ class Namespace:
     def full(self, name: str) -> str:
         """Return a topic or group as brokers know it; a name that has the namespace already, or belongs to the system, stays."""
         carrier, own = _split(name)
-        if not own or own in _SYSTEM_TOPICS or own.startswith((*_SYSTEM_PREFIXES, f"{self.name}%")):
+        if not own or own in WELL_KNOWN_SYSTEM_TOPICS or own.startswith((*_SYSTEM_PREFIXES, f"{self.name}%")):
             return name
         return f"{carrier}{self.name}%{own}"
 
@@ -164,7 +164,7 @@ def _keys(
 
 def _split(name: str) -> tuple[str, str]:
     """Return (prefix of a retry or dead-letter topic, the rest)."""
-    for carrier in _CARRIERS:
+    for carrier in (RETRY_PREFIX, DLQ_PREFIX):
         if name.startswith(carrier):
             return carrier, name[len(carrier) :]
     return "", name

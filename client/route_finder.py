@@ -25,9 +25,7 @@ from triomq.remoting.protocol.bodies.route import MessageQueue, TopicRoute
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.command import request
 from triomq.remoting.protocol.headers.route import GetRouteHeader
-
-PROBE_TOPIC = "TBW102"
-"""asked for at start only to see whether a name server answers; that it is not known is an answer, too"""
+from triomq.remoting.protocol.names import DEFAULT_TOPIC
 
 _MISSING_TOPIC_FIRST = 1.0
 """seconds until a topic that no name server knew is asked for again; doubles up to the refresh interval"""
@@ -138,8 +136,8 @@ class RouteFinder:
         return _Found(None) if unknown else None
 
     async def check_name_server(self) -> None:
-        """Make sure that some name server answers at all; used at start, to fail early.  Errors: `NoNameServer`."""
-        await self.look_up(PROBE_TOPIC)
+        """Make sure that some name server answers at all (that it does not know the topic is an answer, too), to fail early.  Errors: `NoNameServer`."""
+        await self.look_up(DEFAULT_TOPIC)
 
     def watch(self, topics: Iterable[str]) -> None:
         """Keep the routes of these topics fresh from now on."""

@@ -17,9 +17,9 @@ from triomq.namesrv.smallest_ids import SmallestId, smallest_of
 from triomq.remoting.protocol.bodies.cluster import BrokerMembers, ClusterTable
 from triomq.remoting.protocol.bodies.route import MASTER_ID, PERM_READ, PERM_WRITE, BrokerData, QueueData, TopicRoute
 from triomq.remoting.protocol.bodies.topics import DataVersion, TopicConfig, TopicNames, TopicTable
+from triomq.remoting.protocol.names import SYNC_MEMBERS_PREFIX
 
 DEFAULT_TIMEOUT_MS = 120_000
-SYNC_MEMBER_TOPIC_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"
 """Topics whose routes never show an acting master."""
 UNIT_FLAG = 1
 UNIT_SUBSCRIPTION_FLAG = 2
@@ -322,7 +322,7 @@ class RouteTable:
             for address in data.broker_addrs.values()
             if (data.cluster, address) in self._filter_servers
         }
-        if self.rules.acting_master and not topic.startswith(SYNC_MEMBER_TOPIC_PREFIX):
+        if self.rules.acting_master and not topic.startswith(SYNC_MEMBERS_PREFIX):
             brokers = [_with_acting_master(data, queues[data.broker_name]) for data in brokers]
         return TopicRoute(list(queues.values()), brokers, order_conf, servers, self._mappings.get(topic))
 

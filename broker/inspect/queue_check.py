@@ -14,7 +14,6 @@ from triomq.broker.inspect.queue_cursor import QueueCursor
 from triomq.broker.inspect.state import StoreState
 from triomq.broker.store.batch_queue import BatchEntry
 from triomq.broker.store.config import QUEUE_ENTRY_BYTES
-from triomq.broker.store.consume_queue import SCHEDULE_TOPIC
 from triomq.broker.store.draft import UNQUEUED, Appended, Batch, Draft
 from triomq.broker.store.numbering import batch_place, dispatch_places
 from triomq.remoting.protocol.message import (
@@ -24,6 +23,7 @@ from triomq.remoting.protocol.message import (
     property_value,
     tags_code,
 )
+from triomq.remoting.protocol.names import SCHEDULE_TOPIC
 
 BLOCK_BYTES_TOTAL = 64 * 1024 * 1024
 """Memory for the blocks of all queues together."""

@@ -12,7 +12,6 @@ import attrs
 import trio
 
 from triomq.broker.processors import properties as props
-from triomq.broker.services import names
 from triomq.broker.services.live_settings import LiveSettings
 from triomq.broker.services.message_types import type_complaint, type_of_topic
 from triomq.broker.services.queue_locks import QueueLocks
@@ -20,6 +19,7 @@ from triomq.broker.services.statistics import Item, Statistics
 from triomq.broker.services.subscriptions import SubscriptionGroups
 from triomq.broker.services.topics import UNIT_FLAG, UNIT_SUBSCRIPTION_FLAG, Topics, has_batch_queues
 from triomq.remoting.errors import Rejected
+from triomq.remoting.protocol import names
 from triomq.remoting.protocol.bodies.groups import SubscriptionGroupConfig
 from triomq.remoting.protocol.bodies.topics import TopicConfig
 from triomq.remoting.protocol.codes import ResponseCode

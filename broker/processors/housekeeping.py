@@ -10,10 +10,10 @@ import logging
 import attrs
 import trio
 
-from triomq.broker.services import names
 from triomq.broker.services.held_pulls import HeldPulls
 from triomq.broker.services.topics import Topics
 from triomq.broker.store.store import MessageStore
+from triomq.remoting.protocol import names
 from triomq.remoting.server.handlers import Request, Response
 
 logger = logging.getLogger(__name__)

@@ -18,7 +18,6 @@ import trio
 
 from triomq.broker.filters.tokens import FilterInvalid
 from triomq.broker.processors.filtered_reads import filtered, get_filtered
-from triomq.broker.services import names
 from triomq.broker.services.cold_pulls import ColdPulls
 from triomq.broker.services.filters import ConsumerFilters, Wanted, compile_typed, is_filter
 from triomq.broker.services.groups import GroupTable
@@ -32,6 +31,7 @@ from triomq.broker.services.topics import PERM_READ, Topics
 from triomq.broker.store.results import GetResult, GetStatus
 from triomq.broker.store.store import MessageStore
 from triomq.remoting.errors import LocalProtocolError, Rejected
+from triomq.remoting.protocol import names
 from triomq.remoting.protocol.bodies.groups import SubscriptionGroupConfig
 from triomq.remoting.protocol.bodies.heartbeat import BROADCASTING, CONSUME_ACTIVELY, SubscriptionData
 from triomq.remoting.protocol.bodies.route import MASTER_ID

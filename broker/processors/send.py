@@ -28,7 +28,6 @@ from triomq.broker.processors.inner_batches import (
 )
 from triomq.broker.processors.properties import PROPERTY_END, property_value
 from triomq.broker.processors.stored_answers import Entry, StoredAnswers
-from triomq.broker.services import names
 from triomq.broker.services.delay import DelayedMessages
 from triomq.broker.services.statistics import Statistics
 from triomq.broker.services.topics import Topics
@@ -37,6 +36,7 @@ from triomq.broker.store.durability import Durability, DurabilityResult
 from triomq.broker.store.errors import DiskReserve, FlushFailed, IllegalMessage, StoreUnavailable
 from triomq.broker.store.store import MessageStore
 from triomq.remoting.errors import Rejected, RemoteProtocolError
+from triomq.remoting.protocol import names
 from triomq.remoting.protocol.batch import decode_batch
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
 from triomq.remoting.protocol.headers.send import SendMessageHeader

@@ -14,7 +14,6 @@ import attrs
 import trio
 
 from triomq.broker.processors.admission import VERSION_WITH_MAX_RECONSUME_TIMES, Admission, Target
-from triomq.broker.services import names
 from triomq.broker.services.delay import DelayedMessages
 from triomq.broker.services.live_settings import LiveSettings
 from triomq.broker.services.statistics import Statistics
@@ -24,6 +23,7 @@ from triomq.broker.store.draft import Draft
 from triomq.broker.store.errors import IllegalMessage, StoreUnavailable
 from triomq.broker.store.store import MessageStore
 from triomq.remoting.errors import Rejected, RemoteProtocolError
+from triomq.remoting.protocol import names
 from triomq.remoting.protocol.bodies.groups import SubscriptionGroupConfig
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.headers.send import SendBackHeader

@@ -11,11 +11,11 @@ import attrs
 import trio
 
 from triomq.broker.processors.bodies import read_body
-from triomq.broker.services import names
 from triomq.broker.services.offsets import ConsumerOffsets
 from triomq.broker.services.subscriptions import SubscriptionGroups
 from triomq.broker.services.topics import Topics
 from triomq.remoting.errors import Rejected
+from triomq.remoting.protocol import names
 from triomq.remoting.protocol.bodies.groups import (
     GroupForbidden,
     SubscriptionGroupConfig,

@@ -12,7 +12,6 @@ import trio
 
 from triomq.broker.processors.bodies import read_body
 from triomq.broker.processors.consumption import store_time
-from triomq.broker.services import names
 from triomq.broker.services.attributes import parse_attribute_changes
 from triomq.broker.services.groups import GroupTable
 from triomq.broker.services.held_pulls import HeldPulls
@@ -23,6 +22,7 @@ from triomq.broker.services.statistics import Statistics
 from triomq.broker.services.topics import Topics
 from triomq.broker.store.store import MessageStore
 from triomq.remoting.errors import Rejected
+from triomq.remoting.protocol import names
 from triomq.remoting.protocol.bodies.groups import GroupNames
 from triomq.remoting.protocol.bodies.offsets import TopicOffset, TopicStats
 from triomq.remoting.protocol.bodies.route import MessageQueue

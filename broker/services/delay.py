@@ -17,7 +17,6 @@ import attrs
 import trio
 
 from triomq.broker.services.escape import Escape, EscapeFailed, EscapeRefused
-from triomq.broker.services.names import SCHEDULE_TOPIC
 from triomq.broker.services.persisted import PersistedTable, encode_pretty, load_table
 from triomq.broker.services.topics import Topics
 from triomq.broker.services.versions import Version
@@ -29,6 +28,7 @@ from triomq.remoting.log_limit import LogLimit
 from triomq.remoting.protocol.bodies.offsets import DelayOffsetTable
 from triomq.remoting.protocol.bodies.schema import write_plain
 from triomq.remoting.protocol.message import REAL_QUEUE_ID, REAL_TOPIC, TRANSACTION_MASK, properties_text
+from triomq.remoting.protocol.names import SCHEDULE_TOPIC
 from triomq.remoting.protocol.record import StoredMessage, decode_records
 
 logger = logging.getLogger(__name__)

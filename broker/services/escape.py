@@ -27,6 +27,7 @@ from triomq.remoting.protocol.message import (
     REAL_TOPIC,
     properties_text,
 )
+from triomq.remoting.protocol.names import DEFAULT_TOPIC
 from triomq.remoting.protocol.record import StoredMessage
 
 INNER_PRODUCER = "CLIENT_INNER_PRODUCER"
@@ -103,7 +104,7 @@ class Escape:
         header = SendMessageHeader(
             producer_group=INNER_PRODUCER,
             topic=topic,
-            default_topic="TBW102",
+            default_topic=DEFAULT_TOPIC,
             default_topic_queue_count=4,
             queue_id=queue_id % target.queue_count,
             sys_flag=message.sys_flag & (COMPRESSED | COMPRESSION_MASK),

@@ -11,9 +11,9 @@ from typing import Any
 
 import attrs
 
-from triomq.broker.services import names
 from triomq.broker.services.persisted import PersistedTable, encode_pretty, load_table
 from triomq.broker.services.versions import Version
+from triomq.remoting.protocol import names
 from triomq.remoting.protocol.bodies.offsets import ConsumerOffsetTable, LightOffsetTable
 from triomq.remoting.protocol.bodies.schema import write_plain
 from triomq.remoting.protocol.bodies.topics import DataVersion

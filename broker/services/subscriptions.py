@@ -9,11 +9,11 @@ from pathlib import Path
 
 import attrs
 
-from triomq.broker.services import names
 from triomq.broker.services.attributes import GROUP_ATTRIBUTES, alter_attributes
 from triomq.broker.services.live_settings import LiveSettings
 from triomq.broker.services.persisted import PersistedTable, encode_pretty, load_table
 from triomq.broker.services.versions import Version
+from triomq.remoting.protocol import names
 from triomq.remoting.protocol.bodies.groups import SubscriptionGroupConfig, SubscriptionGroupTable
 from triomq.remoting.protocol.bodies.schema import write_plain
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import attrs
 
-from triomq.broker.services import names
 from triomq.broker.services.attributes import TOPIC_ATTRIBUTES, alter_attributes
 from triomq.broker.services.live_settings import LiveSettings
 from triomq.broker.services.persisted import PersistedTable, encode_pretty, load_table
 from triomq.broker.services.versions import Version
+from triomq.remoting.protocol import names
 from triomq.remoting.protocol.bodies.schema import write_plain
 from triomq.remoting.protocol.bodies.topics import TopicConfig, TopicTable
 
@@ -50,7 +50,7 @@ def system_topics(settings: TopicSettings, live: LiveSettings) -> list[TopicConf
         (names.SCHEDULE_TOPIC, 18, PERM_READ_WRITE),
         (f"{settings.cluster_name}_REPLY_TOPIC", 1, PERM_READ_WRITE),
         (f"rmq_sys_REVIVE_LOG_{settings.cluster_name}", 8, PERM_READ_WRITE),
-        (f"rmq_sys_SYNC_BROKER_MEMBER_{settings.broker_name}", 1, inherit),
+        (f"{names.SYNC_MEMBERS_PREFIX}{settings.broker_name}", 1, inherit),
         (names.HALF_TOPIC, 1, PERM_READ_WRITE),
         (names.OP_HALF_TOPIC, 1, PERM_READ_WRITE),
         (names.TIMER_TOPIC, 1, PERM_READ_WRITE),

@@ -29,6 +29,7 @@ from triomq.broker.store.errors import StoreDamaged
 from triomq.broker.store.open_files import OpenFiles
 from triomq.broker.store.queue_search import FILLER_SIZE, Entry, first_not
 from triomq.broker.store.segment import NAME_DIGITS, segment_name
+from triomq.remoting.protocol.names import SCHEDULE_TOPIC
 from triomq.remoting.protocol.record import topic_field
 
 logger = logging.getLogger(__name__)
@@ -37,7 +38,6 @@ ENTRY = struct.Struct(">qiq")
 GAP_MAX = 1_000_000
 QUEUE_OFFSET_END = 1 << 55
 """Entry numbers from here on have no byte offset."""
-SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 FILLER = ENTRY.pack(0, FILLER_SIZE, 0)
 SCAN_ENTRIES = 3_200
 ONE_READ_ENTRIES = 256

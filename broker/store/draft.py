@@ -15,10 +15,10 @@ from triomq.broker.store.consume_queue import ConsumeQueue
 from triomq.broker.store.errors import IllegalMessage
 from triomq.broker.store.numbering import SPECIAL, reserve_bytes
 from triomq.remoting.protocol.message import PROPERTIES_BYTES_MAX, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
+from triomq.remoting.protocol.names import RETRY_PREFIX
 
 UNQUEUED = (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK)
 """Transaction kinds that have no entry in a queue and use up no queue offset."""
-RETRY_PREFIX = "%RETRY%"
 TOPIC_BYTES_MAX = 127
 RETRY_TOPIC_BYTES_MAX = 255
 HEAD_BYTES_MAX = 88 + 12 + 12 + 2 + RETRY_TOPIC_BYTES_MAX + 2

@@ -22,13 +22,12 @@ from triomq.remoting.protocol.message import (
     TRANSACTION_MASK,
     property_value,
 )
+from triomq.remoting.protocol.names import LMQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC, SYSTEM_TOPIC_PREFIX
 
 DISPATCH = MULTI_DISPATCH.encode()
 DISPATCH_OFFSETS = MULTI_QUEUE_OFFSET.encode()
 BATCH_COUNT, BATCH_BASE = INNER_NUM.encode(), INNER_BASE.encode()
-NO_DISPATCH_PREFIXES = ("%RETRY%", "rmq_sys_")
-SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
-LMQ_PREFIX = "%LMQ%"
+NO_DISPATCH_PREFIXES = (RETRY_PREFIX, SYSTEM_TOPIC_PREFIX)
 NAME_BYTES_MAX = 255
 SPECIAL = 1 << 30
 """Mark of such a message in ``Draft.sys_flag``; it never gets into a record."""

@@ -21,7 +21,6 @@ from triomq.broker.store.disk import Disk
 from triomq.broker.store.draft import UNQUEUED, Appended, Batch, Draft
 from triomq.broker.store.numbering import (
     BATCH_BASE,
-    LMQ_PREFIX,
     SPECIAL,
     UNUSUAL,
     batch_place,
@@ -39,6 +38,7 @@ from triomq.remoting.protocol.message import (
     property_value,
     tags_code,
 )
+from triomq.remoting.protocol.names import LMQ_PREFIX
 
 logger = logging.getLogger(__name__)
 

@@ -73,16 +73,14 @@ from triomq.remoting.protocol.headers.offset import (
 )
 from triomq.remoting.protocol.headers.route import GetRouteHeader, KvConfigHeader, PutKvConfigHeader
 from triomq.remoting.protocol.headers.topic import CreateTopicHeader, DeleteTopicHeader, TopicHeader
+from triomq.remoting.protocol.names import DEFAULT_TOPIC
 from triomq.remoting.protocol.record import StoredMessage
 from triomq.remoting.protocol.signing import Credentials
 from triomq.remoting.tls.client import Tls
 
 DEFAULT_QUEUES = 8
 DEFAULT_PERM = PERM_READ | PERM_WRITE
-DEFAULT_TOPIC = "TBW102"
 ORDER_NAMESPACE = "ORDER_TOPIC_CONFIG"
-RETRY_PREFIX = "%RETRY%"
-DLQ_PREFIX = "%DLQ%"
 ROUTE_POLL_SECONDS = 0.01
 CLIENT_TIMEOUT_SECONDS = 15.0
 """a broker waits 10 s for a client before it gives up"""

@@ -30,12 +30,12 @@ from triomq.remoting.protocol.headers.offset import (
     SearchOffsetHeader,
     UpdateConsumerOffsetHeader,
 )
+from triomq.remoting.protocol.names import RETRY_PREFIX
 
 logger = logging.getLogger(__name__)
 
 H = TypeVar("H")
 
-RETRY_TOPIC_PREFIX = "%RETRY%"
 
 
 class ConsumeFrom(enum.Enum):
@@ -84,7 +84,7 @@ class GroupOffsets:
         The end of the queue is asked for before the group's offset, not after it as in the official client: a message that is stored between the
         two requests then lies behind the start, and is not skipped.
         """
-        retry_topic = queue.topic.startswith(RETRY_TOPIC_PREFIX)
+        retry_topic = queue.topic.startswith(RETRY_PREFIX)
         end = await self.max_offset(queue) if start.where is ConsumeFrom.LAST and not retry_topic else 0
         stored = await self.stored(queue)
         if stored >= 0:

@@ -33,7 +33,7 @@ from triomq.client.consumer.delivery import BatchHandler, Delivery, Expiry, Hand
 from triomq.client.consumer.group_consumer import GroupConsumer
 from triomq.client.consumer.inbox import Inbox, InboxClosed
 from triomq.client.consumer.membership import Membership, Role, open_membership
-from triomq.client.consumer.offsets import RETRY_TOPIC_PREFIX, ConsumeFrom, StartPoint
+from triomq.client.consumer.offsets import ConsumeFrom, StartPoint
 from triomq.client.consumer.ordered_inbox import OrderedInbox
 from triomq.client.consumer.rebalance import AssignmentChange
 from triomq.client.consumer.received import ReceivedMessage
@@ -43,6 +43,7 @@ from triomq.client.errors import NotRunning, SettingsError
 from triomq.client.heartbeats import Member
 from triomq.client.hooks import with_consume_hooks
 from triomq.client.session import Session, open_session
+from triomq.remoting.protocol import names
 from triomq.remoting.protocol.bodies.heartbeat import BROADCASTING, CLUSTERING, CONSUME_PASSIVELY, ConsumerData
 
 logger = logging.getLogger(__name__)
@@ -135,7 +136,7 @@ class PushConsumer(GroupConsumer):
         if not self._subscriptions:
             raise SettingsError("subscriptions names no topic")
         if not broadcast:
-            retry_topic = RETRY_TOPIC_PREFIX + group
+            retry_topic = names.retry_topic(group)
             self._subscriptions |= make_subscriptions({retry_topic: "*"}, time.time_ns() // 1_000_000)
         self._handler = handler
         self._batch_handler = batch_handler

@@ -21,7 +21,7 @@ from triomq.client.consumer.allocation import Allocation
 from triomq.client.consumer.assignment import Assignment
 from triomq.client.consumer.fetcher import Fetcher
 from triomq.client.consumer.locks import QueueLocks
-from triomq.client.consumer.offsets import RETRY_TOPIC_PREFIX, GroupOffsets, StartPoint
+from triomq.client.consumer.offsets import GroupOffsets, StartPoint
 from triomq.client.consumer.ordered_inbox import OrderedInbox
 from triomq.client.errors import NotRunning, ProtocolBroken, RouteNotFound, TrioMQError
 from triomq.client.session import Session
@@ -32,6 +32,7 @@ from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.command import request
 from triomq.remoting.protocol.headers.client import GetConsumerListHeader
+from triomq.remoting.protocol.names import RETRY_PREFIX
 
 logger = logging.getLogger(__name__)
 
@@ -158,7 +159,7 @@ class Rebalancer:
                 logger.debug("group %s: %s", self.fetcher.group, error)
             except TrioMQError as error:
                 # The retry topic comes to life with the group's first heartbeat; brokers of other kinds may never create it.
-                if not topic.startswith(RETRY_TOPIC_PREFIX):
+                if not topic.startswith(RETRY_PREFIX):
                     balanced = False
                     self._trouble.failed(f"rebalance of {topic}", error)
             else:

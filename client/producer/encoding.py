@@ -29,18 +29,7 @@ from triomq.remoting.protocol.message import (
     properties_text,
     user_properties,
 )
-
-FORBIDDEN_TOPICS = frozenset(
-    {
-        "SCHEDULE_TOPIC_XXXX",
-        "RMQ_SYS_TRANS_HALF_TOPIC",
-        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
-        "TRANS_CHECK_MAX_TIME_TOPIC",
-        "SELF_TEST_TOPIC",
-        "OFFSET_MOVED_EVENT",
-    }
-)
-"""Topics that only brokers write."""
+from triomq.remoting.protocol.names import RETRY_PREFIX, TOPICS_CLOSED_TO_CLIENTS
 
 DELAY_LEVEL_MAX = 18
 TAG_LENGTH_MAX = 128
@@ -78,7 +67,7 @@ class OutgoingBatch:
 def check_sendable(topic: str) -> None:
     """Refuse topics that no broker lets anybody write.  Errors: `TopicInvalid`."""
     check_topic(topic)
-    if topic in FORBIDDEN_TOPICS:
+    if topic in TOPICS_CLOSED_TO_CLIENTS:
         raise TopicInvalid(f"topic {topic!r} belongs to the brokers; send to a topic of your own")
 
 
@@ -216,7 +205,7 @@ def prepare_batches(
 
 def check_batch_topic(topic: str) -> None:
     """Refuse topics that take no batches.  Errors: `MessageInvalid`."""
-    if topic.startswith("%RETRY%"):
+    if topic.startswith(RETRY_PREFIX):
         raise MessageInvalid("a retry topic takes no batches: send the messages one by one")
 
 

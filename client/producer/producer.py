@@ -37,6 +37,7 @@ from triomq.client.session import open_session
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.message import Message, UniqueIds
+from triomq.remoting.protocol.names import RETRY_PREFIX
 
 _BOTH = "a Message brings its own body, tag, keys, properties and flag: give one or the other"
 _NO_BODY = "a message needs a body: send(topic, body), or send(Message(…))"
@@ -177,7 +178,7 @@ class Producer(Lifetime):
             message = select and _as_message(topic, body, tag, keys, properties, flag, wait_stored)
             target = _choice(message, sharding_key, select)
         pool = self._accumulator
-        if pool is None or delay_level or not pool.takes(outgoing) or topic.startswith("%RETRY%"):
+        if pool is None or delay_level or not pool.takes(outgoing) or topic.startswith(RETRY_PREFIX):
             return await sender.send(outgoing, target=target)
         deadline = sender.deadline()
         chosen = await sender.queue_for(topic, target, deadline) if target is not None else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from triomq.client.admin.admin import DLQ_PREFIX, RETRY_PREFIX, Admin
+from triomq.client.admin.admin import Admin
 from triomq.client.admin.arguments import Option, UsageError, Values, filled, truth, whole
 from triomq.client.admin.calls import read_body
 from triomq.client.admin.command import Column, Command, Result, Table
@@ -20,6 +20,7 @@ from triomq.remoting.protocol.codes import RequestCode, version_name
 from triomq.remoting.protocol.headers.admin import BrokerConsumeStatsHeader, BrokerStatsHeader
 from triomq.remoting.protocol.headers.client import ConsumerRunningHeader
 from triomq.remoting.protocol.headers.topic import DeleteGroupHeader
+from triomq.remoting.protocol.names import DLQ_PREFIX, RETRY_PREFIX
 
 INTERNAL_PREFIXES = (RETRY_PREFIX, DLQ_PREFIX)
 

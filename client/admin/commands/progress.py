@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from triomq.client.admin.admin import RETRY_PREFIX, Admin
+from triomq.client.admin.admin import Admin
 from triomq.client.admin.arguments import Option, Values, filled, truth
 from triomq.client.admin.command import Column, Command, Result, Table
 from triomq.client.admin.times import seconds_text
@@ -14,6 +14,7 @@ from triomq.remoting.protocol.bodies.groups import ConsumerConnection
 from triomq.remoting.protocol.bodies.offsets import ConsumeStats
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.codes import ResponseCode, version_name
+from triomq.remoting.protocol.names import RETRY_PREFIX
 
 TYPES = {"CONSUME_ACTIVELY": "PULL", "CONSUME_PASSIVELY": "PUSH", "CONSUME_POP": "POP"}
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from triomq.client.admin.admin import DLQ_PREFIX, RETRY_PREFIX, Admin
+from triomq.client.admin.admin import Admin
 from triomq.client.admin.arguments import Option, Values, filled, truth, whole
 from triomq.client.admin.calls import Answers
 from triomq.client.admin.command import Column, Command, Result, Table
 from triomq.client.admin.times import milliseconds_text
 from triomq.remoting.protocol.bodies.route import TopicRoute
 from triomq.remoting.protocol.bodies.topics import TopicConfig
+from triomq.remoting.protocol.names import DLQ_PREFIX, RETRY_PREFIX, TOPIC_LENGTH_MAX
 
 UNIT_FLAG, UNIT_SUB_FLAG = 1, 2
 NAME_CHARACTERS = frozenset("%|-_0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
-TOPIC_LENGTH_MAX = 127
 
 
 def topic_name(text: str) -> str:

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from triomq.broker.services.live_settings import LiveSettings
-from triomq.broker.services.names import SYSTEM_GROUPS
 from triomq.broker.services.offsets import CHANGES_PER_VERSION, ConsumerOffsets, open_consumer_offsets
 from triomq.broker.services.subscriptions import SubscriptionGroups, open_subscription_groups
 from triomq.broker.services.versions import Version
 from triomq.remoting.protocol.bodies.groups import SubscriptionGroupConfig
+from triomq.remoting.protocol.names import SYSTEM_GROUPS
 
 GOLDEN = Path(__file__).resolve().parent.parent.parent / "golden" / "store"
 

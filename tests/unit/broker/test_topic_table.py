@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from triomq.broker.services import names
 from triomq.broker.services.attributes import TOPIC_ATTRIBUTES, alter_attributes, parse_attribute_changes
 from triomq.broker.services.live_settings import LiveSettings
 from triomq.broker.services.topics import Topics, TopicSettings, new_topic, open_topics
 from triomq.broker.services.versions import Version
+from triomq.remoting.protocol import names
 
 GOLDEN = Path(__file__).resolve().parent.parent.parent / "golden" / "store"
 SETTINGS = TopicSettings(cluster_name="C", broker_name="b")

@@ -1,4 +1,4 @@
-"""Names that mean something to a broker: which are legal, which are the system's own, what retry and dead-letter topics are called.
+"""Names that mean something to brokers and clients: which are legal, which are the system's own, what retry and dead-letter topics are called.
 
 Source: common/topic/TopicValidator.java, common/MixAll.java.
 """
@@ -12,6 +12,7 @@ DLQ_PREFIX = "%DLQ%"
 LMQ_PREFIX = "%LMQ%"
 SYSTEM_TOPIC_PREFIX = "rmq_sys_"
 SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
+SYNC_MEMBERS_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"
 TOPIC_LENGTH_MAX = 127
 RETRY_TOPIC_LENGTH_MAX = 255
 GROUP_LENGTH_MAX = 120
