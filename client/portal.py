@@ -27,6 +27,11 @@ R = TypeVar("R")
 _CANCEL_SECONDS = 5.0
 """how long a cancelled call may take to end, before the caller goes on without it"""
 
+_OWN_THREAD = (
+    "this call comes from the object's own thread, which would wait for itself for ever: hooks, selectors and "
+    "allocation rules must not call the object; let another thread do it"
+)
+
 
 class _BodyFailed(Exception):
     """Stands in the loop for an error of the caller's `with` block."""
@@ -51,6 +56,12 @@ class Call(Generic[R]):
             self.token.run_sync_soon(self.scope.cancel)
         except trio.RunFinishedError:
             self.fail(NotRunning("this object has stopped"))
+
+
+async def in_loop(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """Run a function in the loop's thread, where the object's state may be looked at and touched: to be given to `Portal.submit`."""
+    await trio.lowlevel.checkpoint()
+    return function(*args, **kwargs)
 
 
 class Portal(Generic[T]):
@@ -94,10 +105,7 @@ class Portal(Generic[T]):
                 "make a new one in the child (with multiprocessing: in the worker, or use the 'spawn' start method)"
             )
         if threading.current_thread() is self._thread:
-            raise NotRunning(
-                "this call comes from the object's own thread, which would wait for itself for ever: hooks, selectors and "
-                "allocation rules must not call the object; let another thread do it"
-            )
+            raise NotRunning(_OWN_THREAD)
         if self._token is None or self._nursery is None or self._left.done():
             raise NotRunning("this object is not running: use it inside its `with` block")
         call: Call[R] = Call(concurrent.futures.Future(), trio.CancelScope(), self._token)
@@ -141,7 +149,17 @@ class Portal(Generic[T]):
                 self._token.run_sync_soon(function, *args)
 
     def stop(self, *, body_failed: bool = False) -> concurrent.futures.Future[None]:
-        """Leave the context; the future ends when it is left, with the error of a crashed background task."""
+        """Leave the context; the future ends when it is left, with the error of a crashed background task.
+
+        What was never started has nothing to leave, nor has the child of a fork: there the future has ended already.  Errors: `NotRunning`
+        from the object's own thread, which would wait for itself.
+        """
+        if self._thread is None or self._pid != os.getpid():
+            nothing: concurrent.futures.Future[None] = concurrent.futures.Future()
+            nothing.set_result(None)
+            return nothing
+        if threading.current_thread() is self._thread:
+            raise NotRunning(_OWN_THREAD)
         self._body_failed, self._stop_asked = body_failed, True
         self.tell(self._leave.set)
         return self._left

@@ -27,13 +27,13 @@ from triomq import (
     aio,
     sync,
 )
-from triomq.aio import calls
+from triomq.aio.calls import AsyncioLifetime
 from triomq.client.consumer.local_offsets import LocalOffsets, read_offsets
 from triomq.client.portal import Portal
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
 from triomq.remoting.server.handlers import Request, Response
-from triomq.sync.lifetime import start_portal
+from triomq.sync.lifetime import BlockingLifetime
 
 QUICK = ConsumerSettings(rebalance_retry=0.05, error_delay=0.05, client=ClientSettings(shutdown_timeout=5))
 
@@ -306,13 +306,13 @@ class Slow:
 
 def test_an_interrupted_start_leaves_nothing_behind() -> None:
     slow = Slow()
-    portal = Portal(slow)
+    blocking = BlockingLifetime(slow)
     timer = threading.Timer(0.1, os.kill, [os.getpid(), signal.SIGINT])
     timer.start()
     with pytest.raises(KeyboardInterrupt):
-        start_portal(portal)
+        blocking.start()
     assert slow.left.wait(5)
-    portal.join()
+    blocking._portal.join()
 
 
 def test_a_stop_that_comes_before_the_loop_is_heard() -> None:
@@ -330,18 +330,41 @@ def test_a_stop_that_comes_before_the_loop_is_heard() -> None:
         portal.join()
 
 
+def test_a_stop_where_nothing_runs_is_no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither one before the start, nor a second one, nor one in the child of a fork, nor one from the object's own thread hangs."""
+    for blocking in (sync.Producer("127.0.0.1:1", group="jobs"), BlockingLifetime(Slow())):
+        blocking.stop()
+        blocking.stop()
+    asyncio.run(aio.Producer("127.0.0.1:1", group="jobs").stop())
+    with BlockingLifetime(Slow()) as started:
+        started._portal.call(5, trio.lowlevel.checkpoint)
+
+        async def stop_inside() -> None:
+            await trio.lowlevel.checkpoint()
+            started.stop()
+
+        with pytest.raises(NotRunning, match="own thread"):
+            started._portal.call(30, stop_inside)
+        with monkeypatch.context() as patch:
+            patch.setattr(started._portal, "_pid", os.getpid() + 1)  # as it looks from a child
+            started.stop()
+        started._portal.call(5, trio.lowlevel.checkpoint)  # which has changed nothing here
+        started.stop()
+        started.stop()
+
+
 def test_a_cancelled_start_leaves_nothing_behind_under_asyncio() -> None:
     slow = Slow()
-    portal = Portal(slow)
+    running = AsyncioLifetime(slow)
 
     async def main() -> None:
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(calls.start_portal(portal), 0.1)
+            await asyncio.wait_for(running.start(), 0.1)
 
     asyncio.run(main())
     assert slow.left.wait(5)
-    portal.join()
-    assert portal.stop().exception() is None
+    running._portal.join()
+    assert running._portal.stop().exception() is None
 
 
 def test_a_cancelled_stop_goes_on_under_asyncio() -> None:
@@ -355,11 +378,12 @@ def test_a_cancelled_stop_goes_on_under_asyncio() -> None:
                 await trio.to_thread.run_sync(go_on.wait)
 
     ending, go_on = threading.Event(), threading.Event()
-    portal = Portal(SlowEnd())
+    running = AsyncioLifetime(SlowEnd())
+    portal = running._portal
 
     async def main() -> None:
-        await calls.start_portal(portal)
-        stops = [asyncio.ensure_future(calls.stop_portal(portal, None)) for _ in range(2)]
+        await running.start()
+        stops = [asyncio.ensure_future(running.stop()) for _ in range(2)]
         await asyncio.to_thread(ending.wait)
         for task in stops:  # no wait for the outcome, but still for the thread
             task.cancel()

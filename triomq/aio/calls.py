@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, ParamSpec, TypeVar
-
-import trio
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+from typing import Any, Generic, ParamSpec, Self, TypeVar
 
 from triomq.client.portal import CallCancelled, Portal
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T", bound=AbstractAsyncContextManager[Any])
 
 
 async def call_in_loop(portal: Portal[Any], function: Callable[P, Awaitable[R]], *args: P.args, **kwargs: P.kwargs) -> R:
@@ -29,25 +30,39 @@ async def call_in_loop(portal: Portal[Any], function: Callable[P, Awaitable[R]],
         raise
 
 
-async def in_loop(function: Callable[[], R]) -> R:
-    """Run a function in the portal's loop, where the consumer's state may be touched."""
-    await trio.lowlevel.checkpoint()
-    return function()
+class AsyncioLifetime(Generic[T]):
+    """An object of `triomq` (the target) that runs in a thread of its own, for the time of an `async with` block or from `start` to `stop`."""
 
+    def __init__(self, target: T) -> None:
+        self._target = target
+        self._portal = Portal(target)
 
-async def start_portal(portal: Portal[Any]) -> None:
-    entered = asyncio.wrap_future(portal.start())
-    try:
-        await asyncio.shield(entered)
-    except asyncio.CancelledError:  # nobody would ever stop what has begun
-        portal.stop()
-        entered.add_done_callback(lambda future: future.exception())  # whatever became of it, nobody waits for it
-        raise
+    async def start(self) -> Self:
+        """Start without an `async with` block, for objects that live from cell to cell of a notebook; `stop` ends them."""
+        entered = asyncio.wrap_future(self._portal.start())
+        try:
+            await asyncio.shield(entered)
+        except asyncio.CancelledError:  # nobody would ever stop what has begun
+            self._portal.stop()
+            entered.add_done_callback(lambda future: future.exception())  # whatever became of it, nobody waits for it
+            raise
+        return self
 
+    async def stop(self) -> None:
+        """End what `start` began, and wait for the thread's end; cancelled meanwhile, the stop goes on all the same."""
+        await self._stop(None)
 
-async def stop_portal(portal: Portal[Any], error: BaseException | None) -> None:
-    """Stop, and wait for the thread's end, even if this is cancelled meanwhile (unless twice): the stop goes on in any case."""
-    try:
-        await asyncio.wrap_future(portal.stop(body_failed=error is not None))
-    finally:
-        await asyncio.get_running_loop().run_in_executor(None, portal.join)
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stop(error)
+
+    async def _stop(self, error: BaseException | None) -> None:
+        """Stop, and wait for the thread's end, even if this is cancelled meanwhile (unless twice): the stop goes on in any case."""
+        try:
+            await asyncio.wrap_future(self._portal.stop(body_failed=error is not None))
+        finally:
+            await asyncio.get_running_loop().run_in_executor(None, self._portal.join)

@@ -3,37 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 
 from triomq import client
-from triomq.aio.calls import call_in_loop, start_portal, stop_portal
+from triomq.aio.calls import AsyncioLifetime, call_in_loop
 from triomq.client import (
     Message,
     MessageQueue,
     ProducerSettings,
     SendReceipt,
 )
-from triomq.client.portal import Portal
+from triomq.client.portal import in_loop
 from triomq.client.producer.queue_choice import Selector
 
 
-class Producer:
+class Producer(AsyncioLifetime[client.Producer]):
     """A `triomq.Producer` for asyncio."""
 
     def __init__(
         self, namesrv: str | Sequence[str] | None = None, *, group: str, settings: ProducerSettings | None = None
     ) -> None:
-        self._target = client.Producer(namesrv, group=group, settings=settings)
-        self._portal = Portal(self._target)
-
-    async def __aenter__(self) -> Producer:
-        await start_portal(self._portal)
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await stop_portal(self._portal, error)
+        super().__init__(client.Producer(namesrv, group=group, settings=settings))
 
     async def send(
         self,
@@ -52,24 +41,22 @@ class Producer:
         message_id: str | None = None,
     ) -> SendReceipt:
         """Send one message; see `triomq.Producer.send`."""
-
-        async def send() -> SendReceipt:
-            return await self._target.send(
-                topic,
-                body,
-                tag=tag,
-                keys=keys,
-                properties=properties,
-                flag=flag,
-                wait_stored=wait_stored,
-                queue=queue,
-                sharding_key=sharding_key,
-                select=select,
-                delay_level=delay_level,
-                message_id=message_id,
-            )
-
-        return await call_in_loop(self._portal, send)
+        return await call_in_loop(
+            self._portal,
+            self._target.send,
+            topic,
+            body,
+            tag=tag,
+            keys=keys,
+            properties=properties,
+            flag=flag,
+            wait_stored=wait_stored,
+            queue=queue,
+            sharding_key=sharding_key,
+            select=select,
+            delay_level=delay_level,
+            message_id=message_id,
+        )
 
     async def send_message(
         self,
@@ -82,18 +69,16 @@ class Producer:
         message_id: str | None = None,
     ) -> SendReceipt:
         """Send a `Message`; see `triomq.Producer.send`."""
-
-        async def send() -> SendReceipt:
-            return await self._target.send(
-                message,
-                queue=queue,
-                sharding_key=sharding_key,
-                select=select,
-                delay_level=delay_level,
-                message_id=message_id,
-            )
-
-        return await call_in_loop(self._portal, send)
+        return await call_in_loop(
+            self._portal,
+            self._target.send,
+            message,
+            queue=queue,
+            sharding_key=sharding_key,
+            select=select,
+            delay_level=delay_level,
+            message_id=message_id,
+        )
 
     async def send_oneway(
         self,
@@ -110,22 +95,20 @@ class Producer:
         delay_level: int = 0,
     ) -> None:
         """Send without an answer; see `triomq.Producer.send_oneway`."""
-
-        async def send() -> None:
-            await self._target.send_oneway(
-                topic,
-                body,
-                tag=tag,
-                keys=keys,
-                properties=properties,
-                flag=flag,
-                queue=queue,
-                sharding_key=sharding_key,
-                select=select,
-                delay_level=delay_level,
-            )
-
-        await call_in_loop(self._portal, send)
+        await call_in_loop(
+            self._portal,
+            self._target.send_oneway,
+            topic,
+            body,
+            tag=tag,
+            keys=keys,
+            properties=properties,
+            flag=flag,
+            queue=queue,
+            sharding_key=sharding_key,
+            select=select,
+            delay_level=delay_level,
+        )
 
     async def send_batch(
         self,
@@ -146,8 +129,4 @@ class Producer:
 
     async def new_message_id(self) -> str:
         """Return an id for `send(message_id=…)`."""
-
-        async def make() -> str:
-            return self._target.new_message_id()
-
-        return await call_in_loop(self._portal, make)
+        return await call_in_loop(self._portal, in_loop, self._target.new_message_id)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import datetime
 from collections.abc import Iterable, Mapping, Sequence
-from types import TracebackType
 
 from triomq import client
-from triomq.aio.calls import call_in_loop, in_loop, start_portal, stop_portal
+from triomq.aio.calls import AsyncioLifetime, call_in_loop
 from triomq.client import (
     ConsumeFrom,
     ConsumerSettings,
@@ -16,10 +15,10 @@ from triomq.client import (
     NotRunning,
 )
 from triomq.client.consumer.subscribing import Subscriptions
-from triomq.client.portal import Portal
+from triomq.client.portal import in_loop
 
 
-class PullConsumer:
+class PullConsumer(AsyncioLifetime[client.PullConsumer]):
     """A `triomq.PullConsumer` for asyncio."""
 
     def __init__(
@@ -32,24 +31,16 @@ class PullConsumer:
         auto_commit: bool = True,
         settings: ConsumerSettings | None = None,
     ) -> None:
-        self._target = client.PullConsumer(
-            namesrv,
-            group=group,
-            subscriptions=subscriptions,
-            consume_from=consume_from,
-            auto_commit=auto_commit,
-            settings=settings,
+        super().__init__(
+            client.PullConsumer(
+                namesrv,
+                group=group,
+                subscriptions=subscriptions,
+                consume_from=consume_from,
+                auto_commit=auto_commit,
+                settings=settings,
+            )
         )
-        self._portal = Portal(self._target)
-
-    async def __aenter__(self) -> PullConsumer:
-        await start_portal(self._portal)
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await stop_portal(self._portal, error)
 
     def __aiter__(self) -> PullConsumer:
         return self
@@ -74,7 +65,7 @@ class PullConsumer:
             await call_in_loop(self._portal, poll)
         except BaseException:  # cancelled; nobody got what had come
             if returned:
-                await asyncio.shield(call_in_loop(self._portal, in_loop, lambda: self._target.give_back(returned)))
+                await asyncio.shield(call_in_loop(self._portal, in_loop, self._target.give_back, returned))
             raise
         return returned
 
@@ -112,11 +103,11 @@ class PullConsumer:
 
     async def pause(self, *queues: MessageQueue) -> None:
         """Return nothing more of these queues until `resume`."""
-        await call_in_loop(self._portal, in_loop, lambda: self._target.pause(*queues))
+        await call_in_loop(self._portal, in_loop, self._target.pause, *queues)
 
     async def resume(self, *queues: MessageQueue) -> None:
         """Go on where `pause` stopped."""
-        await call_in_loop(self._portal, in_loop, lambda: self._target.resume(*queues))
+        await call_in_loop(self._portal, in_loop, self._target.resume, *queues)
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
         """Go on at another offset."""
@@ -132,7 +123,7 @@ class PullConsumer:
 
     async def position(self, queue: MessageQueue) -> int:
         """Return the offset of the message that comes next."""
-        return await call_in_loop(self._portal, in_loop, lambda: self._target.position(queue))
+        return await call_in_loop(self._portal, in_loop, self._target.position, queue)
 
     async def min_offset(self, queue: MessageQueue) -> int:
         """Return the offset of the oldest message."""

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from types import TracebackType
 
 from triomq import client
-from triomq.aio.calls import call_in_loop, in_loop, start_portal, stop_portal
+from triomq.aio.calls import AsyncioLifetime, call_in_loop
 from triomq.client import (
     ConsumeFrom,
     ConsumerSettings,
@@ -18,7 +18,7 @@ from triomq.client import (
 from triomq.client.consumer.allocation import Allocation, allocate_average
 from triomq.client.consumer.subscribing import Subscriptions
 from triomq.client.consumer.view import MessageView, stamp, take
-from triomq.client.portal import Portal
+from triomq.client.portal import Portal, in_loop
 
 
 class ReceivedMessage(MessageView):
@@ -56,7 +56,7 @@ class ReceivedMessage(MessageView):
             await self.retry()
 
 
-class PushConsumer:
+class PushConsumer(AsyncioLifetime[client.PushConsumer]):
     """A `triomq.PushConsumer` for asyncio: iterate over it, from as many tasks as you like."""
 
     def __init__(
@@ -71,27 +71,19 @@ class PushConsumer:
         allocate: Allocation = allocate_average,
         settings: ConsumerSettings | None = None,
     ) -> None:
-        self._target = client.PushConsumer(
-            namesrv,
-            group=group,
-            subscriptions=subscriptions,
-            ordered=ordered,
-            broadcast=broadcast,
-            consume_from=consume_from,
-            allocate=allocate,
-            settings=settings,
+        super().__init__(
+            client.PushConsumer(
+                namesrv,
+                group=group,
+                subscriptions=subscriptions,
+                ordered=ordered,
+                broadcast=broadcast,
+                consume_from=consume_from,
+                allocate=allocate,
+                settings=settings,
+            )
         )
-        self._portal = Portal(self._target)
         self._buffer: deque[client.ReceivedMessage] = deque()
-
-    async def __aenter__(self) -> PushConsumer:
-        await start_portal(self._portal)
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await stop_portal(self._portal, error)
 
     def __aiter__(self) -> PushConsumer:
         return self

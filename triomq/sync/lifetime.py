@@ -1,35 +1,48 @@
-"""What the blocking objects have in common: starting and stopping the loop behind them, and a look at its state."""
+"""What the blocking objects have in common: starting and stopping the loop behind them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
-
-import trio
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
 
 from triomq.client.portal import Portal
 
-R = TypeVar("R")
+T = TypeVar("T", bound=AbstractAsyncContextManager[Any])
 
 
-async def in_loop(function: Callable[[], R]) -> R:
-    """Run a function in the loop's thread, where the consumer's state may be looked at."""
-    await trio.lowlevel.checkpoint()
-    return function()
+class BlockingLifetime(Generic[T]):
+    """An object of `triomq` (the target) that runs in a thread of its own, for the time of a `with` block or from `start` to `stop`."""
 
+    def __init__(self, target: T) -> None:
+        self._target = target
+        self._portal = Portal(target)
 
-def start_portal(portal: Portal[Any]) -> None:
-    entered = portal.start()
-    try:
-        entered.result()
-    except BaseException:  # interrupted: nobody would ever stop what has begun
-        portal.stop()
-        raise
+    def start(self) -> Self:
+        """Start without a `with` block, for objects that live from cell to cell of a notebook; `stop` ends them."""
+        entered = self._portal.start()
+        try:
+            entered.result()
+        except BaseException:  # interrupted: nobody would ever stop what has begun
+            self._portal.stop()
+            raise
+        return self
 
+    def stop(self) -> None:
+        """End what `start` began."""
+        self._stop(None)
 
-def stop_portal(portal: Portal[Any], error: BaseException | None) -> None:
-    left = portal.stop(body_failed=error is not None)
-    try:
-        left.result()
-    finally:
-        portal.join()
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop(error)
+
+    def _stop(self, error: BaseException | None) -> None:
+        left = self._portal.stop(body_failed=error is not None)
+        try:
+            left.result()
+        finally:
+            self._portal.join()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from types import TracebackType
 
 from triomq import client
 from triomq.client import (
@@ -13,36 +12,18 @@ from triomq.client import (
     ProducerSettings,
     SendReceipt,
 )
-from triomq.client.portal import Call, Portal
+from triomq.client.portal import Call, in_loop
 from triomq.client.producer.queue_choice import Selector
-from triomq.sync.lifetime import in_loop, start_portal, stop_portal
+from triomq.sync.lifetime import BlockingLifetime
 
 
-class Producer:
+class Producer(BlockingLifetime[client.Producer]):
     """A blocking `triomq.Producer`."""
 
     def __init__(
         self, namesrv: str | Sequence[str] | None = None, *, group: str, settings: ProducerSettings | None = None
     ) -> None:
-        self._target = client.Producer(namesrv, group=group, settings=settings)
-        self._portal = Portal(self._target)
-
-    def start(self) -> Producer:
-        """Start without a `with` block, for objects that live from cell to cell of a notebook; `stop` ends them."""
-        start_portal(self._portal)
-        return self
-
-    def stop(self) -> None:
-        """End what `start` began."""
-        stop_portal(self._portal, None)
-
-    def __enter__(self) -> Producer:
-        return self.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        stop_portal(self._portal, error)
+        super().__init__(client.Producer(namesrv, group=group, settings=settings))
 
     def send(
         self,
@@ -93,18 +74,16 @@ class Producer:
         timeout: float | None = None,
     ) -> SendReceipt:
         """Send a `Message`; see `triomq.Producer.send`."""
-
-        async def send() -> SendReceipt:
-            return await self._target.send(
-                message,
-                queue=queue,
-                sharding_key=sharding_key,
-                select=select,
-                delay_level=delay_level,
-                message_id=message_id,
-            )
-
-        return self._portal.call(timeout, send)
+        return self._portal.call(
+            timeout,
+            self._target.send,
+            message,
+            queue=queue,
+            sharding_key=sharding_key,
+            select=select,
+            delay_level=delay_level,
+            message_id=message_id,
+        )
 
     def send_oneway(
         self,

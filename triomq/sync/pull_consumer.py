@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import inf
-from types import TracebackType
 
 import trio
 
@@ -17,11 +16,11 @@ from triomq.client import (
     NotRunning,
 )
 from triomq.client.consumer.subscribing import Subscriptions
-from triomq.client.portal import Portal
-from triomq.sync.lifetime import in_loop, start_portal, stop_portal
+from triomq.client.portal import in_loop
+from triomq.sync.lifetime import BlockingLifetime
 
 
-class PullConsumer:
+class PullConsumer(BlockingLifetime[client.PullConsumer]):
     """A blocking `triomq.PullConsumer`."""
 
     def __init__(
@@ -34,32 +33,16 @@ class PullConsumer:
         auto_commit: bool = True,
         settings: ConsumerSettings | None = None,
     ) -> None:
-        self._target = client.PullConsumer(
-            namesrv,
-            group=group,
-            subscriptions=subscriptions,
-            consume_from=consume_from,
-            auto_commit=auto_commit,
-            settings=settings,
+        super().__init__(
+            client.PullConsumer(
+                namesrv,
+                group=group,
+                subscriptions=subscriptions,
+                consume_from=consume_from,
+                auto_commit=auto_commit,
+                settings=settings,
+            )
         )
-        self._portal = Portal(self._target)
-
-    def start(self) -> PullConsumer:
-        """Start without a `with` block, for objects that live from cell to cell of a notebook; `stop` ends them."""
-        start_portal(self._portal)
-        return self
-
-    def stop(self) -> None:
-        """End what `start` began."""
-        stop_portal(self._portal, None)
-
-    def __enter__(self) -> PullConsumer:
-        return self.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        stop_portal(self._portal, error)
 
     def __iter__(self) -> Iterator[client.ReceivedMessage]:
         return self
@@ -80,7 +63,7 @@ class PullConsumer:
             self._portal.call(None, _poll, self._target, max_messages, timeout, returned)
         except BaseException:  # interrupted; nobody got what had come
             if returned:
-                self._portal.call(5.0, in_loop, lambda: self._target.give_back(returned))
+                self._portal.call(5.0, in_loop, self._target.give_back, returned)
             raise
         return returned
 
@@ -107,7 +90,7 @@ class PullConsumer:
 
     def position(self, queue: MessageQueue) -> int:
         """Return the offset of the message that comes next."""
-        return self._portal.call(None, in_loop, lambda: self._target.position(queue))
+        return self._portal.call(None, in_loop, self._target.position, queue)
 
     def seek(self, queue: MessageQueue, offset: int, *, timeout: float | None = None) -> None:
         """Go on at another offset."""
@@ -131,11 +114,11 @@ class PullConsumer:
 
     def pause(self, *queues: MessageQueue) -> None:
         """Return nothing more of these queues until `resume`."""
-        self._portal.call(None, in_loop, lambda: self._target.pause(*queues))
+        self._portal.call(None, in_loop, self._target.pause, *queues)
 
     def resume(self, *queues: MessageQueue) -> None:
         """Go on where `pause` stopped."""
-        self._portal.call(None, in_loop, lambda: self._target.resume(*queues))
+        self._portal.call(None, in_loop, self._target.resume, *queues)
 
     def commit(self, offsets: Mapping[MessageQueue, int] | None = None, *, timeout: float | None = None) -> None:
         """Store offsets now."""

@@ -19,8 +19,8 @@ from triomq.client import (
 from triomq.client.consumer.allocation import Allocation, allocate_average
 from triomq.client.consumer.subscribing import Subscriptions
 from triomq.client.consumer.view import MessageView, stamp, take
-from triomq.client.portal import Portal
-from triomq.sync.lifetime import in_loop, start_portal, stop_portal
+from triomq.client.portal import Portal, in_loop
+from triomq.sync.lifetime import BlockingLifetime
 
 
 class ReceivedMessage(MessageView):
@@ -62,7 +62,7 @@ Handler = Callable[[ReceivedMessage], object]
 """Handles one message in a worker thread: its normal end is an ack, an exception a retry, unless it gave the verdict itself."""
 
 
-class PushConsumer:
+class PushConsumer(BlockingLifetime[client.PushConsumer]):
     """A blocking `triomq.PushConsumer`: iterate over it, or give a `handler`, which runs in `threads` worker threads."""
 
     def __init__(
@@ -82,36 +82,20 @@ class PushConsumer:
         self._limiter = trio.CapacityLimiter(threads)
         self._handler = handler
         self._buffer: deque[client.ReceivedMessage] = deque()
-        self._target = client.PushConsumer(
-            namesrv,
-            group=group,
-            subscriptions=subscriptions,
-            handler=self._handle if handler is not None else None,
-            concurrency=threads,
-            ordered=ordered,
-            broadcast=broadcast,
-            consume_from=consume_from,
-            allocate=allocate,
-            settings=settings,
+        super().__init__(
+            client.PushConsumer(
+                namesrv,
+                group=group,
+                subscriptions=subscriptions,
+                handler=self._handle if handler is not None else None,
+                concurrency=threads,
+                ordered=ordered,
+                broadcast=broadcast,
+                consume_from=consume_from,
+                allocate=allocate,
+                settings=settings,
+            )
         )
-        self._portal = Portal(self._target)
-
-    def start(self) -> PushConsumer:
-        """Start without a `with` block, for objects that live from cell to cell of a notebook; `stop` ends them."""
-        start_portal(self._portal)
-        return self
-
-    def stop(self) -> None:
-        """End what `start` began."""
-        stop_portal(self._portal, None)
-
-    def __enter__(self) -> PushConsumer:
-        return self.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        stop_portal(self._portal, error)
 
     def __iter__(self) -> Iterator[ReceivedMessage]:
         return self
