@@ -46,6 +46,8 @@ class GroupChanges:
     copy: TableCopy | None = None
     _limit: LogLimit = attrs.field(factory=LogLimit, init=False)
     _told: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _telling: bool = attrs.field(default=False, init=False)
+    """Whether a master is being told what consumers have committed here: one at a time, whoever says that he is one."""
 
     async def run(self) -> None:
         """The task "group-changes": look around at once, then once for all that was said during the pause."""
@@ -89,14 +91,25 @@ class GroupChanges:
         return Response(header=ExchangeHaAddressHeader(header.master_ha_address, header.master_flush_offset, header.master_address if told else None))
 
     async def _tell_commits(self, copy: TableCopy, master: str) -> bool:
-        """Tell the master what consumers have committed here; False if it does not know all of it."""
+        """Tell the master what consumers have committed here; False if it does not know all of it.
+
+        Anybody can say that he is the master, and each time costs a connection to where he says and up to `TELL_SECONDS`; so while one is told, others are
+        answered at once, and take the table themselves.
+        """
+        if self._telling:
+            await trio.lowlevel.checkpoint()
+            self._limit.log(logger, logging.INFO, "%s says that it is the master while another one is told what consumers have committed here; it takes the table itself", master)
+            return False
+        self._telling = True
         try:
             with trio.fail_after(TELL_SECONDS):
                 await copy.tell(self.registration.connector, master)
         except (RemotingError, trio.TooSlowError, ValueError) as error:
             reason = f"it took longer than {TELL_SECONDS:g} s" if isinstance(error, trio.TooSlowError) else error
-            logger.warning("cannot tell master %s what consumers have committed here: %s; it hears of it later", master, reason)
+            self._limit.log(logger, logging.WARNING, "cannot tell master %s what consumers have committed here: %s; it hears of it later", master, reason)
             return False
+        finally:
+            self._telling = False
         return True
 
     def timer_check_point(self, _request: Request) -> Response:

@@ -26,6 +26,7 @@ from triomq.broker.store.log_copy import LogCopy
 from triomq.broker.store.store import MessageStore
 from triomq.broker.store.watermark import Watermark
 from triomq.remoting.address import parse_address
+from triomq.remoting.log_limit import LogLimit
 
 logger = logging.getLogger(__name__)
 
@@ -46,13 +47,14 @@ class MasterAddress:
     ha_fixed: bool = False
     """``haMasterAddress`` is set: name servers are not asked."""
     changed: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _limit: LogLimit = attrs.field(factory=LogLimit, init=False)
 
     def update(self, ha: str | None, remoting: str | None) -> None:
         """Take a name server's answer; it says nothing while no master is registered, and then the old address stays. No checkpoint."""
         ha = self.ha if self.ha_fixed else ha or self.ha
         remoting = remoting or self.remoting
         if (ha, remoting) != (self.ha, self.remoting):
-            logger.info("the master is %s, its HA port %s", remoting or "not known", ha or "not known")
+            self._limit.log(logger, logging.INFO, "the master is %s, its HA port %s", remoting or "not known", ha or "not known")
             self.ha, self.remoting = ha, remoting
             event, self.changed = self.changed, trio.Event()
             event.set()

@@ -108,6 +108,8 @@ class Group:
     looked: int = 0
     announced: int = 0
     tell_seconds: float = 0.0
+    told: list[str] = attrs.field(factory=list)
+    refuses: bool = False
 
     def look_again(self) -> None:
         self.looked += 1
@@ -119,7 +121,10 @@ class Group:
         await trio.lowlevel.checkpoint()
 
     async def tell(self, caller: object, address: str) -> None:
+        self.told.append(address)
         await trio.sleep(self.tell_seconds)
+        if self.refuses:
+            raise ConnectFailed(address, "refused")
 
     def changes(self) -> GroupChanges:
         parts: Any = self
@@ -158,3 +163,46 @@ async def test_a_slave_answers_in_time_even_if_the_master_does_not_listen(autoju
     answer = await changes(asked(RequestCode.EXCHANGE_BROKER_HA_INFO, ExchangeHaAddressHeader("m:2", 0, OWN)))
     assert trio.current_time() - begin <= TELL_SECONDS + 0.1
     assert answer.header.master_address == address
+
+
+async def test_a_flood_of_masters_is_told_one_at_a_time(autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever says meanwhile that he is the master is answered at once, without his address: he takes the table himself."""
+    caplog.set_level(logging.INFO)
+    group = Group(tell_seconds=1.0)
+    ask: Callable[..., Any] = group.changes().master_address
+    answered: dict[str, tuple[float, str | None]] = {}
+
+    async def say(address: str) -> None:
+        answer = await ask(asked(RequestCode.EXCHANGE_BROKER_HA_INFO, ExchangeHaAddressHeader("m:2", 0, address)))
+        answered[address] = (trio.current_time(), answer.header.master_address)
+
+    begin = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(say, "first:1")
+        await trio.testing.wait_all_tasks_blocked()
+        for number in range(1000):
+            nursery.start_soon(say, f"m:{number}")
+        await trio.testing.wait_all_tasks_blocked()
+        assert group.told == ["first:1"]
+        assert len(answered) == 1000
+        assert {address for _, address in answered.values()} == {None}
+        assert trio.current_time() == begin
+    assert answered["first:1"][1] == "first:1"
+    assert caplog.text.count("while another one is told") == 1
+    group.refuses, group.tell_seconds = True, 0.0
+    for _ in range(50):  # one after the other, and none can be reached: each is tried, one line is logged
+        await say("away:1")
+    assert group.told[1:] == ["away:1"] * 50
+    assert answered["away:1"][1] is None
+    assert caplog.text.count("cannot tell master away:1") == 1
+    group.refuses = False
+    await say("last:1")
+    assert answered["last:1"][1] == "last:1"
+
+
+def test_a_master_that_is_said_to_be_everywhere_fills_no_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    master = MasterAddress()
+    for number in range(100):
+        master.update(f"m:{number}", f"n:{number}")
+    assert (master.ha, caplog.text.count("the master is")) == ("m:99", 1)
