@@ -97,6 +97,8 @@ def namesrv_addresses(
             value = address_server_url(variables[DOMAIN_VARIABLE], variables.get(SUBGROUP_VARIABLE) or DEFAULT_SUBGROUP)
     if isinstance(value, str) and is_address_server(value):
         return (value.strip(),)
+    if not isinstance(value, str) and (not isinstance(value, Sequence) or not all(isinstance(part, str) for part in value)):
+        raise SettingsError(f"name server addresses must be a text or a list of texts, not {value!r}; write 'host:port', several separated by ';'")
     text = value if isinstance(value, str) else ";".join(value)
     addresses = [part.strip() for part in text.replace(",", ";").split(";") if part.strip()]
     if not addresses:

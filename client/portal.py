@@ -17,6 +17,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 import attrs
 import trio
 
+from triomq.client.arguments import check_seconds
 from triomq.client.background import open_background
 from triomq.client.errors import CallTimeout, ForkDetected, NotRunning
 
@@ -121,10 +122,12 @@ class Portal(Generic[T]):
         return call
 
     def call(self, timeout: float | None, function: Callable[P, Awaitable[R]], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run an async function in the loop and wait for it.  Errors: its own; `CallTimeout`.
+        """Run an async function in the loop and wait for it.  Errors: its own; `CallTimeout`; `SettingsError` for a timeout that is no number.
 
         An interrupted wait (KeyboardInterrupt) cancels the call and leaves the object usable.
         """
+        if timeout is not None:
+            check_seconds("timeout", timeout)
         call = self.submit(function, *args, **kwargs)
         try:
             return call.future.result(timeout)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 
 import attrs
 import trio
 
+from triomq.client.arguments import HandlerInvalid
 from triomq.client.config import ConsumerSettings
 from triomq.client.consumer.assignment import Assignment
 from triomq.client.consumer.inbox import Inbox, InboxClosed
@@ -51,6 +53,8 @@ class Delivery:
     async def _handle(self, handler: Handler, message: ReceivedMessage) -> None:
         try:
             await handler(message)
+        except HandlerInvalid:  # it would fail on every message alike
+            raise
         except Exception:  # the handler is the application's: whatever it raises concerns this one message
             outcome = "its verdict stands" if message.settled else "the message comes again"
             logger.exception("handler failed on %s of %s; %s", message.message_id, message.topic, outcome)
@@ -76,6 +80,8 @@ class Delivery:
     async def _handle_batch(self, handler: BatchHandler, messages: Sequence[ReceivedMessage]) -> None:
         try:
             await handler(list(messages))
+        except HandlerInvalid:
+            raise
         except Exception:  # as above: it concerns this batch
             logger.exception(
                 "handler failed on %d messages of %s; those without a verdict come again",
@@ -94,15 +100,29 @@ class Delivery:
 
     async def run(self, handler: Handler, concurrency: int) -> None:
         """Handle messages in `concurrency` tasks until the inbox closes."""
-        async with trio.open_nursery() as nursery:
-            for number in range(concurrency):
-                nursery.start_soon(self.work, handler, name=f"handler-{number}")
+        await _side_by_side(partial(self.work, handler), concurrency)
 
     async def run_batches(self, handler: BatchHandler, batch_max: int, concurrency: int) -> None:
         """Handle batches in `concurrency` tasks until the inbox closes."""
+        await _side_by_side(partial(self.work_batches, handler, batch_max), concurrency)
+
+
+async def _side_by_side(work: Callable[[], Awaitable[None]], concurrency: int) -> None:
+    """Run so many workers until all have ended.  Errors: `HandlerInvalid`, once, however many of them found out."""
+    try:
         async with trio.open_nursery() as nursery:
             for number in range(concurrency):
-                nursery.start_soon(self.work_batches, handler, batch_max, name=f"handler-{number}")
+                nursery.start_soon(work, name=f"handler-{number}")
+    except BaseExceptionGroup as group:
+        found, others = group.split(HandlerInvalid)
+        if found is None or others is not None:
+            raise
+        wrong: BaseException = found
+        while isinstance(wrong, BaseExceptionGroup):
+            wrong = wrong.exceptions[0]
+    else:
+        return
+    raise wrong
 
 
 async def _retry_all(messages: Sequence[ReceivedMessage]) -> None:

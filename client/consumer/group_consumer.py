@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from triomq.client.arguments import check_settings
 from triomq.client.config import ConsumerSettings
 from triomq.client.consumer.membership import Membership
 from triomq.client.errors import NotRunning
@@ -15,7 +16,7 @@ class GroupConsumer(Lifetime):
 
     def __init__(self, group: str, settings: ConsumerSettings | None) -> None:
         self.group = check_group(group)
-        self.settings = settings or ConsumerSettings()
+        self.settings = check_settings(settings, ConsumerSettings)
         self._membership: Membership | None = None
 
     def __repr__(self) -> str:

@@ -94,7 +94,7 @@ class LocalOffsets(GroupOffsets):
     _writing: trio.Lock = attrs.field(factory=trio.Lock, init=False)
     """one write at a time, so that an older state never replaces a newer one"""
 
-    async def stored(self, queue: MessageQueue) -> int:
+    async def stored(self, queue: MessageQueue, *, exactly: bool = False) -> int:
         """Return the offset in the file, -1 if it has none."""
         await trio.lowlevel.checkpoint()
         return self.known.get(queue, -1)

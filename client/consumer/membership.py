@@ -63,12 +63,12 @@ class Membership:
     async def join(self, topics: Mapping[str, SubscriptionData], *, again: bool = False) -> None:
         """Find the topics' brokers and introduce ourselves (`again`: with new subscriptions); the rebalancer then takes our share.
 
-        Errors: `NoNameServer` if none answers; those of `check_filters`.  A topic that does not exist (yet) is not an error: it is looked for again and again.
+        Errors: `NoNameServer` if none answers.  A topic that does not exist (yet) is not an error: it is looked for again and again.
+        Who subscribes has had the filters checked before (`check_filters`).
         """
         self.session.watch(topics)
         for topic in topics:
             await self.session.refresh(topic)
-        await check_filters(self.session, self.fetcher.group, topics.values())
         await (self.session.beat_all() if again else self.session.greet_all())
         self.rebalancer.wake()
 
@@ -157,6 +157,7 @@ async def open_membership(session: Session, settings: ConsumerSettings, role: Ro
                     session.on_routes_changed = rebalancer.wake
                     session.on_group_changed = rebalancer.wake
                     session.on_broker_joined = membership.broker_joined
+                    await check_filters(session, role.group, role.subscriptions.values())
                     await membership.join(role.subscriptions)
                     if role.subscriptions:
                         membership.start_rebalancing()

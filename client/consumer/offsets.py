@@ -14,6 +14,7 @@ from typing import TypeVar
 import attrs
 import trio
 
+from triomq.client.arguments import shown
 from triomq.client.consumer.assignment import Assignment
 from triomq.client.errors import OffsetNotFound, RouteNotFound, SettingsError, TrioMQError
 from triomq.client.session import Session
@@ -48,6 +49,15 @@ class ConsumeFrom(enum.Enum):
     TIMESTAMP = "CONSUME_FROM_TIMESTAMP"
 
 
+def timestamp_ms(what: str, instant: datetime.datetime) -> int:
+    """Return an instant as brokers count it.  Errors: `SettingsError` if it is no `datetime`, or has no time zone."""
+    if not isinstance(instant, datetime.datetime):
+        raise SettingsError(f"{what} must be an aware datetime, not {shown(instant)}: use datetime.now(UTC), or datetime.fromtimestamp(seconds, UTC)")
+    if instant.tzinfo is None:
+        raise SettingsError(f"{what} {instant!r} has no time zone: use datetime.now(UTC) or .astimezone()")
+    return round(instant.timestamp() * 1000)
+
+
 @attrs.frozen
 class StartPoint:
     """`ConsumeFrom` with the instant that `TIMESTAMP` needs."""
@@ -59,9 +69,7 @@ class StartPoint:
     def of(cls, value: str | ConsumeFrom | datetime.datetime) -> StartPoint:
         """Read `"first"`, `"last"`, a `ConsumeFrom`, or an aware `datetime`."""
         if isinstance(value, datetime.datetime):
-            if value.tzinfo is None:
-                raise SettingsError(f"consume_from {value!r} has no time zone: use datetime.now(UTC) or .astimezone()")
-            return cls(ConsumeFrom.TIMESTAMP, round(value.timestamp() * 1000))
+            return cls(ConsumeFrom.TIMESTAMP, timestamp_ms("consume_from", value))
         if value in ("first", ConsumeFrom.FIRST):
             return cls(ConsumeFrom.FIRST)
         if value in ("last", ConsumeFrom.LAST):
@@ -95,10 +103,18 @@ class GroupOffsets:
             return end, -1
         return await (self.max_offset(queue) if retry_topic else self.offset_for_time(queue, start.timestamp_ms)), -1
 
-    async def stored(self, queue: MessageQueue) -> int:
-        """Return the group's offset as the broker has it, -1 if it has none."""
+    async def stored(self, queue: MessageQueue, *, exactly: bool = False) -> int:
+        """Return the group's offset as the broker has it, -1 if it has none.
+
+        Without one, brokers answer 0 for a young queue, which is where a new group begins then; with `exactly` they say that there is none
+        (Java's `setZeroIfNotFound`; brokers before 5.0 do not know it).
+        """
         header = QueryConsumerOffsetHeader(
-            consumer_group=self.group, topic=queue.topic, queue_id=queue.queue_id, broker_name=queue.broker_name
+            consumer_group=self.group,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            set_zero_if_not_found=False if exactly else None,
+            broker_name=queue.broker_name,
         )
         try:
             answer = await self._ask(
@@ -171,11 +187,19 @@ class GroupOffsets:
         assignment.stored = offset
 
     async def _ask(self, queue: MessageQueue, command: Command, answer: type[H]) -> H:
-        return await self.session.ask(self._address(queue), command, self.timeout, answer)
+        address = self.session.routes.any_address(queue.broker_name)
+        if address is None and await self.session.refresh(queue.topic) is None:  # nobody has asked for the topic yet
+            raise RouteNotFound(queue.topic)
+        return await self.session.ask(address or self._address(queue), command, self.timeout, answer)
 
     def _address(self, queue: MessageQueue) -> str:
-        """Return the queue's master, or a slave if there is none."""
+        """Return the queue's master, or a slave if there is none.  Errors: `RouteNotFound`."""
         address = self.session.routes.any_address(queue.broker_name)
         if address is None:
-            raise RouteNotFound(queue.topic, f"broker {queue.broker_name} is in no route")
+            known = self.session.routes.topic(queue.topic)
+            raise RouteNotFound(
+                queue.topic,
+                f"broker {queue.broker_name} is in no route",
+                f"the topic is on {', '.join(known.brokers) or 'no broker'} now: see `mqadmin topicRoute -t {queue.topic}`" if known is not None else "",
+            )
         return address

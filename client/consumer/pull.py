@@ -21,6 +21,7 @@ from contextlib import asynccontextmanager
 
 import trio
 
+from triomq.client.arguments import check_callable, check_count, check_offset, check_queue, checked_queues, shown
 from triomq.client.config import ConsumerSettings, namesrv_addresses
 from triomq.client.consumer.allocation import Allocation, allocate_average
 from triomq.client.consumer.answers import Answers
@@ -28,12 +29,13 @@ from triomq.client.consumer.assignment import Assignment
 from triomq.client.consumer.group_consumer import GroupConsumer
 from triomq.client.consumer.inbox import Inbox, InboxClosed
 from triomq.client.consumer.membership import Membership, Role, open_membership
-from triomq.client.consumer.offsets import ConsumeFrom, StartPoint
+from triomq.client.consumer.offsets import ConsumeFrom, GroupOffsets, StartPoint, timestamp_ms
 from triomq.client.consumer.rebalance import AssignmentChange
 from triomq.client.consumer.received import ReceivedMessage
-from triomq.client.consumer.subscribing import Subscriptions, check_filters, make_subscriptions
+from triomq.client.consumer.subscribing import Sql, Subscriptions, check_filters, make_subscriptions
 from triomq.client.errors import NotRunning, OffsetOutOfRange, QueueNotAssigned, RouteNotFound, SettingsError
 from triomq.client.heartbeats import Member
+from triomq.client.names import check_topic
 from triomq.client.session import open_session
 from triomq.remoting.protocol.bodies.heartbeat import CLUSTERING, CONSUME_ACTIVELY, ConsumerData, SubscriptionData
 from triomq.remoting.protocol.bodies.route import MessageQueue
@@ -88,6 +90,8 @@ class PullConsumer(GroupConsumer):
     ) -> None:
         """Describe a consumer; nothing is started.  The arguments are those of `PushConsumer`."""
         super().__init__(group, settings)
+        for name, function in (("allocate", allocate), ("on_assignment", on_assignment)):
+            check_callable(name, function)
         self.auto_commit = auto_commit
         self._namesrv = namesrv_addresses(namesrv)
         self._subscriptions: dict[str, SubscriptionData] = {}
@@ -174,21 +178,27 @@ class PullConsumer(GroupConsumer):
     async def unsubscribe(self, topic: str) -> None:
         """Share a topic no longer.  Errors: `SettingsError` if it is not subscribed."""
         membership = self._member()
-        if not self._subscribed or topic not in self._subscriptions:
+        if not self._subscribed or check_topic(topic) not in self._subscriptions:
             raise SettingsError(f"topic {topic} is not subscribed")
         del self._subscriptions[topic]
         await membership.join({}, again=True)
 
-    async def assign(self, queues: Iterable[MessageQueue], *, tags: str = "*") -> None:
-        """Read exactly these queues; replaces an earlier call.  Errors: `SettingsError` after `subscribe`, `TrioMQError` from the broker."""
+    async def assign(self, queues: Iterable[MessageQueue], *, tags: str | Sql = "*") -> None:
+        """Read exactly these queues; replaces an earlier call.
+
+        Errors: `SettingsError` after `subscribe`; `SettingsError`, `SubscriptionInvalid` for a filter that a broker refuses, `RouteNotFound` for a
+        topic that does not exist, and then everything stays as it was; `TrioMQError` from the broker.
+        """
         membership = self._member()
         if self._subscribed:
             raise SettingsError("subscribe and assign exclude each other: use one consumer for each")
-        wanted = set(queues)
-        for topic in {queue.topic for queue in wanted}:
-            self._subscriptions.update(make_subscriptions({topic: tags}, time.time_ns() // 1_000_000))
+        wanted = checked_queues(queues)
+        filters = make_subscriptions({queue.topic: tags for queue in wanted}, time.time_ns() // 1_000_000)
+        for topic in filters:
             if await membership.session.refresh(topic) is None:
                 raise RouteNotFound(topic)
+        await check_filters(membership.session, self.group, filters.values())
+        self._subscriptions.update(filters)
         for queue in set(membership.fetcher.assignments) - wanted:
             membership.fetcher.drop(queue)
         for queue in sorted(wanted - set(membership.fetcher.assignments)):
@@ -198,7 +208,7 @@ class PullConsumer(GroupConsumer):
 
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """Return all readable queues of a topic.  Errors: `RouteNotFound`."""
-        known = await self._member().session.refresh(topic)
+        known = await self._member().session.refresh(check_topic(topic))
         if known is None:
             raise RouteNotFound(topic)
         return known.subscribe
@@ -211,7 +221,7 @@ class PullConsumer(GroupConsumer):
 
         A topic that does not exist has no queues.  Changes are seen within `route_interval`.
         """
-        return QueueWatch(self._member, topic)
+        return QueueWatch(self._member, check_topic(topic))
 
     # -- messages ---------------------------------------------------------------------------------------------------------------
 
@@ -221,6 +231,7 @@ class PullConsumer(GroupConsumer):
         There is no time limit: use `trio.move_on_after`.  A cancelled poll returns nothing and loses nothing.
         Errors: `NotRunning` when the consumer stops.
         """
+        check_count("max_messages", max_messages)
         try:
             return await self._poll(max_messages)
         except InboxClosed:
@@ -268,6 +279,7 @@ class PullConsumer(GroupConsumer):
     async def seek(self, queue: MessageQueue, offset: int) -> None:
         """Go on at another offset.  Errors: `QueueNotAssigned`; `OffsetOutOfRange` if the queue does not have it."""
         paused = self._assigned(queue).paused
+        check_offset(offset)
         offsets = self._member().offsets
         lowest, end = await offsets.min_offset(queue), await offsets.max_offset(queue)
         if not lowest <= offset <= end:
@@ -314,9 +326,7 @@ class PullConsumer(GroupConsumer):
             self._declare_done()
             chosen = self._member().owned()
         else:
-            chosen = [self._assigned(queue) for queue in offsets]
-            for assignment in chosen:
-                assignment.committable = offsets[assignment.queue]
+            chosen = self._noted(offsets)
         for assignment in chosen:
             if assignment.committable >= 0 and assignment.committable != assignment.stored:
                 await self._member().offsets.store_one(assignment)
@@ -330,27 +340,26 @@ class PullConsumer(GroupConsumer):
         if offsets is None:
             self._declare_done()
         else:
-            for queue in offsets:
-                self._assigned(queue).committable = offsets[queue]
+            self._noted(offsets)
         member = self._member()
         member.nursery.start_soon(member.offsets.store, member.owned(), name="store offsets")
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """Return the group's offset as the broker has it, None if it has none."""
-        offset = await self._member().offsets.stored(queue)
+        offset = await self._offsets(queue).stored(queue, exactly=True)
         return offset if offset >= 0 else None
 
     async def min_offset(self, queue: MessageQueue) -> int:
         """Return the offset of the oldest message."""
-        return await self._member().offsets.min_offset(queue)
+        return await self._offsets(queue).min_offset(queue)
 
     async def max_offset(self, queue: MessageQueue) -> int:
         """Return the offset that the next message will get."""
-        return await self._member().offsets.max_offset(queue)
+        return await self._offsets(queue).max_offset(queue)
 
     async def offset_for_time(self, queue: MessageQueue, instant: datetime.datetime) -> int:
         """Return the offset of the first message stored at or after an aware `datetime`."""
-        return await self._member().offsets.offset_for_time(queue, StartPoint.of(instant).timestamp_ms)
+        return await self._offsets(queue).offset_for_time(queue, timestamp_ms("instant", instant))
 
     def _declare_done(self) -> None:
         assignments = self._member().fetcher.assignments
@@ -359,7 +368,23 @@ class PullConsumer(GroupConsumer):
                 assignments[queue].committable = assignments[queue].held.committed
         self._touched.clear()
 
+    def _noted(self, offsets: Mapping[MessageQueue, int]) -> list[Assignment]:
+        """Note what is to be stored, all of it or nothing."""
+        if not isinstance(offsets, Mapping):
+            raise SettingsError(f"offsets must be a dict of queue → offset, not {shown(offsets)}")
+        chosen = [self._assigned(queue) for queue in offsets]
+        for offset in offsets.values():
+            check_offset(offset)
+        for assignment in chosen:
+            assignment.committable = offsets[assignment.queue]
+        return chosen
+
+    def _offsets(self, queue: MessageQueue) -> GroupOffsets:
+        check_queue(queue)
+        return self._member().offsets
+
     def _assigned(self, queue: MessageQueue) -> Assignment:
+        check_queue(queue)
         assignment = self._member().fetcher.assignments.get(queue)
         if assignment is None:
             raise QueueNotAssigned(f"{queue} does not belong to this consumer (any more): look at its `assignment`")

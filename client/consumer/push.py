@@ -23,6 +23,7 @@ from contextlib import asynccontextmanager
 import attrs
 import trio
 
+from triomq.client.arguments import awaiting, check_callable, check_count
 from triomq.client.background import open_background
 from triomq.client.config import ConsumerSettings, namesrv_addresses
 from triomq.client.consumer.allocation import Allocation, allocate_average
@@ -42,6 +43,7 @@ from triomq.client.consumer.verdicts import BrokerRetry, NoRetry, QueueSuspensio
 from triomq.client.errors import NotRunning, SettingsError
 from triomq.client.heartbeats import Member
 from triomq.client.hooks import with_consume_hooks
+from triomq.client.names import check_topic
 from triomq.client.session import Session, open_session
 from triomq.remoting.protocol import names
 from triomq.remoting.protocol.bodies.heartbeat import BROADCASTING, CLUSTERING, CONSUME_PASSIVELY, ConsumerData
@@ -119,10 +121,10 @@ class PushConsumer(GroupConsumer):
         holds back its queue.  `broadcast`: this member gets every message, whatever the others get; its offsets lie in a file of this
         machine, and nothing is delivered again.  `on_assignment` is called, and must not wait, whenever queues came or went.
         """
-        if concurrency < 1:
-            raise SettingsError(f"concurrency must be 1 or greater, not {concurrency}")
-        if batch_max < 1:
-            raise SettingsError(f"batch_max must be 1 or greater, not {batch_max}")
+        check_count("concurrency", concurrency)
+        check_count("batch_max", batch_max)
+        for name, function in (("allocate", allocate), ("on_assignment", on_assignment)):
+            check_callable(name, function)
         if handler is not None and batch_handler is not None:
             raise SettingsError("give a handler or a batch_handler, not both")
         super().__init__(group, settings)
@@ -138,8 +140,8 @@ class PushConsumer(GroupConsumer):
         if not broadcast:
             retry_topic = names.retry_topic(group)
             self._subscriptions |= make_subscriptions({retry_topic: "*"}, time.time_ns() // 1_000_000)
-        self._handler = handler
-        self._batch_handler = batch_handler
+        self._handler = None if handler is None else awaiting(handler)
+        self._batch_handler = None if batch_handler is None else awaiting(batch_handler)
         self._batch_max = batch_max
         self._concurrency = concurrency
         self._start = StartPoint.of(consume_from)
@@ -239,6 +241,8 @@ class PushConsumer(GroupConsumer):
         The end of the handler is an ack, an exception a retry (logged), unless the handler gave the verdict itself.  A handler that is
         cancelled leaves its message without verdict: it comes again.
         """
+        check_count("concurrency", concurrency)
+        handler = awaiting(handler)
         delivery, answers = self._active(), self._answers
         assert answers is not None
         with answers.offering(handler):
@@ -249,6 +253,9 @@ class PushConsumer(GroupConsumer):
 
         The end of the handler acks all messages of the batch that have no verdict yet, an exception retries them.
         """
+        check_count("batch_max", batch_max)
+        check_count("concurrency", concurrency)
+        handler = awaiting(handler)
         delivery, answers = self._active(), self._answers
         assert answers is not None
         with answers.offering(handler, batches=True):
@@ -260,6 +267,7 @@ class PushConsumer(GroupConsumer):
 
         A cancelled call takes nothing.  Errors: `NotRunning` when the consumer stops.
         """
+        check_count("max_messages", max_messages)
         try:
             return await self._active().inbox.get_some(max_messages)
         except InboxClosed:
@@ -305,7 +313,7 @@ class PushConsumer(GroupConsumer):
     async def unsubscribe(self, topic: str) -> None:
         """Consume a topic no longer: its queues go to the other members, if they still want it."""
         membership = self._member()
-        if self._subscriptions.pop(topic, None) is None:
+        if self._subscriptions.pop(check_topic(topic), None) is None:
             raise SettingsError(f"topic {topic} is not subscribed")
         await membership.join({}, again=True)
 

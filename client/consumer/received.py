@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 import attrs
 import trio
 
+from triomq.client.arguments import check_delay_level, check_seconds
 from triomq.client.errors import AlreadySettled, MessageInvalid
 from triomq.remoting.errors import ProtocolError
 from triomq.remoting.protocol.bodies.route import MessageQueue
@@ -18,6 +19,7 @@ from triomq.remoting.protocol.message import COMPRESSED, RESERVED_PROPERTIES, RE
 if TYPE_CHECKING:
     from triomq.remoting.protocol.record import StoredMessage
 
+DELAY_LEVEL_MAX = 18
 DEAD_LETTER = -1
 """delay level that sends a message straight to `%DLQ%<group>`"""
 
@@ -198,8 +200,13 @@ class ReceivedMessage:
         message comes again, before all others of the queue.  A broadcasting consumer has no second deliveries: the message is logged
         and counts as done.
 
-        Errors: `AlreadySettled` for a second verdict.
+        Errors: `AlreadySettled` for a second verdict; `MessageInvalid`, `SettingsError` for a level or pause that cannot be.
         """
+        check_delay_level(delay_level, DELAY_LEVEL_MAX)
+        check_seconds("pause", pause)
+        return await self._give_back(delay_level, pause)
+
+    async def _give_back(self, delay_level: int, pause: float | None) -> bool:
         if self._settled:
             raise AlreadySettled(_second_verdict(self))
         self._settled = True
@@ -215,7 +222,7 @@ class ReceivedMessage:
 
         Errors: `AlreadySettled` for a second verdict.
         """
-        return await self.retry(DEAD_LETTER)
+        return await self._give_back(DEAD_LETTER, None)
 
     async def __aenter__(self) -> ReceivedMessage:
         await trio.lowlevel.checkpoint()

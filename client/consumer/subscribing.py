@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 
 import attrs
 
+from triomq.client.arguments import shown
 from triomq.client.errors import ConnectionFailed, ConnectionLost, RequestTimeout, SettingsError
 from triomq.client.names import check_topic
 from triomq.client.refusals import BrokerFailed
@@ -36,22 +37,36 @@ Subscriptions = str | Sequence[str] | Mapping[str, str | Sql]
 
 
 def make_subscriptions(wanted: Subscriptions, version: int) -> dict[str, SubscriptionData]:
-    """Turn what the user wrote into topic → subscription.  Errors: `TopicInvalid`, `SettingsError` for an empty expression."""
-    pairs: dict[str, str | Sql] = (
-        {wanted: "*"}
-        if isinstance(wanted, str)
-        else dict(wanted)
-        if isinstance(wanted, Mapping)
-        else dict.fromkeys(wanted, "*")
-    )
+    """Turn what the user wrote into topic → subscription.
+
+    Errors: `TopicInvalid`; `SettingsError` for an empty expression, or one that is no text.
+    """
+    pairs: list[tuple[str, str | Sql]]
+    if isinstance(wanted, str):
+        pairs = [(wanted, "*")]
+    elif isinstance(wanted, Mapping):
+        pairs = list(wanted.items())
+    elif isinstance(wanted, Sequence | Set) and not isinstance(wanted, bytes | bytearray | memoryview):
+        pairs = [(topic, "*") for topic in wanted]
+    else:
+        raise SettingsError(
+            f"subscriptions must be a topic, a list of topics or a dict of topic → tags, not {shown(wanted)}: "
+            "write 'Orders', ['Orders', 'Offers'] or {'Orders': 'paid || refunded'}"
+        )
     made = {}
-    for topic, expression in pairs.items():
+    for topic, expression in pairs:
         check_topic(topic)
         if isinstance(expression, Sql):
+            if not isinstance(expression.expression, str):
+                raise SettingsError(f"subscription to {topic}: an SQL expression must be a text, not {shown(expression.expression)}")
             if not expression.expression.strip():
                 raise SettingsError(f"subscription to {topic}: the SQL expression is empty; write TRUE for all messages")
             made[topic] = SubscriptionData(topic=topic, sub_string=expression.expression, sub_version=version, expression_type=SQL92)
             continue
+        if expression is not None and not isinstance(expression, str):
+            raise SettingsError(
+                f"subscription to {topic}: {shown(expression)} is no tag expression; write 'TagA || TagB', '*' for all, or Sql(…)"
+            )
         if expression and not any(tag.strip() for tag in expression.split("||")):
             raise SettingsError(
                 f"subscription to {topic}: {expression!r} names no tag; write '*' for all, or 'TagA || TagB'"

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import attrs
 import msgspec
 
+from triomq.client.arguments import check_delay_level, key_words, shown
 from triomq.client.config import ProducerSettings
 from triomq.client.errors import MessageInvalid, TopicInvalid
 from triomq.client.names import check_topic
@@ -71,6 +72,13 @@ def check_sendable(topic: str) -> None:
         raise TopicInvalid(f"topic {topic!r} belongs to the brokers; send to a topic of your own")
 
 
+def check_text(what: str, value: str) -> str:
+    """Return what is a text.  Errors: `MessageInvalid`."""
+    if not isinstance(value, str):
+        raise MessageInvalid(f"{what} must be a text, not {shown(value)}")
+    return value
+
+
 def check_tag(tag: str) -> None:
     """Refuse a tag that no subscription could name.  Errors: `MessageInvalid`."""
     if not isinstance(tag, str):
@@ -105,6 +113,7 @@ def prepare(
     if (
         not (keys or properties or delay_level)
         and sharding_key is None
+        and type(message_id) is str
         and len(message_id) <= _ID_LENGTH_MAX
         and message_id.isalnum()
         and message_id.isascii()
@@ -146,12 +155,9 @@ def _whole_text(
     """Return the properties text of a message that may have anything.  Errors: `MessageInvalid`."""
     made = _properties(message_id, tag, keys, properties, wait_stored)
     if sharding_key is not None:
-        made[SHARDING_KEY] = sharding_key
+        made[SHARDING_KEY] = check_text("the sharding key", sharding_key)
     if delay_level:
-        if not 0 < delay_level <= DELAY_LEVEL_MAX:
-            raise MessageInvalid(
-                f"delay_level {delay_level} does not exist: 1 (1 s) to {DELAY_LEVEL_MAX} (2 h), 0 for no delay"
-            )
+        check_delay_level(delay_level, DELAY_LEVEL_MAX)
         made[DELAY] = str(delay_level)
     return _text(made)
 
@@ -185,9 +191,13 @@ def prepare_batches(
     """
     topic, wait_stored = messages[0].topic, messages[0].wait_stored
     check_batch_topic(topic)
+    if sharding_key is not None:
+        check_text("the sharding key", sharding_key)
     elements: list[tuple[int, bytes, bytes]] = []
     message_ids: list[str] = []
     for message in messages:
+        if not isinstance(message, Message):
+            raise MessageInvalid(f"a batch is a list of Message(topic=…, body=…), not of {shown(message)}")
         if message.topic != topic or message.wait_stored is not wait_stored:
             raise MessageInvalid(
                 "a batch goes to one topic with one wait_stored: sort the messages by them and send each list"
@@ -268,6 +278,8 @@ def _properties(
 ) -> dict[str, str]:
     made: dict[str, str] = {}
     if properties:
+        if not isinstance(properties, Mapping):
+            raise MessageInvalid(f"properties must be a dict of texts, not {shown(properties)}")
         try:
             made = user_properties(properties)
         except LocalProtocolError as error:
@@ -281,11 +293,9 @@ def _properties(
                 _good_tags.add(tag)
         made[TAGS] = tag
     if keys:
-        if isinstance(keys, str):
-            raise MessageInvalid(f"keys must be a list of texts, not the text {keys!r}: write keys=[{keys!r}]")
-        made[KEYS] = " ".join(keys)
+        made[KEYS] = " ".join(key_words(keys))
     made[WAIT] = "true" if wait_stored else "false"
-    made[UNIQ_KEY] = message_id
+    made[UNIQ_KEY] = check_text("message_id", message_id)
     return made
 
 

@@ -20,12 +20,13 @@ from typing import overload
 
 import trio
 
+from triomq.client.arguments import check_settings, key_words, shown
 from triomq.client.background import open_background
 from triomq.client.config import ProducerSettings, namesrv_addresses
 from triomq.client.errors import BatchIncomplete, MessageInvalid, NotRunning, TrioMQError
 from triomq.client.heartbeats import Member
 from triomq.client.lifetime import Lifetime
-from triomq.client.names import check_group
+from triomq.client.names import check_group, check_topic
 from triomq.client.producer.auto_batch import Accumulator
 from triomq.client.producer.destinations import TOPICS_REMEMBERED
 from triomq.client.producer.detector import detect_brokers
@@ -57,7 +58,7 @@ class Producer(Lifetime):
         `namesrv` is `"host:9876;host2:9876"`, a list, or None for the environment variable NAMESRV_ADDR.
         """
         self.group = check_group(group)
-        self.settings = settings or ProducerSettings()
+        self.settings = check_settings(settings, ProducerSettings)
         self._namesrv = namesrv_addresses(namesrv)
         self._sender: Sender | None = None
         self._accumulator: Accumulator | None = None
@@ -155,7 +156,7 @@ class Producer(Lifetime):
             flag, wait_stored, topic = topic.flag, topic.wait_stored, topic.topic
         elif body is None:
             raise MessageInvalid(_NO_BODY)
-        if topic not in self._known_topics:
+        if type(topic) is not str or topic not in self._known_topics:
             self._check_topic(topic)
         now_ms = time.time_ns() // 1_000_000
         assert self._ids is not None
@@ -237,6 +238,8 @@ class Producer(Lifetime):
         request fails after others were stored.
         """
         sender = self._active()
+        if not isinstance(messages, Sequence) or (messages and not isinstance(messages[0], Message)):
+            raise MessageInvalid(f"a batch is a list of Message(topic=…, body=…), not {shown(messages)}")
         if not messages:
             await trio.lowlevel.checkpoint()
             return []
@@ -283,11 +286,12 @@ class Producer(Lifetime):
         """Return the publish list of a topic: what `queue=` counts in.  Errors: `RouteNotFound`, `NoNameServer`."""
         settings = self.settings
         session = self._active().session
+        check_topic(topic)
         await trio.lowlevel.checkpoint()
         return await session.publish_queues(topic, settings.create_topic_key, settings.default_topic_queues)
 
     def _check_topic(self, topic: str) -> None:
-        if topic not in self._known_topics:
+        if not isinstance(topic, str) or topic not in self._known_topics:
             check_sendable(topic)
             if len(self._known_topics) >= TOPICS_REMEMBERED:
                 self._known_topics.clear()
@@ -318,7 +322,7 @@ def _as_message(
         topic=topic,
         body=body,
         tag=tag,
-        keys=tuple(keys),
+        keys=tuple(key_words(keys)) if keys else (),
         properties=properties or {},
         flag=flag,
         wait_stored=wait_stored,
@@ -328,6 +332,8 @@ def _as_message(
 def _choice(message: Message | None, sharding_key: str | None, select: Selector | None) -> Target | None:
     """Return how the queue of a directed send is found; None for one that is not directed."""
     if select is not None:
+        if not callable(select):
+            raise MessageInvalid(f"select must be a function, not {shown(select)}")
         assert message is not None
         return lambda queues: select(queues, message)
     return None if sharding_key is None else lambda queues: choose_by_key(queues, sharding_key)

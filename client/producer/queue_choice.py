@@ -12,6 +12,7 @@ from typing import Protocol, TypeVar
 
 import attrs
 
+from triomq.client.arguments import shown
 from triomq.client.errors import MessageInvalid
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.message import Message, java_hash
@@ -121,12 +122,26 @@ def find_queue(queues: Sequence[MessageQueue], wanted: MessageQueue | int) -> Me
     Errors: `MessageInvalid` for an index beyond the list.  A `MessageQueue` is trusted: the route may be younger here than there.
     """
     if isinstance(wanted, MessageQueue):
+        if wanted.topic != queues[0].topic:
+            raise MessageInvalid(
+                f"{wanted} is a queue of topic {wanted.topic!r}, and the message goes to {queues[0].topic!r}: take one of `await producer.queues(topic)`"
+            )
         return wanted
+    if not isinstance(wanted, int) or isinstance(wanted, bool):
+        raise MessageInvalid(f"queue must be a MessageQueue or an index of the topic's publish list, not {shown(wanted)}")
     if not 0 <= wanted < len(queues):
         raise MessageInvalid(
             f"queue {wanted} does not exist: the topic's publish list has queues 0 to {len(queues) - 1}"
         )
     return queues[wanted]
+
+
+def selected(queues: Sequence[MessageQueue], select: Callable[[Sequence[MessageQueue]], MessageQueue]) -> MessageQueue:
+    """Return the queue that an application's own choice names.  Errors: `MessageInvalid` if it names none; its own."""
+    queue = select(queues)
+    if not isinstance(queue, MessageQueue):
+        raise MessageInvalid(f"a selector must return one of the queues that it gets, not {shown(queue)}")
+    return find_queue(queues, queue)
 
 
 def has_several_brokers(queues: Sequence[MessageQueue]) -> bool:

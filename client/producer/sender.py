@@ -32,7 +32,7 @@ from triomq.client.producer.destinations import Destination, Destinations, Topic
 from triomq.client.producer.encoding import Outgoing
 from triomq.client.producer.faults import LatencyFaults
 from triomq.client.producer.in_flight import InFlight
-from triomq.client.producer.queue_choice import find_queue
+from triomq.client.producer.queue_choice import find_queue, selected
 from triomq.client.producer.receipt import STATUS_OF_CODE, SendReceipt, SendStatus
 from triomq.client.producer.request import SendRequests
 from triomq.client.retry import concerns_broker, may_be_stored, may_send_again, try_seconds
@@ -331,4 +331,4 @@ class Sender:
 
 
 def _chosen(queues: Sequence[MessageQueue], target: Target) -> MessageQueue:
-    return target(queues) if callable(target) else find_queue(queues, target)
+    return selected(queues, target) if callable(target) else find_queue(queues, target)

@@ -91,7 +91,7 @@ def user_properties(properties: Mapping[str, str]) -> dict[str, str]:
     """A copy of an application's own properties; LocalProtocolError for a reserved or blank name, or a blank value."""
     for name, value in properties.items():
         if not isinstance(name, str) or not isinstance(value, str):
-            raise LocalProtocolError(f"property {name!r} must be a text with a text as its value, not {type(value).__name__}")
+            raise LocalProtocolError(f"property {name!r} must be a text with a text as its value, not {type(name if isinstance(value, str) else value).__name__}: convert it, for example with str()")
         if name in RESERVED_PROPERTIES:
             raise LocalProtocolError(f"property {name!r} is reserved; choose another name")
         if not name.strip() or not value.strip():

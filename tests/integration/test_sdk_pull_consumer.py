@@ -195,3 +195,26 @@ async def test_misuse_is_named(triomq_cluster: InProcessCluster) -> None:
         assert sharing.assignment == (QUEUE,)
     with pytest.raises(NotRunning):
         await consumer.poll()
+
+
+@pytest.mark.parametrize("method", ["committed", "min_offset", "max_offset", "offset_for_time"])
+async def test_offsets_can_be_asked_for_before_any_topic_is_known(triomq_cluster: InProcessCluster, method: str) -> None:
+    """A consumer that has neither subscribed nor asked for queues finds the route by itself."""
+    await send_numbers(triomq_cluster, 3)
+    namesrv = triomq_cluster.namesrv_address
+    async with PullConsumer(namesrv, group="readers", consume_from="first") as first:
+        await first.assign([QUEUE])
+        assert await take(first, 2) == [0, 1]
+        await first.commit()
+    now = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=1)
+    arguments = (now,) if method == "offset_for_time" else ()
+    wanted = {"committed": 2, "min_offset": 0, "max_offset": 3, "offset_for_time": 3}[method]
+    async with PullConsumer(namesrv, group="readers") as consumer:
+        assert await getattr(consumer, method)(QUEUE, *arguments) == wanted
+    async with PullConsumer(namesrv, group="strangers") as consumer:
+        assert await consumer.committed(QUEUE) is None
+    async with PullConsumer(namesrv, group="readers") as consumer:
+        with pytest.raises(RouteNotFound, match=r"no broker offers topic 'Nothing': check the spelling"):
+            await getattr(consumer, method)(MessageQueue("Nothing", "broker-a", 0), *arguments)
+        with pytest.raises(RouteNotFound, match=r"broker broker-z is in no route\): the topic is on broker-a now"):
+            await getattr(consumer, method)(MessageQueue("Numbers", "broker-z", 0), *arguments)

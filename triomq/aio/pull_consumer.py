@@ -14,7 +14,7 @@ from triomq.client import (
     MessageQueue,
     NotRunning,
 )
-from triomq.client.consumer.subscribing import Subscriptions
+from triomq.client.consumer.subscribing import Sql, Subscriptions
 from triomq.client.portal import in_loop
 
 
@@ -69,7 +69,7 @@ class PullConsumer(AsyncioLifetime[client.PullConsumer]):
             raise
         return returned
 
-    async def assign(self, queues: Iterable[MessageQueue], *, tags: str = "*") -> None:
+    async def assign(self, queues: Iterable[MessageQueue], *, tags: str | Sql = "*") -> None:
         """Read exactly these queues."""
         await call_in_loop(self._portal, self._target.assign, queues, tags=tags)
 

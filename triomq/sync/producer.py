@@ -12,6 +12,7 @@ from triomq.client import (
     ProducerSettings,
     SendReceipt,
 )
+from triomq.client.arguments import check_count
 from triomq.client.portal import Call, in_loop
 from triomq.client.producer.queue_choice import Selector
 from triomq.sync.lifetime import BlockingLifetime
@@ -43,23 +44,21 @@ class Producer(BlockingLifetime[client.Producer]):
         timeout: float | None = None,
     ) -> SendReceipt:
         """Send one message; see `triomq.Producer.send`."""
-        message = Message(
-            topic=topic,
-            body=body,
+        return self._portal.call(
+            timeout,
+            self._target.send,
+            topic,
+            body,
             tag=tag,
-            keys=tuple(keys),
-            properties=properties or {},
+            keys=keys,
+            properties=properties,
             flag=flag,
             wait_stored=wait_stored,
-        )
-        return self.send_message(
-            message,
             queue=queue,
             sharding_key=sharding_key,
             select=select,
             delay_level=delay_level,
             message_id=message_id,
-            timeout=timeout,
         )
 
     def send_message(
@@ -144,6 +143,7 @@ class Producer(BlockingLifetime[client.Producer]):
 
         Iterate to its end: messages are taken as receipts are.  A failed send raises where its receipt would come.
         """
+        check_count("window", window)
         under_way: deque[Call[SendReceipt]] = deque()
         for message in messages:
             under_way.append(self._portal.submit(self._target.send, message))

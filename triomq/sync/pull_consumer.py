@@ -15,7 +15,8 @@ from triomq.client import (
     MessageQueue,
     NotRunning,
 )
-from triomq.client.consumer.subscribing import Subscriptions
+from triomq.client.arguments import check_seconds
+from triomq.client.consumer.subscribing import Sql, Subscriptions
 from triomq.client.portal import in_loop
 from triomq.sync.lifetime import BlockingLifetime
 
@@ -58,6 +59,7 @@ class PullConsumer(BlockingLifetime[client.PullConsumer]):
 
     def poll(self, max_messages: int = 32, *, timeout: float | None = None) -> list[client.ReceivedMessage]:
         """Return at most `max_messages`; an empty list if none came within `timeout` seconds."""
+        check_seconds("timeout", timeout)
         returned: list[client.ReceivedMessage] = []
         try:
             self._portal.call(None, _poll, self._target, max_messages, timeout, returned)
@@ -71,7 +73,7 @@ class PullConsumer(BlockingLifetime[client.PullConsumer]):
         """Share further topics with the group."""
         self._portal.call(timeout, self._target.subscribe, subscriptions)
 
-    def assign(self, queues: Iterable[MessageQueue], *, tags: str = "*", timeout: float | None = None) -> None:
+    def assign(self, queues: Iterable[MessageQueue], *, tags: str | Sql = "*", timeout: float | None = None) -> None:
         """Read exactly these queues."""
         self._portal.call(timeout, self._target.assign, queues, tags=tags)
 

@@ -16,6 +16,7 @@ from triomq.client import (
     ConsumerStatistics,
     NotRunning,
 )
+from triomq.client.arguments import check_callable, check_count
 from triomq.client.consumer.allocation import Allocation, allocate_average
 from triomq.client.consumer.subscribing import Subscriptions
 from triomq.client.consumer.view import MessageView, stamp, take
@@ -79,6 +80,8 @@ class PushConsumer(BlockingLifetime[client.PushConsumer]):
         allocate: Allocation = allocate_average,
         settings: ConsumerSettings | None = None,
     ) -> None:
+        check_count("threads", threads)
+        check_callable("handler", handler)
         self._limiter = trio.CapacityLimiter(threads)
         self._handler = handler
         self._buffer: deque[client.ReceivedMessage] = deque()
