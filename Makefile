@@ -77,7 +77,7 @@ crash-test: $(VENV)/.dev ## kill a broker under load ROUNDS=200 times; the same 
 simulate: $(VENV)/.dev ## whole clusters under faults in virtual time: one history for each of SEEDS=300 from SEED=0 on; goes on where it stopped
 	$(BIN)/python tests/simulate --seeds $(SEEDS) --seed $(SEED) $(ARGS)
 
-fault-test: $(VENV)/.dev ## kill, cut off, fill, stop, cut the power of a cluster in network namespaces SCHEDULES=100 times (root; iproute2 iptables)
+fault-test: $(VENV)/.dev ## kill, cut off, fill, stop, cut the power of a cluster in network namespaces SCHEDULES=100 times (root; iproute2 iptables libfaketime)
 	$(BIN)/python tests/faults schedules --schedules $(SCHEDULES) --seed $(SEED) $(ARGS)
 
 fault-matrix: $(VENV)/.dev ## what each mode of flush and replication survives, measured: the table in docs/replication.md

@@ -264,22 +264,29 @@ class KeyIndexFile:
 
         Offsets grow with the numbers up to there. Behind, anything may lie: zeros, entries of later records, and entries torn between two sectors, which
         have a hash and no offset; hence an offset of 0 counts at the very beginning only, where the first record of the log has its keys.
+
+        Entries are read by calls: what nobody has written yet is a hole, and where a file system gives holes a block as soon as a map of them is touched (tmpfs),
+        a full one answers with SIGBUS.
         """
-        data, entries = self._map, self.geometry.entries_position
-        assert data is not None
         low, high = 1, self.geometry.entry_count
         while low < high:
-            value, offset, _, _ = ENTRY.unpack_from(data, entries + ENTRY.size * low)
+            value, offset, _, _ = self._read_entry(low)
             if offset or not value or log_offset == 0:
                 break
             low += 1
         while low < high:
             middle = (low + high) // 2
-            if 0 < ENTRY.unpack_from(data, entries + ENTRY.size * middle)[1] < log_offset:
+            if 0 < self._read_entry(middle)[1] < log_offset:
                 low = middle + 1
             else:
                 high = middle
         return low
+
+    def _read_entry(self, number: int) -> tuple[int, int, int, int]:
+        """Hash, log offset, seconds, number of the previous one."""
+        position = self.geometry.entries_position + ENTRY.size * number
+        value, offset, seconds, previous = ENTRY.unpack(self.disk.read(self._fd, ENTRY.size, position))
+        return value, offset, seconds, previous
 
     # Reading
 

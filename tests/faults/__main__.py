@@ -18,6 +18,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent / "support")]
 
 import attrs  # noqa: E402
+import fault_clock  # noqa: E402
 from fault_campaign import LONG_STOP_SECONDS, Campaign, PromiseBroken, report, run_schedule  # noqa: E402
 from fault_cluster import EndedByItself  # noqa: E402
 from fault_matrix import measure, table  # noqa: E402
@@ -58,6 +59,8 @@ def main() -> int:
     if missing:
         print(f"fault-test: {missing}", file=sys.stderr)
         return 2
+    if fault_clock.why_not():
+        print(f"fault-test: {fault_clock.why_not()}; the others are played", file=sys.stderr)
     if arguments.what == "matrix":
         print("\n".join(table(measure(WORK / "matrix", arguments.rounds, arguments.seed, tell))))
         return 0

@@ -7,16 +7,20 @@ from __future__ import annotations
 
 import errno
 import re
+import shutil
 import sys
+import time
 from pathlib import Path
 
+import fault_clock
 import pytest
 from fault_campaign import Campaign
-from fault_cluster import BROKERS, FaultCluster, Mode
+from fault_cluster import BROKERS, FaultCluster, Mode, log_part
 from fault_matrix import measure_one
 from fault_network import PREFIX, Network, command, why_not
-from fault_process import RULES
-from fault_schedules import LOAD_LEAST, SERVERS, Schedule, ScheduleRun, look_at_logs
+from fault_process import RULES, start
+from fault_schedules import LOAD_LEAST, SERVERS, Schedule, ScheduleRun, look_at_logs, read_log
+from store_ledger import parse
 
 SCHEDULES = 10
 
@@ -59,18 +63,63 @@ def test_a_network_is_cut_joined_and_gone_afterwards() -> None:
     assert network.tag not in command("ip", "netns", "list")
 
 
+@pytest.fixture
+def _clocks() -> None:
+    missing = fault_clock.why_not()
+    if missing:
+        pytest.skip(missing)
+
+
+@pytest.mark.usefixtures("_network", "_clocks")
+def test_a_clock_jumps_there_and_back_while_its_process_runs(tmp_path: Path) -> None:
+    clock, told = tmp_path / "clock", tmp_path / "told"
+    told.touch()
+    jumps: list[int] = []
+    with Network(("one",)) as network:
+        process = start(network.name("one"), tmp_path / "log", fault_clock.tell_clock, clock, told)
+        try:
+            for seconds in (0, 200_000, -3600, 0):
+                fault_clock.set_clock(clock, seconds)
+                jumps.append(round(time.time() - time.monotonic()) + seconds)
+                deadline = time.monotonic() + 30
+                while len(told.read_text().splitlines()) < len(jumps):
+                    assert time.monotonic() < deadline, (tmp_path / "log").read_text()
+                    time.sleep(0.01)
+        finally:
+            process.kill()
+            process.join()
+    assert [int(line) for line in told.read_text().splitlines()] == [pytest.approx(jump, abs=2) for jump in jumps]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_network", "_clocks")
+def test_a_broker_whose_clock_jumps_stores_messages_of_that_time(tmp_path: Path) -> None:
+    with FaultCluster(tmp_path, consumers=False) as cluster:
+        cluster.wait_acknowledged(LOAD_LEAST, "at first")
+        assert max(stored_at(cluster)) < time.time() + 60
+        cluster.set_clock("master", 200_000.0)
+        cluster.wait("a message of the day after tomorrow", lambda: max(stored_at(cluster)) > time.time() + 190_000)
+        cluster.wait_acknowledged(LOAD_LEAST, "then")
+
+
+def stored_at(cluster: FaultCluster) -> list[float]:
+    part = log_part(cluster.store("master"))
+    return [parse(part.data[one.log_offset :], one.log_offset).store_timestamp / 1000 for one in read_log(cluster.store("master"))]
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("_network")
 def test_a_broker_that_finds_no_room_at_its_start_says_so_in_one_line(tmp_path: Path) -> None:
-    with FaultCluster(tmp_path, consumers=False) as cluster:
+    with FaultCluster(tmp_path, consumers=False, small=("slave",)) as cluster:
         cluster.wait_acknowledged(LOAD_LEAST, "at first")
-        cluster.kill("slave")
-        cluster.controls("slave").set(full=True)
+        cluster.lose_power("slave", 0)
+        shutil.rmtree(cluster.store("slave"))  # what is there already could be written to
+        cluster.fill("slave")
         before = len(cluster.log_lines("slave"))
         cluster.start("slave")
         cluster.wait("the slave has found no room", lambda: "slave" in cluster.waiting_for_room)
         last = cluster.log_lines("slave")[before:][-1]
-        assert re.fullmatch(r"mqbroker: \S+/slave/store/\S+: no space left; free some space on its file system, then start the broker again", last)
+        assert re.fullmatch(r"mqbroker: \S+/slave/disk/store\S*: no space left; free some space on its file system, then start the broker again", last)
         assert not any("Traceback" in line for line in cluster.log_lines("slave"))
         cluster.make_room("slave")
         cluster.wait_acknowledged(LOAD_LEAST, "with room")

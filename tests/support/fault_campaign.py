@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import attrs
+import fault_clock
 from fault_cluster import FaultCluster
 from fault_schedules import KINDS, Figures, Schedule, ScheduleRun, draw
 
@@ -72,7 +73,7 @@ class Campaign:
 
 
 def run_schedule(folder: Path, schedule: Schedule, rules: dict[str, str] | None = None) -> ScheduleRun:
-    with FaultCluster(folder, rules=rules or {}, sync_seconds=schedule.sync_seconds, relayed=schedule.relayed, acting=schedule.acting, seed=schedule.seed) as cluster:
+    with FaultCluster(folder, rules=rules or {}, sync_seconds=schedule.sync_seconds, relayed=schedule.relayed, acting=schedule.acting, small=schedule.small, seed=schedule.seed) as cluster:
         run = ScheduleRun(cluster, schedule)
         run.run()
         return run
@@ -81,6 +82,7 @@ def run_schedule(folder: Path, schedule: Schedule, rules: dict[str, str] | None 
 def report(figures: Figures) -> list[str]:
     """For people."""
     lines = [
+        *filter(None, [fault_clock.why_not()]),
         f"{figures.schedules} schedules ({figures.repeated} more had no fault that met a request): {figures.sent} sends, {figures.acknowledged} acknowledged, {figures.lost} of them lost",
         f"{figures.stored} stored on the master alone, {figures.doubtful} in doubt, {figures.refused} refused or without a broker; {figures.copies} messages are there more than once",
         f"{figures.seen} messages handed to consumers; {figures.power_lost_bytes} bytes lost with the power",

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO
 
 import attrs
+import fault_clock
 import trio
 from crash_loop import body_of, is_whole
 from fault_history import TOPIC, Outcome
@@ -218,12 +219,12 @@ def read_into(address: str, target: Path) -> None:
         try:
             found, _ = read_queues(address)
         except (RemotingError, OSError):
-            time.sleep(0.05)
+            fault_clock.sleep(0.05)
             continue
         if found == before:
             break
         before = found
-        time.sleep(0.2)
+        fault_clock.sleep(0.2)
     fresh = target.with_suffix(".new")
     fresh.write_text(json.dumps(before))
     fresh.replace(target)

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 
 import attrs
+import fault_clock
 from fault_clients import GROUPS, run_clients
 from fault_disk import Controls, Lost, cut_power
 from fault_history import Events, read_events
@@ -20,6 +21,7 @@ from fault_network import Network
 from fault_process import Faults, serve, start
 from fault_relay import run_relay
 from history import LogPart
+from small_file_system import SmallFileSystem
 
 from triomq.remoting.process import ExitCode
 
@@ -46,6 +48,7 @@ SETTINGS = {
     "haSendHeartbeatInterval": 500,
     "haHousekeepingInterval": 3_000,
     "fileReservedTime": 24 * 365,
+    "cleanFileForciblyEnable": "false",  # a full disk is no reason to forget messages here
     "cleanResourceInterval": 1_000,
 }
 
@@ -78,11 +81,14 @@ class FaultCluster:
     """Whether the slave reaches its master through a relay that can delay."""
     acting: bool = False
     """Whether the slave acts for a master that is down."""
+    small: tuple[str, ...] = ()
+    """Brokers whose disk is a small file system of its own, which can be filled."""
     consumers: bool = True
     pause_seconds: float = 0.002
     seed: int = 0
     network: Network = attrs.field(init=False)
     processes: dict[str, BaseProcess] = attrs.field(factory=dict, init=False)
+    disks: dict[str, SmallFileSystem] = attrs.field(factory=dict, init=False)
     waiting_for_room: set[str] = attrs.field(factory=set, init=False)
     """Brokers that could not start on a full disk."""
     promoted: bool = attrs.field(default=False, init=False)
@@ -101,6 +107,8 @@ class FaultCluster:
             self.controls(host).set(sync_seconds=self.sync_seconds)
         with contextlib.ExitStack() as stack:
             stack.enter_context(self.network)
+            for host in self.small:
+                self.disks[host] = stack.enter_context(SmallFileSystem(self.disk_path(host)))
             stack.callback(self._kill_all)
             for host in HOSTS[:3]:
                 self.start(host)
@@ -115,8 +123,22 @@ class FaultCluster:
 
     # Where things are
 
+    def disk_path(self, broker: str) -> Path:
+        return self.folder / broker / "disk"
+
     def store(self, broker: str) -> Path:
-        return self.folder / broker / "store"
+        return self.disk_path(broker) / "store"
+
+    def kept_path(self, broker: str) -> Path:
+        """Where a disk that forgets keeps what was removed."""
+        return self.disk_path(broker) / "removed"
+
+    def clock_path(self, host: str) -> Path:
+        return self.folder / f"{host}.clock"
+
+    def set_clock(self, host: str, seconds: float) -> None:
+        """How far its wall clock is from the real one, from now on."""
+        fault_clock.set_clock(self.clock_path(host), seconds)
 
     def controls_path(self, host: str) -> Path:
         return self.folder / f"{host}.controls"
@@ -154,9 +176,9 @@ class FaultCluster:
     def start(self, host: str) -> None:
         assert not self.is_up(host), f"{host} runs"
         if host == "names":
-            self._spawn(host, host, serve, "namesrv", ["-p", "9876"], Faults(self.controls_path(host)))
+            self._spawn(host, host, serve, "namesrv", ["-p", "9876"], Faults(self.controls_path(host), self.clock_path(host)))
         else:
-            faults = Faults(self.controls_path(host), self.folder / host / "journal", self.rules.get(host, ""))
+            faults = Faults(self.controls_path(host), self.clock_path(host), self.folder / host / "journal", self.kept_path(host), self.rules.get(host, ""))
             self._spawn(host, host, serve, "broker", ["-c", str(self._write_conf(host))], faults)
 
     def _write_conf(self, host: str) -> Path:
@@ -199,7 +221,7 @@ class FaultCluster:
         if process.exitcode is not None:
             if self._found_no_room(host, process):
                 del self.processes[host]
-                if self.controls(host).full:
+                if host in self.disks and self.disks[host].full:
                     self.waiting_for_room.add(host)
                     return False
                 self.start(host)
@@ -212,9 +234,13 @@ class FaultCluster:
         lines = self.log_lines(host)
         return host in BROKERS and process.exitcode == ExitCode.FAILED and bool(lines) and lines[-1].endswith("no space left; free some space on its file system, then start the broker again")
 
+    def fill(self, host: str) -> None:
+        """Its disk has no block left."""
+        self.disks[host].fill()
+
     def make_room(self, host: str) -> None:
         """The disk is full no more."""
-        self.controls(host).set(full=False)
+        self.disks[host].free()
         if host in self.waiting_for_room:
             self.waiting_for_room.discard(host)
             if not self.is_up(host):
@@ -236,7 +262,7 @@ class FaultCluster:
     def lose_power(self, host: str, seed: object, *, everything: bool = False) -> Lost:
         """What was not forced out is gone, too; all of it, or by chance."""
         self.kill(host)
-        return cut_power(self.folder / host / "journal", seed, everything=everything)
+        return cut_power(self.folder / host / "journal", self.kept_path(host), seed, everything=everything)
 
     def signal(self, host: str, number: int) -> None:
         if self.is_up(host):
@@ -294,4 +320,4 @@ class FaultCluster:
 def log_part(store: Path) -> LogPart:
     """A log as its files have it, without the zeros behind its end."""
     paths = sorted((store / "commitlog").iterdir()) if (store / "commitlog").is_dir() else []
-    return LogPart(store.parent.name, int(paths[0].name) if paths else 0, b"".join(path.read_bytes() for path in paths).rstrip(b"\0"))
+    return LogPart(store.parent.parent.name, int(paths[0].name) if paths else 0, b"".join(path.read_bytes() for path in paths).rstrip(b"\0"))

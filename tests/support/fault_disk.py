@@ -7,14 +7,12 @@ file systems keep their order. Changes through memory maps (the key index) are n
 
 The journal outlives the process, as a page cache does: what one life has not forced out, the next one must, before it says so.
 
-``full`` in the process's ``Controls`` makes writes that need new blocks fail for want of space, after the blocks that are there; ``sync_seconds`` makes every
-fsync that slow, so that more is under way when something happens.
+``sync_seconds`` in the process's ``Controls`` makes every fsync that slow, so that more is under way when something happens.
 """
 
 from __future__ import annotations
 
 import base64
-import errno
 import json
 import mmap
 import os
@@ -22,12 +20,12 @@ import random
 import shutil
 import struct
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import attrs
+import fault_clock
 import trio
 
 from triomq.broker.store.disk import Disk
@@ -39,7 +37,7 @@ SECTOR_BYTES = 512
 class Controls:
     """Numbers that a test changes while a process runs: a page of memory that both have mapped."""
 
-    LAYOUT = struct.Struct("<ddd?")
+    LAYOUT = struct.Struct("<dd")
 
     def __init__(self, path: Path) -> None:
         if not path.exists():
@@ -48,42 +46,33 @@ class Controls:
             self._map = mmap.mmap(file.fileno(), BLOCK_BYTES)
 
     @property
-    def values(self) -> tuple[float, float, float, bool]:
+    def values(self) -> tuple[float, float]:
         return self.LAYOUT.unpack_from(self._map)
 
     def set(self, **changes: Any) -> None:
-        names = ("clock_seconds", "sync_seconds", "delay_seconds", "full")
+        names = ("sync_seconds", "delay_seconds")
         self.LAYOUT.pack_into(self._map, 0, *[changes.pop(name, value) for name, value in zip(names, self.values, strict=True)])
         assert not changes, changes
 
     @property
-    def clock_seconds(self) -> float:
-        """Added to the wall clock."""
-        return self.values[0]
-
-    @property
     def sync_seconds(self) -> float:
-        return self.values[1]
+        return self.values[0]
 
     @property
     def delay_seconds(self) -> float:
         """What a relay waits."""
-        return self.values[2]
-
-    @property
-    def full(self) -> bool:
-        return self.values[3]
+        return self.values[1]
 
 
 class ForgetfulDisk(Disk):
     """Writes the journal. Operations may come from the loop and from threads."""
 
-    def __init__(self, journal: Path, controls: Controls) -> None:
+    def __init__(self, journal: Path, kept: Path, controls: Controls) -> None:
         super().__init__()
         journal.parent.mkdir(parents=True, exist_ok=True)
-        self.kept = journal.with_suffix(".removed")
+        self.kept = kept
         """Contents of removed files, until their names are gone for sure."""
-        self.kept.mkdir(exist_ok=True)
+        self.kept.mkdir(parents=True, exist_ok=True)
         self.controls = controls
         self.paths: dict[int, Path] = {}
         """What a descriptor was opened for."""
@@ -100,9 +89,6 @@ class ForgetfulDisk(Disk):
         os.write(self._journal, json.dumps(fields).encode() + b"\n")
         self._count += 1
 
-    def _refuse(self, path: Path) -> OSError:
-        return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-
     def open(self, path: Path, *, writable: bool = True) -> int:
         fd = super().open(path, writable=writable)
         self.paths[fd] = path
@@ -111,8 +97,6 @@ class ForgetfulDisk(Disk):
     def create(self, path: Path, size: int) -> int:
         with self._changing:
             if not path.exists():
-                if self.controls.full:
-                    raise self.write_error(path, self._refuse(path))
                 self._note("create", str(path))
             fd = super().create(path, size)
             self.paths[fd] = path
@@ -120,17 +104,9 @@ class ForgetfulDisk(Disk):
 
     def write_at(self, fd: int, data: bytes | bytearray | memoryview, offset: int, path: Path) -> None:
         with self._changing:
-            room = len(data) if not self.controls.full else blocks_there(fd, offset, len(data))
-            before = os.pread(fd, room, offset)
-            self._note("write", str(path), offset, room, base64.b64encode(before.rstrip(b"\0")).decode())
-            super().write_at(fd, memoryview(data)[:room], offset, path)
-            if room < len(data):
-                raise self.write_error(path, self._refuse(path))
-
-    def allocate(self, fd: int, offset: int, length: int, path: Path) -> None:
-        if self.controls.full and blocks_there(fd, offset, length) < length:
-            raise self.write_error(path, self._refuse(path))
-        super().allocate(fd, offset, length, path)
+            before = os.pread(fd, len(data), offset)
+            self._note("write", str(path), offset, len(data), base64.b64encode(before.rstrip(b"\0")).decode())
+            super().write_at(fd, data, offset, path)
 
     def make_directory(self, path: Path) -> None:
         with self._changing:
@@ -149,8 +125,6 @@ class ForgetfulDisk(Disk):
 
     def write_file(self, path: Path, data: bytes) -> None:
         with self._changing:
-            if self.controls.full:
-                raise self._refuse(path)
             if path.exists():
                 before = path.read_bytes()
                 self._note("write", str(path), 0, len(before), base64.b64encode(before).decode())
@@ -172,7 +146,7 @@ class ForgetfulDisk(Disk):
             self._note("remove directory", str(path))
 
     def sync(self, fd: int) -> None:
-        time.sleep(self.controls.sync_seconds)  # the real disk is not waited for: what is durable is for the journal to say
+        fault_clock.sleep(self.controls.sync_seconds)  # the real disk is not waited for: what is durable is for the journal to say
 
     def sync_path(self, path: Path) -> None:
         count = self.changes()
@@ -223,14 +197,6 @@ class ForgetfulQueue:
         self._begun = None
 
 
-def blocks_there(fd: int, offset: int, length: int) -> int:
-    """How many of these bytes can be written without new blocks: a block of nothing but zeros counts as a hole."""
-    for start in range(offset // BLOCK_BYTES * BLOCK_BYTES, offset + length, BLOCK_BYTES):
-        if not os.pread(fd, BLOCK_BYTES, start).rstrip(b"\0"):
-            return max(0, start - offset)
-    return length
-
-
 @attrs.frozen
 class Lost:
     """What a power cut took."""
@@ -251,7 +217,7 @@ def read_journal(journal: Path) -> Iterator[tuple[int, list[Any]]]:
             continue
 
 
-def cut_power(journal: Path, seed: object, *, everything: bool = False) -> Lost:
+def cut_power(journal: Path, kept: Path, seed: object, *, everything: bool = False) -> Lost:
     """Undo what was not forced out; the journal ends, since all that is left is on the disk. The process that wrote it must be dead."""
     choose = random.Random(str(seed))
     entries = list(read_journal(journal))
@@ -281,18 +247,18 @@ def cut_power(journal: Path, seed: object, *, everything: bool = False) -> Lost:
             if number >= max(all_synced, synced.get(name, 0)) and choose.random() >= share and path.exists():
                 offset, length, before = fields
                 content = base64.b64decode(before).ljust(length, b"\0")
-                kept = 0
+                stays = 0
                 if share and choose.random() < 0.3:  # some sectors of it
-                    kept = max(0, (offset + choose.randrange(length + 1)) // SECTOR_BYTES * SECTOR_BYTES - offset)
+                    stays = max(0, (offset + choose.randrange(length + 1)) // SECTOR_BYTES * SECTOR_BYTES - offset)
                 with path.open("r+b") as file:
-                    file.seek(offset + kept)
-                    file.write(content[kept:])
-                lost_bytes += length - kept
+                    file.seek(offset + stays)
+                    file.write(content[stays:])
+                lost_bytes += length - stays
                 lost_writes += 1
         elif number in undone:
             undo_name(kind, path, fields)
     journal.unlink(missing_ok=True)
-    shutil.rmtree(journal.with_suffix(".removed"), ignore_errors=True)
+    shutil.rmtree(kept, ignore_errors=True)
     return Lost(lost_bytes, lost_writes, len(undone))
 
 

@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from types import TracebackType
 
 import attrs
+import small_file_system
 
 PREFIX = "tmqf"
 TOOLS = ("ip", "tc", "iptables")
@@ -43,7 +44,7 @@ def why_not() -> str:
             network.slow("two", 1000)
     except NetworkMissing as error:
         return str(error)
-    return ""
+    return small_file_system.why_not()
 
 
 def command(*words: object) -> str:

@@ -1,7 +1,7 @@
 """The processes of a fault test: our name server, our brokers with faults built in, clients, a relay; each in a network namespace, with a log of its own.
 
-No release configuration can choose any of this. A broker's disk forgets what was not forced out (``fault_disk``), wall clock and free space are in the hands
-of the test, and a rule of the product may be broken, so that the history checker can be shown to notice.
+No release configuration can choose any of this. A broker's disk forgets what was not forced out (``fault_disk``), wall clocks are in the hands of the test
+(``fault_clock``), and a rule of the product may be broken, so that the history checker can be shown to notice.
 
 Processes are forked from a server that has everything imported (multiprocessing's "forkserver"), so that a start costs what the program costs, and not what Python's
 imports cost. They die with it, and it dies with the test.
@@ -15,14 +15,14 @@ import multiprocessing
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable
-from multiprocessing import forkserver
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 import attrs
+import fault_clock
 from fault_disk import Controls, ForgetfulDisk
 
 from triomq.broker import __main__ as broker
@@ -39,15 +39,20 @@ def start(namespace: str, log: Path, program: Callable[..., int | None], *argume
     """Run ``program(*arguments)`` in a process of its own; what it returns is the exit code."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["fault_process", "fault_clients", "fault_relay"])
+    resource_tracker.ensure_running()  # else the server would start it, with our environment
     path = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(SUPPORT), *([path] if path else [])])  # before 3.13 the server does not get our sys.path
+    # Before 3.13 the server does not get our sys.path.
+    changed = {"PYTHONPATH": os.pathsep.join([str(SUPPORT), *([path] if path else [])]), **fault_clock.environment()}
+    before = {name: os.environ.get(name) for name in changed}
+    os.environ.update(changed)
     try:
         forkserver.ensure_running()
     finally:
-        if path is None:
-            del os.environ["PYTHONPATH"]
-        else:
-            os.environ["PYTHONPATH"] = path
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
     process = context.Process(target=_run, args=(namespace, log, program, arguments), daemon=True)
     process.start()
     return process
@@ -73,28 +78,24 @@ class Faults:
     """What is built into a server."""
 
     controls: Path
+    clock: Path
     journal: Path | None = None
     """Of a disk that forgets."""
+    kept: Path | None = None
+    """Where it keeps removed files: on the same file system."""
     rule: str = ""
     """The one that it breaks."""
 
 
 def serve(service: str, arguments: list[str], faults: Faults) -> int:
     controls = Controls(faults.controls)
-    shift_clock(controls)
+    fault_clock.follow(faults.clock)
     if faults.rule:
         break_rule(faults.rule)
-    if faults.journal is not None:
-        run: Any = functools.partial(broker.run_broker, disk=ForgetfulDisk(faults.journal, controls))
+    if faults.journal is not None and faults.kept is not None:
+        run: Any = functools.partial(broker.run_broker, disk=ForgetfulDisk(faults.journal, faults.kept, controls))
         broker.run_broker = run
     return broker.main(arguments) if service == "broker" else namesrv_main(arguments)
-
-
-def shift_clock(controls: Controls) -> None:
-    """The wall clock, and no other: those that only go forward are not ours to set, on a real machine either."""
-    wall, wall_ns = time.time, time.time_ns
-    time.time = lambda: wall() + controls.clock_seconds
-    time.time_ns = lambda: wall_ns() + int(controls.clock_seconds * 1e9)
 
 
 def break_rule(rule: str) -> None:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 import trio
 import trio.testing
-from fault_disk import BLOCK_BYTES, Controls, ForgetfulDisk, blocks_there, cut_power
-
-from triomq.broker.store.errors import DiskFull
+from fault_disk import BLOCK_BYTES, Controls, ForgetfulDisk, Lost
+from fault_disk import cut_power as cut_power_of
 
 
 @pytest.fixture
@@ -20,11 +18,15 @@ def root(tmp_path: Path) -> Path:
 
 
 def disk_of(root: Path) -> ForgetfulDisk:
-    return ForgetfulDisk(journal_of(root), Controls(root.parent / "controls"))
+    return ForgetfulDisk(journal_of(root), root.parent / "removed", Controls(root.parent / "controls"))
 
 
 def journal_of(root: Path) -> Path:
     return root.parent / "journal"
+
+
+def cut_power(root: Path, seed: int, *, everything: bool = False) -> Lost:
+    return cut_power_of(journal_of(root), root.parent / "removed", seed, everything=everything)
 
 
 def written(disk: ForgetfulDisk, path: Path, text: bytes, offset: int = 0) -> None:
@@ -45,10 +47,10 @@ def test_what_was_forced_out_stays_and_what_came_later_goes(root: Path) -> None:
     written(disk, path, b"second", 10)
     written(disk, path, b"FIRST")
     assert content(path) == b"FIRST" + bytes(5) + b"second"
-    lost = cut_power(journal_of(root), 1, everything=True)
+    lost = cut_power(root, 1, everything=True)
     assert content(path) == b"first"
     assert (lost.bytes, lost.writes, lost.names) == (11, 2, 0)
-    assert cut_power(journal_of(root), 1, everything=True).writes == 0, "all that is left is on the disk"
+    assert cut_power(root, 1, everything=True).writes == 0, "all that is left is on the disk"
 
 
 def test_an_fsync_covers_what_was_written_before_it_began(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,7 +59,7 @@ def test_an_fsync_covers_what_was_written_before_it_began(root: Path, monkeypatc
     disk.sync_directory(root)
     monkeypatch.setattr(disk, "sync", lambda fd: written(disk, path, b"late", 20))
     disk.sync_path(path)
-    cut_power(journal_of(root), 1, everything=True)
+    cut_power(root, 1, everything=True)
     assert content(path) == b"early"
 
 
@@ -76,7 +78,7 @@ async def test_the_queue_for_fsyncs_covers_the_same(root: Path, autojump_clock: 
     queue.begin(fd)
     queue.close()
     disk.close(fd)
-    cut_power(journal_of(root), 1, everything=True)
+    cut_power(root, 1, everything=True)
     assert content(path) == b"early"
 
 
@@ -90,7 +92,7 @@ def test_a_new_life_inherits_what_the_former_one_has_not_forced_out(root: Path) 
     disk.sync_path(path)
     disk.sync_directory(root)
     written(disk, path, b"three", 20)
-    cut_power(journal_of(root), 1, everything=True)
+    cut_power(root, 1, everything=True)
     assert content(path) == b"one" + bytes(7) + b"two"
 
 
@@ -100,7 +102,7 @@ def test_names_go_from_the_youngest_on(root: Path) -> None:
     disk.sync_directory(root)
     written(disk, root / "a" / "b" / "file", b"x")
     disk.sync_path(root / "a" / "b" / "file")
-    cut_power(journal_of(root), 1, everything=True)
+    cut_power(root, 1, everything=True)
     assert [path.name for path in root.rglob("*")] == ["a"], "a file's fsync says nothing about its name"
 
 
@@ -113,7 +115,7 @@ def test_removed_and_renamed_files_come_back(root: Path) -> None:
     disk.remove(root / "old")
     disk.rename(root / "table.new", root / "table")
     assert (content(root / "table"), (root / "old").exists()) == (b"table.new", False)
-    cut_power(journal_of(root), 1, everything=True)
+    cut_power(root, 1, everything=True)
     assert {path.name: content(path) for path in root.iterdir()} == {name: name.encode() for name in ("old", "table", "table.new")}
 
 
@@ -127,36 +129,15 @@ def test_some_of_it_may_be_there(root: Path) -> None:
         disk.sync_directory(root)
         for place in range(4):
             written(disk, path, b"x", place * 10)
-        cut_power(journal_of(root), seed)
+        cut_power(root, seed)
         results.add(content(path).count(b"x"))
     assert {0, 2} <= results
 
 
-def test_a_full_disk_takes_what_needs_no_new_block(root: Path) -> None:
-    disk, path = disk_of(root), root / "log"
-    fd = disk.create(path, 4 * BLOCK_BYTES)
-    disk.write_at(fd, b"x", 0, path)
-    assert blocks_there(fd, 0, 3 * BLOCK_BYTES) == BLOCK_BYTES
-    disk.controls.set(full=True)
-    disk.write_at(fd, b"y" * 100, 1, path)
-    with pytest.raises(DiskFull):
-        disk.write_at(fd, b"z" * 200, BLOCK_BYTES - 100, path)
-    assert os.pread(fd, 201, BLOCK_BYTES - 100) == b"z" * 100 + bytes(101), "half a write"
-    with pytest.raises(DiskFull):
-        disk.create(root / "other", BLOCK_BYTES)
-    with pytest.raises(DiskFull):
-        disk.allocate(fd, 0, 4 * BLOCK_BYTES, path)
-    with pytest.raises(OSError, match="No space"):
-        disk.write_file(root / "table", b"{}")
-    disk.controls.set(full=False)
-    disk.write_at(fd, b"z" * 200, BLOCK_BYTES - 100, path)
-    disk.close(fd)
-
-
 def test_controls_are_shared(tmp_path: Path) -> None:
     mine, theirs = Controls(tmp_path / "controls"), Controls(tmp_path / "controls")
-    mine.set(clock_seconds=-60.0, full=True)
+    mine.set(delay_seconds=0.25)
     mine.set(sync_seconds=0.5)
-    assert theirs.values == (-60.0, 0.5, 0.0, True)
+    assert theirs.values == (0.5, 0.25)
     with pytest.raises(AssertionError):
         mine.set(clock=1.0)
