@@ -52,12 +52,13 @@ def refuse_inner_batch(header: SendMessageHeader, known: Mapping[str, str]) -> N
         )
 
 
-def inner_batch(request: Request, target: Target, queue_id: int, text: str, unique_key: str, cluster_name: str, count: int) -> Draft:
+def inner_batch(
+    request: Request, target: Target, queue_id: int, text: str, known: Mapping[str, str], unique_key: str, cluster_name: str, count: int
+) -> Draft:
     """The one record of a batch request. Its properties are the request's; those of its messages lie in the body."""
     header: SendMessageHeader = request.header
     if count > BATCH_MESSAGES_MAX:
         raise Rejected(ResponseCode.MESSAGE_ILLEGAL, f"the batch has {count} messages, at most {BATCH_MESSAGES_MAX} fit into one record; send several batches")
-    known = props.known_properties(text)
     kept = props.without_properties(text, (UNIQ_KEY, CLUSTER, INNER_NUM, *OWN_NUMBERS))
     added = properties_text({UNIQ_KEY: unique_key, CLUSTER: cluster_name, INNER_NUM: str(count)})
     return Draft(

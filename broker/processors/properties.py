@@ -31,11 +31,16 @@ _find = re.compile(f"\x02({_names})\x01([^\x02]*)").findall
 _unusual = re.compile(f"\x02(?:{'|'.join((message.DELAY, 'TIMER_DEL', message.TRAN_MSG, message.POP_CK, 'INNER_', *OWN))})").search
 
 
+def is_unusual(text: str) -> bool:
+    """Whether a text, or one of many that were joined by 0x02, has more than ``USUAL`` to say to the broker."""
+    return _unusual(PROPERTY_END + text) is not None
+
+
 def unusual_texts(texts: Sequence[str]) -> Collection[int]:
-    """The numbers of those texts that have more than ``USUAL`` to say to the broker, by one search over all of them (0.2 µs each)."""
-    if _unusual(PROPERTY_END + PROPERTY_END.join(texts)) is None:
+    """The numbers of those texts, by one search over all of them (0.2 µs each)."""
+    if not is_unusual(PROPERTY_END.join(texts)):
         return ()
-    return {index for index, text in enumerate(texts) if _unusual(PROPERTY_END + text) is not None}
+    return {index for index, text in enumerate(texts) if is_unusual(text)}
 
 
 def property_value(text: str, name: str) -> str | None:

@@ -17,27 +17,25 @@ import trio
 
 from triomq.broker.processors import properties as props
 from triomq.broker.processors.admission import Admission, Target
+from triomq.broker.processors.batches import Batches
 from triomq.broker.processors.inner_batches import (
     OWN_NUMBERS,
     UNUSUAL_FLAGS,
-    inner_batch,
     mark_unusual,
     own_flags,
     refuse_inner_batch,
-    refuse_numbers,
 )
 from triomq.broker.processors.properties import PROPERTY_END, property_value
 from triomq.broker.processors.stored_answers import Entry, StoredAnswers
 from triomq.broker.services.delay import DelayedMessages
 from triomq.broker.services.statistics import Statistics
 from triomq.broker.services.topics import Topics
-from triomq.broker.store.draft import Appended, Draft, check_draft
+from triomq.broker.store.draft import Appended, Draft
 from triomq.broker.store.durability import Durability, DurabilityResult
-from triomq.broker.store.errors import DiskReserve, FlushFailed, IllegalMessage, StoreUnavailable
+from triomq.broker.store.errors import DiskReserve, FlushFailed, StoreUnavailable
 from triomq.broker.store.store import MessageStore
-from triomq.remoting.errors import Rejected, RemoteProtocolError
+from triomq.remoting.errors import Rejected
 from triomq.remoting.protocol import names
-from triomq.remoting.protocol.batch import decode_batch
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
 from triomq.remoting.protocol.headers.send import SendMessageHeader
 from triomq.remoting.protocol.message import (
@@ -99,6 +97,7 @@ class SendMessages:
     """Says when messages are safe: the store itself, or on a SYNC_MASTER the store and the slaves."""
     _suffix: str = attrs.field(init=False)
     _answers: StoredAnswers = attrs.field(init=False)
+    _batches: Batches = attrs.field(init=False)
     _easy_body_bytes: int = attrs.field(init=False)
     _targets: dict[str, Target] = attrs.field(factory=dict, init=False)
     _generation: int = attrs.field(default=-1, init=False)
@@ -111,6 +110,7 @@ class SendMessages:
 
     def __attrs_post_init__(self) -> None:
         self._answers = StoredAnswers(self.settings.store_host, self.settings.region_id, self.settings.trace_on)
+        self._batches = Batches(self.admission, self.store.config, self.settings.cluster_name, self.settings.message_size_bytes_max)
         self._easy_body_bytes = min(self.settings.message_size_bytes_max, self.store.config.segment_size_bytes - EASY_REST_BYTES)
         self._suffix = properties_text(
             {
@@ -243,13 +243,15 @@ class SendMessages:
         wait = known.get(WAIT) != "false"
         if header.batch or request.code == RequestCode.SEND_BATCH_MESSAGE:
             unique_key = known.get(UNIQ_KEY) or self.unique_ids.next(self.clock_ms())
-            made = elements = self._batch_drafts(request, target, queue_id, known)
             if target.batched:
-                made = [inner_batch(request, target, queue_id, text, unique_key, self.settings.cluster_name, len(elements))]
-                self._check(made[0])
-                self._inner_batches.append((target, len(elements)))
-            entries.append((index, len(made), target, queue_id, unique_key, wait))
-            drafts.extend(made)
+                draft, count = self._batches.inner(request, target, queue_id, text, known, unique_key)
+                self._inner_batches.append((target, count))
+                drafts.append(draft)
+                entries.append((index, 1, target, queue_id, unique_key, wait))
+            else:
+                made = self._batches.ordinary(request, target, queue_id, known)
+                drafts += made
+                entries.append((index, len(made), target, queue_id, unique_key, wait))
             return
         self.admission.refuse_unsupported(header, known)
         self.admission.refuse_other_type(target, known)
@@ -288,72 +290,9 @@ class SendMessages:
         mark_unusual(draft, known, target, self.store)  # also what is for later: when it is due nobody is there to be told
         if delay_level:
             self.delayed.schedule(draft, delay_level)
-        self._check(draft)
+        self._batches.check(draft)
         drafts.append(draft)
         entries.append((index, 1, target, queue_id, unique_key, wait))
-
-    def _batch_drafts(self, request: Request, target: Target, queue_id: int, known: dict[str, str]) -> list[Draft]:
-        """The messages of one batch request; they keep their properties as they are."""
-        header: SendMessageHeader = request.header
-        if header.topic.startswith(names.RETRY_PREFIX):
-            raise Rejected(ResponseCode.MESSAGE_ILLEGAL, f"batch request does not support retry group {header.topic}")
-        self.admission.refuse_unsupported(header, known)
-        refuse_inner_batch(header, known)
-        if len(request.body) > self.settings.message_size_bytes_max:
-            raise Rejected(ResponseCode.MESSAGE_ILLEGAL, self._illegal_remark(f"the batch has {len(request.body)} bytes"))
-        try:
-            elements = decode_batch(request.body)
-        except RemoteProtocolError as error:
-            raise Rejected(ResponseCode.MESSAGE_ILLEGAL, self._illegal_remark(error.reason)) from None
-        if not elements:
-            raise Rejected(ResponseCode.MESSAGE_ILLEGAL, self._illegal_remark("the batch is empty"))
-        if self.admission.delay_level(known):
-            raise Rejected(ResponseCode.MESSAGE_ILLEGAL, self._illegal_remark("a batch cannot be delayed"))
-        texts = [encoded.decode("utf-8", "replace") for _, _, encoded in elements]
-        unusual = props.unusual_texts(texts) if target.message_type is None else range(len(texts))
-        sys_flag, reconsume_times = own_flags(header), header.reconsume_times or 0
-        drafts = []
-        for index, (flag, body, encoded) in enumerate(elements):
-            of_element = props.known_properties(texts[index])
-            if index in unusual:
-                self._refuse_in_batch(header, target, of_element)
-            draft = Draft(
-                target.topic,
-                queue_id,
-                body,
-                encoded,
-                flag,
-                sys_flag,
-                header.born_timestamp,
-                request.connection.peer_bytes,
-                reconsume_times,
-                tags=of_element.get(TAGS),
-                unique_key=of_element.get(UNIQ_KEY),
-                keys=of_element.get(KEYS),
-            )
-            self._check(draft)
-            drafts.append(draft)
-        return drafts
-
-    def _refuse_in_batch(self, header: SendMessageHeader, target: Target, known: dict[str, str]) -> None:
-        """What an element's properties may ask for that a batch cannot give.  Raises Rejected."""
-        self.admission.refuse_unsupported(header, known)
-        self.admission.refuse_other_type(target, known)
-        refuse_numbers(known)
-        if self.admission.delay_level(known):
-            raise Rejected(ResponseCode.MESSAGE_ILLEGAL, self._illegal_remark("a batch cannot be delayed"))
-
-    def _check(self, draft: Draft) -> None:
-        try:
-            check_draft(draft, self.store.config)
-        except IllegalMessage as error:
-            raise Rejected(ResponseCode.MESSAGE_ILLEGAL, self._illegal_remark(error.reason)) from None
-
-    def _illegal_remark(self, detail: str) -> str:
-        return (
-            "the message is illegal, maybe msg body or properties length not matched. "
-            f"msg body length limit {self.settings.message_size_bytes_max}B, msg properties length limit 32KB. ({detail})"
-        )
 
     # Answers
 

@@ -99,6 +99,11 @@ def topic_fault(topic: str) -> str | None:
     return None
 
 
+def record_bytes_max(config: StoreConfig) -> int:
+    """How long a record may be."""
+    return min(config.message_size_bytes_max + RECORD_EXTRA_BYTES_MAX, config.segment_size_bytes - 8)
+
+
 def check_draft(draft: Draft, config: StoreConfig) -> None:
     """Raise IllegalMessage if the draft cannot be stored. Source: store/…/MessageExtEncoder.java#encode, broker/…/HookUtils.java."""
     fault = topic_fault(draft.topic)
@@ -115,7 +120,7 @@ def check_draft(draft: Draft, config: StoreConfig) -> None:
         raise IllegalMessage(
             f"the body has {body_size} bytes, at most {config.message_size_bytes_max} are allowed (maxMessageSize); send less, or raise it"
         )
-    size_max = min(config.message_size_bytes_max + RECORD_EXTRA_BYTES_MAX, config.segment_size_bytes - 8)
+    size_max = record_bytes_max(config)
     if body_size + properties_size + HEAD_BYTES_MAX > size_max:
         raise IllegalMessage(f"the record would have more than the allowed {size_max} bytes")
     if not (0 <= draft.queue_id <= I4_MAX and -I4_MAX <= draft.flag <= I4_MAX and 0 <= draft.reconsume_times <= I4_MAX):

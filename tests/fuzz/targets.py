@@ -18,7 +18,7 @@ from triomq.remoting.errors import FrameError, LocalProtocolError, RemoteProtoco
 from triomq.remoting.monitor.http import BadRequest, HttpRequest, read_request
 from triomq.remoting.properties import PropertiesError, decode_text, format_properties, parse_properties
 from triomq.remoting.protocol import header_binary, header_json
-from triomq.remoting.protocol.batch import decode_batch, encode_batch
+from triomq.remoting.protocol.batch import batch_properties, decode_batch, encode_batch, split_batch
 from triomq.remoting.protocol.bodies.catalogue import BODIES, ArrayOf
 from triomq.remoting.protocol.bodies.pop import BatchAckBody
 from triomq.remoting.protocol.bodies.registration import decode_registration
@@ -226,8 +226,15 @@ def records(data: bytes) -> None:
 
 
 def batch(data: bytes) -> None:
-    """The body of a batch send."""
-    assert encode_batch(decode_batch(data)) == normal_batch(data)
+    """The body of a batch send; who reads it in one go must say the same, refusals included."""
+    try:
+        elements = decode_batch(data)
+    except RemoteProtocolError:
+        batch_properties(data)
+        raise AssertionError("the quick reading takes what is refused") from None
+    assert encode_batch(elements) == normal_batch(data)
+    assert split_batch(data) == elements
+    assert batch_properties(data) == [element.properties for element in elements]
 
 
 def normal_batch(data: bytes) -> bytes:

@@ -104,6 +104,8 @@ async def test_a_batch_is_stored_as_single_messages(tmp_path: Path) -> None:
         (encode_batch([(0, b"x", encode_properties({"DELAY": "3"}))]), {}, "a batch cannot be delayed"),
         (encode_batch([(0, b"x", b""), (0, b"y", encode_properties({"TAGS": "a", "DELAY": "3"}))]), {}, "a batch cannot be delayed"),
         (encode_batch([(0, b"x", b""), (0, b"y", encode_properties({"INNER_NUM": "3"}))]), {}, "the property INNER_NUM is the broker's own"),
+        (encode_batch([(0, b"x", b""), (0, b"y", b"a\x01b\0"), (0, b"z", b"")]), {}, "end with a zero byte"),
+        (encode_batch([(0, b"x", b""), (-(1 << 31), b"y", b"")]), {}, "flag or reconsume times is out of range"),
         (encode_batch([(0, b"x", b"")]), {"topic": "%RETRY%G"}, "batch request does not support retry group %RETRY%G"),
     ],
 )
@@ -114,6 +116,14 @@ async def test_wrong_batches_are_refused_whole(tmp_path: Path, body: bytes, more
         assert answer.code == 13
         assert remark in (answer.remark or "")
         assert (await peer.pull("T")).code == 19
+
+
+async def test_a_batch_with_a_message_that_fits_into_no_segment_is_refused(tmp_path: Path) -> None:
+    async with running_broker(tmp_path, mappedFileSizeCommitLog=1 << 20) as ready, peer_of(ready) as peer:
+        await peer.create_topic("T")
+        for large, code in ((1 << 20, 13), ((1 << 20) - 400, 0)):
+            answer = await peer.send_raw("T", encode_batch([(0, b"x", b""), (0, bytes(large), b"")]), code=Code.SEND_BATCH_MESSAGE, batch=True)
+            assert (answer.code, "the record would have more than" in (answer.remark or "")) == (code, code == 13)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.golden_data import RELEASES, commit_log, logged_messages
 from triomq.remoting.errors import LocalProtocolError, RemoteProtocolError
-from triomq.remoting.protocol.batch import decode_batch, encode_batch
+from triomq.remoting.protocol.batch import batch_properties, decode_batch, encode_batch, split_batch
 from triomq.remoting.protocol.compression import compress_body, plain_body
 from triomq.remoting.protocol.message import encode_properties
 from triomq.remoting.protocol.record import (
@@ -293,7 +293,10 @@ def test_batches() -> None:
     elements = [(0, b"a", b"WAIT\x01true\x02"), (0, b"bc", b"TAGS\x01T1\x02")]
     assert encode_batch(elements) == example
     assert decode_batch(example) == elements
-    assert decode_batch(b"") == []
+    assert decode_batch(b"") == split_batch(b"") == batch_properties(b"") == []
+    assert split_batch(example) == elements
+    assert batch_properties(example) == [properties for _, _, properties in elements]
+    assert split_batch(encode_batch([(-7, b"", b""), (1, b"x", b"")])) == [(-7, b"", b""), (1, b"x", b"")]
     element = "0000002c0000000000000000000000000000000262310014574149540174727565025441475301546167410 2".replace(" ", "")
     assert encode_batch([(0, b"b1", b"WAIT\x01true\x02TAGS\x01TagA\x02")]).hex() == element
     with pytest.raises(LocalProtocolError):
@@ -306,8 +309,9 @@ def test_batches() -> None:
         example[:16] + b"\0\0\1\0" + example[20:],
         example[:21] + b"\xff\xff" + example[23:],
     ):
-        with pytest.raises(RemoteProtocolError):
-            decode_batch(bad)
+        for read in (decode_batch, split_batch, batch_properties):
+            with pytest.raises(RemoteProtocolError):
+                read(bad)
 
 
 def test_compression() -> None:
