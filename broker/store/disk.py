@@ -7,11 +7,13 @@ there.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import fcntl
 import mmap
 import os
+import struct
 import sys
 from pathlib import Path
 
@@ -24,12 +26,27 @@ from triomq.broker.store.retention import Usage
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 NOT_NOW = (errno.EAGAIN, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 ZEROS = bytes(1 << 20)
+# linux/fs.h, as chattr has them; other systems have other numbers, and refuse these.
+FS_IOC_GETFLAGS, FS_IOC_SETFLAGS, FS_NOCOW_FL = 0x80086601, 0x40086602, 0x00800000
+FLAGS = struct.Struct("=i4x")
 
 
 def has_syncfs() -> bool:
     """Whether ``syncfs`` exists and tells errors, which it does since Linux 5.8."""
     release = os.uname().release.split(".")
     return sys.platform == "linux" and hasattr(ctypes.CDLL(None), "syncfs") and tuple(int(part) for part in release[:2] if part.isdecimal()) >= (5, 8)
+
+
+def keep_in_place(fd: int) -> None:
+    """Have an empty file's bytes stay where they are when they are written again. Where that is so anyway, nothing happens.
+
+    btrfs writes them elsewhere, so that it needs room even for what has its blocks; through a map, on a full disk, that is a SIGBUS.
+    """
+    if sys.platform != "linux":
+        return
+    with contextlib.suppress(OSError):
+        (flags,) = FLAGS.unpack(fcntl.ioctl(fd, FS_IOC_GETFLAGS, bytes(FLAGS.size)))
+        fcntl.ioctl(fd, FS_IOC_SETFLAGS, FLAGS.pack(flags | FS_NOCOW_FL))
 
 
 @attrs.frozen(kw_only=True)
@@ -44,6 +61,8 @@ class DiskFeatures:
     sync_file_system: bool = has_syncfs()
     queued_sync: bool = False
     """fdatasync by the kernel's queue, past ``sync_path``: only for a disk that does not look into what is forced out."""
+    residency: bool = False
+    """The kernel tells which pages of a map it has, past ``read_nowait``: only for a disk that does not look into what is read."""
 
 
 @attrs.define(eq=False)
@@ -67,11 +86,13 @@ class Disk:
         """Open a directory, for ``sync_file_system``. Raises OSError."""
         return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
-    def create(self, path: Path, size: int) -> int:
-        """Create (or reopen) a sparse file that has its full size from the first moment: a short one would stop Java's start."""
+    def create(self, path: Path, size: int, *, in_place: bool = False) -> int:
+        """Create (or reopen) a sparse file that has its full size from the first moment: a short one would stop Java's start. ``in_place``: see ``keep_in_place``."""
         try:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             try:
+                if in_place:
+                    keep_in_place(fd)
                 os.ftruncate(fd, size)
             except OSError:
                 os.close(fd)

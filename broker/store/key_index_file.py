@@ -84,7 +84,7 @@ class KeyIndexFile:
     def create(cls, disk: Disk, path: Path, geometry: Geometry) -> KeyIndexFile:
         """Make an empty file with room for all slots. Raises DiskFull or StoreIoError, and then leaves nothing."""
         file = cls(disk, path, geometry)
-        file._fd = disk.create(path, geometry.size_bytes)
+        file._fd = disk.create(path, geometry.size_bytes, in_place=True)
         try:
             disk.allocate(file._fd, 0, geometry.entries_position, path)
         except Exception:

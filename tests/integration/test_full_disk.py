@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import socket
 import subprocess
@@ -17,6 +18,8 @@ from processes import free_port, write_broker_conf
 from small_file_system import SmallFileSystem, why_not
 
 from triomq.broker.store.checkpoint import Checkpoint
+from triomq.broker.store.disk import Disk
+from triomq.broker.store.key_index_file import Geometry, KeyIndexFile
 from triomq.remoting.client.config import ConnectorConfig
 from triomq.remoting.client.connector import Connector
 from triomq.remoting.process import ExitCode
@@ -24,6 +27,7 @@ from triomq.remoting.protocol.codes import RequestCode as Code
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.headers.query import QueryMessageHeader
 from triomq.remoting.protocol.headers.send import SendMessageResponseHeader
+from triomq.remoting.protocol.headers.topic import DeleteTopicHeader
 from triomq.remoting.protocol.record import decode_records
 
 QUEUES = 4
@@ -148,6 +152,8 @@ async def test_a_disk_that_is_really_full_kills_nobody(disk: SmallFileSystem, br
     acknowledged: dict[int, int] = {}
     async with broker.peer() as peer:
         await peer.create_topic("T", QUEUES)
+        await peer.create_topic("Gone", QUEUES)
+        await peer.send("Gone")
         for number in range(10):  # the key index has claimed its first piece
             offset = await send(peer, number)
             assert offset is not None
@@ -167,7 +173,8 @@ async def test_a_disk_that_is_really_full_kills_nobody(disk: SmallFileSystem, br
             if offset is not None:
                 acknowledged[number] = offset
         assert await send(peer, number + 1) is None
-        await peer.create_topic("T2", QUEUES)
+        await peer.create_topic("New", QUEUES)
+        assert (await peer.call(Code.DELETE_TOPIC_IN_BROKER, DeleteTopicHeader("Gone"))).code == 0
         await peer.commit("G", "T", 0, 1)
         await until(lambda: broker.has_logged("cannot save"))
         await check(peer, acknowledged)
@@ -203,3 +210,24 @@ async def test_a_disk_that_is_really_full_kills_nobody(disk: SmallFileSystem, br
     done = await trio.run_process([sys.executable, "-m", "triomq.broker.inspect", "verify", str(disk.path / "store")], capture_stdout=True, capture_stderr=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert not any("Traceback" in line for line in broker.log.read_text().splitlines())
+
+
+def test_a_key_index_on_a_full_disk_that_copies_on_write_is_written_where_it_lies(tmp_path: Path) -> None:
+    """Through its map, where a page that needs room would be the end of the process."""
+    missing = why_not("btrfs")
+    if missing:
+        pytest.skip(missing)
+    with SmallFileSystem(tmp_path / "disk", "btrfs") as disk:
+        file = KeyIndexFile.create(Disk(), disk.path / "index", Geometry(1000, 60_000))
+        file.reserve(100)
+        file.put([1, 2, 3], [100, 200, 300], [1000, 1000, 1000])
+        Disk().sync_path(file.path)
+        disk.fill()
+        child = os.fork()
+        if child == 0:
+            file.put([1, 2, 3, 4], [400, 500, 600, 700], [2000, 2000, 2000, 2000])
+            Disk().sync_path(file.path)
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        file.close()
+        assert KeyIndexFile.load(Disk(), file.path, file.geometry).next_entry == 8

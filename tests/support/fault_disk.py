@@ -94,11 +94,11 @@ class ForgetfulDisk(Disk):
         self.paths[fd] = path
         return fd
 
-    def create(self, path: Path, size: int) -> int:
+    def create(self, path: Path, size: int, *, in_place: bool = False) -> int:
         with self._changing:
             if not path.exists():
                 self._note("create", str(path))
-            fd = super().create(path, size)
+            fd = super().create(path, size, in_place=in_place)
             self.paths[fd] = path
             return fd
 

@@ -200,7 +200,7 @@ class SimulatedDisk(Disk):
 
     # Operations
 
-    def create(self, path: Path, size: int) -> int:
+    def create(self, path: Path, size: int, *, in_place: bool = False) -> int:
         fresh = not path.exists()
         if fresh:
             fault = self._operate("create", path)
@@ -209,7 +209,7 @@ class SimulatedDisk(Disk):
             self.durable.pop(self._relative(path), None)  # whatever had this name before
             self.lost.pop(path, None)
             self.names.append(Name(self._relative(path), "create"))
-        fd = super().create(path, size)
+        fd = super().create(path, size, in_place=in_place)
         self.paths[fd] = path
         return fd
 
