@@ -49,54 +49,67 @@ def every_key(unique_key: str | None, keys: str) -> list[str]:
 
 def hash_together(topic: str, keys: list[str]) -> list[int]:
     """``index_hash`` of all these keys; those of one length are hashed as one integer."""
-    if len(set(map(len, keys))) == 1:
-        return [abs(value) & HASH_MASK for value in hash_batch(topic + "#", keys)]
-    by_length: dict[int, list[int]] = {}
-    for number, key in enumerate(keys):
-        by_length.setdefault(len(key), []).append(number)
-    hashes = [0] * len(keys)
-    for numbers in by_length.values():
-        for number, value in zip(numbers, hash_batch(topic + "#", [keys[number] for number in numbers])):
-            hashes[number] = abs(value) & HASH_MASK
-    return hashes
+    lengths = set(map(len, keys))
+    if len(lengths) == 1:
+        hashes = list(map(abs, hash_batch(topic + "#", keys)))
+    else:
+        hashes = [0] * len(keys)
+        for length in lengths:
+            numbers = [number for number, key in enumerate(keys) if len(key) == length]
+            for number, value in zip(numbers, hash_batch(topic + "#", [keys[number] for number in numbers])):
+                hashes[number] = abs(value)
+    return [value & HASH_MASK for value in hashes] if HASH_MASK + 1 in hashes else hashes
 
 
 def entries_of(batch: Batch, position: int) -> tuple[list[int], list[int], list[int]]:
     """(hashes, log offsets, store times) of the entries that a batch gets, in their order; records at or before ``position`` get none."""
-    offsets: list[int] = []  # one per entry, as hashes and timestamps
+    drafts, places = batch.drafts, batch.places
+    flags = {draft.sys_flag & TRANSACTION_MASK for draft in drafts}
+    if TRANSACTION_ROLLBACK in flags or (places and places[0].log_offset <= position):
+        kept = [
+            (draft, place)
+            for draft, place in zip(drafts, places)
+            if place.log_offset > position and draft.sys_flag & TRANSACTION_MASK != TRANSACTION_ROLLBACK
+        ]
+        drafts, places = [draft for draft, _ in kept], [place for _, place in kept]
+    # All keys of a topic are hashed together, and taken one by one where their turn is.
+    texts: dict[str, list[str]] = {}
+    topic, words = "", []  # type: str, list[str]
+    for draft in drafts:
+        if draft.topic != topic:
+            topic = draft.topic
+            words = texts.setdefault(topic, [])
+        if draft.keys:
+            words += every_key(draft.unique_key, draft.keys)
+        elif draft.unique_key:
+            words.append(draft.unique_key)
+    ready = {topic: iter(hash_together(topic, words)).__next__ for topic, words in texts.items()}
+
+    hashes: list[int] = []  # one per entry, as log offsets and store times
+    offsets: list[int] = []
     timestamps: list[int] = []
-    hashes: list[int] = []
-    later: dict[str, tuple[list[str], list[int]]] = {}  # topic -> keys, and their places in hashes
-    group_topic, texts, numbers = "", [], []  # type: str, list[str], list[int]
-    for draft, place in zip(batch.drafts, batch.places):
-        offset = place.log_offset
-        if offset <= position or draft.sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK:
-            continue
-        topic, unique_key, keys, tags, timestamp = draft.topic, draft.unique_key, draft.keys, draft.tags, place.store_timestamp
-        if unique_key or keys:
-            if topic != group_topic:
-                group_topic = topic
-                texts, numbers = later.setdefault(topic, ([], []))
-            if not keys:
-                texts.append(unique_key)  # type: ignore[arg-type]  # not None: one of the two is not empty
-                numbers.append(len(hashes))
-                hashes.append(0)
-                offsets.append(offset)
-                timestamps.append(timestamp)
-            else:
-                words = every_key(unique_key, keys)
-                texts += words
-                numbers += range(len(hashes), len(hashes) + len(words))
-                hashes += [0] * len(words)
-                offsets += [offset] * len(words)
-                timestamps += [timestamp] * len(words)
+    add_hash, add_offset, add_timestamp = hashes.append, offsets.append, timestamps.append
+    topic, last_tags, last_hash = "", None, 0
+    for draft, place in zip(drafts, places):
+        offset, timestamp, tags = place.log_offset, place.store_timestamp, draft.tags
+        if draft.topic != topic:
+            topic, last_tags = draft.topic, None
+            next_hash = ready[topic]
+        if draft.keys:
+            for _ in every_key(draft.unique_key, draft.keys):
+                add_hash(next_hash())
+                add_offset(offset)
+                add_timestamp(timestamp)
+        elif draft.unique_key:
+            add_hash(next_hash())
+            add_offset(offset)
+            add_timestamp(timestamp)
         if tags:
-            hashes.append(tag_hash(topic, tags))
-            offsets.append(offset)
-            timestamps.append(timestamp)
-    for topic, (texts, numbers) in later.items():
-        for number, value in zip(numbers, hash_together(topic, texts)):
-            hashes[number] = value
+            if tags != last_tags:
+                last_tags, last_hash = tags, tag_hash(topic, tags)
+            add_hash(last_hash)
+            add_offset(offset)
+            add_timestamp(timestamp)
     return hashes, offsets, timestamps
 
 

@@ -75,6 +75,8 @@ class LogScan:
     check_crc: bool = True
     stopped_by: str = attrs.field(default="", init=False)
     """Why the record at ``position`` does not count; empty while the scan goes on, and when it came to ``end``."""
+    until: int = attrs.field(init=False)
+    """No batch goes on behind this log offset, the end of what has been given; ``end`` for a scan that reads for itself."""
     _segment: Segment | None = attrs.field(default=None, init=False)
     _data: bytes = attrs.field(default=b"", init=False)
     _data_start: int = attrs.field(default=0, init=False)
@@ -84,13 +86,24 @@ class LogScan:
 
     def __attrs_post_init__(self) -> None:
         self._run = RecordRun(self.check_crc)
+        self.until = self.end
+
+    def give(self, start: int, data: bytes) -> None:
+        """Read the records that begin in this block, which follows the last one; ``next_batch`` then comes to its end, and reads no more than the rest of the last."""
+        self.until = min(self.end, start + len(data))
+        if start <= self.position < self.until:
+            self._segment, self._data, self._data_start = self.segments.find(start), data, start
+
+    def take_over(self) -> None:
+        """Nothing is given any more: read what is left."""
+        self.until = self.end
 
     def next_batch(self) -> Batch | None:
-        """The next records; None at the end or at the first that does not count. A batch may have no records, only a BLANK. Raises OSError."""
+        """The next records; None at the end (of what was given), or at the first that does not count. A batch may have no records, only a BLANK. Raises OSError."""
         start = self.position
         drafts: list[Draft] = []
         places: list[Appended] = []
-        while len(places) < BATCH_RECORDS and self.position < self.end and not self.stopped_by:
+        while len(places) < BATCH_RECORDS and self.position < self.until and not self.stopped_by:
             if self._take_run(BATCH_RECORDS - len(places), drafts, places):
                 continue
             record = self._next_record()
@@ -141,7 +154,9 @@ class LogScan:
         if self._segment is None or position + size > self._segment.end:
             return None
         stop = min(self._segment.end, position + max(size, BLOCK_BYTES))
-        if stop < self.end and self._ahead < stop + AHEAD_BYTES // 2 and self._ahead < self._segment.end:
+        if self.until < self.end:
+            stop = min(stop, max(position + size, self.until))
+        elif stop < self.end and self._ahead < stop + AHEAD_BYTES // 2 and self._ahead < self._segment.end:
             start, self._ahead = max(stop, self._ahead), min(self._segment.end, stop + AHEAD_BYTES)
             self.disk.read_ahead(self._segment.path, start - self._segment.base, self._ahead - start)
         self._data = self.disk.read_path(self._segment.path, stop - position, position - self._segment.base)

@@ -45,10 +45,18 @@ HEADS = {
     for store in (0, STORE_HOST_V6)
 }
 """Flags of the hosts -> what unpacks size, magic, CRC, queue id, queue offset, log offset, flags, store time and size of the body; how many bytes these take."""
+unpack_head, HEAD_BYTES = HEADS[0]
 HEAD_BYTES_MAX = max(size for _, size in HEADS.values())
 INNER = "\2INNER_"
 """How the names of all properties begin that make a record unusual."""
 TAGS_NAME, UNIQ_KEY_NAME, KEYS_NAME = (f"\2{name}\1" for name in (TAGS, UNIQ_KEY, KEYS))
+ID_NAME = UNIQ_KEY_NAME[1:].encode()
+MISSES_MAX = 16
+"""After so many messages of a run that were like no earlier one, each is expected to have something of its own besides the id."""
+
+Form = tuple[str, int, int, str | None, str | None, str | None]
+"""What stands behind a body: topic, bytes in all, place of the properties in them, TAGS, UNIQ_KEY, KEYS."""
+UNKNOWN: Form = ("", -1, 0, None, None, None)
 
 
 @attrs.define(eq=False)
@@ -60,50 +68,80 @@ class RecordRun:
     """Encoded topic, its length in front -> topic; None for one that cannot be."""
 
     def take(self, data: bytes, at: int, limit: int, position: int, count_max: int, drafts: list[Draft], places: list[Appended]) -> int:
-        """Append to both lists the usual records of ``data[at:limit]``, which lies at log offset ``position`` of one segment, at most so many; where the next starts."""
-        view, topics, check_crc = memoryview(data), self._topics, self.check_crc
+        """Append to both lists the usual records of ``data[at:limit]``, which lies at log offset ``position`` of one segment, at most so many; where the next starts.
+
+        What stands behind a body is split around the id. If the texts on both sides are those of an earlier message of the run, only the id is left to read.
+        """
+        view, check_crc = memoryview(data), self.check_crc
+        forms: dict[tuple[bytes, bytes], Form] | None = {}
+        misses = 0
+        front = key = back = b""
         add_draft, add_place = drafts.append, places.append
         shift = position - at
         last_start = limit - HEAD_BYTES_MAX
         for _ in range(count_max):
             if at > last_start:
                 break
-            layout, head_bytes = HEADS[data[at + HOSTS_AT] & HOSTS]
-            size, magic, crc, queue_id, queue_offset, log_offset, sys_flag, stored, body_size = layout(data, at)
-            body_at = at + head_bytes
-            end, topic_at = at + size, body_at + body_size
-            if magic != MAGIC_V1 or end > limit or body_size < 0 or topic_at + 3 > end or log_offset != at + shift or queue_id < 0 or sys_flag & UNUSUAL:
+            size, magic, crc, queue_id, queue_offset, log_offset, sys_flag, stored, body_size = unpack_head(data, at)
+            body_at = at + HEAD_BYTES
+            if sys_flag & HOSTS:
+                unpack, head_bytes = HEADS[sys_flag & HOSTS]
+                size, magic, crc, queue_id, queue_offset, log_offset, sys_flag, stored, body_size = unpack(data, at)
+                body_at = at + head_bytes
+            end, rest_at = at + size, body_at + body_size
+            if magic != MAGIC_V1 or end > limit or body_size < 0 or rest_at + 3 > end or log_offset != at + shift or queue_id < 0 or sys_flag & UNUSUAL:
                 break
-            properties_at = topic_at + 3 + data[topic_at]
-            if properties_at > end or end - properties_at != data[properties_at - 2] << 8 | data[properties_at - 1] or not data[end - 1]:
+            if check_crc and body_size and crc32(view[body_at:rest_at]) & 0x7FFFFFFF != crc:
                 break
-            key = data[topic_at : properties_at - 2]
-            topic = topics.get(key) or self._topic(key)
-            if topic is None or (check_crc and body_size and crc32(view[body_at:topic_at]) & 0x7FFFFFFF != crc):
-                break
-            properties = data[properties_at:end]
+            rest = data[rest_at:end]
+            known = UNKNOWN
+            if forms is not None:
+                front, _, value = rest.rpartition(ID_NAME)
+                key, _, back = value.partition(b"\2")
+                known = forms.get((front, back), UNKNOWN)
+            topic, rest_bytes, properties_at, tags, unique_key, keys = known
             try:
-                text = "\2" + properties.decode()
+                if rest_bytes == end - rest_at:
+                    unique_key = key.decode()
+                else:
+                    form = self._form(rest)
+                    if form is None:
+                        break
+                    topic, _, properties_at, tags, unique_key, keys = form
+                    if forms is not None:
+                        if unique_key and (len(front) == properties_at or (len(front) > properties_at and front.endswith(b"\2"))):  # else it is no name
+                            forms[front, back] = form
+                        misses += 1
+                        if misses > MISSES_MAX:
+                            forms = None
             except UnicodeDecodeError:
                 break
-            if text[-1] != "\2":
-                text += "\2"
-            if INNER in text:
-                break
-            # The last of a name counts. `rpartition` and `in` take half the time of `rfind` and `find`, which parse their arguments in the old way.
-            tags = unique_key = keys = None
-            _, found, rest = text.rpartition(TAGS_NAME)
-            if found:
-                tags = rest.partition("\2")[0] or parse_properties(text).get(TAGS)
-            _, found, rest = text.rpartition(UNIQ_KEY_NAME)
-            if found:
-                unique_key = rest.partition("\2")[0] or parse_properties(text).get(UNIQ_KEY)
-            if KEYS_NAME in text:
-                keys = text.rpartition(KEYS_NAME)[2].partition("\2")[0] or parse_properties(text).get(KEYS)
-            add_draft(Draft(topic, queue_id, b"", properties, 0, sys_flag, 0, b"", 0, 0, tags, unique_key, keys))
+            add_draft(Draft(topic, queue_id, b"", rest[properties_at:], 0, sys_flag, 0, b"", 0, 0, tags, unique_key, keys))
             add_place(Appended(log_offset, size, queue_offset, stored))
             at = end
         return at
+
+    def _form(self, rest: bytes) -> Form | None:
+        """Read what stands behind a body, at least three bytes; None if it needs a closer look. Raises UnicodeDecodeError."""
+        properties_at = rest[0] + 3
+        if properties_at > len(rest) or len(rest) - properties_at != rest[properties_at - 2] << 8 | rest[properties_at - 1] or not rest[-1]:
+            return None
+        name = rest[: properties_at - 2]
+        topic = self._topics.get(name) or self._topic(name)
+        text = "\2" + rest[properties_at:].decode()
+        if topic is None or INNER in text:
+            return None
+        # The last of a name counts. `rpartition` and `in` take half the time of `rfind` and `find`, which parse their arguments in the old way.
+        tags = unique_key = keys = None
+        _, found, value = text.rpartition(TAGS_NAME)
+        if found:
+            tags = value.partition("\2")[0] or parse_properties(text).get(TAGS)
+        _, found, value = text.rpartition(UNIQ_KEY_NAME)
+        if found:
+            unique_key = value.partition("\2")[0] or parse_properties(text).get(UNIQ_KEY)
+        if KEYS_NAME in text:
+            keys = text.rpartition(KEYS_NAME)[2].partition("\2")[0] or parse_properties(text).get(KEYS)
+        return topic, len(rest), properties_at, tags, unique_key, keys
 
     def _topic(self, key: bytes) -> str | None:
         if key in self._topics:

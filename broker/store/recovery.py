@@ -20,12 +20,13 @@ from collections.abc import Callable
 import attrs
 import trio
 
+from triomq.broker.store.blocks_ahead import BlocksAhead
 from triomq.broker.store.checkpoint import Checkpoint
 from triomq.broker.store.commitlog import CommitLog
 from triomq.broker.store.config import StoreConfig
 from triomq.broker.store.disk import Disk
 from triomq.broker.store.draft import Appended, Batch, Draft
-from triomq.broker.store.errors import StoreDamaged
+from triomq.broker.store.errors import StoreDamaged, StoreError
 from triomq.broker.store.key_index import KeyIndex
 from triomq.broker.store.log_scan import LogScan
 from triomq.broker.store.progress import Progress
@@ -73,6 +74,10 @@ class Recovery:
     """Whether the last stop was clean (no ``abort``)."""
     clock: Callable[[], int]
     """Wall time in ms."""
+    _records: int = attrs.field(default=0, init=False)
+    """Read from the log."""
+    _last: tuple[int, int, int] | None = attrs.field(default=None, init=False)
+    """(log offset, end, store time) of the last of them."""
 
     async def run(self) -> Recovered:
         """Do it all. Checkpoint: every few hundred records. Raises StoreError, OSError."""
@@ -94,19 +99,8 @@ class Recovery:
             for segment in segments.covering(max(start, segments.end - DOUBTFUL_BYTES), segments.end):
                 self.disk.drop_cache(segment.path)
         scan = LogScan(self.disk, segments, start, segments.end, self.config.check_crc_on_recover)
-        progress = Progress(start, segments.end, self.clock)
-        records = written = 0
-        while (batch := scan.next_batch()) is not None:
-            self._apply(batch)
-            records += len(batch.places)
-            if records - written >= WRITE_OUT_RECORDS:
-                written = records
-                deque(self.queues.write_out(), maxlen=0)
-            if batch.places:
-                place = batch.places[-1]
-                last = (place.log_offset, place.log_offset + place.size, place.store_timestamp)
-            progress.note(scan.position)
-            await trio.lowlevel.checkpoint()
+        await self._read_log(scan)
+        last, records = self._last or last, self._records
         end = scan.position
         self._check_damage(end, scan.stopped_by)
         if self.queues.log_end > end:
@@ -136,6 +130,42 @@ class Recovery:
         for queue in self.queues.queues.values():
             queue.names_durable = self.clean
         self.key_index.names_durable = self.clean
+
+    async def _read_log(self, scan: LogScan) -> None:
+        """Apply every record from the scan's position on. Raises StoreError, OSError, as they are."""
+        progress = Progress(scan.position, scan.end, self.clock)
+        send, receive = trio.open_memory_channel[tuple[int, bytes]](1)
+        fault: StoreError | OSError | None = None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(BlocksAhead(self.disk, scan.segments, scan.position).run, send, name="store-blocks-ahead")
+            try:
+                async for start, data in receive:
+                    scan.give(start, data)
+                    await self._apply_all(scan, progress)
+                    if scan.stopped_by or scan.position >= scan.end:
+                        break
+                else:
+                    scan.take_over()
+                    await self._apply_all(scan, progress)
+            except (StoreError, OSError) as error:
+                fault = error
+            nursery.cancel_scope.cancel()
+        if fault is not None:
+            raise fault
+
+    async def _apply_all(self, scan: LogScan, progress: Progress) -> None:
+        """Apply what the scan has. Checkpoint: every few hundred records."""
+        while (batch := scan.next_batch()) is not None:
+            self._apply(batch)
+            before = self._records
+            self._records += len(batch.places)
+            if before // WRITE_OUT_RECORDS != self._records // WRITE_OUT_RECORDS:
+                deque(self.queues.write_out(), maxlen=0)
+            if batch.places:
+                place = batch.places[-1]
+                self._last = (place.log_offset, place.log_offset + place.size, place.store_timestamp)
+            progress.note(scan.position)
+            await trio.lowlevel.checkpoint()
 
     def _apply(self, batch: Batch) -> None:
         self.queues.apply(batch)

@@ -1,10 +1,11 @@
 """From 1 to 50,000 queues on one broker, ours and the Java broker 5.5.0: rate of sends, memory, time to start again.
 
-    python tests/bench/bench_queues.py [--counts 1,8,64,1000,10000,50000] [--seconds 5] [--rounds 3] [--no-java] [--java-max 50000] [--plot FOLDER]
+    python tests/bench/bench_queues.py [--counts 1,8,64,1000,10000,50000] [--seconds 5] [--rounds 3] [--no-java] [--java-max 50000] [--plot FOLDER] [--steps FILE]
 
 Topics of eight queues each. For every number of queues both brokers begin with an empty store; every queue gets a message first, then sends of 1 KiB go to all
 of them in turn, 64 in flight on one connection. Memory is what the process has for itself (RssAnon) after that. Then the broker is stopped and started: seconds
-until it answers. ``--plot`` writes `queues-rate.svg` and `queues-memory.svg`. Java is warmed up at every step, since each has a new process.
+until it answers. ``--plot`` writes `queues-rate.svg` and `queues-memory.svg`. Java is warmed up at every step, since each has a new process. ``--steps`` keeps the
+figures of all runs in a file, so that they may come in parts: a later run replaces those of its own brokers and numbers of queues.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import json
 import statistics
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from bench_broker import call, connect, frame, run_shape
@@ -91,6 +92,16 @@ def plot(steps: list[Step], folder: Path) -> None:
         (folder / file).write_text(line_plot(title, "queues", y_name, series))
 
 
+def load_steps(path: Path | None) -> list[Step]:
+    return [Step(**step) for step in json.loads(path.read_text())] if path is not None and path.exists() else []
+
+
+def save_steps(steps: list[Step], path: Path | None) -> None:
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps([asdict(step) for step in steps], indent=1))
+
+
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--counts", default=COUNTS)
@@ -100,15 +111,17 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--no-java", action="store_true")
     parser.add_argument("--java-max", type=int, default=50_000, help="the largest number of queues that Java is asked for")
     parser.add_argument("--plot", type=Path, help="folder for the plots")
+    parser.add_argument("--steps", type=Path, help="file with the figures of earlier runs; those of this one are added")
     options = parser.parse_args(argv)
-    steps: list[Step] = []
+    steps = load_steps(options.steps)
     print("| queues | broker | sends /s | p99 ms | memory MB | of it for the queues | start s |\n|---:|---|---:|---:|---:|---:|---:|")
     for queues in map(int, options.counts.split(",")):
         with broker_pair(with_java=not options.no_java and queues <= options.java_max) as brokers:
             warm_up(brokers, options.warm_up)
             for broker in brokers:
                 step = measure(broker, queues, options)
-                steps.append(step)
+                steps = sorted([*(old for old in steps if (old.name, old.queues) != (step.name, queues)), step], key=lambda each: (each.name, each.queues))
+                save_steps(steps, options.steps)
                 own = step.memory_mb - step.memory_before_mb
                 print(f"| {queues:,} | {step.name} | {step.rate:,.0f} | {step.p99_ms:.1f} | {step.memory_mb:.0f} | {own:.0f} | {step.start_seconds:.2f} |", flush=True)
                 broker.stop()

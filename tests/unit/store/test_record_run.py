@@ -18,7 +18,7 @@ V6 = bytes(15) + b"\1" + (10_911).to_bytes(4, "big")
 USUAL = b"UNIQ_KEY\x017F0000010D5A3B6A0000000000000001\x02WAIT\x01true\x02TAGS\x01TagA\x02KEYS\x01k1 k2\x02"
 PIECES = (
     b"TAGS\1a", b"TAGS\1b", b"TAGS\1", b"XTAGS\1no", b"UNIQ_KEY\1u", b"UNIQ_KEY\1", b"KEYS\1k1 k2", b"KEYS\1\xc3\xa9", b"KEYS\1a\1b", b"TAGS", b"", b"\1x", b"a\xff\1b",
-    b"INNER_NUM\0013", b"XINNER_NUM\0013", b"INNER_MULTI_QUEUE_OFFSET\0011", b"__CRC32#\0011234567890", b"TAGS\1x\0",
+    b"INNER_NUM\0013", b"XINNER_NUM\0013", b"INNER_MULTI_QUEUE_OFFSET\0011", b"__CRC32#\0011234567890", b"TAGS\1x\0", b"MY_UNIQ_KEY\1u", b"KEYS\1UNIQ_KEY\1k",
 )  # fmt: skip
 
 
@@ -122,3 +122,48 @@ def test_quick_and_careful_agree(pieces: list[bytes], terminated: bool, changes:
         expected = careful(bytes(data) + PADDING, 64, check_crc)
         assert not isinstance(expected, str), expected
         assert fields(found) == fields(expected)
+
+
+@settings(max_examples=300, deadline=None)
+@given(messages=st.lists(st.tuples(st.sampled_from(["T", "U", "UNIQ_KEY\1"]), st.lists(st.sampled_from(PIECES), max_size=4), st.sampled_from(["u", "v", "uu"])), min_size=2, max_size=30))
+def test_messages_that_are_alike_in_part_are_read_as_if_each_came_alone(messages: list[tuple[str, list[bytes], str]]) -> None:
+    data = b""
+    for topic, pieces, key in messages:
+        at = len(pieces) // 2
+        properties = b"\2".join([*pieces[:at], f"UNIQ_KEY\1{key}".encode(), *pieces[at:]]) + b"\2"
+        data += record(len(data), topic=topic, properties=properties)
+    drafts: list[Draft] = []
+    places: list[Appended] = []
+    stop = RecordRun(True).take(data + PADDING, 0, len(data + PADDING), 0, 100, drafts, places)
+    at = 0
+    for draft, place in zip(drafts, places):
+        expected = careful(data[at : at + place.size] + PADDING, at)
+        assert not isinstance(expected, str), expected
+        assert fields((draft, place)) == fields(expected)
+        alone = quick(data[at : at + place.size] + PADDING, at)
+        assert alone is not None
+        assert fields(alone) == fields((draft, place))
+        at += place.size
+    assert at == stop
+    if at < len(data):
+        size = int.from_bytes(data[at : at + 4], "big")
+        assert quick(data[at : at + size] + PADDING, at) is None
+
+
+def test_what_stands_around_the_id_is_read_once_unless_every_message_has_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = []
+    look = RecordRun._form
+    monkeypatch.setattr(RecordRun, "_form", lambda self, rest: looks.append(rest) or look(self, rest))
+
+    def read(properties: str) -> int:
+        looks.clear()
+        data = b""
+        for number in range(100):
+            data += record(len(data), properties=properties.format(number).encode())
+        drafts: list[Draft] = []
+        RecordRun(True).take(data + PADDING, 0, len(data + PADDING), 0, 1000, drafts, [])
+        assert [draft.unique_key for draft in drafts] == [f"id{number:04}" for number in range(100)]
+        return len(looks)
+
+    assert read("a\1b\2UNIQ_KEY\1id{0:04}\2TAGS\1x\2") == 1
+    assert read("a\1{0:04}\2UNIQ_KEY\1id{0:04}\2TAGS\1x\2") == 100

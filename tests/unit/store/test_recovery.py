@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import time
@@ -13,12 +14,13 @@ import attrs
 import pytest
 from stores import NO_FEATURES, SteppingClock, draft, find_bodies, read_all, tiny_config
 
-from triomq.broker.store import log_scan
+from triomq.broker.store import blocks_ahead, log_scan
 from triomq.broker.store.checkpoint import Checkpoint
 from triomq.broker.store.config import StoreConfig
 from triomq.broker.store.disk import Disk
 from triomq.broker.store.draft import Appended
 from triomq.broker.store.errors import FullAtStart, StartError, StoreDamaged, StoreDenied, StoreIoError
+from triomq.broker.store.segment import Segment
 from triomq.broker.store.store import open_store
 
 SEGMENT = 4096
@@ -312,3 +314,47 @@ async def test_a_restart_costs_what_came_since_the_checkpoint(tmp_path: Path) ->
     async with open_store(config) as store:
         assert store.recovered.records == 1
     assert time.monotonic() - begun < 30  # it does not walk a GiB of nothing
+
+
+@pytest.mark.parametrize("first", [1, 64, 300, 4096])
+@pytest.mark.parametrize("reads", [0, 2, 1_000_000])
+async def test_blocks_end_anywhere_and_may_stop_coming(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: int, reads: int) -> None:
+    """Of a log of several segments the first ``reads`` blocks come from the thread; the first begins with so many bytes."""
+    monkeypatch.setattr(blocks_ahead, "FIRST_BYTES", first)
+    monkeypatch.setattr(blocks_ahead, "BLOCK_BYTES_MAX", 2 * first)
+    monkeypatch.setattr(blocks_ahead, "FETCH_BYTES", 512)
+    taken: list[int] = []
+    read = blocks_ahead.BlocksAhead._read
+
+    def fail_later(self: blocks_ahead.BlocksAhead, segment: Segment, position: int, stop: int) -> bytes:
+        if len(taken) == reads:
+            raise OSError(errno.EIO, "broken")
+        taken.append(position)
+        return read(self, segment, position, stop)
+
+    monkeypatch.setattr(blocks_ahead.BlocksAhead, "_read", fail_later)
+    bodies = [f"{number}" * (1 + 100 * (number % 7)) for number in range(40)]
+    config = tiny_config(tmp_path / "store", segment_size_bytes=SEGMENT)
+    await make_store(config, *bodies)
+    taken.clear()
+    assert sorted(await bodies_of(config)) == sorted(bodies)
+    assert len(taken) >= min(reads, 5)
+
+
+async def test_a_fault_of_the_disk_under_a_record_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the thread cannot read recovery tries itself, and a fault there is no end of the log."""
+    config = tiny_config(tmp_path / "store", segment_size_bytes=SEGMENT)
+    places = await make_store(config, "a", "b")
+    read = Disk.read
+
+    def broken(self: Disk, fd: int, size: int, offset: int) -> bytes:
+        if os.path.samestat(os.fstat(fd), os.stat(log_file(config))) and offset <= places[1].log_offset < offset + size:
+            raise OSError(errno.EIO, "broken")
+        return read(self, fd, size, offset)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Disk, "read", broken)
+        with pytest.raises(StoreIoError, match="broken"):
+            async with open_store(config, SteppingClock()):
+                pass
+    assert sorted(await bodies_of(config)) == ["a", "b"]
