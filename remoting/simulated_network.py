@@ -41,6 +41,10 @@ class Machine:
     """Its programs run."""
     powered: bool = True
     """Its system runs, and says at least that nobody listens."""
+    paused: bool = False
+    """Its programs stand still (SIGSTOP); its system goes on, takes what arrives and keeps it for them."""
+    waiting: list[Any] = attrs.field(factory=list)
+    """Tasks of it that would run if it did not stand still."""
     sockets: dict[int, SimulatedSocket] = attrs.field(factory=dict)
     listeners: dict[int, SimulatedSocket] = attrs.field(factory=dict)
 
@@ -55,8 +59,23 @@ class Machine:
         self.network.note(f"{self.name}: its clock jumps by {seconds:g} s")
         self.clock_offset_ns += int(seconds * 1e9)
 
+    def pause(self) -> None:
+        """Let its programs stand still as SIGSTOP does, while time goes on. No checkpoint. A pause ends with ``go_on`` or ``kill``: nothing cancels tasks that stand still."""
+        self.network.note(f"{self.name}: stands still")
+        self.paused = True
+
+    def go_on(self) -> None:
+        """End a pause. No checkpoint."""
+        if self.paused:
+            self.network.note(f"{self.name}: goes on")
+            self.paused = False
+            waiting, self.waiting = self.waiting, []
+            for task in waiting:
+                self.network.ready(task)
+
     def kill(self) -> None:
         """End all its programs as ``kill -9`` does: the system closes their connections. No checkpoint; whoever owns the tasks cancels them."""
+        self.go_on()
         self.network.note(f"{self.name}: killed")
         self.up = False
         self.listeners.clear()
@@ -66,6 +85,7 @@ class Machine:
 
     def lose_power(self) -> None:
         """Stop at once: nobody is told. No checkpoint; whoever owns the tasks cancels them."""
+        self.go_on()
         self.network.note(f"{self.name}: lost power")
         self.up = self.powered = False
         for sock in list(self.sockets.values()):
@@ -135,6 +155,8 @@ class SimulatedNetwork:
     held: list[Wire] = attrs.field(factory=list)
     cuts: dict[tuple[str, str], bool] = attrs.field(factory=dict)
     files: dict[int, SimulatedFile] = attrs.field(factory=dict)
+    ready: Callable[[Any], object] = attrs.field(default=lambda task: None)
+    """Lets a task run that stood still."""
     socket_type: type[SimulatedSocket] = attrs.field(factory=lambda: SimulatedSocket)
     _events: list[tuple[float, int, Callable[[], None]]] = attrs.field(factory=list, init=False)
     _order: itertools.count[int] = attrs.field(factory=itertools.count, init=False)
@@ -184,10 +206,12 @@ class SimulatedNetwork:
         self.slow[self._link(source, target)] = seconds
 
     def heal_all(self) -> None:
-        """End all cuts and delays."""
+        """End all cuts, delays and pauses."""
         self.note("healed: everything")
         self.cuts.clear()
         self.slow.clear()
+        for machine in self.machines.values():
+            machine.go_on()
         self._release()
 
     def reset(self, one: str, other: str) -> int:

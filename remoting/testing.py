@@ -10,6 +10,7 @@
         broker.start(nursery, serve)             # what it starts sees the machine's address, clock and sockets
         ...
         simulation.network.cut("shop", "broker") # one way: what the shop says does not arrive any more
+        broker.pause()                           # as SIGSTOP does, until broker.go_on()
 
 What is replaced are the calls by which Python reaches the system: ``socket.socket``, ``select.epoll``, Trio's waiting for descriptors, ``time.time`` and its
 kin, ``trio.to_thread.run_sync`` (runs in place, after a while), ``os.getpid``, the global random numbers, and the order in which Trio runs tasks. So the
@@ -30,6 +31,7 @@ import select
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from contextvars import ContextVar
 from typing import Any, TypeVar
@@ -139,6 +141,17 @@ class _Descriptors:
         self._network.file(file).notify_closing()
 
 
+class _ReadyTasks(deque[trio.lowlevel.Task]):
+    """Trio's queue of tasks that are to run, without those of machines that stand still."""
+
+    def append(self, task: trio.lowlevel.Task) -> None:
+        machine = task.context.get(_machine)
+        if machine is not None and machine.paused:
+            machine.waiting.append(task)
+        else:
+            super().append(task)
+
+
 def simulate(seed: int, main: Callable[[Simulation], Awaitable[T]], *, tell: Callable[[str], object] | None = None) -> T:
     """Run *main* in a loop of its own, in a world that *seed* decides; *tell* gets each line of the trace. Returns or raises what *main* does."""
 
@@ -216,6 +229,10 @@ def _replaced(simulation: Simulation) -> Iterator[None]:
     runner: Any = trio._core._run.GLOBAL_RUN_CONTEXT.runner
     manager = _Descriptors(runner.io_manager, network, runner.entry_queue.wakeup.wakeup_sock)
     network.socket_type = Socket
+    queue = runner.runq
+    runner.runq = _ReadyTasks(queue)
+    queue.clear()
+    network.ready = runner.runq.append
     replacements: list[tuple[Any, str, Any]] = [
         (socket, "socket", Socket),
         (wrapped, "_nonblocking_helper", nonblocking),
@@ -237,6 +254,8 @@ def _replaced(simulation: Simulation) -> Iterator[None]:
     try:
         yield
     finally:
+        queue.extend(runner.runq)
+        runner.runq = queue
         for owner, name, value in originals:
             if value is None:
                 delattr(owner, name)

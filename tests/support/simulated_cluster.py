@@ -20,9 +20,11 @@ from triomq.remoting.testing import Machine, Simulation
 
 SEGMENT_BYTES = 32 * 1024
 NAMESRV_PORT, BROKER_PORT = 9876, 10911
-BROKER = "broker-a"
+BROKER, SECOND_BROKER = "broker-a", "broker-b"
 RESTART_SECONDS = 2.0
-NO_SPACE = 28
+STOPPED_SECONDS = 12.0
+"""A broker that is told of a failed fsync of its log has ended by then."""
+NO_SPACE, IO_ERROR = 28, 5
 
 
 class ClusterDisk(SimulatedDisk):
@@ -57,6 +59,8 @@ class Service:
     """Its disk has no room now."""
     gone: bool = False
     """Its disk is lost: it never comes back."""
+    sync_failed: bool = False
+    """Its disk has refused an fsync in this life: that is a reason to end."""
 
     @property
     def running(self) -> bool:
@@ -86,6 +90,7 @@ class SimulatedCluster:
     def add_broker(self, name: str, **settings: Any) -> None:
         """Start it for the first time, with an empty disk."""
         machine = self.simulation.machine(name)
+        settings.setdefault("brokerName", BROKER)
         root = self._next_folder(name)
         root.mkdir()
         self.services[name] = Service(name, machine.address, settings, ClusterDisk(root))
@@ -111,7 +116,7 @@ class SimulatedCluster:
         disk = service.disk
         if disk is not None:
             disk.before, disk.fault = None, _no_fault
-            service.full = False
+            service.full = service.sync_failed = False
             image, root = disk.image(), self._next_folder(name)
             if power:
                 if self.simulation.random.random() < 0.5:
@@ -149,6 +154,46 @@ class SimulatedCluster:
         if disk is not None:
             disk.before = before
 
+    def fail_sync(self, name: str, count: int) -> None:
+        """Let the disk's next fsync but *count* fail: what it was for, the disk never gets. No checkpoint."""
+        service, left = self.services[name], count
+        disk, life = service.disk, service.life
+        assert disk is not None
+        others = disk.fault
+
+        def fault(operation: Operation) -> Fault | None:
+            nonlocal left
+            if not operation.kind.startswith("sync"):
+                return others(operation)
+            left -= 1
+            if left >= 0 or service.life is not life:
+                return None
+            disk.fault = _full if service.full else _no_fault
+            self.simulation.trace.note(f"{name}: {operation.kind} {operation.path.name} fails")
+            service.sync_failed = True
+            if life is not None and operation.path.parent.name == "commitlog":
+                self.nursery.start_soon(self._must_end, service, life)
+            return Fault(IO_ERROR)
+
+        if life is not None:
+            disk.fault = fault
+
+    async def _must_end(self, service: Service, life: Life) -> None:
+        """After a failed fsync of the log nobody knows what the disk has: a broker that went on would promise it all the same."""
+        with trio.move_on_after(STOPPED_SECONDS) as waiting:
+            while life.machine.paused or not life.ended.is_set():
+                with trio.move_on_after(0.1):
+                    await life.ended.wait()
+                    await trio.sleep(0.1)
+                if life.machine.paused:
+                    waiting.deadline = trio.current_time() + STOPPED_SECONDS
+        if not life.ended.is_set():
+            self.deaths.append(f"{service.name} went on after a failed fsync of its log")
+
+    async def _restart_in(self, name: str, seconds: float) -> None:
+        await trio.sleep(seconds)
+        self.start(name)
+
     def fill_disk(self, name: str, *, full: bool) -> None:
         """Whether writes find no room. No checkpoint."""
         disk = self.services[name].disk
@@ -162,6 +207,7 @@ class SimulatedCluster:
         return self.folder / f"{self.lives}-{name}"
 
     def _run(self, service: Service, machine: Machine) -> None:
+        service.sync_failed = False
         life = service.life = Life(machine)
         machine.start(self.nursery, self._live, service, life, name=service.name)
 
@@ -181,7 +227,9 @@ class SimulatedCluster:
                 service.life = None
                 self.simulation.trace.note(f"{service.name}: ended {reason}")
                 life.machine.kill()
-                if reason and not (service.full and life.ready is None):  # no room is a reason not to start
+                if reason and service.sync_failed and "FlushFailed" in reason:
+                    self.nursery.start_soon(self._restart_in, service.name, RESTART_SECONDS)
+                elif reason and not (service.full and life.ready is None):  # no room is a reason not to start
                     self.deaths.append(f"{service.name} ended at {trio.current_time():.3f}: {reason}")
 
     def _program(self, service: Service) -> Callable[..., Any]:
@@ -189,7 +237,6 @@ class SimulatedCluster:
             config = NamesrvConfig(listen_host="0.0.0.0", listen_port=NAMESRV_PORT, kv_path=self.folder / f"{service.name}.json")
             return partial(run_namesrv, config)
         lines = {
-            "brokerName": BROKER,
             "brokerIP1": service.address,
             "bindAddress": "0.0.0.0",
             "listenPort": BROKER_PORT,

@@ -2,6 +2,7 @@
 
 Every history ends in one of two ways. Mostly everything comes back, and the master must have what was acknowledged, the slave the same bytes. Or, with
 SYNC_MASTER, the master's disk is lost for ever and the slave, started as a master, must have it: that is what its acknowledgement was for.
+Some clusters have a second master of another name, and the topic on both.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import attrs
 import trio
 from history import Delivery, History, LogPart, Outcome, Queue, Stored, Try, log_differences, violations
 from replicated_brokers import log_bytes
-from simulated_cluster import BROKER, BROKER_PORT, SimulatedCluster
+from simulated_cluster import BROKER, BROKER_PORT, SECOND_BROKER, SimulatedCluster
 from simulated_plan import FAULTS, Mode, Plan, Told
 from simulated_reading import NotReadable, read_queue, whole_records
 
@@ -104,6 +105,16 @@ class _Played:
             trio.current_time(),
         )
 
+    @property
+    def brokers(self) -> list[str]:
+        return [name for name, service in self.cluster.services.items() if service.disk is not None]
+
+    @property
+    def masters(self) -> dict[str, str]:
+        """Name of a broker -> the service that has its messages in the end."""
+        first = {BROKER: "slave" if self.promoted else "master"}
+        return {**first, SECOND_BROKER: "second"} if self.plan.second else first
+
     # The players
 
     async def _begin(self) -> None:
@@ -115,6 +126,8 @@ class _Played:
         lines = {"flushDiskType": flush, "slaveReadEnable": plan.slave_reads}
         cluster.add_broker("master", brokerId=0, brokerRole=master, **lines)
         cluster.add_broker("slave", brokerId=1, brokerRole="SLAVE", **lines)
+        if plan.second:
+            cluster.add_broker("second", brokerName=SECOND_BROKER, brokerId=0, brokerRole="ASYNC_MASTER", flushDiskType=flush)
         for name in ("shop-1", "shop-2", "reader-1", "reader-2"):
             self.simulation.machine(name)
         ready = trio.Event()
@@ -134,6 +147,9 @@ class _Played:
         while not ready.is_set():
             try:
                 async with Admin(self.cluster.namesrv_address) as admin:
+                    if len(await admin.brokers(masters_only=True)) < len(self.masters):
+                        await trio.sleep(0.2)
+                        continue
                     await admin.create_topic(TOPIC, queues=queues)
                     ready.set()
             except TrioMQError:
@@ -237,7 +253,8 @@ class _Played:
                     await self.safe.wait()
             if trio.current_time() > end:
                 break
-            self._fault("promote" if promote else choose.choice(FAULTS))
+            kind = "promote" if promote else choose.choice(FAULTS)
+            self._fault("clock" if kind == "failed fsync" and not plan.power else kind)  # a page cache that is not trusted any more is as good as lost
             if self.promoted:
                 break
         if plan.promote and not self.promoted:
@@ -251,7 +268,8 @@ class _Played:
         self.simulation.trace.note(f"fault: {kind}")
         power = self.plan.power and choose.random() < 0.7
         seconds = choose.uniform(0.1, RESTART_SECONDS_MAX)
-        brokers = ("master", "slave")
+        brokers = self.brokers
+        pair = ("master", "slave")
         if kind == "promote":
             if choose.random() < 0.6:
                 self._promote()
@@ -269,7 +287,7 @@ class _Played:
             others = choose.random() < 0.3
 
             def crash() -> None:
-                for each in brokers if others else (name,):
+                for each in (*pair, name) if others else (name,):
                     cluster.crash(each, power=power)
                     self._later(choose.uniform(0.1, RESTART_SECONDS_MAX), self._start, each)
 
@@ -280,13 +298,13 @@ class _Played:
         elif kind == "cut":
             one, other = choose.sample(list(network.names.values()), 2)
             if choose.random() < 0.5:
-                one, other = choose.sample(brokers, 2)
+                one, other = choose.sample(pair, 2)
             both = choose.random() < 0.5
             for source, target in ((one, other), (other, one)) if both else ((one, other),):
                 network.cut(source, target)
                 self._later(seconds * 3, network.heal, source, target)
         elif kind == "reset":
-            network.reset(*choose.sample(list(network.names.values()), 2) if choose.random() < 0.5 else brokers)
+            network.reset(*choose.sample(list(network.names.values()), 2) if choose.random() < 0.5 else pair)
         elif kind == "slow":
             one, other = choose.sample(list(network.names.values()), 2)
             network.delay_more(one, other, choose.choice((0.05, 0.5, 4.0)))
@@ -298,6 +316,13 @@ class _Played:
         elif kind == "clock":
             name = choose.choice(list(network.names.values()))
             network.machines[network.address(name)].step_clock(choose.choice((-3600, -5, -0.05, 0.05, 5, 3600)))
+        elif kind == "failed fsync":
+            cluster.fail_sync(choose.choice(brokers), choose.choice((0, 0, 1, 4)))
+        elif kind == "pause":
+            machine = network.machines[network.address(choose.choice(list(network.names.values())))]
+            if machine.up:
+                machine.pause()
+                self._later(choose.choice((0.2, 1.0, seconds * 3, 30.0)), machine.go_on)
         elif kind == "member":
             self.members[choose.choice(sorted(self.members))].cancel()
 
@@ -364,10 +389,9 @@ class _Played:
         return [*cluster.deaths, *found]
 
     async def _history(self) -> History | None:
-        """What the master has, as it answers; None while it does not."""
-        name = "slave" if self.promoted else "master"
-        service = self.cluster.services[name]
-        if service.life is None or service.life.ready is None:
+        """What the masters have, as they answer; None while one does not."""
+        services = {broker: self.cluster.services[name] for broker, name in self.masters.items()}
+        if any(service.life is None or service.life.ready is None for service in services.values()):
             return None
         stored: list[Stored] = []
         bounds: dict[Queue, tuple[int, int]] = {}
@@ -376,8 +400,10 @@ class _Played:
         async def ask() -> None:
             try:
                 async with Connector(ConnectorConfig()) as connector:
-                    for number in range(QUEUES_MAX):
-                        bounds[BROKER, TOPIC, number] = await read_queue(connector, f"{service.address}:{BROKER_PORT}", TOPIC, number, stored)
+                    for broker, service in services.items():
+                        for number in range(QUEUES_MAX):
+                            queue = broker, TOPIC, number
+                            bounds[queue] = await read_queue(connector, f"{service.address}:{BROKER_PORT}", queue, stored)
                     done.set()
             except (RemotingError, NotReadable):
                 return

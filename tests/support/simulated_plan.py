@@ -10,6 +10,7 @@ import attrs
 FAULTS = (
     *("crash", "crash", "crash", "crash at operation", "crash at operation", "crash at operation", "crash all"),
     *("restart", "cut", "cut", "cut", "reset", "reset", "slow", "disk full", "clock", "member"),
+    *("failed fsync", "failed fsync", "pause", "pause"),
 )
 
 
@@ -35,6 +36,8 @@ class Plan:
     promote: bool
     slow_disk: bool
     faults: int
+    second: bool
+    """Whether there is a second master, without a slave, and the topic has queues on both."""
 
     @classmethod
     def of(cls, seed: int) -> Plan:
@@ -51,14 +54,16 @@ class Plan:
             promote=promote,
             slow_disk=choose.random() < 0.5,
             faults=choose.randint(2, 7),
+            second=choose.random() < 0.3,
         )
 
     @property
     def power(self) -> bool:
+        """Whether what no fsync has reached may be lost."""
         return self.mode is not Mode.ASYNC_SYNC
 
     def __str__(self) -> str:
-        flags = [name for name in ("ordered", "slave_reads", "promote", "slow_disk") if getattr(self, name)]
+        flags = [name for name in ("ordered", "slave_reads", "promote", "slow_disk", "second") if getattr(self, name)]
         return f"{self.mode.value}, {self.namesrvs} name servers, {self.retries} retries, {self.faults} faults{''.join(', ' + flag for flag in flags)}"
 
 

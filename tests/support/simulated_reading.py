@@ -7,8 +7,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from history import Stored
-from simulated_cluster import BROKER
+from history import Queue, Stored
 
 from triomq.remoting.client.connector import Connector
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
@@ -22,8 +21,9 @@ class NotReadable(Exception):
     """The broker did not answer as one that has everything."""
 
 
-async def read_queue(connector: Connector, address: str, topic: str, queue_id: int, stored: list[Stored]) -> tuple[int, int]:
+async def read_queue(connector: Connector, address: str, queue: Queue, stored: list[Stored]) -> tuple[int, int]:
     """All messages of a queue, pulled; its first offset and its end as the broker names them."""
+    _, topic, queue_id = queue
     bounds = []
     first, last = GetMinOffsetHeader(topic, queue_id), GetMaxOffsetHeader(topic, queue_id)
     for code, header in ((RequestCode.GET_MIN_OFFSET, first), (RequestCode.GET_MAX_OFFSET, last)):
@@ -38,7 +38,7 @@ async def read_queue(connector: Connector, address: str, topic: str, queue_id: i
         if answer.code == ResponseCode.SUCCESS:
             for message in decode_records(bytes(answer.body)):
                 key = message.body.decode().partition(":")[0]
-                stored.append(Stored((BROKER, topic, queue_id), message.queue_offset, key, message.log_offset))
+                stored.append(Stored(queue, message.queue_offset, key, message.log_offset))
         elif answer.code not in (ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_OFFSET_MOVED):
             raise NotReadable
         after = answer.header(PullMessageResponseHeader).next_begin_offset
@@ -58,7 +58,7 @@ def whole_records(data: bytes) -> bytes:
 
 @contextlib.contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """Where histories play: memory, if the system has such a folder."""
+    """Where histories play: memory, if the system has such a folder. It becomes the working directory, so that brokers name their files alike in each of them."""
     shm = Path("/dev/shm")
-    with tempfile.TemporaryDirectory(prefix="triomq-", dir=shm if shm.is_dir() else None) as folder:
-        yield Path(folder)
+    with tempfile.TemporaryDirectory(prefix="triomq-", dir=shm if shm.is_dir() else None) as folder, contextlib.chdir(folder):
+        yield Path()

@@ -135,6 +135,42 @@ async def test_a_reset_loses_what_is_under_way(simulation: Simulation) -> None:
 
 
 @simulated
+async def test_a_machine_that_stands_still_goes_on_where_it_was(simulation: Simulation) -> None:
+    async with trio.open_nursery() as nursery:
+        one, other = await connected(simulation, nursery)
+        server = simulation.network.machines[simulation.network.address("server")]
+        begun = trio.current_time()
+        ticks: list[float] = []
+        heard: list[float] = []
+
+        async def tick() -> None:
+            while True:
+                await trio.sleep(1)
+                ticks.append(trio.current_time() - begun)
+
+        async def listen() -> None:
+            await read_exactly(other, 4)
+            heard.append(trio.current_time() - begun)
+
+        with trio.CancelScope() as scope:
+            server.start(nursery, tick)
+            server.start(nursery, listen)
+            await trio.sleep(3.5)
+            server.pause()
+            await one.send_all(b"held")
+            await trio.sleep(10)
+            assert (ticks, heard) == (pytest.approx([1, 2, 3]), [])
+            server.go_on()
+            await trio.sleep(1.5)
+            assert ticks[3:] == pytest.approx([13.5, 14.5])  # at once, and then a second later
+            assert heard == pytest.approx([13.5])
+            server.pause()
+            server.kill()  # as a stopped process is killed
+            scope.cancel()
+        nursery.cancel_scope.cancel()
+
+
+@simulated
 async def test_clocks_threads_and_addresses(simulation: Simulation) -> None:
     begun, now = time.time(), time.monotonic()
     machine = simulation.machine("late")
