@@ -24,7 +24,7 @@ sys.path[:0] = [str(HERE.parent / "support")]
 import attrs  # noqa: E402
 
 WORK = HERE.parent.parent / ".simulate"
-TELL_SEEDS = 100
+TELL_SEEDS, SAVE_SEEDS = 100, 10
 
 
 @attrs.define
@@ -83,9 +83,15 @@ def main() -> int:
             if told["broken"]:
                 found.broken.append(int(str(told["seed"])))
                 print(f"seed {told['seed']} ({told['plan']}):", *told["broken"], sep="\n  ", file=sys.stderr, flush=True)
-            if resumable and (number % TELL_SEEDS == 0 or told["broken"] or number == len(seeds)):
+            if not resumable:
+                continue
+            telling = number % TELL_SEEDS == 0 or bool(told["broken"]) or number == len(seeds)
+            if telling or number % SAVE_SEEDS == 0:
                 arguments.dir.mkdir(parents=True, exist_ok=True)
-                note.write_text(json.dumps({"played": found.played, "broken": found.broken, "counts": found.counts}))
+                fresh = note.with_suffix(".new")
+                fresh.write_text(json.dumps({"played": found.played, "broken": found.broken, "counts": found.counts}))
+                fresh.replace(note)
+            if telling:
                 print(f"{found.played} of {arguments.seeds} histories, {len(found.broken)} broken; {time.monotonic() - begun:.0f} s", flush=True)
     if not arguments.json:
         counts = found.counts
