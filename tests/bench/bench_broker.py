@@ -72,10 +72,10 @@ def call(sock: socket.socket, request: bytes) -> tuple[dict[str, object], bytes]
     return json.loads(data[8 : 8 + length]), data[8 + length :]
 
 
-def create_topic(address: str, topic: str) -> None:
+def create_topic(address: str, topic: str, attributes: str = "") -> None:
     fields = {
         "topic": topic, "defaultTopic": "TBW102", "readQueueNums": str(QUEUES), "writeQueueNums": str(QUEUES), "perm": "6",
-        "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false", "attributes": "", "force": "false",
+        "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false", "attributes": attributes, "force": "false",
     }  # fmt: skip
     with connect(address) as sock:
         header, _ = call(sock, frame(17, fields))
@@ -161,29 +161,32 @@ PULL_OFFSETS = range(10_000, 100_000)  # always five digits
 
 
 class PullTemplates:
-    """The same for PULL_MESSAGE: opaque number and offset change; the queue is read again and again."""
+    """The same for PULL_MESSAGE: opaque number and offset change; the queue is read again and again.
 
-    messages_each = PULL_COUNT
+    ``step`` messages at a time: where each record has many messages, it is to be that number.
+    """
 
-    def __init__(self, topic: str, count: int, end_offset: int) -> None:
+    def __init__(self, topic: str, count: int, end_offset: int, step: int = PULL_COUNT) -> None:
+        self.first = -(-PULL_OFFSETS.start // step) * step
         fields = {
-            "consumerGroup": "bench", "topic": topic, "queueId": "0", "queueOffset": str(PULL_OFFSETS.start), "maxMsgNums": str(PULL_COUNT), "sysFlag": "4",
+            "consumerGroup": "bench", "topic": topic, "queueId": "0", "queueOffset": str(self.first), "maxMsgNums": str(step), "sysFlag": "4",
             "commitOffset": "0", "suspendTimeoutMillis": "0", "subscription": "*", "subVersion": "0", "expressionType": "TAG",
         }  # fmt: skip
         one = frame(11, fields)
+        self.messages_each = step
         self.size = len(one)
         self.opaque_at = one.index(b'"opaque":') + 9
         self.offset_at = one.index(b'"queueOffset":"') + 15
-        self.steps = (min(end_offset, PULL_OFFSETS.stop) - PULL_COUNT - PULL_OFFSETS.start) // PULL_COUNT
+        self.steps = (min(end_offset, PULL_OFFSETS.stop) - step - self.first) // step
         if self.steps < 1:
-            raise SystemExit(f"queue 0 of {topic} has {end_offset} messages: send at least {8 * (PULL_OFFSETS.start + 2 * PULL_COUNT)} first")
+            raise SystemExit(f"queue 0 of {topic} has {end_offset} messages: send at least {8 * (self.first + 2 * step)} first")
         self.buffer = bytearray(one * count)
         self.view = memoryview(self.buffer)
 
     def take(self, first: int, count: int) -> memoryview:
         position = 0
         for number in range(first, first + count):
-            offset = PULL_OFFSETS.start + number % self.steps * PULL_COUNT
+            offset = self.first + number % self.steps * self.messages_each
             self.buffer[position + self.opaque_at : position + self.opaque_at + 7] = b"%d" % (OPAQUE_FIRST + number % 8_000_000)
             self.buffer[position + self.offset_at : position + self.offset_at + 5] = b"%d" % offset
             position += self.size

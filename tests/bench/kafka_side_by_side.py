@@ -1,11 +1,12 @@
 """Batched publishing, our broker and Kafka 3.9.1 in one run: `make bench-kafka` (`tests/compat/install_peers.py --kafka` brings Kafka).
 
-    python tests/bench/kafka_side_by_side.py [--seconds 5] [--rounds 3] [--records 1500000] [--json FILE] [--no-kafka]
+    python tests/bench/kafka_side_by_side.py [--seconds 3] [--rounds 3] [--records 1500000] [--json FILE] [--no-kafka]
 
 Kafka is one KRaft node with its defaults and eight partitions, under its own ProducerPerformance (acks=all, linger 5 ms, batches of 64 KiB, records of 1 KiB) and ConsumerPerformance. Of what a
 producer prints, the best five seconds count, since the first ones have the JVM's start in them. Our broker, with its defaults, too, takes batch requests of 64 KiB that were made beforehand
 (connections x requests in flight), so that the broker is measured and not a client in Python; what our SDK reaches is stated beside it. Neither side waits for a disk.
-Both run all the time; the load goes to one at a time, in turns.
+Each measurement of ours is made with two topics: an ordinary one, where every message of a batch becomes a record, and one with batch consume queues (``queue.type=BatchCQ``), where the batch stays one, as
+in Kafka. At the end every message that was acknowledged is read back, once each, or the program fails. Both run all the time; the load goes to one at a time, in turns.
 """
 
 from __future__ import annotations
@@ -25,8 +26,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import trio
-from batch_load import BATCH_BYTES, run_batches
-from bench_broker import PULL_COUNT, QUEUES, create_topic, parse_shapes, run_shape
+from batch_load import BATCH_BYTES, BatchTemplates, Ledger, read_queues, run_batches
+from bench_broker import (
+    PULL_COUNT,
+    QUEUES,
+    PullTemplates,
+    ShapeResult,
+    create_topic,
+    end_offset,
+    parse_shapes,
+    run_shape,
+)
 from broker_pair import TOPIC, our_server, processes
 from java_programs import memory_mb, route_known
 from side_by_side import cpu_seconds
@@ -39,6 +49,10 @@ HOME = processes.PEERS / f"kafka-{VERSION}"
 SECONDS_MAX = 900
 SHAPES = "1x1,1x5,4x4"
 PULLS = "1x1,1x8"
+BATCH_TOPIC = f"{TOPIC}Batches"
+KINDS = {TOPIC: "ordinary topic", BATCH_TOPIC: "BatchCQ topic"}
+FILLED = 20_000
+"""Messages of a queue, at least, before it is read again and again."""
 KAFKA_HEAP = "1g"
 CLIENT_HEAP = "512m"
 CLIENT_SECONDS_MAX = 240
@@ -123,7 +137,7 @@ def kafka_node(folder: Path) -> Iterator[Kafka]:
         yield Kafka(f"127.0.0.1:{port}", process.pid)
 
 
-async def sdk_rates(namesrv: str, messages: int) -> dict[str, float]:
+async def sdk_rates(namesrv: str, topic: str, messages: int) -> dict[str, float]:
     """What one process reaches with our SDK: batch messages, automatic batches, polls."""
     body = b"x" * 1024
     rates = {}
@@ -139,23 +153,31 @@ async def sdk_rates(namesrv: str, messages: int) -> dict[str, float]:
 
         async def batches(count: int) -> None:
             for _ in range(count // SDK_BATCH):
-                await producer.send_batch([Message(topic=TOPIC, body=body, tag="TagA") for _ in range(SDK_BATCH)])
+                await producer.send_batch([Message(topic=topic, body=body, tag="TagA") for _ in range(SDK_BATCH)])
 
         await timed("SDK, batch messages", 4, messages // (4 * SDK_BATCH) * 4 * SDK_BATCH, batches)
     async with Producer(namesrv, group="bench-automatic", settings=ProducerSettings(auto_batch=True, auto_batch_hold=0)) as producer:
 
         async def singles(count: int) -> None:
             for _ in range(count):
-                await producer.send(TOPIC, body, tag="TagA")
+                await producer.send(topic, body, tag="TagA")
 
         await timed(f"SDK, automatic batches, {SDK_TASKS} tasks", SDK_TASKS, messages // 2, singles)
-    async with PullConsumer(namesrv, group=f"bench-{time.time_ns()}", subscriptions=TOPIC, consume_from="first") as consumer:
+    async with PullConsumer(namesrv, group=f"bench-{time.time_ns()}", subscriptions=topic, consume_from="first") as consumer:
         begun, count = time.perf_counter(), 0
         with trio.fail_after(CLIENT_SECONDS_MAX):
             while count < messages:
                 count += len(await consumer.poll(256))
         rates["SDK, polls of 256"] = count / (time.perf_counter() - begun)
     return rates
+
+
+def published(kind: str, connections: int, in_flight: int) -> str:
+    return f"{kind}, batch requests of 64 KiB, {connections} × {in_flight}"
+
+
+def pulled(kind: str, step: int, connections: int, in_flight: int) -> str:
+    return f"{kind}, pulls of {step}, {connections} × {in_flight}"
 
 
 def measure(options: argparse.Namespace, report: Report) -> None:
@@ -175,51 +197,72 @@ def measure(options: argparse.Namespace, report: Report) -> None:
             ours = our_server(folder / "ours", stack.enter_context(processes.our_name_server(folder / "ours")), "broker-ours")
             stack.callback(ours.stop)
             ours.start()
-            create_topic(ours.address, TOPIC)
-            route_known(ours, TOPIC)
+            ledgers = {topic: Ledger() for topic in KINDS}
+            steps = {TOPIC: PULL_COUNT, BATCH_TOPIC: BatchTemplates(BATCH_TOPIC, 1).messages_each}
+            for topic, attributes in zip(KINDS, ("", "+queue.type=BatchCQ")):
+                create_topic(ours.address, topic, attributes)
+                route_known(ours, topic)
             if kafka is not None:
                 kafka.create_topic()
                 kafka.produce(options.records)  # its compiler is warm
-            run_batches(ours.address, TOPIC, 1, 4, min(1.0, options.seconds))
+
+            def load(topic: str, *shape: float, **limits: int) -> ShapeResult:
+                result = run_batches(ours.address, topic, int(shape[0]), int(shape[1]), shape[2], ledger=ledgers[topic], **limits)
+                if result.failed:
+                    raise SystemExit(f"{result.failed} batch requests were refused")
+                return result
+
+            for topic in KINDS:
+                load(topic, 1, 4, min(1.0, options.seconds))
             for _ in range(options.rounds):
                 if kafka is not None:
                     cpu = cpu_seconds(kafka.pid)
                     note("Kafka", kafka.produce(options.records))
                     note("Kafka CPU", (cpu_seconds(kafka.pid) - cpu) / options.records * 1e6)
-                for connections, in_flight in parse_shapes(options.shapes):
-                    what = f"batch requests of 64 KiB, {connections} × {in_flight}"
-                    cpu = cpu_seconds(ours.side.pid)
-                    result = run_batches(ours.address, TOPIC, connections, in_flight, options.seconds)
-                    if result.failed:
-                        raise SystemExit(f"{result.failed} batch requests were refused")
-                    note(what, result.rate)
-                    note(f"{what}, CPU", (cpu_seconds(ours.side.pid) - cpu) / result.messages * 1e6)
-            while ours.end_offsets()[0] < 20_000:
-                run_batches(ours.address, TOPIC, 1, 4, 60, messages_max=50_000)
+                for topic, kind in KINDS.items():
+                    for connections, in_flight in parse_shapes(options.shapes):
+                        cpu = cpu_seconds(ours.side.pid)
+                        result = load(topic, connections, in_flight, options.seconds)
+                        note(published(kind, connections, in_flight), result.rate)
+                        note(f"{published(kind, connections, in_flight)}, CPU", (cpu_seconds(ours.side.pid) - cpu) / result.messages * 1e6)
+            for topic in KINDS:
+                while ours.end_offsets(topic)[0] < FILLED:
+                    load(topic, 1, 4, 60, messages_max=50_000)
             for _ in range(options.rounds):
                 if kafka is not None:
                     whole, fetching = kafka.consume(options.records)
                     note("Kafka consumes", whole)
                     note("Kafka fetches", fetching)
-                for connections, in_flight in parse_shapes(PULLS):
-                    note(f"pulls of {PULL_COUNT}, {connections} × {in_flight}", run_shape(ours.address, TOPIC, connections, in_flight, options.seconds / 2, request="pull").rate)
-            sdk = trio.run(sdk_rates, ours.namesrv, options.sdk_messages)
+                for topic, kind in KINDS.items():
+                    for connections, in_flight in parse_shapes(PULLS):
+                        templates = PullTemplates(topic, in_flight, end_offset(ours.address, topic), steps[topic])
+                        result = run_shape(ours.address, topic, connections, in_flight, options.seconds / 2, templates=templates)
+                        if result.failed:
+                            raise SystemExit(f"{result.failed} pulls gave nothing")
+                        note(pulled(kind, steps[topic], connections, in_flight), result.rate)
+            for topic, ledger in ledgers.items():
+                for data in read_queues(ours.address, topic):
+                    ledger.read(data)
+                print(f"{KINDS[topic]}: each of {ledger.check():,} messages was read once", flush=True)
+            sdk = {kind: trio.run(sdk_rates, ours.namesrv, topic, options.sdk_messages) for topic, kind in KINDS.items()}
             memory = [memory_mb(ours.side.pid), memory_mb(kafka.pid) if kafka is not None else None]
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
     peer = f"Kafka {VERSION}"
     table = report.table("Batched publishing of 1 KiB records; Kafka: ProducerPerformance with acks=all, 5 ms, 64 KiB", peer)
-    for connections, in_flight in parse_shapes(options.shapes):
-        what = f"batch requests of 64 KiB, {connections} × {in_flight}"
-        table.rows.append(Row(what, "msgs/s", median(what), median("Kafka"), factor=1.0))
-        table.rows.append(Row(f"{what}, CPU", "µs of the broker a message", median(f"{what}, CPU"), median("Kafka CPU"), less_is_better=True))
-    table.rows += [Row(what, "msgs/s", rate, median("Kafka"), note="the client's rate, in Python") for what, rate in sdk.items() if "poll" not in what]
+    for kind in KINDS.values():
+        for connections, in_flight in parse_shapes(options.shapes):
+            what = published(kind, connections, in_flight)
+            table.rows.append(Row(what, "msgs/s", median(what), median("Kafka"), factor=1.0))
+            table.rows.append(Row(f"{what}, CPU", "µs of the broker a message", median(f"{what}, CPU"), median("Kafka CPU"), less_is_better=True))
+        table.rows += [Row(f"{kind}, {what}", "msgs/s", rate, median("Kafka"), note="the client's rate, in Python") for what, rate in sdk[kind].items() if "poll" not in what]
     table = report.table("Reading them; Kafka: ConsumerPerformance, while it fetches", peer)
-    for connections, in_flight in parse_shapes(PULLS):
-        what = f"pulls of {PULL_COUNT}, {connections} × {in_flight}"
-        table.rows.append(Row(what, "msgs/s", median(what), median("Kafka fetches")))
-    table.rows += [Row(what, "msgs/s", rate, median("Kafka consumes"), note="the client's rate, in Python; Kafka: over its whole run") for what, rate in sdk.items() if "poll" in what]
+    for topic, kind in KINDS.items():
+        for connections, in_flight in parse_shapes(PULLS):
+            what = pulled(kind, steps[topic], connections, in_flight)
+            table.rows.append(Row(what, "msgs/s", median(what), median("Kafka fetches")))
+        table.rows += [Row(f"{kind}, {what}", "msgs/s", rate, median("Kafka consumes"), note="the client's rate, in Python; Kafka: over its whole run") for what, rate in sdk[kind].items() if "poll" in what]
     table = report.table("Memory of the broker afterwards", f"{peer}, heap up to 1 GB")
     for place, kind in enumerate(("resident", "anonymous")):
         values = [sample[place] if sample is not None else None for sample in memory]
@@ -228,7 +271,7 @@ def measure(options: argparse.Namespace, report: Report) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=5.0, help="per measurement of ours")
+    parser.add_argument("--seconds", type=float, default=3.0, help="per measurement of ours")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--records", type=int, default=1_500_000, help="of each run of Kafka's programs; also its warm-up")
     parser.add_argument("--sdk-messages", type=int, default=200_000)

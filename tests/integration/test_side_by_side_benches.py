@@ -13,6 +13,9 @@ import psutil
 import pytest
 
 BENCH = Path(__file__).resolve().parent.parent / "bench"
+sys.path.append(str(BENCH))
+
+from batch_load import Ledger  # noqa: E402
 
 
 def run(script: str, *arguments: str) -> str:
@@ -33,12 +36,23 @@ def test_master_and_slave(tmp_path: Path) -> None:
     assert content["notes"][0] == "ours: with its slave stopped the master did not answer SEND_OK, afterwards it did"
 
 
+@pytest.mark.parametrize(("found", "says"), [((0, 1), "1 cannot be read, and 0 are"), ((0, 1, 2, 1), "0 cannot be read, and 1 are there more than once")])
+def test_the_ledger_finds_what_is_missing_or_there_twice(found: tuple[int, ...], says: str) -> None:
+    ledger = Ledger()
+    ledger.note(b"A" * 16, 3)
+    ledger.read(b"".join(b"UNIQ_KEY\x01%s%016X\x02" % (b"A" * 16, number) for number in found))
+    with pytest.raises(SystemExit, match=says):
+        ledger.check()
+
+
 @pytest.mark.slow
 def test_batches_without_kafka(tmp_path: Path) -> None:
     said = run("kafka_side_by_side.py", "--seconds", "0.2", "--rounds", "1", "--sdk-messages", "2400", "--no-kafka", "--json", str(tmp_path / "found.json"))
     content = json.loads((tmp_path / "found.json").read_text())
     rates = {row["what"]: row["ours"] for table in content["tables"] for row in table["rows"] if row["unit"] == "msgs/s"}
-    assert set(rates) >= {"batch requests of 64 KiB, 1 × 5", "SDK, batch messages", "SDK, polls of 256", "pulls of 32, 1 × 8"}
+    assert set(rates) >= {f"{kind}, {what}" for kind in ("ordinary topic", "BatchCQ topic") for what in ("batch requests of 64 KiB, 1 × 5", "SDK, batch messages", "SDK, polls of 256")}
+    assert set(rates) >= {"ordinary topic, pulls of 32, 1 × 8", "BatchCQ topic, pulls of 59, 1 × 8"}
+    assert said.count("messages was read once") == 2
     assert min(rates.values()) > 0
     assert said.count("| msgs/s |") == len(rates)
 
