@@ -1,10 +1,12 @@
 """The network settings that name server and broker share, under the names of Java's NettyServerConfig."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import attrs
 
 from triomq.remoting.server.config import PoolConfig, ServerConfig, SidePort
+from triomq.remoting.server.poller import open_poller
 from triomq.remoting.settings import INTEGER, setting
 
 _OUTBOX_HIGH_BYTES = 4 * 1024 * 1024
@@ -39,6 +41,15 @@ class NetworkSettings:
         high=2**62,
         own=True,
     )
+    busy_poll_micros: int = setting(
+        "serverBusyPollMicros",
+        INTEGER,
+        150,
+        "how long a selector whose last waits were short looks for the next request before it sleeps (0: not at all); quicker answers for senders of one request at a time",
+        low=0,
+        high=10_000,
+        own=True,
+    )
     drain_seconds: int = setting("shutdownWaitTimeSeconds", INTEGER, 5, "how long a stopping server finishes what it has accepted", low=0, high=3600)
 
     def server_config(self, host: str, port: int, pools: Mapping[str, PoolConfig], side_ports: Sequence[SidePort] = ()) -> ServerConfig:
@@ -59,4 +70,5 @@ class NetworkSettings:
             outbox_high_bytes=high,
             outbox_hard_bytes=_OUTBOX_HARD_FACTOR * high,
             drain_seconds=self.drain_seconds,
+            poller_factory=partial(open_poller, self.busy_poll_micros / 1e6),
         )

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import select
 import selectors
+import socket
+import struct
+import threading
 from collections.abc import Callable
 
 import pytest
@@ -11,10 +14,22 @@ import trio
 from serving import ECHO, STAGES, RawPeer, serving, until
 
 from triomq.remoting.server import poller
+from triomq.remoting.server.busy_polling import BusyPolling
 from triomq.remoting.server.poller import EpollPoller, Poller, SelectorPoller, open_poller
+
+
+def eager(turn: float = 300e-6) -> BusyPolling:
+    """Looks from the first moment on, and for long."""
+    busy = BusyPolling(0.05, turn)
+    for _ in range(4):
+        busy.slept(0.0)
+    assert busy.worthwhile
+    return busy
+
 
 FACTORIES: dict[str, tuple[Callable[[], Poller], bool]] = {
     "default": (open_poller, True),
+    "busy": (lambda: EpollPoller(eager()), True),
     "nested selector": (lambda: SelectorPoller(selectors.DefaultSelector()), True),
     "select": (lambda: SelectorPoller(selectors.SelectSelector()), False),
     "poll": (lambda: SelectorPoller(selectors.PollSelector()), False),
@@ -93,3 +108,52 @@ async def test_a_waiting_thread_ends_with_its_server() -> None:
         # The abandoned thread saw the wake-up: the poller's only thread is free again.
         async with made._limiter:
             assert made._limiter.borrowed_tokens == 1
+
+
+def ping_pong(address: tuple[str, int], frame: bytes, rounds: int, done: threading.Event) -> int:
+    """One request after the other, in a thread, without a pause: how many until *done*."""
+    with socket.create_connection(address, timeout=30) as sock:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for count in range(rounds):
+            if done.is_set():
+                return count
+            sock.sendall(frame)
+            (left,) = struct.unpack(">i", sock.recv(4, socket.MSG_WAITALL))
+            assert len(sock.recv(left, socket.MSG_WAITALL)) == left
+    return rounds
+
+
+@pytest.mark.feature(24)
+@pytest.mark.parametrize("busy", [True, False], ids=["looking", "sleeping"])
+async def test_who_sends_without_a_pause_keeps_nobody_from_his_turn(busy: bool) -> None:
+    """A selector that finds the next request at each look never sleeps: other sockets, threads and deadlines must be served all the same."""
+    rounds, looks = 20_000, 0
+    done = threading.Event()
+
+    class Counting(EpollPoller):
+        async def _look(self) -> bool:
+            nonlocal looks
+            found = await super()._look()
+            looks += found
+            return found
+
+    def factory() -> Poller:
+        return Counting(eager()) if busy else EpollPoller()
+
+    async with serving(poller_factory=factory) as server:
+        async with await RawPeer.open(server) as other, trio.open_nursery() as nursery:
+            _, frame = other.frame(ECHO, b"x" * 100)
+            counts: list[int] = []
+
+            async def pinging() -> None:
+                address = ("127.0.0.1", server.port)
+                counts.append(await trio.to_thread.run_sync(ping_pong, address, frame, rounds, done))
+
+            nursery.start_soon(pinging)
+            for number in range(20):
+                assert (await other.call(ECHO, b"%d" % number)).body == b"%d" % number
+                await trio.sleep(0.001)
+                assert await trio.to_thread.run_sync(int, "7") == 7
+            done.set()
+    assert counts[0] < rounds
+    assert busy == (looks > 0)

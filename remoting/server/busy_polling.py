@@ -1,0 +1,58 @@
+"""Whether a selector that has nothing to do looks again at once instead of going to sleep.
+
+Who sends one request at a time sends the next one some 100 µs after the answer. Sleeping costs more than those: the processor goes
+idle, the other one must wake it, and it finds its caches cold; on a virtual machine this alone can halve the rate. So a selector whose
+last waits were short asks its poller for a moment before it sleeps, and it stops asking where that has not paid.
+Nothing here reads a clock or a socket: the times are given, in seconds.
+"""
+
+import attrs
+
+_PRICE_MIN = 4
+_PRICE_MAX = 4096
+
+
+@attrs.define(eq=False)
+class BusyPolling:
+    """Decides by credit. Short sleeps earn it; a look in vain takes all of it and doubles the price of the next one.
+
+    `limit` is how long a look may take. `turn` is how long looks that find something may keep everything else that waits for
+    sockets or threads in this loop from its turn.
+    """
+
+    limit: float
+    turn: float = 300e-6
+    _credit: int = attrs.field(default=0, init=False)
+    _price: int = attrs.field(default=_PRICE_MIN, init=False)
+    _turned: float = attrs.field(default=float("-inf"), init=False)
+
+    @property
+    def worthwhile(self) -> bool:
+        """Is a look likely to find something?"""
+        return self._credit >= self._price
+
+    def turn_due(self, now: float) -> bool:
+        """Have the others been kept from their turn for too long?"""
+        return now - self._turned > self.turn
+
+    def turned(self, now: float) -> None:
+        """The others had their turn."""
+        self._turned = now
+
+    def found(self) -> None:
+        """A look found something: looks become cheap again."""
+        if self._price > _PRICE_MIN:
+            self._price //= 2
+
+    def missed(self) -> None:
+        """A look took `limit` and found nothing."""
+        self._credit = 0
+        if self._price < _PRICE_MAX:
+            self._price *= 2
+
+    def slept(self, seconds: float) -> None:
+        """A sleep took so long. The time of waking up is in it: up to twice the limit is short."""
+        if seconds > 2 * self.limit:
+            self._credit = max(0, self._credit - 1)
+        elif self._credit < self._price:
+            self._credit += 1
