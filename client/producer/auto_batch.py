@@ -30,6 +30,7 @@ from triomq.client.errors import NotRunning, SendFailed, SendTimeout, TrioMQErro
 from triomq.client.producer.encoding import ELEMENT_BYTES, Outgoing, OutgoingBatch, make_carrier
 from triomq.client.producer.receipt import SendReceipt, split_receipt
 from triomq.remoting.protocol.bodies.route import MessageQueue
+from triomq.remoting.protocol.message import TAGS, properties_text
 
 PileKey = tuple[str, MessageQueue | None, bool, str | None]
 """topic, queue of a directed send, wait_stored, tag"""
@@ -194,13 +195,15 @@ class Accumulator:
 
     async def _send(self, pile: Pile, aboard: list[Passenger], deadline: float) -> None:
         """Send what has come together and hand out the receipts; a single message needs no batch."""
-        topic, queue, wait_stored, _ = pile.key
+        topic, queue, wait_stored, tag = pile.key
         messages = [passenger.outgoing for passenger in aboard]
         if len(messages) == 1:
             aboard[0].receipt = await self.send_one(messages[0], queue, deadline)
             return
         parts = [(message.flag, message.body, message.properties.encode()) for message in messages]
         carrier = make_carrier(topic, wait_stored, parts, self.new_id(), messages[0].born_timestamp)
+        if tag is not None:  # where the batch is stored as one record, consumers filter it by this
+            carrier.properties += properties_text({TAGS: tag})
         batch = OutgoingBatch(carrier, [message.message_id for message in messages])
         receipt = await self.send_batch(batch, queue, deadline)
         for passenger, its_own in zip(aboard, split_receipt(receipt, batch.message_ids)):

@@ -1,4 +1,4 @@
-"""One store directory with batch consume queues and light queues, in turns under Java's broker and under ours; the official client sends and consumes."""
+"""One store directory with batch consume queues and light queues, in turns under Java's broker and under ours; the official client and our SDK send and consume."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ import trio
 from brokers import BrokerPeer
 from processes import java_command, java_peer, our_broker, running, wait_registered, write_broker_conf, write_logback
 
+from triomq import Message, Producer, PullConsumer
 from triomq.broker.services.offsets import decode_offsets
+from triomq.client.admin.admin import Admin
 from triomq.remoting.client.config import ConnectorConfig
 from triomq.remoting.client.connector import Connector
 from triomq.remoting.protocol.batch import decode_batch
@@ -147,6 +149,38 @@ def send_batch(namesrv: str, count: int, tag: str) -> None:
     assert "," not in sent[3]
 
 
+def sdk_send_batch(namesrv: str, count: int, tag: str, first_offset: int) -> None:
+    """A batch of our SDK: the record's place for all, an offset for each, found by the id of the batch's place."""
+
+    async def send() -> None:
+        async with Producer(namesrv, group="sdk") as producer:
+            receipts = await producer.send_batch([Message(topic=TOPIC, body=b"body-%d" % number, tag=tag) for number in range(count)])
+        assert [receipt.queue_offset for receipt in receipts] == list(range(first_offset, first_offset + count))
+        assert len({receipt.message_id for receipt in receipts}) == count
+        (place,) = {receipt.offset_message_id for receipt in receipts}
+        async with Admin(namesrv) as admin:
+            port, log_offset = int(place[8:16], 16), int(place[16:], 16)
+            record = await admin.message_at(f"127.0.0.1:{port}", log_offset, TOPIC)
+        assert record is not None
+        assert [element.body for element in decode_batch(record.body)] == [b"body-%d" % number for number in range(count)]
+
+    trio.run(send)
+
+
+def sdk_consumed(namesrv: str, group: str, count: int) -> list[tuple[int, str, str]]:
+    """What ``consumed`` gives, of our SDK."""
+    found: list[tuple[int, str, str]] = []
+
+    async def consume() -> None:
+        async with PullConsumer(namesrv, group=group, subscriptions=TOPIC, consume_from="first") as consumer:
+            with trio.fail_after(60):
+                while len(found) < count:
+                    found.extend([(message.queue_offset, message.tag or "null", message.body.decode()) for message in await consumer.poll(100)])
+
+    trio.run(consume)
+    return sorted(found)
+
+
 def consumed(namesrv: str, group: str, count: int) -> list[tuple[int, str, str]]:
     """(queue offset, tag, body), as the official client takes the records apart."""
     lines = java_peer(VERSION, "consume", namesrv, TOPIC, group, "*", str(count), "60", seconds=120)
@@ -154,8 +188,12 @@ def consumed(namesrv: str, group: str, count: int) -> list[tuple[int, str, str]]
 
 
 def expected(*batches_sent: tuple[str, int]) -> list[tuple[int, str, str]]:
+    return expected_from(0, *batches_sent)
+
+
+def expected_from(first: int, *batches_sent: tuple[str, int]) -> list[tuple[int, str, str]]:
     every = [(tag, f"body-{number}") for tag, count in batches_sent for number in range(count)]
-    return [(offset, tag, body) for offset, (tag, body) in enumerate(every)]
+    return [(offset, tag, body) for offset, (tag, body) in enumerate(every, first)]
 
 
 @pytest.mark.compatible("batch queues", "light queues", peer="java-server-5.5.0")
@@ -172,6 +210,7 @@ def test_a_directory_goes_from_java_to_us_and_back(tmp_path: Path) -> None:
             send_batch(namesrv, 7, "Java2")
             ask(address, send_to_light(b"0", b"1"))
             assert ask(address, batches) == expected_batches(5, 7)
+            assert sdk_consumed(namesrv, "sdk1", 12) == expected(("Java1", 5), ("Java2", 7))
             assert ask(address, light) == ([b"0"], [b"0", b"1"])
             end(process)
         with broker_on(False, tmp_path / "ours", namesrv, store) as (address, process):
@@ -181,21 +220,29 @@ def test_a_directory_goes_from_java_to_us_and_back(tmp_path: Path) -> None:
             send_batch(namesrv, 4, "Ours1")
             ask(address, lambda peer: peer.send(TOPIC, b"single", properties={"UNIQ_KEY": "single"}))
             send_batch(namesrv, 3, "Ours2")
+            sdk_send_batch(namesrv, 3, "Sdk1", 20)
             ask(address, send_to_light(b"2", b"3"))
-            assert ask(address, batches) == expected_batches(5, 7, 4, 1, 3)
+            assert ask(address, batches) == expected_batches(5, 7, 4, 1, 3, 3)
+            every = consumed(namesrv, "ours2", 23)
+            assert every[17:] == expected_from(17, ("Ours2", 3), ("Sdk1", 3))
+            assert sdk_consumed(namesrv, "sdk2", 23) == every
             ask(address, lambda peer: peer.commit("%LMQ%ours", "%LMQ%b", 0, 2))
             wait_saved(store, "%LMQ%ours", 2)
             end(process)
         with broker_on(True, tmp_path, namesrv, store) as (address, process):
-            assert ask(address, batches) == expected_batches(5, 7, 4, 1, 3)
+            assert ask(address, batches) == expected_batches(5, 7, 4, 1, 3, 3)
             assert ask(address, light) == ([b"0", b"2"], [b"0", b"1", b"2", b"3"])
             assert ask(address, committed("%LMQ%ours", "%LMQ%b")) == 2
             ask(address, lambda peer: peer.commit("%LMQ%java", "%LMQ%b", 0, 3))
             send_batch(namesrv, 2, "Java3")
-            every = consumed(namesrv, "late", 22)
-            assert [offset for offset, _, _ in every] == list(range(22))
-            assert every[-2:] == [(20, "Java3", "body-0"), (21, "Java3", "body-1")]
-            assert every[16] == (16, "null", "single")
+            sdk_send_batch(namesrv, 3, "Sdk2", 25)
+            every = consumed(namesrv, "late", 28)
+            assert every == [
+                *expected(("Java1", 5), ("Java2", 7), ("Ours1", 4)),
+                (16, "null", "single"),
+                *expected_from(17, ("Ours2", 3), ("Sdk1", 3), ("Java3", 2), ("Sdk2", 3)),
+            ]
+            assert sdk_consumed(namesrv, "sdk3", 28) == every
             end(process, killed=False)
     assert saved_offsets(store)["%LMQ%java"] == {"%LMQ%b": {0: 3}}
     command = [sys.executable, "-m", "triomq.broker.inspect", "verify", str(store), "--json"]

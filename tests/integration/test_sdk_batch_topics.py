@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 import trio
 
-from triomq import Message, MessageQueue, Producer, PullConsumer, PushConsumer, ReceivedMessage
+from triomq import Message, MessageQueue, Producer, ProducerSettings, PullConsumer, PushConsumer, ReceivedMessage
 from triomq.testing import InProcessCluster
 
 TOPIC = "Batches"
@@ -58,3 +60,28 @@ async def test_one_message_of_a_batch_is_delivered_again(triomq_cluster: InProce
         with trio.fail_after(20):
             await done.wait()
     assert sorted(seen) == [(b"0", 0), (b"1", 0), (b"1", 1), (b"2", 0)]
+
+
+@pytest.mark.feature(161)
+async def test_automatic_batches_are_filtered_by_their_tag(triomq_cluster: InProcessCluster) -> None:
+    """All messages of such a batch have the same tag, so the record that they become has it, too."""
+    async with triomq_cluster.admin() as admin:
+        await admin.create_topic(TOPIC, queues=1, attributes="+queue.type=BatchCQ")
+    sent: list[bytes] = []
+    async with Producer(triomq_cluster.namesrv_address, group="P", settings=ProducerSettings(auto_batch=True)) as producer:
+        async with trio.open_nursery() as nursery:
+            for number in range(40):
+
+                async def send(number: int = number) -> None:
+                    await producer.send(TOPIC, b"%d" % number, tag="TagA" if number % 2 else "TagB")
+
+                sent.append(b"%d" % number)
+                nursery.start_soon(send)
+    async with PullConsumer(triomq_cluster.namesrv_address, group="C", subscriptions={TOPIC: "TagA"}, consume_from="first") as consumer:
+        found: list[ReceivedMessage] = []
+        with trio.fail_after(20):
+            while len(found) < 20:
+                found += await consumer.poll(100)
+    assert sorted((message.tag, message.body) for message in found) == sorted(("TagA", body) for body in sent[1::2])
+    offsets = sorted(message.queue_offset for message in found)
+    assert 1 in {second - first for first, second in pairwise(offsets)}, "messages of one tag lie side by side, since they came as batches"
