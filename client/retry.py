@@ -55,8 +55,11 @@ def may_send_again(error: TrioMQError, codes: frozenset[int] = RETRY_CODES) -> b
 def may_be_stored(error: TrioMQError) -> bool:
     """Say whether the message of a failed try can lie on the broker: the request may have arrived, and no refusal came back.
 
-    An answer that cannot be read counts, too: it may have said that the message is stored.
+    An answer that cannot be read counts, too: it may have said that the message is stored. So does SYSTEM_ERROR: it tells of whatever a broker failed over, also of an
+    fsync, when the message lies in the log already and may come back with the broker.
     """
+    if isinstance(error, BrokerError):
+        return error.code == ResponseCode.SYSTEM_ERROR
     return isinstance(error, ConnectionLost | RequestTimeout | ProtocolBroken)
 
 
