@@ -262,7 +262,14 @@ class FaultCluster:
     def lose_power(self, host: str, seed: object, *, everything: bool = False) -> Lost:
         """What was not forced out is gone, too; all of it, or by chance."""
         self.kill(host)
-        return cut_power(self.folder / host / "journal", self.kept_path(host), seed, everything=everything)
+        disk = self.disks.get(host)
+        full = disk is not None and disk.full
+        if disk is not None and full:  # what comes back needs its room
+            disk.free()
+        lost = cut_power(self.folder / host / "journal", self.kept_path(host), seed, everything=everything)
+        if disk is not None and full:
+            disk.fill()
+        return lost
 
     def signal(self, host: str, number: int) -> None:
         if self.is_up(host):
