@@ -64,6 +64,8 @@ CODES: dict[GetStatus, int] = {
 }
 # What one answer may hold when the client names no limit (4.9 clients).
 PULL_BYTES_MAX = 128 * 1024 * 1024
+# What nearly every answer needs, looked up once: an enum takes half a microsecond for its name, a quarter for its place in a dict.
+FOUND, FOUND_REMARK, SUCCESS = GetStatus.FOUND, GetStatus.FOUND.name, int(ResponseCode.SUCCESS)
 # These two mean that the offset has moved, unless it was 0.
 EMPTY_QUEUE = (GetStatus.NO_MATCHED_LOGIC_QUEUE, GetStatus.NO_MESSAGE_IN_QUEUE)
 
@@ -130,7 +132,9 @@ class PullMessages:
                 min(bytes_max, limits.transfer_bytes_memory_max),
                 wanted,
             )
-        self.statistics.get_time_max = max(self.statistics.get_time_max, perf_counter() - begin)
+        seconds = perf_counter() - begin
+        if seconds > self.statistics.get_time_max:
+            self.statistics.get_time_max = seconds
         if found is None:
             if not self.cold.add(request.connection, partial(self._answer_cold, request, topic, group, tag_codes, wanted)):
                 raise Rejected(ResponseCode.SYSTEM_BUSY, "too many pulls wait for the disk, start flow control for a while")
@@ -310,9 +314,11 @@ class PullMessages:
         """Build the answer, or hold the pull.  atomic: no checkpoint since the store was asked."""
         header: PullMessageHeader = request.header
         status = found.status
-        code: int = CODES[status]
-        if status in EMPTY_QUEUE and header.queue_offset:
-            code = ResponseCode.PULL_OFFSET_MOVED
+        code, remark = SUCCESS, FOUND_REMARK
+        if status is not FOUND:
+            code, remark = CODES[status], status.name
+            if status in EMPTY_QUEUE and header.queue_offset:
+                code = ResponseCode.PULL_OFFSET_MOVED
         suggested = MASTER_ID
         reads = self.slave_reads
         if reads.enabled:
@@ -320,7 +326,7 @@ class PullMessages:
             if reads.master_alive is not None:
                 code, suggested = self._as_slave(code, suggested, header, found)
         totals = self.statistics.totals
-        if code == ResponseCode.SUCCESS:
+        if code == SUCCESS:
             totals.gets_found += 1
             totals.gets_messages += found.count
             self._count_get(header, found)
@@ -344,7 +350,7 @@ class PullMessages:
         )
         # A bytearray is sent like bytes, and nobody changes it any more.
         chunks = cast("Sequence[bytes | memoryview]", found.chunks)
-        return Response(code, made, chunks, status.name, None, found.size_bytes)
+        return Response(code, made, chunks, remark, None, found.size_bytes)
 
     def _as_slave(self, code: int, suggested: int, header: PullMessageHeader, found: GetResult) -> tuple[int, int]:
         """Code and suggestion of a slave; an offset that it does not have is the consumer's still: the master may know it."""
@@ -353,7 +359,7 @@ class PullMessages:
             code = ResponseCode.PULL_NOT_FOUND
         if self.slave_reads.back_to_master(found.far_behind):
             suggested = MASTER_ID
-            if code != ResponseCode.SUCCESS:
+            if code != SUCCESS:
                 code = ResponseCode.PULL_RETRY_IMMEDIATELY
         return code, suggested
 

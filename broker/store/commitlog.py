@@ -245,14 +245,13 @@ class CommitLog:
         return self.segments.first_offset
 
     def slices(self, starts: Sequence[int], sizes: Sequence[int]) -> list[memoryview] | None:
-        """What ``read`` gives for records that ascend, at half the cost; None unless all are hot and in one segment."""
-        first = starts[0]
-        if not self._hot(first):
-            return None
+        """What ``read`` gives for records that ascend, at half the cost; None unless all are in memory for sure and in one segment."""
+        first, last = starts[0], starts[-1]
         segment = self._segment_at(first)
-        if starts[-1] >= segment.end:
+        base = segment.base
+        if last >= segment.end or not (self._hot(first) or segment.in_page_cache(first - base, last + sizes[-1] - base)):
             return None
-        view, base = segment.view, segment.base
+        view = segment.view
         if not base:
             return [view[start : start + size] for start, size in zip(starts, sizes)]
         return [view[start - base : start - base + size] for start, size in zip(starts, sizes)]
@@ -281,6 +280,10 @@ class CommitLog:
 
         Reading a map is three times as fast as a call for each record, and would wait for the disk if this were wrong.
         """
+        first, stop = runs[0][0], runs[-1][1]
+        segment = self._segment_at(first)
+        if stop <= segment.end and segment.in_page_cache(first - segment.base, stop - segment.base):
+            return True
         due = 0
         for start, stop in runs:
             while due < stop:

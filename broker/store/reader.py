@@ -109,9 +109,11 @@ class Reader:
         starts, sizes = fields[0::2], fields[1::2]
         size_bytes = sum(sizes)
         if (
-            starts[0] < max(self.log.first_offset, self.log.appended.value - self.memory_bytes_max)
-            or size_bytes > min(bytes_max, self.config.transfer_bytes_memory_max)
-            or max(sizes) == FILLER_SIZE
+            size_bytes > bytes_max
+            or size_bytes > self.config.transfer_bytes_memory_max
+            or size_bytes >= FILLER_SIZE  # as it is with a single filler; no answer holds so much
+            or starts[0] < self.log.appended.value - self.memory_bytes_max
+            or starts[0] < self.log.first_offset
         ):
             return None
         if starts[-1] + sizes[-1] - starts[0] == size_bytes:

@@ -7,6 +7,7 @@ from pathlib import Path
 import attrs
 
 from triomq.broker.store.disk import Disk
+from triomq.broker.store.residency import Residency
 
 NAME_DIGITS = 20
 
@@ -30,6 +31,7 @@ class Segment:
     path: Path = attrs.field(init=False)
     _fd: int | None = attrs.field(default=None, init=False)
     _view: memoryview | None = attrs.field(default=None, init=False)
+    _residency: Residency | None = attrs.field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.path = self.directory / segment_name(self.base)
@@ -58,9 +60,18 @@ class Segment:
             self._view = memoryview(self.disk.map(self.fd, self.size))
         return self._view
 
+    def in_page_cache(self, start: int, stop: int) -> bool:
+        """Whether the page cache has all bytes from position ``start`` to ``stop``; False where nobody can tell at once."""
+        residency = self._residency
+        if residency is None:
+            if not (self.disk.features.residency and self.disk.nowait):
+                return False
+            residency = self._residency = Residency(self.view)
+        return residency.has(start, stop)
+
     def close(self) -> None:
         """Close the descriptor. The map goes when the last slice of it goes: an answer under way may still hold one."""
-        self._view = None
+        self._view = self._residency = None
         if self._fd is not None:
             self.disk.close(self._fd)
             self._fd = None

@@ -34,6 +34,7 @@ from triomq.broker.store.queue_table import Arrival, QueueTable
 from triomq.broker.store.reader import Reader
 from triomq.broker.store.reads import Buffer, Cold, Reads, until_warm
 from triomq.broker.store.recovery import Recovered, Recovery
+from triomq.broker.store.residency import can_tell
 from triomq.broker.store.results import GetResult, QueryResult, StoreStatistics
 from triomq.broker.store.retention import RetentionRules
 from triomq.broker.store.segments import Segments
@@ -381,7 +382,7 @@ async def open_store(
     its kin before the body runs. If a task fails, the body is cancelled and the failure comes out in an exception group; the store is then closed as it is, and
     the next start recovers.
     """
-    disk = disk or Disk(DiskFeatures(queued_sync=True))
+    disk = disk or Disk(DiskFeatures(queued_sync=True, residency=can_tell()))
     try:
         disk.make_durable_directory(config.root)
     except OSError as error:
