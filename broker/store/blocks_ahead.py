@@ -28,6 +28,8 @@ class BlocksAhead:
     segments: Segments
     start: int
     """Log offset of the first byte."""
+    _fetched: int = attrs.field(default=0, init=False)
+    """Log offset up to which the system has been asked."""
     _limiter: trio.CapacityLimiter = attrs.field(factory=lambda: trio.CapacityLimiter(1), init=False)
 
     async def run(self, send: trio.MemorySendChannel[tuple[int, bytes]]) -> None:
@@ -36,16 +38,24 @@ class BlocksAhead:
         async with send:
             for segment in self.segments.covering(self.start, self.segments.end):
                 position = max(self.start, segment.base)
-                while position < segment.end:
-                    stop = min(segment.end, position + size)
-                    try:
-                        data = await trio.to_thread.run_sync(self._read, segment, position, stop, limiter=self._limiter)
-                    except OSError:
-                        return
-                    await send.send((position, data))
-                    position, size = stop, min(2 * size, BLOCK_BYTES_MAX)
+                try:
+                    fd = self.disk.open(segment.path, writable=False)
+                except OSError:
+                    return
+                try:
+                    while position < segment.end:
+                        stop = min(segment.end, position + size)
+                        data = await trio.to_thread.run_sync(self._read, segment, fd, position, stop, limiter=self._limiter)
+                        await send.send((position, data))
+                        position, size = stop, min(2 * size, BLOCK_BYTES_MAX)
+                except OSError:
+                    return
+                finally:
+                    self.disk.close(fd)
 
-    def _read(self, segment: Segment, position: int, stop: int) -> bytes:
-        if stop - position == BLOCK_BYTES_MAX and stop < segment.end:  # else it may be the only one
-            self.disk.read_ahead(segment.path, stop - segment.base, min(FETCH_BYTES, segment.end - stop))
-        return self.disk.read_path(segment.path, stop - position, position - segment.base)
+    def _read(self, segment: Segment, fd: int, position: int, stop: int) -> bytes:
+        """In the thread: as few calls as can be, since it waits for Python's lock after each."""
+        if self._fetched < stop + FETCH_BYTES // 2 and self._fetched < segment.end and stop - position == BLOCK_BYTES_MAX:  # else it may be the only block
+            start, self._fetched = max(stop, self._fetched), min(segment.end, stop + FETCH_BYTES)
+            self.disk.read_ahead_of(fd, start - segment.base, self._fetched - start)
+        return self.disk.read(fd, stop - position, position - segment.base)

@@ -190,9 +190,14 @@ class Disk:
             return
         fd = self.open(path, writable=False)
         try:
-            os.posix_fadvise(fd, offset, size, os.POSIX_FADV_WILLNEED)
+            self.read_ahead_of(fd, offset, size)
         finally:
             os.close(fd)
+
+    def read_ahead_of(self, fd: int, offset: int, size: int) -> None:
+        """The same for a file that is open."""
+        if self.features.advise:
+            os.posix_fadvise(fd, offset, size, os.POSIX_FADV_WILLNEED)
 
     def next_data(self, path: Path, offset: int) -> int:
         """The first position from ``offset`` on that is not in a hole of the file (which is all zeros); the end of the file if there is none. Raises OSError."""

@@ -87,7 +87,7 @@ def is_directory_name(topic: str) -> bool:
     return topic not in ("", ".", "..") and "/" not in topic and "\0" not in topic
 
 
-@functools.lru_cache(maxsize=4096)
+@functools.lru_cache(maxsize=16_384)
 def topic_fault(topic: str) -> str | None:
     """Why this cannot be the topic of a stored message, None if it can."""
     text = topic.encode("utf-8", "surrogatepass")

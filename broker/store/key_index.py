@@ -22,12 +22,15 @@ from triomq.broker.store.draft import Batch
 from triomq.broker.store.errors import StoreDamaged
 from triomq.broker.store.key_index_file import HEADER, Geometry, KeyIndexFile
 from triomq.broker.store.reads import Reads
-from triomq.remoting.protocol.message import TRANSACTION_MASK, TRANSACTION_ROLLBACK, hash_batch, java_hash
+from triomq.remoting.protocol.java_hash import concat_hash, hash_batch, java_hash, tags_code, utf16_units
+from triomq.remoting.protocol.message import TRANSACTION_MASK, TRANSACTION_ROLLBACK
 
 logger = logging.getLogger(__name__)
 
 NAME_DIGITS = 17
 HASH_MASK = 0x7FFFFFFF
+TOPICS_MAX = 16_384
+"""Topics whose part of a hash is kept: a broker with 50,000 queues of eight a topic has 6,250."""
 
 
 def index_hash(topic: str, key: str) -> int:
@@ -35,10 +38,16 @@ def index_hash(topic: str, key: str) -> int:
     return abs(java_hash(f"{topic}#{key}")) & HASH_MASK
 
 
-@functools.lru_cache(maxsize=4096)
+@functools.lru_cache(maxsize=TOPICS_MAX)
+def topic_hash(topic: str) -> int:
+    """What the hashes of all keys of a topic go on from."""
+    return java_hash(topic + "#")
+
+
+@functools.lru_cache(maxsize=TOPICS_MAX)
 def tag_hash(topic: str, tags: str) -> int:
     """The hash under which all records with these tags are found."""
-    return index_hash(topic, f"T#{tags}")
+    return abs(concat_hash(topic_hash(topic), tags_code(f"T#{tags}"), 2 + utf16_units(tags))) & HASH_MASK
 
 
 def every_key(unique_key: str | None, keys: str) -> list[str]:
@@ -47,18 +56,29 @@ def every_key(unique_key: str | None, keys: str) -> list[str]:
     return [unique_key, *words] if unique_key else words
 
 
-def hash_together(topic: str, keys: list[str]) -> list[int]:
-    """``index_hash`` of all these keys; those of one length are hashed as one integer."""
+def hash_by_length(prefix: str, keys: list[str]) -> list[int]:
+    """``java_hash(prefix + key)`` of all these keys; those of one length are hashed as one integer."""
     lengths = set(map(len, keys))
     if len(lengths) == 1:
-        hashes = list(map(abs, hash_batch(topic + "#", keys)))
-    else:
-        hashes = [0] * len(keys)
-        for length in lengths:
-            numbers = [number for number, key in enumerate(keys) if len(key) == length]
-            for number, value in zip(numbers, hash_batch(topic + "#", [keys[number] for number in numbers])):
-                hashes[number] = abs(value)
-    return [value & HASH_MASK for value in hashes] if HASH_MASK + 1 in hashes else hashes
+        return hash_batch(prefix, keys)
+    hashes = [0] * len(keys)
+    for length in lengths:
+        numbers = [number for number, key in enumerate(keys) if len(key) == length]
+        for number, value in zip(numbers, hash_batch(prefix, [keys[number] for number in numbers])):
+            hashes[number] = value
+    return hashes
+
+
+def hash_together(texts: dict[str, list[str]]) -> dict[str, list[int]]:
+    """``index_hash`` of the keys of each topic. Of several topics the keys are hashed without, and then continue the hashes of their topics."""
+    if len(texts) == 1:
+        return {topic: [abs(value) & HASH_MASK for value in hash_by_length(topic + "#", keys)] for topic, keys in texts.items()}
+    plain = iter(hash_by_length("", [key for keys in texts.values() for key in keys]))
+    hashes = {}
+    for topic, keys in texts.items():
+        seed = topic_hash(topic)
+        hashes[topic] = [abs(concat_hash(seed, value, utf16_units(key))) & HASH_MASK for key, value in zip(keys, plain)]
+    return hashes
 
 
 def entries_of(batch: Batch, position: int) -> tuple[list[int], list[int], list[int]]:
@@ -83,7 +103,7 @@ def entries_of(batch: Batch, position: int) -> tuple[list[int], list[int], list[
             words += every_key(draft.unique_key, draft.keys)
         elif draft.unique_key:
             words.append(draft.unique_key)
-    ready = {topic: iter(hash_together(topic, words)).__next__ for topic, words in texts.items()}
+    ready = {topic: iter(values).__next__ for topic, values in hash_together(texts).items()}
 
     hashes: list[int] = []  # one per entry, as log offsets and store times
     offsets: list[int] = []

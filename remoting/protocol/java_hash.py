@@ -44,7 +44,8 @@ def tags_code(tag: str | None) -> int:
 
 def concat_hash(left: int, right: int, right_length: int) -> int:
     """The hash of a text of which the hashes of both parts are known; *right_length* in UTF-16 units."""
-    value = (left * pow(31, right_length, 1 << 32) + right) & _LOW_32
+    power = _POWERS[~right_length] if right_length < _WIDTH_MAX else pow(31, right_length, 1 << 32)
+    value = (left * power + right) & _LOW_32
     return value - 0x1_0000_0000 if value & 0x8000_0000 else value
 
 
@@ -64,7 +65,7 @@ def _hash_block(prefix: str, seed: int, keys: Sequence[str]) -> list[int]:
     data = "".join(keys)
     same = len(set(map(len, keys))) == 1
     if not data.isascii() or not same or not 0 < length <= _WIDTH_MAX:
-        return [concat_hash(seed, java_hash(key), _units(key)) for key in keys] if seed else list(map(java_hash, keys))
+        return [concat_hash(seed, java_hash(key), utf16_units(key)) for key in keys] if seed else list(map(java_hash, keys))
     width = _width(length)
     if length != width:
         data = "".join([key.rjust(width, "\0") for key in keys])
@@ -91,7 +92,8 @@ def _hash_units(text: str) -> int:
     return value
 
 
-def _units(text: str) -> int:
+def utf16_units(text: str) -> int:
+    """What Java calls the length of a text."""
     return len(text) if text.isascii() else len(text.encode("utf-16-be", "surrogatepass")) // 2
 
 

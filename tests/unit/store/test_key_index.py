@@ -12,10 +12,11 @@ from triomq.broker.store.cold_reads import ColdReads
 from triomq.broker.store.disk import Disk
 from triomq.broker.store.draft import Appended, Batch, Draft
 from triomq.broker.store.errors import DiskFull, StoreDamaged
-from triomq.broker.store.key_index import KeyIndex, index_hash
+from triomq.broker.store.key_index import KeyIndex, entries_of, hash_together, index_hash
 from triomq.broker.store.key_index_file import ENTRY, HEADER, Geometry, KeyIndexFile
 from triomq.broker.store.open_files import OpenFiles
 from triomq.broker.store.reads import Cold, Reads
+from triomq.remoting.protocol.message import TRANSACTION_ROLLBACK
 
 ALL_TIME = (0, 1 << 60)
 
@@ -348,3 +349,39 @@ def test_a_damaged_chain_ends_and_never_loops(tmp_path: Path, damage: Callable[[
     data[at : at + 4] = damage(3).to_bytes(4, "big", signed=True)
     path.write_bytes(data)
     assert find(reopened(index), "k") == [400, 300, 200]
+
+
+def hash_of(text: str) -> int:
+    """Java's rule, character by character; |-2^31| is 0 in the index."""
+    value = 0
+    units = text.encode("utf-16-be")
+    for high, low in zip(units[::2], units[1::2]):
+        value = (31 * value + (high << 8 | low)) & 0xFFFFFFFF
+    return 0 if value == 1 << 31 else value if value < 1 << 31 else (1 << 32) - value
+
+
+@pytest.mark.parametrize("topics", [["T"], ["T", "Größe", "𝄞", "T" * 127]])
+@pytest.mark.parametrize("first", [-1, 500])
+def test_entries_are_those_of_each_message_alone(topics: list[str], first: int) -> None:
+    """Keys are hashed in groups over topics and lengths; what comes out is one entry a key, in the order of the log."""
+    kinds = [
+        {"unique_key": "A" * 32}, {"unique_key": "id", "keys": "k  kk é"}, {"keys": "ab cd"}, {}, {"unique_key": "ø" * 130, "tags": "𝄞"},
+        {"unique_key": "B" * 32, "tags": "TagA"}, {"unique_key": "C" * 32, "tags": "TagB", "sys_flag": TRANSACTION_ROLLBACK}, {"tags": "TagA"},
+    ]  # fmt: skip
+    drafts = [draft(topic=topics[number % len(topics)], **kinds[number % len(kinds)]) for number in range(7 * len(kinds) * len(topics) + 3)]
+    drafts = [each for number, each in enumerate(drafts) if number % 5]  # so that no kind keeps to its topic
+    given = batch(*drafts, time_step=1_000)
+    expected = []
+    for each, place in zip(given.drafts, given.places):
+        if place.log_offset <= first or each.sys_flag == TRANSACTION_ROLLBACK:
+            continue
+        words = [each.unique_key or "", *(each.keys or "").split(" "), f"T#{each.tags}" if each.tags else ""]
+        expected += [(hash_of(f"{each.topic}#{word}"), place.log_offset, place.store_timestamp) for word in words if word]
+    assert list(zip(*entries_of(given, first))) == expected
+    assert len(set(topics)) == len({each.topic for each in drafts})
+
+
+def test_the_one_hash_without_a_positive_value_is_zero() -> None:
+    assert hash_of("T#jllgx0D") == 0  # the hash itself is -2^31
+    assert hash_together({"T": ["jllgx0D"]}) == {"T": [0]}
+    assert hash_together({"T": ["jllgx0D", "x"], "U": ["jllgx0D"]}) == {"T": [0, hash_of("T#x")], "U": [hash_of("U#jllgx0D")]}

@@ -326,11 +326,11 @@ async def test_blocks_end_anywhere_and_may_stop_coming(tmp_path: Path, monkeypat
     taken: list[int] = []
     read = blocks_ahead.BlocksAhead._read
 
-    def fail_later(self: blocks_ahead.BlocksAhead, segment: Segment, position: int, stop: int) -> bytes:
+    def fail_later(self: blocks_ahead.BlocksAhead, segment: Segment, fd: int, position: int, stop: int) -> bytes:
         if len(taken) == reads:
             raise OSError(errno.EIO, "broken")
         taken.append(position)
-        return read(self, segment, position, stop)
+        return read(self, segment, fd, position, stop)
 
     monkeypatch.setattr(blocks_ahead.BlocksAhead, "_read", fail_later)
     bodies = [f"{number}" * (1 + 100 * (number % 7)) for number in range(40)]
