@@ -220,8 +220,9 @@ class KeyIndexFile:
         if begin <= 0:
             return [0] * len(timestamps)
         low, high = min(timestamps), max(timestamps)
-        if low == high:
-            return [max(0, min((low - begin) // 1000, SECONDS_MAX))] * len(timestamps)
+        first, last = (max(0, min((timestamp - begin) // 1000, SECONDS_MAX)) for timestamp in (low, high))
+        if first == last:
+            return [first] * len(timestamps)
         if low >= begin and high - begin <= 1000 * SECONDS_MAX:
             return [(timestamp - begin) // 1000 for timestamp in timestamps]
         return [max(0, min((timestamp - begin) // 1000, SECONDS_MAX)) for timestamp in timestamps]

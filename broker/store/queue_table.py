@@ -131,7 +131,10 @@ class QueueTable:
             self._apply(batch)
 
     def _apply(self, batch: Batch) -> None:
-        queues = batch.queues or list(map(self._queue_of, batch.drafts, batch.places))
+        table = self.queues
+        queues = batch.queues or [
+            table.get((draft.topic, draft.queue_id)) or self._queue_of(draft, place) for draft, place in zip(batch.drafts, batch.places)
+        ]
         for draft, place, queue in zip(batch.drafts, batch.places, queues):
             if queue.special:
                 if not queue.deleted:
