@@ -103,8 +103,9 @@ def test_a_broker_whose_clock_jumps_stores_messages_of_that_time(tmp_path: Path)
 
 
 def stored_at(cluster: FaultCluster) -> list[float]:
-    part = log_part(cluster.store("master"))
-    return [parse(part.data[one.log_offset :], one.log_offset).store_timestamp / 1000 for one in read_log(cluster.store("master"))]
+    found = read_log(cluster.store("master"))
+    part = log_part(cluster.store("master"))  # afterwards: the log grows meanwhile
+    return [parse(part.data[one.log_offset :], one.log_offset).store_timestamp / 1000 for one in found]
 
 
 @pytest.mark.slow
