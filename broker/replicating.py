@@ -29,13 +29,17 @@ class Replication:
     store: MessageStore
     master: ReplicationMaster | None = None
     slave: ReplicationSlave | None = None
+    _replicated: ReplicatedDurability | None = attrs.field(default=None, init=False)
+    """If senders wait for slaves."""
+
+    def __attrs_post_init__(self) -> None:
+        if self.config.broker_role is BrokerRole.SYNC_MASTER and self.master is not None:
+            self._replicated = ReplicatedDurability(self.store, self.master, self.config.replication.slave_timeout_ms / 1000)
 
     @property
     def durability(self) -> Durability:
         """What senders ask whether their messages are safe."""
-        if self.config.broker_role is not BrokerRole.SYNC_MASTER or self.master is None:
-            return self.store
-        return ReplicatedDurability(self.store, self.master, self.config.replication.slave_timeout_ms / 1000)
+        return self._replicated or self.store
 
     @property
     def slave_reads(self) -> SlaveReads:
@@ -61,6 +65,8 @@ class Replication:
             listener, port = open_ha_port(config.listen_host, config.ha_port)
             registration.settings = attrs.evolve(registration.settings, ha_address=format_address(config.ha_ip, port))
             tasks.start_soon(self.master.run, listener, name="replication-master")
+            if self._replicated is not None:
+                tasks.start_soon(self._replicated.run_deadlines, name="replication-deadlines")
 
     async def drain(self) -> None:
         """The last step of an orderly stop: slaves that are here get the last messages, but nobody waits long for them."""

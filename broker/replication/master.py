@@ -5,9 +5,12 @@ A slave that is slow, silent or wrong costs nobody else anything: its tasks fail
 
 from __future__ import annotations
 
+import errno
 import logging
+import socket
 import zlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator
+from itertools import groupby
 
 import attrs
 import trio
@@ -17,7 +20,7 @@ from triomq.broker.replication.master_link import LinkRules, LogBounds, MasterLi
 from triomq.broker.replication.pace import Pace, Speed
 from triomq.broker.replication.replicas import Replica, ReplicaSet
 from triomq.broker.replication.transfer import MasterHello, check_start, frame_head, hello_frame, tables_changed_frame
-from triomq.broker.replication.turns import SendTurns
+from triomq.broker.replication.wire import Wire
 from triomq.broker.store.errors import CopyRefused, StoreIoError
 from triomq.broker.store.reads import Buffer
 from triomq.broker.store.store import MessageStore
@@ -27,12 +30,15 @@ from triomq.remoting.log_limit import LogLimit
 logger = logging.getLogger(__name__)
 
 PUSH_BYTES = 1024 * 1024
-RECEIVE_BYTES = 64 * 1024
 CONNECTIONS_MAX = 256
 TABLES_GATHER_SECONDS = 0.02
 NEVER_NEEDED = (1 << 63) - 1
-ENDS = (ReplicationError, CopyRefused, StoreIoError, trio.BrokenResourceError, trio.ClosedResourceError)
+ENDS = (ReplicationError, CopyRefused, StoreIoError, trio.BrokenResourceError)
 """What ends one connection and nothing else."""
+EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+Frames = list[tuple[int, int]]
+"""[start, end) of the log for each."""
 
 
 @attrs.define(eq=False)
@@ -40,10 +46,13 @@ class SlaveConnection:
     """One slave that is connected."""
 
     link: MasterLink
-    stream: trio.SocketStream
+    wire: Wire
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
     started: trio.Event = attrs.field(factory=trio.Event)
-    sending: SendTurns = attrs.field(factory=SendTurns)
+    grown: trio.Event | None = attrs.field(default=None, init=False)
+    """Set while the slave has been sent everything and its task waits for more."""
+    taken: Frames = attrs.field(factory=list, init=False)
+    """Frames that count as sent, and that the task is to send."""
     since: float = attrs.field(factory=trio.current_time)
     bytes_sent: int = 0
     speed: Speed = attrs.field(init=False)
@@ -52,8 +61,8 @@ class SlaveConnection:
         self.speed = Speed(at=self.since)
 
     async def send(self, data: bytes) -> None:
-        await self.sending.send(self.stream, data)
         self.bytes_sent += len(data)
+        await self.wire.send(data)
 
 
 @attrs.define(eq=False)
@@ -65,13 +74,20 @@ class ReplicationMaster:
     replicas: ReplicaSet
     bytes_per_second: int = 0
     """For each slave; 0: as fast as it goes."""
+    push_in_place: bool = attrs.field(default=False, init=False)
+    """Send what was stored in the step that stores it: somebody waits for slaves, and everything else can wait."""
+    on_acknowledged: list[Callable[[], None]] = attrs.field(factory=list, init=False)
+    """Called when a slave has reported. They must not raise. No checkpoint."""
     connections: list[SlaveConnection] = attrs.field(factory=list, init=False)
     _marks: dict[int, Watermark] = attrs.field(factory=dict, init=False)
     """Number of slaves -> the log offset up to which so many had everything at the same time."""
     _tables_changed: trio.Event = attrs.field(factory=trio.Event, init=False)
-    _acknowledged: trio.Event = attrs.field(factory=trio.Event, init=False)
-    """Set at every report, and when a slave leaves."""
+    _changed: trio.Event | None = attrs.field(default=None, init=False)
+    """If somebody waits for it: set at the next report, or when a slave leaves."""
     _limit: LogLimit = attrs.field(factory=LogLimit, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.store.confirmed.followers.append(self._log_grew)
 
     @property
     def bounds(self) -> LogBounds:
@@ -103,39 +119,54 @@ class ReplicationMaster:
         """Return when every slave that is here has the whole log; the caller sets the deadline.  Checkpoint: always."""
         await trio.lowlevel.checkpoint()
         while any(replica.acknowledged < self.bounds.end for replica in self.replicas.replicas.values()):
-            await self._acknowledged.wait()
+            if self._changed is None:
+                self._changed = trio.Event()
+            await self._changed.wait()
 
-    async def run(self, listener: trio.SocketListener) -> None:
+    def _tell_changed(self) -> None:
+        if self._changed is not None:
+            self._changed.set()
+            self._changed = None
+
+    async def run(self, listener: socket.socket) -> None:
         """The task "replication-master": accept slaves until cancelled."""
-        async with listener, trio.open_nursery() as nursery:
-            while True:
-                try:
-                    stream = await listener.accept()
-                except OSError as error:  # no descriptors left: they come back
-                    self._limit.log(logger, logging.ERROR, "cannot accept a slave: %s", error)
-                    await trio.sleep(0.1)
-                    continue
-                if len(self.connections) >= CONNECTIONS_MAX:
-                    self._limit.log(logger, logging.WARNING, "%s is turned away: the HA port has %s connections already, which cannot all be slaves", peer_text(stream), CONNECTIONS_MAX)
-                    await trio.aclose_forcefully(stream)
-                    continue
-                nursery.start_soon(self._serve, stream, name="replication-connection")
+        with listener:
+            async with trio.open_nursery() as nursery:
+                while True:
+                    await trio.lowlevel.wait_readable(listener)
+                    try:
+                        sock, _ = listener.accept()
+                    except BlockingIOError:
+                        continue
+                    except OSError as error:
+                        if error.errno in EXHAUSTED:  # no descriptors left: they come back
+                            self._limit.log(logger, logging.ERROR, "cannot accept a slave: %s", error)
+                            await trio.sleep(0.1)
+                        continue  # else the peer gave up while it was in the backlog
+                    if len(self.connections) >= CONNECTIONS_MAX:
+                        self._limit.log(logger, logging.WARNING, "%s is turned away: the HA port has %s connections already, which cannot all be slaves", peer_text(sock), CONNECTIONS_MAX)
+                        sock.close()
+                        continue
+                    self._accept(sock, nursery)
 
-    async def _serve(self, stream: trio.SocketStream) -> None:
-        """One slave, from its first report to its end."""
-        peer = peer_text(stream)
-        connection = SlaveConnection(MasterLink(self.rules, peer, trio.current_time()), stream)
+    def _accept(self, sock: socket.socket, nursery: trio.Nursery) -> None:
+        sock.setblocking(False)
+        connection = SlaveConnection(MasterLink(self.rules, peer_text(sock), trio.current_time()), Wire(sock))
         self.connections.append(connection)
+        nursery.start_soon(self._serve, connection, name="replication-connection")
+
+    async def _serve(self, connection: SlaveConnection) -> None:
+        """One slave, from its first report to its end."""
+        peer = connection.link.peer
         reason = "replaced by a newer connection"
         try:
-            async with stream:
-                with connection.scope:
-                    reason = await self._run_tasks(connection)
+            with connection.scope:
+                reason = await self._run_tasks(connection)
         finally:
+            connection.wire.close()
             self.connections.remove(connection)
             self.replicas.replicas.pop(connection.link, None)
-            self._acknowledged.set()
-            self._acknowledged = trio.Event()
+            self._tell_changed()
         if connection.started.is_set():
             logger.warning("slave %s is gone: %s; it had everything up to log offset %s", peer, reason, connection.link.acknowledged)
         else:
@@ -162,19 +193,22 @@ class ReplicationMaster:
     # Reports
 
     async def _read_reports(self, connection: SlaveConnection) -> None:
-        link, stream = connection.link, connection.stream
+        while not connection.scope.cancel_called:
+            # One scope for many reports: each of them puts the end of silence off, and that is looked at when it has come.
+            with trio.move_on_at(connection.link.heard + self.rules.silence_seconds):
+                await self._read_some_reports(connection)
+            connection.link.check_silence(trio.current_time())
+
+    async def _read_some_reports(self, connection: SlaveConnection) -> None:
+        """Until the connection is replaced. Between two reports it waits for nothing: whoever waits for a slave is answered in the step that reads."""
+        link = connection.link
         while True:
-            data = None
-            with trio.move_on_at(link.heard + self.rules.silence_seconds):
-                data = await stream.receive_some(RECEIVE_BYTES)
+            data = await connection.wire.receive()
             now = trio.current_time()
-            if data is None:
-                link.check_silence(now)
-                continue
             if not data:
                 raise LinkBroken("it closed the connection")
             named = link.name is not None
-            link.receive(bytes(data), self.bounds, now)
+            link.receive(data, self.bounds, now)
             if connection.scope.cancel_called:
                 return  # replaced while this was on its way: the newer connection speaks for that slave
             if link.next_offset is not None and not connection.started.is_set():
@@ -204,8 +238,9 @@ class ReplicationMaster:
         replica.note_acknowledged(link.acknowledged, self.store.appended.value, now)
         for acknowledgements, mark in self._marks.items():
             mark.advance(self.replicas.reached(acknowledgements))
-        event, self._acknowledged = self._acknowledged, trio.Event()
-        event.set()
+        for told in self.on_acknowledged:
+            told()
+        self._tell_changed()
 
     def _replace_older(self, connection: SlaveConnection) -> None:
         """A slave that came back before its old connection was noticed to be dead must not count twice."""
@@ -225,13 +260,16 @@ class ReplicationMaster:
         while True:
             now = trio.current_time()
             bytes_max = min(PUSH_BYTES, pace.allowance(now)) if pace is not None else PUSH_BYTES
-            frames = link.take_frames(self.bounds, now, bytes_max)
+            frames = connection.taken or link.take_frames(self.bounds, now, bytes_max)
+            connection.taken = []
             if frames:
-                data = await self._encode(frames)
+                data = b"".join([self._encoded(run, await self._read(run[0][0], run[-1][1])) for run in self._runs(frames)])
                 await connection.send(data)
                 if pace is not None:
                     pace.spend(len(data))
+                await trio.lowlevel.checkpoint()
                 continue
+            await connection.wire.drain()
             assert link.next_offset is not None
             with trio.move_on_at(link.next_deadline()):
                 if link.too_far_behind(self.bounds):
@@ -239,7 +277,40 @@ class ReplicationMaster:
                 elif self.bounds.end > link.next_offset and pace is not None:
                     await trio.sleep(max(0.001, pace.seconds_to_wait()))
                 else:
-                    await self.store.confirmed.wait_beyond(link.next_offset)
+                    await self._wait_grown(connection)
+
+    async def _wait_grown(self, connection: SlaveConnection) -> None:
+        """Until there is something that only a task can do. Checkpoint: always."""
+        connection.grown = trio.Event()
+        try:
+            await connection.grown.wait()
+        finally:
+            connection.grown = None
+
+    def _log_grew(self) -> None:
+        """Send slaves that have everything else what has come, or wake their tasks. No checkpoint."""
+        for connection in self.connections:
+            grown = connection.grown
+            if grown is not None and not (self.push_in_place and not self.bytes_per_second and self._push_now(connection)):
+                grown.set()
+
+    def _push_now(self, connection: SlaveConnection) -> bool:
+        """Send the next frames; False: the task has more to do. No checkpoint."""
+        link, bounds = connection.link, self.bounds
+        frames = connection.taken = link.take_frames(bounds, trio.current_time(), PUSH_BYTES)
+        try:
+            pieces = []
+            for run in self._runs(frames):
+                data = self.store.log_bytes(run[0][0], run[-1][1])
+                if data is None:
+                    return False
+                pieces.append(self._encoded(run, data))
+            connection.taken = []
+            data = b"".join(pieces)
+            connection.bytes_sent += len(data)
+            return connection.wire.post(data) and link.next_offset == bounds.end
+        except ENDS:  # the task meets it, too, and the connection ends; whoever stores a message has nothing to do with it
+            return False
 
     async def _greet(self, connection: SlaveConnection) -> None:
         """Say that we are one of its own, and what our log has just before the place where it goes on."""
@@ -250,23 +321,27 @@ class ReplicationMaster:
         assert link.next_offset is not None
         await connection.send(hello_frame(link.next_offset, MasterHello(bounds.first, bounds.end, start, crc)))
 
-    async def _encode(self, frames: Sequence[tuple[int, int]]) -> bytes:
-        """Frames with their heads; adjacent ones in a segment are read with one call."""
-        pieces: list[Buffer] = []
-        index = 0
+    def _runs(self, frames: Frames) -> Iterator[Frames]:
+        """Those of one segment together: they are read with one call."""
+        if len(frames) == 1:
+            yield frames
+            return
         size = self.rules.segment_size
-        while index < len(frames):
-            last = index
-            while last + 1 < len(frames) and frames[last + 1][0] // size == frames[index][0] // size:
-                last += 1
-            begin, stop = frames[index][0], frames[last][1]
-            data = memoryview(await self._read(begin, stop)) if stop > begin else memoryview(b"")
-            for start, end in frames[index : last + 1]:
-                pieces += (frame_head(start, end - start), data[start - begin : end - begin])
-            index = last + 1
+        for _, run in groupby(frames, lambda frame: frame[0] // size):
+            yield list(run)
+
+    @staticmethod
+    def _encoded(run: Frames, data: Buffer) -> bytes:
+        """Frames with their heads."""
+        begin, view = run[0][0], memoryview(data)
+        pieces: list[Buffer] = []
+        for start, end in run:
+            pieces += (frame_head(start, end - start), view[start - begin : end - begin])
         return b"".join(pieces)
 
     async def _read(self, start: int, end: int) -> Buffer:
+        if start == end:  # a sign of life
+            return b""
         found = self.store.log_bytes(start, end)
         return found if found is not None else await self.store.log_bytes_cold(start, end)
 
@@ -282,9 +357,9 @@ class ReplicationMaster:
             await connection.send(tables_changed_frame(connection.link.next_offset))
 
 
-def peer_text(stream: trio.SocketStream) -> str:
+def peer_text(sock: socket.socket) -> str:
     try:
-        name = stream.socket.getpeername()
+        name = sock.getpeername()
     except OSError:
         return "somebody"
     return f"[{name[0]}]:{name[1]}" if ":" in name[0] else f"{name[0]}:{name[1]}"

@@ -13,6 +13,7 @@ Source: store/ha/DefaultHAConnection.java, 4.9: HAConnection.java.
 from __future__ import annotations
 
 import attrs
+import msgspec
 
 from triomq.broker.replication.errors import LinkBroken, LinkSilent, LogsDiffer
 from triomq.broker.replication.transfer import HELLO, NAME_MAX, ReportDecoder
@@ -28,8 +29,7 @@ class LinkRules:
     silence_seconds: float = 20.0
 
 
-@attrs.frozen
-class LogBounds:
+class LogBounds(msgspec.Struct, frozen=True, gc=False):
     """The log is [first, end)."""
 
     first: int

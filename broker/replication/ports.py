@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import trio
+import socket
 
 from triomq.remoting.server.listen import open_listener
 
 BACKLOG = 64
 
 
-def open_ha_port(host: str, port: int) -> tuple[trio.SocketListener, int]:
+def open_ha_port(host: str, port: int) -> tuple[socket.socket, int]:
     """Listen; the listener, and the port it got.  Raises AddressInUse, ListenFailed."""
     listener = open_listener(host, port, BACKLOG, "haListenPort")
-    return trio.SocketListener(trio.socket.from_stdlib_socket(listener)), listener.getsockname()[1]
+    return listener, listener.getsockname()[1]

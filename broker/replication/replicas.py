@@ -35,6 +35,11 @@ class ReplicaRules:
     in_sync_gap_bytes: int = 256 * 1024 * 1024
     catch_up_seconds: float = 15.0
 
+    @property
+    def fixed(self) -> bool:
+        """Whether it does not matter who is in sync: the master itself always is."""
+        return self.min_in_sync_replicas <= 1 and not (self.auto or self.all_in_sync)
+
 
 @attrs.define(eq=False)
 class Replica:
@@ -72,6 +77,10 @@ class ReplicaSet:
 
     rules: ReplicaRules
     replicas: dict[object, Replica] = attrs.field(factory=dict)
+    _fixed: bool = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._fixed = self.rules.fixed
 
     def is_in_sync(self, replica: Replica, log_end: int, now: float) -> bool:
         """Near enough in bytes, and at the end of the log not long ago."""
@@ -90,21 +99,35 @@ class ReplicaSet:
 
     def plan(self, log_end: int, now: float) -> Plan:
         """What the next send does."""
-        rules = self.rules
-        in_sync = 1 + self.in_sync(log_end, now)
-        if in_sync < rules.min_in_sync_replicas:
-            return Plan(0, refused=f"{in_sync} in sync, the master included, minInSyncReplicas={rules.min_in_sync_replicas}")
-        if rules.all_in_sync:
-            needed = in_sync
-        elif rules.auto:
-            needed = max(rules.min_in_sync_replicas, min(rules.in_sync_replicas, in_sync))
-        else:
-            needed = rules.in_sync_replicas
-        acknowledgements = max(0, needed - 1)
+        refused = self.refusal(log_end, now)
+        if refused:
+            return Plan(0, refused=refused)
+        acknowledgements = self.acknowledgements(log_end, now)
         return Plan(acknowledgements, unavailable=acknowledgements > self.available(log_end))
+
+    def refusal(self, log_end: int, now: float) -> str:
+        """Why the next message is refused before it is stored; empty: it is not."""
+        if self._fixed:
+            return ""
+        in_sync, wanted = 1 + self.in_sync(log_end, now), self.rules.min_in_sync_replicas
+        return f"{in_sync} in sync, the master included, minInSyncReplicas={wanted}" if in_sync < wanted else ""
+
+    def acknowledgements(self, log_end: int, now: float) -> int:
+        """For how many slaves a send waits."""
+        rules = self.rules
+        needed = rules.in_sync_replicas
+        if not self._fixed:
+            if rules.all_in_sync:
+                needed = 1 + self.in_sync(log_end, now)
+            elif rules.auto:
+                needed = max(rules.min_in_sync_replicas, min(needed, 1 + self.in_sync(log_end, now)))
+        return max(0, needed - 1)
 
     def reached(self, acknowledgements: int) -> int:
         """The log offset up to which so many slaves have everything; 0 if there are not so many."""
+        if acknowledgements == 1 == len(self.replicas):
+            (only,) = self.replicas.values()
+            return only.acknowledged
         return kth_largest((replica.acknowledged for replica in self.replicas.values()), acknowledgements)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import random
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import attrs
@@ -18,14 +18,15 @@ from triomq.broker.replication.errors import LinkBroken, LinkSilent, LogsDiffer,
 from triomq.broker.replication.master_link import LinkRules
 from triomq.broker.replication.pace import Speed
 from triomq.broker.replication.slave_link import SlaveLink
-from triomq.broker.replication.transfer import NAME_MAX, LogData, MasterHello, TablesChanged
-from triomq.broker.replication.turns import SendTurns
+from triomq.broker.replication.transfer import NAME_MAX, Event, LogData, MasterHello, TablesChanged
+from triomq.broker.replication.wire import Wire
 from triomq.broker.store.config import FlushMode
 from triomq.broker.store.errors import CopyRefused, StoreIoError, StoreUnavailable
 from triomq.broker.store.log_copy import LogCopy
 from triomq.broker.store.store import MessageStore
 from triomq.broker.store.watermark import Watermark
 from triomq.remoting.address import parse_address
+from triomq.remoting.client.dial import dial
 from triomq.remoting.log_limit import LogLimit
 
 logger = logging.getLogger(__name__)
@@ -33,7 +34,6 @@ logger = logging.getLogger(__name__)
 CONNECT_SECONDS = 5.0
 RETRY_SECONDS_FIRST = 0.5
 RETRY_SECONDS_MAX = 5.0
-RECEIVE_BYTES = 256 * 1024
 TELL_SECONDS = 60.0
 """The same trouble is told so often."""
 
@@ -80,7 +80,6 @@ class ReplicationSlave:
     _name: int = attrs.field(init=False)
     _followed: bool = attrs.field(default=False, init=False)
     """Whether the present connection has brought anything."""
-    _sending: SendTurns = attrs.field(factory=SendTurns, init=False)
     _told: tuple[str, float] = attrs.field(default=("", 0.0), init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -141,62 +140,84 @@ class ReplicationSlave:
         try:
             host, port = parse_address(address)
             with trio.move_on_after(CONNECT_SECONDS) as connecting:
-                stream = await trio.open_tcp_stream(host, port)
+                wire = Wire(await dial(host, port))
             if connecting.cancelled_caught:
                 return f"no connection within {CONNECT_SECONDS:g} s"
-            async with stream:
-                return await self._run_tasks(address, stream)
+            try:
+                return await self._run_tasks(address, wire)
+            finally:
+                wire.close()
         except (OSError, ValueError) as error:
             return f"no connection ({error})"
 
-    async def _run_tasks(self, address: str, stream: trio.SocketStream) -> str:
+    async def _run_tasks(self, address: str, wire: Wire) -> str:
         copy = self.copy
         empty = copy.is_empty
         link = self.link = SlaveLink(self.rules, None if empty else copy.received, self._name, trio.current_time(), self.last_segment_only)
         reason = "the connection broke"
         try:
-            await stream.send_all(link.opening(0 if empty else self.position.value, trio.current_time()))
+            await wire.send(link.opening(0 if empty else self.position.value, trio.current_time()))
         except trio.BrokenResourceError:
             return reason
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._report, link, stream, nursery.cancel_scope, name="replication-report")
+            nursery.start_soon(self._report, link, wire, nursery.cancel_scope, name="replication-report")
             try:
-                await self._receive(address, link, stream)
+                await self._receive(address, link, wire)
             except (ReplicationError, CopyRefused, StoreUnavailable, StoreIoError) as error:
                 reason = str(error)
-            except (trio.BrokenResourceError, trio.ClosedResourceError):
+            except trio.BrokenResourceError:
                 pass
             nursery.cancel_scope.cancel()
         return reason
 
-    async def _receive(self, address: str, link: SlaveLink, stream: trio.SocketStream) -> None:
+    async def _receive(self, address: str, link: SlaveLink, wire: Wire) -> None:
         """Append what comes.  Raises why it ends."""
+        events: Sequence[Event] = ()
         while True:
-            data = None
+            # One scope for all that comes: each time puts the end of silence off, and that is looked at when it has come.
             with trio.move_on_at(link.heard + self.rules.silence_seconds):
-                data = await stream.receive_some(RECEIVE_BYTES)
-            now = trio.current_time()
-            if data is None:
-                link.check_silence(now)
-                continue
+                events = await self._take_what_comes(address, link, wire)
+            link.check_silence(trio.current_time())
+            while events:
+                hello, *rest = events
+                assert isinstance(hello, MasterHello)
+                await self._meet(link, hello, wire)
+                events = self._take(address, link, wire, rest)
+            with self._bounded_send():
+                await wire.drain()
+
+    async def _take_what_comes(self, address: str, link: SlaveLink, wire: Wire) -> Sequence[Event]:
+        """Append and report, until there is something that takes waiting; what is left from a hello on."""
+        while True:
+            data = await wire.receive()
             if not data:
                 raise LinkBroken("the master closed the connection (its log says why)")
-            for event in link.receive(bytes(data), now):
+            left = self._take(address, link, wire, link.receive(data, trio.current_time()))
+            if left or wire.is_full:
+                return left
+
+    def _take(self, address: str, link: SlaveLink, wire: Wire, events: Sequence[Event]) -> Sequence[Event]:
+        """Append, then report, then index: senders may be waiting for the report at the master. What is left from a hello on. No checkpoint."""
+        left: Sequence[Event] = ()
+        try:
+            for index, event in enumerate(events):
                 if isinstance(event, LogData):
                     self.bytes_received += len(event.data)
-                    self.copy.take(event.start, event.data)
+                    self.copy.take_unindexed(event.start, event.data)
                 elif isinstance(event, MasterHello):
-                    await self._meet(link, event, stream)
+                    left = events[index:]
+                    break
                 elif isinstance(event, TablesChanged):
                     self.tables_changed.set()
-            if not self._followed:
-                self._followed = True
-                self.tables_changed.set()  # nobody has told us of what changed while we were away, and its messages come now
-                self._told = "", 0.0
-                logger.info("following master %s (%s) from log offset %s on", address, "TrioMQ" if link.master is not None else "RocketMQ", self.copy.received)
-            # Senders may be waiting for this report at the master: it goes before this task gives way, not by another one two turns later.
-            with self._bounded_send():
-                await self._send_report(link, stream, now)
+            self._post_report(link, wire)
+        finally:
+            self.copy.index_taken()
+        if not self._followed and not left:
+            self._followed = True
+            self.tables_changed.set()  # nobody has told us of what changed while we were away, and its messages come now
+            self._told = "", 0.0
+            logger.info("following master %s (%s) from log offset %s on", address, "TrioMQ" if link.master is not None else "RocketMQ", self.copy.received)
+        return left
 
     @contextmanager
     def _bounded_send(self) -> Iterator[None]:
@@ -206,7 +227,7 @@ class ReplicationSlave:
         if sending.cancelled_caught:
             raise LinkSilent(f"it has taken nothing for {self.rules.silence_seconds:g} s (haHousekeepingInterval)")
 
-    async def _meet(self, link: SlaveLink, hello: MasterHello, stream: trio.SocketStream) -> None:
+    async def _meet(self, link: SlaveLink, hello: MasterHello, wire: Wire) -> None:
         """Is our log the beginning of the master's?  Its last bytes tell."""
         end = link.met_at
         if end is not None and max(hello.check_start, self.store.first_offset) < end:
@@ -215,23 +236,36 @@ class ReplicationSlave:
             found = self.store.log_bytes(hello.check_start, end)
             link.check(hello, zlib.crc32(found if found is not None else await self.store.log_bytes_cold(hello.check_start, end)))
         with self._bounded_send():
-            await self._sending.send(stream, link.introduction())
+            await wire.send(link.introduction())
 
-    async def _send_report(self, link: SlaveLink, stream: trio.SocketStream, now: float) -> None:
-        """If there is something to report. Checkpoint: only if there is."""
-        report = link.take_report(0 if self.copy.is_empty else self.position.value, now)
+    def _post_report(self, link: SlaveLink, wire: Wire) -> None:
+        """If there is something to report. No checkpoint."""
+        report = link.take_report(0 if self.copy.is_empty else self.position.value, trio.current_time())
         if report:
-            await self._sending.send(stream, report)
+            wire.post(report)
 
-    async def _report(self, link: SlaveLink, stream: trio.SocketStream, scope: trio.CancelScope) -> None:
+    async def _report(self, link: SlaveLink, wire: Wire, scope: trio.CancelScope) -> None:
         """Say how far the disk is when that changes, and how far we are now and then. What is in the log is reported by whoever put it there."""
         position = self.position
+
+        def post() -> None:
+            try:
+                self._post_report(link, wire)
+            except trio.BrokenResourceError:  # this task meets it, too
+                return
+
+        if position is not self.store.appended:
+            position.followers.append(post)
         try:
             while True:
                 with trio.move_on_at(link.wrote + self.rules.heartbeat_seconds):
                     if position is self.store.appended:
                         await trio.sleep_forever()
                     await position.wait_beyond(link.reported)
-                await self._send_report(link, stream, trio.current_time())
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
+                self._post_report(link, wire)
+                await wire.drain()
+        except trio.BrokenResourceError:
             scope.cancel()
+        finally:
+            if position is not self.store.appended:
+                position.followers.remove(post)

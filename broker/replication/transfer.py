@@ -17,10 +17,10 @@ negative sizes; the slave may then name itself by a report below -1.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
 from typing import TypeAlias
 
 import attrs
+import msgspec
 
 from triomq.broker.replication.errors import LinkBroken
 
@@ -39,8 +39,7 @@ _HELLO = struct.Struct(">qqqI")
 CHECKED_BYTES = 4096
 
 
-@attrs.frozen
-class LogData:
+class LogData(msgspec.Struct, frozen=True, gc=False):
     """Bytes of the log, in any cuts."""
 
     start: int
@@ -124,42 +123,45 @@ class FrameDecoder:
         """What came; the caller looks at ``fault`` afterwards."""
         events: list[Event] = []
         pieces: list[memoryview] = []
-        pieces_start = 0
+        start = follows = 0
+        view, at = memoryview(data), 0
         try:
-            for event in self._events(memoryview(data)):
-                if not isinstance(event, tuple):
-                    flush(events, pieces, pieces_start)
-                    events.append(event)
+            while at < len(data):
+                if not self._left:
+                    event, at = self._read_head(data, at)
+                    if event is not None:
+                        flush(events, pieces, start)
+                        events.append(event)
                     continue
-                start, piece = event
-                if pieces and start != pieces_start + sum(map(len, pieces)):
-                    flush(events, pieces, pieces_start)
+                piece = view[at : at + self._left]
+                if pieces and self._next != follows:
+                    flush(events, pieces, start)
                 if not pieces:
-                    pieces_start = start
+                    start = self._next
                 pieces.append(piece)
+                at += len(piece)
+                self._left -= len(piece)
+                follows = self._next = self._next + len(piece)
         except LinkBroken as fault:
             self.fault = fault
-        flush(events, pieces, pieces_start)
+        flush(events, pieces, start)
         return events
 
-    def _events(self, data: memoryview) -> Iterator[Event | tuple[int, memoryview]]:
-        at = 0
-        while at < len(data):
-            if self._left:
-                piece = data[at : at + self._left]
-                yield self._next, piece
-                at += len(piece)
-                self._next += len(piece)
-                self._left -= len(piece)
-                continue
-            wanted = self._wanted()
-            taken = data[at : at + wanted - len(self._head)]
-            self._head += taken
-            at += len(taken)
-            if len(self._head) == self._wanted():
-                event = self._begin()
-                if event is not None:
-                    yield event
+    def _read_head(self, data: bytes, at: int) -> tuple[Event | None, int]:
+        """Take what has come of a head; its event, if it is a whole one without log bytes, and where it ends."""
+        if not self._head and len(data) - at >= FRAME.size:
+            offset, size = FRAME.unpack_from(data, at)
+            if size >= 0:  # nearly always
+                return self._begin(offset, size, b""), at + FRAME.size
+        taken = data[at : at + self._wanted() - len(self._head)]
+        self._head += taken
+        at += len(taken)
+        if len(self._head) < self._wanted():
+            return None, at
+        offset, size = FRAME.unpack_from(self._head)
+        body = bytes(self._head[FRAME.size :])
+        self._head.clear()
+        return self._begin(offset, size, body), at
 
     def _wanted(self) -> int:
         """Length of the head that is being read: a hello's is known once its first part is there."""
@@ -167,11 +169,8 @@ class FrameDecoder:
             return FRAME.size
         return FRAME.size + (_HELLO.size if FRAME.unpack_from(self._head)[1] == HELLO_SIZE else 0)
 
-    def _begin(self) -> Event | None:
-        """Take a complete head."""
-        offset, size = FRAME.unpack_from(self._head)
-        body = bytes(self._head[FRAME.size :])
-        self._head.clear()
+    def _begin(self, offset: int, size: int, body: bytes) -> Event | None:
+        """Begin with what follows a complete head."""
         if size == HELLO_SIZE:
             return MasterHello(*_HELLO.unpack(body))
         if size == TABLES_CHANGED_SIZE:

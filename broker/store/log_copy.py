@@ -65,7 +65,18 @@ class LogCopy:
         self._ahead = False
 
     def take(self, start: int, data: bytes | bytearray | memoryview) -> None:
-        """Append what lies at ``start`` in the other log. Atomic: no checkpoint.
+        """``take_unindexed`` and ``index_taken``."""
+        try:
+            self.take_unindexed(start, data)
+        finally:
+            self.index_taken()
+
+    def index_taken(self) -> None:
+        """Show readers what ``take_unindexed`` has appended. Atomic: no checkpoint."""
+        self.indexer.index_offered()
+
+    def take_unindexed(self, start: int, data: bytes | bytearray | memoryview) -> None:
+        """Append what lies at ``start`` in the other log; the caller calls ``index_taken`` when it has reported that, before its next checkpoint. Atomic: no checkpoint.
 
         Raises CopyRefused if it does not continue this log, or is no record; DiskFull, StoreIoError, StoreUnavailable. Then whole records before the fault are in
         the log, and the caller begins again at ``received``.
@@ -168,9 +179,9 @@ class LogCopy:
             # The master's table of topics may come later than its first message: the record itself tells what queue it is for.
             if draft.sys_flag & SPECIAL and property_value(draft.properties, BATCH_COUNT) is not None:
                 self.indexer.queues.open(draft.topic, draft.queue_id, batched=True)
+        self.indexer.index_offered()  # the batch before, if there is one: one at a time is indexed in place
         self.log.appended.advance(batch.end)
         self.indexer.offer(batch)
-        self.indexer.index_offered()
 
     def _next(self, data: bytes, at: int, position: int, segment_end: int) -> tuple[Draft, Appended] | int | str:
         """A record that is not of the usual kind; the bytes of a BLANK and what lies behind it; 0 if it has not come whole; or why it is no record."""

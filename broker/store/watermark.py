@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import attrs
 import trio
 
@@ -11,6 +13,8 @@ class Watermark:
     """``value`` grows by ``advance``; whoever waits is woken in the order of arrival, and only when its own goal is reached."""
 
     value: int = 0
+    followers: list[Callable[[], None]] = attrs.field(factory=list, init=False)
+    """Called whenever the value has grown, before anybody is woken. They must not raise. No checkpoint."""
     _waiters: dict[trio.Event, int] = attrs.field(factory=dict, init=False)
 
     def advance(self, value: int) -> None:
@@ -18,6 +22,8 @@ class Watermark:
         if value <= self.value:
             return
         self.value = value
+        for told in self.followers:
+            told()
         if self._waiters:
             for event in [event for event, goal in self._waiters.items() if goal <= value]:
                 del self._waiters[event]

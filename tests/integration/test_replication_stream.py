@@ -27,8 +27,8 @@ from replicating import (
 from stores import draft, read_all
 
 from triomq.broker.replication.transfer import MasterHello, frame_head, hello_frame
-from triomq.broker.replication.turns import SendTurns
 from triomq.broker.replication.waiting import ReplicatedDurability
+from triomq.broker.replication.wire import Wire
 from triomq.broker.store.disk import Disk
 from triomq.broker.store.durability import DurabilityResult
 from triomq.broker.store.errors import StoreIoError
@@ -365,14 +365,21 @@ async def test_a_slave_whose_disk_fails_tries_again(tmp_path: Path, caplog: pyte
 async def test_a_master_that_takes_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, hello: bool) -> None:
     """The kernel's buffers are full, as it seems: the task that receives waits to send."""
     stuck = True
-    send = SendTurns.send
+    post, drain = Wire.post, Wire.drain
 
-    async def send_into_full_buffers(turns: SendTurns, stream: trio.SocketStream, data: bytes) -> None:
-        if stuck:
+    def post_into_full_buffers(wire: Wire, data: bytes) -> bool:
+        if not stuck or data.startswith(REPORT.pack(-1)):  # the opening has gone out
+            return post(wire, data)
+        wire._unsent += data
+        return False
+
+    async def drain_full_buffers(wire: Wire) -> None:
+        if stuck and wire.is_full:
             await trio.sleep_forever()
-        await send(turns, stream, data)
+        await drain(wire)
 
-    monkeypatch.setattr(SendTurns, "send", send_into_full_buffers)
+    monkeypatch.setattr(Wire, "post", post_into_full_buffers)
+    monkeypatch.setattr(Wire, "drain", drain_full_buffers)
     async with open_pair(tmp_path) as (source, slave_store):
         fill(source, 3)
         data = log_of(source)

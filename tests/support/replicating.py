@@ -13,6 +13,7 @@ from stores import tiny_config
 
 from triomq.broker.replication.master import ReplicationMaster
 from triomq.broker.replication.master_link import LinkRules
+from triomq.broker.replication.ports import open_ha_port
 from triomq.broker.replication.replicas import ReplicaRules, ReplicaSet
 from triomq.broker.replication.slave import MasterAddress, ReplicationSlave
 from triomq.broker.store.store import MessageStore, open_store
@@ -32,11 +33,11 @@ def quick_rules(store: MessageStore, **changes: Any) -> LinkRules:
 async def serving_master(store: MessageStore, *, bytes_per_second: int = 0, port: int = 0, rules: LinkRules | None = None, **replica_rules: Any) -> AsyncIterator[tuple[ReplicationMaster, int]]:
     """The HA port of a store; (master, port)."""
     master = ReplicationMaster(store, rules or quick_rules(store), ReplicaSet(ReplicaRules(**replica_rules)), bytes_per_second)
-    (listener,) = await trio.open_tcp_listeners(port, host="127.0.0.1")
+    listener, port = open_ha_port("127.0.0.1", port)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(master.run, listener)
         try:
-            yield master, listener.socket.getsockname()[1]
+            yield master, port
         finally:
             nursery.cancel_scope.cancel()
 

@@ -62,6 +62,23 @@ async def test_a_copy_in_any_cuts_is_the_same_log(tmp_path: Path, seed: int) -> 
         assert store.append([draft(topic="A")])[0].queue_offset == COUNT // 2
 
 
+async def test_what_is_taken_is_shown_when_that_is_asked_for(tmp_path: Path) -> None:
+    """It is in the log at once, and can be reported."""
+    data = await write_original(tmp_path / "master")
+    async with open_store(tiny_config(tmp_path / "slave"), SteppingClock()) as store:
+        copy = store.follow()
+        copy.take_unindexed(0, data[:1500])
+        assert copy.received == 1500
+        assert store.appended.value > store.indexed.value == 0 == store.max_offset("A", 0)
+        copy.index_taken()
+        assert store.indexed.value == store.appended.value
+        assert store.max_offset("A", 0) > 0
+        copy.take_unindexed(1500, data[1500:])  # over several segments
+        copy.index_taken()
+        assert store.indexed.value == store.appended.value == len(data)
+        assert store.max_offset("A", 0) == COUNT // 2
+
+
 async def test_a_copy_may_begin_at_a_later_segment(tmp_path: Path) -> None:
     data = await write_original(tmp_path / "master")
     begin = len(data) - len(data) % 4096

@@ -1,0 +1,90 @@
+"""One HA connection's socket, without a task switch where none is needed: senders wait for what is written here at both ends.
+
+What is posted goes out at once if the socket takes it, else it is kept, in order, until some task has time to ``drain``; so several tasks, and callbacks that belong to none, may
+send, and none cuts into another's bytes.
+"""
+
+from __future__ import annotations
+
+import socket
+
+import attrs
+import trio
+
+RECEIVE_BYTES = 256 * 1024
+
+
+@attrs.define(eq=False)
+class Wire:
+    """Takes over a non-blocking socket."""
+
+    sock: socket.socket
+    _unsent: bytearray = attrs.field(factory=bytearray, init=False)
+    _draining: trio.StrictFIFOLock = attrs.field(factory=trio.StrictFIFOLock, init=False)
+    _broken: bool = attrs.field(default=False, init=False)
+    # One for all reads: a fresh object of that size for each would cost more than copying what has come.
+    _buffer: bytearray = attrs.field(factory=lambda: bytearray(RECEIVE_BYTES), init=False)
+    _view: memoryview = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._view = memoryview(self._buffer)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether something waits for ``drain``."""
+        return bool(self._unsent)
+
+    def post(self, data: bytes) -> bool:
+        """Send behind all that was posted before; False: some of it waits for ``drain``. No checkpoint. Raises trio.BrokenResourceError."""
+        if self._unsent or self._broken:
+            self._unsent += data
+            return False
+        try:
+            sent = self.sock.send(data)
+        except BlockingIOError:
+            sent = 0
+        except OSError as error:
+            self._broken = True
+            raise trio.BrokenResourceError(str(error)) from error
+        if sent == len(data):
+            return True
+        self._unsent += memoryview(data)[sent:]
+        return False
+
+    async def drain(self) -> None:
+        """Wait until the socket has taken everything. Checkpoint: only if it has not yet. Raises trio.BrokenResourceError."""
+        if self._broken:
+            raise trio.BrokenResourceError("the connection broke")
+        if not self._unsent:
+            return
+        async with self._draining:
+            while self._unsent:
+                await trio.lowlevel.wait_writable(self.sock)
+                try:
+                    del self._unsent[: self.sock.send(self._unsent)]
+                except BlockingIOError:
+                    continue
+                except OSError as error:
+                    self._broken = True
+                    raise trio.BrokenResourceError(str(error)) from error
+
+    async def send(self, data: bytes) -> None:
+        """Both of them."""
+        self.post(data)
+        await self.drain()
+
+    async def receive(self) -> bytes:
+        """What has come; b"" at the end. Checkpoint: always. Raises trio.BrokenResourceError."""
+        while True:
+            await trio.lowlevel.wait_readable(self.sock)
+            try:
+                return bytes(self._view[: self.sock.recv_into(self._buffer)])
+            except BlockingIOError:
+                continue
+            except OSError as error:
+                raise trio.BrokenResourceError(str(error)) from error
+
+    def close(self) -> None:
+        """The tasks that use it have ended. No checkpoint."""
+        self.sock.close()

@@ -1,0 +1,211 @@
+"""What a lone send waits for on its way through master and slave, and what it need not wait for: turns of the loops."""
+
+from __future__ import annotations
+
+import select
+import socket
+import struct
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+from replicating import (
+    following_slave,
+    log_of,
+    open_pair,
+    quick_config,
+    read_exactly,
+    serving_master,
+    wait_equal,
+    wait_until,
+)
+from stores import draft
+
+from triomq.broker.replication.master import ReplicationMaster
+from triomq.broker.replication.waiting import ReplicatedDurability
+from triomq.broker.replication.wire import Wire
+from triomq.broker.store.durability import DurabilityResult
+from triomq.broker.store.errors import FlushFailed
+from triomq.broker.store.store import MessageStore, open_store
+
+REPORT, FRAME = struct.Struct(">q"), struct.Struct(">qi")
+SECONDS_MAX = 30
+
+
+def fill(store: MessageStore, count: int = 1) -> int:
+    """The end of the log."""
+    for number in range(count):
+        store.append([draft(b"x" * 300, "T", number % 3, unique_key=f"u{store.append_count}")])
+    return store.appended.value
+
+
+@asynccontextmanager
+async def peer_of(store: MessageStore, master: ReplicationMaster, port: int) -> AsyncIterator[trio.SocketStream]:
+    """A slave as Java's that has everything so far and follows."""
+    async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+        await stream.send_all(REPORT.pack(store.appended.value))
+        await wait_until(lambda: [one.acknowledged for one in master.replicas.replicas.values()] == [store.appended.value])
+        await wait_until(lambda: master.connections[0].grown is not None)
+        yield stream
+
+
+async def test_what_senders_wait_for_is_sent_in_the_step_that_stores_it(tmp_path: Path) -> None:
+    """No task of the master runs between the append and this look at the slave's socket."""
+    async with open_store(quick_config(tmp_path)) as store, serving_master(store) as (master, port):
+        ReplicatedDurability(store, master)
+        async with peer_of(store, master, port) as stream:
+            for _ in range(3):
+                start, end = store.appended.value, fill(store)
+                assert select.select([stream.socket.fileno()], [], [], SECONDS_MAX)[0]
+                assert await read_exactly(stream, FRAME.size + end - start) == FRAME.pack(start, end - start) + log_of(store, start)
+
+
+async def test_with_sync_flush_a_slave_gets_what_the_disk_has(tmp_path: Path) -> None:
+    """Also in place: never before the fsync."""
+    async with open_store(quick_config(tmp_path, flush_mode="SYNC_FLUSH")) as store, serving_master(store) as (master, port):
+        ReplicatedDurability(store, master)
+        async with peer_of(store, master, port) as stream:
+            gate = store.flusher.limiter = trio.CapacityLimiter(1)
+            await gate.acquire()
+            end = fill(store)
+            await trio.sleep(0.05)
+            assert not select.select([stream.socket.fileno()], [], [], 0)[0]
+            gate.release()
+            start, size = FRAME.unpack(await read_exactly(stream, FRAME.size))
+            assert (start, size, store.flushed.value) == (0, end, end)
+
+
+async def test_more_than_a_socket_takes_goes_on_by_the_task(tmp_path: Path) -> None:
+    """In place as much as goes; the rest in order, also when more is stored meanwhile."""
+    config = {"segment_size_bytes": 1 << 22}
+    async with open_pair(tmp_path, slave=config, **config) as (store, slave_store), serving_master(store) as (master, port):
+        ReplicatedDurability(store, master)
+        async with following_slave(slave_store, port):
+            await wait_until(lambda: master.connections and master.connections[0].grown is not None)
+            for _ in range(3):
+                for _ in range(64):
+                    store.append([draft(b"y" * 100_000, "T")])
+                await trio.lowlevel.checkpoint()
+                for _ in range(10):
+                    fill(store)
+            await wait_equal(store, slave_store)
+        assert log_of(slave_store) == log_of(store)
+
+
+async def test_senders_without_a_task_are_told_in_the_order_of_the_log(tmp_path: Path) -> None:
+    """By the report that covers them; one that covers nobody tells nobody."""
+    async with open_store(quick_config(tmp_path)) as store, serving_master(store) as (master, port):
+        waiting = ReplicatedDurability(store, master, timeout_seconds=3_600)
+        told: list[tuple[int, object]] = []
+        assert not waiting.when_durable(fill(store), lambda result: told.append((0, result)))  # no slave: a task finds that out
+        async with peer_of(store, master, port) as stream:
+            ends = [fill(store) for _ in range(3)]
+            for number, end in enumerate(ends):
+                assert waiting.when_durable(end, lambda result, number=number: told.append((number, result)))  # type: ignore[misc]
+            await stream.send_all(REPORT.pack(ends[0] - 1))
+            await wait_until(lambda: master.connections[0].link.acknowledged == ends[0] - 1)
+            assert told == []
+            await stream.send_all(REPORT.pack(ends[1]))
+            await wait_until(lambda: master.connections[0].link.acknowledged == ends[1])
+            assert told == [(0, DurabilityResult.DURABLE), (1, DurabilityResult.DURABLE)]
+            await stream.send_all(REPORT.pack(ends[2]))
+            await wait_until(lambda: len(told) == 3)
+
+
+async def test_senders_without_a_task_hear_of_a_slave_that_says_nothing(tmp_path: Path) -> None:
+    async with open_store(quick_config(tmp_path)) as store, serving_master(store) as (master, port):
+        waiting = ReplicatedDurability(store, master, timeout_seconds=0.05)
+        told: list[object] = []
+        async with peer_of(store, master, port) as stream, trio.open_nursery() as nursery:
+            nursery.start_soon(waiting.run_deadlines)
+            for _ in range(2):  # also when nobody has waited meanwhile
+                assert waiting.when_durable(fill(store), told.append)
+                await wait_until(lambda: told)
+                assert told == [DurabilityResult.FLUSH_SLAVE_TIMEOUT]
+                told.clear()
+            await stream.send_all(REPORT.pack(store.appended.value))
+            await wait_until(lambda: master.connections[0].link.acknowledged == store.appended.value)
+            assert told == []  # once is enough
+            nursery.cancel_scope.cancel()
+
+
+async def test_senders_without_a_task_wait_for_disk_and_slaves(tmp_path: Path) -> None:
+    """SYNC_FLUSH: told when the slave has reported what this disk has; an fsync that fails is what they hear, whoever has reported."""
+    async with open_pair(tmp_path, flush_mode="SYNC_FLUSH", slave={"flush_mode": "SYNC_FLUSH"}) as (store, slave_store), serving_master(store) as (master, port):
+        waiting = ReplicatedDurability(store, master, timeout_seconds=3_600)
+        told: list[object] = []
+        async with following_slave(slave_store, port):
+            await wait_until(lambda: master.replicas.replicas)
+            for _ in range(3):
+                end = fill(store)
+                assert waiting.when_durable(end, told.append)
+                assert told == []
+                await wait_until(lambda: told)
+                assert told == [DurabilityResult.DURABLE]
+                assert min(store.flushed.value, slave_store.flushed.value) >= end
+                told.clear()
+            failure = FlushFailed(tmp_path, OSError(5, "Input/output error"))
+            gate = store.flusher.limiter = trio.CapacityLimiter(1)
+            await gate.acquire()
+            assert waiting.when_durable(fill(store), told.append)
+            for waiter in store.flusher._waiting:
+                waiter.told(failure)
+            store.flusher._waiting.clear()
+            assert told == [failure]
+            gate.release()
+
+
+# --- the wire --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def wires() -> Iterator[tuple[Wire, Wire]]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        first = socket.create_connection(listener.getsockname())
+        second, _ = listener.accept()
+    for end in (first, second):
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8_192)
+        end.setblocking(False)
+    yield Wire(first), Wire(second)
+    first.close()
+    second.close()
+
+
+async def test_posted_bytes_keep_their_order_whoever_drains(wires: tuple[Wire, Wire]) -> None:
+    first, second = wires
+    pieces = [bytes([number]) * (7_000 * number) for number in range(1, 60)]
+    got = b""
+    async with trio.open_nursery() as nursery:
+
+        async def send(some: list[bytes]) -> None:
+            for piece in some:
+                await first.send(piece)
+
+        assert first.post(b"begin")
+        await first.drain()
+        posted = [first.post(piece) for piece in pieces]
+        assert not posted[-1]
+        assert first.is_full
+        nursery.start_soon(send, [b"<1>"])
+        nursery.start_soon(send, [b"<2>"])
+        with trio.fail_after(SECONDS_MAX):
+            while not got.endswith(b"<2>"):
+                got += await second.receive()
+    assert got == b"begin" + b"".join(pieces) + b"<1><2>"
+    assert not first.is_full
+
+
+async def test_a_broken_wire_says_so_to_everybody(wires: tuple[Wire, Wire]) -> None:
+    first, second = wires
+    second.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    second.close()
+    with trio.fail_after(SECONDS_MAX), pytest.raises(trio.BrokenResourceError):
+        await first.receive()
+    with pytest.raises(trio.BrokenResourceError):
+        first.post(b"x")
+    with pytest.raises(trio.BrokenResourceError):
+        await first.drain()
+    with pytest.raises(trio.BrokenResourceError):
+        await first.send(b"x")
