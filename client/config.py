@@ -176,6 +176,10 @@ class ClientSettings:
     rpc_hooks: tuple[RpcHook, ...] = attrs.field(default=(), converter=_rpc_hooks, metadata=_java("RPCHook"))
     """see every request before it is sent, and every answer; requests are signed after them"""
 
+    busy_poll: bool = True
+    """while an answer is due and no task can run, look for it for up to 150 µs before the loop sleeps: a lone request takes half the time.  A program soon
+    stops looking where that does not pay; False never looks"""
+
     def access(self) -> Access:
         """Return how servers are approached, checked.  Errors: `SettingsError`."""
         return checked_access(self.tls, self.credentials, self.serialize, self.socks_proxies)

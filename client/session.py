@@ -217,7 +217,7 @@ async def open_session(namesrv: Sequence[str], settings: ClientSettings, member:
     options = settings.access().options()
     space = Namespace(settings.namespace) if settings.namespace is not None else None
     options["hooks"] = (*([space] if space is not None else []), *settings.rpc_hooks, *options.get("hooks", ()))  # signing last: it covers what the others add
-    config = ConnectorConfig(**options)
+    config = ConnectorConfig(busy_poll=settings.busy_poll, **options)
     address_server = namesrv[0] if is_address_server(namesrv[0]) else None
     if address_server is not None:
         namesrv = await listed_name_servers(address_server)

@@ -16,7 +16,7 @@ class ConnectorConfig:
     """Times in seconds, sizes in bytes. `peer_requests_max`: how many requests of servers are worked on at once.
 
     `tls`: every connection uses TLS; None: none does. `socks` names the proxies that lead to servers.
-    `hooks` see every request, in this order.
+    `hooks` see every request, in this order. `busy_poll`: look for a moment whether an answer is there before sleeping until it comes.
     """
 
     connect_seconds: float = attrs.field(default=3.0, validator=validators.gt(0))
@@ -27,3 +27,4 @@ class ConnectorConfig:
     tls: Tls | None = None
     socks: SocksProxies = attrs.field(factory=SocksProxies)
     hooks: Sequence[RpcHook] = ()
+    busy_poll: bool = True

@@ -15,6 +15,7 @@ import attrs
 import msgspec
 import trio
 
+from triomq.remoting.client.busy_poll import BusyPoll, busy_poll
 from triomq.remoting.client.ends import with_hint
 from triomq.remoting.errors import ConnectionLost, RemotingError, RequestTimeout
 from triomq.remoting.log_limit import LogLimit
@@ -69,6 +70,7 @@ class ClientConnection:
     limit: LogLimit = attrs.field(factory=LogLimit)
     tls: "TlsStream | None" = None
     on_going_away: Repeat | None = None
+    look: bool = True  # for answers, before the loop sleeps
     lost: bool = attrs.field(default=False, init=False)
     reason: str = attrs.field(default="", init=False)
     traffic: int = attrs.field(default=0, init=False)  # reads and sends; the idle scan looks whether it moves
@@ -82,6 +84,7 @@ class ClientConnection:
     _rest: memoryview = attrs.field(default=memoryview(b""), init=False)  # what the writer is sending
     _room: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
     _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
+    _looking: BusyPoll | None = attrs.field(default=None, init=False)
 
     # Requests
 
@@ -229,6 +232,10 @@ class ClientConnection:
 
     async def run(self) -> None:
         """The reader task, with the writer as its child; returns when the connection has ended."""
+        if self.look and not self.lost:
+            looking = busy_poll()
+            if looking.watch(self.sock.fileno(), self._expects):
+                self._looking = looking
         try:
             with self._scope:
                 async with trio.open_nursery() as nursery:
@@ -236,6 +243,10 @@ class ClientConnection:
                     await self._read()
         finally:
             self.close("the connector was closed")
+
+    def _expects(self) -> int:
+        """Is an answer due?"""
+        return self.peer.pending_count
 
     async def _read(self) -> None:
         """Read until the connection ends, wake the callers whose answers came."""
@@ -309,6 +320,8 @@ class ClientConnection:
         if self.tls is not None and not self._writing:
             self._say_farewell(self.tls.closing())
         self._scope.cancel()  # first: then nobody waits for the socket any more
+        if self._looking is not None:
+            self._looking.unwatch(self.sock.fileno())
         trio.lowlevel.notify_closing(self.sock)
         self.sock.close()
         self.on_lost(self)

@@ -257,6 +257,7 @@ class Connector:
                 self._limit,
                 stream,
                 self._ask_elsewhere,
+                self.config.busy_poll,
             )
             connection.idle_since = trio.current_time()
             attempt.connection = self._connections[address] = connection

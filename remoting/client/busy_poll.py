@@ -1,0 +1,109 @@
+"""Looking for an answer instead of sleeping until it comes.
+
+A broker that has nothing else to do answers sooner than a sleeping process is awake again: its processor goes idle, another one must
+rouse it, and it finds its caches cold. So while an answer is due, a loop that is about to sleep first asks its sockets for a moment
+whether it is there. Each look in vain doubles the number of sleeps that go by until the next one, so that where looking does not pay (a
+broker that waits for its disk, a long poll, a processor that both sides share) it is soon very rare.
+
+All connections of one Trio run look together, in an instrument of its loop, which is called when no task can run: nobody who could work
+is kept waiting. What comes from elsewhere, another thread for instance, is seen a look later at the most.
+"""
+
+import os
+import select
+from collections.abc import Callable
+from time import perf_counter
+
+import attrs
+import trio
+
+LOOK_SECONDS = 150e-6
+"""longer than an idle broker on the same machine or beside it takes for one request, and no longer than a few wake-ups cost"""
+_PASSED_MAX = 1023
+
+_epoll = getattr(select, "epoll", None)  # Linux only
+_of_this_run: trio.lowlevel.RunVar["BusyPoll"] = trio.lowlevel.RunVar("BusyPoll")
+
+
+@attrs.define(eq=False)
+class BusyPoll(trio.abc.Instrument):
+    """`found` and `missed` count the looks that ended with and without an answer; one that was there already counts as neither."""
+
+    look_seconds: float = LOOK_SECONDS
+    found: int = attrs.field(default=0, init=False)
+    missed: int = attrs.field(default=0, init=False)
+    _sockets: "select.epoll | None" = attrs.field(default=None, init=False)
+    _expecting: dict[int, Callable[[], object]] = attrs.field(factory=dict, init=False)
+    _pass: int = attrs.field(default=0, init=False)  # so many sleeps without a look
+    _price: int = attrs.field(default=0, init=False)  # what the last look in vain made of that
+
+    @property
+    def watched(self) -> int:
+        """How many sockets are watched."""
+        return len(self._expecting)
+
+    def watch(self, descriptor: int, expecting: Callable[[], object]) -> bool:
+        """Look for input of a socket whenever `expecting()` is true. False where that cannot be; then it just is not done. No checkpoint."""
+        # On one processor the other side cannot work while we look.
+        if _epoll is None or len(os.sched_getaffinity(0)) < 2:
+            return False
+        if self._sockets is None:
+            self._sockets = _epoll()
+            trio.lowlevel.add_instrument(self)
+        try:
+            self._sockets.register(descriptor, select.EPOLLIN)
+        except OSError:  # no descriptor of the system's
+            self._rest()
+            return False
+        self._expecting[descriptor] = expecting
+        return True
+
+    def unwatch(self, descriptor: int) -> None:
+        """Forget a watched socket, before it is closed. No checkpoint."""
+        assert self._sockets is not None
+        del self._expecting[descriptor]
+        self._sockets.unregister(descriptor)
+        self._rest()
+
+    def _rest(self) -> None:
+        """Leave the loop alone if there is nothing to watch."""
+        if not self._expecting and self._sockets is not None:
+            trio.lowlevel.remove_instrument(self)
+            self._sockets.close()
+            self._sockets = None
+
+    def before_io_wait(self, timeout: float) -> None:
+        """Trio's: the loop is about to sleep for so long; 0 if it will not."""
+        if timeout <= 0:
+            return
+        if self._pass:
+            self._pass -= 1
+            return
+        for expects in self._expecting.values():
+            if expects():
+                self._look(min(timeout, self.look_seconds))
+                return
+
+    def _look(self, seconds: float) -> None:
+        assert self._sockets is not None
+        poll = self._sockets.poll
+        if poll(0, 1):
+            return
+        until = perf_counter() + seconds
+        while perf_counter() < until:
+            if poll(0, 1):
+                self.found += 1
+                self._price //= 2
+                return
+        self.missed += 1
+        self._pass = self._price = min(2 * self._price + 1, _PASSED_MAX)
+
+
+def busy_poll() -> BusyPoll:
+    """The one of this Trio run."""
+    try:
+        return _of_this_run.get()
+    except LookupError:
+        made = BusyPoll()
+        _of_this_run.set(made)
+        return made

@@ -1,0 +1,130 @@
+"""Connections that look for an answer before their loop sleeps."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import trio
+from serving import ECHO, ECHO_LATER, serving
+
+from triomq.remoting.client import busy_poll as module
+from triomq.remoting.client.busy_poll import BusyPoll, busy_poll
+from triomq.remoting.client.config import ConnectorConfig
+from triomq.remoting.client.connector import Connector
+from triomq.remoting.protocol.command import Command
+
+
+@pytest.fixture(autouse=True)
+def processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two, whatever the machine has."""
+    monkeypatch.setattr(module.os, "sched_getaffinity", lambda _pid: {0, 1})
+
+
+@contextmanager
+def watched(busy: BusyPoll, *, expecting: bool = True) -> Iterator[tuple[socket.socket, socket.socket]]:
+    here, there = socket.socketpair()
+    with here, there:
+        assert busy.watch(here.fileno(), lambda: expecting)
+        yield here, there
+        busy.unwatch(here.fileno())
+
+
+async def test_a_look_ends_when_the_answer_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    busy = BusyPoll(look_seconds=60)
+    with watched(busy) as (_, there):
+        clock = iter(range(100))
+
+        def now() -> float:
+            time = next(clock)
+            if time == 10:
+                there.send(b"x")
+            return float(time)
+
+        monkeypatch.setattr(module, "perf_counter", now)
+        busy.before_io_wait(math.inf)
+        assert (busy.found, busy.missed) == (1, 0)
+        assert next(clock) == 11, "and no later"
+
+
+async def test_nobody_looks_who_has_work_or_expects_nothing_or_has_input_already() -> None:
+    busy = BusyPoll(look_seconds=60)
+    with watched(busy) as (_, there):
+        busy.before_io_wait(0)
+        busy.before_io_wait(-1)
+        there.send(b"x")
+        busy.before_io_wait(math.inf)
+        assert (busy.found, busy.missed) == (0, 0)
+    with watched(busy, expecting=False):
+        busy.before_io_wait(math.inf)
+        assert (busy.found, busy.missed) == (0, 0)
+
+
+async def test_looks_in_vain_become_rare() -> None:
+    busy = BusyPoll(look_seconds=1e-9)
+    with watched(busy):
+        looks = []
+        for sleep in range(5000):
+            before = busy.missed
+            busy.before_io_wait(math.inf)
+            if busy.missed > before:
+                looks.append(sleep)
+        gaps = [later - earlier - 1 for earlier, later in itertools.pairwise(looks)]
+        assert gaps == [1, 3, 7, 15, 31, 63, 127, 255, 511, 1023, 1023, 1023]
+
+
+async def test_a_look_that_finds_makes_the_next_ones_cheaper(monkeypatch: pytest.MonkeyPatch) -> None:
+    busy = BusyPoll(look_seconds=60)
+    busy._price = 1023
+    with watched(busy) as (here, there):
+        for _ in range(5):
+            clock = iter((0.0, 1.0))
+            monkeypatch.setattr(module, "perf_counter", lambda: there.send(b"x") + next(clock))  # noqa: B023 - used at once
+            busy.before_io_wait(math.inf)
+            here.recv(100)
+        assert (busy.found, busy._price) == (5, 31)
+
+
+async def test_timers_come_first() -> None:
+    busy = BusyPoll(look_seconds=3600)
+    with watched(busy):
+        busy.before_io_wait(0.001)
+        assert busy.missed == 1
+
+
+async def test_what_the_system_does_not_know_is_not_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    busy = BusyPoll()
+    assert not busy.watch(1_000_000, lambda: True)
+    assert not busy.watched
+    here, there = socket.socketpair()
+    with here, there:
+        monkeypatch.setattr(module.os, "sched_getaffinity", lambda _pid: {1})
+        assert not busy.watch(here.fileno(), lambda: True)
+
+
+async def test_connections_come_and_go_with_their_sockets() -> None:
+    assert busy_poll() is busy_poll()
+    async with serving() as server:
+        address = f"127.0.0.1:{server.port}"
+        async with Connector() as connector, Connector(ConnectorConfig(busy_poll=False)) as other:
+            for _ in range(3):  # the next one has the same descriptor, mostly
+                for number in range(30):
+                    code = ECHO_LATER if number % 2 else ECHO
+                    assert (await connector.invoke(address, Command(code, body=b"%d" % number))).body == b"%d" % number
+                    assert (await other.invoke(address, Command(ECHO, body=b"other"))).body == b"other"
+                assert busy_poll().watched == 1
+                connector.close_address(address)
+                assert not busy_poll().watched
+            await connector.invoke(address, Command(ECHO))
+        assert not busy_poll().watched
+
+
+def test_every_run_looks_for_itself() -> None:
+    async def mine() -> BusyPoll:
+        return busy_poll()
+
+    assert trio.run(mine) is not trio.run(mine)
