@@ -127,6 +127,7 @@ def test_what_may_be_stored_after_a_failed_try() -> None:
     assert may_be_stored(RequestTimeout("a:1", "SEND_MESSAGE_V2", 1.0))
     assert may_be_stored(ProtocolBroken("a:1 answered with an unreadable header"))
     assert not may_be_stored(ConnectionFailed("a:1", "refused"))
+    assert may_be_stored(broker_error(1, "flushing the log to the disk failed"))
     assert not may_be_stored(broker_error(2, "busy"))
 
 
