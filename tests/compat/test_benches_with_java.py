@@ -14,16 +14,21 @@ import pytest
 BENCH = Path(__file__).resolve().parent.parent / "bench"
 
 
+def run_bench(script: str, *settings: str, timeout: float = 230) -> str:
+    """Run a program of `tests/bench` and return what it prints; fails with that if it fails."""
+    if processes.java_home("5.5.0") is None:
+        pytest.skip("the Java peers 5.5.0 are not installed: run `make peers`")
+    done = subprocess.run([sys.executable, str(BENCH / script), *settings], capture_output=True, text=True, timeout=timeout, check=False, stdin=subprocess.DEVNULL)
+    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+    return done.stdout
+
+
 @pytest.mark.compat
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_queues_of_both_brokers() -> None:
-    if processes.java_home("5.5.0") is None:
-        pytest.skip("the Java peers 5.5.0 are not installed: run `make peers`")
-    command = [sys.executable, str(BENCH / "bench_queues.py"), "--counts", "16", "--seconds", "0.2", "--rounds", "1", "--warm-up", "0.5"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=230, check=False, stdin=subprocess.DEVNULL)
-    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
-    assert re.findall(r"^\| 16 \| (ours|Java) \|", done.stdout, re.MULTILINE) == ["ours", "Java"]
+    printed = run_bench("bench_queues.py", "--counts", "16", "--seconds", "0.2", "--rounds", "1", "--warm-up", "0.5")
+    assert re.findall(r"^\| 16 \| (ours|Java) \|", printed, re.MULTILINE) == ["ours", "Java"]
 
 
 def found(path: Path) -> dict[str, tuple[float | None, float | None]]:
@@ -35,15 +40,11 @@ def found(path: Path) -> dict[str, tuple[float | None, float | None]]:
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_rocketmq_s_own_programs_on_our_broker(tmp_path: Path) -> None:
-    if processes.java_home("5.5.0") is None:
-        pytest.skip("the Java peers 5.5.0 are not installed: run `make peers`")
     settings = ("--only", "producer,latency", "--threads", "2", "--rounds", "1", "--warm-up", "0", "--latency-seconds", "1", "--no-java-broker")
-    command = [sys.executable, str(BENCH / "java_programs.py"), *settings, "--json", str(tmp_path / "found.json")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=230, check=False, stdin=subprocess.DEVNULL)
-    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+    printed = run_bench("java_programs.py", *settings, "--json", str(tmp_path / "found.json"))
     figures = found(tmp_path / "found.json")
     for what in ("Producer, 2 threads", "latency, p99", "anonymous, under load, largest"):
-        assert (figures[what][0] or 0) > 0, done.stdout
+        assert (figures[what][0] or 0) > 0, printed
 
 
 def test_what_the_programs_print_is_understood() -> None:
@@ -62,12 +63,8 @@ print(bench.CONSUMED.findall("Current Time: 2026-11-22 10:32:29,000 | Consume TP
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_java_s_master_waits_for_its_slave_as_ours_does(tmp_path: Path) -> None:
-    if processes.java_home("5.5.0") is None:
-        pytest.skip("the Java peers 5.5.0 are not installed: run `make peers`")
     settings = ("sync", "--seconds", "0.2", "--rounds", "1", "--warm-up", "0", "--shapes", "1x8", "--producer-seconds", "0")
-    command = [sys.executable, str(BENCH / "replication_side_by_side.py"), *settings, "--json", str(tmp_path / "found.json")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=390, check=False, stdin=subprocess.DEVNULL)
-    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+    run_bench("replication_side_by_side.py", *settings, "--json", str(tmp_path / "found.json"), timeout=390)
     assert all(found(tmp_path / "found.json")["raw 1 × 8"])
     notes = json.loads((tmp_path / "found.json").read_text())["notes"]
     assert [note.split(":")[0] for note in notes if "stopped the master did not answer SEND_OK" in note] == ["ours", "Java"]
