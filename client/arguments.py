@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from math import isnan
 from typing import Any, TypeVar
 
-from triomq.client.errors import MessageInvalid, SettingsError
+from triomq.client.errors import HandlerInvalid, MessageInvalid, SettingsError
 from triomq.remoting.protocol.bodies.route import MessageQueue
 
 S = TypeVar("S")
@@ -106,10 +106,6 @@ def key_words(keys: object) -> Sequence[str]:
 
 def _as_text(value: object) -> str:
     return f"{value!r}.decode()" if isinstance(value, bytes) else f"str({value!r})"
-
-
-class HandlerInvalid(SettingsError):
-    """A handler is no async function."""
 
 
 def awaiting(handler: Callable[[Any], Awaitable[object]]) -> Callable[[Any], Awaitable[object]]:

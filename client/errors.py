@@ -2,6 +2,7 @@
 
     TrioMQError
     ├── SettingsError, MessageInvalid, TopicInvalid     also ValueError: a wrong argument, nothing was sent
+    │   └── HandlerInvalid                              a SettingsError: the handler is no async function
     ├── NotRunning, AlreadySettled, QueueNotAssigned, ForkDetected    also RuntimeError: a wrong use of an object
     ├── NoNameServer, RouteNotFound                     discovery: nobody knows where the topic lives
     ├── ConnectionFailed, ConnectionLost                also OSError
@@ -76,6 +77,10 @@ class SettingsError(TrioMQError, ValueError):
     """A setting cannot be used."""
 
 
+class HandlerInvalid(SettingsError):
+    """A handler is no async function: found out at its first call, and ends the consumer."""
+
+
 class MessageInvalid(TrioMQError, ValueError):
     """A message breaks a limit that every broker enforces; it was not sent."""
 
@@ -116,7 +121,7 @@ class NoNameServer(TrioMQError):
                 "'host:9876;host2:9876', or set the environment variable NAMESRV_ADDR"
             )
         tried = "; ".join(f"{address}: {reason}" for address, reason in self.reasons.items())
-        return f"no name server answered ({tried}): check that mqnamesrv runs there and that the port is reachable"
+        return f"no name server answered ({tried}): check that a name server (mqnamesrv) runs there, and that this machine reaches its port"
 
 
 class RouteNotFound(TrioMQError):

@@ -32,5 +32,6 @@ class Lifetime(ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
         """Stop: what that means is told by the class."""
-        assert self._context is not None
+        if self._context is None:
+            raise NotRunning(f"this {type(self).__name__} was not started: use it with `async with`")
         return await self._context.__aexit__(kind, error, trace)

@@ -108,7 +108,7 @@ class Portal(Generic[T]):
         if threading.current_thread() is self._thread:
             raise NotRunning(_OWN_THREAD)
         if self._token is None or self._nursery is None or self._left.done():
-            raise NotRunning("this object is not running: use it inside its `with` block")
+            raise NotRunning("this object is not running: use it inside its `with` block, or between `start()` and `stop()`")
         call: Call[R] = Call(concurrent.futures.Future(), trio.CancelScope(), self._token)
         call.future.set_running_or_notify_cancel()
         self._calls.add(call)

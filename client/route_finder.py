@@ -16,7 +16,7 @@ import trio
 
 from triomq.client.calls import Calls
 from triomq.client.config import ClientSettings
-from triomq.client.errors import NoNameServer, RouteNotFound, TopicNotFound, TrioMQError
+from triomq.client.errors import ConnectionFailed, NoNameServer, RouteNotFound, TopicNotFound, TrioMQError
 from triomq.client.retry import Backoff
 from triomq.client.routes import NameServers, RouteTable, TopicQueues, as_template
 from triomq.client.trouble import TroubleLog
@@ -127,7 +127,8 @@ class RouteFinder:
                     self.names.answered(address)
                 unknown = True
             except (TrioMQError, RemotingError) as error:
-                reasons[address] = str(error)
+                # What else a connection's error says is about brokers, and the addresses that they announce.
+                reasons[address] = error.reason if isinstance(error, ConnectionFailed) else str(error)
                 self._trouble.failed(f"name server {address}", error)
             else:
                 self.names.answered(address)

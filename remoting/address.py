@@ -14,7 +14,9 @@ def parse_address(text: str) -> tuple[str, int]:
     """Split `host:port`; the host comes without brackets. Raises ValueError that names cause and fix."""
     stripped = text.strip()
     host, colon, port_text = stripped.rpartition(":")
-    if not colon or not host or stripped.endswith("]"):
+    if colon and not host:
+        raise ValueError(f"address {text!r} has no host; write host:port, for example 127.0.0.1{stripped}")
+    if not colon or stripped.endswith("]"):
         raise ValueError(f"address {text!r} has no port; write host:port, for example 127.0.0.1:9876")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]

@@ -107,10 +107,12 @@ def allocate_config(queues: Iterable[MessageQueue]) -> Allocation:
 def allocate_machine_room(rooms: Collection[str]) -> Allocation:
     """Return the rule that divides only the queues of brokers called `room@name` with one of these rooms.  Java's name: `MACHINE_ROOM`."""
 
+    wanted = frozenset([rooms] if isinstance(rooms, str) else rooms)
+
     def allocate(member: str, queues: Sequence[MessageQueue], members: Sequence[str]) -> list[MessageQueue]:
         if member not in members:
             return []
-        local = [queue for queue in queues if _room_prefix(queue) in rooms]
+        local = [queue for queue in queues if _room_prefix(queue) in wanted]
         index = members.index(member)
         size, left_over = divmod(len(local), len(members))
         share = local[index * size : (index + 1) * size]

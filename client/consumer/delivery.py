@@ -9,13 +9,13 @@ from functools import partial
 import attrs
 import trio
 
-from triomq.client.arguments import HandlerInvalid
 from triomq.client.config import ConsumerSettings
 from triomq.client.consumer.assignment import Assignment
 from triomq.client.consumer.inbox import Inbox, InboxClosed
 from triomq.client.consumer.ordered_inbox import OrderedInbox
 from triomq.client.consumer.received import ReceivedMessage
 from triomq.client.consumer.verdicts import BrokerRetry, settle_failed
+from triomq.client.errors import HandlerInvalid
 
 logger = logging.getLogger(__name__)
 

@@ -95,8 +95,8 @@ class GroupOffsets:
         retry_topic = queue.topic.startswith(RETRY_PREFIX)
         end = await self.max_offset(queue) if start.where is ConsumeFrom.LAST and not retry_topic else 0
         stored = await self.stored(queue)
-        if stored >= 0:
-            return stored, stored
+        if stored >= 0:  # of a 0 nobody knows whether it is stored, or the answer for a young queue, which will not be young for ever
+            return stored, stored or -1
         if start.where is ConsumeFrom.FIRST:
             return 0, -1  # if 0 is too old the broker answers the first pull with the lowest valid offset
         if start.where is ConsumeFrom.LAST:

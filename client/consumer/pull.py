@@ -187,7 +187,7 @@ class PullConsumer(GroupConsumer):
         """Read exactly these queues; replaces an earlier call.
 
         Errors: `SettingsError` after `subscribe`; `SettingsError`, `SubscriptionInvalid` for a filter that a broker refuses, `RouteNotFound` for a
-        topic that does not exist, and then everything stays as it was; `TrioMQError` from the broker.
+        topic or a queue that does not exist, and then everything stays as it was; `TrioMQError` from the broker.
         """
         membership = self._member()
         if self._subscribed:
@@ -195,8 +195,16 @@ class PullConsumer(GroupConsumer):
         wanted = checked_queues(queues)
         filters = make_subscriptions({queue.topic: tags for queue in wanted}, time.time_ns() // 1_000_000)
         for topic in filters:
-            if await membership.session.refresh(topic) is None:
+            known = await membership.session.refresh(topic)
+            if known is None:
                 raise RouteNotFound(topic)
+            missing = sorted(queue for queue in wanted - set(known.subscribe) if queue.topic == topic)
+            if missing:
+                raise RouteNotFound(
+                    topic,
+                    f"{missing[0].broker_name} has no queue {missing[0].queue_id} that may be read",
+                    f"take queues from `await consumer.queues({topic!r})`; there are {len(known.subscribe)} now, on {', '.join(known.brokers)}",
+                )
         await check_filters(membership.session, self.group, filters.values())
         self._subscriptions.update(filters)
         for queue in set(membership.fetcher.assignments) - wanted:

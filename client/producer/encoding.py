@@ -163,9 +163,13 @@ def _whole_text(
 
 
 def compress(body: bytes, settings: ProducerSettings) -> tuple[bytes, int]:
-    """Return the body as it travels, and its flag bits.  Errors: `MessageInvalid`, for instance for a level that does not exist."""
+    """Return the body as it travels, and its flag bits; as it is if compression makes it no shorter.
+
+    (Java sends the longer one, so that a body close to the limit may be refused by the broker, and everyone unpacks for nothing.)
+    Errors: `MessageInvalid`, for instance for a level that does not exist.
+    """
     try:
-        return compress_body(
+        packed, bits = compress_body(
             body,
             threshold_bytes=settings.compress_over_bytes,
             level=settings.compress_level,
@@ -175,6 +179,7 @@ def compress(body: bytes, settings: ProducerSettings) -> tuple[bytes, int]:
         raise MessageInvalid(
             f"the body cannot be compressed with {settings.compression.name} at level {settings.compress_level}: {error}"
         ) from error
+    return (packed, bits) if len(packed) < len(body) else (body, 0)
 
 
 def prepare_batches(

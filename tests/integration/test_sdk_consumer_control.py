@@ -282,3 +282,68 @@ async def test_a_pull_consumer_that_unsubscribes(triomq_cluster: InProcessCluste
         await until(lambda: consumer.assignment == ())
         with pytest.raises(SettingsError, match="not subscribed"):
             await consumer.unsubscribe("Numbers")
+
+
+@pytest.mark.feature(137)
+async def test_pulls_stop_at_so_many_bytes_and_go_on_when_there_is_room(triomq_cluster: InProcessCluster) -> None:
+    await triomq_cluster.create_topic("Numbers", queues=1)
+    async with Producer(triomq_cluster.namesrv_address, group="numbers") as producer:
+        for number in range(60):
+            await producer.send("Numbers", b"%03d" % number + bytes(1021))
+    settings = ConsumerSettings(cached_bytes_max=10_000, pull_batch=4, client=QUICK.client)
+    async with PushConsumer(triomq_cluster.namesrv_address, group="slow", subscriptions="Numbers", consume_from="first", settings=settings) as consumer:
+        await until(lambda: consumer.statistics().unsettled >= 9)
+        await trio.sleep(0.2)
+        assert 9 <= consumer.statistics().unsettled <= 10 + 4  # a message has less than 1.2 KiB, and one pull may exceed the limit
+        seen: list[int] = []
+        with trio.fail_after(30):
+            while len(seen) < 60:
+                for message in await consumer.take():
+                    seen.append(int(message.body[:3]))
+                    message.ack_nowait()
+    assert seen == list(range(60))
+
+
+@pytest.mark.feature(137)
+async def test_pulls_stop_at_a_span_of_offsets_however_few_messages_are_in_hand(triomq_cluster: InProcessCluster) -> None:
+    await triomq_cluster.create_topic("Numbers", queues=1)
+    await send_numbers(triomq_cluster, range(100))
+    settings = ConsumerSettings(cached_span_max=20, pull_batch=4, client=QUICK.client)
+    async with PushConsumer(triomq_cluster.namesrv_address, group="slow", subscriptions="Numbers", consume_from="first", settings=settings) as consumer:
+        await until(lambda: consumer.statistics().unsettled >= 22)
+        held: list[ReceivedMessage] = []
+        with trio.fail_after(30):
+            while len(held) < consumer.statistics().unsettled:
+                held += await consumer.take()
+        assert 22 <= len(held) <= 21 + 4
+        for message in held[1:-1]:
+            message.ack_nowait()
+        await trio.sleep(0.2)
+        assert (consumer.statistics().unsettled, consumer.statistics().waiting) == (2, 0)
+        held[0].ack_nowait()
+        seen = numbers_of(held)
+        with trio.fail_after(30):
+            while len(seen) < 100:
+                for message in await consumer.take():
+                    seen.append(int(message.body))
+                    message.ack_nowait()
+    assert seen == list(range(100))
+
+
+@pytest.mark.feature(176)
+async def test_a_pull_consumer_is_told_of_its_queues(triomq_cluster: InProcessCluster) -> None:
+    """Java's message-queue listener."""
+    await triomq_cluster.create_topic("Numbers", queues=4)
+    changes: list[AssignmentChange] = []
+
+    def member(**more: object) -> PullConsumer:
+        return PullConsumer(triomq_cluster.namesrv_address, group="told", subscriptions="Numbers", settings=QUICK, **more)  # type: ignore[arg-type]
+
+    async with member(on_assignment=changes.append) as first:
+        await first.wait_assigned()
+        assert [(len(change.gained), len(change.lost), len(change.owned), len(change.queues)) for change in changes] == [(4, 0, 4, 4)]
+        async with member() as second:
+            await until(lambda: len(second.assignment) == 2 and len(first.assignment) == 2)
+            assert changes[-1].lost == second.assignment
+        await until(lambda: len(first.assignment) == 4)
+        assert changes[-1].owned == first.assignment

@@ -78,6 +78,12 @@ async def test_a_failing_on_assignment_is_logged_and_the_consumer_goes_on(
     assert "no such dashboard" in caplog.text
 
 
+@pytest.mark.parametrize("kind", [Producer, PullConsumer])
+async def test_an_end_without_a_beginning_is_named(kind: type[Producer | PullConsumer]) -> None:
+    with pytest.raises(NotRunning, match="was not started"):
+        await kind("127.0.0.1:1", group="g").__aexit__(None, None, None)
+
+
 async def test_waiting_for_a_share_outside_of_the_block_and_while_it_ends() -> None:
     async with scripted_cluster() as cluster:
         cluster.broker.script[RequestCode.GET_CONSUMER_LIST_BY_GROUP] = refuse(ResponseCode.SYSTEM_ERROR)
@@ -241,7 +247,9 @@ async def test_a_reset_during_the_last_words_is_stored(kind: str) -> None:
             members.append(consumer._membership)
             await until(lambda: queue in members[0].fetcher.assignments)
             cluster.broker.script[RequestCode.UPDATE_CONSUMER_OFFSET] = reset
+            await until(lambda: kind == "pull" or members[0].fetcher.assignments[queue].stored == 0)  # the first offset
             members[0].fetcher.assignments[queue].stored = -1  # so that there is something to store
+            members[0].fetcher.assignments[queue].committable = 0
             ended.set()
         assert outcomes == ["asked", [queue]]
         headers = cluster.broker.headers(RequestCode.UPDATE_CONSUMER_OFFSET)
@@ -270,6 +278,7 @@ async def test_one_offset_that_cannot_be_stored_costs_neither_the_others_nor_the
                 await until(lambda: len(consumer.assignment) == 2)
                 assert consumer._membership is not None
                 members.append(consumer._membership)
+                await until(lambda: all(assignment.stored == 0 for assignment in members[0].owned()))  # the first offsets
                 for assignment in members[0].owned():
                     assignment.stored = -1
                 monkeypatch.setattr(GroupOffsets, "store_one", fail_once)
@@ -277,7 +286,7 @@ async def test_one_offset_that_cannot_be_stored_costs_neither_the_others_nor_the
         with pytest.raises(LookupError, match="a mistake of ours"):
             await consume_and_leave()
         assert sorted(tried) == ["broker-a", "broker-b"]
-        assert [broker.count(RequestCode.UPDATE_CONSUMER_OFFSET) for broker in cluster.brokers] == [0, 1]
+        assert [broker.count(RequestCode.UPDATE_CONSUMER_OFFSET) for broker in cluster.brokers] == [1, 2]
         assert [broker.count(RequestCode.UNLOCK_BATCH_MQ) for broker in cluster.brokers] == [1, 1]
         assert members[0].owned() == []
 

@@ -217,7 +217,7 @@ def test_asyncio(namesrv: str) -> None:
             assert messages
             await puller.seek(messages[0].queue, 0)
             await puller.commit()
-            assert await puller.committed(queues[0]) is not None
+            assert await puller.committed(messages[0].queue) == 0
         return seen
 
     assert sorted(asyncio.run(main())) == list(range(53))
@@ -252,6 +252,28 @@ def test_blocking_objects_live_from_cell_to_cell_under_a_running_loop(namesrv: s
     threads = threading.active_count()
     assert len(asyncio.run(notebook())) == 2
     assert threading.active_count() == threads
+
+
+@pytest.mark.feature(191)
+def test_asyncio_objects_live_from_cell_to_cell(namesrv: str) -> None:
+    async def notebook() -> None:
+        producer = await aio.Producer(namesrv, group="cells").start()
+        consumer = await aio.PullConsumer(namesrv, group="cells", subscriptions="Numbers", consume_from="first").start()
+        sent = await producer.send("Numbers", b"1")
+        async with asyncio.timeout(20):
+            (message,) = await consumer.poll()
+        assert message.message_id == sent.message_id
+        with pytest.raises(NotRunning, match="make a new one"):
+            await producer.start()
+        for running in (consumer, producer):
+            await running.stop()
+            await running.stop()
+        with pytest.raises(NotRunning, match=r"between `start\(\)` and `stop\(\)`"):
+            await producer.send("Numbers", b"2")
+
+    threads = threading.active_count()
+    asyncio.run(notebook())
+    assert threading.active_count() <= threads + 1, "asyncio's own executor at most"
 
 
 @pytest.mark.feature(191, 192)

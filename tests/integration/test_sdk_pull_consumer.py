@@ -19,6 +19,7 @@ from triomq import (
     QueueNotAssigned,
     RouteNotFound,
     SettingsError,
+    Sql,
 )
 from triomq.testing import InProcessCluster
 
@@ -195,6 +196,36 @@ async def test_misuse_is_named(triomq_cluster: InProcessCluster) -> None:
         assert sharing.assignment == (QUEUE,)
     with pytest.raises(NotRunning):
         await consumer.poll()
+
+
+async def test_the_beginning_can_be_committed(triomq_cluster: InProcessCluster) -> None:
+    """Brokers answer 0 for a young queue, whether it is stored or not; later they would not."""
+    await send_numbers(triomq_cluster, 3)
+    async with PullConsumer(triomq_cluster.namesrv_address, group="readers", consume_from="first") as consumer:
+        await consumer.assign([QUEUE])
+        assert await take(consumer, 2) == [0, 1]
+        await consumer.seek(QUEUE, 0)
+        assert await consumer.committed(QUEUE) is None
+        await consumer.commit()
+        assert await consumer.committed(QUEUE) == 0
+
+
+async def test_an_assignment_that_cannot_be_changes_nothing(triomq_cluster: InProcessCluster) -> None:
+    """A queue that does not exist would never bring anything, and a poll of it would wait for ever."""
+    await send_numbers(triomq_cluster, 3)
+    async with PullConsumer(triomq_cluster.namesrv_address, group="readers", consume_from="first") as consumer:
+        await consumer.assign([QUEUE])
+        for wrong, complaint in (
+            (MessageQueue("Numbers", "broker-a", 1), r"broker-a has no queue 1 that may be read\): take queues from `await consumer.queues\('Numbers'\)`; there are 1 now, on broker-a"),
+            (MessageQueue("Numbers", "broker-z", 0), "broker-z has no queue 0"),
+            (MessageQueue("Nothing", "broker-a", 0), "no broker offers topic 'Nothing'"),
+        ):
+            with pytest.raises(RouteNotFound, match=complaint):
+                await consumer.assign([QUEUE, wrong])
+            assert consumer.assignment == (QUEUE,)
+        with pytest.raises(SettingsError, match="does not filter by properties"):
+            await consumer.assign([QUEUE], tags=Sql("a = 1"))
+        assert await take(consumer, 3) == [0, 1, 2]
 
 
 @pytest.mark.parametrize("method", ["committed", "min_offset", "max_offset", "offset_for_time"])

@@ -15,6 +15,7 @@ from triomq import (
     AlreadySettled,
     ConsumerSettings,
     Message,
+    MessageQueue,
     NoNameServer,
     NotRunning,
     Producer,
@@ -429,3 +430,21 @@ async def test_a_message_without_verdict_goes_back_after_the_consume_timeout(
             await until(lambda: consumer.statistics().unsettled == 2)
             assert await forgotten.ack() is False
     assert forgotten.message_id in caplog.text
+
+
+async def test_the_first_offset_of_a_young_queue_is_stored_at_once(triomq_cluster: InProcessCluster) -> None:
+    """Though the broker says 0 to everyone, stored or not: when the queue is not young any more the group still begins where it began."""
+    await triomq_cluster.create_topic("Numbers", queues=1)
+    await send_numbers(triomq_cluster, "Numbers", range(3))
+    queue = MessageQueue("Numbers", "broker-a", 0)
+    async with PullConsumer(triomq_cluster.namesrv_address, group="young") as reader:
+        assert await reader.committed(queue) is None
+    settings = ConsumerSettings(offset_interval=600)
+    async with PushConsumer(triomq_cluster.namesrv_address, group="young", subscriptions="Numbers", settings=settings) as consumer:
+        await consumer.wait_assigned()
+        assert consumer._membership is not None
+        offsets = consumer._membership.offsets
+        with trio.fail_after(30):
+            while await offsets.stored(queue, exactly=True) < 0:  # noqa: ASYNC110 - asked over the wire
+                await trio.sleep(0.01)
+        assert await offsets.stored(queue, exactly=True) == 0

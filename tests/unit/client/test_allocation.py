@@ -116,6 +116,12 @@ def room_of_queue(queue: MessageQueue) -> str:
     return queue.broker_name.split("-")[0]
 
 
+def test_one_machine_room_may_be_a_text() -> None:
+    rule = allocate_machine_room("IDC1")
+    queues = [MessageQueue("T", "IDC1@a", 0), MessageQueue("T", "DC@b", 0), MessageQueue("T", "plain", 0)]
+    assert rule("c", queues, ["c"]) == queues[:1]
+
+
 def room_of_member(client_id: str) -> str:
     return client_id.split("-")[0]
 

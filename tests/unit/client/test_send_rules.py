@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from typing import Any
 
@@ -174,6 +175,14 @@ def test_large_bodies_are_deflated_from_4096_bytes_on() -> None:
     assert large.sys_flag == 0x301
     assert len(large.body) < 100
     assert plain_body(large.body, large.sys_flag) == b"a" * 4096
+
+
+@pytest.mark.parametrize("name", ["zlib", "lz4", "zstd"])
+def test_a_body_that_compression_makes_longer_travels_as_it_is(name: str) -> None:
+    """At the limit it would else be refused by the broker."""
+    body = random.Random(7).randbytes(4 * 1024 * 1024)
+    made = prepared(Message(topic="T", body=body), ProducerSettings(compression=name))
+    assert (made.sys_flag, len(made.body)) == (0, len(body))
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ def test_good_addresses(text: str, expected: tuple[str, int]) -> None:
     [
         ("", "has no port"),
         ("localhost", "has no port"),
-        (":9876", "has no port"),
+        (":9876", "has no host; write host:port, for example 127.0.0.1:9876"),
         ("[::1]", "has no port"),
         ("::1:9876", "ambiguous"),
         ("[localhost]:1", "no IPv6 address between its brackets"),
