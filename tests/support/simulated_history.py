@@ -70,6 +70,7 @@ class _Played:
     hits: int = 0
     promoted: bool = False
     sending: bool = True
+    healing: bool = False
     senders: int = 0
     consumers: int = 0
     simulation: Simulation = attrs.field(init=False)
@@ -317,7 +318,10 @@ class _Played:
             name = choose.choice(list(network.names.values()))
             network.machines[network.address(name)].step_clock(choose.choice((-3600, -5, -0.05, 0.05, 5, 3600)))
         elif kind == "failed fsync":
-            cluster.fail_sync(choose.choice(brokers), choose.choice((0, 0, 1, 4)))
+            name = choose.choice(brokers)
+            cluster.fail_sync(name, choose.choice((0, 0, 1, 4)))
+            if choose.random() < 0.6:  # when it has gone on with that disk
+                self._later(choose.uniform(4.0, 8.0), self._lose_power, name)
         elif kind == "pause":
             machine = network.machines[network.address(choose.choice(list(network.names.values())))]
             if machine.up:
@@ -332,6 +336,11 @@ class _Played:
             call(*arguments)
 
         self.nursery.start_soon(wait, name=f"later: {call.__name__}")
+
+    def _lose_power(self, name: str) -> None:
+        if not self.healing:
+            self.cluster.crash(name, power=True)
+            self._later(RESTART_SECONDS_MAX / 2, self._start, name)
 
     def _start(self, name: str) -> None:
         self.cluster.start(name)
@@ -359,6 +368,7 @@ class _Played:
     async def _heal(self) -> list[str]:
         """All is well again; what is broken after a while stays broken."""
         cluster, network = self.cluster, self.simulation.network
+        self.healing = True
         network.heal_all()
         for name, service in cluster.services.items():
             if service.disk is not None:
