@@ -1,9 +1,20 @@
-"""When a piece of load began and ended, and what it cost: shared by the client processes of `bench_nats.py`; needs nothing but Python."""
+"""What the client processes of `bench_nats.py` share: what they are asked for, when it began and ended, and what it cost; needs nothing but Python."""
 
 from __future__ import annotations
 
 import json
 import time
+from typing import Any
+
+
+def message_body(request: dict[str, Any]) -> bytes:
+    """What each message of a request carries."""
+    return b"x" * int(request["size"])
+
+
+def publishing_end(request: dict[str, Any]) -> float:
+    """Until when, by `time.perf_counter`, a request to publish wants it done."""
+    return time.perf_counter() + float(request["seconds"])
 
 
 class Clock:

@@ -21,7 +21,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import nats
-from load_clock import Clock
+from load_clock import Clock, message_body, publishing_end
 from nats.js.api import ConsumerConfig, DeliverPolicy, RetentionPolicy, StorageType, StreamConfig
 
 FETCH = 256
@@ -30,7 +30,7 @@ _numbers = itertools.count(1)
 
 async def publish(js: Any, request: dict[str, Any]) -> int:
     """Tasks that publish and wait for the answer, each one message at a time."""
-    body, until, count = b"x" * request["size"], time.perf_counter() + request["seconds"], 0
+    body, until, count = message_body(request), publishing_end(request), 0
 
     async def work() -> None:
         nonlocal count
@@ -44,7 +44,7 @@ async def publish(js: Any, request: dict[str, Any]) -> int:
 
 async def publish_async(js: Any, request: dict[str, Any]) -> int:
     """One task that publishes as long as fewer answers than that are outstanding."""
-    body, until, count = b"x" * request["size"], time.perf_counter() + request["seconds"], 0
+    body, until, count = message_body(request), publishing_end(request), 0
     room = asyncio.Semaphore(request["in_flight"])
 
     def answered(answer: asyncio.Future[Any]) -> None:
@@ -61,7 +61,7 @@ async def publish_async(js: Any, request: dict[str, Any]) -> int:
 
 
 async def fill(js: Any, request: dict[str, Any]) -> int:
-    body, left = b"x" * request["size"], request["count"]
+    body, left = message_body(request), request["count"]
     while left:
         now = min(left, 256)
         await asyncio.gather(*[js.publish("bench.kept", body) for _ in range(now)])

@@ -17,7 +17,7 @@ import time
 from typing import Any
 
 import trio
-from load_clock import Clock
+from load_clock import Clock, message_body, publishing_end
 
 from triomq import Producer, ProducerSettings, PullConsumer, PushConsumer, ReceivedMessage
 from triomq.client.admin.admin import Admin
@@ -29,7 +29,7 @@ _numbers = itertools.count(1)
 
 async def publish(producer: Producer, request: dict[str, Any]) -> int:
     """Tasks that send and wait for the answer, each one message at a time."""
-    body, until, count = b"x" * request["size"], time.perf_counter() + request["seconds"], 0
+    body, until, count = message_body(request), publishing_end(request), 0
 
     async def work() -> None:
         nonlocal count
@@ -46,7 +46,7 @@ async def publish(producer: Producer, request: dict[str, Any]) -> int:
 async def fill(producer: Producer, request: dict[str, Any]) -> int:
     """Single sends, so that the messages of a queue lie scattered as those of independent producers do."""
     left = request["count"]
-    body = b"x" * request["size"]
+    body = message_body(request)
 
     async def work() -> None:
         nonlocal left
