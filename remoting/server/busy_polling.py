@@ -8,13 +8,17 @@ Nothing here reads a clock or a socket: the times are given, in seconds.
 
 import attrs
 
+_CREDIT_MAX = 8
+_CREDIT_NEW = 2
 _PRICE_MIN = 4
 _PRICE_MAX = 4096
 
 
 @attrs.define(eq=False)
 class BusyPolling:
-    """Decides by credit. Short sleeps earn it; a look in vain takes all of it and doubles the price of the next one.
+    """Decides by credit: a look that finds something earns some, a look in vain costs as much. Who has none left pays for new credit by
+    short sleeps, each time twice as many; looks that find something make that cheap again. So where more than half of the looks find
+    something they go on, and where they do not they are soon rare.
 
     `limit` is how long a look may take. `turn` is how long looks that find something may keep everything else that waits for
     sockets or threads in this loop from its turn.
@@ -24,12 +28,13 @@ class BusyPolling:
     turn: float = 300e-6
     _credit: int = attrs.field(default=0, init=False)
     _price: int = attrs.field(default=_PRICE_MIN, init=False)
+    _owed: int = attrs.field(default=_PRICE_MIN, init=False)
     _turned: float = attrs.field(default=float("-inf"), init=False)
 
     @property
     def worthwhile(self) -> bool:
         """Is a look likely to find something?"""
-        return self._credit >= self._price
+        return self._credit > 0
 
     def turn_due(self, now: float) -> bool:
         """Have the others been kept from their turn for too long?"""
@@ -40,19 +45,23 @@ class BusyPolling:
         self._turned = now
 
     def found(self) -> None:
-        """A look found something: looks become cheap again."""
+        """A look found something."""
+        if self._credit < _CREDIT_MAX:
+            self._credit += 1
         if self._price > _PRICE_MIN:
             self._price //= 2
 
     def missed(self) -> None:
         """A look took `limit` and found nothing."""
-        self._credit = 0
-        if self._price < _PRICE_MAX:
-            self._price *= 2
+        self._credit -= 1
+        if not self._credit:
+            self._owed = self._price
+            if self._price < _PRICE_MAX:
+                self._price *= 2
 
     def slept(self, seconds: float) -> None:
         """A sleep took so long. The time of waking up is in it: up to twice the limit is short."""
-        if seconds > 2 * self.limit:
-            self._credit = max(0, self._credit - 1)
-        elif self._credit < self._price:
-            self._credit += 1
+        if not self._credit and seconds <= 2 * self.limit:
+            self._owed -= 1
+            if self._owed <= 0:
+                self._credit = _CREDIT_NEW

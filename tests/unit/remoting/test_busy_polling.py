@@ -14,33 +14,50 @@ def earned(busy: BusyPolling) -> int:
     raise AssertionError("never worthwhile")
 
 
-def test_short_sleeps_earn_a_look_and_long_ones_cost_it() -> None:
+def missed_out(busy: BusyPolling) -> int:
+    """Looks in vain until none is worthwhile any more."""
+    for count in range(100):
+        if not busy.worthwhile:
+            return count
+        busy.missed()
+    raise AssertionError("it looks for ever")
+
+
+def test_short_sleeps_earn_looks_and_long_ones_do_not() -> None:
     busy = BusyPolling(LIMIT)
     assert not busy.worthwhile, "nothing is known yet"
-    assert earned(busy) == 4
-    busy.slept(3 * LIMIT)
-    assert not busy.worthwhile
-    assert earned(busy) == 1
     for _ in range(100):
-        busy.slept(1.0)
-    assert earned(busy) == 4, "a long idle time leaves nothing, and no debt"
+        busy.slept(3 * LIMIT)
+    assert not busy.worthwhile
+    assert earned(busy) == 4
+    assert missed_out(busy) == 2
 
 
-def test_who_finds_goes_on_and_who_misses_pays_twice_as_much() -> None:
+def test_who_finds_more_than_he_misses_goes_on() -> None:
     busy = BusyPolling(LIMIT)
     earned(busy)
     for _ in range(100):
         busy.found()
-        assert busy.worthwhile
-    prices = []
-    for _ in range(14):
-        busy.missed()
-        prices.append(earned(busy))
-    assert prices == [8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 4096, 4096, 4096, 4096]
-    for _ in range(10):
         busy.found()
-    busy.missed()
-    assert earned(busy) == 8, "looks that found something made it cheap again"
+        assert busy.worthwhile
+        busy.missed()
+        assert busy.worthwhile
+        busy.slept(1.0)
+    assert missed_out(busy) == 7, "however long it went well"
+
+
+def test_who_misses_pays_twice_as_much_each_time_until_a_look_finds_something() -> None:
+    busy = BusyPolling(LIMIT)
+    prices = []
+    for _ in range(13):
+        prices.append(earned(busy))
+        missed_out(busy)
+    assert prices == [4, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 4096]
+    earned(busy)
+    for _ in range(20):
+        busy.found()
+    missed_out(busy)
+    assert earned(busy) == 4
 
 
 def test_without_a_limit_nobody_looks() -> None:
