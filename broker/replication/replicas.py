@@ -4,7 +4,7 @@
 setting                        meaning here
 =============================  =====================================================================================================
 ``inSyncReplicas``             copies before a send is answered SEND_OK, the master's own among them; 1: no slave (Java 5's default)
-``minInSyncReplicas``          with fewer copies *in sync* a message is refused before it is stored
+``minInSyncReplicas``          with fewer copies *in sync* a message is refused before it is stored; and no fewer are waited for, whatever the others say
 ``enableAutoInSyncReplicas``   wait for as many of ``inSyncReplicas`` as are in sync, at least ``minInSyncReplicas``
 ``allAckInSyncStateSet``       wait for all that are in sync, whatever ``inSyncReplicas`` says
 ``haSlaveFallbehindMax``       a slave so far behind is not *available*: nobody waits for it, SLAVE_NOT_AVAILABLE
@@ -64,10 +64,9 @@ class Replica:
 
 @attrs.frozen
 class Plan:
-    """What a send does: refused before it is stored, or stored and then waiting for ``acknowledgements`` slaves, of which there may be too few."""
+    """What a message that is stored waits for: ``acknowledgements`` slaves, of which there may be too few."""
 
     acknowledgements: int
-    refused: str = ""
     unavailable: bool = False
 
 
@@ -98,10 +97,7 @@ class ReplicaSet:
         return sum(log_end - replica.acknowledged < self.rules.available_gap_bytes for replica in self.replicas.values())
 
     def plan(self, log_end: int, now: float) -> Plan:
-        """What the next send does."""
-        refused = self.refusal(log_end, now)
-        if refused:
-            return Plan(0, refused=refused)
+        """What messages wait for that are stored up to ``log_end``, also when the next one would be refused."""
         acknowledgements = self.acknowledgements(log_end, now)
         return Plan(acknowledgements, unavailable=acknowledgements > self.available(log_end))
 
@@ -113,14 +109,19 @@ class ReplicaSet:
         return f"{in_sync} in sync, the master included, minInSyncReplicas={wanted}" if in_sync < wanted else ""
 
     def acknowledgements(self, log_end: int, now: float) -> int:
-        """For how many slaves a send waits."""
+        """For how many slaves a send waits.
+
+        Never for fewer than the minimum: a slave that was in sync when the message was let in may be out of sync the moment it is stored, because it has
+        been silent for long, or because this very message is larger than the gap.
+        """
         rules = self.rules
         needed = rules.in_sync_replicas
         if not self._fixed:
             if rules.all_in_sync:
                 needed = 1 + self.in_sync(log_end, now)
             elif rules.auto:
-                needed = max(rules.min_in_sync_replicas, min(needed, 1 + self.in_sync(log_end, now)))
+                needed = min(needed, 1 + self.in_sync(log_end, now))
+            needed = max(needed, rules.min_in_sync_replicas)
         return max(0, needed - 1)
 
     def reached(self, acknowledgements: int) -> int:

@@ -8,6 +8,7 @@ import struct
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -129,6 +130,31 @@ async def test_senders_without_a_task_hear_of_a_slave_that_says_nothing(tmp_path
             await wait_until(lambda: master.connections[0].link.acknowledged == store.appended.value)
             assert told == []  # once is enough
             nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("rules", [{}, {"auto": True}, {"all_in_sync": True}, {"in_sync_replicas": 1}])
+async def test_a_slave_out_of_sync_by_what_is_stored_is_waited_for(tmp_path: Path, rules: dict[str, Any]) -> None:
+    """Here a slave is in sync only while it has all of the log; the minimum holds for what was let in before, too."""
+    async with (
+        open_store(quick_config(tmp_path)) as store,
+        serving_master(store, min_in_sync_replicas=2, catch_up_seconds=-1.0, **rules) as (master, port),
+        peer_of(store, master, port) as stream,
+    ):
+        waiting = ReplicatedDurability(store, master, timeout_seconds=0.05)
+        told: list[object] = []
+        assert not waiting.refusal()
+        end = fill(store)
+        assert waiting.refusal()
+        assert not waiting.durable_now(end)
+        assert waiting.when_durable(end, told.append)
+        assert await waiting.wait_durable(end) is DurabilityResult.FLUSH_SLAVE_TIMEOUT
+        await store.flusher.flush()
+        assert told == []
+        await stream.send_all(REPORT.pack(end))
+        await wait_until(lambda: told)
+        assert told == [DurabilityResult.DURABLE]
+        assert waiting.durable_now(end)
+        assert not waiting.refusal()
 
 
 async def test_senders_without_a_task_wait_for_disk_and_slaves(tmp_path: Path) -> None:

@@ -45,9 +45,24 @@ def test_plans(acknowledged: tuple[int, ...], rules: dict[str, Any], plan: Plan)
 
 @pytest.mark.parametrize("rules", [{}, {"auto": True}, {"all_in_sync": True}])
 def test_refused_before_it_is_stored(rules: dict[str, bool]) -> None:
-    plan = replicas(0, min_in_sync_replicas=2, **rules).plan(END, 0.0)
-    assert plan.refused == "1 in sync, the master included, minInSyncReplicas=2"
-    assert replicas(END, min_in_sync_replicas=2, **rules).plan(END, 0.0).refused == ""
+    assert replicas(0, min_in_sync_replicas=2, **rules).refusal(END, 0.0) == "1 in sync, the master included, minInSyncReplicas=2"
+    assert replicas(END, min_in_sync_replicas=2, **rules).refusal(END, 0.0) == ""
+
+
+@pytest.mark.parametrize("rules", [{}, {"auto": True}, {"all_in_sync": True}, {"in_sync_replicas": 1}, {"auto": True, "all_in_sync": True}])
+def test_a_slave_that_leaves_the_set_by_what_is_stored_is_waited_for(rules: dict[str, Any]) -> None:
+    """Let in, because the slave has the whole log; then it is out of sync by its silence, by the size of the message, or gone."""
+    found = replicas(END, min_in_sync_replicas=2, **rules)
+    assert found.refusal(END, 17.0) == ""
+    assert found.plan(END + 1, 17.0) == Plan(1)
+    assert found.plan(END + GAP, 0.0) == Plan(1, unavailable=True)
+    found.replicas.clear()
+    assert found.plan(END + 1, 17.0) == Plan(1, unavailable=True)
+
+
+@pytest.mark.parametrize("rules", [{"auto": True}, {"all_in_sync": True}])
+def test_without_a_minimum_what_is_configured_may_wait_for_nobody(rules: dict[str, Any]) -> None:
+    assert replicas(END, **rules).plan(END + 1, 17.0) == Plan(0)
 
 
 def test_a_slave_that_never_comes_to_the_end_is_not_in_sync_for_long() -> None:
