@@ -30,7 +30,9 @@ logger = logging.getLogger(__name__)
 NAME_DIGITS = 17
 HASH_MASK = 0x7FFFFFFF
 TOPICS_MAX = 16_384
-"""Topics whose part of a hash is kept: a broker with 50,000 queues of eight a topic has 6,250."""
+"""Topics whose part of a hash is kept: a broker with 50,000 queues of eight a topic has 6,250. No topic of a stored message is longer than 255 bytes."""
+KEPT_CHARACTERS_MAX = 256
+"""Of longer tags no hash is kept, since it would keep them as well: 32 KB fit into the properties of a message."""
 
 
 def index_hash(topic: str, key: str) -> int:
@@ -44,9 +46,13 @@ def topic_hash(topic: str) -> int:
     return java_hash(topic + "#")
 
 
-@functools.lru_cache(maxsize=TOPICS_MAX)
 def tag_hash(topic: str, tags: str) -> int:
     """The hash under which all records with these tags are found."""
+    return _kept_tag_hash(topic, tags) if len(tags) <= KEPT_CHARACTERS_MAX else index_hash(topic, f"T#{tags}")
+
+
+@functools.lru_cache(maxsize=TOPICS_MAX)
+def _kept_tag_hash(topic: str, tags: str) -> int:
     return abs(concat_hash(topic_hash(topic), tags_code(f"T#{tags}"), 2 + utf16_units(tags))) & HASH_MASK
 
 
@@ -58,12 +64,13 @@ def every_key(unique_key: str | None, keys: str) -> list[str]:
 
 def hash_by_length(prefix: str, keys: list[str]) -> list[int]:
     """``java_hash(prefix + key)`` of all these keys; those of one length are hashed as one integer."""
-    lengths = set(map(len, keys))
-    if len(lengths) == 1:
+    if len(set(map(len, keys))) == 1:
         return hash_batch(prefix, keys)
+    by_length: dict[int, list[int]] = {}  # one pass: a batch may have hundreds of lengths
+    for number, key in enumerate(keys):
+        by_length.setdefault(len(key), []).append(number)
     hashes = [0] * len(keys)
-    for length in lengths:
-        numbers = [number for number, key in enumerate(keys) if len(key) == length]
+    for numbers in by_length.values():
         for number, value in zip(numbers, hash_batch(prefix, [keys[number] for number in numbers])):
             hashes[number] = value
     return hashes

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import tracemalloc
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from triomq.broker.store.cold_reads import ColdReads
 from triomq.broker.store.disk import Disk
 from triomq.broker.store.draft import Appended, Batch, Draft
 from triomq.broker.store.errors import DiskFull, StoreDamaged
-from triomq.broker.store.key_index import KeyIndex, entries_of, hash_together, index_hash
+from triomq.broker.store.key_index import KeyIndex, entries_of, hash_by_length, hash_together, index_hash
 from triomq.broker.store.key_index_file import ENTRY, HEADER, Geometry, KeyIndexFile
 from triomq.broker.store.open_files import OpenFiles
 from triomq.broker.store.reads import Cold, Reads
@@ -385,3 +386,50 @@ def test_the_one_hash_without_a_positive_value_is_zero() -> None:
     assert hash_of("T#jllgx0D") == 0  # the hash itself is -2^31
     assert hash_together({"T": ["jllgx0D"]}) == {"T": [0]}
     assert hash_together({"T": ["jllgx0D", "x"], "U": ["jllgx0D"]}) == {"T": [0, hash_of("T#x")], "U": [hash_of("U#jllgx0D")]}
+
+
+class CountedKeys(list[str]):
+    """Keys that count how many of them were looked at."""
+
+    looks = 0
+
+    def __iter__(self) -> Iterator[str]:
+        for key in super().__iter__():
+            self.looks += 1
+            yield key
+
+    def __getitem__(self, number):  # type: ignore[no-untyped-def, override]
+        self.looks += 1
+        return super().__getitem__(number)
+
+
+@pytest.mark.parametrize("prefix", ["", "Topic#"])
+def test_keys_of_many_lengths_are_walked_as_often_as_those_of_two(prefix: str) -> None:
+    """A message may have words of 250 lengths: whoever sends a request of such ones must not hold the broker up."""
+    words = [f"{number % 7}é"[: number % 3] + "k" * (number * 37 % 251) for number in range(1_000)]
+    keys = CountedKeys(words)
+    hashes = hash_by_length(prefix, keys)
+    assert [0 if value == -(1 << 31) else abs(value) for value in hashes] == [hash_of(prefix + word) for word in words]
+    assert len(set(map(len, words))) > 250
+    assert keys.looks <= 4 * len(words)
+
+
+def test_long_tags_are_not_kept_in_memory() -> None:
+    """Tags may have 32 KB, and every message other ones."""
+    entries_of(batch(draft(tags="x" * 4_000)), -1)
+    tracemalloc.start()
+    try:
+        for number in range(30):
+            entries_of(batch(draft(tags=f"{number:04}" * 1_000)), -1)
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 60_000
+
+
+@pytest.mark.parametrize("length", [1, 255, 256, 257, 300])
+@pytest.mark.parametrize("letter", ["a", "é", "𝄞"])
+def test_tags_of_any_length_have_java_s_hash(length: int, letter: str) -> None:
+    tags = letter * length
+    for _ in range(2):
+        assert entries_of(batch(draft(tags=tags)), -1)[0] == [hash_of(f"T#T#{tags}")]
