@@ -53,6 +53,8 @@ TAGS_NAME, UNIQ_KEY_NAME, KEYS_NAME = (f"\2{name}\1" for name in (TAGS, UNIQ_KEY
 ID_NAME = UNIQ_KEY_NAME[1:].encode()
 MISSES_MAX = 16
 """After so many messages of a run that were like no earlier one, each is expected to have something of its own besides the id."""
+TOPICS_MAX = 65_536
+"""After so many topics they are learned anew: the copy of a log runs for months, and topics come and go."""
 
 Form = tuple[str, int, int, str | None, str | None, str | None]
 """What stands behind a body: topic, bytes in all, place of the properties in them, TAGS, UNIQ_KEY, KEYS."""
@@ -101,7 +103,7 @@ class RecordRun:
                 known = forms.get((front, back), UNKNOWN)
             topic, rest_bytes, properties_at, tags, unique_key, keys = known
             try:
-                if rest_bytes == end - rest_at:
+                if rest_bytes == end - rest_at and key and rest[-1]:  # an id may be empty, or end in a page that never reached the disk
                     unique_key = key.decode()
                 else:
                     form = self._form(rest)
@@ -146,6 +148,8 @@ class RecordRun:
     def _topic(self, key: bytes) -> str | None:
         if key in self._topics:
             return self._topics[key]
+        if len(self._topics) >= TOPICS_MAX:
+            self._topics.clear()
         topic = str(key[1:], "utf-8", "replace")
         self._topics[key] = topic if key[0] <= TOPIC_V1_MAX and is_directory_name(topic) else None
         return self._topics[key]

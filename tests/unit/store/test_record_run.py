@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from triomq.broker.store import record_run
 from triomq.broker.store.draft import Appended, Draft
 from triomq.broker.store.log_scan import record_at
 from triomq.broker.store.record_run import RecordRun
@@ -167,3 +168,59 @@ def test_what_stands_around_the_id_is_read_once_unless_every_message_has_its_own
 
     assert read("a\1b\2UNIQ_KEY\1id{0:04}\2TAGS\1x\2") == 1
     assert read("a\1{0:04}\2UNIQ_KEY\1id{0:04}\2TAGS\1x\2") == 100
+
+
+def run_of(records: list[bytes], check_crc: bool) -> list[list[Any]]:
+    drafts: list[Draft] = []
+    places: list[Appended] = []
+    data = b"".join(records) + PADDING
+    RecordRun(check_crc).take(data, 0, len(data), 0, 100, drafts, places)
+    return [fields(found) for found in zip(drafts, places)]
+
+
+@pytest.mark.parametrize("check_crc", [True, False])
+@pytest.mark.parametrize("properties", ["WAIT\1true\2UNIQ_KEY\1{}\2", "WAIT\1true\2UNIQ_KEY\1{}", "UNIQ_KEY\1{}\2TAGS\1x\2"])
+def test_a_torn_record_that_begins_like_the_one_before_is_none(properties: str, check_crc: bool) -> None:
+    """From any byte of the record on the page was never written, to its end or to where the next page begins again: the careful one's verdict counts."""
+    first = record(0, properties=properties.format("A" * 16).encode())
+    whole = record(len(first), properties=properties.format("B" * 16).encode())
+    assert len(run_of([first, whole], check_crc)) == 2
+    taken = 0
+    for start in range(len(whole)):
+        for stop in (start + 1, start + 8, len(whole)):
+            torn = (whole[:start] + bytes(min(stop, len(whole)) - start) + whole[stop:]) if start < stop else whole
+            found, expected = run_of([first, torn], check_crc)[1:], careful(torn + PADDING, len(first), check_crc)
+            if isinstance(expected, str):
+                assert found == [], (start, stop)
+            else:
+                assert found in ([], [fields(expected)]), (start, stop)
+                taken += bool(found)
+            if stop >= len(whole):
+                assert found == [], start
+    assert taken
+
+
+@pytest.mark.parametrize("ids", [("u", ""), ("", "u"), ("u", "", "v", "")])
+def test_an_id_without_a_value_is_none(ids: tuple[str, ...]) -> None:
+    """What is empty does not count, and then an earlier one of the name does; also if the lengths are those of the message before."""
+    for properties in ("UNIQ_KEY\1old\2UNIQ_KEY\1{}\2", "UNIQ_KEY\1{}\2TAGS\1x\2"):
+        records: list[bytes] = []
+        for key in ids:
+            text = properties.format(key) + ("" if key else "\2")
+            records.append(record(sum(map(len, records)), properties=text.encode()))
+        assert len(set(map(len, records))) == 1
+        found = run_of(records, True)
+        expected = [careful(data + PADDING, at * len(data)) for at, data in enumerate(records)]
+        assert found == [fields(each) for each in expected if not isinstance(each, str)]
+        assert len(found) == len(ids)
+
+
+def test_topics_are_forgotten_before_they_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record_run, "TOPICS_MAX", 8)
+    run = RecordRun(True)
+    for number in range(50):
+        data = record(topic=f"T{number}") + PADDING
+        drafts: list[Draft] = []
+        run.take(data, 0, len(data), 0, 1, drafts, [])
+        assert [draft.topic for draft in drafts] == [f"T{number}"]
+        assert len(run._topics) <= 8
