@@ -26,7 +26,7 @@ from triomq.broker.store.commitlog import CommitLog
 from triomq.broker.store.config import StoreConfig
 from triomq.broker.store.disk import Disk
 from triomq.broker.store.draft import Appended, Batch, Draft
-from triomq.broker.store.errors import StoreDamaged, StoreError
+from triomq.broker.store.errors import StoreDamaged
 from triomq.broker.store.key_index import KeyIndex
 from triomq.broker.store.log_scan import LogScan
 from triomq.broker.store.progress import Progress
@@ -58,6 +58,15 @@ class Recovered:
     """Records read."""
     stopped_by: str
     """Why the log ends where it ends; for people."""
+
+
+def sole(error: BaseException) -> BaseException:
+    """The one exception in what a nursery raises, cancellations aside; the group itself if there are several."""
+    if not isinstance(error, BaseExceptionGroup):
+        return error
+    _, others = error.split(trio.Cancelled)
+    left = (others or error).exceptions
+    return sole(left[0]) if len(left) == 1 else error
 
 
 @attrs.define(eq=False)
@@ -132,13 +141,13 @@ class Recovery:
         self.key_index.names_durable = self.clean
 
     async def _read_log(self, scan: LogScan) -> None:
-        """Apply every record from the scan's position on. Raises StoreError, OSError, as they are."""
+        """Apply every record from the scan's position on. Raises StoreError, OSError, and any other exception that comes alone, as they are."""
         progress = Progress(scan.position, scan.end, self.clock)
         send, receive = trio.open_memory_channel[tuple[int, bytes]](1)
-        fault: StoreError | OSError | None = None
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(BlocksAhead(self.disk, scan.segments, scan.position).run, send, name="store-blocks-ahead")
-            try:
+        fault: BaseException | None = None
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(BlocksAhead(self.disk, scan.segments, scan.position).run, send, name="store-blocks-ahead")
                 async for start, data in receive:
                     scan.give(start, data)
                     await self._apply_all(scan, progress)
@@ -147,11 +156,11 @@ class Recovery:
                 else:
                     scan.take_over()
                     await self._apply_all(scan, progress)
-            except (StoreError, OSError) as error:
-                fault = error
-            nursery.cancel_scope.cancel()
+                nursery.cancel_scope.cancel()
+        except BaseExceptionGroup as group:
+            fault = sole(group)
         if fault is not None:
-            raise fault
+            raise fault  # here, so that it keeps its own cause and context
 
     async def _apply_all(self, scan: LogScan, progress: Progress) -> None:
         """Apply what the scan has. Checkpoint: every few hundred records."""

@@ -12,14 +12,16 @@ from typing import Any
 
 import attrs
 import pytest
+import trio
 from stores import NO_FEATURES, SteppingClock, draft, find_bodies, read_all, tiny_config
 
 from triomq.broker.store import blocks_ahead, log_scan
 from triomq.broker.store.checkpoint import Checkpoint
 from triomq.broker.store.config import StoreConfig
 from triomq.broker.store.disk import Disk
-from triomq.broker.store.draft import Appended
+from triomq.broker.store.draft import Appended, Batch
 from triomq.broker.store.errors import FullAtStart, StartError, StoreDamaged, StoreDenied, StoreIoError
+from triomq.broker.store.recovery import Recovery, sole
 from triomq.broker.store.segment import Segment
 from triomq.broker.store.store import open_store
 
@@ -358,3 +360,44 @@ async def test_a_fault_of_the_disk_under_a_record_is_told(tmp_path: Path, monkey
             async with open_store(config, SteppingClock()):
                 pass
     assert sorted(await bodies_of(config)) == ["a", "b"]
+
+
+@pytest.mark.parametrize("kind", [KeyError, MemoryError, KeyboardInterrupt])
+@pytest.mark.parametrize("where", ["loop", "thread"])
+async def test_any_exception_comes_out_as_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, kind: type[BaseException]) -> None:
+    """Those who start a broker look at its type and its cause."""
+    config = tiny_config(tmp_path / "store", segment_size_bytes=SEGMENT)
+    await make_store(config, "a", "b")
+    cause = ValueError("why")
+
+    def fail(self: object, *what: object) -> None:
+        raise kind("here") from cause
+
+    monkeypatch.setattr(*((Recovery, "_apply") if where == "loop" else (blocks_ahead.BlocksAhead, "_read")), fail)
+    with pytest.raises(kind, match="here") as caught:
+        async with open_store(config, SteppingClock()):
+            pass
+    assert caught.value.__cause__ is cause
+    assert caught.value.__context__ is cause or caught.value.__context__ is None
+
+
+async def test_a_recovery_that_is_cancelled_ends_quietly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tiny_config(tmp_path / "store", segment_size_bytes=SEGMENT)
+    await make_store(config, "a", "b")
+    with monkeypatch.context() as patch, trio.CancelScope() as scope:
+
+        def cancel(self: Recovery, batch: Batch) -> None:
+            scope.cancel()
+
+        patch.setattr(Recovery, "_apply", cancel)
+        async with open_store(config, SteppingClock()):
+            pass
+    assert scope.cancelled_caught
+    assert sorted(await bodies_of(config)) == ["a", "b"]
+
+
+def test_several_exceptions_stay_together() -> None:
+    one, other = KeyError("one"), OSError("other")
+    assert sole(ExceptionGroup("", [ExceptionGroup("", [one])])) is one
+    both = ExceptionGroup("", [one, other])
+    assert sole(both) is both
