@@ -271,6 +271,8 @@ class ReplicationMaster:
                 continue
             await connection.wire.drain()
             assert link.next_offset is not None
+            if pace is None and self.bounds.end > link.next_offset and not link.too_far_behind(self.bounds):
+                continue  # came while the socket was full: nobody could tell this task, for it did not wait for that
             with trio.move_on_at(link.next_deadline()):
                 if link.too_far_behind(self.bounds):
                     await trio.sleep_forever()
@@ -288,17 +290,21 @@ class ReplicationMaster:
             connection.grown = None
 
     def _log_grew(self) -> None:
-        """Send slaves that have everything else what has come, or wake their tasks. No checkpoint."""
+        """Send slaves that have everything else what has come, or wake their tasks. No checkpoint. Never raises: whoever stores a message calls it."""
         for connection in self.connections:
             grown = connection.grown
-            if grown is not None and not (self.push_in_place and not self.bytes_per_second and self._push_now(connection)):
+            if grown is None or grown.is_set():  # its task goes on by itself; what it is about to send comes first
+                continue
+            if not (self.push_in_place and not self.bytes_per_second and self._push_now(connection)):
                 grown.set()
 
     def _push_now(self, connection: SlaveConnection) -> bool:
-        """Send the next frames; False: the task has more to do. No checkpoint."""
+        """Send the next frames; False: the task has more to do. No checkpoint. Never raises."""
         link, bounds = connection.link, self.bounds
-        frames = connection.taken = link.take_frames(bounds, trio.current_time(), PUSH_BYTES)
+        if connection.taken:
+            return False
         try:
+            frames = connection.taken = link.take_frames(bounds, trio.current_time(), PUSH_BYTES)
             pieces = []
             for run in self._runs(frames):
                 data = self.store.log_bytes(run[0][0], run[-1][1])
@@ -309,7 +315,7 @@ class ReplicationMaster:
             data = b"".join(pieces)
             connection.bytes_sent += len(data)
             return connection.wire.post(data) and link.next_offset == bounds.end
-        except ENDS:  # the task meets it, too, and the connection ends; whoever stores a message has nothing to do with it
+        except Exception:  # the task meets it, too, since the frames stay taken, and tells what it is; whoever stores a message has nothing to do with it
             return False
 
     async def _greet(self, connection: SlaveConnection) -> None:

@@ -6,6 +6,7 @@ send, and none cuts into another's bytes.
 
 from __future__ import annotations
 
+import contextlib
 import socket
 
 import attrs
@@ -27,7 +28,8 @@ class Wire:
     _view: memoryview = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        with contextlib.suppress(OSError):  # some systems refuse it for a peer that is gone already: the first send or receive says so
+            self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._view = memoryview(self._buffer)
 
     @property

@@ -22,7 +22,7 @@ from triomq.broker.store.config import FlushMode, StoreConfig
 from triomq.broker.store.disk import Disk, DiskFeatures
 from triomq.broker.store.draft import Appended, Draft, check_draft
 from triomq.broker.store.durability import DurabilityResult, Flusher, Told, sync_files
-from triomq.broker.store.errors import CopyRefused, DiskFull, FullAtStart, start_error
+from triomq.broker.store.errors import CopyRefused, DiskFull, FullAtStart, StoreIoError, start_error
 from triomq.broker.store.health import Health
 from triomq.broker.store.indexer import Indexer
 from triomq.broker.store.key_index import KeyIndex
@@ -185,11 +185,11 @@ class MessageStore:
         return self.log.first_offset
 
     def log_bytes(self, start: int, end: int) -> Buffer | None:
-        """The bytes [start, end) of the log, which lie in one segment; None if some of them are not in memory: then use ``log_bytes_cold``."""
+        """The bytes [start, end) of the log, which lie in one segment; None if some of them are not in memory: then use ``log_bytes_cold``. Raises StoreIoError."""
         if start < self.log.first_offset:  # deleted since the caller looked
             return None
         try:
-            return self.log.read([(start, end)], self._warm)[0]
+            return self._log_read(start, end, self._warm)
         except Cold:
             return None
 
@@ -199,9 +199,15 @@ class MessageStore:
         def read(reads: Reads) -> Buffer:
             if start < self.log.first_offset:
                 raise CopyRefused(f"log offset {start} has been deleted, the log begins at {self.log.first_offset}")
-            return self.log.read([(start, end)], reads)[0]
+            return self._log_read(start, end, reads)
 
         return await self._wait(read)
+
+    def _log_read(self, start: int, end: int, reads: Reads) -> Buffer:
+        try:
+            return self.log.read([(start, end)], reads)[0]
+        except OSError as error:  # no descriptor or no memory left for the map of a segment
+            raise StoreIoError(self.config.root, error) from error
 
     # Reading messages
 

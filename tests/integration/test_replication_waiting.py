@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import mmap
 import select
 import socket
 import struct
@@ -17,7 +19,9 @@ from replicating import (
     log_of,
     open_pair,
     quick_config,
+    quick_rules,
     read_exactly,
+    read_frame,
     serving_master,
     wait_equal,
     wait_until,
@@ -27,6 +31,7 @@ from stores import draft
 from triomq.broker.replication.master import ReplicationMaster
 from triomq.broker.replication.waiting import ReplicatedDurability
 from triomq.broker.replication.wire import Wire
+from triomq.broker.store.disk import Disk
 from triomq.broker.store.durability import DurabilityResult
 from triomq.broker.store.errors import FlushFailed
 from triomq.broker.store.store import MessageStore, open_store
@@ -93,6 +98,80 @@ async def test_more_than_a_socket_takes_goes_on_by_the_task(tmp_path: Path) -> N
                     fill(store)
             await wait_equal(store, slave_store)
         assert log_of(slave_store) == log_of(store)
+
+
+async def read_log(stream: trio.SocketStream, end: int) -> tuple[int, bytes]:
+    """Where the frames up to ``end`` begin, and what they hold; each must begin where the one before ends."""
+    begin, data = await read_frame(stream)
+    with trio.fail_after(SECONDS_MAX):
+        while begin + len(data) < end:
+            start, more = await read_frame(stream)
+            assert start == begin + len(data)
+            data += more
+    return begin, data
+
+
+async def test_what_is_stored_while_a_socket_is_full_goes_next(tmp_path: Path) -> None:
+    """Nobody stores anything after it, and no sign of life is due: either would bring it, too."""
+    async with open_store(quick_config(tmp_path, segment_size_bytes=1 << 24)) as store:
+        rules = quick_rules(store, heartbeat_seconds=3_600, silence_seconds=3_600)
+        async with serving_master(store, rules=rules) as (master, port), peer_of(store, master, port) as stream:
+            ReplicatedDurability(store, master)
+            connection = master.connections[0]
+            connection.wire.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8_192)
+            while not connection.wire.is_full:
+                store.append([draft(b"y" * 100_000, "T")])
+            await wait_until(lambda: connection.grown is None)
+            end = fill(store)
+            assert connection.wire.is_full
+            assert await read_log(stream, end) == (0, log_of(store))
+
+
+async def test_what_is_stored_before_a_task_has_read_from_the_disk_goes_behind_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with open_store(quick_config(tmp_path)) as store, serving_master(store) as (master, port):
+        ReplicatedDurability(store, master)
+        async with peer_of(store, master, port) as stream:
+            monkeypatch.setattr(MessageStore, "log_bytes", lambda self, start, end: None)
+            fill(store)
+            end = fill(store, 2)
+            assert await read_log(stream, end) == (0, log_of(store))
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOMEM, "Cannot allocate memory"), ValueError("anything")])
+async def test_a_log_that_cannot_be_read_is_not_the_sender_s_trouble(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    """It is stored and shown to readers; the slave is sent it as soon as it can be read."""
+
+    def fail(self: Disk, fd: int, size: int, *, writable: bool = False) -> mmap.mmap:
+        raise error
+
+    async with open_store(quick_config(tmp_path)) as store, serving_master(store) as (master, port):
+        ReplicatedDurability(store, master)
+        async with peer_of(store, master, port) as stream:
+            with monkeypatch.context() as patch:
+                patch.setattr(Disk, "map", fail)
+                for _ in range(2):
+                    store.append_unindexed([draft(b"x" * 300, "T")])
+                    store.index_appended()
+            assert store.max_offset("T", 0) == 2
+            end = fill(store)
+            assert await read_log(stream, end) == (0, log_of(store))
+
+
+async def test_a_log_that_stays_unreadable_ends_the_connection_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: Disk, fd: int, size: int, *, writable: bool = False) -> mmap.mmap:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    async with open_store(quick_config(tmp_path)) as store, serving_master(store) as (master, port):
+        ReplicatedDurability(store, master)
+        with monkeypatch.context() as patch:
+            patch.setattr(Disk, "map", fail)
+            async with peer_of(store, master, port):
+                fill(store)
+                await wait_until(lambda: not master.connections)
+        async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+            await stream.send_all(REPORT.pack(0))
+            end = fill(store)
+            assert await read_log(stream, end) == (0, log_of(store))
 
 
 async def test_senders_without_a_task_are_told_in_the_order_of_the_log(tmp_path: Path) -> None:
@@ -199,10 +278,18 @@ def wires() -> Iterator[tuple[Wire, Wire]]:
     second.close()
 
 
+def test_a_socket_that_takes_no_option_is_taken() -> None:
+    """As one whose peer is gone, where that is an error."""
+    first, second = socket.socketpair()  # no TCP, so TCP_NODELAY is refused
+    with first, second:
+        assert Wire(first).post(b"sent")
+        assert second.recv(10) == b"sent"
+
+
 async def test_posted_bytes_keep_their_order_whoever_drains(wires: tuple[Wire, Wire]) -> None:
     first, second = wires
-    pieces = [bytes([number]) * (7_000 * number) for number in range(1, 60)]
-    got = b""
+    pieces = [bytes([number]) * (400 * number) for number in range(1, 60)]
+    got = bytearray()
     async with trio.open_nursery() as nursery:
 
         async def send(some: list[bytes]) -> None:
