@@ -22,7 +22,14 @@ from triomq.broker.store.draft import Batch
 from triomq.broker.store.errors import StoreDamaged
 from triomq.broker.store.key_index_file import HEADER, Geometry, KeyIndexFile
 from triomq.broker.store.reads import Reads
-from triomq.remoting.protocol.java_hash import concat_hash, hash_batch, java_hash, tags_code, utf16_units
+from triomq.remoting.protocol.java_hash import (
+    KEPT_CHARACTERS_MAX,
+    concat_hash,
+    hash_batch,
+    java_hash,
+    tags_code,
+    utf16_units,
+)
 from triomq.remoting.protocol.message import TRANSACTION_MASK, TRANSACTION_ROLLBACK
 
 logger = logging.getLogger(__name__)
@@ -31,8 +38,6 @@ NAME_DIGITS = 17
 HASH_MASK = 0x7FFFFFFF
 TOPICS_MAX = 16_384
 """Topics whose part of a hash is kept: a broker with 50,000 queues of eight a topic has 6,250. No topic of a stored message is longer than 255 bytes."""
-KEPT_CHARACTERS_MAX = 256
-"""Of longer tags no hash is kept, since it would keep them as well: 32 KB fit into the properties of a message."""
 
 
 def index_hash(topic: str, key: str) -> int:

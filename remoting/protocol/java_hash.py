@@ -19,6 +19,8 @@ _WIDTHS = (8, 16, 32, 64, 128)
 _WIDTH_MAX = _WIDTHS[-1]
 _BATCH_MAX = 64
 _BATCH_MIN = 3  # below it, one by one is faster
+KEPT_CHARACTERS_MAX = 256
+"""The hashes of longer tags are not kept, since they would keep the tags as well: 32 KB fit into the properties of a message."""
 
 _Fold: TypeAlias = tuple[int, int, int]  # shift, mask of the low half of each lane, factor
 _Unpack: TypeAlias = Callable[[bytes], tuple[int, ...]]
@@ -36,10 +38,14 @@ def java_hash(text: str) -> int:
     return value - 0x1_0000_0000 if value & 0x8000_0000 else value
 
 
-@lru_cache(maxsize=4096)
 def tags_code(tag: str | None) -> int:
     """The number by which brokers filter: the hash of the tag, 0 for none. (Delayed messages differ: see the store.)"""
-    return java_hash(tag) if tag else 0
+    if not tag:
+        return 0
+    return _kept_hash(tag) if len(tag) <= KEPT_CHARACTERS_MAX else java_hash(tag)
+
+
+_kept_hash = lru_cache(maxsize=4096)(java_hash)
 
 
 def concat_hash(left: int, right: int, right_length: int) -> int:

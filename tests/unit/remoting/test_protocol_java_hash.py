@@ -1,5 +1,7 @@
 """The hashes that filters and indexes are built on equal Java's, on every road."""
 
+import tracemalloc
+
 import pytest
 
 from triomq.remoting.protocol.java_hash import concat_hash, hash_batch, java_hash, tags_code
@@ -57,3 +59,17 @@ def test_parts_make_the_whole() -> None:
 def test_tags() -> None:
     assert tags_code(None) == tags_code("") == 0
     assert tags_code("TagA") == 2598919
+    for length in (255, 256, 257, 300):
+        assert [tags_code("é" * length) for _ in range(2)] == [java_hash("é" * length)] * 2
+
+
+def test_long_tags_are_not_kept_in_memory() -> None:
+    tags_code("x" * 4_000)
+    tracemalloc.start()
+    try:
+        for number in range(30):
+            tags_code(f"{number:04}" * 1_000)
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 60_000
