@@ -1,13 +1,16 @@
 """Checks of what applications pass as arguments: a wrong kind is told before anything happens, with the argument's name, what came, and what is wanted.
 
-Errors are `SettingsError`, and `MessageInvalid` where a message cannot be sent.  Names of topics and groups have their own checks (`names.py`).
+Whatever is a whole number to Python (NumPy's, for instance) is one here, and the checks return it as an `int`; a bool is none.  Errors are
+`SettingsError`, and `MessageInvalid` where a message cannot be sent.  Names of topics and groups have their own checks (`names.py`).
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from math import isnan
+import operator
+from collections.abc import Awaitable, Callable, Iterable
+from math import inf, isnan, nan
+from numbers import Real
 from typing import Any, TypeVar
 
 from triomq.client.errors import HandlerInvalid, MessageInvalid, SettingsError
@@ -17,6 +20,7 @@ S = TypeVar("S")
 
 _SHOWN_MAX = 60
 OFFSET_MAX = (1 << 63) - 1
+_DELAY_LEVEL_FIELD_MAX = (1 << 31) - 1
 
 
 def shown(value: object) -> str:
@@ -34,20 +38,54 @@ def check_settings(settings: object, kind: type[S]) -> S:
     return settings
 
 
-def check_count(name: str, value: object) -> None:
-    """Refuse what is no number of at least 1.  Errors: `SettingsError`."""
-    if not isinstance(value, int) or isinstance(value, bool):
+def whole_number(value: Any) -> int | None:
+    """Return a whole number of any type as an `int`; None for what is none."""
+    if type(value) is int:
+        return value
+    if isinstance(value, bool):
+        return None
+    try:
+        return operator.index(value)
+    except TypeError:
+        return None
+
+
+def check_count(name: str, value: object) -> int:
+    """Return a number of at least 1.  Errors: `SettingsError`."""
+    number = whole_number(value)
+    if number is None:
         raise SettingsError(f"{name} must be a whole number, not {shown(value)}")
-    if value < 1:
-        raise SettingsError(f"{name} must be 1 or greater, not {value}")
+    if number < 1:
+        raise SettingsError(f"{name} must be 1 or greater, not {number}")
+    return number
 
 
-def check_seconds(name: str, value: object) -> None:
-    """Refuse what is no duration; None is no limit.  Errors: `SettingsError`."""
-    if value is None:
-        return
-    if not isinstance(value, int | float) or isinstance(value, bool) or isnan(value) or value < 0:
+def check_seconds(name: str, value: object) -> float | None:
+    """Return a duration; None is no limit.  Errors: `SettingsError`."""
+    seconds = _seconds(value)
+    if seconds is not None and not seconds >= 0:  # nor is NaN
         raise SettingsError(f"{name} must be a number of seconds, 0 or greater, or None for no limit, not {shown(value)}")
+    return seconds
+
+
+def check_timeout(value: object) -> float | None:
+    """Return how long a call may wait, None for ever.  What is left of a time that is over, `deadline - now`, is 0.  Errors: `SettingsError`."""
+    seconds = _seconds(value)
+    if seconds is not None and isnan(seconds):
+        raise SettingsError(f"timeout must be a number of seconds, or None for no limit, not {shown(value)}")
+    return None if seconds is None else max(seconds, 0.0)
+
+
+def _seconds(value: Any) -> float | None:
+    """Return a number as a `float`, NaN for what is none."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return nan
+    try:
+        return float(value)
+    except OverflowError:  # a whole number beyond all floats
+        return inf if operator.gt(value, 0) else -inf
 
 
 def check_callable(name: str, value: object) -> None:
@@ -74,34 +112,53 @@ def checked_queues(queues: object) -> set[MessageQueue]:
     return set(found)
 
 
-def check_offset(offset: object) -> None:
-    """Refuse what is no offset.  Errors: `SettingsError`."""
-    if not isinstance(offset, int) or isinstance(offset, bool) or not 0 <= offset <= OFFSET_MAX:
+def check_offset(offset: object) -> int:
+    """Return an offset.  Errors: `SettingsError`."""
+    number = whole_number(offset)
+    if number is None or not 0 <= number <= OFFSET_MAX:
         raise SettingsError(f"an offset must be a whole number from 0 on, not {shown(offset)}")
+    return number
 
 
-def check_delay_level(level: object, highest: int) -> None:
-    """Refuse what is no delay level.  Errors: `MessageInvalid`."""
-    if not isinstance(level, int) or isinstance(level, bool):
+def check_delay_level(level: object, highest: int) -> int:
+    """Return the delay level of a message to send.  Errors: `MessageInvalid`."""
+    number = whole_number(level)
+    if number is None:
         raise MessageInvalid(f"delay_level must be a whole number, not {shown(level)}: 1 (1 s) to {highest} (2 h), 0 for no delay")
-    if not 0 <= level <= highest:
-        raise MessageInvalid(f"delay_level {level} does not exist: 1 (1 s) to {highest} (2 h), 0 for no delay")
+    if not 0 <= number <= highest:
+        raise MessageInvalid(f"delay_level {number} does not exist: 1 (1 s) to {highest} (2 h), 0 for no delay")
+    return number
 
 
-def key_words(keys: object) -> Sequence[str]:
-    """Return a message's keys.  Errors: `MessageInvalid`."""
+def check_retry_level(level: object) -> int:
+    """Return the delay level of a second delivery; -1 is the dead letters, and how many levels there are is the broker's affair.
+
+    Errors: `MessageInvalid`.
+    """
+    number = whole_number(level)
+    levels = "0 for the broker's delay, which grows with each time, 1 (1 s) to 18 (2 h), or more if the broker has more (messageDelayLevel), -1 for the dead letters"
+    if number is None:
+        raise MessageInvalid(f"delay_level must be a whole number, not {shown(level)}: {levels}")
+    if not -1 <= number <= _DELAY_LEVEL_FIELD_MAX:
+        raise MessageInvalid(f"delay_level {number} does not exist: {levels}")
+    return number
+
+
+def key_words(keys: object) -> tuple[str, ...]:
+    """Return a message's keys, whatever they are iterated from.  Errors: `MessageInvalid`."""
     if isinstance(keys, str):
-        raise MessageInvalid(f"keys must be a list of texts, not the text {keys!r}: write keys=[{keys!r}]")
-    if not isinstance(keys, Sequence) or isinstance(keys, bytes | bytearray | memoryview):
+        raise MessageInvalid(f"keys must be a list of texts, not the text {keys!r}: write keys={keys.split()!r}")
+    if not isinstance(keys, Iterable) or isinstance(keys, bytes | bytearray | memoryview):
         raise MessageInvalid(f"keys must be a list of texts, not {shown(keys)}")
-    for key in keys:
+    words = tuple(keys)
+    for key in words:
         if not isinstance(key, str):
             raise MessageInvalid(f"a key must be a text, not {shown(key)}: write {_as_text(key)}")
         if not key or " " in key:
             raise MessageInvalid(
                 f"key {key!r} cannot be used: a message's keys are stored separated by blanks, so one needs a character and may have no blank inside"
             )
-    return keys
+    return words
 
 
 def _as_text(value: object) -> str:

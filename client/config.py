@@ -81,9 +81,9 @@ def _rpc_hooks(given: Iterable[RpcHook]) -> tuple[RpcHook, ...]:
 
 
 def namesrv_addresses(
-    value: str | Sequence[str] | None, environment: Mapping[str, str] | None = None
+    value: str | Iterable[str] | None, environment: Mapping[str, str] | None = None
 ) -> tuple[str, ...]:
-    """Return the name servers: the given ones (`"a:9876;b:9876"` or a list), else those of `NAMESRV_ADDR`.
+    """Return the name servers: the given ones (`"a:9876;b:9876"`, or a list or anything else that yields such texts), else those of `NAMESRV_ADDR`.
 
     A web address, `"http://host:8080/rocketmq/nsaddr"`, stands for the list that it answers with; the session asks for it.  Without any of
     these, `ROCKETMQ_NAMESRV_DOMAIN` (and `ROCKETMQ_NAMESRV_DOMAIN_SUBGROUP`) name one.
@@ -97,8 +97,11 @@ def namesrv_addresses(
             value = address_server_url(variables[DOMAIN_VARIABLE], variables.get(SUBGROUP_VARIABLE) or DEFAULT_SUBGROUP)
     if isinstance(value, str) and is_address_server(value):
         return (value.strip(),)
-    if not isinstance(value, str) and (not isinstance(value, Sequence) or not all(isinstance(part, str) for part in value)):
-        raise SettingsError(f"name server addresses must be a text or a list of texts, not {value!r}; write 'host:port', several separated by ';'")
+    if not isinstance(value, str):
+        given = value
+        value = None if isinstance(given, Mapping | bytes) or not isinstance(given, Iterable) else tuple(given)
+        if value is None or not all(isinstance(part, str) for part in value):
+            raise SettingsError(f"name server addresses must be a text or a list of texts, not {given!r}; write 'host:port', several separated by ';'")
     text = value if isinstance(value, str) else ";".join(value)
     addresses = [part.strip() for part in text.replace(",", ";").split(";") if part.strip()]
     if not addresses:

@@ -125,17 +125,21 @@ class NoNameServer(TrioMQError):
 
 
 class RouteNotFound(TrioMQError):
-    """The name servers answer, but know no broker that has the topic."""
+    """The name servers answer, but know no broker that has the topic, or, if `offered`, none that has what was wanted of it (`detail`)."""
 
     retriable = True
 
-    def __init__(self, topic: str, detail: str = "", fix: str = "") -> None:
-        super().__init__(topic, detail, fix)
+    def __init__(self, topic: str, detail: str = "", fix: str = "", offered: bool = False) -> None:
+        super().__init__(topic, detail, fix, offered)
         self.topic = topic
         self.detail = detail
         self.fix = fix
+        self.offered = offered
 
     def __str__(self) -> str:
+        if self.offered:
+            fix = self.fix or f"see with `mqadmin topicRoute -t {self.topic}` where the topic is now, and whether the broker runs"
+            return f"topic {self.topic!r} has a route, but {self.detail}: {fix}"
         detail = f" ({self.detail})" if self.detail else ""
         fix = self.fix or (
             f"check the spelling, create it with `mqadmin updateTopic -t {self.topic}`, or start a broker with autoCreateTopicEnable=true"

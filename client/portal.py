@@ -17,7 +17,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 import attrs
 import trio
 
-from triomq.client.arguments import check_seconds
+from triomq.client.arguments import check_timeout
 from triomq.client.background import open_background
 from triomq.client.errors import CallTimeout, ForkDetected, NotRunning
 
@@ -72,6 +72,7 @@ class Portal(Generic[T]):
         """Describe; nothing is started."""
         self._target = target
         self._pid = os.getpid()
+        """of the process that started it, which need not be the one that made it"""
         self._thread: threading.Thread | None = None
         self._entered: concurrent.futures.Future[T] = concurrent.futures.Future()
         self._left: concurrent.futures.Future[None] = concurrent.futures.Future()
@@ -92,6 +93,7 @@ class Portal(Generic[T]):
         """Start the thread; the future ends when the context is entered, or could not be."""
         if self._thread is not None:
             raise NotRunning("this object was started before: make a new one")
+        self._pid = os.getpid()
         for outcome in (self._entered, self._left):
             outcome.set_running_or_notify_cancel()  # who waits may be cancelled, what it waits for is not: it takes place all the same
         self._thread = threading.Thread(target=self._run, name=f"triomq-{type(self._target).__name__}", daemon=True)
@@ -100,9 +102,9 @@ class Portal(Generic[T]):
 
     def submit(self, function: Callable[P, Awaitable[R]], *args: P.args, **kwargs: P.kwargs) -> Call[R]:
         """Run an async function in the loop.  From any thread but the loop's own.  Errors: `NotRunning`, `ForkDetected`."""
-        if os.getpid() != self._pid:
+        if self._thread is not None and os.getpid() != self._pid:
             raise ForkDetected(
-                "this object was made before a fork, its thread and connections do not exist in this process: "
+                "this object was started before a fork, its thread and connections do not exist in this process: "
                 "make a new one in the child (with multiprocessing: in the worker, or use the 'spawn' start method)"
             )
         if threading.current_thread() is self._thread:
@@ -126,11 +128,10 @@ class Portal(Generic[T]):
 
         An interrupted wait (KeyboardInterrupt) cancels the call and leaves the object usable.
         """
-        if timeout is not None:
-            check_seconds("timeout", timeout)
+        seconds = check_timeout(timeout)
         call = self.submit(function, *args, **kwargs)
         try:
-            return call.future.result(timeout)
+            return call.future.result(None if seconds is None or seconds > threading.TIMEOUT_MAX else seconds)
         except TimeoutError:
             if call.future.done():  # the function's own
                 raise
@@ -138,7 +139,7 @@ class Portal(Generic[T]):
             concurrent.futures.wait([call.future], _CANCEL_SECONDS)
             if call.future.done() and not isinstance(call.future.exception(), CallCancelled):
                 return call.future.result()
-            raise CallTimeout(timeout or 0.0) from None
+            raise CallTimeout(seconds or 0.0) from None
         except BaseException:
             if not call.future.done():
                 call.cancel()
@@ -154,8 +155,8 @@ class Portal(Generic[T]):
     def stop(self, *, body_failed: bool = False) -> concurrent.futures.Future[None]:
         """Leave the context; the future ends when it is left, with the error of a crashed background task.
 
-        What was never started has nothing to leave, nor has the child of a fork: there the future has ended already.  Errors: `NotRunning`
-        from the object's own thread, which would wait for itself.
+        What was never started has nothing to leave, nor has the child of a fork: there the future has ended already.  Nor has what could not
+        be started: the start has told why.  Errors: `NotRunning` from the object's own thread, which would wait for itself.
         """
         if self._thread is None or self._pid != os.getpid():
             nothing: concurrent.futures.Future[None] = concurrent.futures.Future()
@@ -185,10 +186,11 @@ class Portal(Generic[T]):
     def _run(self) -> None:
         try:
             trio.run(self._main)
-        except BaseException as error:  # a thread has nobody to raise to: the next caller gets it
+        except BaseException as error:  # a thread has nobody to raise to: who waits gets it, once
             if not self._entered.done():
                 self._entered.set_exception(error)
-            if not self._left.done():
+                self._left.set_result(None)
+            else:
                 self._left.set_exception(error)
         else:
             self._left.set_result(None)

@@ -209,6 +209,7 @@ class RouteFinder:
                 topic,
                 "its route has no writable queue on a master",
                 f"see with `mqadmin topicRoute -t {topic}` whether its perm has the write bit (2), and whether a master runs",
+                offered=route is not None,
             )
 
     async def subscribe_queues(self, topic: str) -> TopicQueues | None:

@@ -201,5 +201,6 @@ class GroupOffsets:
                 queue.topic,
                 f"broker {queue.broker_name} is in no route",
                 f"the topic is on {', '.join(known.brokers) or 'no broker'} now: see `mqadmin topicRoute -t {queue.topic}`" if known is not None else "",
+                offered=known is not None,
             )
         return address

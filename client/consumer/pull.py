@@ -16,8 +16,9 @@ import datetime
 import itertools
 import operator
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
+from typing import SupportsIndex
 
 import trio
 
@@ -78,7 +79,7 @@ class PullConsumer(GroupConsumer):
 
     def __init__(
         self,
-        namesrv: str | Sequence[str] | None = None,
+        namesrv: str | Iterable[str] | None = None,
         *,
         group: str,
         subscriptions: Subscriptions | None = None,
@@ -202,8 +203,9 @@ class PullConsumer(GroupConsumer):
             if missing:
                 raise RouteNotFound(
                     topic,
-                    f"{missing[0].broker_name} has no queue {missing[0].queue_id} that may be read",
+                    f"broker {missing[0].broker_name} has no queue {missing[0].queue_id} that may be read",
                     f"take queues from `await consumer.queues({topic!r})`; there are {len(known.subscribe)} now, on {', '.join(known.brokers)}",
+                    offered=True,
                 )
         await check_filters(membership.session, self.group, filters.values())
         self._subscriptions.update(filters)
@@ -233,15 +235,15 @@ class PullConsumer(GroupConsumer):
 
     # -- messages ---------------------------------------------------------------------------------------------------------------
 
-    async def poll(self, max_messages: int = 32) -> list[ReceivedMessage]:
+    async def poll(self, max_messages: SupportsIndex = 32) -> list[ReceivedMessage]:
         """Wait until something is there and return it, at most `max_messages`, of whatever queues.
 
         There is no time limit: use `trio.move_on_after`.  A cancelled poll returns nothing and loses nothing.
         Errors: `NotRunning` when the consumer stops.
         """
-        check_count("max_messages", max_messages)
+        count = check_count("max_messages", max_messages)
         try:
-            return await self._poll(max_messages)
+            return await self._poll(count)
         except InboxClosed:
             raise NotRunning("this consumer is stopping") from None
 
@@ -284,10 +286,10 @@ class PullConsumer(GroupConsumer):
         """Return the offset of the message that comes next.  Errors: `QueueNotAssigned`."""
         return self._assigned(queue).held.committed
 
-    async def seek(self, queue: MessageQueue, offset: int) -> None:
+    async def seek(self, queue: MessageQueue, offset: SupportsIndex) -> None:
         """Go on at another offset.  Errors: `QueueNotAssigned`; `OffsetOutOfRange` if the queue does not have it."""
         paused = self._assigned(queue).paused
-        check_offset(offset)
+        offset = check_offset(offset)
         offsets = self._member().offsets
         lowest, end = await offsets.min_offset(queue), await offsets.max_offset(queue)
         if not lowest <= offset <= end:
@@ -325,7 +327,7 @@ class PullConsumer(GroupConsumer):
             assignment.paused = False
             assignment.look_again()
 
-    async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
+    async def commit(self, offsets: Mapping[MessageQueue, SupportsIndex] | None = None) -> None:
         """Store offsets now: the given ones, or else the positions behind everything that was returned.
 
         An offset is that of the next message to read.  Errors: `QueueNotAssigned`, `TrioMQError` from the broker.
@@ -340,7 +342,7 @@ class PullConsumer(GroupConsumer):
                 await self._member().offsets.store_one(assignment)
         await trio.lowlevel.checkpoint()
 
-    def commit_nowait(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
+    def commit_nowait(self, offsets: Mapping[MessageQueue, SupportsIndex] | None = None) -> None:
         """As `commit`, but return at once: the offsets are stored in the background, tried again until that works.
 
         Errors: `QueueNotAssigned`.
@@ -376,16 +378,14 @@ class PullConsumer(GroupConsumer):
                 assignments[queue].committable = assignments[queue].held.committed
         self._touched.clear()
 
-    def _noted(self, offsets: Mapping[MessageQueue, int]) -> list[Assignment]:
+    def _noted(self, offsets: Mapping[MessageQueue, SupportsIndex]) -> list[Assignment]:
         """Note what is to be stored, all of it or nothing."""
         if not isinstance(offsets, Mapping):
             raise SettingsError(f"offsets must be a dict of queue → offset, not {shown(offsets)}")
-        chosen = [self._assigned(queue) for queue in offsets]
-        for offset in offsets.values():
-            check_offset(offset)
-        for assignment in chosen:
-            assignment.committable = offsets[assignment.queue]
-        return chosen
+        chosen = {queue: (self._assigned(queue), check_offset(offset)) for queue, offset in offsets.items()}
+        for assignment, offset in chosen.values():
+            assignment.committable = offset
+        return [assignment for assignment, _ in chosen.values()]
 
     def _offsets(self, queue: MessageQueue) -> GroupOffsets:
         check_queue(queue)

@@ -17,8 +17,9 @@ from __future__ import annotations
 import datetime
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
+from typing import SupportsIndex
 
 import attrs
 import trio
@@ -96,14 +97,14 @@ class PushConsumer(GroupConsumer):
 
     def __init__(
         self,
-        namesrv: str | Sequence[str] | None = None,
+        namesrv: str | Iterable[str] | None = None,
         *,
         group: str,
         subscriptions: Subscriptions,
         handler: Handler | None = None,
         batch_handler: BatchHandler | None = None,
-        batch_max: int = 32,
-        concurrency: int = 20,
+        batch_max: SupportsIndex = 32,
+        concurrency: SupportsIndex = 20,
         ordered: bool = False,
         broadcast: bool = False,
         consume_from: str | ConsumeFrom | datetime.datetime = ConsumeFrom.LAST,
@@ -121,8 +122,8 @@ class PushConsumer(GroupConsumer):
         holds back its queue.  `broadcast`: this member gets every message, whatever the others get; its offsets lie in a file of this
         machine, and nothing is delivered again.  `on_assignment` is called, and must not wait, whenever queues came or went.
         """
-        check_count("concurrency", concurrency)
-        check_count("batch_max", batch_max)
+        concurrency = check_count("concurrency", concurrency)
+        batch_max = check_count("batch_max", batch_max)
         for name, function in (("allocate", allocate), ("on_assignment", on_assignment)):
             check_callable(name, function)
         if handler is not None and batch_handler is not None:
@@ -235,26 +236,26 @@ class PushConsumer(GroupConsumer):
 
     # -- messages ---------------------------------------------------------------------------------------------------------------
 
-    async def run(self, handler: Handler, *, concurrency: int = 20) -> None:
+    async def run(self, handler: Handler, *, concurrency: SupportsIndex = 20) -> None:
         """Handle messages in `concurrency` tasks until the consumer stops or this call is cancelled.
 
         The end of the handler is an ack, an exception a retry (logged), unless the handler gave the verdict itself.  A handler that is
         cancelled leaves its message without verdict: it comes again.
         """
-        check_count("concurrency", concurrency)
+        concurrency = check_count("concurrency", concurrency)
         handler = awaiting(handler)
         delivery, answers = self._active(), self._answers
         assert answers is not None
         with answers.offering(handler):
             await delivery.run(with_consume_hooks(handler, self.group, self.settings.consume_hooks), concurrency)
 
-    async def run_batches(self, handler: BatchHandler, *, batch_max: int = 32, concurrency: int = 20) -> None:
+    async def run_batches(self, handler: BatchHandler, *, batch_max: SupportsIndex = 32, concurrency: SupportsIndex = 20) -> None:
         """Handle messages in batches: each call gets what is there of one queue, in its order, at most `batch_max` messages.
 
         The end of the handler acks all messages of the batch that have no verdict yet, an exception retries them.
         """
-        check_count("batch_max", batch_max)
-        check_count("concurrency", concurrency)
+        batch_max = check_count("batch_max", batch_max)
+        concurrency = check_count("concurrency", concurrency)
         handler = awaiting(handler)
         delivery, answers = self._active(), self._answers
         assert answers is not None
@@ -262,14 +263,14 @@ class PushConsumer(GroupConsumer):
             told = with_consume_hooks(handler, self.group, self.settings.consume_hooks)
             await delivery.run_batches(told, batch_max, concurrency)
 
-    async def take(self, max_messages: int = 32) -> list[ReceivedMessage]:
+    async def take(self, max_messages: SupportsIndex = 32) -> list[ReceivedMessage]:
         """Wait until something is there and return it, at most `max_messages`; each wants its verdict.
 
         A cancelled call takes nothing.  Errors: `NotRunning` when the consumer stops.
         """
-        check_count("max_messages", max_messages)
+        count = check_count("max_messages", max_messages)
         try:
-            return await self._active().inbox.get_some(max_messages)
+            return await self._active().inbox.get_some(count)
         except InboxClosed:
             raise NotRunning("this consumer is stopping") from None
 

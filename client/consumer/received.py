@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import datetime
 import types
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, SupportsIndex
 
 import attrs
 import trio
 
-from triomq.client.arguments import check_delay_level, check_seconds
+from triomq.client.arguments import check_retry_level, check_seconds
 from triomq.client.errors import AlreadySettled, MessageInvalid
 from triomq.remoting.errors import ProtocolError
 from triomq.remoting.protocol.bodies.route import MessageQueue
@@ -19,7 +19,6 @@ from triomq.remoting.protocol.message import COMPRESSED, RESERVED_PROPERTIES, RE
 if TYPE_CHECKING:
     from triomq.remoting.protocol.record import StoredMessage
 
-DELAY_LEVEL_MAX = 18
 DEAD_LETTER = -1
 """delay level that sends a message straight to `%DLQ%<group>`"""
 
@@ -190,11 +189,11 @@ class ReceivedMessage:
         self._settled = True
         return self.owner.settle(self)
 
-    async def retry(self, delay_level: int = 0, *, pause: float | None = None) -> bool:
+    async def retry(self, delay_level: SupportsIndex = 0, *, pause: float | None = None) -> bool:
         """Ask for the message again, later.  False if the consumer does not own it any more.
 
         The broker stores it for the group's retry topic; `delay_level` 0 lets it choose a delay that grows with each time, 1–18 names a
-        level (1 s … 2 h).  If the broker does not take it, the message stays here and is handed out again after `retry_delay`.
+        level (1 s … 2 h; brokers may be set to have more), -1 is `dead_letter`.  If the broker does not take it, the message stays here and is handed out again after `retry_delay`.
 
         An ordered consumer keeps it instead: its queue rests for `pause` seconds (None: the setting `suspend_queue`), then the same
         message comes again, before all others of the queue.  A broadcasting consumer has no second deliveries: the message is logged
@@ -202,9 +201,7 @@ class ReceivedMessage:
 
         Errors: `AlreadySettled` for a second verdict; `MessageInvalid`, `SettingsError` for a level or pause that cannot be.
         """
-        check_delay_level(delay_level, DELAY_LEVEL_MAX)
-        check_seconds("pause", pause)
-        return await self._give_back(delay_level, pause)
+        return await self._give_back(check_retry_level(delay_level), check_seconds("pause", pause))
 
     async def _give_back(self, delay_level: int, pause: float | None) -> bool:
         if self._settled:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping
 
 import attrs
 
@@ -32,7 +32,7 @@ class Sql:
     expression: str
 
 
-Subscriptions = str | Sequence[str] | Mapping[str, str | Sql]
+Subscriptions = str | Iterable[str] | Mapping[str, str | Sql]
 """One topic, several topics, or topic → tag expression (`"paid || refunded"`, `"*"`) or `Sql`."""
 
 
@@ -46,7 +46,7 @@ def make_subscriptions(wanted: Subscriptions, version: int) -> dict[str, Subscri
         pairs = [(wanted, "*")]
     elif isinstance(wanted, Mapping):
         pairs = list(wanted.items())
-    elif isinstance(wanted, Sequence | Set) and not isinstance(wanted, bytes | bytearray | memoryview):
+    elif isinstance(wanted, Iterable) and not isinstance(wanted, bytes | bytearray | memoryview):
         pairs = [(topic, "*") for topic in wanted]
     else:
         raise SettingsError(

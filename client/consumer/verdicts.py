@@ -96,7 +96,7 @@ class BrokerRetry:
         try:
             address = self.session.routes.master(name)
             if address is None:
-                raise RouteNotFound(message.queue.topic, f"broker {name} has no master now")
+                raise RouteNotFound(message.queue.topic, f"broker {name} has no master now", offered=True)
             header = SendBackHeader(
                 offset=message.log_offset,
                 group=self.group,

@@ -5,12 +5,13 @@ Source for the rules: client/…/Validators.java, impl/producer/DefaultMQProduce
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import SupportsIndex
 
 import attrs
 import msgspec
 
-from triomq.client.arguments import check_delay_level, key_words, shown
+from triomq.client.arguments import check_delay_level, key_words, shown, whole_number
 from triomq.client.config import ProducerSettings
 from triomq.client.errors import MessageInvalid, TopicInvalid
 from triomq.client.names import check_topic
@@ -98,18 +99,18 @@ def prepare(
     now_ms: int,
     *,
     tag: str | None = None,
-    keys: Sequence[str] = (),
+    keys: Iterable[str] = (),
     properties: Mapping[str, str] | None = None,
     flag: int = 0,
     wait_stored: bool = True,
     sharding_key: str | None = None,
-    delay_level: int = 0,
+    delay_level: SupportsIndex = 0,
 ) -> Outgoing:
     """Check one message and bring it into its wire form.  Errors: `MessageInvalid`."""
     if type(body) is not bytes or not 0 < len(body) <= settings.message_bytes_max:
         _check_body(topic, body, settings)
     if flag:
-        _check_flag(flag)
+        flag = _check_flag(flag)
     if (
         not (keys or properties or delay_level)
         and sharding_key is None
@@ -146,19 +147,18 @@ def _beginning(tag: str | None, wait_stored: bool) -> str:
 def _whole_text(
     message_id: str,
     tag: str | None,
-    keys: Sequence[str],
+    keys: Iterable[str],
     properties: Mapping[str, str] | None,
     wait_stored: bool,
     sharding_key: str | None,
-    delay_level: int,
+    delay_level: SupportsIndex,
 ) -> str:
     """Return the properties text of a message that may have anything.  Errors: `MessageInvalid`."""
     made = _properties(message_id, tag, keys, properties, wait_stored)
     if sharding_key is not None:
         made[SHARDING_KEY] = check_text("the sharding key", sharding_key)
-    if delay_level:
-        check_delay_level(delay_level, DELAY_LEVEL_MAX)
-        made[DELAY] = str(delay_level)
+    if delay_level and (level := check_delay_level(delay_level, DELAY_LEVEL_MAX)):
+        made[DELAY] = str(level)
     return _text(made)
 
 
@@ -208,13 +208,13 @@ def prepare_batches(
                 "a batch goes to one topic with one wait_stored: sort the messages by them and send each list"
             )
         _check_body(topic, message.body, settings)
-        _check_flag(message.flag)
+        flag = _check_flag(message.flag)
         message_id = ids.next(now_ms)
         message_ids.append(message_id)
         made = _properties(message_id, message.tag, message.keys, message.properties, wait_stored)
         if sharding_key is not None:
             made[SHARDING_KEY] = sharding_key
-        elements.append((message.flag, message.body, _text(made).encode()))
+        elements.append((flag, message.body, _text(made).encode()))
     return _pack(topic, wait_stored, elements, message_ids, settings.batch_bytes_max, ids, now_ms)
 
 
@@ -269,15 +269,17 @@ def _check_body(topic: str, body: object, settings: ProducerSettings) -> None:
         )
 
 
-def _check_flag(flag: object) -> None:
-    if not isinstance(flag, int) or not -(1 << 31) <= flag < 1 << 31:
+def _check_flag(flag: object) -> int:
+    number = int(flag) if isinstance(flag, int) else whole_number(flag)
+    if number is None or not -(1 << 31) <= number < 1 << 31:
         raise MessageInvalid(f"the flag must be a number of 32 bits, not {flag!r}")
+    return number
 
 
 def _properties(
     message_id: str,
     tag: str | None,
-    keys: Sequence[str],
+    keys: Iterable[str],
     properties: Mapping[str, str] | None,
     wait_stored: bool,
 ) -> dict[str, str]:
@@ -297,8 +299,8 @@ def _properties(
             if len(_good_tags) < _TAGS_REMEMBERED:
                 _good_tags.add(tag)
         made[TAGS] = tag
-    if keys:
-        made[KEYS] = " ".join(key_words(keys))
+    if keys and (words := key_words(keys)):
+        made[KEYS] = " ".join(words)
     made[WAIT] = "true" if wait_stored else "false"
     made[UNIQ_KEY] = check_text("message_id", message_id)
     return made

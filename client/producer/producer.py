@@ -14,9 +14,9 @@ import ipaddress
 import os
 import random
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import overload
+from typing import SupportsIndex, overload
 
 import trio
 
@@ -51,7 +51,7 @@ class Producer(Lifetime):
     """
 
     def __init__(
-        self, namesrv: str | Sequence[str] | None = None, *, group: str, settings: ProducerSettings | None = None
+        self, namesrv: str | Iterable[str] | None = None, *, group: str, settings: ProducerSettings | None = None
     ) -> None:
         """Describe a producer; nothing is started.
 
@@ -100,14 +100,14 @@ class Producer(Lifetime):
         body: bytes,
         *,
         tag: str | None = None,
-        keys: Sequence[str] = (),
+        keys: Iterable[str] = (),
         properties: Mapping[str, str] | None = None,
         flag: int = 0,
         wait_stored: bool = True,
-        queue: MessageQueue | int | None = None,
+        queue: MessageQueue | SupportsIndex | None = None,
         sharding_key: str | None = None,
         select: Selector | None = None,
-        delay_level: int = 0,
+        delay_level: SupportsIndex = 0,
         message_id: str | None = None,
     ) -> SendReceipt: ...
 
@@ -116,10 +116,10 @@ class Producer(Lifetime):
         self,
         topic: Message,
         *,
-        queue: MessageQueue | int | None = None,
+        queue: MessageQueue | SupportsIndex | None = None,
         sharding_key: str | None = None,
         select: Selector | None = None,
-        delay_level: int = 0,
+        delay_level: SupportsIndex = 0,
         message_id: str | None = None,
     ) -> SendReceipt: ...
 
@@ -129,14 +129,14 @@ class Producer(Lifetime):
         body: bytes | None = None,
         *,
         tag: str | None = None,
-        keys: Sequence[str] = (),
+        keys: Iterable[str] = (),
         properties: Mapping[str, str] | None = None,
         flag: int = 0,
         wait_stored: bool = True,
-        queue: MessageQueue | int | None = None,
+        queue: MessageQueue | SupportsIndex | None = None,
         sharding_key: str | None = None,
         select: Selector | None = None,
-        delay_level: int = 0,
+        delay_level: SupportsIndex = 0,
         message_id: str | None = None,
     ) -> SendReceipt:
         """Send one message and wait until a broker has it.
@@ -156,6 +156,8 @@ class Producer(Lifetime):
             flag, wait_stored, topic = topic.flag, topic.wait_stored, topic.topic
         elif body is None:
             raise MessageInvalid(_NO_BODY)
+        elif keys and select is not None:  # read twice, which not every kind can be
+            keys = key_words(keys)
         if type(topic) is not str or topic not in self._known_topics:
             self._check_topic(topic)
         now_ms = time.time_ns() // 1_000_000
@@ -192,13 +194,13 @@ class Producer(Lifetime):
         body: bytes | None = None,
         *,
         tag: str | None = None,
-        keys: Sequence[str] = (),
+        keys: Iterable[str] = (),
         properties: Mapping[str, str] | None = None,
         flag: int = 0,
-        queue: MessageQueue | int | None = None,
+        queue: MessageQueue | SupportsIndex | None = None,
         sharding_key: str | None = None,
         select: Selector | None = None,
-        delay_level: int = 0,
+        delay_level: SupportsIndex = 0,
     ) -> None:
         """Send one message and ask for no answer: fast, and without any guarantee.  Returns when the bytes are written."""
         sender = self._active()
@@ -227,7 +229,7 @@ class Producer(Lifetime):
         self,
         messages: Sequence[Message],
         *,
-        queue: MessageQueue | int | None = None,
+        queue: MessageQueue | SupportsIndex | None = None,
         sharding_key: str | None = None,
         select: Selector | None = None,
     ) -> list[SendReceipt]:
@@ -307,7 +309,7 @@ def _as_message(
     topic: str | Message,
     body: bytes | None,
     tag: str | None,
-    keys: Sequence[str],
+    keys: Iterable[str],
     properties: Mapping[str, str] | None,
     flag: int,
     wait_stored: bool = True,

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol, TypeVar
+from typing import Protocol, SupportsIndex, TypeVar
 
 import attrs
 
-from triomq.client.arguments import shown
+from triomq.client.arguments import shown, whole_number
 from triomq.client.errors import MessageInvalid
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.message import Message, java_hash
@@ -116,7 +116,7 @@ def select_by_machine_room(rooms: Iterable[str]) -> Selector:
     return select
 
 
-def find_queue(queues: Sequence[MessageQueue], wanted: MessageQueue | int) -> MessageQueue:
+def find_queue(queues: Sequence[MessageQueue], wanted: MessageQueue | SupportsIndex) -> MessageQueue:
     """Return the queue that the caller named, by value or by its index in the publish list.
 
     Errors: `MessageInvalid` for an index beyond the list.  A `MessageQueue` is trusted: the route may be younger here than there.
@@ -127,13 +127,14 @@ def find_queue(queues: Sequence[MessageQueue], wanted: MessageQueue | int) -> Me
                 f"{wanted} is a queue of topic {wanted.topic!r}, and the message goes to {queues[0].topic!r}: take one of `await producer.queues(topic)`"
             )
         return wanted
-    if not isinstance(wanted, int) or isinstance(wanted, bool):
+    index = whole_number(wanted)
+    if index is None:
         raise MessageInvalid(f"queue must be a MessageQueue or an index of the topic's publish list, not {shown(wanted)}")
-    if not 0 <= wanted < len(queues):
+    if not 0 <= index < len(queues):
         raise MessageInvalid(
-            f"queue {wanted} does not exist: the topic's publish list has queues 0 to {len(queues) - 1}"
+            f"queue {index} does not exist: the topic's publish list has queues 0 to {len(queues) - 1}"
         )
-    return queues[wanted]
+    return queues[index]
 
 
 def selected(queues: Sequence[MessageQueue], select: Callable[[Sequence[MessageQueue]], MessageQueue]) -> MessageQueue:

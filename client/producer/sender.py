@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
 from math import inf
+from typing import SupportsIndex
 
 import attrs
 import trio
@@ -44,7 +45,7 @@ from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.command import Command
 from triomq.remoting.protocol.headers.send import SendMessageResponseHeader
 
-Target = MessageQueue | int | Callable[[Sequence[MessageQueue]], MessageQueue]
+Target = MessageQueue | SupportsIndex | Callable[[Sequence[MessageQueue]], MessageQueue]
 """Where a directed send goes: a queue, an index of the publish list, or a function that chooses from the list."""
 
 _STORED = SendStatus.STORED

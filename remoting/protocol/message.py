@@ -7,7 +7,7 @@ remoting/…/protocol/filter/FilterAPI.java.
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta, timezone
 from struct import Struct
-from typing import Final
+from typing import Final, cast
 
 import attrs
 
@@ -99,6 +99,13 @@ def user_properties(properties: Mapping[str, str]) -> dict[str, str]:
     return dict(properties)
 
 
+def _words(given: Iterable[str]) -> tuple[str, ...]:
+    """Keep what is iterated from, once; a message with anything else is refused when it is sent."""
+    if type(given) is tuple:
+        return given
+    return cast("tuple[str, ...]", given) if isinstance(given, str | bytes) or not isinstance(given, Iterable) else tuple(given)
+
+
 @attrs.frozen(kw_only=True)
 class Message:
     """What a user sends: everything that does not depend on the broker."""
@@ -106,7 +113,7 @@ class Message:
     topic: str
     body: bytes
     tag: str | None = None
-    keys: tuple[str, ...] = ()
+    keys: tuple[str, ...] = attrs.field(default=(), converter=_words)
     properties: Mapping[str, str] = attrs.field(factory=dict)
     flag: int = 0
     wait_stored: bool = True

@@ -236,7 +236,8 @@ class StoredMessage:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        return tuple(self.properties.get(KEYS, "").split())
+        """The business keys: what stands between blanks (MessageExt#getKeys is split so, KEY_SEPARATOR); other white space belongs to a key."""
+        return tuple(filter(None, self.properties.get(KEYS, "").split(" ")))
 
 
 @attrs.define(eq=False)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import SupportsIndex
 
 from triomq import client
 from triomq.aio.calls import AsyncioLifetime, call_in_loop
@@ -20,7 +21,7 @@ class Producer(AsyncioLifetime[client.Producer]):
     """A `triomq.Producer` for asyncio."""
 
     def __init__(
-        self, namesrv: str | Sequence[str] | None = None, *, group: str, settings: ProducerSettings | None = None
+        self, namesrv: str | Iterable[str] | None = None, *, group: str, settings: ProducerSettings | None = None
     ) -> None:
         super().__init__(client.Producer(namesrv, group=group, settings=settings))
 
@@ -30,14 +31,14 @@ class Producer(AsyncioLifetime[client.Producer]):
         body: bytes,
         *,
         tag: str | None = None,
-        keys: Sequence[str] = (),
+        keys: Iterable[str] = (),
         properties: Mapping[str, str] | None = None,
         flag: int = 0,
         wait_stored: bool = True,
-        queue: MessageQueue | int | None = None,
+        queue: MessageQueue | SupportsIndex | None = None,
         sharding_key: str | None = None,
         select: Selector | None = None,
-        delay_level: int = 0,
+        delay_level: SupportsIndex = 0,
         message_id: str | None = None,
     ) -> SendReceipt:
         """Send one message; see `triomq.Producer.send`."""
@@ -62,10 +63,10 @@ class Producer(AsyncioLifetime[client.Producer]):
         self,
         message: Message,
         *,
-        queue: MessageQueue | int | None = None,
+        queue: MessageQueue | SupportsIndex | None = None,
         sharding_key: str | None = None,
         select: Selector | None = None,
-        delay_level: int = 0,
+        delay_level: SupportsIndex = 0,
         message_id: str | None = None,
     ) -> SendReceipt:
         """Send a `Message`; see `triomq.Producer.send`."""
@@ -86,13 +87,13 @@ class Producer(AsyncioLifetime[client.Producer]):
         body: bytes | None = None,
         *,
         tag: str | None = None,
-        keys: Sequence[str] = (),
+        keys: Iterable[str] = (),
         properties: Mapping[str, str] | None = None,
         flag: int = 0,
-        queue: MessageQueue | int | None = None,
+        queue: MessageQueue | SupportsIndex | None = None,
         sharding_key: str | None = None,
         select: Selector | None = None,
-        delay_level: int = 0,
+        delay_level: SupportsIndex = 0,
     ) -> None:
         """Send without an answer; see `triomq.Producer.send_oneway`."""
         await call_in_loop(
@@ -114,7 +115,7 @@ class Producer(AsyncioLifetime[client.Producer]):
         self,
         messages: Sequence[Message],
         *,
-        queue: MessageQueue | int | None = None,
+        queue: MessageQueue | SupportsIndex | None = None,
         sharding_key: str | None = None,
         select: Selector | None = None,
     ) -> list[SendReceipt]:

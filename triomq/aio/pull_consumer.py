@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from typing import SupportsIndex
 
 from triomq import client
 from triomq.aio.calls import AsyncioLifetime, call_in_loop
@@ -23,7 +24,7 @@ class PullConsumer(AsyncioLifetime[client.PullConsumer]):
 
     def __init__(
         self,
-        namesrv: str | Sequence[str] | None = None,
+        namesrv: str | Iterable[str] | None = None,
         *,
         group: str,
         subscriptions: Subscriptions | None = None,
@@ -54,7 +55,7 @@ class PullConsumer(AsyncioLifetime[client.PullConsumer]):
                 raise StopAsyncIteration from None
             raise
 
-    async def poll(self, max_messages: int = 32) -> list[client.ReceivedMessage]:
+    async def poll(self, max_messages: SupportsIndex = 32) -> list[client.ReceivedMessage]:
         """Wait until something is there and return it; for a limit of time, `asyncio.timeout`.  A cancelled poll loses nothing."""
         returned: list[client.ReceivedMessage] = []
 
@@ -109,11 +110,11 @@ class PullConsumer(AsyncioLifetime[client.PullConsumer]):
         """Go on where `pause` stopped."""
         await call_in_loop(self._portal, in_loop, self._target.resume, *queues)
 
-    async def seek(self, queue: MessageQueue, offset: int) -> None:
+    async def seek(self, queue: MessageQueue, offset: SupportsIndex) -> None:
         """Go on at another offset."""
         await call_in_loop(self._portal, self._target.seek, queue, offset)
 
-    async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
+    async def commit(self, offsets: Mapping[MessageQueue, SupportsIndex] | None = None) -> None:
         """Store offsets now."""
         await call_in_loop(self._portal, self._target.commit, offsets)
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import datetime
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable
 from types import TracebackType
+from typing import SupportsIndex
 
 from triomq import client
 from triomq.aio.calls import AsyncioLifetime, call_in_loop
@@ -34,7 +35,7 @@ class ReceivedMessage(MessageView):
         """Count the message as done; see `triomq.ReceivedMessage.ack`."""
         return await call_in_loop(self._portal, self._message.ack)
 
-    async def retry(self, delay_level: int = 0, *, pause: float | None = None) -> bool:
+    async def retry(self, delay_level: SupportsIndex = 0, *, pause: float | None = None) -> bool:
         """Ask for the message again, later; see `triomq.ReceivedMessage.retry`."""
         return await call_in_loop(self._portal, self._message.retry, delay_level, pause=pause)
 
@@ -61,7 +62,7 @@ class PushConsumer(AsyncioLifetime[client.PushConsumer]):
 
     def __init__(
         self,
-        namesrv: str | Sequence[str] | None = None,
+        namesrv: str | Iterable[str] | None = None,
         *,
         group: str,
         subscriptions: Subscriptions,

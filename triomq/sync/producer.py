@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import SupportsIndex
 
 from triomq import client
 from triomq.client import (
@@ -22,7 +23,7 @@ class Producer(BlockingLifetime[client.Producer]):
     """A blocking `triomq.Producer`."""
 
     def __init__(
-        self, namesrv: str | Sequence[str] | None = None, *, group: str, settings: ProducerSettings | None = None
+        self, namesrv: str | Iterable[str] | None = None, *, group: str, settings: ProducerSettings | None = None
     ) -> None:
         super().__init__(client.Producer(namesrv, group=group, settings=settings))
 
@@ -32,14 +33,14 @@ class Producer(BlockingLifetime[client.Producer]):
         body: bytes,
         *,
         tag: str | None = None,
-        keys: Sequence[str] = (),
+        keys: Iterable[str] = (),
         properties: Mapping[str, str] | None = None,
         flag: int = 0,
         wait_stored: bool = True,
-        queue: MessageQueue | int | None = None,
+        queue: MessageQueue | SupportsIndex | None = None,
         sharding_key: str | None = None,
         select: Selector | None = None,
-        delay_level: int = 0,
+        delay_level: SupportsIndex = 0,
         message_id: str | None = None,
         timeout: float | None = None,
     ) -> SendReceipt:
@@ -65,10 +66,10 @@ class Producer(BlockingLifetime[client.Producer]):
         self,
         message: Message,
         *,
-        queue: MessageQueue | int | None = None,
+        queue: MessageQueue | SupportsIndex | None = None,
         sharding_key: str | None = None,
         select: Selector | None = None,
-        delay_level: int = 0,
+        delay_level: SupportsIndex = 0,
         message_id: str | None = None,
         timeout: float | None = None,
     ) -> SendReceipt:
@@ -90,13 +91,13 @@ class Producer(BlockingLifetime[client.Producer]):
         body: bytes | None = None,
         *,
         tag: str | None = None,
-        keys: Sequence[str] = (),
+        keys: Iterable[str] = (),
         properties: Mapping[str, str] | None = None,
         flag: int = 0,
-        queue: MessageQueue | int | None = None,
+        queue: MessageQueue | SupportsIndex | None = None,
         sharding_key: str | None = None,
         select: Selector | None = None,
-        delay_level: int = 0,
+        delay_level: SupportsIndex = 0,
         timeout: float | None = None,
     ) -> None:
         """Send without an answer; see `triomq.Producer.send_oneway`."""
@@ -119,7 +120,7 @@ class Producer(BlockingLifetime[client.Producer]):
         self,
         messages: Sequence[Message],
         *,
-        queue: MessageQueue | int | None = None,
+        queue: MessageQueue | SupportsIndex | None = None,
         sharding_key: str | None = None,
         select: Selector | None = None,
         timeout: float | None = None,
@@ -138,16 +139,16 @@ class Producer(BlockingLifetime[client.Producer]):
         """The name under which the brokers know this producer."""
         return self._target.client_id
 
-    def send_many(self, messages: Iterable[Message], *, window: int = 64) -> Iterator[SendReceipt]:
+    def send_many(self, messages: Iterable[Message], *, window: SupportsIndex = 64) -> Iterator[SendReceipt]:
         """Send messages with up to `window` of them under way; yields the receipts in the order of the messages.
 
         Iterate to its end: messages are taken as receipts are.  A failed send raises where its receipt would come.
         """
-        check_count("window", window)
+        most = check_count("window", window)
         under_way: deque[Call[SendReceipt]] = deque()
         for message in messages:
             under_way.append(self._portal.submit(self._target.send, message))
-            if len(under_way) >= window:
+            if len(under_way) >= most:
                 yield under_way.popleft().future.result()
         while under_way:
             yield under_way.popleft().future.result()

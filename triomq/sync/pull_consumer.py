@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from math import inf
+from typing import SupportsIndex
 
 import trio
 
@@ -15,7 +16,7 @@ from triomq.client import (
     MessageQueue,
     NotRunning,
 )
-from triomq.client.arguments import check_seconds
+from triomq.client.arguments import check_timeout
 from triomq.client.consumer.subscribing import Sql, Subscriptions
 from triomq.client.portal import in_loop
 from triomq.sync.lifetime import BlockingLifetime
@@ -26,7 +27,7 @@ class PullConsumer(BlockingLifetime[client.PullConsumer]):
 
     def __init__(
         self,
-        namesrv: str | Sequence[str] | None = None,
+        namesrv: str | Iterable[str] | None = None,
         *,
         group: str,
         subscriptions: Subscriptions | None = None,
@@ -57,12 +58,12 @@ class PullConsumer(BlockingLifetime[client.PullConsumer]):
                 raise StopIteration from None
             raise
 
-    def poll(self, max_messages: int = 32, *, timeout: float | None = None) -> list[client.ReceivedMessage]:
+    def poll(self, max_messages: SupportsIndex = 32, *, timeout: float | None = None) -> list[client.ReceivedMessage]:
         """Return at most `max_messages`; an empty list if none came within `timeout` seconds."""
-        check_seconds("timeout", timeout)
+        seconds = check_timeout(timeout)
         returned: list[client.ReceivedMessage] = []
         try:
-            self._portal.call(None, _poll, self._target, max_messages, timeout, returned)
+            self._portal.call(None, _poll, self._target, max_messages, seconds, returned)
         except BaseException:  # interrupted; nobody got what had come
             if returned:
                 self._portal.call(5.0, in_loop, self._target.give_back, returned)
@@ -94,7 +95,7 @@ class PullConsumer(BlockingLifetime[client.PullConsumer]):
         """Return the offset of the message that comes next."""
         return self._portal.call(None, in_loop, self._target.position, queue)
 
-    def seek(self, queue: MessageQueue, offset: int, *, timeout: float | None = None) -> None:
+    def seek(self, queue: MessageQueue, offset: SupportsIndex, *, timeout: float | None = None) -> None:
         """Go on at another offset."""
         self._portal.call(timeout, self._target.seek, queue, offset)
 
@@ -122,7 +123,7 @@ class PullConsumer(BlockingLifetime[client.PullConsumer]):
         """Go on where `pause` stopped."""
         self._portal.call(None, in_loop, self._target.resume, *queues)
 
-    def commit(self, offsets: Mapping[MessageQueue, int] | None = None, *, timeout: float | None = None) -> None:
+    def commit(self, offsets: Mapping[MessageQueue, SupportsIndex] | None = None, *, timeout: float | None = None) -> None:
         """Store offsets now."""
         self._portal.call(timeout, self._target.commit, offsets)
 
@@ -144,7 +145,7 @@ class PullConsumer(BlockingLifetime[client.PullConsumer]):
 
 
 async def _poll(
-    consumer: client.PullConsumer, max_messages: int, seconds: float | None, returned: list[client.ReceivedMessage]
+    consumer: client.PullConsumer, max_messages: SupportsIndex, seconds: float | None, returned: list[client.ReceivedMessage]
 ) -> None:
     with trio.move_on_after(inf if seconds is None else seconds):
         returned += await consumer.poll(max_messages)

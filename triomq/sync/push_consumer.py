@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import datetime
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
+from typing import SupportsIndex
 
 import trio
 
@@ -37,7 +38,7 @@ class ReceivedMessage(MessageView):
         """Count the message as done; see `triomq.ReceivedMessage.ack`."""
         return self._portal.call(timeout, self._message.ack)
 
-    def retry(self, delay_level: int = 0, *, pause: float | None = None, timeout: float | None = None) -> bool:
+    def retry(self, delay_level: SupportsIndex = 0, *, pause: float | None = None, timeout: float | None = None) -> bool:
         """Ask for the message again, later; see `triomq.ReceivedMessage.retry`."""
         return self._portal.call(timeout, self._message.retry, delay_level, pause=pause)
 
@@ -68,19 +69,19 @@ class PushConsumer(BlockingLifetime[client.PushConsumer]):
 
     def __init__(
         self,
-        namesrv: str | Sequence[str] | None = None,
+        namesrv: str | Iterable[str] | None = None,
         *,
         group: str,
         subscriptions: Subscriptions,
         handler: Handler | None = None,
-        threads: int = 20,
+        threads: SupportsIndex = 20,
         ordered: bool = False,
         broadcast: bool = False,
         consume_from: str | ConsumeFrom | datetime.datetime = ConsumeFrom.LAST,
         allocate: Allocation = allocate_average,
         settings: ConsumerSettings | None = None,
     ) -> None:
-        check_count("threads", threads)
+        threads = check_count("threads", threads)
         check_callable("handler", handler)
         self._limiter = trio.CapacityLimiter(threads)
         self._handler = handler

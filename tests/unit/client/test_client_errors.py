@@ -44,6 +44,7 @@ EXAMPLES = [
     NoNameServer({"a:9876": "refused"}),
     NoNameServer({}),
     RouteNotFound("Orders"),
+    RouteNotFound("Orders", "broker broker-z is in no route", offered=True),
     ConnectionFailed("a:1", "refused"),
     errors.ConnectionLost("a:1", "reset"),
     RequestTimeout("a:1", "SEND_MESSAGE_V2", 3.0),
