@@ -5,14 +5,21 @@ rouse it, and it finds its caches cold. So while an answer is due, a loop that i
 whether it is there. Each look in vain doubles the number of sleeps that go by until the next one, so that where looking does not pay (a
 broker that waits for its disk, a long poll, a processor that both sides share) it is soon very rare.
 
-All connections of one Trio run look together, in an instrument of its loop, which is called when no task can run: nobody who could work
-is kept waiting. What comes from elsewhere, another thread for instance, is seen a look later at the most.
+All connections of one Trio run look together, in an instrument of its loop, which is called when no task can run: no task that could work
+is kept waiting. What comes from elsewhere is seen a look later at the most: another thread's call, another socket, and in guest mode
+whatever the host loop (asyncio) has to do, as Trio's turn is one of its callbacks.
+
+Signal handlers of the application can run during a look, and raise. Trio would log that and take the instrument out, so it comes out of a
+task of a connection that is watched, as if the signal had come while that one was working. Trio's own for Ctrl-C raises nothing here, as its loop is
+protected from it: the main task gets its KeyboardInterrupt at its next checkpoint.
 """
 
 import os
 import select
 from collections.abc import Callable
+from contextlib import suppress
 from time import perf_counter
+from typing import NoReturn
 
 import attrs
 import trio
@@ -32,8 +39,9 @@ class BusyPoll(trio.abc.Instrument):
     look_seconds: float = LOOK_SECONDS
     found: int = attrs.field(default=0, init=False)
     missed: int = attrs.field(default=0, init=False)
-    _sockets: "select.epoll | None" = attrs.field(default=None, init=False)
-    _expecting: dict[int, Callable[[], object]] = attrs.field(factory=dict, init=False)
+    _sockets: "select.epoll | None" = attrs.field(default=None, init=False, repr=False)
+    _expecting: dict[int, Callable[[], object]] = attrs.field(factory=dict, init=False, repr=False)
+    _nurseries: dict[int, trio.Nursery] = attrs.field(factory=dict, init=False, repr=False)
     _pass: int = attrs.field(default=0, init=False)  # so many sleeps without a look
     _price: int = attrs.field(default=0, init=False)  # what the last look in vain made of that
 
@@ -42,33 +50,38 @@ class BusyPoll(trio.abc.Instrument):
         """How many sockets are watched."""
         return len(self._expecting)
 
-    def watch(self, descriptor: int, expecting: Callable[[], object]) -> bool:
-        """Look for input of a socket whenever `expecting()` is true. False where that cannot be; then it just is not done. No checkpoint."""
+    def watch(self, descriptor: int, expecting: Callable[[], object], nursery: trio.Nursery) -> bool:
+        """Look for input of a socket whenever `expecting()` is true. False where that cannot be; then it just is not done. No checkpoint.
+
+        What a signal handler raises during a look may come out of *nursery*, which must be open until `unwatch`.
+        """
         # On one processor the other side cannot work while we look.
         if _epoll is None or len(os.sched_getaffinity(0)) < 2:
             return False
-        if self._sockets is None:
-            self._sockets = _epoll()
-            trio.lowlevel.add_instrument(self)
         try:
+            if self._sockets is None:
+                self._sockets = _epoll()
+                trio.lowlevel.add_instrument(self)
             self._sockets.register(descriptor, select.EPOLLIN)
-        except OSError:  # no descriptor of the system's
+        except OSError:  # no descriptor of the system's, or it has none left
             self._rest()
             return False
         self._expecting[descriptor] = expecting
+        self._nurseries[descriptor] = nursery
         return True
 
     def unwatch(self, descriptor: int) -> None:
         """Forget a watched socket, before it is closed. No checkpoint."""
         assert self._sockets is not None
-        del self._expecting[descriptor]
+        del self._expecting[descriptor], self._nurseries[descriptor]
         self._sockets.unregister(descriptor)
         self._rest()
 
     def _rest(self) -> None:
         """Leave the loop alone if there is nothing to watch."""
         if not self._expecting and self._sockets is not None:
-            trio.lowlevel.remove_instrument(self)
+            with suppress(KeyError):  # Trio has taken it out: a signal handler raised just before or after our own code
+                trio.lowlevel.remove_instrument(self)
             self._sockets.close()
             self._sockets = None
 
@@ -79,10 +92,20 @@ class BusyPoll(trio.abc.Instrument):
         if self._pass:
             self._pass -= 1
             return
-        for expects in self._expecting.values():
-            if expects():
-                self._look(min(timeout, self.look_seconds))
+        try:
+            for expects in self._expecting.values():
+                if expects():
+                    self._look(min(timeout, self.look_seconds))
+                    return
+        except BaseException as error:  # a signal handler's
+            trio.lowlevel.current_trio_token().run_sync_soon(self._crash, error)
+
+    def _crash(self, error: BaseException) -> None:
+        for nursery in self._nurseries.values():
+            with suppress(RuntimeError):  # it has just ended
+                nursery.start_soon(_raise, error, name="signal handler")
                 return
+        raise error  # nobody else can: Trio ends the run with it
 
     def _look(self, seconds: float) -> None:
         assert self._sockets is not None
@@ -97,6 +120,10 @@ class BusyPoll(trio.abc.Instrument):
                 return
         self.missed += 1
         self._pass = self._price = min(2 * self._price + 1, _PASSED_MAX)
+
+
+async def _raise(error: BaseException) -> NoReturn:
+    raise error
 
 
 def busy_poll() -> BusyPoll:

@@ -232,13 +232,13 @@ class ClientConnection:
 
     async def run(self) -> None:
         """The reader task, with the writer as its child; returns when the connection has ended."""
-        if self.look and not self.lost:
-            looking = busy_poll()
-            if looking.watch(self.sock.fileno(), self._expects):
-                self._looking = looking
         try:
             with self._scope:
                 async with trio.open_nursery() as nursery:
+                    if self.look and not self.lost:
+                        looking = busy_poll()
+                        if looking.watch(self.sock.fileno(), self._expects, nursery):
+                            self._looking = looking
                     nursery.start_soon(self._write, name=f"writer {self.address}")
                     await self._read()
         finally:

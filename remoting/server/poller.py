@@ -73,7 +73,11 @@ class EpollPoller:
         busy.slept(now - begun)
 
     async def _look(self) -> bool:
-        """Ask again and again for the moment that `BusyPolling` allows, unless somebody else has work to do: is a socket ready?"""
+        """Ask again and again for the moment that `BusyPolling` allows: is a socket ready?
+
+        Not if a task is due in the next turn of the loop, or a timer within the moment. Tasks of this turn that come after ours are not known
+        to anybody but the loop: they run `limit` later at the most, and looks in vain soon become rare.
+        """
         busy, something = self._busy, self._something
         begun = perf_counter()
         if busy.turn_due(begun):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import math
+import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from time import perf_counter
 
 import pytest
 import trio
@@ -25,11 +28,37 @@ def processors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module.os, "sched_getaffinity", lambda _pid: {0, 1})
 
 
+class Alarm(BaseException):
+    """Of a signal handler."""
+
+
+@pytest.fixture
+def interrupting(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[signal.Signals], None]]:
+    """Has a signal come in the middle of the next look; the handler of SIGUSR1 raises."""
+
+    def next_look(number: signal.Signals) -> None:
+        numbers = [number]
+
+        def now() -> float:
+            if numbers:
+                signal.raise_signal(numbers.pop())
+            return perf_counter()
+
+        monkeypatch.setattr(module, "perf_counter", now)
+
+    def handler(_number: int, _frame: object) -> None:
+        raise Alarm
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    yield next_look
+    signal.signal(signal.SIGUSR1, before)
+
+
 @contextmanager
 def watched(busy: BusyPoll, *, expecting: bool = True) -> Iterator[tuple[socket.socket, socket.socket]]:
     here, there = socket.socketpair()
     with here, there:
-        assert busy.watch(here.fileno(), lambda: expecting)
+        assert busy.watch(here.fileno(), lambda: expecting, trio.lowlevel.current_task().parent_nursery)
         yield here, there
         busy.unwatch(here.fileno())
 
@@ -98,12 +127,80 @@ async def test_timers_come_first() -> None:
 
 async def test_what_the_system_does_not_know_is_not_watched(monkeypatch: pytest.MonkeyPatch) -> None:
     busy = BusyPoll()
-    assert not busy.watch(1_000_000, lambda: True)
+    nursery = trio.lowlevel.current_task().parent_nursery
+    assert not busy.watch(1_000_000, lambda: True, nursery)
     assert not busy.watched
     here, there = socket.socketpair()
     with here, there:
         monkeypatch.setattr(module.os, "sched_getaffinity", lambda _pid: {1})
-        assert not busy.watch(here.fileno(), lambda: True)
+        assert not busy.watch(here.fileno(), lambda: True, nursery)
+
+
+async def test_a_process_without_descriptors_to_spare_does_not_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_left() -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(module, "_epoll", none_left)
+    async with serving() as server, Connector() as connector:
+        assert (await connector.invoke(f"127.0.0.1:{server.port}", Command(ECHO, body=b"x"))).body == b"x"
+        assert not busy_poll().watched
+
+
+async def test_what_a_signal_handler_raises_in_a_look_comes_out_of_the_connector(
+    interrupting: Callable[[signal.Signals], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving() as server:
+        address = f"127.0.0.1:{server.port}"
+
+        async def ask() -> None:
+            async with Connector() as connector:
+                for number in range(10):
+                    answer = await connector.invoke(address, Command(ECHO_LATER, body=b"%d" % number))
+                    assert answer.body == b"%d" % number
+
+        interrupting(signal.SIGUSR1)
+        with pytest.raises(BaseExceptionGroup) as caught:
+            await ask()
+        assert caught.value.subgroup(Alarm) is not None, "beside what it did to the request"
+        assert not busy_poll().watched
+        await ask()
+        assert not [record for record in caplog.records if record.name == "trio.abc.Instrument"]
+
+
+def test_ctrl_c_in_a_look_is_for_the_main_task(interrupting: Callable[[signal.Signals], None]) -> None:
+    seen = []
+
+    async def main() -> None:
+        busy = busy_poll()
+        with watched(busy):
+            interrupting(signal.SIGINT)
+            try:
+                await trio.sleep(30)
+            except KeyboardInterrupt:
+                seen.append(busy.missed)
+                raise
+
+    with pytest.raises(KeyboardInterrupt):
+        trio.run(main)
+    assert seen == [1]
+
+
+async def test_what_trio_has_taken_out_can_still_be_left() -> None:
+    """A signal handler may raise in Trio's own code beside a look; connections must close all the same."""
+    busy = BusyPoll()
+    with watched(busy), watched(busy):
+        trio.lowlevel.remove_instrument(busy)
+        assert busy._sockets is not None
+        epoll = busy._sockets
+    assert epoll.closed
+    with watched(busy):
+        trio.lowlevel.remove_instrument(busy)
+        trio.lowlevel.add_instrument(busy)
+
+
+async def test_an_exception_that_no_connection_can_take_is_not_swallowed() -> None:
+    with pytest.raises(Alarm):
+        BusyPoll()._crash(Alarm())
 
 
 async def test_connections_come_and_go_with_their_sockets() -> None:
