@@ -53,7 +53,9 @@ class Assignment:
     broker_id: int = 0
     """which member of the broker group to pull from, as the broker suggests it"""
     stored: int = -1
-    """the offset that the broker is known to have for the group"""
+    """the offset that the broker is known to have for the group; -1 if nobody knows"""
+    stores: int = 0
+    """how many requests to store an offset were made"""
     committable: int = -1
     """without verdicts: the position that may be stored, -1 for none yet"""
     absent_since: float | None = None

@@ -173,7 +173,11 @@ class GroupOffsets:
             self._trouble.worked(what)
 
     async def store_one(self, assignment: Assignment) -> None:
-        """Tell the broker how far the group has come in one queue.  Errors: `TrioMQError`."""
+        """Tell the broker how far the group has come in one queue.  Errors: `TrioMQError`.
+
+        Until the answer to the last such request is there, and for good if it never comes, nobody knows what the broker has: whatever is
+        to be stored next is then sent, also if it is what was stored before.
+        """
         queue, offset = assignment.queue, assignment.to_store
         header = UpdateConsumerOffsetHeader(
             consumer_group=self.group,
@@ -183,8 +187,13 @@ class GroupOffsets:
             broker_name=queue.broker_name,
         )
         command = request(RequestCode.UPDATE_CONSUMER_OFFSET, header)
-        await self.session.call(self._address(queue), command, self.timeout)
-        assignment.stored = offset
+        address = self._address(queue)
+        assignment.stored = -1
+        assignment.stores += 1
+        turn = assignment.stores
+        await self.session.call(address, command, self.timeout)
+        if turn == assignment.stores:  # else a later one is under way, or was given up: it counts
+            assignment.stored = offset
 
     async def _ask(self, queue: MessageQueue, command: Command, answer: type[H]) -> H:
         address = self.session.routes.any_address(queue.broker_name)

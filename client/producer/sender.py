@@ -202,9 +202,9 @@ class Sender:
                 if error.refresh_route:
                     self.session.doubt(topic)
                 if not may_send_again(error, self.settings.retry_codes):
-                    if not_stored is None and not any(may_be_stored(attempt.error) for attempt in earlier):
+                    if not_stored is None and not any(may_be_stored(attempt.error) for attempt in attempts):
                         raise error from error.__cause__
-                    break  # a refusal says nothing about the tries before it
+                    break  # a refusal says nothing about the tries before it, and a SYSTEM_ERROR not even about its own
                 failed_broker = destination.broker_name
                 places = self._topics.find(topic) or places
             except BaseException:  # cancelled

@@ -6,6 +6,7 @@ import datetime
 
 import pytest
 import trio
+from scripted_cluster import never, scripted_cluster
 from serving import until
 
 from triomq import (
@@ -21,6 +22,8 @@ from triomq import (
     SettingsError,
     Sql,
 )
+from triomq.remoting.protocol.codes import RequestCode
+from triomq.remoting.server.handlers import Request, Response
 from triomq.testing import InProcessCluster
 
 QUEUE = MessageQueue("Numbers", "broker-a", 0)
@@ -208,6 +211,50 @@ async def test_the_beginning_can_be_committed(triomq_cluster: InProcessCluster) 
         assert await consumer.committed(QUEUE) is None
         await consumer.commit()
         assert await consumer.committed(QUEUE) == 0
+
+
+async def test_after_a_commit_that_nobody_knows_the_outcome_of_nothing_is_left_out() -> None:
+    queue = MessageQueue("T", "broker-a", 0)
+    code = RequestCode.UPDATE_CONSUMER_OFFSET
+    async with scripted_cluster() as cluster:
+        broker = cluster.broker
+        async with PullConsumer(cluster.namesrv.address, group="readers", auto_commit=False) as consumer:
+            await consumer.assign([queue])
+            await consumer.commit({queue: 1})
+            await consumer.commit({queue: 1})
+            assert broker.count(code) == 1, "it knows that"
+
+            at_once, broker.script[code] = broker.script[code], never
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(consumer.commit, {queue: 2})
+                await until(lambda: broker.count(code) == 2)
+                nursery.cancel_scope.cancel()
+            broker.script[code] = at_once
+            await consumer.commit({queue: 1})
+            assert broker.count(code) == 3
+
+            answer = trio.Event()
+
+            async def late(request: Request) -> Response:
+                await answer.wait()
+                return Response()
+
+            broker.script[code] = late  # the answer to the first one must not hide that the second one was given up
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(consumer.commit, {queue: 3})
+                await until(lambda: broker.count(code) == 4)
+                async with trio.open_nursery() as given_up:
+                    given_up.start_soon(consumer.commit, {queue: 2})
+                    await until(lambda: broker.count(code) == 5)
+                    given_up.cancel_scope.cancel()
+                answer.set()
+            broker.script[code] = at_once
+            await consumer.commit({queue: 3})
+            assert broker.count(code) == 6
+            await consumer.commit({queue: 3})
+            assert broker.count(code) == 6
+            offsets = [header.commit_offset for header in broker.headers(code)]  # type: ignore[attr-defined]
+            assert offsets == [1, 2, 1, 3, 2, 3]
 
 
 async def test_an_assignment_that_cannot_be_changes_nothing(triomq_cluster: InProcessCluster) -> None:

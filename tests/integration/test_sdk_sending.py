@@ -30,7 +30,7 @@ from triomq import (
     select_by_machine_room,
     select_by_random,
 )
-from triomq.client.errors import ConnectionFailed, MessageRefused, PermissionDenied
+from triomq.client.errors import BrokerFailed, ConnectionFailed, MessageRefused, PermissionDenied
 from triomq.remoting.protocol.batch import decode_batch
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
 from triomq.remoting.protocol.headers.offset import OffsetResponseHeader
@@ -92,6 +92,21 @@ async def test_a_refusal_does_not_hide_the_doubt_about_an_earlier_try() -> None:
                 await p.send("T", b"x")
         assert caught.value.maybe_stored
         assert isinstance(caught.value.__cause__, MessageRefused)
+
+
+async def test_a_refusal_that_leaves_doubt_says_so_without_another_try() -> None:
+    async with scripted_cluster() as cluster:
+        broker = cluster.brokers[0]
+        async with producer(cluster, retry_codes=frozenset()) as p:
+            broker.script[SEND] = refuse(ResponseCode.SYSTEM_ERROR)
+            with pytest.raises(SendFailed) as caught:
+                await p.send("T", b"x")
+            assert caught.value.maybe_stored
+            assert isinstance(caught.value.__cause__, BrokerFailed)
+            assert broker.count(SEND) == 1
+            broker.script[SEND] = refuse(ResponseCode.MESSAGE_ILLEGAL)
+            with pytest.raises(MessageRefused):
+                await p.send("T", b"x")
 
 
 async def test_a_check_that_forbids_says_nothing_about_the_broker() -> None:
