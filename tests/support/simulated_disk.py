@@ -247,6 +247,7 @@ class SimulatedDisk(Disk):
         self._refuse("write file", path)
         if not path.exists():
             self.names.append(Name(self._relative(path), "create"))
+        self.lost.pop(path, None)  # all of it is written again
         super().write_file(path, data)
 
     def remove(self, path: Path) -> None:
