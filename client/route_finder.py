@@ -207,7 +207,7 @@ class RouteFinder:
         if not self.routes.publish(topic):
             raise RouteNotFound(
                 topic,
-                "its route has no writable queue on a master",
+                "no writable queue on a master",
                 f"see with `mqadmin topicRoute -t {topic}` whether its perm has the write bit (2), and whether a master runs",
                 offered=route is not None,
             )
