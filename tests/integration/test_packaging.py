@@ -26,13 +26,18 @@ class Meter:
     def before_send(self, context: SendContext) -> None: ...
     def after_send(self, context: SendContext) -> None: ...
 
+class First:
+    # A whole number that is no int, as NumPy's are.
+    def __index__(self) -> int:
+        return 0
+
 # A stop that waited for any of these would take an hour.
 client = ClientSettings(shutdown_timeout=3600, farewell_timeout=3600, route_interval=3600, heartbeat_interval=3600)
 sending = ProducerSettings(compression="zlib", send_hooks=[Meter()], retry_codes={1, 2}, latency_max=[1.0], not_available=(2.0,), client=client)
 receiving = ConsumerSettings(rebalance_interval=3600, offset_interval=3600, suspend=3600, pull_timeout=7200, error_delay=3600, client=client)
 
 async def send(producer: Producer) -> SendReceipt:
-    return await producer.send("T", b"x", keys=["k"])
+    return await producer.send("T", b"x", keys={"k"}, queue=First())
 
 async def main() -> None:
     async with local_cluster() as cluster:
@@ -47,10 +52,10 @@ async def main() -> None:
             names = cluster.namesrv_address
             async with PushConsumer(names, group="g", subscriptions="T", consume_from="first", handler=handle, settings=receiving) as consumer:
                 await consumer.wait_assigned()
-                async with Producer(names, group="p", settings=sending) as producer, PullConsumer(names, group="h", settings=receiving) as puller:
+                async with Producer(names, group="p", settings=sending) as producer, PullConsumer({names}, group="h", settings=receiving) as puller:
                     receipt: SendReceipt = await send(producer)
                     await puller.assign([receipt.queue])
-                    await puller.seek_to_begin(receipt.queue)
+                    await puller.seek(receipt.queue, First())
                     messages: list[ReceivedMessage] = await puller.poll()
                     copies: list[Message] = [message.copy_to("U") for message in messages]
                     assert [copy.body for copy in copies] == [b"x"]
@@ -63,6 +68,7 @@ if __name__ == "__main__":
 WRONG = PROGRAM + """
 async def wrong(producer: Producer) -> None:
     await producer.send("T", "text")
+    Message(topic="T", body=b"x", keys=5)
 ConsumerSettings(consume_hooks=[Meter()])
 """
 
@@ -141,5 +147,6 @@ def test_programs_that_use_the_installed_wheel_are_strictly_typed_and_stop_at_on
     code, told = mypy(installed, wrong)
     assert code == 1
     assert 'No overload variant of "send"' in told
+    assert 'incompatible type "int"; expected "Iterable[str]"' in told
     assert 'incompatible type "Meter"; expected "ConsumeHook"' in told
     assert run(installed, good, cwd=tmp_path) == "stopped\n"
