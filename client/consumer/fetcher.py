@@ -219,7 +219,7 @@ class Fetcher:
         address = self.session.routes.any_address(name, assignment.broker_id)
         if address is None:
             self.session.doubt(assignment.queue.topic)
-            raise RouteNotFound(assignment.queue.topic, f"broker {name} is in no route")
+            raise RouteNotFound(assignment.queue.topic, f"broker {name} is in no route", offered=self.session.routes.topic(assignment.queue.topic) is not None)
         return address
 
     def _header(self, assignment: Assignment, subscription: SubscriptionData, *, master: bool) -> PullMessageHeader:

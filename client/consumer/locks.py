@@ -165,7 +165,8 @@ class QueueLocks:
     async def _ask(self, code: RequestCode, broker_name: str, queues: list[MessageQueue]) -> bytes:
         address = self.session.routes.master(broker_name)
         if address is None:
-            raise RouteNotFound(queues[0].topic, f"broker {broker_name} has no master now", offered=True)
+            topic = queues[0].topic
+            raise RouteNotFound(topic, f"broker {broker_name} has no master now", offered=self.session.routes.topic(topic) is not None)
         body = LockRequest(consumer_group=self.group, client_id=self.session.client_id, queues=queues).encode()
         answer = await self.session.call(address, request(code, None, body), self.settings.lock_timeout)
         return bytes(answer.body)

@@ -213,7 +213,7 @@ class Rebalancer:
         name = random.choice(brokers)
         address = self.session.routes.any_address(name)
         if address is None:
-            raise RouteNotFound(topic, f"broker {name} is in no route")
+            raise RouteNotFound(topic, f"broker {name} is in no route", offered=True)
         await self.session.greet(address)
         command = request(
             RequestCode.GET_CONSUMER_LIST_BY_GROUP, GetConsumerListHeader(consumer_group=self.fetcher.group)

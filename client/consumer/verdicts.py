@@ -96,7 +96,8 @@ class BrokerRetry:
         try:
             address = self.session.routes.master(name)
             if address is None:
-                raise RouteNotFound(message.queue.topic, f"broker {name} has no master now", offered=True)
+                topic = message.queue.topic
+                raise RouteNotFound(topic, f"broker {name} has no master now", offered=self.session.routes.topic(topic) is not None)
             header = SendBackHeader(
                 offset=message.log_offset,
                 group=self.group,
