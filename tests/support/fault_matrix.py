@@ -22,6 +22,8 @@ from fault_process import start
 MODES = tuple(Mode(flush, replication) for replication in ("ASYNC_MASTER", "SYNC_MASTER") for flush in ("ASYNC_FLUSH", "SYNC_FLUSH"))
 LOSSES = ("master killed", "master loses power", "master's disk lost", "both lose power")
 KILOBITS = 2000
+LAG_LEAST_BYTES = 16 * 1024
+"""A busy machine may send no faster than the slow link takes it; then nothing could be lost, and nothing would be shown."""
 SYNC_SECONDS = 0.005
 LOAD_LEAST = 200
 LOAD_SECONDS = 1.2
@@ -63,7 +65,11 @@ def measure_one(folder: Path, mode: Mode, loss: str, seed: str) -> Cell:
         begun = time.monotonic()
         cluster.wait_acknowledged(LOAD_LEAST, "load over a slow link")
         time.sleep(max(0.0, begun + LOAD_SECONDS - time.monotonic()))
+        if mode.replication == "ASYNC_MASTER":
+            cluster.wait("the slave is behind", lambda: log_part(cluster.store("master")).end > log_part(cluster.store("slave")).end + LAG_LEAST_BYTES)
         struck = BROKERS if loss.startswith("both") else ("master",)
+        if loss == "master's disk lost":
+            cluster.network.cut("master", "slave")  # with the machine, and what its kernel had still to send
         for host in struck:
             cluster.signal(host, signal.SIGSTOP)  # at one moment
         for host in struck:

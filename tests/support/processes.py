@@ -114,12 +114,21 @@ def write_broker_conf(folder: Path, name: str, namesrv: str, port: int, **settin
     return conf
 
 
+REGISTERED_SECONDS = 5.0
+"""A broker listens a moment before name servers know it, on a busy machine a long one. After this time the test goes on without: some have no name server."""
+
+
 @contextlib.contextmanager
 def our_broker(folder: Path, name: str, namesrv: str, port: int | None = None, **settings: object) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     """Yield (address, process) of a real `mqbroker` process."""
     port = port or free_port()
     conf = write_broker_conf(folder, name, namesrv, port, **{"haListenPort": 0, **settings})
-    with running([sys.executable, "-m", "triomq.broker", "-c", str(conf)], folder / f"{name}.log", port=port) as process:
+    log = folder / f"{name}.log"
+    before = log.stat().st_size if log.exists() else 0
+    with running([sys.executable, "-m", "triomq.broker", "-c", str(conf)], log, port=port) as process:
+        deadline = time.monotonic() + REGISTERED_SECONDS
+        while b"registered with name server" not in log.read_bytes()[before:] and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.01)
         yield f"127.0.0.1:{port}", process
 
 
