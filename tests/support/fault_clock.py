@@ -21,25 +21,25 @@ ENVIRONMENT = {
 FILE = "FAKETIME_TIMESTAMP_FILE"
 
 
-def library() -> Path | None:
+def libfaketime() -> Path | None:
     found = [path for place in PLACES for path in Path("/").glob(f"{place[1:]}/libfaketime.so.1")]
     return found[0] if found else None
 
 
 def why_not() -> str:
     """Why no clock can jump here; empty if it can."""
-    return "" if library() is not None else "libfaketime is missing (apt-get install libfaketime): no clock jumps"
+    return "" if libfaketime() is not None else "libfaketime is missing (apt-get install libfaketime): no clock jumps"
 
 
 def environment() -> dict[str, str]:
     """For a program whose clock, and that of whatever it forks, is to jump; empty without the library."""
-    found = library()
+    found = libfaketime()
     return {**ENVIRONMENT, "LD_PRELOAD": str(found)} if found is not None else {}
 
 
 def follow(path: Path) -> None:
     """From now on this process has the clock that ``set_clock`` sets there."""
-    if library() is None:
+    if libfaketime() is None:
         return
     if "libfaketime" not in os.environ.get("LD_PRELOAD", ""):
         raise RuntimeError("this process was started without libfaketime: something else has started multiprocessing's fork server")

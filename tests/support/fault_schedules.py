@@ -300,7 +300,7 @@ class ScheduleRun:
 
     def _clock(self, step: Step, target: str) -> None:
         """It stays there: coming back is the next jump."""
-        if fault_clock.library() is None:  # left out, and counted as one that met nothing
+        if fault_clock.libfaketime() is None:  # left out, and counted as one that met nothing
             return
         self._came(step.kind)
         self.cluster.set_clock(target, step.number)

@@ -100,7 +100,7 @@ def write_plain(value: JsonBody, *, bare_keys: bool = False) -> Any:
 
 
 def escape_non_ascii(text: bytes) -> bytes:
-    """JSON with everything beyond ASCII as ``\\uXXXX``, upper-case hex, as "standard" route answers have it."""
+    """JSON with everything beyond ASCII as ``\\u`` and four upper-case hex digits, as "standard" route answers have it."""
     if text.isascii():
         return text
     return _NON_ASCII.sub(_escape_character, text.decode()).encode()
