@@ -17,7 +17,7 @@ class LogLimit:
     """One per server or connector: two servers in one process do not silence each other."""
 
     period_seconds: float = PERIOD_SECONDS
-    clock: Callable[[], float] = time.monotonic
+    clock: Callable[[], float] = attrs.field(factory=lambda: time.monotonic)
     _last: dict[str, float] = attrs.field(factory=dict, init=False)
     _left_out: dict[str, int] = attrs.field(factory=dict, init=False)
 

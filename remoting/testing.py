@@ -13,7 +13,8 @@
         broker.pause()                           # as SIGSTOP does, until broker.go_on()
 
 What is replaced are the calls by which Python reaches the system: ``socket.socket``, ``select.epoll``, Trio's waiting for descriptors, ``time.time`` and its
-kin, ``trio.to_thread.run_sync`` (runs in place, after a while), ``os.getpid``, the global random numbers, and the order in which Trio runs tasks. So the
+kin, ``trio.to_thread.run_sync`` (runs in place, after a while), ``os.getpid``, the number of processors (one: whoever looks at its sockets again and again
+sees no time go by), the global random numbers, and the order in which Trio runs tasks. So the
 programs are the real ones down to their last line, and whoever forgets a seam does not leave the simulation: a real descriptor or thread raises
 `RealWorld`. Disks are no part of it; a store takes one of its own (``Disk``).
 
@@ -241,6 +242,7 @@ def _replaced(simulation: Simulation) -> Iterator[None]:
         (trio.to_thread, "run_sync", simulation.run_sync),
         (threading.Thread, "start", no_thread),
         (os, "getpid", lambda: _PID),
+        (os, "sched_getaffinity", lambda _pid: {0}),
         (time, "time_ns", simulation.now_ns),
         (time, "time", lambda: simulation.now_ns() / 1e9),
         (time, "monotonic", seconds),

@@ -183,6 +183,55 @@ def test_nothing_is_swallowed_or_left_open() -> None:
     assert errors == []
 
 
+CLOCKS = {"time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns"}
+
+
+def clocks_kept(tree: ast.Module) -> list[int]:
+    """The lines where a clock is taken when the module is imported, so that a simulation can't replace it any more."""
+    lines, reached = [], list(ast.iter_child_nodes(tree))
+    while reached:
+        node = reached.pop()
+        if isinstance(node, ast.ImportFrom) and node.module == "time" and CLOCKS & {alias.name for alias in node.names}:
+            lines.append(node.lineno)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "time" and node.attr in CLOCKS:
+            lines.append(node.lineno)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):  # its body runs later, its defaults do not
+            reached += [*node.args.defaults, *(default for default in node.args.kw_defaults if default is not None)]
+            reached += [inner for inner in ast.walk(node) if isinstance(inner, ast.ImportFrom)]
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):  # read now, not kept
+            reached += [node.func.value, *node.args, *(keyword.value for keyword in node.keywords)]
+        else:
+            reached += ast.iter_child_nodes(node)
+    return lines
+
+
+def test_clocks_are_read_where_they_are_used() -> None:
+    """``time.monotonic()``, never ``from time import monotonic`` or a default: real time in a simulation makes two histories of one seed."""
+    places = [
+        f"{path.relative_to(ROOT)}:{line}"
+        for path, tree in TREES.items()
+        if not path.is_relative_to(ROOT / "client" / "spark")  # runs in Spark's processes, with threads
+        for line in clocks_kept(tree)
+    ]
+    assert places == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from time import perf_counter",
+        "def f():\n    from time import time",
+        "def f(clock=time.time): ...",
+        "class A:\n    clock = time.monotonic",
+        "class A:\n    began = field(factory=time.time)",
+        "f = lambda now=time.time: now",
+    ],
+)
+def test_clock_rule_can_fail(line: str) -> None:
+    assert clocks_kept(ast.parse(line)) != []
+    assert clocks_kept(ast.parse("def f():\n    return time.time()\nclass A:\n    clock = field(factory=lambda: time.monotonic)")) == []
+
+
 def test_no_unfinished_marks() -> None:
     marks = re.compile(r"\b(TODO|FIXME|XXX)\b")
     assert [f"{path.relative_to(ROOT)}" for path in FILES if marks.search(path.read_text())] == []

@@ -6,8 +6,8 @@ if need be: the consumer goes on behind them at once.  Source: broker/filter/Exp
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
-from time import perf_counter
 
 import attrs
 
@@ -54,8 +54,8 @@ def get_filtered(get: Get, offset: int, messages_max: int, bytes_max: int, wante
     last: GetResult | None = None
     scanned = count = size = 0
     messages_max = max(1, messages_max)
-    until = perf_counter() + SCAN_SECONDS
-    while last is None or (scanned < SCANNED_MAX and count < messages_max and size < bytes_max and perf_counter() < until):
+    until = time.perf_counter() + SCAN_SECONDS
+    while last is None or (scanned < SCANNED_MAX and count < messages_max and size < bytes_max and time.perf_counter() < until):
         found = get(offset, messages_max - count, bytes_max - size)
         if found is None or found.status is not GetStatus.FOUND:
             if last is None:

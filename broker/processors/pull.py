@@ -8,9 +8,9 @@ Source: broker/processor/PullMessageProcessor.java, DefaultPullMessageResultHand
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 from functools import partial
-from time import perf_counter
 from typing import cast
 
 import attrs
@@ -112,7 +112,7 @@ class PullMessages:
             return moved
         if header.sys_flag & COMMIT_OFFSET:
             self.offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
-        begin = perf_counter()
+        begin = time.perf_counter()
         bytes_max = PULL_BYTES_MAX if header.message_bytes_max is None else header.message_bytes_max
         if wanted is None:
             found = self.store.get(
@@ -132,7 +132,7 @@ class PullMessages:
                 min(bytes_max, limits.transfer_bytes_memory_max),
                 wanted,
             )
-        seconds = perf_counter() - begin
+        seconds = time.perf_counter() - begin
         if seconds > self.statistics.get_time_max:
             self.statistics.get_time_max = seconds
         if found is None:
@@ -148,7 +148,7 @@ class PullMessages:
         self, request: Request, topic: TopicConfig, group: SubscriptionGroupConfig, tag_codes: frozenset[int] | None, wanted: Wanted | None
     ) -> None:
         header: PullMessageHeader = request.header
-        begin = perf_counter()
+        begin = time.perf_counter()
         try:
             found = await self.store.get_cold(
                 header.topic,
@@ -158,7 +158,7 @@ class PullMessages:
                 bytes_max=PULL_BYTES_MAX if header.message_bytes_max is None else header.message_bytes_max,
                 tag_codes=tag_codes,
             )
-            self.statistics.get_time_max = max(self.statistics.get_time_max, perf_counter() - begin)
+            self.statistics.get_time_max = max(self.statistics.get_time_max, time.perf_counter() - begin)
             answer = self._answer(request, topic, group, tag_codes, found if wanted is None else filtered(found, wanted), filtered_by=wanted)
             if answer is not None:
                 request.reply(answer)

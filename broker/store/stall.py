@@ -22,7 +22,7 @@ class Stall:
     """``note`` is called for an append that took longer than ``limit_seconds``; ``on_stall`` is told how long it took, and must not wait."""
 
     limit_seconds: float
-    clock: Callable[[], float] = time.perf_counter
+    clock: Callable[[], float] = attrs.field(factory=lambda: time.perf_counter)
     on_stall: Callable[[float], None] | None = None
     count: int = attrs.field(default=0, init=False)
     _seconds: float = attrs.field(default=0.0, init=False)

@@ -16,9 +16,9 @@ protected from it: the main task gets its KeyboardInterrupt at its next checkpoi
 
 import os
 import select
+import time
 from collections.abc import Callable
 from contextlib import suppress
-from time import perf_counter
 from typing import NoReturn
 
 import attrs
@@ -112,8 +112,8 @@ class BusyPoll(trio.abc.Instrument):
         poll = self._sockets.poll
         if poll(0, 1):
             return
-        until = perf_counter() + seconds
-        while perf_counter() < until:
+        until = time.perf_counter() + seconds
+        while time.perf_counter() < until:
             if poll(0, 1):
                 self.found += 1
                 self._price //= 2

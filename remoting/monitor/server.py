@@ -61,7 +61,7 @@ class Monitor:
     """what the service does as long as it is not `serving`"""
     source: Source | None = None
     serving: bool = False
-    started: float = attrs.field(factory=time.time)
+    started: float = attrs.field(factory=lambda: time.time())
     limit: LogLimit = attrs.field(factory=LogLimit)
 
     def serve(self, source: Source) -> None:

@@ -10,8 +10,8 @@ import os
 import select
 import selectors
 import socket
+import time
 from functools import partial
-from time import perf_counter
 from typing import Protocol
 
 import trio
@@ -66,9 +66,9 @@ class EpollPoller:
         busy = self._busy
         if busy.worthwhile and await self._look():
             return
-        begun = perf_counter()
+        begun = time.perf_counter()
         await self._sleep()
-        now = perf_counter()
+        now = time.perf_counter()
         busy.turned(now)
         busy.slept(now - begun)
 
@@ -79,17 +79,17 @@ class EpollPoller:
         to anybody but the loop: they run `limit` later at the most, and looks in vain soon become rare.
         """
         busy, something = self._busy, self._something
-        begun = perf_counter()
+        begun = time.perf_counter()
         if busy.turn_due(begun):
             await trio.lowlevel.checkpoint()
-            begun = perf_counter()
+            begun = time.perf_counter()
             busy.turned(begun)
         others = trio.lowlevel.current_statistics()
         if others.tasks_runnable or others.seconds_to_next_deadline < busy.limit:
             return False
         end = begun + busy.limit
         while not something():
-            if perf_counter() > end:
+            if time.perf_counter() > end:
                 busy.missed()
                 return False
             os.sched_yield()  # whoever else wants this processor gets it

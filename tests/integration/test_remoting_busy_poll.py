@@ -10,6 +10,7 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import perf_counter
+from types import SimpleNamespace
 
 import pytest
 import trio
@@ -44,7 +45,7 @@ def interrupting(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[signal.S
                 signal.raise_signal(numbers.pop())
             return perf_counter()
 
-        monkeypatch.setattr(module, "perf_counter", now)
+        monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=now))
 
     def handler(_number: int, _frame: object) -> None:
         raise Alarm
@@ -74,7 +75,7 @@ async def test_a_look_ends_when_the_answer_comes(monkeypatch: pytest.MonkeyPatch
                 there.send(b"x")
             return float(time)
 
-        monkeypatch.setattr(module, "perf_counter", now)
+        monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=now))
         busy.before_io_wait(math.inf)
         assert (busy.found, busy.missed) == (1, 0)
         assert next(clock) == 11, "and no later"
@@ -112,7 +113,8 @@ async def test_a_look_that_finds_makes_the_next_ones_cheaper(monkeypatch: pytest
     with watched(busy) as (here, there):
         for _ in range(5):
             clock = iter((0.0, 1.0))
-            monkeypatch.setattr(module, "perf_counter", lambda: there.send(b"x") + next(clock))  # noqa: B023 - used at once
+            answering = SimpleNamespace(perf_counter=lambda: there.send(b"x") + next(clock))  # noqa: B023 - used at once
+            monkeypatch.setattr(module, "time", answering)
             busy.before_io_wait(math.inf)
             here.recv(100)
         assert (busy.found, busy._price) == (5, 31)

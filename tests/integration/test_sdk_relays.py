@@ -87,9 +87,10 @@ async def test_offsets_of_push_and_pull_consumers(triomq_cluster: InProcessClust
         asking(triomq_cluster) as peer,
     ):
         with trio.fail_after(10):
-            first = await pull.poll(2)
+            taken = 0
+            while taken < 2:  # a broker may have entered one of them only, when it is first asked
+                taken += len(await pull.poll(2 - taken))
             await pull.poll(1)
-        assert len(first) == 2
         await until(lambda: push.statistics().unsettled == 0 and push.statistics().topics["Numbers"].done == 6)
         for group, member, wanted in (("asked", push.client_id, 6), ("poller", None, 2)):
             header = ConsumerStatusHeader("Numbers", group)
