@@ -33,11 +33,12 @@ from triomq.broker.store.store import MessageStore
 from triomq.remoting.errors import LocalProtocolError, Rejected
 from triomq.remoting.protocol import names
 from triomq.remoting.protocol.bodies.groups import SubscriptionGroupConfig
-from triomq.remoting.protocol.bodies.heartbeat import BROADCASTING, CONSUME_ACTIVELY, SubscriptionData
+from triomq.remoting.protocol.bodies.heartbeat import BROADCASTING, CONSUME_ACTIVELY, TAG, SubscriptionData
 from triomq.remoting.protocol.bodies.route import MASTER_ID
 from triomq.remoting.protocol.bodies.topics import TopicConfig
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
 from triomq.remoting.protocol.headers.pull import (
+    CLASS_FILTER,
     COMMIT_OFFSET,
     SUBSCRIPTION,
     SUSPEND,
@@ -68,6 +69,17 @@ PULL_BYTES_MAX = 128 * 1024 * 1024
 FOUND, FOUND_REMARK, SUCCESS = GetStatus.FOUND, GetStatus.FOUND.name, int(ResponseCode.SUCCESS)
 # These two mean that the offset has moved, unless it was 0.
 EMPTY_QUEUE = (GetStatus.NO_MATCHED_LOGIC_QUEUE, GetStatus.NO_MESSAGE_IN_QUEUE)
+# ``request_source`` of a client that pulls for itself; proxies name theirs, from 0 on.
+SOURCES_OF_CLIENTS = (None, -1)
+
+
+def compares_tags(header: PullMessageHeader) -> bool:
+    """Whether the client looks at the tags of what it gets, so that messages of other tags do no harm.
+
+    Brokers compare hashes, so clients compare the text again.  Not so with SQL and filter classes, which are for brokers only; a proxy may hand on what it gets; and of clients
+    that name no type at all, some keep every message without a tag.
+    """
+    return header.expression_type == TAG and not header.sys_flag & CLASS_FILTER and header.request_source in SOURCES_OF_CLIENTS
 
 
 @attrs.define(eq=False)
@@ -228,7 +240,10 @@ class PullMessages:
         return config
 
     def _tag_codes(self, request: Request, group: SubscriptionGroupConfig) -> frozenset[int] | None:
-        """What the store must filter by: the request's own expression, or the one that the group's heartbeats brought."""
+        """What the store must filter by: the request's own expression, or the one that the group's heartbeats brought.
+
+        By nothing if the client has a newer one: what that wants is not known, and what is not delivered now is lost to it.
+        """
         header: PullMessageHeader = request.header
         if header.sys_flag & SUBSCRIPTION:
             self.clients.note_pull(header.consumer_group, header.topic, request.arrived)
@@ -247,6 +262,8 @@ class PullMessages:
             if is_filter(wanted.expression_type):
                 self._refuse_filter(wanted.expression_type)
                 return None
+            if wanted.sub_version < header.sub_version:
+                return None
         return None if wanted.sub_string == ALL_TAGS else wanted.codes
 
     def _registered_subscription(self, header: PullMessageHeader, group: SubscriptionGroupConfig) -> SubscriptionData:
@@ -261,7 +278,9 @@ class PullMessages:
         if found is None:
             remark = "the consumer's subscription not exist" + names.FAQ
             raise Rejected(ResponseCode.SUBSCRIPTION_NOT_EXIST, remark)
-        if found.sub_version < header.sub_version:
+        # A Java broker always refuses. But a Java consumer gives its subscription a new version when it gets queues, and leaves out the heartbeat that should bring it when another
+        # thread holds the client's lock: its queues would stand still until the next one, up to 30 s.
+        if found.sub_version < header.sub_version and (is_filter(found.expression_type) or found.class_filter_mode or not compares_tags(header)):
             raise Rejected(ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
         return found
 
