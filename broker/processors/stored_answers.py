@@ -1,8 +1,8 @@
 """Answers to stored messages: where each one lies, as ordinary Response objects, or at once as bytes.
 
-Under load nearly every request is a single message with a JSON header and gets the same answer but for five values.  For these the encoder's
-own output, made once, serves as a template: 0.8 µs instead of 2.4 µs for two objects and their encoding, of 12 µs that a message costs in all.
-Everything else (batches, binary headers, ids that JSON must escape, answers that wait for the disk) goes the ordinary way.
+Under load nearly every request is a single message and gets the same answer but for five values.  For these the encoder's own output, made
+once, serves as a template: 0.8 µs (binary: 1.3) instead of 2.4 µs (6) for two objects and their encoding, of 12 µs that a message costs in all.
+Everything else (batches, ids that JSON must escape, answers that wait for the disk) goes the ordinary way.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ import attrs
 
 from triomq.broker.processors.admission import Target
 from triomq.broker.store.draft import Appended
-from triomq.remoting.protocol.codes import ResponseCode
-from triomq.remoting.protocol.command import encode_response_head
+from triomq.remoting.protocol.codes import ResponseCode, SerializeType
+from triomq.remoting.protocol.command import RESPONSE_FLAG, encode_response_head
+from triomq.remoting.protocol.fields import codec_of
 from triomq.remoting.protocol.headers.send import SendMessageResponseHeader
 from triomq.remoting.server.connection import Connection
 from triomq.remoting.server.handlers import Answer, Request, Response
@@ -25,6 +26,9 @@ Entry: TypeAlias = tuple[int, int, Target, int, str, bool]
 """Request number, how many messages it has, their topic, their queue, the id it gets back, and whether it waits for durability."""
 
 _FRAME_HEAD = struct.Struct(">II")
+_BINARY_HEAD = struct.Struct(">hBhiiii")  # code, language, version, opaque, flag, length of the remark, of the entries
+_BINARY_FRAME_HEAD = struct.Struct(">IIhBhiiii")
+_THREE_SIZES = struct.Struct(">III")
 
 
 def answer_template(host: str, region_id: str, trace_on: bool) -> bytes:
@@ -39,6 +43,38 @@ def answer_template(host: str, region_id: str, trace_on: bool) -> bytes:
     return text.encode()  # %-formatting of bytes takes half the time of str
 
 
+class BinaryAnswer:
+    """The same as a whole frame with a binary header, whose values follow their lengths."""
+
+    __slots__ = ("_fixed_size", "_start", "_template")
+
+    def __init__(self, host: str, region_id: str, trace_on: bool) -> None:
+        header = SendMessageResponseHeader(host + "0" * 16, 0, 0, "", region_id, trace_on)
+        frame = encode_response_head(header, ResponseCode.SUCCESS, 0, None, 0, SerializeType.ROCKETMQ)
+        template, fixed_size = b"", 0
+        for name, text in codec_of(SendMessageResponseHeader).to_ext(header).items():
+            start, value = len(name).to_bytes(2, "big") + name.encode(), text.encode()
+            if name in ("queueId", "queueOffset", "transactionId"):  # their lengths vary, too
+                template += start + b"%b%b"
+                fixed_size += len(start) + 4
+            else:
+                start += len(value).to_bytes(4, "big")
+                template += start.replace(b"%", b"%%") + (host.encode() + b"%016X" if name == "msgId" else value.replace(b"%", b"%%"))
+                fixed_size += len(start) + len(value)
+        self._template, self._fixed_size = template, fixed_size
+        self._start = _BINARY_HEAD.unpack_from(frame, _FRAME_HEAD.size)[:3]
+
+    def frame(self, log_offset: int, queue_id: int, queue_offset: int, unique_key: bytes, opaque: int) -> bytes:
+        """The answer to one request."""
+        queue, offset = b"%d" % queue_id, b"%d" % queue_offset
+        code, language, version = self._start
+        ext_size = self._fixed_size + len(queue) + len(offset) + len(unique_key)
+        size = _BINARY_HEAD.size + ext_size
+        head = _BINARY_FRAME_HEAD.pack(4 + size, SerializeType.ROCKETMQ << 24 | size, code, language, version, opaque, RESPONSE_FLAG, 0, ext_size)
+        lengths = _THREE_SIZES.pack(len(queue), len(offset), len(unique_key))
+        return head + self._template % (log_offset, lengths[:4], queue, lengths[4:8], offset, lengths[8:], unique_key)
+
+
 @attrs.define(eq=False)
 class StoredAnswers:
     """Builds answers; also counts the messages of each topic, since it visits each of them."""
@@ -48,14 +84,16 @@ class StoredAnswers:
     trace_on: bool
     _host: str = attrs.field(init=False)
     _template: bytes = attrs.field(init=False)
+    _binary: BinaryAnswer = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self._host = self.store_host.hex().upper()
         self._template = answer_template(self._host, self.region_id, self.trace_on)
+        self._binary = BinaryAnswer(self._host, self.region_id, self.trace_on)
 
     def send(self, requests: Sequence[Request], answers: list[Answer], entries: Sequence[Entry], places: Sequence[Appended]) -> int:
         """Answer right away what can be answered as bytes; put the other answers into ``answers``.  How many are done.  No checkpoint."""
-        template, pack = self._template, _FRAME_HEAD.pack
+        template, pack, binary = self._template, _FRAME_HEAD.pack, self._binary.frame
         # What JSON need not escape; asked once for all, since str.isalnum() is slow.
         plain = "".join([entry[4] for entry in entries]).encode().isalnum()
         current: Connection | None = None
@@ -68,7 +106,7 @@ class StoredAnswers:
             index, count, target, queue_id, unique_key, _ = entry
             request = requests[index]
             place = places[position]
-            if count != 1 or target.batched or request.serialize or not (plain or unique_key.encode().isalnum()):
+            if count != 1 or target.batched or not (plain or unique_key.encode().isalnum()):
                 answers[index] = self.response(entry, places[position : position + count])
                 position += count
                 others_count += 1
@@ -82,15 +120,19 @@ class StoredAnswers:
             put_bytes += place.size
             if request.oneway:
                 continue
-            data = template % (place.log_offset, queue_id, place.queue_offset, unique_key.encode(), request.opaque)
-            size = len(data)
+            if request.serialize:
+                data = binary(place.log_offset, queue_id, place.queue_offset, unique_key.encode(), request.opaque)
+            else:
+                data = template % (place.log_offset, queue_id, place.queue_offset, unique_key.encode(), request.opaque)
+                size = len(data)
+                data = pack(4 + size, size) + data
             connection = request.connection
             if connection is not current:
                 if current is not None:
                     others[current] = chunks
                     chunks = others.pop(connection, [])
                 current = connection
-            chunks.append(pack(4 + size, size) + data)
+            chunks.append(data)
         if counted is not None:
             counted.note(puts, puts, put_bytes)
         for connection, joined in others.items():

@@ -47,6 +47,7 @@ class WireName:
     name: str
     short: str | None
     bits: int
+    varies: bool
 
 
 @attrs.frozen
@@ -61,14 +62,19 @@ class WireField:
     required: bool  # has no default
     default: Any
     bits: int
+    varies: bool
 
     def wire_name(self, short: bool) -> str:
         return self.short if short else self.name
 
 
-def wire(name: str, *, short: str | None = None, default: Any = attrs.NOTHING, bits: int = 32) -> Any:
-    """Declare a header field: its name in ``extFields``, its one-letter name in V2 headers, its width if an int."""
-    return attrs.field(default=default, metadata={_METADATA_KEY: WireName(name, short, bits)})
+def wire(name: str, *, short: str | None = None, default: Any = attrs.NOTHING, bits: int = 32, varies: bool = False) -> Any:
+    """Declare a header field: its name in ``extFields``, its one-letter name in V2 headers, its width if an int.
+
+    *varies*: an int or a text that differs from one request of a client to the next, while the other fields stay what they are. It changes how fast
+    headers are read, not what is read.
+    """
+    return attrs.field(default=default, metadata={_METADATA_KEY: WireName(name, short, bits, varies)})
 
 
 @dataclass_transform(field_specifiers=(wire,))
@@ -199,6 +205,7 @@ def _wire_field(field: "attrs.Attribute[Any]", cls: type) -> WireField:
         required=field.default is attrs.NOTHING,
         default=field.default,
         bits=declared.bits,
+        varies=declared.varies and kind in (int, str),
     )
 
 

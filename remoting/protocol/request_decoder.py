@@ -1,7 +1,8 @@
 """From frame to request for a server that knows which header class belongs to which request code.
 
 The JSON header of a known code is read by its own typed decoder: the code is found first by a look at the bytes, and the
-decoder is trusted only if the decoded code is the same. Everything else takes the general road with equal results.
+decoder is trusted only if the decoded code is the same. A binary header like one before it is read by what that one said. Everything else takes
+the general road with equal results.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,6 +13,7 @@ from triomq.remoting.errors import HeaderFieldError
 from triomq.remoting.protocol import header_binary, header_json
 from triomq.remoting.protocol.command import RESPONSE_FLAG, serialize_type
 from triomq.remoting.protocol.fields import codec_of
+from triomq.remoting.protocol.header_binary_fast import KnownShapes
 from triomq.remoting.protocol.header_fast import (
     DecodedHeader,
     RequestDecoderFunction,
@@ -35,12 +37,13 @@ _PREFIXES_MAX = 1024
 class RequestDecoder:
     """Decodes frames by a table: request code -> (header class or None, whether it uses the one-letter names)."""
 
-    __slots__ = ("_by_code", "_by_prefix", "_headers", "_unknown")
+    __slots__ = ("_by_code", "_by_prefix", "_headers", "_shapes", "_unknown")
 
     def __init__(self, headers: Mapping[int, tuple[type | None, bool]]) -> None:
         self._headers: dict[int, tuple[type | None, bool]] = {int(code): entry for code, entry in headers.items()}
         self._by_code: dict[int, RequestDecoderFunction] = {}
         self._by_prefix: dict[bytes, tuple[int, Callable[[bytes], Any]]] = {}
+        self._shapes = KnownShapes()
         self._unknown = compile_request_decoder(None)
 
     def decode(self, frame: bytes) -> DecodedRequest:
@@ -104,8 +107,16 @@ class RequestDecoder:
 
     def _decode_binary(self, kind: int, header: bytes, body: bytes) -> DecodedRequest:
         serialize = serialize_type(kind)
+        known = self._shapes.read(header)
+        if known is not None:
+            code, opaque, flag, version, language, made = known
+            return code, opaque, flag, version, language, None, made, serialize, header, body
         code, opaque, flag, version, language, remark, ext = header_binary.decode_header(header)
         made = self._header_object(code, opaque, flag, ext)
+        if made is not None:
+            cls, short = self._headers[code]
+            assert cls is not None
+            self._shapes.learn(header, cls, short, made)
         return code, opaque, flag, version, language, remark, made, serialize, header, body
 
     def _header_object(self, code: int, opaque: int, flag: int, ext: dict[str, str] | None) -> Any:

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.protocol_strategies import NAMES, TEXT, bodies, headers
+from triomq.remoting.errors import HeaderFieldError, RemoteProtocolError
 from triomq.remoting.protocol import bodies as bodies_package
 from triomq.remoting.protocol.batch import decode_batch, encode_batch
 from triomq.remoting.protocol.bodies.auth import Acl
@@ -29,6 +30,7 @@ from triomq.remoting.protocol.command import (
     response_to,
 )
 from triomq.remoting.protocol.fields import codec_of
+from triomq.remoting.protocol.header_binary_fast import KnownShapes
 from triomq.remoting.protocol.header_fast import compile_head_encoder, compile_request_decoder
 from triomq.remoting.protocol.headers.catalogue import HEADERS
 from triomq.remoting.protocol.java_hash import concat_hash, hash_batch, java_hash
@@ -45,6 +47,7 @@ HEADER_CLASSES = sorted(
     key=lambda cls: cls.__name__,
 )
 REQUESTS = [(code, pair.request, pair.short) for code, pair in sorted(HEADERS.items()) if pair.request is not None]
+VARYING = [(code, cls, short) for code, cls, short in REQUESTS if any(field.varies for field in codec_of(cls).fields)]
 DECODER = RequestDecoder({code: (cls, short) for code, cls, short in REQUESTS})
 
 
@@ -118,6 +121,110 @@ def test_requests_by_the_typed_decoder(
     command.opaque, command.serialize, command.remark = opaque, serialize, remark
     decoded = DECODER.decode(encode_command(command)[4:])
     assert (decoded[0], decoded[1], decoded[6], decoded[9]) == (code, opaque, header, b"body")
+
+
+def differing(header: Any, data: st.DataObject) -> Any:
+    """The next header of the same client: other numbers and texts where the class says that they vary, and now and then elsewhere."""
+    other = data.draw(headers(type(header)))
+    anything = data.draw(st.integers(0, 5)) == 0
+    return attrs.evolve(
+        header,
+        **{field.attribute: getattr(other, field.attribute) for field in codec_of(type(header)).fields if field.varies or (anything and data.draw(st.booleans()))},
+    )
+
+
+def entries(header: bytes) -> list[tuple[bytes, bytes]]:
+    """Name and value of each entry of a binary header."""
+    found, position = [], 21
+    while position < len(header):
+        name_end = position + 2 + int.from_bytes(header[position : position + 2], "big")
+        value_end = name_end + 4 + int.from_bytes(header[name_end : name_end + 4], "big")
+        found.append((header[position + 2 : name_end], header[name_end + 4 : value_end]))
+        position = value_end
+    return found
+
+
+def written(start: bytes, pairs: list[tuple[bytes, bytes]]) -> bytes:
+    """A frame with these entries, body included."""
+    ext = b"".join(len(name).to_bytes(2, "big") + name + len(value).to_bytes(4, "big") + value for name, value in pairs)
+    header = start[:17] + len(ext).to_bytes(4, "big") + ext
+    return (1 << 24 | len(header)).to_bytes(4, "big") + header + b"body"
+
+
+ODD_VALUES = [b"", b"-1", b"+1", b"007", b" 7", b"7 ", b"1_0", b"1.0", b"1e2", b"\xd9\xa3", b"9" * 10, b"2147483648", b"9" * 19, b"9" * 40, b"\xff\xfe", b"null", b"true", "ä\x01".encode()]
+
+
+@st.composite
+def changed(draw: st.DrawFn, frame: bytes) -> bytes:
+    """A frame that is nearly the same: an entry that is odd, missing, repeated, moved or new, or bytes that are damaged or cut off."""
+    header = frame[4 : 4 + (int.from_bytes(frame[:4], "big") & 0xFFFFFF)]
+    pairs = entries(header)
+    place = draw(st.integers(0, len(pairs) - 1))
+    way = draw(st.sampled_from(["odd", "odd", "odd", "missing", "repeated", "moved", "new", "byte", "byte", "cut", "longer", "size"]))
+    if way == "odd":
+        pairs[place] = pairs[place][0], draw(st.sampled_from(ODD_VALUES))
+    elif way == "missing":
+        del pairs[place]
+    elif way == "repeated":
+        pairs.insert(draw(st.integers(0, len(pairs))), (pairs[place][0], draw(st.sampled_from([*ODD_VALUES, b"5"]))))
+    elif way == "moved":
+        pairs.append(pairs.pop(place))
+    elif way == "new":
+        pairs.insert(place, (draw(st.sampled_from([b"e", b"z", b"queueId", b"Signature", b""])), b"3"))
+    elif way in ("byte", "size"):
+        where = draw(st.integers(0, len(header) - 1)) if way == "byte" else draw(st.integers(13, 20))
+        value = draw(st.integers(0, 255))
+        header = header[:where] + bytes([value]) + header[where + 1 :]
+        return frame[:4] + header + b"body"
+    elif way in ("cut", "longer"):
+        header = header[: draw(st.integers(0, len(header) - 1))] if way == "cut" else header + draw(st.binary(min_size=1, max_size=6))
+        return (1 << 24 | len(header)).to_bytes(4, "big") + header + b"body"
+    return written(header, pairs)
+
+
+def said(decoder: RequestDecoder, frame: bytes) -> Any:
+    try:
+        return decoder.decode(frame)
+    except (HeaderFieldError, RemoteProtocolError) as error:
+        return type(error), str(error)
+
+
+@settings(max_examples=600)
+@given(data=st.data())
+def test_binary_headers_are_read_by_earlier_ones_as_without_them(data: st.DataObject) -> None:
+    """A decoder that has read other headers says what one says that has read none: of any header, well-formed or not."""
+    code, cls, short = data.draw(st.sampled_from(VARYING))
+    table = {code: (cls, short)}
+    experienced = RequestDecoder(table)
+    header = data.draw(headers(cls))
+    for _ in range(data.draw(st.integers(2, 5))):
+        command = request(code, header)
+        command.opaque, command.serialize = data.draw(I32), SerializeType.ROCKETMQ
+        frame = encode_command(command)[4:] + b"body"
+        if data.draw(st.booleans()):
+            frame = data.draw(changed(frame))
+        assert said(experienced, frame) == said(RequestDecoder(table), frame)
+        header = differing(header, data)
+
+
+@pytest.mark.parametrize(("code", "cls", "short"), VARYING, ids=str)
+def test_binary_headers_are_learned(code: int, cls: type, short: bool) -> None:
+    """Or the test before this one shows nothing."""
+    shapes = KnownShapes()
+    values: dict[str, Any] = {field.attribute: {str: "x", int: 7, bool: True, float: 1.0}[field.kind] for field in codec_of(cls).fields}
+    read = []
+    for number in (7, 8, 123456):
+        varied = {field.attribute: number if field.kind is int else str(number) for field in codec_of(cls).fields if field.varies}
+        header = cls(**{**values, **varied})
+        command = request(code, header)
+        command.opaque, command.serialize = number, SerializeType.ROCKETMQ
+        binary = encode_command(command)[8:]
+        read.append(shapes.read(binary))
+        if read[-1] is None:
+            shapes.learn(binary, cls, short, header)
+        else:
+            assert read[-1] == (code, number, 0, command.version, command.language, header)
+    assert [found is None for found in read] == [True, False, False]
 
 
 @given(headers(HEADERS[310].request or object), st.none() | TEXT)

@@ -42,17 +42,18 @@ def target() -> Target:
     return Target("T", 8, 8, Item(), Item())
 
 
-@pytest.mark.parametrize("region", ["DefaultRegion", '100% "sure" ä'])
-def test_bytes_and_objects_say_the_same(region: str) -> None:
+@pytest.mark.parametrize("serialize", SerializeType)
+@pytest.mark.parametrize("region", ["DefaultRegion", '100% "sure" ä', "", "%" * 0x25])
+def test_bytes_and_objects_say_the_same(region: str, serialize: SerializeType) -> None:
     answers = StoredAnswers(HOST, region, True)
     wire, goal = Wire(), target()
     entry: Entry = (0, 1, goal, 3, "A" * 32, True)
     place = Appended(0x1234ABCD, 300, 77, 0)
     holes: list[Answer] = [None]
-    answers.send([request(wire, 4711)], holes, [entry], [place])
+    answers.send([request(wire, 4711, serialize=serialize)], holes, [entry], [place])
     assert holes == [None]
     ordinary = answers.response(entry, [place])
-    assert wire.writes == [encode_response_head(ordinary.header, ordinary.code, 4711)]
+    assert wire.writes == [encode_response_head(ordinary.header, ordinary.code, 4711, None, 0, serialize)]
     (command,) = wire.commands()
     assert command.ext == {
         "msgId": "0A01020300002A9F000000001234ABCD", "queueId": "3", "queueOffset": "77", "transactionId": "A" * 32,
@@ -78,8 +79,8 @@ def test_one_write_for_each_connection_and_none_for_one_way_requests() -> None:
 def test_what_has_no_template_goes_the_ordinary_way() -> None:
     answers = StoredAnswers(HOST, "R", True)
     wire, goal = Wire(), target()
-    requests = [request(wire, 0), request(wire, 1), request(wire, 2, serialize=SerializeType.ROCKETMQ), request(wire, 3)]
-    entries: list[Entry] = [(0, 1, goal, 0, 'a"b', True), (1, 3, goal, 0, "k", True), (2, 1, goal, 0, "k", True), (3, 1, goal, 5, "k", True)]
+    requests = [request(wire, 0), request(wire, 1), request(wire, 2), request(wire, 3)]
+    entries: list[Entry] = [(0, 1, goal, 0, 'a"b', True), (1, 3, goal, 0, "k", True), (2, 1, goal, 0, "", True), (3, 1, goal, 5, "k", True)]
     places = [Appended(100 * index, 100, index, 0) for index in range(6)]
     holes: list[Answer] = [None] * 4
     answers.send(requests, holes, entries, places)
