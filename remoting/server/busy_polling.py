@@ -12,6 +12,7 @@ _CREDIT_MAX = 8
 _CREDIT_NEW = 2
 _PRICE_MIN = 4
 _PRICE_MAX = 4096
+_PATIENCE_MIN = 1 / 8  # of the limit
 
 
 @attrs.define(eq=False)
@@ -20,16 +21,21 @@ class BusyPolling:
     short sleeps, each time twice as many; looks that find something make that cheap again. So where more than half of the looks find
     something they go on, and where they do not they are soon rare.
 
-    `limit` is how long a look may take. `turn` is how long looks that find something may keep everything else that waits for
+    `limit` is how long a look may take, `patience` how long the next one does: twice as long as those usually take that find something. `turn` is how long looks that find something may keep everything else that waits for
     sockets or threads in this loop from its turn.
     """
 
     limit: float
     turn: float = 300e-6
+    patience: float = attrs.field(init=False)
+    _usual: float = attrs.field(init=False)
     _credit: int = attrs.field(default=0, init=False)
     _price: int = attrs.field(default=_PRICE_MIN, init=False)
     _owed: int = attrs.field(default=_PRICE_MIN, init=False)
     _turned: float = attrs.field(default=float("-inf"), init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.patience, self._usual = self.limit, self.limit / 2
 
     @property
     def worthwhile(self) -> bool:
@@ -44,15 +50,18 @@ class BusyPolling:
         """The others had their turn."""
         self._turned = now
 
-    def found(self) -> None:
-        """A look found something."""
+    def found(self, seconds: float) -> None:
+        """A look found something after so long."""
+        self._usual += (seconds - self._usual) / 8
+        self.patience = min(max(2 * self._usual, _PATIENCE_MIN * self.limit), self.limit)
         if self._credit < _CREDIT_MAX:
             self._credit += 1
         if self._price > _PRICE_MIN:
             self._price //= 2
 
     def missed(self) -> None:
-        """A look took `limit` and found nothing."""
+        """A look took all of `patience` and found nothing: too short, perhaps."""
+        self.patience = min(2 * self.patience, self.limit)
         self._credit -= 1
         if not self._credit:
             self._owed = self._price

@@ -45,7 +45,7 @@ class NetworkSettings:
         "serverBusyPollMicros",
         INTEGER,
         150,
-        "how long a selector whose last waits were short looks for the next request before it sleeps (0: not at all); quicker answers for senders of one request at a time",
+        "how long a selector whose last waits were short looks, at most, for the next request before it sleeps (0: not at all); quicker answers for senders of one request at a time",
         low=0,
         high=10_000,
         own=True,

@@ -37,8 +37,8 @@ def test_who_finds_more_than_he_misses_goes_on() -> None:
     busy = BusyPolling(LIMIT)
     earned(busy)
     for _ in range(100):
-        busy.found()
-        busy.found()
+        busy.found(LIMIT)
+        busy.found(LIMIT)
         assert busy.worthwhile
         busy.missed()
         assert busy.worthwhile
@@ -55,9 +55,26 @@ def test_who_misses_pays_twice_as_much_each_time_until_a_look_finds_something() 
     assert prices == [4, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 4096]
     earned(busy)
     for _ in range(20):
-        busy.found()
+        busy.found(LIMIT)
     missed_out(busy)
     assert earned(busy) == 4
+
+
+def test_a_look_takes_twice_as_long_as_those_that_find_something() -> None:
+    busy = BusyPolling(LIMIT)
+    assert busy.patience == LIMIT, "nothing is known yet"
+    for _ in range(100):
+        busy.found(LIMIT / 4)
+    assert 0.99 * LIMIT / 2 < busy.patience < 1.01 * LIMIT / 2
+    for _ in range(100):
+        busy.found(0.0)
+    assert busy.patience == LIMIT / 8, "never shorter"
+    for seconds in (LIMIT / 4, LIMIT / 2, LIMIT, LIMIT):
+        busy.missed()
+        assert busy.patience == seconds, "who misses may have been too quick"
+    for _ in range(100):
+        busy.found(LIMIT)
+    assert busy.patience == LIMIT, "never longer"
 
 
 def test_without_a_limit_nobody_looks() -> None:
