@@ -94,7 +94,7 @@ bench-store: $(VENV)/.dev peers ## what the store costs beside the Java broker (
 bench-nats: $(VENV)/.dev ## the SDK beside nats-py with JetStream (needs nats-server), in one run of three minutes
 	$(BIN)/python tests/bench/bench_nats.py $(ARGS)
 
-bench-java-programs: $(VENV)/.dev peers ## RocketMQ's own Producer, BatchProducer and Consumer on both brokers, latency, memory (about 6 minutes)
+bench-java-programs: $(VENV)/.dev peers ## RocketMQ's own Producer, BatchProducer and Consumer on both brokers, latency, memory (about 12 minutes)
 	$(BIN)/python tests/bench/java_programs.py $(ARGS)
 
 bench-kafka: $(VENV)/.dev ## batched publishing beside Kafka 3.9.1, which it brings first (about 4 minutes)

@@ -40,7 +40,7 @@ def found(path: Path) -> dict[str, tuple[float | None, float | None]]:
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_rocketmq_s_own_programs_on_our_broker(tmp_path: Path) -> None:
-    settings = ("--only", "producer,latency", "--threads", "2", "--rounds", "1", "--warm-up", "0", "--latency-seconds", "1", "--no-java-broker")
+    settings = ("--only", "producer,latency", "--threads", "2", "--seconds", "10", "--rounds", "1", "--warm-up", "0", "--latency-seconds", "1", "--no-java-broker")
     printed = run_bench("java_programs.py", *settings, "--json", str(tmp_path / "found.json"))
     figures = found(tmp_path / "found.json")
     for what in ("Producer, 2 threads", "latency, p99", "anonymous, under load, largest"):
