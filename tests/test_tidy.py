@@ -183,23 +183,24 @@ def test_nothing_is_swallowed_or_left_open() -> None:
     assert errors == []
 
 
-CLOCKS = {"time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns"}
+CLOCKS = {f"{clock}{unit}" for clock in ("time", "monotonic", "perf_counter", "process_time", "thread_time", "clock_gettime") for unit in ("", "_ns")}
 
 
 def clocks_kept(tree: ast.Module) -> list[int]:
-    """The lines where a clock is taken when the module is imported, so that a simulation can't replace it any more."""
+    """The lines where a clock is taken, or read, when the module is imported: a simulation can't replace it any more. Under its own name only, so that this finds it."""
     lines, reached = [], list(ast.iter_child_nodes(tree))
     while reached:
         node = reached.pop()
-        if isinstance(node, ast.ImportFrom) and node.module == "time" and CLOCKS & {alias.name for alias in node.names}:
+        if isinstance(node, ast.ImportFrom) and node.module == "time" and (CLOCKS | {"*"}) & {alias.name for alias in node.names}:
+            lines.append(node.lineno)
+        if isinstance(node, ast.Import) and any(alias.name == "time" and alias.asname for alias in node.names):
             lines.append(node.lineno)
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "time" and node.attr in CLOCKS:
             lines.append(node.lineno)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):  # its body runs later, its defaults do not
             reached += [*node.args.defaults, *(default for default in node.args.kw_defaults if default is not None)]
-            reached += [inner for inner in ast.walk(node) if isinstance(inner, ast.ImportFrom)]
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):  # read now, not kept
-            reached += [node.func.value, *node.args, *(keyword.value for keyword in node.keywords)]
+            reached += getattr(node, "decorator_list", [])
+            reached += [inner for inner in ast.walk(node) if isinstance(inner, ast.Import | ast.ImportFrom)]
         else:
             reached += ast.iter_child_nodes(node)
     return lines
@@ -223,6 +224,10 @@ def test_clocks_are_read_where_they_are_used() -> None:
         "def f():\n    from time import time",
         "def f(clock=time.time): ...",
         "class A:\n    clock = time.monotonic",
+        "STARTED = time.monotonic()",
+        "import time as t",
+        "from time import *",
+        "@limited(time.monotonic)\ndef f(): ...",
         "class A:\n    began = field(factory=time.time)",
         "f = lambda now=time.time: now",
     ],

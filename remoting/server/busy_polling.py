@@ -51,9 +51,10 @@ class BusyPolling:
         self._turned = now
 
     def found(self, seconds: float) -> None:
-        """A look found something after so long."""
-        self._usual += (seconds - self._usual) / 8
-        self.patience = min(max(2 * self._usual, _PATIENCE_MIN * self.limit), self.limit)
+        """A look found something after so long; 0 if it was there already, which says nothing of the others."""
+        if seconds:
+            self._usual += (seconds - self._usual) / 8
+            self.patience = min(max(2 * self._usual, _PATIENCE_MIN * self.limit), self.limit)
         if self._credit < _CREDIT_MAX:
             self._credit += 1
         if self._price > _PRICE_MIN:

@@ -85,15 +85,16 @@ class EpollPoller:
             begun = time.perf_counter()
             busy.turned(begun)
         others = trio.lowlevel.current_statistics()
-        if others.tasks_runnable or others.seconds_to_next_deadline < busy.limit:
+        if others.tasks_runnable or others.seconds_to_next_deadline < busy.patience:
             return False
-        end = begun + busy.patience
+        looked = 0.0
         while not something():
-            if time.perf_counter() > end:
+            looked = time.perf_counter() - begun
+            if looked > busy.patience:
                 busy.missed()
                 return False
             os.sched_yield()  # whoever else wants this processor gets it
-        busy.found(time.perf_counter() - begun)
+        busy.found(looked)
         return True
 
     def register(self, sock: socket.socket, events: int) -> None:

@@ -30,7 +30,7 @@ from triomq.remoting.protocol.command import (
     response_to,
 )
 from triomq.remoting.protocol.fields import codec_of
-from triomq.remoting.protocol.header_binary_fast import KnownShapes
+from triomq.remoting.protocol.header_binary_fast import FIXED_BYTES_MAX, REQUESTS_A_LESSON, SHAPES_MAX, KnownShapes
 from triomq.remoting.protocol.header_fast import compile_head_encoder, compile_request_decoder
 from triomq.remoting.protocol.headers.catalogue import HEADERS
 from triomq.remoting.protocol.java_hash import concat_hash, hash_batch, java_hash
@@ -151,7 +151,7 @@ def written(start: bytes, pairs: list[tuple[bytes, bytes]]) -> bytes:
     return (1 << 24 | len(header)).to_bytes(4, "big") + header + b"body"
 
 
-ODD_VALUES = [b"", b"-1", b"+1", b"007", b" 7", b"7 ", b"1_0", b"1.0", b"1e2", b"\xd9\xa3", b"9" * 10, b"2147483648", b"9" * 19, b"9" * 40, b"\xff\xfe", b"null", b"true", "ä\x01".encode()]
+ODD_VALUES = [b"", b"-1", b"+1", b"0", b"00", b"007", b"0" * 18, b" 7", b"7 ", b"1_0", b"1.0", b"1e2", b"\xd9\xa3", b"9" * 10, b"2147483648", b"9" * 19, b"9" * 40, b"\xff\xfe", b"null", b"true", "ä\x01".encode()]
 
 
 @st.composite
@@ -207,24 +207,66 @@ def test_binary_headers_are_read_by_earlier_ones_as_without_them(data: st.DataOb
         header = differing(header, data)
 
 
+def binary(code: int, cls: type, number: int, common: dict[str, str] | None = None, **fixed: Any) -> tuple[bytes, Any]:
+    """A header whose varying values are this number, the others *fixed* or always the same; and its object."""
+    values: dict[str, Any] = {field.attribute: {str: "x", int: 7, bool: True, float: 1.0}[field.kind] for field in codec_of(cls).fields}
+    varied = {field.attribute: number if field.kind is int else str(number) for field in codec_of(cls).fields if field.varies}
+    header = cls(**{**values, **varied, **fixed})
+    command = request(code, header)
+    command.ext = {**(command.ext or {}), **(common or {})}
+    command.opaque, command.serialize = number, SerializeType.ROCKETMQ
+    return encode_command(command)[8:], header
+
+
+@pytest.mark.parametrize("signed", [False, True])
 @pytest.mark.parametrize(("code", "cls", "short"), VARYING, ids=str)
-def test_binary_headers_are_learned(code: int, cls: type, short: bool) -> None:
+def test_binary_headers_are_learned(code: int, cls: type, short: bool, signed: bool) -> None:
     """Or the test before this one shows nothing."""
     shapes = KnownShapes()
-    values: dict[str, Any] = {field.attribute: {str: "x", int: 7, bool: True, float: 1.0}[field.kind] for field in codec_of(cls).fields}
-    read = []
     for number in (7, 8, 123456):
-        varied = {field.attribute: number if field.kind is int else str(number) for field in codec_of(cls).fields if field.varies}
-        header = cls(**{**values, **varied})
-        command = request(code, header)
-        command.opaque, command.serialize = number, SerializeType.ROCKETMQ
-        binary = encode_command(command)[8:]
-        read.append(shapes.read(binary))
-        if read[-1] is None:
-            shapes.learn(binary, cls, short, header)
+        data, header = binary(code, cls, number, {"AccessKey": "me", "Signature": f"{number}="} if signed else None)
+        read = shapes.read(data)
+        if number == 7:
+            assert read is None
+            shapes.learn(data, cls, short, header)
         else:
-            assert read[-1] == (code, number, 0, command.version, command.language, header)
-    assert [found is None for found in read] == [True, False, False]
+            assert read is not None
+            assert (read[:3], read[5]) == ((code, number, 0), header)
+
+
+@pytest.mark.parametrize("text", ODD_VALUES, ids=str)
+@pytest.mark.parametrize(("code", "cls", "short"), VARYING, ids=str)
+def test_odd_values_are_read_as_without_experience(code: int, cls: type, short: bool, text: bytes) -> None:
+    table = {code: (cls, short)}
+    experienced = RequestDecoder(table)
+    data, _ = binary(code, cls, 7)
+    experienced.decode(written(data, entries(data)))
+    for place, (name, _) in enumerate(entries(data)):
+        pairs = entries(data)
+        pairs[place] = name, text
+        frame = written(data, pairs)
+        assert said(experienced, frame) == said(RequestDecoder(table), frame), name
+
+
+def test_what_is_learned_is_bounded() -> None:
+    """Whoever sends headers that are all different, long, or ordered anew each time fills no memory and slows nobody down for long."""
+    code, cls, short = next(row for row in VARYING if row[0] == 310)
+    shapes = KnownShapes()
+
+    def learned(data: bytes, header: Any) -> bool:
+        if shapes.read(data) is None:
+            shapes.learn(data, cls, short, header)
+        return shapes.read(data) is not None
+
+    assert not learned(*binary(code, cls, 7, producer_group="g" * FIXED_BYTES_MAX)), "too long"
+    assert learned(*binary(code, cls, 7, properties="p" * 60_000)), "what varies may be long"
+    groups = [learned(*binary(code, cls, 7, producer_group=f"group {number}")) for number in range(4 * SHAPES_MAX)]
+    assert groups[:100] == [True] * 100
+    assert 0.9 < sum(groups[2000:]) * REQUESTS_A_LESSON / 2 / len(groups[2000:]) < 1.2, "two requests each: one lesson in sixteen"
+    assert shapes.count <= SHAPES_MAX
+    flags = [learned(*binary(code, cls, 7, flag=number)) for number in range(100 * REQUESTS_A_LESSON)]
+    assert any(flags)
+    assert shapes.count <= SHAPES_MAX
 
 
 @given(headers(HEADERS[310].request or object), st.none() | TEXT)

@@ -68,6 +68,9 @@ def test_a_look_takes_twice_as_long_as_those_that_find_something() -> None:
     assert 0.99 * LIMIT / 2 < busy.patience < 1.01 * LIMIT / 2
     for _ in range(100):
         busy.found(0.0)
+    assert 0.99 * LIMIT / 2 < busy.patience < 1.01 * LIMIT / 2, "what was there already tells nothing"
+    for _ in range(100):
+        busy.found(LIMIT / 100)
     assert busy.patience == LIMIT / 8, "never shorter"
     for seconds in (LIMIT / 4, LIMIT / 2, LIMIT, LIMIT):
         busy.missed()
