@@ -79,11 +79,12 @@ def open_replication(config: BrokerConfig, store: MessageStore) -> Replication:
     """What belongs to the role; from here on the store of a slave takes no messages but its master's."""
     settings = config.replication
     rules = settings.link_rules(config.store.segment_size_bytes)
+    look = config.network.busy_poll_micros > 0
     if config.broker_role is BrokerRole.SLAVE:
         address = MasterAddress(ha=settings.master_address or None, ha_fixed=bool(settings.master_address))
-        slave = ReplicationSlave(store, store.follow(), rules, address, settings.last_segment_only)
+        slave = ReplicationSlave(store, store.follow(), rules, address, settings.last_segment_only, look)
         return Replication(config, store, slave=slave)
     replicas = ReplicaSet(settings.replica_rules())
-    master = ReplicationMaster(store, rules, replicas, settings.bytes_per_second if settings.limit_rate else 0)
+    master = ReplicationMaster(store, rules, replicas, settings.bytes_per_second if settings.limit_rate else 0, look and config.broker_role is BrokerRole.SYNC_MASTER)
     store.cleaner.needed_from = master.needed_from
     return Replication(config, store, master=master)

@@ -74,6 +74,8 @@ class ReplicationMaster:
     replicas: ReplicaSet
     bytes_per_second: int = 0
     """For each slave; 0: as fast as it goes."""
+    look: bool = False
+    """Look for slaves' reports before sleeping: somebody may wait for them."""
     push_in_place: bool = attrs.field(default=False, init=False)
     """Send what was stored in the step that stores it: somebody waits for slaves, and everything else can wait."""
     on_acknowledged: list[Callable[[], None]] = attrs.field(factory=list, init=False)
@@ -185,6 +187,8 @@ class ReplicationMaster:
                 scope.cancel()
 
         async with trio.open_nursery() as nursery:
+            if self.look:
+                connection.wire.look(nursery)
             tasks = {"read-reports": self._read_reports, "push": self._push, "tell-changes": self._tell_changes}
             for name, task in tasks.items():
                 nursery.start_soon(fenced, task, nursery.cancel_scope, name=f"replication-{name}")

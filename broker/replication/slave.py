@@ -69,6 +69,8 @@ class ReplicationSlave:
     rules: LinkRules
     master: MasterAddress
     last_segment_only: bool = False
+    look: bool = False
+    """Look for messages before sleeping: the master's senders may wait for our report."""
     on_lost: list[Callable[[], None]] = attrs.field(factory=list)
     """Called when a connection has ended."""
     link: SlaveLink | None = attrs.field(default=None, init=False)
@@ -160,6 +162,8 @@ class ReplicationSlave:
         except trio.BrokenResourceError:
             return reason
         async with trio.open_nursery() as nursery:
+            if self.look:
+                wire.look(nursery)
             nursery.start_soon(self._report, link, wire, nursery.cancel_scope, name="replication-report")
             try:
                 await self._receive(address, link, wire)

@@ -12,6 +12,8 @@ import socket
 import attrs
 import trio
 
+from triomq.remoting.client.busy_poll import BusyPoll, busy_poll
+
 RECEIVE_BYTES = 256 * 1024
 
 
@@ -26,11 +28,18 @@ class Wire:
     # One for all reads: a fresh object of that size for each would cost more than copying what has come.
     _buffer: bytearray = attrs.field(factory=lambda: bytearray(RECEIVE_BYTES), init=False)
     _view: memoryview = attrs.field(init=False)
+    _looking: BusyPoll | None = attrs.field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
         with contextlib.suppress(OSError):  # some systems refuse it for a peer that is gone already: the first send or receive says so
             self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._view = memoryview(self._buffer)
+
+    def look(self, nursery: trio.Nursery) -> None:
+        """From now on the loop looks for what comes here before it sleeps, if the machine is made for that: senders wait for it. *nursery*: see ``BusyPoll.watch``. No checkpoint."""
+        looking = busy_poll()
+        if looking.watch(self.sock.fileno(), lambda: True, nursery):
+            self._looking = looking
 
     @property
     def is_full(self) -> bool:
@@ -89,4 +98,7 @@ class Wire:
 
     def close(self) -> None:
         """The tasks that use it have ended. No checkpoint."""
+        if self._looking is not None:
+            self._looking.unwatch(self.sock.fileno())
+            self._looking = None
         self.sock.close()

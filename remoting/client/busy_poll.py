@@ -6,7 +6,8 @@ whether it is there. Each look in vain doubles the number of sleeps that go by u
 broker that waits for its disk, a long poll, a processor that both sides share) it is soon very rare.
 
 All connections of one Trio run look together, in an instrument of its loop, which is called when no task can run: no task that could work
-is kept waiting. What comes from elsewhere is seen a look later at the most: another thread's call, another socket, and in guest mode
+is kept waiting. The connections of a master and its slave are among them, for senders wait at both ends. A server's selectors look by themselves, which is a turn of the loop
+shorter, but then they would not see the others: while anything else is watched they join in (``EpollPoller``). What comes from elsewhere is seen a look later at the most: another thread's call, another socket, and in guest mode
 whatever the host loop (asyncio) has to do, as Trio's turn is one of its callbacks.
 
 Signal handlers of the application can run during a look, and raise. Trio would log that and take the instrument out, so it comes out of a
@@ -42,6 +43,7 @@ class BusyPoll(trio.abc.Instrument):
     _sockets: "select.epoll | None" = attrs.field(default=None, init=False, repr=False)
     _expecting: dict[int, Callable[[], object]] = attrs.field(factory=dict, init=False, repr=False)
     _nurseries: dict[int, trio.Nursery] = attrs.field(factory=dict, init=False, repr=False)
+    _joined: set[int] = attrs.field(factory=set, init=False, repr=False)
     _pass: int = attrs.field(default=0, init=False)  # so many sleeps without a look
     _price: int = attrs.field(default=0, init=False)  # what the last look in vain made of that
 
@@ -49,6 +51,18 @@ class BusyPoll(trio.abc.Instrument):
     def watched(self) -> int:
         """How many sockets are watched."""
         return len(self._expecting)
+
+    @property
+    def leads(self) -> bool:
+        """Is anything watched but servers' pollers?"""
+        return len(self._expecting) > len(self._joined)
+
+    def join(self, descriptor: int, nursery: trio.Nursery) -> bool:
+        """Watch a server's poller as well: its clients may always say something. `unwatch` ends it. No checkpoint."""
+        if not self.watch(descriptor, _always, nursery):
+            return False
+        self._joined.add(descriptor)
+        return True
 
     def watch(self, descriptor: int, expecting: Callable[[], object], nursery: trio.Nursery) -> bool:
         """Look for input of a socket whenever `expecting()` is true. False where that cannot be; then it just is not done. No checkpoint.
@@ -74,6 +88,7 @@ class BusyPoll(trio.abc.Instrument):
         """Forget a watched socket, before it is closed. No checkpoint."""
         assert self._sockets is not None
         del self._expecting[descriptor], self._nurseries[descriptor]
+        self._joined.discard(descriptor)
         self._sockets.unregister(descriptor)
         self._rest()
 
@@ -114,12 +129,17 @@ class BusyPoll(trio.abc.Instrument):
             return
         until = time.perf_counter() + seconds
         while time.perf_counter() < until:
+            os.sched_yield()  # the other side may have to work on this processor
             if poll(0, 1):
                 self.found += 1
                 self._price //= 2
                 return
         self.missed += 1
         self._pass = self._price = min(2 * self._price + 1, _PASSED_MAX)
+
+
+def _always() -> bool:
+    return True
 
 
 async def _raise(error: BaseException) -> NoReturn:

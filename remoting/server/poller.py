@@ -16,6 +16,7 @@ from typing import Protocol
 
 import trio
 
+from triomq.remoting.client.busy_poll import BusyPoll, busy_poll
 from triomq.remoting.server.busy_polling import BusyPolling
 
 # The bits of epoll; other pollers are translated. Anything else in an event mask (error, hang-up) means: read, and see.
@@ -51,11 +52,13 @@ class Poller(Protocol):
 class EpollPoller:
     """Linux. `select.epoll` without the wrapping of `selectors`, which costs 0.5 µs more for every ready socket."""
 
-    __slots__ = ("_busy", "_epoll", "_sleep", "_something", "poll", "wait")
+    __slots__ = ("_busy", "_epoll", "_joined", "_sleep", "_something", "_together", "poll", "wait")
 
     def __init__(self, busy: BusyPolling | None = None) -> None:
         self._epoll = select.epoll()
         self._busy = busy or BusyPolling(0.0)
+        self._together: BusyPoll | None = None
+        self._joined = False  # looks together with all others of this loop
         # No methods: a call less for every turn, and a turn may serve a single request.
         self.poll = partial(self._epoll.poll, 0, _EVENTS_MAX)
         self._something = partial(self._epoll.poll, 0, 1)
@@ -63,7 +66,14 @@ class EpollPoller:
         self.wait = self._sleep if busy is None else self._wait_awake
 
     async def _wait_awake(self) -> None:
-        busy = self._busy
+        busy, together = self._busy, self._together
+        if together is None:
+            together = self._together = busy_poll()
+        if together.leads != self._joined:
+            self._join_or_leave(together)
+        if self._joined:
+            await self._sleep()
+            return
         if busy.worthwhile and await self._look():
             return
         begun = time.perf_counter()
@@ -71,6 +81,14 @@ class EpollPoller:
         now = time.perf_counter()
         busy.turned(now)
         busy.slept(now - begun)
+
+    def _join_or_leave(self, together: BusyPoll) -> None:
+        if self._joined:
+            together.unwatch(self._epoll.fileno())
+            self._joined = False
+        else:
+            nursery = trio.lowlevel.current_task().parent_nursery
+            self._joined = nursery is not None and together.join(self._epoll.fileno(), nursery)
 
     async def _look(self) -> bool:
         """Ask again and again for the moment that `BusyPolling` allows: is a socket ready?
@@ -107,6 +125,8 @@ class EpollPoller:
         self._epoll.unregister(sock.fileno())
 
     def close(self) -> None:
+        if self._joined and self._together is not None:
+            self._join_or_leave(self._together)
         self._epoll.close()
 
 

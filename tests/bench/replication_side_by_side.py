@@ -310,7 +310,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--warm-up", type=float, default=30.0, help="seconds of load before Java is measured")
     parser.add_argument("--shapes", default=SHAPES, help="connections x in flight")
-    parser.add_argument("--producer-seconds", type=float, default=10.0, help="of Java's Producer; 0: leave it out")
+    parser.add_argument("--producer-seconds", type=float, default=20.0, help="of Java's Producer; 0: leave it out")
     parser.add_argument("--rate", type=float, default=LAG_RATE, help="messages a second for lag")
     parser.add_argument("--gib", type=float, default=1.0, help="how far behind the slave is for catch-up (up to 4)")
     parser.add_argument("--json", type=Path, help="where to write the figures (.bench/replication.json)")

@@ -7,20 +7,23 @@ import itertools
 import math
 import signal
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from time import perf_counter
 from types import SimpleNamespace
 
 import pytest
 import trio
-from serving import ECHO, ECHO_LATER, serving
+from serving import ECHO, ECHO_LATER, RawPeer, ping_pong, serving
 
 from triomq.remoting.client import busy_poll as module
-from triomq.remoting.client.busy_poll import BusyPoll, busy_poll
+from triomq.remoting.client.busy_poll import LOOK_SECONDS, BusyPoll, busy_poll
 from triomq.remoting.client.config import ConnectorConfig
 from triomq.remoting.client.connector import Connector
 from triomq.remoting.protocol.command import Command
+from triomq.remoting.server.poller import open_poller
 
 
 @pytest.fixture(autouse=True)
@@ -146,6 +149,38 @@ async def test_a_process_without_descriptors_to_spare_does_not_look(monkeypatch:
     async with serving() as server, Connector() as connector:
         assert (await connector.invoke(f"127.0.0.1:{server.port}", Command(ECHO, body=b"x"))).body == b"x"
         assert not busy_poll().watched
+
+
+async def test_a_server_s_poller_joins_in_while_others_are_watched() -> None:
+    """Its own looks would not see them; theirs see its clients."""
+    async with serving(poller_factory=partial(open_poller, LOOK_SECONDS)) as server, await RawPeer.open(server) as other:
+        _, frame = other.frame(ECHO, b"x" * 100)
+        busy, done = busy_poll(), threading.Event()
+
+        async def ping(rounds: int) -> None:
+            await trio.to_thread.run_sync(ping_pong, ("127.0.0.1", server.port), frame, rounds, done)
+
+        await ping(10)
+        assert (busy.watched, busy.leads) == (0, False)
+        for _ in range(2):
+            before = busy.found
+            with watched(busy, expecting=False):
+                await ping(2000)
+                assert (busy.watched, busy.leads) == (2, True)
+                assert busy.found > before, "what a client of the server said"
+                found = busy.found
+            await ping(10)
+            assert (busy.watched, busy.leads) == (0, False)
+            await ping(1000)
+            assert busy.found == found
+
+
+async def test_a_server_that_stops_leaves() -> None:
+    with watched(busy_poll(), expecting=False):
+        async with serving(poller_factory=partial(open_poller, LOOK_SECONDS)) as server, await RawPeer.open(server) as peer:
+            assert (await peer.call(ECHO, b"x")).body == b"x"
+            assert busy_poll().watched == 2
+        assert busy_poll().watched == 1
 
 
 async def test_what_a_signal_handler_raises_in_a_look_comes_out_of_the_connector(

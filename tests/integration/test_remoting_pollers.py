@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import select
 import selectors
-import socket
-import struct
 import threading
 from collections.abc import Callable
 
 import pytest
 import trio
-from serving import ECHO, STAGES, RawPeer, serving, until
+from serving import ECHO, STAGES, RawPeer, ping_pong, serving, until
 
 from triomq.remoting.server import poller
 from triomq.remoting.server.busy_polling import BusyPolling
@@ -108,19 +106,6 @@ async def test_a_waiting_thread_ends_with_its_server() -> None:
         # The abandoned thread saw the wake-up: the poller's only thread is free again.
         async with made._limiter:
             assert made._limiter.borrowed_tokens == 1
-
-
-def ping_pong(address: tuple[str, int], frame: bytes, rounds: int, done: threading.Event) -> int:
-    """One request after the other, in a thread, without a pause: how many until *done*."""
-    with socket.create_connection(address, timeout=30) as sock:
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        for count in range(rounds):
-            if done.is_set():
-                return count
-            sock.sendall(frame)
-            (left,) = struct.unpack(">i", sock.recv(4, socket.MSG_WAITALL))
-            assert len(sock.recv(left, socket.MSG_WAITALL)) == left
-    return rounds
 
 
 @pytest.mark.feature(24)

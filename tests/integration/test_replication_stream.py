@@ -33,6 +33,7 @@ from triomq.broker.store.disk import Disk
 from triomq.broker.store.durability import DurabilityResult
 from triomq.broker.store.errors import StoreIoError
 from triomq.broker.store.store import MessageStore, open_store
+from triomq.remoting.client.busy_poll import busy_poll
 from triomq.remoting.protocol.record import decode_records
 
 REPORT = struct.Struct(">q")
@@ -41,6 +42,18 @@ REPORT = struct.Struct(">q")
 def fill(store: MessageStore, count: int, size: int = 500) -> None:
     for number in range(count):
         store.append([draft(bytes([number % 256]) * size, "T", number % 3, unique_key=f"u{store.append_count}")])
+
+
+@pytest.mark.parametrize("look", [True, False])
+async def test_both_sides_may_look_for_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, look: bool) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _pid: {0, 1})
+    async with open_pair(tmp_path) as (master_store, slave_store):
+        for _ in range(2):  # the second time after both have closed their sockets
+            async with serving_master(master_store, look=look) as (_, port), following_slave(slave_store, port, look=look):
+                fill(master_store, 1)
+                await wait_equal(master_store, slave_store)
+                assert busy_poll().watched == (2 if look else 0)
+            assert busy_poll().watched == 0
 
 
 @pytest.mark.feature(56)

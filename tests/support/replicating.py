@@ -30,9 +30,9 @@ def quick_rules(store: MessageStore, **changes: Any) -> LinkRules:
 
 
 @asynccontextmanager
-async def serving_master(store: MessageStore, *, bytes_per_second: int = 0, port: int = 0, rules: LinkRules | None = None, **replica_rules: Any) -> AsyncIterator[tuple[ReplicationMaster, int]]:
+async def serving_master(store: MessageStore, *, bytes_per_second: int = 0, port: int = 0, rules: LinkRules | None = None, look: bool = False, **replica_rules: Any) -> AsyncIterator[tuple[ReplicationMaster, int]]:
     """The HA port of a store; (master, port)."""
-    master = ReplicationMaster(store, rules or quick_rules(store), ReplicaSet(ReplicaRules(**replica_rules)), bytes_per_second)
+    master = ReplicationMaster(store, rules or quick_rules(store), ReplicaSet(ReplicaRules(**replica_rules)), bytes_per_second, look)
     listener, port = open_ha_port("127.0.0.1", port)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(master.run, listener)
@@ -43,8 +43,8 @@ async def serving_master(store: MessageStore, *, bytes_per_second: int = 0, port
 
 
 @asynccontextmanager
-async def following_slave(store: MessageStore, port: int, *, last_segment_only: bool = False, rules: LinkRules | None = None) -> AsyncIterator[ReplicationSlave]:
-    slave = ReplicationSlave(store, store.follow(), rules or quick_rules(store), MasterAddress(ha=f"127.0.0.1:{port}"), last_segment_only)
+async def following_slave(store: MessageStore, port: int, *, last_segment_only: bool = False, rules: LinkRules | None = None, look: bool = False) -> AsyncIterator[ReplicationSlave]:
+    slave = ReplicationSlave(store, store.follow(), rules or quick_rules(store), MasterAddress(ha=f"127.0.0.1:{port}"), last_segment_only, look)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(slave.run)
         try:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import socket
+import struct
+import threading
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any, Self
@@ -74,6 +76,19 @@ async def until(condition: Callable[[], bool]) -> None:
     with trio.fail_after(20):
         while not condition():  # noqa: ASYNC110
             await trio.sleep(0.002)
+
+
+def ping_pong(address: tuple[str, int], frame: bytes, rounds: int, done: threading.Event) -> int:
+    """One request after the other, in a thread, without a pause: how many until *done*."""
+    with socket.create_connection(address, timeout=30) as sock:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for count in range(rounds):
+            if done.is_set():
+                return count
+            sock.sendall(frame)
+            (left,) = struct.unpack(">i", sock.recv(4, socket.MSG_WAITALL))
+            assert len(sock.recv(left, socket.MSG_WAITALL)) == left
+    return rounds
 
 
 class RawPeer:
