@@ -190,7 +190,7 @@ async def run_broker(
                 host, port = await serving.start(server.run, name="server")
                 await replication.start(tasks, registration)
                 serving.start_soon(warn_if_unreachable, config.broker_ip, port, name="advertised-address")
-                async with Connector(ConnectorConfig(tls=security.client, socks=socks), on_lost=registration.connection_lost) as connector:
+                async with Connector(ConnectorConfig(tls=security.client, socks=socks, busy_poll=False), on_lost=registration.connection_lost) as connector:
                     registration.connector = connector
                     await acting.before_registration()
                     if replication.slave is None:

@@ -36,7 +36,7 @@ class SmallestIdNotices:
 
     async def run(self) -> None:
         """The task "smallest-id-notices"."""
-        async with Connector(ConnectorConfig(tls=self.tls)) as connector:
+        async with Connector(ConnectorConfig(tls=self.tls, busy_poll=False)) as connector:
             while True:
                 await self._wake.wait()
                 self._wake, pending, self._pending = trio.Event(), self._pending, []

@@ -187,8 +187,6 @@ class ReplicationMaster:
                 scope.cancel()
 
         async with trio.open_nursery() as nursery:
-            if self.look:
-                connection.wire.look(nursery)
             tasks = {"read-reports": self._read_reports, "push": self._push, "tell-changes": self._tell_changes}
             for name, task in tasks.items():
                 nursery.start_soon(fenced, task, nursery.cancel_scope, name=f"replication-{name}")
@@ -217,6 +215,9 @@ class ReplicationMaster:
                 return  # replaced while this was on its way: the newer connection speaks for that slave
             if link.next_offset is not None and not connection.started.is_set():
                 self._join(connection, now)
+                nursery = trio.lowlevel.current_task().parent_nursery
+                if self.look and nursery is not None:
+                    connection.wire.look(nursery)
             if not named and link.name is not None:
                 self._replace_older(connection)
             if link.counts:

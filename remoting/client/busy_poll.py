@@ -3,7 +3,7 @@
 A broker that has nothing else to do answers sooner than a sleeping process is awake again: its processor goes idle, another one must
 rouse it, and it finds its caches cold. So while an answer is due, a loop that is about to sleep first asks its sockets for a moment
 whether it is there. Each look in vain doubles the number of sleeps that go by until the next one, so that where looking does not pay (a
-broker that waits for its disk, a long poll, a processor that both sides share) it is soon very rare.
+broker that waits for its disk, a long poll, a processor that others use, too) it is soon very rare. What comes after the moment is over counts as in vain.
 
 All connections of one Trio run look together, in an instrument of its loop, which is called when no task can run: no task that could work
 is kept waiting. The connections of a master and its slave are among them, for senders wait at both ends. A server's selectors look by themselves, which is a turn of the loop
@@ -128,9 +128,13 @@ class BusyPoll(trio.abc.Instrument):
         if poll(0, 1):
             return
         until = time.perf_counter() + seconds
-        while time.perf_counter() < until:
+        while True:
             os.sched_yield()  # the other side may have to work on this processor
-            if poll(0, 1):
+            late = time.perf_counter() >= until  # somebody else may: a sleeping task would have had it back sooner
+            there = poll(0, 1)
+            if late:
+                break
+            if there:
                 self.found += 1
                 self._price //= 2
                 return

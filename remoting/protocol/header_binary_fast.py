@@ -24,7 +24,8 @@ ReadHeader: TypeAlias = Callable[[bytes], Any]
 SHAPES_MAX = 4096
 VARIANTS_MAX = 4
 """Shapes that are equal up to the first varying value: one client that sends now this and now that."""
-READERS_MAX = 128
+READERS_MAX = 16
+"""Orders of varying values, for each class."""
 FIXED_BYTES_MAX = 1024
 """What is longer but for its varying values is not learned."""
 REQUESTS_A_LESSON = 16
@@ -150,7 +151,7 @@ _readers: dict[tuple[type, bool, tuple[str, ...]], Callable[..., ReadHeader]] = 
 def _reader(cls: type, short: bool, varying: tuple[str, ...]) -> Callable[..., ReadHeader] | None:
     """Makes readers of the headers of *cls* in which these values vary, in this order, from a header object and the pieces; None if there are too many of its kind."""
     maker = _readers.get((cls, short, varying))
-    if maker is None and len(_readers) < READERS_MAX:
+    if maker is None and sum(known[0] is cls for known in _readers) < READERS_MAX:
         maker = _readers[cls, short, varying] = _compile_reader(cls, short, varying)
     return maker
 

@@ -106,12 +106,14 @@ class EpollPoller:
         if others.tasks_runnable or others.seconds_to_next_deadline < busy.patience:
             return False
         looked = 0.0
-        while not something():
-            looked = time.perf_counter() - begun
-            if looked > busy.patience:
-                busy.missed()
-                return False
+        there = something()
+        while not there:
             os.sched_yield()  # whoever else wants this processor gets it
+            there = something()
+            looked = time.perf_counter() - begun
+            if looked > busy.patience:  # also if it is there now: who sleeps has his processor back sooner than who yields it
+                busy.missed()
+                return bool(there)
         busy.found(looked)
         return True
 

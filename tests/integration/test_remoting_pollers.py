@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import select
 import selectors
+import socket
 import threading
+import time
 from collections.abc import Callable
 
 import pytest
@@ -106,6 +108,29 @@ async def test_a_waiting_thread_ends_with_its_server() -> None:
         # The abandoned thread saw the wake-up: the poller's only thread is free again.
         async with made._limiter:
             assert made._limiter.borrowed_tokens == 1
+
+
+async def test_what_comes_after_the_moment_is_over_is_in_vain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A processor that was yielded may come back much later: by sleeping one has it sooner. What is there is served all the same."""
+    busy = eager()
+    made = EpollPoller(busy)
+    here, there = socket.socketpair()
+    with here, there:
+        made.register(here, poller.READABLE)
+
+        def late() -> None:
+            there.send(b"x")
+            time.sleep(2 * busy.limit)
+
+        monkeypatch.setattr(poller.os, "sched_yield", late)
+        patience = busy.patience
+        with trio.fail_after(5):
+            await made.wait()
+        assert made.poll() == [(here.fileno(), poller.READABLE)]
+        busy.missed()
+        assert not busy.worthwhile, "of the two misses that new credit allows, the late one was the first"
+        assert busy.patience == patience
+        made.close()
 
 
 @pytest.mark.feature(24)
