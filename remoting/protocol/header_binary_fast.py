@@ -105,6 +105,9 @@ class KnownShapes:
         reader = _reader(cls, short, varying) if sum(map(len, pieces)) <= FIXED_BYTES_MAX else None
         if reader is None:
             return
+        shape = _Shape(reader(made, *pieces), code, flag, version, language)
+        if shape.read(header) is None:
+            return  # odd values: the shape may be known already, and its like would drive out others
         if self._count >= SHAPES_MAX:
             for oldest in list(self._shapes)[: SHAPES_MAX // 2]:
                 self._count -= len(self._shapes.pop(oldest))
@@ -112,7 +115,7 @@ class KnownShapes:
         if mark not in marks:
             marks.append(mark)
         variants = self._shapes.setdefault(header[:5] + header[9:17] + pieces[0], [])
-        variants.insert(0, _Shape(reader(made, *pieces), code, flag, version, language))
+        variants.insert(0, shape)
         self._count += 1
         if len(variants) > VARIANTS_MAX:
             variants.pop()

@@ -248,6 +248,17 @@ def test_odd_values_are_read_as_without_experience(code: int, cls: type, short: 
         assert said(experienced, frame) == said(RequestDecoder(table), frame), name
 
 
+def test_headers_with_odd_values_teach_nothing() -> None:
+    """They would be learned again and again, and drive out others that begin alike."""
+    code, cls, short = next(row for row in VARYING if row[0] == 310)
+    shapes = KnownShapes()
+    for number in (7, -1, -1, -1):
+        data, header = binary(code, cls, number)
+        if shapes.read(data) is None:
+            shapes.learn(data, cls, short, header)
+    assert shapes.count == 1
+
+
 def test_what_is_learned_is_bounded() -> None:
     """Whoever sends headers that are all different, long, or ordered anew each time fills no memory and slows nobody down for long."""
     code, cls, short = next(row for row in VARYING if row[0] == 310)
