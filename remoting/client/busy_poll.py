@@ -57,10 +57,11 @@ class BusyPoll(trio.abc.Instrument):
         """Is anything watched but servers' pollers?"""
         return len(self._expecting) > len(self._joined)
 
-    def join(self, descriptor: int, nursery: trio.Nursery) -> bool:
-        """Watch a server's poller as well: its clients may always say something. `unwatch` ends it. No checkpoint."""
+    def join(self, descriptor: int, nursery: trio.Nursery, look_seconds: float) -> bool:
+        """Watch a server's poller as well: its clients may always say something. From now on looks take so long. `unwatch` ends it. No checkpoint."""
         if not self.watch(descriptor, _always, nursery):
             return False
+        self.look_seconds = look_seconds
         self._joined.add(descriptor)
         return True
 

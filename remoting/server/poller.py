@@ -88,7 +88,7 @@ class EpollPoller:
             self._joined = False
         else:
             nursery = trio.lowlevel.current_task().parent_nursery
-            self._joined = nursery is not None and together.join(self._epoll.fileno(), nursery)
+            self._joined = nursery is not None and together.join(self._epoll.fileno(), nursery, self._busy.limit)
 
     async def _look(self) -> bool:
         """Ask again and again for the moment that `BusyPolling` allows: is a socket ready?

@@ -188,9 +188,10 @@ async def test_a_server_s_poller_joins_in_while_others_are_watched() -> None:
 
 async def test_a_server_that_stops_leaves() -> None:
     with watched(busy_poll(), expecting=False):
-        async with serving(poller_factory=partial(open_poller, LOOK_SECONDS)) as server, await RawPeer.open(server) as peer:
+        async with serving(poller_factory=partial(open_poller, 20e-6)) as server, await RawPeer.open(server) as peer:
             assert (await peer.call(ECHO, b"x")).body == b"x"
             assert busy_poll().watched == 2
+            assert busy_poll().look_seconds == 20e-6, "the server's setting"
         assert busy_poll().watched == 1
 
 
