@@ -21,7 +21,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "remoting.protocol": ("remoting.errors",),
     "remoting.server": ("remoting",),
     "remoting.tls": ("remoting.errors", "remoting.properties", "remoting.settings"),
-    "remoting.client": ("remoting.protocol", "remoting.tls", "remoting.errors", "remoting.address", "remoting.log_limit", "remoting.properties", "remoting.settings"),
+    "remoting.client": ("remoting.busy_poll", "remoting.protocol", "remoting.tls", "remoting.errors", "remoting.address", "remoting.log_limit", "remoting.properties", "remoting.settings"),
     "remoting": ("remoting",),
     "namesrv": ("remoting",),
     "broker.store": ("remoting.protocol", "remoting.errors", "remoting.log_limit"),

@@ -12,7 +12,7 @@ import socket
 import attrs
 import trio
 
-from triomq.remoting.client.busy_poll import BusyPoll, busy_poll
+from triomq.remoting.busy_poll import BusyPoll, busy_poll
 
 RECEIVE_BYTES = 256 * 1024
 

@@ -15,7 +15,7 @@ import attrs
 import msgspec
 import trio
 
-from triomq.remoting.client.busy_poll import BusyPoll, busy_poll
+from triomq.remoting.busy_poll import BusyPoll, busy_poll
 from triomq.remoting.client.ends import with_hint
 from triomq.remoting.errors import ConnectionLost, RemotingError, RequestTimeout
 from triomq.remoting.log_limit import LogLimit

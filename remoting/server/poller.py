@@ -16,7 +16,7 @@ from typing import Protocol
 
 import trio
 
-from triomq.remoting.client.busy_poll import BusyPoll, busy_poll
+from triomq.remoting.busy_poll import BusyPoll, busy_poll
 from triomq.remoting.server.busy_polling import BusyPolling
 
 # The bits of epoll; other pollers are translated. Anything else in an event mask (error, hang-up) means: read, and see.

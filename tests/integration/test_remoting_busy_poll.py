@@ -18,8 +18,8 @@ import pytest
 import trio
 from serving import ECHO, ECHO_LATER, RawPeer, ping_pong, serving
 
-from triomq.remoting.client import busy_poll as module
-from triomq.remoting.client.busy_poll import LOOK_SECONDS, BusyPoll, busy_poll
+from triomq.remoting import busy_poll as module
+from triomq.remoting.busy_poll import LOOK_SECONDS, BusyPoll, busy_poll
 from triomq.remoting.client.config import ConnectorConfig
 from triomq.remoting.client.connector import Connector
 from triomq.remoting.protocol.command import Command

@@ -33,7 +33,7 @@ from triomq.broker.store.disk import Disk
 from triomq.broker.store.durability import DurabilityResult
 from triomq.broker.store.errors import StoreIoError
 from triomq.broker.store.store import MessageStore, open_store
-from triomq.remoting.client.busy_poll import busy_poll
+from triomq.remoting.busy_poll import busy_poll
 from triomq.remoting.protocol.record import decode_records
 
 REPORT = struct.Struct(">q")
