@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -109,28 +111,30 @@ class Held:
         return self.answers[0]
 
 
-@pytest.mark.feature(86, 117)
-@pytest.mark.parametrize("tag", ["A", "B", None])
-async def test_a_held_pull_with_a_newer_subscription_wakes_for_any_tag(tmp_path: Path, tag: str | None) -> None:
+@asynccontextmanager
+async def held_pull(tmp_path: Path, version: int) -> AsyncIterator[tuple[Held, BrokerPeer, BrokerPeer]]:
+    """A consumer registered for tag B as of ``KNOWN``, and its pull of ``version`` that waits for a fourth message: (pull, consumer, sender)."""
     async with running_broker(tmp_path) as ready, peer_of(ready) as peer, peer_of(ready) as sender, trio.open_nursery() as nursery:
         await fill(sender)
         await register(peer, subscription("T", "B", KNOWN))
         held = Held()
-        nursery.start_soon(held.run, peer, KNOWN + 1)
+        nursery.start_soon(held.run, peer, version)
         await trio.sleep(0.1)
         assert held.answers == [], "it must be held"
+        yield held, peer, sender
+
+
+@pytest.mark.feature(86, 117)
+@pytest.mark.parametrize("tag", ["A", "B", None])
+async def test_a_held_pull_with_a_newer_subscription_wakes_for_any_tag(tmp_path: Path, tag: str | None) -> None:
+    async with held_pull(tmp_path, KNOWN + 1) as (held, _, sender):
         await sender.send("T", b"late", properties={"TAGS": tag} if tag is not None else None)
         assert (await held.wait()).bodies == [b"late"]
 
 
 @pytest.mark.feature(86, 117)
 async def test_a_held_pull_with_the_known_subscription_sleeps_through_other_tags(tmp_path: Path) -> None:
-    async with running_broker(tmp_path) as ready, peer_of(ready) as peer, peer_of(ready) as sender, trio.open_nursery() as nursery:
-        await fill(sender)
-        await register(peer, subscription("T", "B", KNOWN))
-        held = Held()
-        nursery.start_soon(held.run, peer, KNOWN)
-        await trio.sleep(0.1)
+    async with held_pull(tmp_path, KNOWN) as (held, _, sender):
         await sender.send("T", b"other", properties={"TAGS": "A"})
         await sender.send("T", b"other")
         await trio.sleep(0.2)
@@ -141,12 +145,7 @@ async def test_a_held_pull_with_the_known_subscription_sleeps_through_other_tags
 
 @pytest.mark.feature(86, 117)
 async def test_a_held_pull_is_filtered_by_the_subscription_that_came_meanwhile(tmp_path: Path) -> None:
-    async with running_broker(tmp_path) as ready, peer_of(ready) as peer, peer_of(ready) as sender, trio.open_nursery() as nursery:
-        await fill(sender)
-        await register(peer, subscription("T", "B", KNOWN))
-        held = Held()
-        nursery.start_soon(held.run, peer, KNOWN + 1)
-        await trio.sleep(0.1)
+    async with held_pull(tmp_path, KNOWN + 1) as (held, peer, sender):
         await register(peer, subscription("T", "A", KNOWN + 1))
         await sender.send("T", b"not wanted", properties={"TAGS": "B"})
         answer = await held.wait()
