@@ -15,6 +15,7 @@ import contextlib
 import fcntl
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -40,8 +41,10 @@ PROBE_SECONDS = 0.02
 NAMESRV_PORT = 9876
 BROKER_PORT = 10911
 BROKER_PORT_STEP = 10
-FAST_PORT_BELOW = 2
-"""a broker's second port, as in RocketMQ"""
+FAST_PORT_BELOW, HA_PORT_ABOVE = 2, 1
+"""a broker's other ports, as in RocketMQ"""
+FREE_PORTS = range(20_000, 32_768)
+"""Below those that Linux gives to outgoing connections: one of them may come at any moment between the look and the use."""
 HOST = "127.0.0.1"
 
 
@@ -184,22 +187,23 @@ def default_folder(environment: Mapping[str, str] = os.environ) -> Path:
     return (Path(state) if state else Path.home() / ".local" / "state") / "triomq" / "local"
 
 
-def free_ports(count: int, below: int = 0) -> list[int]:
-    """Return ports that nobody uses just now, each together with the one `below` it."""
-    ports: list[int] = []
+def free_ports(count: int, beside: Sequence[int] = ()) -> list[int]:
+    """Return ports that nobody uses just now, each together with those at these distances from it."""
+    chosen: list[int] = []
     with contextlib.ExitStack() as held:  # held until all are found, so that none is found twice
-        while len(ports) < count:
-            probe = held.enter_context(socket.socket())
-            probe.bind((HOST, 0))
-            port: int = probe.getsockname()[1]
-            if not below:
-                ports.append(port)
+        for port in random.sample(FREE_PORTS, len(FREE_PORTS)):
+            try:
+                for distance in (0, *beside):
+                    held.enter_context(socket.socket()).bind((HOST, port + distance))
+            except OSError:
                 continue
-            beside = held.enter_context(socket.socket())
-            with contextlib.suppress(OSError):
-                beside.bind((HOST, port - below))
-                ports.append(port)
-    return ports
+            chosen.append(port)
+            if len(chosen) == count:
+                return chosen
+    raise LocalError(
+        f"no free ports from {FREE_PORTS[0]} to {FREE_PORTS[-1]}: stop what holds them, or choose ports with --port and --broker-port",
+        EXIT_PORT_IN_USE,
+    )
 
 
 def check_free(port: int, option: str) -> None:
@@ -234,7 +238,7 @@ def ports_of(options: Values) -> tuple[list[int], list[int]]:
             if port > FAST_PORT_BELOW:
                 check_free(port - FAST_PORT_BELOW, "--broker-port")
     else:
-        broker_ports = free_ports(brokers, FAST_PORT_BELOW)
+        broker_ports = free_ports(brokers, (-FAST_PORT_BELOW, HA_PORT_ABOVE))
     return namesrv_ports, broker_ports
 
 

@@ -27,12 +27,31 @@ def test_help_lists_every_option(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_port_0_means_free_ports_everywhere() -> None:
     namesrvs, brokers = local.ports_of(parse(local.OPTIONS, ["--port", "0", "--namesrvs", "3", "--brokers", "3"]))
-    assert len({*namesrvs, *brokers, *(port - local.FAST_PORT_BELOW for port in brokers)}) == 9
+    beside = (port + distance for port in brokers for distance in (-local.FAST_PORT_BELOW, local.HA_PORT_ABOVE))
+    assert len({*namesrvs, *brokers, *beside}) == 12
+
+
+def test_free_ports_are_none_that_an_outgoing_connection_may_get() -> None:
+    """A connection of another program once took a broker's HA port between the choice and the start."""
+    lowest, _ = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+    if lowest < local.FREE_PORTS.stop:
+        pytest.skip(f"this machine gives ports from {lowest} to outgoing connections; Linux begins at 32768")
+    assert all(port + local.HA_PORT_ABOVE < lowest for port in local.free_ports(50))
+
+
+def test_a_port_with_a_neighbour_in_use_is_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    (first,) = local.free_ports(1, (1, 2))
+    monkeypatch.setattr(local, "FREE_PORTS", range(first, first + 2))
+    with socket.create_server((local.HOST, first + 1)):
+        with pytest.raises(local.LocalError, match=rf"no free ports from {first} to {first + 1}") as caught:
+            local.free_ports(1, (local.HA_PORT_ABOVE,))
+        assert caught.value.exit_code == local.EXIT_PORT_IN_USE
+        assert local.free_ports(1) == [first]
 
 
 def test_given_ports_follow_each_other() -> None:
     (first,) = local.free_ports(1)
-    (broker,) = local.free_ports(1, local.FAST_PORT_BELOW)
+    (broker,) = local.free_ports(1, (-local.FAST_PORT_BELOW,))
     namesrvs, brokers = local.ports_of(
         parse(local.OPTIONS, ["--port", str(first), "--broker-port", str(broker), "--brokers", "1"])
     )
