@@ -74,8 +74,10 @@ class ReplicationMaster:
     replicas: ReplicaSet
     bytes_per_second: int = 0
     """For each slave; 0: as fast as it goes."""
+    awaited: bool = False
+    """Senders wait for slaves."""
     look: bool = False
-    """Look for slaves' reports before sleeping: somebody may wait for them."""
+    """Look for their reports then, before sleeping."""
     push_in_place: bool = attrs.field(default=False, init=False)
     """Send what was stored in the step that stores it: somebody waits for slaves, and everything else can wait."""
     on_acknowledged: list[Callable[[], None]] = attrs.field(factory=list, init=False)
@@ -216,7 +218,7 @@ class ReplicationMaster:
             if link.next_offset is not None and not connection.started.is_set():
                 self._join(connection, now)
                 nursery = trio.lowlevel.current_task().parent_nursery
-                if self.look and nursery is not None:
+                if self.awaited and self.look and nursery is not None:
                     connection.wire.look(nursery)
             if not named and link.name is not None:
                 self._replace_older(connection)
@@ -330,7 +332,7 @@ class ReplicationMaster:
         start = max(bounds.first, check_start(end, self.rules.segment_size))
         crc = zlib.crc32(await self._read(start, end)) if start < end else 0
         assert link.next_offset is not None
-        await connection.send(hello_frame(link.next_offset, MasterHello(bounds.first, bounds.end, start, crc)))
+        await connection.send(hello_frame(link.next_offset, MasterHello(bounds.first, bounds.end, start, crc, self.awaited)))
 
     def _runs(self, frames: Frames) -> Iterator[Frames]:
         """Those of one segment together: they are read with one call."""

@@ -8,8 +8,9 @@ from __future__ import annotations
 import logging
 import random
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 import attrs
 import trio
@@ -70,7 +71,7 @@ class ReplicationSlave:
     master: MasterAddress
     last_segment_only: bool = False
     look: bool = False
-    """Look for messages before sleeping: the master's senders may wait for our report."""
+    """Look for messages before sleeping, if the master's senders wait for our reports."""
     on_lost: list[Callable[[], None]] = attrs.field(factory=list)
     """Called when a connection has ended."""
     link: SlaveLink | None = attrs.field(default=None, init=False)
@@ -156,25 +157,49 @@ class ReplicationSlave:
         copy = self.copy
         empty = copy.is_empty
         link = self.link = SlaveLink(self.rules, None if empty else copy.received, self._name, trio.current_time(), self.last_segment_only)
-        reason = "the connection broke"
+        broken = "the connection broke"
+        reason = ""
         try:
             await wire.send(link.opening(0 if empty else self.position.value, trio.current_time()))
         except trio.BrokenResourceError:
-            return reason
-        async with trio.open_nursery() as nursery:
-            if self.look:
-                wire.look(nursery)
-            nursery.start_soon(self._report, link, wire, nursery.cancel_scope, name="replication-report")
-            try:
-                await self._receive(address, link, wire)
-            except (ReplicationError, CopyRefused, StoreUnavailable, StoreIoError) as error:
-                reason = str(error)
-            except trio.BrokenResourceError:
-                pass
-            nursery.cancel_scope.cancel()
-        return reason
+            return broken
 
-    async def _receive(self, address: str, link: SlaveLink, wire: Wire) -> None:
+        async def fenced(run: Callable[[], Awaitable[None]], scope: trio.CancelScope) -> None:
+            nonlocal reason
+            try:
+                await run()
+            except (ReplicationError, CopyRefused, StoreUnavailable, StoreIoError) as error:
+                reason = reason or str(error)  # whoever meets the first only sees that things do not fit any more
+            except trio.BrokenResourceError:
+                reason = reason or broken
+            scope.cancel()
+
+        with copy.writer.using():
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._report, link, wire, nursery.cancel_scope, name="replication-report")
+                nursery.start_soon(fenced, partial(self._write_behind, link, wire), nursery.cancel_scope, name="replication-write")
+                await fenced(partial(self._receive, address, link, wire, nursery), nursery.cancel_scope)
+            try:
+                while not copy.writer.is_empty:  # what has come whole is kept, whoever sent it may be gone
+                    await copy.writer.write_some(copy.index_taken)
+            except (StoreUnavailable, StoreIoError) as error:
+                reason = reason or str(error)
+        return reason or broken
+
+    async def _write_behind(self, link: SlaveLink, wire: Wire) -> None:
+        """Where much comes at once: write it, and report that."""
+
+        def committed() -> None:
+            """As ``_take``: append, then report, then index."""
+            try:
+                self._post_report(link, wire)
+            finally:
+                self.copy.index_taken()
+
+        while True:
+            await self.copy.writer.write_some(committed)
+
+    async def _receive(self, address: str, link: SlaveLink, wire: Wire, nursery: trio.Nursery) -> None:
         """Append what comes.  Raises why it ends."""
         events: Sequence[Event] = ()
         while True:
@@ -186,7 +211,12 @@ class ReplicationSlave:
                 hello, *rest = events
                 assert isinstance(hello, MasterHello)
                 await self._meet(link, hello, wire)
+                if self.look and hello.awaited:
+                    wire.look(nursery)
                 events = self._take(address, link, wire, rest)
+            if self.copy.writer.is_full:
+                await self.copy.writer.wait_room()
+                link.heard = trio.current_time()  # nobody has listened meanwhile
             with self._bounded_send():
                 await wire.drain()
 
@@ -197,7 +227,7 @@ class ReplicationSlave:
             if not data:
                 raise LinkBroken("the master closed the connection (its log says why)")
             left = self._take(address, link, wire, link.receive(data, trio.current_time()))
-            if left or wire.is_full:
+            if left or wire.is_full or self.copy.writer.is_full:
                 return left
 
     def _take(self, address: str, link: SlaveLink, wire: Wire, events: Sequence[Event]) -> Sequence[Event]:

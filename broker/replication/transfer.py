@@ -35,7 +35,7 @@ NAME_MAX = -2
 
 HELLO_SIZE = -1
 TABLES_CHANGED_SIZE = -2
-_HELLO = struct.Struct(">qqqI")
+_HELLO = struct.Struct(">qqqI?")
 CHECKED_BYTES = 4096
 
 
@@ -55,12 +55,16 @@ class Heartbeat:
 
 @attrs.frozen
 class MasterHello:
-    """The master is one of ours.  Its log is [first, end); its bytes from ``check_start`` to where the slave goes on have this CRC-32."""
+    """The master is one of ours.  Its log is [first, end); its bytes from ``check_start`` to where the slave goes on have this CRC-32.
+
+    ``awaited``: senders wait for this slave's reports.
+    """
 
     first: int
     end: int
     check_start: int
     check_crc: int
+    awaited: bool = False
 
 
 @attrs.frozen
@@ -80,7 +84,7 @@ def frame_head(start: int, size: int) -> bytes:
 
 
 def hello_frame(offset: int, hello: MasterHello) -> bytes:
-    return FRAME.pack(offset, HELLO_SIZE) + _HELLO.pack(hello.first, hello.end, hello.check_start, hello.check_crc)
+    return FRAME.pack(offset, HELLO_SIZE) + _HELLO.pack(hello.first, hello.end, hello.check_start, hello.check_crc, hello.awaited)
 
 
 def tables_changed_frame(offset: int) -> bytes:

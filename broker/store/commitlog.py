@@ -158,32 +158,42 @@ class CommitLog:
         self.last_timestamp = timestamp
         return Batch(drafts, places, start, offset, found)
 
-    def append_copied(self, data: bytes, last_timestamp: int, *, erase: bool = True) -> None:
+    def append_copied(self, data: bytes | memoryview, last_timestamp: int, *, erase: bool = True) -> None:
         """Write whole records of another broker's log at the end; they lie in one segment. ``appended`` is left for the caller. Raises DiskFull, StoreIoError.
 
         ``last_timestamp`` is the store time of the last of them, 0 if there is none. Without ``erase`` what ``write_ahead`` has written becomes part of the log.
         """
         start = self.appended.value
-        if erase and self._erase_due:
-            self.erase_from(start)
-        segment = self._segment_at(start)
+        segment = self.prepare_copied(start, erase=erase)
         try:
             self.disk.write_at(segment.fd, data, start - segment.base, segment.path)
         except StoreError:
-            self._erase_due = True
+            self.note_bytes_behind()
             raise
-        self._erase_due = False
+        self.note_copied(last_timestamp, kept=not erase)
+
+    def prepare_copied(self, start: int, *, erase: bool) -> Segment:
+        """The segment for what is copied to ``start``; ``erase`` as ``append_copied`` has it. Raises DiskFull, StoreIoError."""
+        if erase and self._erase_due:
+            self.erase_from(start)
+        return self._segment_at(start)
+
+    def note_copied(self, last_timestamp: int, *, kept: bool) -> None:
+        """What was prepared is in the file; ``kept`` is the opposite of ``erase``. ``appended`` is left for the caller. No checkpoint."""
+        self._erase_due = self._erase_due and not kept
         self.last_timestamp = max(self.last_timestamp, last_timestamp)
 
-    def write_ahead(self, data: bytes, offset: int, *, erase: bool) -> None:
-        """Write bytes of another broker's log behind the end, in the segment where the next record begins; any append but a copied one that keeps them erases them.
+    def note_bytes_behind(self) -> None:
+        """Bytes may lie behind the end: the next append erases them. No checkpoint."""
+        self._erase_due = True
+
+    def write_ahead(self, data: bytes, offset: int, end: int, *, erase: bool) -> None:
+        """Write bytes of another broker's log behind ``end``, where the next record begins, in the same segment; any append but a copied one that keeps them erases them.
 
         ``erase`` says that these are the first. Raises DiskFull, StoreIoError.
         """
-        if erase and self._erase_due:
-            self.erase_from(self.appended.value)
-        segment = self._segment_at(self.appended.value)
-        self._erase_due = True
+        segment = self.prepare_copied(end, erase=erase)
+        self.note_bytes_behind()
         self.disk.write_at(segment.fd, data, offset - segment.base, segment.path)
 
     def _segment_at(self, offset: int) -> Segment:

@@ -21,11 +21,19 @@ from triomq.broker.store.indexer import Indexer
 from triomq.broker.store.log_scan import record_at
 from triomq.broker.store.numbering import BATCH_COUNT, SPECIAL
 from triomq.broker.store.record_run import RecordRun
+from triomq.broker.store.write_behind import Piece, WriteBehind
 from triomq.remoting.protocol.message import property_value
 from triomq.remoting.protocol.record import BLANK, HEAD_V4, MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 
 RECORD_BYTES_MAX = 128 * 1024 * 1024
 """So much of one record may wait in memory. Java's brokers take frames of 16 MiB unless a system property says otherwise."""
+BULK_BYTES = 128 * 1024
+"""As much at once is left to a thread: the way there and back costs as much as to write it."""
+
+
+def store_time(batch: Batch) -> int:
+    """Of its last record, 0 without one."""
+    return batch.places[-1].store_timestamp if batch.places else 0
 
 
 @attrs.define(eq=False)
@@ -48,6 +56,12 @@ class LogCopy:
     _ahead: bool = attrs.field(default=False, init=False)
     """Whether some of them are in the file."""
 
+    writer: WriteBehind = attrs.field(init=False)
+    """Where much comes at once a thread writes it, while somebody is ``using`` this: it is appended by ``writer.write_some``, and what that calls afterwards calls ``index_taken``."""
+
+    def __attrs_post_init__(self) -> None:
+        self.writer = WriteBehind(self.log, self._commit)
+
     @property
     def is_empty(self) -> bool:
         """Whether the log has not begun: then the first bytes say where it begins."""
@@ -56,13 +70,15 @@ class LogCopy:
     @property
     def received(self) -> int:
         """Log offset of the next byte to come."""
-        return self.log.appended.value + len(self._rest) + self._behind
+        return self.writer.end + len(self._rest) + self._behind
 
     def drop_rest(self) -> None:
-        """Forget the part of a record that has come: the next byte to come is that at the end of the log."""
+        """Forget the part of a record that has come: the next byte to come is that behind the last whole one."""
         self._rest.clear()
         self._wanted = self._blank_end = self._behind = 0
-        self._ahead = False
+        if self._ahead:
+            self.log.note_bytes_behind()
+            self._ahead = False
 
     def take(self, start: int, data: bytes | bytearray | memoryview) -> None:
         """``take_unindexed`` and ``index_taken``."""
@@ -79,7 +95,7 @@ class LogCopy:
         """Append what lies at ``start`` in the other log; the caller calls ``index_taken`` when it has reported that, before its next checkpoint. Atomic: no checkpoint.
 
         Raises CopyRefused if it does not continue this log, or is no record; DiskFull, StoreIoError, StoreUnavailable. Then whole records before the fault are in
-        the log, and the caller begins again at ``received``.
+        the log, or wait in ``writer``, and the caller begins again at ``received``.
         """
         self._check_health()
         if self.is_empty:
@@ -89,8 +105,7 @@ class LogCopy:
         try:
             if self._blank_end:
                 data = self._pass_behind_blank(data)
-            self._rest += data
-            self._append_whole()
+            self._append_whole(data)
         except (CopyRefused, DiskFull):
             self.drop_rest()
             raise
@@ -115,46 +130,52 @@ class LogCopy:
         self.flusher.flushed.advance(start)
         self.indexer.indexed.advance(start)
 
-    def _append_whole(self) -> None:
-        """Move all whole records from ``_rest`` to the log, a piece for each segment."""
-        if len(self._rest) < self._wanted or self._blank_end:
+    def _append_whole(self, more: bytes | bytearray | memoryview) -> None:
+        """Append all whole records, a piece for each segment; what is left waits in ``_rest``."""
+        rest = self._rest
+        if len(rest) + len(more) < self._wanted or self._blank_end:
+            rest += more
             return
-        data, size = bytes(self._rest), self.log.config.segment_size_bytes
-        begin = start = position = self.log.appended.value
+        data = b"".join((rest, more)) if rest else bytes(more)
+        size = self.log.config.segment_size_bytes
+        begin = start = position = self.writer.end
         fault: str | None = None
-        while fault is None:
-            drafts: list[Draft] = []
-            places: list[Appended] = []
-            segment_end = start - start % size + size
-            limit = min(len(data), segment_end - begin)
-            while position < segment_end:
-                at = position - begin
-                stop = self._run.take(data, at, limit, position, limit, drafts, places) if at < limit else at
-                if stop > at:
-                    position += stop - at
-                    continue
-                found = self._next(data, at, position, segment_end)
-                if isinstance(found, int):  # the BLANK that ends the segment, or 0: not whole yet
-                    position += found
-                    if not found:
-                        self._wanted = BLANK.unpack_from(data, at)[0] if len(data) - at >= BLANK.size else BLANK.size
+        try:
+            while fault is None:
+                segment_end = start - start % size + size
+                drafts: list[Draft] = []
+                places: list[Appended] = []
+                limit = min(len(data), segment_end - begin)
+                while position < segment_end:
+                    at = position - begin
+                    stop = self._run.take(data, at, limit, position, limit, drafts, places) if at < limit else at
+                    if stop > at:
+                        position += stop - at
+                        continue
+                    found = self._next(data, at, position, segment_end)
+                    if isinstance(found, int):  # the BLANK that ends the segment, or 0: not whole yet
+                        position += found
+                        if not found:
+                            self._wanted = BLANK.unpack_from(data, at)[0] if len(data) - at >= BLANK.size else BLANK.size
+                            break
+                    elif isinstance(found, str):
+                        fault = found
                         break
-                elif isinstance(found, str):
-                    fault = found
+                    else:
+                        drafts.append(found[0])
+                        places.append(found[1])
+                        position += found[1].size
+                if position == start:
                     break
-                else:
-                    drafts.append(found[0])
-                    places.append(found[1])
-                    position += found[1].size
-            if position == start:
-                break
-            self._append(Batch(drafts, places, start, position), data[start - begin : position - begin])
-            start = position
+                self._append(Batch(drafts, places, start, position), memoryview(data)[start - begin : position - begin])
+                start = position
+        finally:
+            self._rest = rest = bytearray(data[self.writer.end - begin :])
         if fault is not None:
             raise CopyRefused(f"what came for log offset {position} is no message: {fault}; the two logs differ, or the master's is damaged")
-        if len(self._rest) >= BLANK.size and BLANK.unpack_from(self._rest)[1] == MAGIC_BLANK:  # its length is right
-            behind = bytes(self._rest[BLANK.size :])
-            del self._rest[BLANK.size :]
+        if len(rest) >= BLANK.size and BLANK.unpack_from(rest)[1] == MAGIC_BLANK:  # its length is right
+            behind = bytes(rest[BLANK.size :])
+            del rest[BLANK.size :]
             self._blank_end, self._wanted = segment_end, 0
             self._pass_behind_blank(behind)
 
@@ -162,19 +183,33 @@ class LogCopy:
         """Take what lies behind the BLANK, and append that when all of it has come; what is left of ``data``. Raises DiskFull, StoreIoError."""
         piece = bytes(data[: self._blank_end - self.received])
         if piece.count(0) != len(piece):
-            self.log.write_ahead(piece, self.received, erase=not self._ahead)
+            self.log.write_ahead(piece, self.received, self.writer.end, erase=not self._ahead)
             self._ahead = True
         self._behind += len(piece)
         if self.received == self._blank_end:
-            self._append(Batch([], [], self.log.appended.value, self._blank_end), bytes(self._rest))
+            self._append(Batch([], [], self.writer.end, self._blank_end), bytes(self._rest))
+            self._rest.clear()
             self._blank_end = self._behind = 0
             self._ahead = False
         return data[len(piece) :]
 
-    def _append(self, batch: Batch, data: bytes) -> None:
+    def _append(self, batch: Batch, data: bytes | memoryview) -> None:
         """Whole records of one segment, to the log and to its indexes."""
-        self.log.append_copied(data, batch.places[-1].store_timestamp if batch.places else 0, erase=not self._ahead)
-        del self._rest[: len(data)]
+        writer, keeps_ahead = self.writer, self._ahead
+        if writer.in_use and (len(data) >= BULK_BYTES or not writer.is_empty):
+            segment = self.log.prepare_copied(batch.start, erase=not keeps_ahead)
+            writer.put(Piece(batch, data, segment, keeps_ahead))
+        else:
+            self.log.append_copied(data, store_time(batch), erase=not keeps_ahead)
+            self._add(batch)
+
+    def _commit(self, piece: Piece) -> None:
+        """It is in the file."""
+        self.log.note_copied(store_time(piece.batch), kept=piece.keeps_ahead)
+        self._add(piece.batch)
+
+    def _add(self, batch: Batch) -> None:
+        """It is part of the log from now on."""
         for draft in batch.drafts:
             # The master's table of topics may come later than its first message: the record itself tells what queue it is for.
             if draft.sys_flag & SPECIAL and property_value(draft.properties, BATCH_COUNT) is not None:

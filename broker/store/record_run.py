@@ -126,7 +126,7 @@ class RecordRun:
     def _form(self, rest: bytes) -> Form | None:
         """Read what stands behind a body, at least three bytes; None if it needs a closer look. Raises UnicodeDecodeError."""
         properties_at = rest[0] + 3
-        if properties_at > len(rest) or len(rest) - properties_at != rest[properties_at - 2] << 8 | rest[properties_at - 1] or not rest[-1]:
+        if properties_at > len(rest) or len(rest) - properties_at != rest[properties_at - 2] << 8 | rest[properties_at - 1] or rest[properties_at - 2] > 0x7F or not rest[-1]:
             return None
         name = rest[: properties_at - 2]
         topic = self._topics.get(name) or self._topic(name)

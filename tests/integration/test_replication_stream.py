@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import itertools
 import struct
+import threading
+import time
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -26,9 +28,12 @@ from replicating import (
 )
 from stores import draft, read_all
 
+from triomq.broker.replication import wire as wire_module
 from triomq.broker.replication.transfer import MasterHello, frame_head, hello_frame
 from triomq.broker.replication.waiting import ReplicatedDurability
 from triomq.broker.replication.wire import Wire
+from triomq.broker.store import log_copy, write_behind
+from triomq.broker.store.config import FlushMode
 from triomq.broker.store.disk import Disk
 from triomq.broker.store.durability import DurabilityResult
 from triomq.broker.store.errors import StoreIoError
@@ -44,15 +49,16 @@ def fill(store: MessageStore, count: int, size: int = 500) -> None:
         store.append([draft(bytes([number % 256]) * size, "T", number % 3, unique_key=f"u{store.append_count}")])
 
 
-@pytest.mark.parametrize("look", [True, False])
-async def test_both_sides_may_look_for_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, look: bool) -> None:
+@pytest.mark.parametrize(("awaited", "look"), [(True, True), (True, False), (False, True)])
+async def test_both_sides_may_look_for_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, awaited: bool, look: bool) -> None:
+    """If somebody waits for them."""
     monkeypatch.setattr("os.sched_getaffinity", lambda _pid: {0, 1})
     async with open_pair(tmp_path) as (master_store, slave_store):
         for _ in range(2):  # the second time after both have closed their sockets
-            async with serving_master(master_store, look=look) as (_, port), following_slave(slave_store, port, look=look):
+            async with serving_master(master_store, awaited=awaited, look=look) as (_, port), following_slave(slave_store, port, look=look):
                 fill(master_store, 1)
                 await wait_equal(master_store, slave_store)
-                assert busy_poll().watched == (2 if look else 0)
+                assert busy_poll().watched == (2 if awaited and look else 0)
             assert busy_poll().watched == 0
 
 
@@ -73,6 +79,89 @@ async def test_a_slave_becomes_and_stays_a_copy(tmp_path: Path) -> None:
             assert slave_store.max_offset("T", queue_id) == master_store.max_offset("T", queue_id)
             assert [m.body for m in await read_all(slave_store, "T", queue_id)] == [m.body for m in await read_all(master_store, "T", queue_id)]
         assert len((await slave_store.query("T", "u55", max_count=9, begin_ms=0, end_ms=1 << 60, unique=True)).chunks) == 1
+
+
+@pytest.mark.feature(56)
+@pytest.mark.parametrize("flush_mode", FlushMode)
+async def test_a_slave_that_is_far_behind_writes_in_a_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flush_mode: FlushMode) -> None:
+    """And reports what is in the file, when it is there; then it goes on as usual."""
+    monkeypatch.setattr(log_copy, "BULK_BYTES", 4_000)
+    threads: set[int] = set()
+    write_at = Disk.write_at
+
+    def noted(disk: Disk, fd: int, data: bytes | bytearray | memoryview, offset: int, path: Path) -> None:
+        if path.parent.parent.name == "slave" and path.parent.name == "commitlog":
+            threads.add(threading.get_ident())
+        write_at(disk, fd, data, offset, path)
+
+    monkeypatch.setattr(Disk, "write_at", noted)
+    async with open_pair(tmp_path, slave={"flush_mode": flush_mode}) as (master_store, slave_store):
+        fill(master_store, 1_000)
+        rules = quick_rules(master_store, heartbeat_seconds=60.0)
+        async with serving_master(master_store, rules=rules) as (master, port), following_slave(slave_store, port, rules=rules):
+            await wait_equal(master_store, slave_store)
+            with trio.fail_after(5):  # long before the next sign of life
+                await master.wait_copied()
+            assert threads - {threading.get_ident()}
+            threads.clear()
+            for _ in range(5):
+                fill(master_store, 1)
+                await wait_equal(master_store, slave_store)
+            assert threads == {threading.get_ident()}
+        assert log_of(slave_store) == log_of(master_store)
+        for queue_id in range(3):
+            assert [m.body for m in await read_all(slave_store, "T", queue_id)] == [m.body for m in await read_all(master_store, "T", queue_id)]
+
+
+@pytest.mark.feature(56)
+@pytest.mark.parametrize("damaged", [False, True])
+async def test_what_has_come_whole_is_kept_when_its_master_dies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, damaged: bool) -> None:
+    """It may be gone for good. Nor is it lost when what comes behind it is damaged."""
+    monkeypatch.setattr(log_copy, "BULK_BYTES", 2_000)
+    async with open_pair(tmp_path) as (source, slave_store):
+        fill(source, 300)
+        data = log_of(source)
+        listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        async with following_slave(slave_store, listeners[0].socket.getsockname()[1]):
+            async with await listeners[0].accept() as stream:
+                assert await read_exactly(stream, 16) == REPORT.pack(-1) + REPORT.pack(0)
+                more = bytes(100) if damaged else b""
+                await stream.send_all(struct.pack(">qi", 0, len(data) + len(more)) + data + more)
+            with trio.fail_after(5):
+                await slave_store.indexed.wait_reached(len(data))
+            await wait_until(lambda: ("is no message" if damaged else "closed the connection") in caplog.text)
+        await listeners[0].aclose()
+        assert log_of(slave_store) == data
+
+
+@pytest.mark.feature(56)
+async def test_a_slave_whose_disk_is_slower_than_its_master_keeps_little_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """It reads on when there is room, however long that takes: its master is not to blame."""
+    monkeypatch.setattr(log_copy, "BULK_BYTES", 2_000)
+    monkeypatch.setattr(write_behind, "WAITING_BYTES_MAX", 20_000)
+    monkeypatch.setattr(write_behind, "TURN_BYTES_MAX", 4_000)
+    monkeypatch.setattr(wire_module, "RECEIVE_BYTES", 8_192)
+    seconds, most = 0.2, 0
+
+    class SlowDisk(Disk):
+        def write_at(self, fd: int, data: bytes | bytearray | memoryview, offset: int, path: Path) -> None:
+            if path.parent.name == "commitlog":
+                time.sleep(seconds)
+            super().write_at(fd, data, offset, path)
+
+    async with open_store(quick_config(tmp_path / "master")) as master_store, open_store(quick_config(tmp_path / "slave"), disk=SlowDisk()) as slave_store:
+        fill(master_store, 200)
+        rules = quick_rules(master_store, heartbeat_seconds=0.05, silence_seconds=0.1)
+        async with serving_master(master_store) as (_, port), following_slave(slave_store, port, rules=rules) as slave:
+            with trio.move_on_after(2):
+                while True:
+                    most = max(most, slave.copy.writer._bytes)
+                    await trio.sleep(0.005)
+            assert 20_000 < most < 20_000 + 3 * 8_192
+            seconds = 0.0
+            await wait_equal(master_store, slave_store)
+        assert log_of(slave_store) == log_of(master_store)
+    assert "it has sent nothing" not in caplog.text
 
 
 @pytest.mark.feature(56)

@@ -30,9 +30,9 @@ def quick_rules(store: MessageStore, **changes: Any) -> LinkRules:
 
 
 @asynccontextmanager
-async def serving_master(store: MessageStore, *, bytes_per_second: int = 0, port: int = 0, rules: LinkRules | None = None, look: bool = False, **replica_rules: Any) -> AsyncIterator[tuple[ReplicationMaster, int]]:
+async def serving_master(store: MessageStore, *, bytes_per_second: int = 0, port: int = 0, rules: LinkRules | None = None, awaited: bool = False, look: bool = False, **replica_rules: Any) -> AsyncIterator[tuple[ReplicationMaster, int]]:
     """The HA port of a store; (master, port)."""
-    master = ReplicationMaster(store, rules or quick_rules(store), ReplicaSet(ReplicaRules(**replica_rules)), bytes_per_second, look)
+    master = ReplicationMaster(store, rules or quick_rules(store), ReplicaSet(ReplicaRules(**replica_rules)), bytes_per_second, awaited, look)
     listener, port = open_ha_port("127.0.0.1", port)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(master.run, listener)

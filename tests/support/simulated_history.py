@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import attrs
 import trio
@@ -21,6 +22,7 @@ from simulated_cluster import BROKER, BROKER_PORT, SECOND_BROKER, SimulatedClust
 from simulated_plan import FAULTS, Mode, Plan, Told
 from simulated_reading import NotReadable, read_queue, whole_records
 
+from triomq.broker.store import log_copy
 from triomq.client import (
     BrokerError,
     ConsumeFrom,
@@ -44,6 +46,8 @@ TOPIC, GROUP, QUEUES = "T", "G", 2
 QUEUES_MAX = 4
 """A slave that becomes master may not know the topic yet, since tables are copied apart from the log: a send makes it anew, with so many queues."""
 CHAOS_SECONDS = 15.0
+BULK_BYTES = 2048
+"""Logs are small here: so much at once is written by a slave's thread."""
 READY_SECONDS, HEALED_SECONDS = 60.0, 400.0
 RESTART_SECONDS_MAX = 5.0
 
@@ -52,7 +56,8 @@ def play(seed: int, folder: Path, *, tell: Callable[[str], object] | None = None
     """Run one history in *folder*, which must not exist and does not afterwards."""
     folder.mkdir()
     try:
-        return simulate(seed, _Played(Plan.of(seed), folder).run, tell=tell)
+        with patch.object(log_copy, "BULK_BYTES", BULK_BYTES):
+            return simulate(seed, _Played(Plan.of(seed), folder).run, tell=tell)
     finally:
         shutil.rmtree(folder)
 

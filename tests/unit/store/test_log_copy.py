@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import random
 import shutil
+import struct
+import threading
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+import trio
 from stores import SteppingClock, draft, read_all, tiny_config
 
+from triomq.broker.store import log_copy, write_behind
 from triomq.broker.store.batch_queue import BatchQueue
+from triomq.broker.store.config import FlushMode
+from triomq.broker.store.disk import Disk
 from triomq.broker.store.errors import CopyRefused, DiskFull, StoreUnavailable
 from triomq.broker.store.log_copy import LogCopy
 from triomq.broker.store.store import MessageStore, open_store
-from triomq.remoting.protocol.record import MAGIC_V1
+from triomq.remoting.protocol.record import MAGIC_BLANK, MAGIC_V1
 
 COUNT = 60
 
@@ -60,6 +71,152 @@ async def test_a_copy_in_any_cuts_is_the_same_log(tmp_path: Path, seed: int) -> 
     async with open_store(tiny_config(tmp_path / "slave"), SteppingClock()) as store:  # and it is a store like any other afterwards
         assert store.recovered.trusted
         assert store.append([draft(topic="A")])[0].queue_offset == COUNT // 2
+
+
+class SlowDisk(Disk):
+    """Its writes into the log take a moment, in whatever thread they are called, or fail."""
+
+    threads: set[int]
+    failing: bool
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.threads, self.failing = set(), False
+
+    def write_at(self, fd: int, data: bytes | bytearray | memoryview, offset: int, path: Path) -> None:
+        if path.parent.name == "commitlog":
+            self.threads.add(threading.get_ident())
+            time.sleep(0.001)
+            if self.failing:
+                os.pwrite(fd, data[: len(data) // 2], offset)
+                raise DiskFull(path)
+        super().write_at(fd, data, offset, path)
+
+
+@asynccontextmanager
+async def written_behind(copy: LogCopy) -> AsyncIterator[None]:
+    async def write() -> None:
+        while True:
+            await copy.writer.write_some(copy.index_taken)
+
+    with copy.writer.using():
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(write)
+            yield
+            nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("flush_mode", FlushMode)
+@pytest.mark.parametrize("seed", range(5))
+async def test_what_is_written_by_a_thread_is_the_same_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, flush_mode: FlushMode) -> None:
+    """Where much comes at once; and behind that until all of it is written. The connection ends now and then: what was not written comes again."""
+    monkeypatch.setattr(log_copy, "BULK_BYTES", 2_500)
+    monkeypatch.setattr(write_behind, "TURN_BYTES_MAX", 6_000)
+    monkeypatch.setattr(write_behind, "STEP_MESSAGES", 8)
+    monkeypatch.setattr(write_behind, "WAITING_BYTES_MAX", 9_000)
+    data = await write_original(tmp_path / "master")
+    dice, again, behind = random.Random(seed), 0, 0
+    disk = SlowDisk()
+    async with open_store(tiny_config(tmp_path / "slave", flush_mode=flush_mode, flush_interval_ms=1), SteppingClock(), disk=disk) as store:
+        copy = store.follow()
+        while store.appended.value < len(data):
+            async with written_behind(copy):
+                for _ in range(dice.randrange(1, 12)):
+                    end = min(len(data), copy.received + dice.choice((1, 7, 90, 700, 3_000, 9_000)))
+                    copy.take(copy.received, data[copy.received : end])
+                    assert copy.received == end
+                    behind += not copy.writer.is_empty
+                    await copy.writer.wait_room()
+                    assert not copy.writer.is_full
+                    if dice.random() < 0.3:
+                        await trio.sleep(0.002)
+                if copy.received == len(data):
+                    with trio.fail_after(5):
+                        await store.appended.wait_reached(len(data))
+            again += copy.received > store.appended.value
+            copy.drop_rest()
+            assert copy.received == store.appended.value
+            assert log_of(store) == data[: store.appended.value]
+        with trio.fail_after(5):
+            await store.indexed.wait_reached(len(data))
+        assert log_of(store) == data
+        for topic, odd in (("A", 0), ("B", 1)):
+            messages = await read_all(store, topic, 0)
+            assert [(len(message.body), message.queue_offset) for message in messages] == [(number * 7, number // 2) for number in range(COUNT) if number % 2 == odd]
+    assert behind
+    assert again or len(disk.threads) > 1
+
+
+async def test_bytes_behind_a_blank_that_are_written_ahead_while_a_thread_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And such as a connection that ended has left there are erased."""
+    monkeypatch.setattr(log_copy, "BULK_BYTES", 1_000)
+    data = bytearray(await write_original(tmp_path / "master"))
+    (blank, _), (next_blank, _), *_ = blanks_of(data)
+    soiled = data.copy()
+    for place in (blank, next_blank):
+        end = place + 4_096 - place % 4_096
+        soiled[place + 8 : end] = b"g" * (end - place - 8)
+    for number, (log, until, written) in enumerate(itertools.product((data, soiled), (blank + 12, 4_096, 5_200, next_blank + 12), (False, True))):
+        async with open_store(tiny_config(tmp_path / str(number)), SteppingClock(), disk=SlowDisk()) as store:
+            copy = store.follow()
+            with copy.writer.using():
+                for start, end in itertools.pairwise((0, 2_000, blank + 10, *(place for place in (blank + 12, 4_096, 5_200, next_blank + 12) if place <= until))):
+                    copy.take(start, soiled[start:end])
+                assert not copy.writer.is_empty
+                while written and not copy.writer.is_empty:
+                    await copy.writer.write_some(copy.index_taken)
+            copy.drop_rest()
+            begin = store.appended.value
+            assert (begin >= blank) == written
+            async with written_behind(copy):
+                for start in range(begin, len(log), 20):
+                    copy.take(start, log[start : start + 20])
+                    await copy.writer.wait_room()
+                with trio.fail_after(5):
+                    await store.appended.wait_reached(len(log))
+            assert log_of(store) == soiled[:begin] + log[begin:]
+
+
+def blanks_of(log: bytes | bytearray) -> list[tuple[int, int]]:
+    """(place, end of its segment) of each."""
+    found, at = [], 0
+    while at < len(log):
+        size, magic = struct.unpack_from(">iI", log, at)
+        if magic == MAGIC_BLANK & 0xFFFFFFFF:
+            found.append((at, at + size))
+        at += size
+    return found
+
+
+async def test_a_disk_that_is_full_while_a_thread_writes_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_copy, "BULK_BYTES", 1)
+    data = await write_original(tmp_path / "master")
+    disk = SlowDisk()
+    async with open_store(tiny_config(tmp_path / "slave"), SteppingClock(), disk=disk) as store:
+        copy = store.follow()
+        with copy.writer.using():
+            copy.take(0, data[:2_000])
+            await copy.writer.write_some(copy.index_taken)
+            had = store.appended.value
+            assert 0 < had < 2_000
+            disk.failing = True
+            copy.take(2_000, data[2_000:6_000])
+            assert store.appended.value == had
+            with pytest.raises(DiskFull):
+                await copy.writer.write_some(copy.index_taken)
+            assert copy.writer.is_empty
+        copy.drop_rest()
+        assert copy.received == store.appended.value == had
+        disk.failing = False
+        with copy.writer.using():
+            copy.take(had, data[had:3_000])
+            await copy.writer.write_some(copy.index_taken)
+            end = store.appended.value
+            assert store.log.segments.items[0].path.read_bytes()[end:] == bytes(4_096 - end), "what the failed write has left is gone"
+            copy.take(copy.received, data[copy.received :])
+            while not copy.writer.is_empty:
+                await copy.writer.write_some(copy.index_taken)
+        assert log_of(store) == data
 
 
 async def test_what_is_taken_is_shown_when_that_is_asked_for(tmp_path: Path) -> None:
@@ -235,6 +392,7 @@ async def test_what_lies_behind_a_blank_does_not_wait_in_memory(tmp_path: Path) 
     assert not any(log[blank + 8 : second.base])
     garbage = random.Random(1).randbytes(second.base - blank - 8 - 50_000)
     soiled = log[: blank + 8] + bytes(20_000) + garbage + log[second.base - 30_000 :]
+    elsewhere = log[: second.base - 30_000] + garbage[:30_000] + log[second.base :]
 
     def feed(copy: LogCopy, log: bytes, end: int, step: int) -> int:
         """The most that waited while the end of the segment came."""
@@ -246,7 +404,7 @@ async def test_what_lies_behind_a_blank_does_not_wait_in_memory(tmp_path: Path) 
                 most = max(most, len(copy._rest))
         return most
 
-    for name, first, then in (("zeros", log, log), ("garbage", soiled, soiled), ("zeros at last", soiled, log)):
+    for name, first, then in (("zeros", log, log), ("garbage", soiled, soiled), ("zeros at last", soiled, log), ("garbage elsewhere", soiled, elsewhere)):
         root = tmp_path / name
         for how, step in (("connection", 4097), ("process", 333)):
             async with open_store(tiny_config(root / how, **config)) as store:

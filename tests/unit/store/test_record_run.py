@@ -84,6 +84,15 @@ def test_others_are_left_to_the_careful_one(data: bytes) -> None:
     assert quick(data + PADDING, 0) is None
 
 
+def test_properties_longer_than_a_signed_length_can_say_are_damage() -> None:
+    data = bytearray(record(properties=b"K\1" + b"v" * 32_000))
+    data[-32_004:-32_002] = (0x8000 + 1000).to_bytes(2)
+    data += b"v" * (0x8000 + 1000 - 32_002)
+    data[:4] = len(data).to_bytes(4)
+    assert isinstance(careful(bytes(data) + PADDING, 0), str)
+    assert quick(bytes(data) + PADDING, 0) is None
+
+
 def test_a_run_ends_at_its_limits() -> None:
     first, second, third = record(0), record(len(record(0))), record(2 * len(record(0)))
     data = first + second + third + PADDING
