@@ -69,7 +69,7 @@ class MasterLink:
         """
         return self.next_offset is not None and (self.name is not None or not self.is_ours)
 
-    def receive(self, data: bytes, log: LogBounds, now: float) -> None:
+    def receive(self, data: bytes | memoryview, log: LogBounds, now: float) -> None:
         """Take what came.  Raises LinkBroken, LogsDiffer."""
         self.heard = now
         for value in self._reports.receive(data):

@@ -35,6 +35,8 @@ logger = logging.getLogger(__name__)
 CONNECT_SECONDS = 5.0
 RETRY_SECONDS_FIRST = 0.5
 RETRY_SECONDS_MAX = 5.0
+RECEIVES_A_TURN = 2
+"""Where more comes than a buffer takes, so many are filled before others get their turn."""
 TELL_SECONDS = 60.0
 """The same trouble is told so often."""
 
@@ -174,16 +176,19 @@ class ReplicationSlave:
                 reason = reason or broken
             scope.cancel()
 
-        with copy.writer.using():
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._report, link, wire, nursery.cancel_scope, name="replication-report")
-                nursery.start_soon(fenced, partial(self._write_behind, link, wire), nursery.cancel_scope, name="replication-write")
-                await fenced(partial(self._receive, address, link, wire, nursery), nursery.cancel_scope)
-            try:
-                while not copy.writer.is_empty:  # what has come whole is kept, whoever sent it may be gone
-                    await copy.writer.write_some(copy.index_taken)
-            except (StoreUnavailable, StoreIoError) as error:
-                reason = reason or str(error)
+        try:
+            with copy.writer.using():
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._report, link, wire, nursery.cancel_scope, name="replication-report")
+                    nursery.start_soon(fenced, partial(self._write_behind, link, wire), nursery.cancel_scope, name="replication-write")
+                    await fenced(partial(self._receive, address, link, wire, nursery), nursery.cancel_scope)
+                try:
+                    while not copy.writer.is_empty:  # what has come whole is kept, whoever sent it may be gone
+                        await copy.writer.write_some(copy.index_taken)
+                except (StoreUnavailable, StoreIoError) as error:
+                    reason = reason or str(error)
+        finally:
+            copy.ahead.stop()
         return reason or broken
 
     async def _write_behind(self, link: SlaveLink, wire: Wire) -> None:
@@ -211,24 +216,32 @@ class ReplicationSlave:
                 hello, *rest = events
                 assert isinstance(hello, MasterHello)
                 await self._meet(link, hello, wire)
+                self.copy.ahead.aim(hello.end)
                 if self.look and hello.awaited:
                     wire.look(nursery)
                 events = self._take(address, link, wire, rest)
             if self.copy.writer.is_full:
                 await self.copy.writer.wait_room()
                 link.heard = trio.current_time()  # nobody has listened meanwhile
+            if self.copy.is_spent:
+                await self.copy.wait_indexed()
+                link.heard = trio.current_time()
             with self._bounded_send():
                 await wire.drain()
 
     async def _take_what_comes(self, address: str, link: SlaveLink, wire: Wire) -> Sequence[Event]:
         """Append and report, until there is something that takes waiting; what is left from a hello on."""
         while True:
-            data = await wire.receive()
-            if not data:
-                raise LinkBroken("the master closed the connection (its log says why)")
-            left = self._take(address, link, wire, link.receive(data, trio.current_time()))
-            if left or wire.is_full or self.copy.writer.is_full:
-                return left
+            data: memoryview | None = await wire.receive()
+            turns = 0
+            while data is not None:
+                if not data:
+                    raise LinkBroken("the master closed the connection (its log says why)")
+                left = self._take(address, link, wire, link.receive(data, trio.current_time()))
+                if left or wire.is_full or self.copy.writer.is_full or self.copy.is_spent:
+                    return left
+                turns += 1
+                data = wire.receive_more() if turns < RECEIVES_A_TURN else None
 
     def _take(self, address: str, link: SlaveLink, wire: Wire, events: Sequence[Event]) -> Sequence[Event]:
         """Append, then report, then index: senders may be waiting for the report at the master. What is left from a hello on. No checkpoint."""

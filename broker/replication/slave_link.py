@@ -54,7 +54,7 @@ class SlaveLink:
         self.reported, self.wrote = position, now
         return report(HELLO) * hellos + report(position)
 
-    def receive(self, data: bytes, now: float) -> list[Event]:
+    def receive(self, data: bytes | memoryview, now: float) -> list[Event]:
         """Take what came.  Log bytes must be appended in order.  Raises LinkBroken, LogsDiffer."""
         self.heard = now
         events = self._frames.receive(data)

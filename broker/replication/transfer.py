@@ -105,7 +105,7 @@ class ReportDecoder:
 
     _rest: bytes = b""
 
-    def receive(self, data: bytes) -> list[int]:
+    def receive(self, data: bytes | memoryview) -> list[int]:
         data = self._rest + data
         whole = len(data) - len(data) % REPORT.size
         self._rest = data[whole:]
@@ -123,7 +123,7 @@ class FrameDecoder:
     fault: LinkBroken | None = None
     """Why nothing more can be read; what came before it is good."""
 
-    def receive(self, data: bytes) -> list[Event]:
+    def receive(self, data: bytes | memoryview) -> list[Event]:
         """What came; the caller looks at ``fault`` afterwards."""
         events: list[Event] = []
         pieces: list[memoryview] = []
@@ -151,7 +151,7 @@ class FrameDecoder:
         flush(events, pieces, start)
         return events
 
-    def _read_head(self, data: bytes, at: int) -> tuple[Event | None, int]:
+    def _read_head(self, data: bytes | memoryview, at: int) -> tuple[Event | None, int]:
         """Take what has come of a head; its event, if it is a whole one without log bytes, and where it ends."""
         if not self._head and len(data) - at >= FRAME.size:
             offset, size = FRAME.unpack_from(data, at)

@@ -28,6 +28,8 @@ class Wire:
     # One for all reads: a fresh object of that size for each would cost more than copying what has come.
     _buffer: bytearray = attrs.field(factory=lambda: bytearray(RECEIVE_BYTES), init=False)
     _view: memoryview = attrs.field(init=False)
+    _filled: bool = attrs.field(default=False, init=False)
+    """Whether the last read took all that it could."""
     _looking: BusyPoll | None = attrs.field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -85,16 +87,27 @@ class Wire:
         self.post(data)
         await self.drain()
 
-    async def receive(self) -> bytes:
-        """What has come; b"" at the end. Checkpoint: always. Raises trio.BrokenResourceError."""
+    async def receive(self) -> memoryview:
+        """What has come, until the next call; nothing at the end. Checkpoint: always. Raises trio.BrokenResourceError."""
         while True:
             await trio.lowlevel.wait_readable(self.sock)
-            try:
-                return bytes(self._view[: self.sock.recv_into(self._buffer)])
-            except BlockingIOError:
-                continue
-            except OSError as error:
-                raise trio.BrokenResourceError(str(error)) from error
+            data = self._receive_now()
+            if data is not None:
+                return data
+
+    def receive_more(self) -> memoryview | None:
+        """The same, if the last call has brought as much as it can, and more is there already; else None. No checkpoint."""
+        return self._receive_now() if self._filled else None
+
+    def _receive_now(self) -> memoryview | None:
+        try:
+            size = self.sock.recv_into(self._buffer)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            raise trio.BrokenResourceError(str(error)) from error
+        self._filled = size == len(self._buffer)
+        return self._view[:size]
 
     def close(self) -> None:
         """The tasks that use it have ended. No checkpoint."""

@@ -22,40 +22,61 @@ FETCH_BYTES = 8 * 1024 * 1024
 
 @attrs.define(eq=False)
 class BlocksAhead:
-    """``run`` is a task that ends at the end of the segments, or at the first fault of the disk: whoever needs those bytes reads them and gets it, too."""
+    """``run`` is a task; ``next`` is for those who wait for each block."""
 
     disk: Disk
     segments: Segments
-    start: int
-    """Log offset of the first byte."""
+    position: int
+    """Log offset of the next byte."""
+    end: int
+    """Where nothing more is read."""
+    _size: int = attrs.field(factory=lambda: FIRST_BYTES, init=False)
+    _open: tuple[Segment, int] | None = attrs.field(default=None, init=False)
+    """The segment being read, and its descriptor."""
     _fetched: int = attrs.field(default=0, init=False)
     """Log offset up to which the system has been asked."""
     _limiter: trio.CapacityLimiter = attrs.field(factory=lambda: trio.CapacityLimiter(1), init=False)
 
     async def run(self, send: trio.MemorySendChannel[tuple[int, bytes]]) -> None:
-        """Send (log offset, bytes), in order, and close the channel. Checkpoint: always."""
-        size = FIRST_BYTES
+        """Send (log offset, bytes), in order, and close the channel: at the end, or at the first fault of the disk. Checkpoint: always."""
         async with send:
-            for segment in self.segments.covering(self.start, self.segments.end):
-                position = max(self.start, segment.base)
-                try:
-                    fd = self.disk.open(segment.path, writable=False)
-                except OSError:
-                    return
-                try:
-                    while position < segment.end:
-                        stop = min(segment.end, position + size)
-                        data = await trio.to_thread.run_sync(self._read, segment, fd, position, stop, limiter=self._limiter)
-                        await send.send((position, data))
-                        position, size = stop, min(2 * size, BLOCK_BYTES_MAX)
-                except OSError:
-                    return
-                finally:
-                    self.disk.close(fd)
+            try:
+                while (block := await self.next()) is not None:
+                    await send.send(block)
+            finally:
+                self.close()
+
+    async def next(self) -> tuple[int, bytes] | None:
+        """(Log offset, bytes) of the next block; None at the end, and at a fault of the disk: whoever needs those bytes reads them and gets it, too. Checkpoint: always."""
+        await trio.lowlevel.checkpoint_if_cancelled()
+        try:
+            if self._open is not None and self.position >= self._open[0].end:
+                self.close()
+            if self.position >= self.end:
+                return None
+            if self._open is None:
+                segment = self.segments.find(self.position)
+                if segment is None:
+                    return None
+                self._open = segment, self.disk.open(segment.path, writable=False)
+            segment, fd = self._open
+            start, stop = self.position, min(segment.end, self.end, self.position + self._size)
+            data = await trio.to_thread.run_sync(self._read, segment, fd, start, stop, limiter=self._limiter)
+        except OSError:
+            return None
+        self.position, self._size = stop, min(2 * self._size, BLOCK_BYTES_MAX)
+        return start, data
+
+    def close(self) -> None:
+        """No block is read any more."""
+        if self._open is not None:
+            self.disk.close(self._open[1])
+            self._open = None
 
     def _read(self, segment: Segment, fd: int, position: int, stop: int) -> bytes:
         """In the thread: as few calls as can be, since it waits for Python's lock after each."""
-        if self._fetched < stop + FETCH_BYTES // 2 and self._fetched < segment.end and stop - position == BLOCK_BYTES_MAX:  # else it may be the only block
-            start, self._fetched = max(stop, self._fetched), min(segment.end, stop + FETCH_BYTES)
+        limit = min(segment.end, self.end)
+        if self._fetched < stop + FETCH_BYTES // 2 and self._fetched < limit and stop - position == BLOCK_BYTES_MAX:  # else it may be the only block
+            start, self._fetched = max(stop, self._fetched), min(limit, stop + FETCH_BYTES)
             self.disk.read_ahead_of(fd, start - segment.base, self._fetched - start)
         return self.disk.read(fd, stop - position, position - segment.base)

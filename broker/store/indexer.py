@@ -12,11 +12,13 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
+from contextlib import closing
 from typing import Protocol
 
 import attrs
 import trio
 
+from triomq.broker.store.blocks_ahead import BlocksAhead
 from triomq.broker.store.draft import Batch, joined
 from triomq.broker.store.errors import DiskFull
 from triomq.broker.store.health import Health
@@ -31,6 +33,8 @@ TURN_MESSAGES_MAX = 512
 """What one fsync may show at once before other tasks get their turn."""
 DEFERRED_MESSAGES_MAX = 64
 DEFERRED_BYTES_MAX = 1024 * 1024
+FINISH_BYTES_MAX = 512 * 1024 * 1024
+"""What closing indexes: a few seconds' work. Whoever stops a broker may kill it after ten."""
 
 
 class Index(Protocol):
@@ -64,6 +68,8 @@ class Indexer:
     _work: Watermark = attrs.field(factory=Watermark, init=False)
     """End of what the task has to do: grows only when something is left for it."""
     overruns: int = attrs.field(default=0, init=False)
+    _held: bool = attrs.field(default=False, init=False)
+    _released: trio.Event = attrs.field(factory=trio.Event, init=False)
     _deferred: list[Batch] = attrs.field(factory=list, init=False)
     """Batches that the ``others`` do not have yet."""
     _deferred_messages: int = attrs.field(default=0, init=False)
@@ -185,17 +191,31 @@ class Indexer:
         if self.on_arrival is not None and arrivals:
             self.on_arrival(arrivals)
 
+    def hold(self) -> None:
+        """Leave what is not indexed yet until ``release``: somebody who copies much needs the loop now. No checkpoint."""
+        self._held = True
+
+    def release(self, end: int) -> None:
+        """Go on: all up to this log offset is to be read from the log, as far as it was not offered. No checkpoint."""
+        if self._held:
+            self._held = False
+            event, self._released = self._released, trio.Event()
+            event.set()
+        self._work.advance(end)
+
     async def run(self) -> None:
         """The task "store-indexer": do what ``offer`` could not."""
         while True:
             await self._work.wait_beyond(self.indexed.value)
             await self.confirmed.wait_beyond(self.indexed.value)
+            while self._held:
+                await self._released.wait()
             await self.catch_up()
 
     async def catch_up(self) -> None:
         """Index all that is confirmed now. On a full disk: again every second, appends are refused meanwhile. Checkpoint: always."""
         await trio.lowlevel.checkpoint()
-        while self.indexed.value < self.confirmed.value:
+        while self.indexed.value < self.confirmed.value and not self._held:
             try:
                 if not await self._step():
                     return
@@ -221,19 +241,29 @@ class Indexer:
         return await self._apply_from_log(position, first.start if first is not None else self.confirmed.value)
 
     async def _apply_from_log(self, start: int, end: int) -> bool:
-        """Read the log between ``start`` and ``end``, the disk's part in a thread."""
+        """Read the log between ``start`` and ``end``, or as much of it as a hold lets pass; the disk's part in a thread."""
         scan = self.scan(start, end)
-        while True:
-            batch = await trio.to_thread.run_sync(scan.next_batch, limiter=self.limiter)
-            if batch is None:
-                break
-            self._apply(batch)
-            self._tell()
-        assert scan.position == end, f"the log cannot be read at {scan.position}, before its end {end}: {scan.stopped_by}"
+        with closing(BlocksAhead(scan.disk, scan.segments, start, end)) as blocks:
+            while scan.position < end and not scan.stopped_by and not self._held:
+                block = await blocks.next()
+                if block is None:  # the disk has a fault, which the scan meets, too
+                    scan.take_over()
+                else:
+                    scan.give(*block)
+                while (batch := scan.next_batch()) is not None:
+                    self._apply(batch)
+                    self._tell()
+                    await trio.lowlevel.checkpoint()
+        assert scan.position == end or self._held, f"the log cannot be read at {scan.position}, before its end {end}: {scan.stopped_by}"
         return True
 
     async def finish(self) -> None:
-        """Closing: index what is confirmed, but do not wait for a full disk. Raises DiskFull."""
-        while self.indexed.value < self.confirmed.value and await self._step():
-            pass
+        """Closing: index what is confirmed, but do not wait for a full disk, nor for much: the next start does it. Raises DiskFull."""
+        self._held = False
+        missing = self.confirmed.value - self.indexed.value
+        if missing > FINISH_BYTES_MAX:
+            logger.warning("the indexes are %s bytes behind the log: the next start indexes these", missing)
+        else:
+            while self.indexed.value < self.confirmed.value and await self._step():
+                pass
         self.settle()

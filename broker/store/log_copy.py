@@ -13,6 +13,7 @@ from __future__ import annotations
 import attrs
 
 from triomq.broker.store.commitlog import CommitLog
+from triomq.broker.store.copy_ahead import CopyAhead
 from triomq.broker.store.draft import Appended, Batch, Draft
 from triomq.broker.store.durability import Flusher
 from triomq.broker.store.errors import CopyRefused, DiskFull, StoreUnavailable
@@ -31,11 +32,6 @@ BULK_BYTES = 128 * 1024
 """As much at once is left to a thread: the way there and back costs as much as to write it."""
 
 
-def store_time(batch: Batch) -> int:
-    """Of its last record, 0 without one."""
-    return batch.places[-1].store_timestamp if batch.places else 0
-
-
 @attrs.define(eq=False)
 class LogCopy:
     """The only writer of a slave's log."""
@@ -44,6 +40,7 @@ class LogCopy:
     flusher: Flusher
     indexer: Indexer
     health: Health
+    ahead: CopyAhead
     _run: RecordRun = attrs.field(factory=lambda: RecordRun(check_crc=True), init=False)
     _rest: bytearray = attrs.field(factory=bytearray, init=False)
     """What has come of the record at the end of the log."""
@@ -53,7 +50,7 @@ class LogCopy:
     """Where the segment ends whose BLANK is all of ``_rest``; else 0."""
     _behind: int = attrs.field(default=0, init=False)
     """How many bytes have come behind that BLANK."""
-    _ahead: bool = attrs.field(default=False, init=False)
+    _keeps_ahead: bool = attrs.field(default=False, init=False)
     """Whether some of them are in the file."""
 
     writer: WriteBehind = attrs.field(init=False)
@@ -76,9 +73,9 @@ class LogCopy:
         """Forget the part of a record that has come: the next byte to come is that behind the last whole one."""
         self._rest.clear()
         self._wanted = self._blank_end = self._behind = 0
-        if self._ahead:
+        if self._keeps_ahead:
             self.log.note_bytes_behind()
-            self._ahead = False
+            self._keeps_ahead = False
 
     def take(self, start: int, data: bytes | bytearray | memoryview) -> None:
         """``take_unindexed`` and ``index_taken``."""
@@ -90,6 +87,15 @@ class LogCopy:
     def index_taken(self) -> None:
         """Show readers what ``take_unindexed`` has appended. Atomic: no checkpoint."""
         self.indexer.index_offered()
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether ``wait_indexed`` should be called before more is taken: much has been copied that the indexes do not have, and much is to come."""
+        return self.ahead.is_spent(self.writer.end)
+
+    async def wait_indexed(self) -> None:
+        """Until the indexes have what has been taken. Checkpoint: always."""
+        await self.indexer.indexed.wait_reached(self.writer.end)
 
     def take_unindexed(self, start: int, data: bytes | bytearray | memoryview) -> None:
         """Append what lies at ``start`` in the other log; the caller calls ``index_taken`` when it has reported that, before its next checkpoint. Atomic: no checkpoint.
@@ -143,12 +149,13 @@ class LogCopy:
         try:
             while fault is None:
                 segment_end = start - start % size + size
+                left = self.ahead.leaves(position)
                 drafts: list[Draft] = []
                 places: list[Appended] = []
                 limit = min(len(data), segment_end - begin)
                 while position < segment_end:
                     at = position - begin
-                    stop = self._run.take(data, at, limit, position, limit, drafts, places) if at < limit else at
+                    stop = self._run.take(data, at, limit, position, limit, None if left else drafts, places) if at < limit else at
                     if stop > at:
                         position += stop - at
                         continue
@@ -167,7 +174,8 @@ class LogCopy:
                         position += found[1].size
                 if position == start:
                     break
-                self._append(Batch(drafts, places, start, position), memoryview(data)[start - begin : position - begin])
+                stored = places[-1].store_timestamp if places else 0
+                self._append(Batch(drafts, places, start, position), memoryview(data)[start - begin : position - begin], stored, left)
                 start = position
         finally:
             self._rest = rest = bytearray(data[self.writer.end - begin :])
@@ -183,33 +191,38 @@ class LogCopy:
         """Take what lies behind the BLANK, and append that when all of it has come; what is left of ``data``. Raises DiskFull, StoreIoError."""
         piece = bytes(data[: self._blank_end - self.received])
         if piece.count(0) != len(piece):
-            self.log.write_ahead(piece, self.received, self.writer.end, erase=not self._ahead)
-            self._ahead = True
+            self.log.write_ahead(piece, self.received, self.writer.end, erase=not self._keeps_ahead)
+            self._keeps_ahead = True
         self._behind += len(piece)
         if self.received == self._blank_end:
-            self._append(Batch([], [], self.writer.end, self._blank_end), bytes(self._rest))
+            left = self.ahead.leaves(self.writer.end)
+            self._append(Batch([], [], self.writer.end, self._blank_end), bytes(self._rest), 0, left)
             self._rest.clear()
             self._blank_end = self._behind = 0
-            self._ahead = False
+            self._keeps_ahead = False
         return data[len(piece) :]
 
-    def _append(self, batch: Batch, data: bytes | memoryview) -> None:
-        """Whole records of one segment, to the log and to its indexes."""
-        writer, keeps_ahead = self.writer, self._ahead
+    def _append(self, batch: Batch, data: bytes | memoryview, stored: int, left: bool) -> None:
+        """Whole records of one segment, to the log and to its indexes; ``stored`` and ``left`` are those of a ``Piece``."""
+        writer, keeps_ahead = self.writer, self._keeps_ahead
         if writer.in_use and (len(data) >= BULK_BYTES or not writer.is_empty):
             segment = self.log.prepare_copied(batch.start, erase=not keeps_ahead)
-            writer.put(Piece(batch, data, segment, keeps_ahead))
+            writer.put(Piece(batch, data, segment, stored, left, keeps_ahead))
         else:
-            self.log.append_copied(data, store_time(batch), erase=not keeps_ahead)
-            self._add(batch)
+            self.log.append_copied(data, stored, erase=not keeps_ahead)
+            self._add(batch, left)
 
     def _commit(self, piece: Piece) -> None:
         """It is in the file."""
-        self.log.note_copied(store_time(piece.batch), kept=piece.keeps_ahead)
-        self._add(piece.batch)
+        self.log.note_copied(piece.stored, kept=piece.keeps_ahead)
+        self._add(piece.batch, piece.left)
 
-    def _add(self, batch: Batch) -> None:
+    def _add(self, batch: Batch, left: bool) -> None:
         """It is part of the log from now on."""
+        if left:
+            self.log.appended.advance(batch.end)
+            self.ahead.note_left(batch.end)
+            return
         for draft in batch.drafts:
             # The master's table of topics may come later than its first message: the record itself tells what queue it is for.
             if draft.sys_flag & SPECIAL and property_value(draft.properties, BATCH_COUNT) is not None:

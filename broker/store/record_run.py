@@ -69,16 +69,19 @@ class RecordRun:
     _topics: dict[bytes, str | None] = attrs.field(factory=dict, init=False)
     """Encoded topic, its length in front -> topic; None for one that cannot be."""
 
-    def take(self, data: bytes, at: int, limit: int, position: int, count_max: int, drafts: list[Draft], places: list[Appended]) -> int:
+    def take(self, data: bytes, at: int, limit: int, position: int, count_max: int, drafts: list[Draft] | None, places: list[Appended]) -> int:
         """Append to both lists the usual records of ``data[at:limit]``, which lies at log offset ``position`` of one segment, at most so many; where the next starts.
 
+        Without ``drafts`` the records are passed over, by the same rules, and only the place of the last is kept.
         What stands behind a body is split around the id. If the texts on both sides are those of an earlier message of the run, only the id is left to read.
         """
         view, check_crc = memoryview(data), self.check_crc
         forms: dict[tuple[bytes, bytes], Form] | None = {}
         misses = 0
         front = key = back = b""
-        add_draft, add_place = drafts.append, places.append
+        passes = drafts is None
+        add_draft, add_place = ([] if drafts is None else drafts).append, places.append
+        last: tuple[int, int, int, int] | None = None
         shift = position - at
         last_start = limit - HEAD_BYTES_MAX
         for _ in range(count_max):
@@ -118,9 +121,14 @@ class RecordRun:
                             forms = None
             except UnicodeDecodeError:
                 break
-            add_draft(Draft(topic, queue_id, b"", rest[properties_at:], 0, sys_flag, 0, b"", 0, 0, tags, unique_key, keys))
-            add_place(Appended(log_offset, size, queue_offset, stored))
+            if passes:
+                last = log_offset, size, queue_offset, stored
+            else:
+                add_draft(Draft(topic, queue_id, b"", rest[properties_at:], 0, sys_flag, 0, b"", 0, 0, tags, unique_key, keys))
+                add_place(Appended(log_offset, size, queue_offset, stored))
             at = end
+        if last is not None:
+            places[:] = [Appended(*last)]
         return at
 
     def _form(self, rest: bytes) -> Form | None:

@@ -147,7 +147,7 @@ class Recovery:
         fault: BaseException | None = None
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(BlocksAhead(self.disk, scan.segments, scan.position).run, send, name="store-blocks-ahead")
+                nursery.start_soon(BlocksAhead(self.disk, scan.segments, scan.position, scan.end).run, send, name="store-blocks-ahead")
                 async for start, data in receive:
                     scan.give(start, data)
                     await self._apply_all(scan, progress)

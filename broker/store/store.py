@@ -19,6 +19,7 @@ from triomq.broker.store.cleaner import Cleaner
 from triomq.broker.store.cold_reads import ColdReads
 from triomq.broker.store.commitlog import CommitLog
 from triomq.broker.store.config import FlushMode, StoreConfig
+from triomq.broker.store.copy_ahead import CopyAhead
 from triomq.broker.store.disk import Disk, DiskFeatures
 from triomq.broker.store.draft import Appended, Draft, check_draft
 from triomq.broker.store.durability import DurabilityResult, Flusher, Told, sync_files
@@ -175,7 +176,8 @@ class MessageStore:
     def follow(self) -> LogCopy:
         """From now on the log is a copy of another broker's: ``append`` is refused, what is returned is the one who writes."""
         self.health.following = True
-        return LogCopy(self.log, self.flusher, self.indexer, self.health)
+        ahead = CopyAhead(self.indexer, memory_bytes() // 4)
+        return LogCopy(self.log, self.flusher, self.indexer, self.health, ahead)
 
     # Reading the log as bytes, for whoever copies it
 

@@ -282,8 +282,8 @@ def catch_up(pair: Pair, size: int) -> CatchUp:
             raise SystemExit(f"the slave of {pair.name} has copied only {samples[-1][1] - behind} of {missed} bytes")
         time.sleep(0.02)
         samples.append((time.perf_counter(), log_end(pair.slave)))
-    spent = cpu_seconds(pair.master.side.pid) - cpu + cpu_seconds(pair.slave.side.pid)
     wait_for(pair.follows, f"the queues of the slave of {pair.name} to have everything", pause=0.02)
+    spent = cpu_seconds(pair.master.side.pid) - cpu + cpu_seconds(pair.slave.side.pid)
     moving = max(index for index, (_, offset) in enumerate(samples) if offset <= max(behind, samples[0][1]))  # the last look before it grew
     (begun, first), (ended, last) = samples[moving], samples[-1]
     return CatchUp((last - first) / (1 << 20) / max(ended - begun, 1e-3), time.perf_counter() - launched, spent / (missed / 1024) * 1e6)

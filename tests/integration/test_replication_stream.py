@@ -32,11 +32,12 @@ from triomq.broker.replication import wire as wire_module
 from triomq.broker.replication.transfer import MasterHello, frame_head, hello_frame
 from triomq.broker.replication.waiting import ReplicatedDurability
 from triomq.broker.replication.wire import Wire
-from triomq.broker.store import log_copy, write_behind
+from triomq.broker.store import copy_ahead, log_copy, write_behind
 from triomq.broker.store.config import FlushMode
 from triomq.broker.store.disk import Disk
 from triomq.broker.store.durability import DurabilityResult
 from triomq.broker.store.errors import StoreIoError
+from triomq.broker.store.log_copy import LogCopy
 from triomq.broker.store.store import MessageStore, open_store
 from triomq.remoting.busy_poll import busy_poll
 from triomq.remoting.protocol.record import decode_records
@@ -108,6 +109,56 @@ async def test_a_slave_that_is_far_behind_writes_in_a_thread(tmp_path: Path, mon
                 fill(master_store, 1)
                 await wait_equal(master_store, slave_store)
             assert threads == {threading.get_ident()}
+        assert log_of(slave_store) == log_of(master_store)
+        for queue_id in range(3):
+            assert [m.body for m in await read_all(slave_store, "T", queue_id)] == [m.body for m in await read_all(master_store, "T", queue_id)]
+
+
+@pytest.mark.feature(56)
+@pytest.mark.parametrize("flush_mode", FlushMode)
+@pytest.mark.parametrize("breaks", [False, True])
+async def test_a_slave_that_is_far_behind_copies_before_it_indexes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flush_mode: FlushMode, breaks: bool) -> None:
+    """And reports that; its queues follow, whether the master is still there or not, in stretches if it is much."""
+    monkeypatch.setattr(log_copy, "BULK_BYTES", 4_000)
+    monkeypatch.setattr(copy_ahead, "BYTES_MIN", 20_000)
+    monkeypatch.setattr(wire_module, "RECEIVE_BYTES", 8_192)
+    most, spent = 0, 0
+    async with open_pair(tmp_path, slave={"flush_mode": flush_mode}) as (master_store, slave_store):
+        fill(master_store, 1_000)
+        end = master_store.appended.value
+        assert end > 10 * copy_ahead.BYTES_MIN
+
+        def note() -> None:
+            nonlocal most
+            most = max(most, slave_store.appended.value - slave_store.indexed.value)
+
+        wait_indexed = LogCopy.wait_indexed
+
+        async def noted(self: LogCopy) -> None:
+            nonlocal spent
+            spent += 1
+            await wait_indexed(self)
+
+        monkeypatch.setattr(LogCopy, "wait_indexed", noted)
+        slave_store.appended.followers.append(note)
+        rules = quick_rules(master_store, heartbeat_seconds=60.0)
+        async with serving_master(master_store, rules=rules) as (master, port):
+            async with following_slave(slave_store, port, rules=rules) as slave:
+                slave.copy.ahead.bytes_max = 3 * copy_ahead.BYTES_MIN
+                if breaks:
+                    await slave_store.appended.wait_reached(end // 2)
+                else:
+                    with trio.fail_after(5):  # long before the next sign of life
+                        await master.wait_copied()
+                    fill(master_store, 100)
+                    await wait_equal(master_store, slave_store)
+            with trio.fail_after(5):
+                await slave_store.indexed.wait_reached(slave_store.appended.value)
+            assert most >= copy_ahead.BYTES_MIN, "it has indexed what it copied at once"
+            assert spent > 1 or breaks
+            if breaks:
+                async with following_slave(slave_store, port, rules=rules):
+                    await wait_equal(master_store, slave_store)
         assert log_of(slave_store) == log_of(master_store)
         for queue_id in range(3):
             assert [m.body for m in await read_all(slave_store, "T", queue_id)] == [m.body for m in await read_all(master_store, "T", queue_id)]

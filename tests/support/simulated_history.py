@@ -22,7 +22,7 @@ from simulated_cluster import BROKER, BROKER_PORT, SECOND_BROKER, SimulatedClust
 from simulated_plan import FAULTS, Mode, Plan, Told
 from simulated_reading import NotReadable, read_queue, whole_records
 
-from triomq.broker.store import log_copy
+from triomq.broker.store import copy_ahead, log_copy
 from triomq.client import (
     BrokerError,
     ConsumeFrom,
@@ -48,6 +48,8 @@ QUEUES_MAX = 4
 CHAOS_SECONDS = 15.0
 BULK_BYTES = 2048
 """Logs are small here: so much at once is written by a slave's thread."""
+FAR_BYTES = 2048
+"""And so far behind its master it copies before it indexes."""
 READY_SECONDS, HEALED_SECONDS = 60.0, 400.0
 RESTART_SECONDS_MAX = 5.0
 
@@ -56,7 +58,7 @@ def play(seed: int, folder: Path, *, tell: Callable[[str], object] | None = None
     """Run one history in *folder*, which must not exist and does not afterwards."""
     folder.mkdir()
     try:
-        with patch.object(log_copy, "BULK_BYTES", BULK_BYTES):
+        with patch.object(log_copy, "BULK_BYTES", BULK_BYTES), patch.object(copy_ahead, "BYTES_MIN", FAR_BYTES):
             return simulate(seed, _Played(Plan.of(seed), folder).run, tell=tell)
     finally:
         shutil.rmtree(folder)

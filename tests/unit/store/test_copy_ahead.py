@@ -1,0 +1,175 @@
+"""Copying ahead: what a log missed is copied first and indexed afterwards, and in the end nobody can tell."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from pathlib import Path
+
+import pytest
+import trio
+from replicating import log_of
+from stores import SteppingClock, draft, read_all, tiny_config
+
+from triomq.broker.store import copy_ahead, indexer, log_copy
+from triomq.broker.store.batch_queue import BatchQueue
+from triomq.broker.store.config import FlushMode
+from triomq.broker.store.errors import CopyRefused
+from triomq.broker.store.log_copy import LogCopy
+from triomq.broker.store.store import MessageStore, open_store
+
+COUNT = 120
+FAR = 6_000
+RECORD_BYTES_MAX = 3 * COUNT + 200
+
+
+@pytest.fixture(autouse=True)
+def _far_is_near(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(copy_ahead, "BYTES_MIN", FAR)
+
+
+async def write_original(root: Path) -> bytes:
+    """Several segments of messages of three topics, of which one has batch consume queues; the bytes of the log."""
+    async with open_store(tiny_config(root), SteppingClock(), batch_topics=lambda: {"C"}) as store:
+        for number in range(COUNT):
+            store.append([draft(b"x" * (number * 3), "ABC"[number % 3], tags="t", unique_key=f"u{number}")])
+        assert store.statistics().segment_count > 8
+        return log_of(store)
+
+
+async def assert_all_found(store: MessageStore, data: bytes) -> None:
+    with trio.fail_after(5):
+        await store.indexed.wait_reached(len(data))
+    assert log_of(store) == data
+    for topic, first in (("A", 0), ("B", 1), ("C", 2)):
+        messages = await read_all(store, topic, 0)
+        assert [(len(message.body), message.queue_offset) for message in messages] == [(number * 3, number // 3) for number in range(first, COUNT, 3)]
+    assert isinstance(store.queue_table.queues["C", 0], BatchQueue)
+    for number in range(COUNT):
+        found = await store.query("ABC"[number % 3], f"u{number}", max_count=9, begin_ms=0, end_ms=1 << 60, unique=True)
+        assert len(found.chunks) == 1, number
+
+
+def take_until(copy: LogCopy, data: bytes, end: int, dice: random.Random) -> None:
+    while copy.received < end:
+        stop = min(end, copy.received + dice.choice((1, 7, 90, 700, 3_000, 9_000)))
+        copy.take(copy.received, data[copy.received : stop])
+
+
+@pytest.mark.parametrize("flush_mode", FlushMode)
+@pytest.mark.parametrize("bulk_bytes", [1, 1 << 20], ids=["thread", "loop"])
+@pytest.mark.parametrize("seed", range(3))
+async def test_what_is_copied_ahead_is_found_afterwards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flush_mode: FlushMode, bulk_bytes: int, seed: int) -> None:
+    """And what comes behind it, at once or later; after a restart, too."""
+    monkeypatch.setattr(log_copy, "BULK_BYTES", bulk_bytes)
+    data, dice = await write_original(tmp_path / "master"), random.Random(seed)
+    goal, config = len(data) * 2 // 3, tiny_config(tmp_path / "slave", flush_mode=flush_mode, flush_interval_ms=1)
+    async with open_store(config, SteppingClock()) as store:
+        copy = store.follow()
+        copy.ahead.aim(goal)
+        with copy.writer.using():
+            take_until(copy, data, goal - FAR // 2, dice)
+            while not copy.writer.is_empty:
+                await copy.writer.write_some(copy.index_taken)
+            await trio.testing.wait_all_tasks_blocked()
+            assert store.appended.value > goal - FAR
+            assert store.indexed.value == 0, "it has been indexed before all was there"
+            take_until(copy, data, len(data), dice)
+            while not copy.writer.is_empty:
+                await copy.writer.write_some(copy.index_taken)
+        await assert_all_found(store, data)
+    async with open_store(config, SteppingClock(), batch_topics=lambda: {"C"}) as store:
+        assert store.recovered.trusted
+        await assert_all_found(store, data)
+
+
+async def test_short_ways_are_indexed_at_once(tmp_path: Path) -> None:
+    data = await write_original(tmp_path / "master")
+    async with open_store(tiny_config(tmp_path / "slave"), SteppingClock()) as store:
+        copy = store.follow()
+        for start, end in itertools.pairwise(range(0, len(data), FAR // 2)):
+            copy.ahead.aim(end)
+            copy.take(copy.received, data[start:end])
+            assert store.indexed.value == store.appended.value
+        copy.take(copy.received, data[copy.received :])
+        await assert_all_found(store, data)
+
+
+async def test_the_indexes_are_never_further_behind_than_a_stretch(tmp_path: Path) -> None:
+    data = await write_original(tmp_path / "master")
+    piece, stretches = 500, 0
+    async with open_store(tiny_config(tmp_path / "slave"), SteppingClock()) as store:
+        copy = store.follow()
+        copy.ahead.bytes_max = 2 * FAR
+        copy.ahead.aim(len(data))
+        while copy.received < len(data):
+            copy.take(copy.received, data[copy.received : copy.received + piece])
+            assert store.appended.value - store.indexed.value <= 2 * FAR + piece + RECORD_BYTES_MAX
+            if copy.is_spent:
+                stretches += 1
+                with trio.fail_after(5):
+                    await copy.wait_indexed()
+                assert store.indexed.value == store.appended.value
+        assert len(data) // (2 * FAR) >= stretches > 1
+        await assert_all_found(store, data)
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+async def test_what_was_left_is_indexed_when_nothing_more_comes(tmp_path: Path, damaged: bool) -> None:
+    """Because the connection has ended, or what came was no message. A master that does not say how far it is comes next: what it sends is indexed at once."""
+    data = await write_original(tmp_path / "master")
+    async with open_store(tiny_config(tmp_path / "slave"), SteppingClock()) as store:
+        copy = store.follow()
+        copy.ahead.aim(len(data))
+        copy.take(0, data[:7_000])
+        if damaged:
+            with pytest.raises(CopyRefused):
+                copy.take(7_000, bytes(500))
+        assert 0 == store.indexed.value < store.appended.value
+        copy.drop_rest()
+        copy.ahead.stop()
+        with trio.fail_after(5):
+            await store.indexed.wait_reached(store.appended.value)
+        copy.take(copy.received, data[copy.received : copy.received + 900])
+        assert store.indexed.value == store.appended.value
+        copy.take(copy.received, data[copy.received :])
+        assert not copy.is_spent
+        await assert_all_found(store, data)
+
+
+async def test_a_connection_that_breaks_again_and_again(tmp_path: Path) -> None:
+    data, dice = await write_original(tmp_path / "master"), random.Random(5)
+    async with open_store(tiny_config(tmp_path / "slave"), SteppingClock()) as store:
+        copy = store.follow()
+        copy.ahead.bytes_max = 2 * FAR
+        while copy.received < len(data):
+            copy.ahead.aim(len(data))
+            take_until(copy, data, min(len(data), copy.received + dice.randrange(4_000)), dice)
+            if dice.random() < 0.5:
+                await trio.sleep(0.001)
+            copy.drop_rest()
+            copy.ahead.stop()
+        await assert_all_found(store, data)
+
+
+@pytest.mark.parametrize("much", [False, True])
+async def test_a_store_that_is_closed_before_it_has_indexed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, much: bool) -> None:
+    """It does so first; if that would take long, the next start does it."""
+    if much:
+        monkeypatch.setattr(indexer, "FINISH_BYTES_MAX", FAR)
+    data = await write_original(tmp_path / "master")
+    async with open_store(tiny_config(tmp_path / "slave"), SteppingClock()) as store:
+        copy = store.follow()
+        copy.take(0, data[:3_000])
+        indexed = store.indexed.value
+        copy.ahead.aim(len(data))
+        copy.take(3_000, data[3_000:-1])
+        end = store.appended.value
+        assert store.indexed.value == indexed
+    assert (store.indexed.value == indexed) == much
+    assert (tmp_path / "slave" / "abort").exists() == much
+    async with open_store(tiny_config(tmp_path / "slave"), SteppingClock()) as store:
+        assert (store.recovered.scanned_from == end) != much
+        copy = store.follow()
+        copy.take(end, data[end:])
+        await assert_all_found(store, data)
