@@ -37,6 +37,8 @@ RETRY_SECONDS_FIRST = 0.5
 RETRY_SECONDS_MAX = 5.0
 RECEIVES_A_TURN = 2
 """Where more comes than a buffer takes, so many are filled before others get their turn."""
+INDEXED_SECONDS_MAX = 1.0
+"""So long nothing is read for the sake of the indexes; then what little is read goes to them at once."""
 TELL_SECONDS = 60.0
 """The same trouble is told so often."""
 
@@ -223,11 +225,11 @@ class ReplicationSlave:
             if self.copy.writer.is_full:
                 await self.copy.writer.wait_room()
                 link.heard = trio.current_time()  # nobody has listened meanwhile
-            if self.copy.is_spent:
-                await self.copy.wait_indexed()
-                link.heard = trio.current_time()
             with self._bounded_send():
                 await wire.drain()
+            if self.copy.is_spent:
+                with trio.move_on_after(INDEXED_SECONDS_MAX):
+                    await self.copy.wait_indexed()
 
     async def _take_what_comes(self, address: str, link: SlaveLink, wire: Wire) -> Sequence[Event]:
         """Append and report, until there is something that takes waiting; what is left from a hello on."""

@@ -1,4 +1,4 @@
-"""BlocksAhead: the log in large blocks, read in a thread while the loop works on the block before; for recovery, which reads all there is to read.
+"""BlocksAhead: the log in large blocks, read in a thread while the loop works on the block before; for recovery and the indexer, which read all there is to read.
 
 The system fetches the pages, starts the disk and copies without Python's lock, so with a second core these cost recovery nothing: a quarter of its time, and all
 the waiting where the disk is slower than the loop.
@@ -47,8 +47,7 @@ class BlocksAhead:
                 self.close()
 
     async def next(self) -> tuple[int, bytes] | None:
-        """(Log offset, bytes) of the next block; None at the end, and at a fault of the disk: whoever needs those bytes reads them and gets it, too. Checkpoint: always."""
-        await trio.lowlevel.checkpoint_if_cancelled()
+        """(Log offset, bytes) of the next block; None at the end, and at a fault of the disk: whoever needs those bytes reads them and gets it, too. Checkpoint: always, but at the end."""
         try:
             if self._open is not None and self.position >= self._open[0].end:
                 self.close()

@@ -7,12 +7,15 @@ slave that has the log before them much sooner, and a master that dies meanwhile
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import attrs
 
 from triomq.broker.store.indexer import Indexer
 
 BYTES_MIN = 64 * 1024 * 1024
 """For a shorter way it is not worth the while: every record is read twice."""
+BYTES_MAX = 8 * 1024 * 1024 * 1024
 
 
 @attrs.define(eq=False)
@@ -21,7 +24,9 @@ class CopyAhead:
 
     indexer: Indexer
     bytes_max: int
-    """A stretch is as long as this, and at least twice ``BYTES_MIN``: so far behind are the indexes at its end."""
+    """So far behind may the indexes be at the end of a stretch; what the page cache does not keep is read from the disk again."""
+    free_bytes: Callable[[], int]
+    """Room on the disk: nothing that is not indexed can be deleted, so no stretch takes more than a quarter of it."""
     _goal: int = attrs.field(default=0, init=False)
     """Where the other log ended, when it was last heard of."""
     _until: int = attrs.field(default=0, init=False)
@@ -37,7 +42,9 @@ class CopyAhead:
         """Whether records from this log offset on are left; a new stretch begins here if there is room for one. No checkpoint."""
         if position < self._until:
             return True
-        until = min(self._goal, self.indexer.indexed.value + max(self.bytes_max, 2 * BYTES_MIN))
+        if self._goal - position < BYTES_MIN:
+            return False
+        until = min(self._goal, self.indexer.indexed.value + self._length())
         if until - position < BYTES_MIN:
             return False
         self._until = until
@@ -50,9 +57,18 @@ class CopyAhead:
         if end >= self._until:
             self.indexer.release(end)
 
-    def is_spent(self, position: int) -> bool:
-        """Whether the way on from this log offset, the end of whole records, is far, and the indexes are too far behind for another stretch."""
-        return self._goal - position >= BYTES_MIN and position >= self._until
+    def room_from(self, position: int) -> int:
+        """The log offset that the indexes must reach before another stretch can begin at ``position``; 0 if that changes nothing. No checkpoint."""
+        length = self._length()
+        if self._goal - position < BYTES_MIN or position < self._until or not length:
+            return 0
+        return max(0, position + BYTES_MIN - length)
+
+    def _length(self) -> int:
+        """Of a stretch that begins where the indexes end; 0 if the disk has no room for any."""
+        least = 2 * BYTES_MIN
+        length = min(max(self.bytes_max, least), BYTES_MAX, self.free_bytes() // 4)
+        return length if length >= least else 0
 
     def stop(self) -> None:
         """Nothing more comes for now. No checkpoint."""

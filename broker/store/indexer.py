@@ -1,6 +1,6 @@
 """The indexer: gives every confirmed record its queue entry and its keys, in log order.
 
-Law: one function, ``_apply``, feeds all indexes; its batches come straight from the append, or, when those did not fit into memory, from the log. A batch is
+Law: one function, ``_apply``, feeds all indexes; its batches come straight from the append, or from the log: when those did not fit into memory, or there were none. A batch is
 applied in place right after its append if nothing else waits, so a message is readable before its sender has an answer; otherwise the task takes over.
 
 What only queries need (the key index) is applied to many records at once: for a single record it costs ten times as much. Whoever asks or saves calls ``settle``
@@ -238,7 +238,8 @@ class Indexer:
                 return False
             self._apply_oldest()
             return True
-        return await self._apply_from_log(position, first.start if first is not None else self.confirmed.value)
+        end = min(first.start, self.confirmed.value) if first is not None else self.confirmed.value
+        return end > position and await self._apply_from_log(position, end)
 
     async def _apply_from_log(self, start: int, end: int) -> bool:
         """Read the log between ``start`` and ``end``, or as much of it as a hold lets pass; the disk's part in a thread."""
@@ -250,7 +251,10 @@ class Indexer:
                     scan.take_over()
                 else:
                     scan.give(*block)
-                while (batch := scan.next_batch()) is not None:
+                while True:
+                    batch = scan.next_batch(fetch=False) or await trio.to_thread.run_sync(scan.next_batch, limiter=self.limiter)
+                    if batch is None:
+                        break
                     self._apply(batch)
                     self._tell()
                     await trio.lowlevel.checkpoint()

@@ -90,12 +90,12 @@ class LogCopy:
 
     @property
     def is_spent(self) -> bool:
-        """Whether ``wait_indexed`` should be called before more is taken: much has been copied that the indexes do not have, and much is to come."""
-        return self.ahead.is_spent(self.writer.end)
+        """Whether ``wait_indexed`` had better be called before more is taken: much has been copied that the indexes do not have, and much is to come."""
+        return self.indexer.indexed.value < self.ahead.room_from(self.writer.end)
 
     async def wait_indexed(self) -> None:
-        """Until the indexes have what has been taken. Checkpoint: always."""
-        await self.indexer.indexed.wait_reached(self.writer.end)
+        """Until it may be copied ahead again. Checkpoint: always. Not for long, if ever, on a disk that is full: the caller sets a deadline."""
+        await self.indexer.indexed.wait_reached(self.ahead.room_from(self.writer.end))
 
     def take_unindexed(self, start: int, data: bytes | bytearray | memoryview) -> None:
         """Append what lies at ``start`` in the other log; the caller calls ``index_taken`` when it has reported that, before its next checkpoint. Atomic: no checkpoint.

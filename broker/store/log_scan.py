@@ -64,7 +64,7 @@ def record_at(data: bytes | bytearray, at: int, size: int, position: int, check_
 
 @attrs.define(eq=False)
 class LogScan:
-    """Iterate by ``next_batch``; it waits for the disk, so call it at start-up or in a thread. A draft made from a record has what indexes look at, no more."""
+    """Iterate by ``next_batch``; it may wait for the disk, so call it at start-up, in a thread, or without ``fetch``. A draft made from a record has what indexes look at, no more."""
 
     disk: Disk
     segments: Segments
@@ -98,14 +98,19 @@ class LogScan:
         """Nothing is given any more: read what is left."""
         self.until = self.end
 
-    def next_batch(self) -> Batch | None:
-        """The next records; None at the end (of what was given), or at the first that does not count. A batch may have no records, only a BLANK. Raises OSError."""
+    def next_batch(self, *, fetch: bool = True) -> Batch | None:
+        """The next records; None at the end (of what was given), or at the first that does not count. A batch may have no records, only a BLANK. Raises OSError.
+
+        Without ``fetch`` it ends before a record that is not all in memory, and is None if that comes first.
+        """
         start = self.position
         drafts: list[Draft] = []
         places: list[Appended] = []
         while len(places) < BATCH_RECORDS and self.position < self.until and not self.stopped_by:
             if self._take_run(BATCH_RECORDS - len(places), drafts, places):
                 continue
+            if not (fetch or self._has_next()):
+                break
             record = self._next_record()
             if isinstance(record, str):
                 self.stopped_by = record
@@ -122,6 +127,14 @@ class LogScan:
         stop = self._run.take(self._data, at, limit, self.position, count_max, drafts, places)
         self.position = self._data_start + stop
         return stop > at
+
+    def _has_next(self) -> bool:
+        """Whether the next record, or a BLANK, is in memory."""
+        at = self.position - self._data_start
+        if self._segment is None or at < 0 or at + BLANK.size > len(self._data):
+            return False
+        size, magic = BLANK.unpack_from(self._data, at)
+        return bool(magic == MAGIC_BLANK or 0 < size <= len(self._data) - at)
 
     def _next_record(self) -> tuple[Draft, Appended] | str | None:
         """One step: a record, None after a BLANK, or why there is no record."""

@@ -176,8 +176,15 @@ class MessageStore:
     def follow(self) -> LogCopy:
         """From now on the log is a copy of another broker's: ``append`` is refused, what is returned is the one who writes."""
         self.health.following = True
-        ahead = CopyAhead(self.indexer, memory_bytes() // 4)
+        ahead = CopyAhead(self.indexer, memory_bytes() // 4, self._free_bytes)
         return LogCopy(self.log, self.flusher, self.indexer, self.health, ahead)
+
+    def _free_bytes(self) -> int:
+        """Room for the log; 0 if the disk does not say."""
+        try:
+            return self.disk.usage(self.config.commitlog_directory).free
+        except OSError:
+            return 0
 
     # Reading the log as bytes, for whoever copies it
 

@@ -20,7 +20,7 @@ from triomq.broker.store.segment import Segment
 
 WAITING_BYTES_MAX = 20 * 1024 * 1024
 TURN_BYTES_MAX = 8 * 1024 * 1024
-"""What the thread gets at once: while it writes that, the loop prepares more. To turn to a thread costs much where the loop is busy: with a quarter of this, copying is a fifth slower."""
+"""What the thread gets at once: while it writes that, the loop prepares more. To turn to a thread takes long where the loop is busy: with a quarter of this, copying is slower by some percent."""
 STEP_MESSAGES = 1024
 """So many are committed, and mostly indexed, before others get their turn. (After each piece: copying takes a quarter longer.)"""
 

@@ -32,11 +32,13 @@ from triomq.broker.replication import wire as wire_module
 from triomq.broker.replication.transfer import MasterHello, frame_head, hello_frame
 from triomq.broker.replication.waiting import ReplicatedDurability
 from triomq.broker.replication.wire import Wire
-from triomq.broker.store import copy_ahead, log_copy, write_behind
+from triomq.broker.store import copy_ahead, indexer, log_copy, write_behind
 from triomq.broker.store.config import FlushMode
 from triomq.broker.store.disk import Disk
+from triomq.broker.store.draft import Batch
 from triomq.broker.store.durability import DurabilityResult
-from triomq.broker.store.errors import StoreIoError
+from triomq.broker.store.errors import DiskFull, StoreIoError
+from triomq.broker.store.key_index import KeyIndex
 from triomq.broker.store.log_copy import LogCopy
 from triomq.broker.store.store import MessageStore, open_store
 from triomq.remoting.busy_poll import busy_poll
@@ -159,6 +161,33 @@ async def test_a_slave_that_is_far_behind_copies_before_it_indexes(tmp_path: Pat
             if breaks:
                 async with following_slave(slave_store, port, rules=rules):
                     await wait_equal(master_store, slave_store)
+        assert log_of(slave_store) == log_of(master_store)
+        for queue_id in range(3):
+            assert [m.body for m in await read_all(slave_store, "T", queue_id)] == [m.body for m in await read_all(master_store, "T", queue_id)]
+
+
+@pytest.mark.feature(56)
+async def test_a_slave_that_cannot_index_what_it_has_copied_says_so_and_goes_on_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """It does not stop listening meanwhile."""
+    monkeypatch.setattr(copy_ahead, "BYTES_MIN", 20_000)
+    monkeypatch.setattr(wire_module, "RECEIVE_BYTES", 8_192)
+    monkeypatch.setattr(indexer, "RETRY_SECONDS", 0.05)
+    full, apply = True, KeyIndex.apply
+
+    def refuse(index: KeyIndex, batch: Batch) -> None:
+        if full and index.directory.parent.name == "slave":
+            raise DiskFull(index.directory)
+        apply(index, batch)
+
+    monkeypatch.setattr(KeyIndex, "apply", refuse)
+    async with open_pair(tmp_path) as (master_store, slave_store):
+        fill(master_store, 1_000)
+        async with serving_master(master_store) as (_, port), following_slave(slave_store, port) as slave:
+            slave.copy.ahead.bytes_max = 3 * copy_ahead.BYTES_MIN
+            await wait_until(lambda: "the key index cannot grow" in caplog.text and f"not following master 127.0.0.1:{port}" in caplog.text)
+            assert slave_store.appended.value < master_store.appended.value
+            full = False
+            await wait_equal(master_store, slave_store)
         assert log_of(slave_store) == log_of(master_store)
         for queue_id in range(3):
             assert [m.body for m in await read_all(slave_store, "T", queue_id)] == [m.body for m in await read_all(master_store, "T", queue_id)]
