@@ -59,10 +59,10 @@ class CopyAhead:
 
     def room_from(self, position: int) -> int:
         """The log offset that the indexes must reach before another stretch can begin at ``position``; 0 if that changes nothing. No checkpoint."""
-        length = self._length()
-        if self._goal - position < BYTES_MIN or position < self._until or not length:
+        if self._goal - position < BYTES_MIN or position < self._until:
             return 0
-        return max(0, position + BYTES_MIN - length)
+        length = self._length()
+        return max(0, position + BYTES_MIN - length) if length else 0
 
     def _length(self) -> int:
         """Of a stretch that begins where the indexes end; 0 if the disk has no room for any."""

@@ -1,6 +1,6 @@
 """The indexer: gives every confirmed record its queue entry and its keys, in log order.
 
-Law: one function, ``_apply``, feeds all indexes; its batches come straight from the append, or from the log: when those did not fit into memory, or there were none. A batch is
+Law: one function, ``_apply``, feeds all indexes; its batches come straight from the append, or from the log, when those did not fit into memory or were left out. A batch is
 applied in place right after its append if nothing else waits, so a message is readable before its sender has an answer; otherwise the task takes over.
 
 What only queries need (the key index) is applied to many records at once: for a single record it costs ten times as much. Whoever asks or saves calls ``settle``
