@@ -1,8 +1,8 @@
 """CopyAhead: a log that is far behind another is copied first, and indexed afterwards.
 
-A record is safe as soon as it is copied, and to check and copy it costs a third of what indexing costs; until both are done it takes as long either way. So what
-a slave missed comes in stretches: first to its log, then from there to its queues and key index, while the page cache still has it. Senders' new messages find a
-slave that has the log before them much sooner, and a master that dies meanwhile leaves less behind.
+A record is safe as soon as it is checked and copied, and that takes half of the time; until all is indexed it takes about as long either way. So what a slave
+missed comes in stretches: first to its log, then from there to its queues and key index, while the page cache still has it. Senders' new messages find a slave that
+has the log before them in half the time, and a master that dies meanwhile leaves less behind.
 """
 
 from __future__ import annotations
