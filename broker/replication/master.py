@@ -9,7 +9,7 @@ import errno
 import logging
 import socket
 import zlib
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from itertools import groupby
 
 import attrs
@@ -60,9 +60,13 @@ class SlaveConnection:
     def __attrs_post_init__(self) -> None:
         self.speed = Speed(at=self.since)
 
-    async def send(self, data: bytes) -> None:
-        self.bytes_sent += len(data)
-        await self.wire.send(data)
+    async def send(self, pieces: Sequence[Buffer]) -> int:
+        """How many bytes it took. What is given stays as it is meanwhile."""
+        size = sum(map(len, pieces))
+        self.bytes_sent += size
+        self.wire.post_all(pieces)
+        await self.wire.drain()
+        return size
 
 
 @attrs.define(eq=False)
@@ -270,10 +274,12 @@ class ReplicationMaster:
             frames = connection.taken or link.take_frames(self.bounds, now, bytes_max)
             connection.taken = []
             if frames:
-                data = b"".join([self._encoded(run, await self._read(run[0][0], run[-1][1])) for run in self._runs(frames)])
-                await connection.send(data)
+                pieces: list[Buffer] = []
+                for run in self._runs(frames):
+                    pieces += self._encoded(run, await self._read(run[0][0], run[-1][1]))
+                size = await connection.send(pieces)
                 if pace is not None:
-                    pace.spend(len(data))
+                    pace.spend(size)
                 await trio.lowlevel.checkpoint()
                 continue
             await connection.wire.drain()
@@ -312,12 +318,12 @@ class ReplicationMaster:
             return False
         try:
             frames = connection.taken = link.take_frames(bounds, trio.current_time(), PUSH_BYTES)
-            pieces = []
+            pieces: list[Buffer] = []
             for run in self._runs(frames):
-                data = self.store.log_bytes(run[0][0], run[-1][1])
-                if data is None:
+                found = self.store.log_bytes(run[0][0], run[-1][1])
+                if found is None:
                     return False
-                pieces.append(self._encoded(run, data))
+                pieces += self._encoded(run, found)
             connection.taken = []
             data = b"".join(pieces)
             connection.bytes_sent += len(data)
@@ -332,7 +338,7 @@ class ReplicationMaster:
         start = max(bounds.first, check_start(end, self.rules.segment_size))
         crc = zlib.crc32(await self._read(start, end)) if start < end else 0
         assert link.next_offset is not None
-        await connection.send(hello_frame(link.next_offset, MasterHello(bounds.first, bounds.end, start, crc, self.awaited)))
+        await connection.send([hello_frame(link.next_offset, MasterHello(bounds.first, bounds.end, start, crc, self.awaited))])
 
     def _runs(self, frames: Frames) -> Iterator[Frames]:
         """Those of one segment together: they are read with one call."""
@@ -344,13 +350,13 @@ class ReplicationMaster:
             yield list(run)
 
     @staticmethod
-    def _encoded(run: Frames, data: Buffer) -> bytes:
-        """Frames with their heads."""
+    def _encoded(run: Frames, data: Buffer) -> list[Buffer]:
+        """Frames with their heads; what they carry is not copied."""
         begin, view = run[0][0], memoryview(data)
         pieces: list[Buffer] = []
         for start, end in run:
             pieces += (frame_head(start, end - start), view[start - begin : end - begin])
-        return b"".join(pieces)
+        return pieces
 
     async def _read(self, start: int, end: int) -> Buffer:
         if start == end:  # a sign of life
@@ -367,7 +373,7 @@ class ReplicationMaster:
             await trio.sleep(TABLES_GATHER_SECONDS)
             changed = self._tables_changed  # before the frame goes: what changes while it waits for room is told by the next one
             assert connection.link.next_offset is not None
-            await connection.send(tables_changed_frame(connection.link.next_offset))
+            await connection.send([tables_changed_frame(connection.link.next_offset)])
 
 
 def peer_text(sock: socket.socket) -> str:

@@ -182,19 +182,24 @@ class ReplicationSlave:
             with copy.writer.using():
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._report, link, wire, nursery.cancel_scope, name="replication-report")
-                    nursery.start_soon(fenced, partial(self._write_behind, link, wire), nursery.cancel_scope, name="replication-write")
+                    nursery.start_soon(fenced, self._write_behind, nursery.cancel_scope, name="replication-write")
+                    nursery.start_soon(fenced, partial(self._commit_written, link, wire), nursery.cancel_scope, name="replication-commit")
                     await fenced(partial(self._receive, address, link, wire, nursery), nursery.cancel_scope)
                 try:
-                    while not copy.writer.is_empty:  # what has come whole is kept, whoever sent it may be gone
-                        await copy.writer.write_some(copy.index_taken)
+                    await copy.writer.finish(copy.index_taken)  # what has come whole is kept, whoever sent it may be gone
                 except (StoreUnavailable, StoreIoError) as error:
                     reason = reason or str(error)
         finally:
             copy.ahead.stop()
         return reason or broken
 
-    async def _write_behind(self, link: SlaveLink, wire: Wire) -> None:
-        """Where much comes at once: write it, and report that."""
+    async def _write_behind(self) -> None:
+        """Where much comes at once: write it."""
+        while True:
+            await self.copy.writer.write_some()
+
+    async def _commit_written(self, link: SlaveLink, wire: Wire) -> None:
+        """And report it."""
 
         def committed() -> None:
             """As ``_take``: append, then report, then index."""
@@ -204,7 +209,7 @@ class ReplicationSlave:
                 self.copy.index_taken()
 
         while True:
-            await self.copy.writer.write_some(committed)
+            await self.copy.writer.commit_some(committed)
 
     async def _receive(self, address: str, link: SlaveLink, wire: Wire, nursery: trio.Nursery) -> None:
         """Append what comes.  Raises why it ends."""

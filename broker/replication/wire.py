@@ -8,13 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import socket
+from collections import deque
+from collections.abc import Iterable
+from itertools import islice
 
 import attrs
 import trio
 
+from triomq.broker.store.reads import Buffer
 from triomq.remoting.busy_poll import BusyPoll, busy_poll
 
 RECEIVE_BYTES = 256 * 1024
+PIECES_MAX = 512
+"""Systems take no more than 1,024 in one call."""
 
 
 @attrs.define(eq=False)
@@ -22,7 +28,7 @@ class Wire:
     """Takes over a non-blocking socket."""
 
     sock: socket.socket
-    _unsent: bytearray = attrs.field(factory=bytearray, init=False)
+    _unsent: deque[memoryview] = attrs.field(factory=deque, init=False)
     _draining: trio.StrictFIFOLock = attrs.field(factory=trio.StrictFIFOLock, init=False)
     _broken: bool = attrs.field(default=False, init=False)
     # One for all reads: a fresh object of that size for each would cost more than copying what has come.
@@ -48,22 +54,44 @@ class Wire:
         """Whether something waits for ``drain``."""
         return bool(self._unsent)
 
-    def post(self, data: bytes) -> bool:
+    def post(self, data: bytes | memoryview) -> bool:
         """Send behind all that was posted before; False: some of it waits for ``drain``. No checkpoint. Raises trio.BrokenResourceError."""
-        if self._unsent or self._broken:
-            self._unsent += data
-            return False
+        if not (self._unsent or self._broken):
+            try:
+                sent = self.sock.send(data)
+            except BlockingIOError:
+                sent = 0
+            except OSError as error:
+                self._broken = True
+                raise trio.BrokenResourceError(str(error)) from error
+            if sent == len(data):
+                return True
+            data = memoryview(data)[sent:]
+        self._unsent.append(memoryview(data))
+        return False
+
+    def post_all(self, pieces: Iterable[Buffer]) -> bool:
+        """``post`` for one after another, which are not copied on their way to the socket: they must stay as they are until all is drained."""
+        waited = bool(self._unsent) or self._broken
+        self._unsent += map(memoryview, pieces)
+        if not waited:
+            self._send_some()
+        return not self._unsent
+
+    def _send_some(self) -> None:
+        """As much of what waits as the socket takes. Raises trio.BrokenResourceError."""
+        unsent = self._unsent
         try:
-            sent = self.sock.send(data)
+            sent = self.sock.sendmsg(islice(unsent, PIECES_MAX))
         except BlockingIOError:
-            sent = 0
+            return
         except OSError as error:
             self._broken = True
             raise trio.BrokenResourceError(str(error)) from error
-        if sent == len(data):
-            return True
-        self._unsent += memoryview(data)[sent:]
-        return False
+        while unsent and sent >= len(unsent[0]):
+            sent -= len(unsent.popleft())
+        if sent:
+            unsent[0] = unsent[0][sent:]
 
     async def drain(self) -> None:
         """Wait until the socket has taken everything. Checkpoint: only if it has not yet. Raises trio.BrokenResourceError."""
@@ -74,13 +102,7 @@ class Wire:
         async with self._draining:
             while self._unsent:
                 await trio.lowlevel.wait_writable(self.sock)
-                try:
-                    del self._unsent[: self.sock.send(self._unsent)]
-                except BlockingIOError:
-                    continue
-                except OSError as error:
-                    self._broken = True
-                    raise trio.BrokenResourceError(str(error)) from error
+                self._send_some()
 
     async def send(self, data: bytes) -> None:
         """Both of them."""

@@ -15,6 +15,7 @@ import mmap
 import os
 import struct
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import attrs
@@ -49,6 +50,10 @@ def keep_in_place(fd: int) -> None:
         fcntl.ioctl(fd, FS_IOC_SETFLAGS, FLAGS.pack(flags | FS_NOCOW_FL))
 
 
+GATHERED_MAX = 512
+"""Pieces in one call; systems take no more than 1,024."""
+
+
 @attrs.frozen(kw_only=True)
 class DiskFeatures:
     """Which of the calls this system has. Tests switch them off one by one."""
@@ -61,6 +66,8 @@ class DiskFeatures:
     sync_file_system: bool = has_syncfs()
     queued_sync: bool = False
     """fdatasync by the kernel's queue, past ``sync_path``: only for a disk that does not look into what is forced out."""
+    gather: bool = False
+    """pwritev, past ``write_at``: only for a disk that does not look into what is written."""
     residency: bool = False
     """The kernel tells which pages of a map it has, past ``read_nowait``: only for a disk that does not look into what is read."""
 
@@ -114,6 +121,21 @@ class Disk:
                 written += os.pwrite(fd, memoryview(data)[written:], offset + written)
         except OSError as error:
             raise self.write_error(path, error) from error
+
+    def write_all_at(self, fd: int, pieces: Sequence[bytes | bytearray | memoryview], offset: int, path: Path) -> None:
+        """The same for pieces that follow one another."""
+        if not self.features.gather:
+            self.write_at(fd, b"".join(pieces), offset, path)
+            return
+        for first in range(0, len(pieces), GATHERED_MAX):
+            taken = pieces[first : first + GATHERED_MAX]
+            try:
+                written, size = os.pwritev(fd, taken, offset), sum(map(len, taken))
+            except OSError as error:
+                raise self.write_error(path, error) from error
+            if written < size:
+                self.write_at(fd, memoryview(b"".join(taken))[written:], offset + written, path)
+            offset += size
 
     def allocate(self, fd: int, offset: int, length: int, path: Path) -> None:
         """Make sure that a write through a memory map cannot fail there: on a full disk that would be a SIGBUS, not an error."""

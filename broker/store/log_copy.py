@@ -152,10 +152,15 @@ class LogCopy:
                 left = self.ahead.leaves(position)
                 drafts: list[Draft] = []
                 places: list[Appended] = []
+                stored = 0
                 limit = min(len(data), segment_end - begin)
                 while position < segment_end:
-                    at = position - begin
-                    stop = self._run.take(data, at, limit, position, limit, None if left else drafts, places) if at < limit else at
+                    stop = at = position - begin
+                    if at < limit and left:
+                        stop, passed = self._run.pass_over(data, at, limit, position)
+                        stored = passed or stored
+                    elif at < limit:
+                        stop = self._run.take(data, at, limit, position, limit, drafts, places)
                     if stop > at:
                         position += stop - at
                         continue
@@ -169,12 +174,16 @@ class LogCopy:
                         fault = found
                         break
                     else:
-                        drafts.append(found[0])
-                        places.append(found[1])
                         position += found[1].size
+                        if left:
+                            stored = found[1].store_timestamp
+                        else:
+                            drafts.append(found[0])
+                            places.append(found[1])
                 if position == start:
                     break
-                stored = places[-1].store_timestamp if places else 0
+                if places:
+                    stored = places[-1].store_timestamp
                 self._append(Batch(drafts, places, start, position), memoryview(data)[start - begin : position - begin], stored, left)
                 start = position
         finally:

@@ -69,19 +69,16 @@ class RecordRun:
     _topics: dict[bytes, str | None] = attrs.field(factory=dict, init=False)
     """Encoded topic, its length in front -> topic; None for one that cannot be."""
 
-    def take(self, data: bytes, at: int, limit: int, position: int, count_max: int, drafts: list[Draft] | None, places: list[Appended]) -> int:
+    def take(self, data: bytes, at: int, limit: int, position: int, count_max: int, drafts: list[Draft], places: list[Appended]) -> int:
         """Append to both lists the usual records of ``data[at:limit]``, which lies at log offset ``position`` of one segment, at most so many; where the next starts.
 
-        Without ``drafts`` the records are passed over, by the same rules, and only the place of the last is kept.
         What stands behind a body is split around the id. If the texts on both sides are those of an earlier message of the run, only the id is left to read.
         """
         view, check_crc = memoryview(data), self.check_crc
         forms: dict[tuple[bytes, bytes], Form] | None = {}
         misses = 0
         front = key = back = b""
-        passes = drafts is None
-        add_draft, add_place = ([] if drafts is None else drafts).append, places.append
-        last: tuple[int, int, int, int] | None = None
+        add_draft, add_place = drafts.append, places.append
         shift = position - at
         last_start = limit - HEAD_BYTES_MAX
         for _ in range(count_max):
@@ -121,15 +118,39 @@ class RecordRun:
                             forms = None
             except UnicodeDecodeError:
                 break
-            if passes:
-                last = log_offset, size, queue_offset, stored
-            else:
-                add_draft(Draft(topic, queue_id, b"", rest[properties_at:], 0, sys_flag, 0, b"", 0, 0, tags, unique_key, keys))
-                add_place(Appended(log_offset, size, queue_offset, stored))
+            add_draft(Draft(topic, queue_id, b"", rest[properties_at:], 0, sys_flag, 0, b"", 0, 0, tags, unique_key, keys))
+            add_place(Appended(log_offset, size, queue_offset, stored))
             at = end
-        if last is not None:
-            places[:] = [Appended(*last)]
         return at
+
+    def pass_over(self, data: bytes, at: int, limit: int, position: int) -> tuple[int, int]:
+        """For records of ``data[at:limit]`` that are indexed later: where the first starts that does not count or is not usual, and the store time of the one before it (0 if there is none).
+
+        What properties say makes no difference to whether a record counts: they are not read, and special ones are passed, too.
+        """
+        view, check_crc, topics = memoryview(data), self.check_crc, self._topics
+        shift = position - at
+        last_start = limit - HEAD_BYTES_MAX
+        stored_last = 0
+        while at <= last_start:
+            size, magic, crc, queue_id, _, log_offset, sys_flag, stored, body_size = unpack_head(data, at)
+            body_at = at + HEAD_BYTES
+            if sys_flag & HOSTS:
+                unpack, head_bytes = HEADS[sys_flag & HOSTS]
+                size, magic, crc, queue_id, _, log_offset, sys_flag, stored, body_size = unpack(data, at)
+                body_at = at + head_bytes
+            end, rest_at = at + size, body_at + body_size
+            if magic != MAGIC_V1 or end > limit or body_size < 0 or rest_at + 3 > end or log_offset != at + shift or queue_id < 0:
+                break
+            lengths_at = rest_at + data[rest_at] + 1
+            properties_at = lengths_at + 2
+            if properties_at > end or end - properties_at != data[lengths_at] << 8 | data[lengths_at + 1] or data[lengths_at] > 0x7F or not data[end - 1]:
+                break
+            name = data[rest_at:lengths_at]
+            if not (topics.get(name) or self._topic(name)) or (check_crc and body_size and crc32(view[body_at:rest_at]) & 0x7FFFFFFF != crc):
+                break
+            at, stored_last = end, stored
+        return at, stored_last
 
     def _form(self, rest: bytes) -> Form | None:
         """Read what stands behind a body, at least three bytes; None if it needs a closer look. Raises UnicodeDecodeError."""

@@ -397,7 +397,7 @@ async def open_store(
     its kin before the body runs. If a task fails, the body is cancelled and the failure comes out in an exception group; the store is then closed as it is, and
     the next start recovers.
     """
-    disk = disk or Disk(DiskFeatures(queued_sync=True, residency=can_tell()))
+    disk = disk or Disk(DiskFeatures(queued_sync=True, gather=hasattr(os, "pwritev"), residency=can_tell()))
     try:
         disk.make_durable_directory(config.root)
     except OSError as error:

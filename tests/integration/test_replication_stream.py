@@ -10,6 +10,7 @@ import time
 import zlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -90,14 +91,17 @@ async def test_a_slave_that_is_far_behind_writes_in_a_thread(tmp_path: Path, mon
     """And reports what is in the file, when it is there; then it goes on as usual."""
     monkeypatch.setattr(log_copy, "BULK_BYTES", 4_000)
     threads: set[int] = set()
-    write_at = Disk.write_at
 
-    def noted(disk: Disk, fd: int, data: bytes | bytearray | memoryview, offset: int, path: Path) -> None:
-        if path.parent.parent.name == "slave" and path.parent.name == "commitlog":
-            threads.add(threading.get_ident())
-        write_at(disk, fd, data, offset, path)
+    def noting(write: Callable[..., None]) -> Callable[..., None]:
+        def noted(disk: Disk, fd: int, data: Any, offset: int, path: Path) -> None:
+            if path.parent.parent.name == "slave" and path.parent.name == "commitlog":
+                threads.add(threading.get_ident())
+            write(disk, fd, data, offset, path)
 
-    monkeypatch.setattr(Disk, "write_at", noted)
+        return noted
+
+    for name in ("write_at", "write_all_at"):
+        monkeypatch.setattr(Disk, name, noting(getattr(Disk, name)))
     async with open_pair(tmp_path, slave={"flush_mode": flush_mode}) as (master_store, slave_store):
         fill(master_store, 1_000)
         rules = quick_rules(master_store, heartbeat_seconds=60.0)
@@ -552,7 +556,7 @@ async def test_a_master_that_takes_nothing_is_left(tmp_path: Path, monkeypatch: 
     def post_into_full_buffers(wire: Wire, data: bytes) -> bool:
         if not stuck or data.startswith(REPORT.pack(-1)):  # the opening has gone out
             return post(wire, data)
-        wire._unsent += data
+        wire._unsent.append(memoryview(data))
         return False
 
     async def drain_full_buffers(wire: Wire) -> None:

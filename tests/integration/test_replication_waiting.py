@@ -311,6 +311,24 @@ async def test_posted_bytes_keep_their_order_whoever_drains(wires: tuple[Wire, W
     assert not first.is_full
 
 
+async def test_pieces_posted_together_keep_their_order(wires: tuple[Wire, Wire]) -> None:
+    """More than a system takes at once, behind what waits already, and before what comes; some are empty."""
+    first, second = wires
+    pieces = [bytes([number % 251]) * (number % 90) for number in range(3_000)]
+    got, expected = bytearray(), b"".join(pieces)
+    assert first.post_all([b"be", b"", b"gin"])
+    assert not first.post_all(pieces)
+    assert not first.post(b"<1>")
+    assert not first.post_all([b"<2>", memoryview(b"<3>")])
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(first.drain)
+        with trio.fail_after(SECONDS_MAX):
+            while len(got) < 5 + len(expected) + 9:
+                got += await second.receive()
+    assert got == b"begin" + expected + b"<1><2><3>"
+    assert not first.is_full
+
+
 async def test_a_broken_wire_says_so_to_everybody(wires: tuple[Wire, Wire]) -> None:
     first, second = wires
     second.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -318,7 +336,8 @@ async def test_a_broken_wire_says_so_to_everybody(wires: tuple[Wire, Wire]) -> N
     with trio.fail_after(SECONDS_MAX), pytest.raises(trio.BrokenResourceError):
         await first.receive()
     with pytest.raises(trio.BrokenResourceError):
-        first.post(b"x")
+        first.post_all([b"x"])
+    assert not first.post(b"x")
     with pytest.raises(trio.BrokenResourceError):
         await first.drain()
     with pytest.raises(trio.BrokenResourceError):

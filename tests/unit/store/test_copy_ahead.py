@@ -72,14 +72,12 @@ async def test_what_is_copied_ahead_is_found_afterwards(tmp_path: Path, monkeypa
         copy.ahead.aim(goal)
         with copy.writer.using():
             take_until(copy, data, goal - FAR // 2, dice)
-            while not copy.writer.is_empty:
-                await copy.writer.write_some(copy.index_taken)
+            await copy.writer.finish(copy.index_taken)
             await trio.testing.wait_all_tasks_blocked()
             assert store.appended.value > goal - FAR
             assert store.indexed.value == 0, "it has been indexed before all was there"
             take_until(copy, data, len(data), dice)
-            while not copy.writer.is_empty:
-                await copy.writer.write_some(copy.index_taken)
+            await copy.writer.finish(copy.index_taken)
         await assert_all_found(store, data)
     async with open_store(config, SteppingClock(), batch_topics=lambda: {"C"}) as store:
         assert store.recovered.trusted

@@ -138,6 +138,32 @@ def test_a_short_write_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     disk.close(fd)
 
 
+@pytest.mark.parametrize("gather", [True, False])
+@pytest.mark.parametrize("most", [1, 7, 1 << 20])
+def test_pieces_are_written_one_behind_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gather: bool, most: int) -> None:
+    """More than a system takes at once; however much of them it takes."""
+    disk = Disk(DiskFeatures(gather=gather))
+    path = tmp_path / "f"
+    fd = disk.create(path, 20_000)
+    real = os.pwritev
+    if most < 1 << 20:
+        monkeypatch.setattr(os, "pwritev", lambda fd, pieces, offset: real(fd, [b"".join(pieces)[:most]], offset))
+    pieces: list[bytes | bytearray | memoryview] = [b"%d" % number for number in range(1_500)]
+    pieces[3], pieces[700] = bytearray(b"three"), memoryview(b"")
+    disk.write_all_at(fd, pieces, 5, path)
+    whole = b"".join(pieces)
+    assert os.pread(fd, len(whole) + 10, 0) == bytes(5) + whole + bytes(5)
+
+    def refuse(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    for name in ("pwrite", "pwritev"):
+        monkeypatch.setattr(os, name, refuse)
+    with pytest.raises(DiskFull, match=str(path)):
+        disk.write_all_at(fd, pieces, 5, path)
+    disk.close(fd)
+
+
 def test_open_files_close_the_least_recently_used(tmp_path: Path) -> None:
     files = OpenFiles(Disk(), 2)
     first, second, third = (tmp_path / name for name in "abc")

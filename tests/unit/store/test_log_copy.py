@@ -97,11 +97,16 @@ class SlowDisk(Disk):
 async def written_behind(copy: LogCopy) -> AsyncIterator[None]:
     async def write() -> None:
         while True:
-            await copy.writer.write_some(copy.index_taken)
+            await copy.writer.write_some()
+
+    async def commit() -> None:
+        while True:
+            await copy.writer.commit_some(copy.index_taken)
 
     with copy.writer.using():
         async with trio.open_nursery() as nursery:
             nursery.start_soon(write)
+            nursery.start_soon(commit)
             yield
             nursery.cancel_scope.cancel()
 
@@ -163,8 +168,8 @@ async def test_bytes_behind_a_blank_that_are_written_ahead_while_a_thread_writes
                 for start, end in itertools.pairwise((0, 2_000, blank + 10, *(place for place in (blank + 12, 4_096, 5_200, next_blank + 12) if place <= until))):
                     copy.take(start, soiled[start:end])
                 assert not copy.writer.is_empty
-                while written and not copy.writer.is_empty:
-                    await copy.writer.write_some(copy.index_taken)
+                if written:
+                    await copy.writer.finish(copy.index_taken)
             copy.drop_rest()
             begin = store.appended.value
             assert (begin >= blank) == written
@@ -196,26 +201,49 @@ async def test_a_disk_that_is_full_while_a_thread_writes_loses_nothing(tmp_path:
         copy = store.follow()
         with copy.writer.using():
             copy.take(0, data[:2_000])
-            await copy.writer.write_some(copy.index_taken)
+            await copy.writer.write_some()
+            assert store.appended.value == 0
+            await copy.writer.commit_some(copy.index_taken)
             had = store.appended.value
             assert 0 < had < 2_000
+            copy.take(2_000, data[2_000:3_000])
+            await copy.writer.write_some()
             disk.failing = True
-            copy.take(2_000, data[2_000:6_000])
-            assert store.appended.value == had
+            copy.take(3_000, data[3_000:6_000])
             with pytest.raises(DiskFull):
-                await copy.writer.write_some(copy.index_taken)
-            assert copy.writer.is_empty
+                await copy.writer.write_some()
+            assert copy.writer.is_empty, "what is written, but not committed, comes again, too"
+            assert store.appended.value == had
         copy.drop_rest()
         assert copy.received == store.appended.value == had
         disk.failing = False
         with copy.writer.using():
             copy.take(had, data[had:3_000])
-            await copy.writer.write_some(copy.index_taken)
+            await copy.writer.finish(copy.index_taken)
             end = store.appended.value
             assert store.log.segments.items[0].path.read_bytes()[end:] == bytes(4_096 - end), "what the failed write has left is gone"
             copy.take(copy.received, data[copy.received :])
-            while not copy.writer.is_empty:
-                await copy.writer.write_some(copy.index_taken)
+            await copy.writer.finish(copy.index_taken)
+        assert log_of(store) == data
+
+
+async def test_what_a_thread_has_written_is_committed_when_the_connection_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And is not written again."""
+    monkeypatch.setattr(log_copy, "BULK_BYTES", 1)
+    data = await write_original(tmp_path / "master")
+    disk = SlowDisk()
+    async with open_store(tiny_config(tmp_path / "slave"), SteppingClock(), disk=disk) as store:
+        copy = store.follow()
+        with copy.writer.using():
+            copy.take(0, data[:2_000])
+            await copy.writer.write_some()
+            disk.failing = True
+            await copy.writer.finish(copy.index_taken)
+            assert copy.writer.is_empty
+            assert 0 < store.appended.value <= 2_000
+        disk.failing = False
+        assert log_of(store) == data[: store.appended.value]
+        copy.take(copy.received, data[copy.received :])
         assert log_of(store) == data
 
 
