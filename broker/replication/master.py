@@ -61,7 +61,7 @@ class SlaveConnection:
         self.speed = Speed(at=self.since)
 
     async def send(self, pieces: Sequence[Buffer]) -> int:
-        """How many bytes it took. What is given stays as it is meanwhile."""
+        """How many bytes that was."""
         size = sum(map(len, pieces))
         self.bytes_sent += size
         self.wire.post_all(pieces)

@@ -71,12 +71,19 @@ class Wire:
         return False
 
     def post_all(self, pieces: Iterable[Buffer]) -> bool:
-        """``post`` for one after another, which are not copied on their way to the socket: they must stay as they are until all is drained."""
-        waited = bool(self._unsent) or self._broken
-        self._unsent += map(memoryview, pieces)
-        if not waited:
-            self._send_some()
-        return not self._unsent
+        """``post`` for one after another. What the socket takes at once is not copied; the rest is: of a map it might leave the memory while it waits."""
+        unsent = self._unsent
+        if unsent or self._broken:
+            unsent.append(memoryview(b"".join(pieces)))
+            return False
+        unsent += map(memoryview, pieces)
+        self._send_some()
+        if not unsent:
+            return True
+        rest = b"".join(unsent)
+        unsent.clear()
+        unsent.append(memoryview(rest))
+        return False
 
     def _send_some(self) -> None:
         """As much of what waits as the socket takes. Raises trio.BrokenResourceError."""

@@ -170,17 +170,18 @@ class CommitLog:
         except StoreError:
             self.note_bytes_behind()
             raise
-        self.note_copied(last_timestamp, kept=not erase)
+        self.note_copied(last_timestamp)
 
     def prepare_copied(self, start: int, *, erase: bool) -> Segment:
-        """The segment for what is copied to ``start``; ``erase`` as ``append_copied`` has it. Raises DiskFull, StoreIoError."""
-        if erase and self._erase_due:
+        """The segment for what is copied to ``start``; ``erase`` as ``append_copied`` has it. If that is not written after all: ``note_bytes_behind``. Raises DiskFull, StoreIoError."""
+        if not erase:
+            self._erase_due = False
+        elif self._erase_due:
             self.erase_from(start)
         return self._segment_at(start)
 
-    def note_copied(self, last_timestamp: int, *, kept: bool) -> None:
-        """What was prepared is in the file; ``kept`` is the opposite of ``erase``. ``appended`` is left for the caller. No checkpoint."""
-        self._erase_due = self._erase_due and not kept
+    def note_copied(self, last_timestamp: int) -> None:
+        """What was prepared is in the file. ``appended`` is left for the caller. No checkpoint."""
         self.last_timestamp = max(self.last_timestamp, last_timestamp)
 
     def note_bytes_behind(self) -> None:

@@ -213,17 +213,17 @@ class LogCopy:
 
     def _append(self, batch: Batch, data: bytes | memoryview, stored: int, left: bool) -> None:
         """Whole records of one segment, to the log and to its indexes; ``stored`` and ``left`` are those of a ``Piece``."""
-        writer, keeps_ahead = self.writer, self._keeps_ahead
+        writer, erase = self.writer, not self._keeps_ahead
         if writer.in_use and (len(data) >= BULK_BYTES or not writer.is_empty):
-            segment = self.log.prepare_copied(batch.start, erase=not keeps_ahead)
-            writer.put(Piece(batch, data, segment, stored, left, keeps_ahead))
+            segment = self.log.prepare_copied(batch.start, erase=erase)
+            writer.put(Piece(batch, data, segment, stored, left))
         else:
-            self.log.append_copied(data, stored, erase=not keeps_ahead)
+            self.log.append_copied(data, stored, erase=erase)
             self._add(batch, left)
 
     def _commit(self, piece: Piece) -> None:
         """It is in the file."""
-        self.log.note_copied(piece.stored, kept=piece.keeps_ahead)
+        self.log.note_copied(piece.stored)
         self._add(piece.batch, piece.left)
 
     def _add(self, batch: Batch, left: bool) -> None:

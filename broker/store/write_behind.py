@@ -37,8 +37,6 @@ class Piece:
     """Store time of the last of them, 0 without one."""
     left: bool
     """The batch may not have them all: the indexer reads them from the log."""
-    keeps_ahead: bool
-    """What was written ahead behind it becomes part of the log."""
 
 
 @attrs.define(eq=False)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import errno
 import itertools
+import os
 import struct
 import threading
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,14 @@ async def test_a_slave_that_is_far_behind_writes_in_a_thread(tmp_path: Path, mon
 
     for name in ("write_at", "write_all_at"):
         monkeypatch.setattr(Disk, name, noting(getattr(Disk, name)))
+    gathered: list[int] = []
+    pwritev = os.pwritev
+
+    def gathering(fd: int, pieces: Sequence[Any], offset: int) -> int:
+        gathered.append(len(pieces))
+        return pwritev(fd, pieces, offset)
+
+    monkeypatch.setattr(os, "pwritev", gathering)
     async with open_pair(tmp_path, slave={"flush_mode": flush_mode}) as (master_store, slave_store):
         fill(master_store, 1_000)
         rules = quick_rules(master_store, heartbeat_seconds=60.0)
@@ -110,6 +119,7 @@ async def test_a_slave_that_is_far_behind_writes_in_a_thread(tmp_path: Path, mon
             with trio.fail_after(5):  # long before the next sign of life
                 await master.wait_copied()
             assert threads - {threading.get_ident()}
+            assert gathered
             threads.clear()
             for _ in range(5):
                 fill(master_store, 1)

@@ -296,12 +296,18 @@ class FaultCluster:
 
     def wait(self, what: str, condition: Callable[[], bool], seconds: float = SECONDS_MAX) -> None:
         """Until a condition holds. Raises AssertionError in words, EndedByItself."""
+        assert self.holds(condition, seconds), f"after {seconds:g} s not yet: {what}"
+
+    def holds(self, condition: Callable[[], bool], seconds: float) -> bool:
+        """Whether it does so within this time. Raises EndedByItself."""
         deadline = time.monotonic() + seconds
         while not condition():
             for host in list(self.processes):
                 self.is_up(host)
-            assert time.monotonic() < deadline, f"after {seconds:g} s not yet: {what}"
+            if time.monotonic() >= deadline:
+                return False
             time.sleep(0.02)
+        return True
 
     def wait_acknowledged(self, more: int, what: str) -> None:
         """Until so many more sends have been answered OK."""

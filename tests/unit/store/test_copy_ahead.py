@@ -84,6 +84,26 @@ async def test_what_is_copied_ahead_is_found_afterwards(tmp_path: Path, monkeypa
         await assert_all_found(store, data)
 
 
+@pytest.mark.parametrize("slow", ["", "l", "fl", "f", "mm"], ids=lambda slow: slow or "none")
+async def test_the_store_time_of_the_last_record_is_known(tmp_path: Path, slow: str) -> None:
+    """Also if the first, the last or some in the middle are such as are looked at one by one."""
+    places = {"f": 0, "m": COUNT // 2, "l": COUNT - 1}
+    looked_at = {places[kind] for kind in slow} | ({COUNT // 2 + 7} if slow == "mm" else set())
+    async with open_store(tiny_config(tmp_path / "master"), SteppingClock()) as store:
+        for number in range(COUNT):
+            store.append([draft(b"x" * 200, "T" * 130 if number in looked_at else "A", tags="t")])
+        data, last = log_of(store), store.log.last_timestamp
+    async with open_store(tiny_config(tmp_path / "slave"), SteppingClock()) as store:
+        copy = store.follow()
+        copy.ahead.aim(len(data))
+        copy.take(0, data[:-1])
+        assert store.log.last_timestamp == last - 1
+        copy.take(len(data) - 1, data[-1:])
+        assert store.appended.value == len(data)
+        assert store.log.last_timestamp == last
+        await trio.testing.wait_all_tasks_blocked()
+
+
 async def test_short_ways_are_indexed_at_once(tmp_path: Path) -> None:
     data = await write_original(tmp_path / "master")
     async with open_store(tiny_config(tmp_path / "slave"), SteppingClock()) as store:

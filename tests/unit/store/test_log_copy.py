@@ -227,6 +227,75 @@ async def test_a_disk_that_is_full_while_a_thread_writes_loses_nothing(tmp_path:
         assert log_of(store) == data
 
 
+async def test_nothing_is_part_of_the_log_before_it_is_in_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_copy, "BULK_BYTES", 1)
+    data = await write_original(tmp_path / "master")
+    begun, released = threading.Event(), threading.Event()
+    released.set()
+
+    class HeldDisk(Disk):
+        def write_at(self, fd: int, data: bytes | bytearray | memoryview, offset: int, path: Path) -> None:
+            begun.set()
+            released.wait(10)
+            super().write_at(fd, data, offset, path)
+
+    async with open_store(tiny_config(tmp_path / "slave"), SteppingClock(), disk=HeldDisk()) as store:
+        copy = store.follow()
+        async with written_behind(copy):
+            copy.take(0, data[:1_000])
+            await trio.testing.wait_all_tasks_blocked()
+            with trio.fail_after(5):
+                await store.appended.wait_reached(1)
+            had = store.appended.value
+            released.clear()
+            begun.clear()
+            copy.take(1_000, data[1_000:2_000])
+            await trio.to_thread.run_sync(begun.wait)
+            assert store.appended.value == had, "it shows what is not in the file"
+            released.set()
+            with trio.fail_after(5):
+                await store.appended.wait_reached(copy.writer.end)
+        assert log_of(store) == data[: store.appended.value]
+
+
+async def test_a_failed_write_behind_a_blank_is_erased_whatever_is_committed_after_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A BLANK before it waits to be committed with what lies behind that."""
+    monkeypatch.setattr(log_copy, "BULK_BYTES", 1_000)
+    data = bytearray(await write_original(tmp_path / "master"))
+    (blank, blank_end), (next_blank, next_end), *_ = blanks_of(data)
+    soiled = data.copy()
+    for place, stop in ((blank, blank_end), (next_blank, next_end)):
+        soiled[place + 8 : stop] = b"g" * (stop - place - 8)
+
+    class FailingDisk(Disk):
+        failing = False
+
+        def write_at(self, fd: int, data: bytes | bytearray | memoryview, offset: int, path: Path) -> None:
+            if self.failing and path.parent.name == "commitlog" and threading.current_thread() is threading.main_thread():
+                os.pwrite(fd, data[: len(data) // 2], offset)
+                raise DiskFull(path)
+            super().write_at(fd, data, offset, path)
+
+    disk = FailingDisk()
+    async with open_store(tiny_config(tmp_path / "slave"), SteppingClock(), disk=disk) as store:
+        copy = store.follow()
+        with copy.writer.using():
+            for start, stop in itertools.pairwise((0, 2_000, blank + 10, blank_end, 5_200, next_blank + 8)):
+                copy.take(start, soiled[start:stop])
+            assert not copy.writer.is_empty
+            disk.failing = True
+            with pytest.raises(DiskFull):
+                copy.take(next_blank + 8, soiled[next_blank + 8 : next_blank + 48])
+            disk.failing = False
+            await copy.writer.finish(copy.index_taken)
+        copy.drop_rest()
+        begin = store.appended.value
+        assert begin == next_blank
+        for start in range(begin, len(data), 20):
+            copy.take(start, data[start : start + 20])  # another master's, with zeros there
+        assert log_of(store) == soiled[:begin] + data[begin:]
+
+
 async def test_what_a_thread_has_written_is_committed_when_the_connection_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And is not written again."""
     monkeypatch.setattr(log_copy, "BULK_BYTES", 1)

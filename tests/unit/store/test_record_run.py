@@ -58,6 +58,12 @@ def careful(data: bytes, position: int, check_crc: bool = True) -> tuple[Draft, 
     return record_at(data, 0, size, position, check_crc) if 88 <= size <= len(data) else "no size"
 
 
+def changed(place: int, value: bytes, data: bytes) -> bytes:
+    return data[:place] + value + data[place + len(value) :]
+
+
+# Read from byte 72 on, where a body of -16 bytes would end, the number of its deliveries is a topic "T" and the right length of properties.
+BODY_BELOW_ZERO = changed(84, (-16).to_bytes(4, signed=True), changed(72, b"\1T" + (len(record(body=b"")) - 76).to_bytes(2), record(body=b"")))
 LONG_TOPIC, NO_PROPERTIES = record(topic="T" * 130), record(properties=b"")
 PADDING = bytes(64)  # a run stops where less than the longest head is left
 
@@ -79,6 +85,8 @@ def test_usual_records_take_the_quick_way(changes: dict[str, Any]) -> None:
         record(body=b"hello").replace(b"hello", b"hellO"),
         record(8),
         LONG_TOPIC,
+        BODY_BELOW_ZERO,
+        changed(93, b"\xff", record()),
         record(topic=".."),
         record(topic="a/b"),
         record(queue_id=-1),
