@@ -54,20 +54,20 @@ class Wire:
         """Whether something waits for ``drain``."""
         return bool(self._unsent)
 
-    def post(self, data: bytes | memoryview) -> bool:
+    def post(self, data: bytes) -> bool:
         """Send behind all that was posted before; False: some of it waits for ``drain``. No checkpoint. Raises trio.BrokenResourceError."""
+        sent = 0
         if not (self._unsent or self._broken):
             try:
                 sent = self.sock.send(data)
             except BlockingIOError:
-                sent = 0
+                pass
             except OSError as error:
                 self._broken = True
                 raise trio.BrokenResourceError(str(error)) from error
             if sent == len(data):
                 return True
-            data = memoryview(data)[sent:]
-        self._unsent.append(memoryview(data))
+        self._unsent.append(memoryview(data)[sent:])
         return False
 
     def post_all(self, pieces: Iterable[Buffer]) -> bool:

@@ -54,7 +54,7 @@ class LogCopy:
     """Whether some of them are in the file."""
 
     writer: WriteBehind = attrs.field(init=False)
-    """Where much comes at once a thread writes it, while somebody is ``using`` this: it is appended by ``writer.write_some``, and what that calls afterwards calls ``index_taken``."""
+    """Where much comes at once a thread writes it, while somebody is ``using`` this: ``writer.write_some`` has it written, ``writer.commit_some`` makes it part of the log, and what that calls afterwards calls ``index_taken``."""
 
     def __attrs_post_init__(self) -> None:
         self.writer = WriteBehind(self.log, self._commit)
