@@ -18,6 +18,7 @@ from triomq.broker.store.batch_reader import BatchReader
 from triomq.broker.store.commitlog import CommitLog, Run
 from triomq.broker.store.config import QUEUE_ENTRY_BYTES, StoreConfig
 from triomq.broker.store.consume_queue import ENTRY, SCAN_ENTRIES, ConsumeQueue
+from triomq.broker.store.entries_ahead import EntriesAhead
 from triomq.broker.store.key_index import KeyIndex
 from triomq.broker.store.queue_search import FILLER_SIZE, Entry, first_not
 from triomq.broker.store.queue_table import QueueTable
@@ -58,6 +59,7 @@ class Reader:
     memory_bytes_max: int
     """Records farther than this behind the end of the log count as "on disk"."""
     batches: BatchReader = attrs.field(init=False)
+    _ahead: EntriesAhead = attrs.field(factory=EntriesAhead, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.batches = BatchReader(self.config, self.log, self.memory_bytes_max)
@@ -95,7 +97,7 @@ class Reader:
 
     def _entries(self, queue: ConsumeQueue, offset: int, count: int, reads: Reads) -> Buffer:
         data = queue.in_memory(offset, count)
-        return data if data is not None else reads.file(*queue.place(offset, count))
+        return data if data is not None else self._ahead.read(queue, offset, count, reads)
 
     def _take_all(self, queue: ConsumeQueue, offset: int, entries: Buffer, bytes_max: int, reads: Reads) -> GetResult | None:
         """What ``_collect`` gives when every entry goes, which is the rule for a consumer that keeps up; None when it must look closer.
