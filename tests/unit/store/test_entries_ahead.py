@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 from stores import draft, tiny_config
 
+from triomq.broker.store import entries_ahead
 from triomq.broker.store.consume_queue import ConsumeQueue
 from triomq.broker.store.disk import Disk
 from triomq.broker.store.draft import Appended, Batch
-from triomq.broker.store.entries_ahead import ENTRIES, QUEUES_MAX, EntriesAhead
+from triomq.broker.store.entries_ahead import ENTRIES, EntriesAhead
 from triomq.broker.store.open_files import OpenFiles
 from triomq.broker.store.queue_table import QueueTable
 from triomq.broker.store.reads import Cold, Reads
@@ -69,7 +70,7 @@ def test_what_is_read_is_what_the_files_have(tmp_path: Path, seed: int) -> None:
             made.grow(chance.randrange(1, 60))
         if chance.random() < 0.1 or position >= made.count:
             position = chance.randrange(made.count)
-        count = chance.choice([1, 3, 32, 32, 32, 500, ENTRIES, ENTRIES + 100])
+        count = chance.choice([1, 3, 32, 32, 32, 32, 500, ENTRIES, ENTRIES + 100, 3 * ENTRIES])
         found = made.read(position, min(count, made.count - position))
         wanted = made.in_file(position, min(count, made.count - position))
         assert found, "at least one entry"
@@ -86,14 +87,24 @@ def test_who_goes_on_where_he_was_asks_the_files_seldom(tmp_path: Path) -> None:
     assert made.disk.calls <= 2 + 2048 // ENTRIES
 
 
+def test_groups_at_several_places_of_a_queue_do_not_disturb_each_other(tmp_path: Path) -> None:
+    made = Queue(tmp_path)
+    made.grow(4096)
+    made.disk.calls = 0
+    for offset in range(0, 2048, 32):
+        for start in (0, 16, 2048):  # two go together
+            assert made.read(start + offset, 32) == made.in_file(start + offset, 32)
+    assert made.disk.calls <= 2 + 4096 // ENTRIES + 1
+
+
 def test_who_jumps_reads_no_more_than_he_asked_for(tmp_path: Path) -> None:
     made = Queue(tmp_path)
     made.grow(2048)
     made.disk.calls = 0
-    for offset in (0, 1024, 96, 1800):
+    for offset in (32, 1056, 640, 1800):
         assert made.read(offset, 32) == made.in_file(offset, 32)
-        assert len(made.ahead._found[made.queue][2]) == 32 * 20
     assert made.disk.calls == 4
+    assert not made.ahead._blocks
 
 
 def test_without_the_page_cache_only_what_was_asked_for_is_fetched(tmp_path: Path) -> None:
@@ -111,12 +122,18 @@ def test_without_the_page_cache_only_what_was_asked_for_is_fetched(tmp_path: Pat
     assert made.read(64, 32) == made.in_file(64, 32)
 
 
-def test_what_it_keeps_is_bounded(tmp_path: Path) -> None:
-    made = Queue(tmp_path)
-    places = [Appended(SIZE * number, SIZE, 0, 1_000) for number in range(QUEUES_MAX + 20)]
-    made.table.apply(Batch([draft(queue_id=number) for number in range(len(places))], places, 0, SIZE * len(places)))
+def test_what_it_keeps_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(entries_ahead, "BLOCKS_MAX", 8)
+    made = Queue(tmp_path, entries_a_file=ENTRIES * 18)
+    made.grow(ENTRIES * 18)
+    for offset in range(0, made.count, ENTRIES // 2):
+        made.read(offset, 1)
+    assert len(made.ahead._blocks) == 8
+    assert all(len(block) == ENTRIES * 20 for block in made.ahead._blocks.values())
+    assert (made.queue, 17) in made.ahead._blocks, "the oldest went"
+    places = [Appended(SIZE * number, SIZE, 0, 1_000) for number in range(made.count, made.count + 28)]
+    made.table.apply(Batch([draft(queue_id=number) for number in range(1, len(places) + 1)], places, SIZE * made.count, SIZE * (made.count + len(places))))
     assert len(list(made.table.write_out()))
-    for number in range(len(places)):
+    for number in range(1, len(places) + 1):
         made.ahead.read(made.table.queues["T", number], 0, 1, made.reads)
-    assert len(made.ahead._found) == QUEUES_MAX
-    assert made.table.queues["T", len(places) - 1] in made.ahead._found
+    assert len(made.ahead._asked) == 8
