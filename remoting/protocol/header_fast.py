@@ -18,7 +18,7 @@ import msgspec
 from triomq.remoting.errors import HeaderFieldError, LocalProtocolError
 from triomq.remoting.protocol.codes import PROTOCOL_VERSION, LanguageCode
 from triomq.remoting.protocol.fields import I32, WireField, codec_of, compile_function
-from triomq.remoting.protocol.header_json import LANGUAGE_NUMBERS, Buffer, decode_header, language_number
+from triomq.remoting.protocol.header_json import LANGUAGE_NUMBERS, Buffer, decode_header, language_number, read_typed
 
 DecodedHeader: TypeAlias = tuple[int, int, int, int, int, str | None, Any]
 """code, opaque, flag, version, language, remark, header object (None for a response or without header class)."""
@@ -64,10 +64,12 @@ def compile_request_decoder(cls: type | None, *, short: bool = False) -> Request
 
 def frame_reader(cls: type | None, short: bool) -> Callable[[Buffer], Any]:
     """The function that reads a JSON header of this shape into an object with the header's members; ValueError if it is another shape."""
+    if cls is None:
+        return read_typed  # it reads the entries, which nobody asks for here, so that what it refuses is what the general decoder refuses
     return msgspec.json.Decoder(_frame_struct(cls, short), strict=False).decode
 
 
-def _frame_struct(cls: type | None, short: bool) -> type[msgspec.Struct]:
+def _frame_struct(cls: type, short: bool) -> type[msgspec.Struct]:
     members: list[Any] = [
         ("code", I32, 0),
         ("opaque", I32, 0),
@@ -76,10 +78,6 @@ def _frame_struct(cls: type | None, short: bool) -> type[msgspec.Struct]:
         ("language", str | I32 | None, None),
         ("remark", str | None, None),
     ]
-    if cls is None:
-        # Not parsed here; who wants these entries asks the general decoder for them.
-        members.append(("extFields", msgspec.Raw, msgspec.field(default_factory=msgspec.Raw)))
-        return msgspec.defstruct("FrameWithoutHeader", members, gc=False)
     ext = codec_of(cls).struct(short)
     needed = any(field.required for field in codec_of(cls).fields)
     members.append(("extFields", ext) if needed else ("extFields", ext, msgspec.field(default_factory=ext)))

@@ -52,6 +52,13 @@ def test_codes_without_header_and_unknown_codes_have_no_header_object() -> None:
         assert decode_ext(0, decoded[8]) == {"x": "y"}
 
 
+@pytest.mark.parametrize("ext", ["JSON", ["x", "y"], 1, True])
+def test_ext_fields_that_are_no_object_are_refused_for_every_code(ext: object) -> None:
+    for code in (31, 21, 34, 12345):
+        with pytest.raises(RemoteProtocolError, match="extFields of the JSON header is not an object"):
+            DECODER.decode(json_frame(code=code, opaque=1, extFields=ext))
+
+
 def test_a_header_of_options_may_be_absent_altogether() -> None:
     assert DECODER.decode(json_frame(code=21))[6] == AllTopicsHeader()
     assert DECODER.decode(json_frame(code=21, extFields=None))[6] == AllTopicsHeader()
