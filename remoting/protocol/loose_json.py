@@ -2,7 +2,8 @@
 
 Reading accepts, besides the standard: bare keys (``{0:"a"}``), objects as keys (``{{"topic":"T"}:1}``), single quotes,
 and resolves ``{"$ref":"$.path"}`` where the path can be followed (None otherwise). Bytes that are no UTF-8 become U+FFFD,
-as in Java. An object used as a key becomes a string: its compact JSON text with sorted members.
+as in Java. Numbers may have any length, as the strict reader passes over those that nobody asks for. An object used as a key becomes a
+string: its compact JSON text with sorted members.
 Source: remoting/…/protocol/RemotingSerializable.java (fastjson 1.2.83).
 """
 
@@ -22,7 +23,8 @@ _TOKEN = re.compile(
 )
 _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2})|(.))", re.DOTALL)
 _SIMPLE_ESCAPES = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v", "0": "\0"}
-_NUMBER = re.compile(r"-?\d{1,40}(\.\d+)?([eE][+-]?\d{1,4})?\Z")
+_NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?\Z")
+_DIGITS_MAX = 4300  # of an int, by Python's own rule; what is longer becomes a float, which is infinite then
 _LITERALS: dict[str, Any] = {"true": True, "false": False, "null": None, "NaN": None}
 _SURROGATES = re.compile("[\ud800-\udfff]+")
 
@@ -134,7 +136,7 @@ class _Reader:
         match = _NUMBER.match(text)
         if match is None:
             raise self.complaint(f"unknown word {text[:40]!r}")
-        return float(text) if match[1] or match[2] else int(text)
+        return float(text) if match[1] or match[2] or len(text) > _DIGITS_MAX else int(text)
 
     def _array(self, depth: int) -> list[Any]:
         values: list[Any] = []

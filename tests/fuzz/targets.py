@@ -102,7 +102,9 @@ def both_decoders(frame: bytes) -> None:
     except RemoteProtocolError:
         assert refused is not None, "only the typed decoder refuses"
         raise refused from None
-    assert refused is None, f"only the general decoder refuses: {refused}"
+    if refused is not None:
+        assert too_deep(refused), f"only the general decoder refuses: {refused}"
+        raise refused
     assert command is not None
     assert decoded[:6] == (
         command.code,
@@ -113,6 +115,11 @@ def both_decoders(frame: bytes) -> None:
         command.remark,
     )
     assert decoded[6] == header or decoded[6] != decoded[6]
+
+
+def too_deep(refused: RemoteProtocolError) -> bool:
+    """Where some text is no UTF-8 the general decoder reads every member itself, and no deeper than it likes; the typed one skips unknown ones."""
+    return "nested deeper than" in str(refused)
 
 
 def json_header(data: bytes) -> None:
@@ -151,7 +158,8 @@ def headers(data: bytes) -> None:
         assert refused is not None, "only the typed decoder refuses"
         raise refused from None
     if refused is not None:
-        assert typed[2] & 1, f"only the general decoder refuses: {refused}"  # header classes are for requests
+        # Header classes are for requests only.
+        assert typed[2] & 1 or too_deep(refused), f"only the general decoder refuses: {refused}"
         raise refused
     if typed[6] is not None:
         assert typed[6] == header
