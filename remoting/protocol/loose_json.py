@@ -8,6 +8,7 @@ Source: remoting/…/protocol/RemotingSerializable.java (fastjson 1.2.83).
 """
 
 import re
+import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -24,7 +25,7 @@ _TOKEN = re.compile(
 _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2})|(.))", re.DOTALL)
 _SIMPLE_ESCAPES = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v", "0": "\0"}
 _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?\Z")
-_DIGITS_MAX = 4300  # of an int, by Python's own rule; what is longer becomes a float, which is infinite then
+_DIGITS_MAX = sys.int_info.str_digits_check_threshold  # Python reads ints up to here whatever its settings; a longer one becomes an infinite float
 _LITERALS: dict[str, Any] = {"true": True, "false": False, "null": None, "NaN": None}
 _SURROGATES = re.compile("[\ud800-\udfff]+")
 

@@ -1,5 +1,7 @@
 """What fastjson writes can be read, and what Java reads can be written."""
 
+import sys
+
 import msgspec
 import pytest
 
@@ -69,6 +71,15 @@ def test_reading(text: str, value: object) -> None:
 def test_hostile_text_is_refused(data: bytes) -> None:
     with pytest.raises(RemoteProtocolError):
         loads(data)
+
+
+def test_long_numbers_are_read_where_python_is_told_to_read_short_ones_only() -> None:
+    before = sys.get_int_max_str_digits()
+    sys.set_int_max_str_digits(sys.int_info.str_digits_check_threshold)
+    try:
+        assert loads("{a:" + "9" * 1000 + "}") == {"a": float("inf")}
+    finally:
+        sys.set_int_max_str_digits(before)
 
 
 def test_references_are_resolved_where_possible() -> None:
