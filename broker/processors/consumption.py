@@ -129,11 +129,12 @@ class Consumption:
                 continue
             for queue_id in range(config.read_queue_count):
                 end = max(0, self.store.max_offset(topic, queue_id))
-                consumed = self.offsets.committed_offset(group, topic, queue_id) or 0
-                pulled = self.offsets.pulled_offset(group, topic, queue_id) if with_pulls else 0
+                consumed = max(0, self.offsets.committed_offset(group, topic, queue_id) or 0)
+                # Nobody may have pulled since the start of this broker, and offsets may be set without pulling.
+                pulled = max(consumed, self.offsets.pulled_offset(group, topic, queue_id)) if with_pulls else 0
                 last = await store_time(self.store, topic, queue_id, consumed - 1) if consumed > 0 else 0
                 queue = MessageQueue(topic, self.broker_name, queue_id)
-                table[queue] = ConsumeOffset(end, max(0, consumed), last, pulled)
+                table[queue] = ConsumeOffset(end, consumed, last, pulled)
             rate += self.statistics.group_get_rate(topic, group)
         return ConsumeStats(table, rate)
 

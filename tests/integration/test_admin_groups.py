@@ -12,11 +12,14 @@ import pytest
 import trio
 from mqadmin_calls import failed, mqadmin
 
+from triomq.client.admin.commands.progress import queue_rows
 from triomq.client.consumer.push import PushConsumer
 from triomq.client.producer.producer import Producer
 from triomq.remoting.client.config import ConnectorConfig
 from triomq.remoting.client.connector import Connector
+from triomq.remoting.protocol.bodies.offsets import ConsumeOffset, ConsumeStats
 from triomq.remoting.protocol.bodies.registration import RegisterBrokerBody
+from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.bodies.topics import DataVersion, TopicConfig, TopicTable
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.command import request
@@ -88,6 +91,11 @@ async def test_progress_of_a_group_with_a_member_and_after_it_left(cluster: InPr
     assert table.columns == ["#Group", "#Count", "#Version", "#Type", "#Model", "#TPS", "#Diff Total"]
     (row,) = [row for row in table.rows if row[0] == "billing"]
     assert [cell.strip() for cell in row][1:3] == ["0", "OFFLINE"]
+
+
+def test_no_messages_are_in_flight_where_a_broker_does_not_say_what_was_pulled() -> None:
+    table = {MessageQueue("T", "broker-a", 0): ConsumeOffset(9, 5), MessageQueue("T", "broker-a", 1): ConsumeOffset(9, 5, 0, 7)}
+    assert [row["inflight"] for row in queue_rows({"127.0.0.1:10911": ConsumeStats(table)}, {})] == [0, 2]
 
 
 async def test_progress_with_client_addresses(cluster: InProcessCluster) -> None:

@@ -380,6 +380,10 @@ async def test_lag_of_groups_and_bounds_of_topics(tmp_path: Path) -> None:
         assert whole.broker_addr == f"127.0.0.1:{ready.port}"
         assert whole.total_diff == 3
         assert next(row["G"] for row in whole.consume_stats_list if "G" in row)
+        await peer.commit("G", "T", 1, 5)  # without a pull, as after a restart of the broker
+        lag = ConsumeStats.decode(bytes((await peer.call(Code.GET_CONSUME_STATS, ConsumeStatsHeader("G"))).body))
+        row = lag.offset_table[MessageQueue("T", "broker-a", 1)]
+        assert (row.consumer_offset, row.pull_offset) == (5, 5), "what is committed has been pulled"
         await peer.heartbeat("one", group="G", subscriptions={"U": "*"})
         gone = ConsumeStats.decode(bytes((await peer.call(Code.GET_CONSUME_STATS, ConsumeStatsHeader("G"))).body))
         assert gone.offset_table == {}, "no longer subscribed"

@@ -30,7 +30,7 @@ def queue_rows(stats: Mapping[str, ConsumeStats], owners: Mapping[MessageQueue, 
             "consumerOffset": offsets.consumer_offset,
             "clientIp": owners.get(queue),
             "diff": offsets.broker_offset - offsets.consumer_offset,
-            "inflight": offsets.pull_offset - offsets.consumer_offset,
+            "inflight": max(0, offsets.pull_offset - offsets.consumer_offset),  # brokers of 4.x don't say what was pulled
             "lastTimestamp": offsets.last_timestamp,
         }
         for table in stats.values()
