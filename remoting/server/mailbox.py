@@ -47,6 +47,11 @@ class Mailbox(Generic[T]):
         while self.full:
             await self._producers.park()
 
+    async def emptied(self) -> None:
+        """Wait until nothing is queued. Checkpoint: only if something is."""
+        while self._items:
+            await self._producers.park()
+
     async def take(self) -> T:
         """The oldest item. Checkpoint: only if there is none."""
         while not self._items:

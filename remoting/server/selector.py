@@ -62,7 +62,11 @@ class Selector:
 
     async def run(self) -> None:
         """Serve until cancelled."""
+        mailbox = self.codec.mailbox
         while True:
+            if mailbox:
+                # Or each turn would add a small batch while the codec takes one, for ever: what comes meanwhile is read together.
+                await mailbox.emptied()
             await self.poller.wait()
             self.turns += 1
             ready = iter(self.poller.poll())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import trio
 from serving import BOTH_FORMS, ECHO, ECHO_LATER, ECHO_ONE, FAIL, STAGES, RawPeer, serving, until
@@ -9,6 +11,7 @@ from serving import BOTH_FORMS, ECHO, ECHO_LATER, ECHO_ONE, FAIL, STAGES, RawPee
 from triomq.remoting.errors import ConnectionLost, Rejected, RequestTimeout
 from triomq.remoting.protocol.command import Command, encode_command, response_to
 from triomq.remoting.protocol.fields import header, wire
+from triomq.remoting.server import selector
 from triomq.remoting.server.config import PoolConfig
 from triomq.remoting.server.connection import Connection
 from triomq.remoting.server.handlers import Handler, Request, Response
@@ -333,6 +336,33 @@ async def test_many_connections(stages: Stages) -> None:
             await peer.stream.aclose()
         await until(lambda: not server.statistics().connections)
         assert server.statistics().closed == 150
+
+
+async def test_a_selector_reads_on_when_its_codec_has_nothing_left(stages: Stages, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or small batches would pile up in the mailbox, one more for each that is taken out, and stay there."""
+    queued: list[int] = []
+    read = selector.Selector._read
+
+    def noted(self: selector.Selector, ready: Iterator[tuple[int, int]], in_place: bool) -> bool:
+        if in_place:  # the first of a turn
+            queued.append(len(self.codec.mailbox))
+        return read(self, ready, in_place)
+
+    monkeypatch.setattr(selector.Selector, "_read", noted)
+    monkeypatch.setattr(selector, "BATCH_SOCKETS_MAX", 2)
+    async with serving(stages=stages) as server, trio.open_nursery() as nursery:
+
+        async def ask(number: int) -> None:
+            async with await RawPeer.open(server) as peer:
+                for call in range(40):
+                    body = b"%d %d" % (number, call)
+                    assert (await peer.call(ECHO, body)).body == body
+
+        for number in range(30):
+            nursery.start_soon(ask, number)
+    assert queued
+    assert not any(queued), "nothing is read that could not be worked on yet"
+    assert server.statistics().selectors.batches_queued, "there was something to wait for"
 
 
 async def test_large_bodies_in_small_pieces(stages: Stages) -> None:

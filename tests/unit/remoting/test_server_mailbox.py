@@ -52,3 +52,25 @@ async def test_producers_wait_for_room() -> None:
             await trio.testing.wait_all_tasks_blocked()
         assert sorted(seen) == [0, 1, 2, 3]
         assert sorted(done) == [1, 2, 3]
+
+
+async def test_who_waits_until_it_is_emptied_goes_on_when_the_last_item_is_taken() -> None:
+    mailbox: Mailbox[int] = Mailbox(4)
+    await mailbox.emptied()  # at once
+    mailbox.put(1)
+    mailbox.put(2)
+    gone_on: list[int] = []
+
+    async def wait() -> None:
+        await mailbox.emptied()
+        gone_on.append(len(mailbox))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait)
+        await trio.testing.wait_all_tasks_blocked()
+        assert await mailbox.take() == 1
+        await trio.testing.wait_all_tasks_blocked()
+        assert gone_on == []
+        assert mailbox.take_nowait() == 2
+        await trio.testing.wait_all_tasks_blocked()
+        assert gone_on == [0]
