@@ -150,8 +150,9 @@ class Load:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             poller.register(sock, select.EPOLLIN)
             partial[sock.fileno()] = (sock, [0])
+        buffer = bytearray(READ_BYTES)
         sockets[0].sendall(self.frame)
-        answer_size = len(sockets[0].recv(READ_BYTES))
+        answer_size = sockets[0].recv_into(buffer)
         for sock in sockets:
             sock.sendall(self.frame * self.in_flight)
         count = total = 0
@@ -160,7 +161,7 @@ class Load:
         while True:
             for fd, _ in poller.poll():
                 sock, rest = partial[fd]
-                whole, rest[0] = divmod(rest[0] + len(sock.recv(READ_BYTES)), answer_size)
+                whole, rest[0] = divmod(rest[0] + sock.recv_into(buffer), answer_size)
                 if whole:
                     count += whole
                     total += whole
