@@ -39,7 +39,7 @@ test: $(VENV)/.dev ## the suite that needs nothing but this checkout, but for wh
 	$(PYTEST) -m "not compat and not slow" --durations=20 $(ARGS)
 
 test-all: $(VENV)/.dev peers ## the whole suite: slow tests, the official Java and Go clients
-	@rm -f .features.json .features-compat.json .compatibility.json; \
+	@rm -f .features.json .features-compat.json .features-compose.json .compatibility.json; \
 	echo "The tests with Java's and Go's programs run beside the others; what they print comes at the end (.tests-with-peers.log)."; \
 	TEST_PORTS=15000-23499 $(PYTEST) -m "compat and not compose" --durations=20 --features=.features-compat.json --compatibility=.compatibility.json $(ARGS) >.tests-with-peers.log 2>&1 & peers=$$!; \
 	TEST_PORTS=23500-31999 $(PYTEST) -m "not compat and not compose" --durations=20 --features=.features.json $(ARGS); ours=$$?; \
@@ -104,9 +104,9 @@ bench-kafka: $(VENV)/.dev ## batched publishing beside Kafka 3.9.1, which it bri
 bench-replication: $(VENV)/.dev peers ## master and slave beside Java's: sends that wait, lag, catch-up (about 5 minutes; PART=sync|lag|catch-up|all)
 	$(BIN)/python tests/bench/replication_side_by_side.py $(PART) $(ARGS)
 
-features: $(VENV)/.dev ## which rows of docs/features.md are proven by which tests (of the last test-all)
-	@test -f .features.json || $(PYTEST) -q -m "not compat" --features=.features.json
-	@$(BIN)/python tests/features.py .features.json $(wildcard .features-compat.json .features-compose.json)
+features: $(VENV)/.dev ## which rows of docs/features.md are proven, partly or not, by which tests (of the last test-all)
+	@test -f .features.json || $(PYTEST) -q -m "not compat and not compose" --features=.features.json
+	@$(BIN)/python tests/features.py $(wildcard .features.json .features-compat.json .features-compose.json)
 
 compatibility: $(VENV)/.dev ## write docs/compatibility.md from the last test-all (ARGS=--check: only look whether it is the same)
 	@test -f .compatibility.json || { echo "make: there is no record of a run: make test-all writes it"; exit 1; }

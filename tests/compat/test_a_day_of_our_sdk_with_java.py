@@ -15,6 +15,7 @@ import pytest
 import trio
 from foreign_clients import ForeignClient, foreign_client
 from mqadmin_calls import Done, mqadmin
+from sent_requests import COMPRESSED_FLAG, COMPRESSION_BITS, SentRequests
 
 from triomq import (
     ClientSettings,
@@ -96,6 +97,16 @@ async def write(servers: Servers, topic: str, *bodies: str, tags: tuple[str, ...
             await producer.send(topic, body.encode(), tag=tags[number % len(tags)], sharding_key=f"k{number % keys}" if keys else None)
 
 
+async def read(namesrv: str, topic: str, count: int) -> list[ReceivedMessage]:
+    found: list[ReceivedMessage] = []
+    async with PullConsumer(namesrv, group="py-reader", consume_from="first") as consumer:
+        await consumer.assign(await consumer.queues(topic))
+        with trio.fail_after(30):
+            while len(found) < count:
+                found += await consumer.poll()
+    return found
+
+
 async def until(condition: Callable[[], bool]) -> None:
     with trio.fail_after(60):
         while not condition():  # noqa: ASYNC110
@@ -145,9 +156,15 @@ async def test_java_reads_all_that_we_send(servers: Servers, topic: str) -> None
         in_batch = {(receipt.queue.queue_id, receipt.queue_offset, body, "k") for receipt, body in zip(receipts, bodies)}
         for number in range(5):
             await producer.send_oneway(topic, f"one-way {number}".encode(), tag="TagP", keys=["k"])
-    async with Producer(servers.namesrv, group="py", settings=ProducerSettings(auto_batch=True)) as producer, trio.open_nursery() as nursery:
+    requests = SentRequests()
+    automatic = ProducerSettings(auto_batch=True, send_hooks=[requests])
+    async with Producer(servers.namesrv, group="py", settings=automatic) as producer, trio.open_nursery() as nursery:
         for number in range(20):
             nursery.start_soon(send, producer, f"gathered {number}")
+    assert requests.batches > 0
+    assert requests.batches + requests.singles < 20
+    stored = {message.body[:4]: message._stored.sys_flag & COMPRESSION_BITS for message in await read(servers.namesrv, topic, len(sent) + 25)}
+    assert [stored[start] for start in (b"zlib", b"lz40", b"zstd", b"gath")] == [*COMPRESSED_FLAG.values(), 0]
     got = await trio.to_thread.run_sync(lambda: servers.client.consumed(topic, topic, len(sent) + 25, tags="TagP"))
     assert {one.tag for one in got} == {"TagP"}
     places = {(one.queue_id, one.queue_offset, one.body, one.keys) for one in got}

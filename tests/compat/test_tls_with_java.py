@@ -132,7 +132,11 @@ def test_a_plain_java_client_is_served_only_where_that_is_allowed(
     define = [f"rocketmq.serialize.type={serialize}"]
     if "permissive" in str(cluster.folder):
         send_and_consume(java_version, cluster.namesrv, f"Plain_{java_version.replace('.', '_')}_{serialize}", define)
-        return
+    else:
+        check_that_it_is_refused(cluster, java_version, define)
+
+
+def check_that_it_is_refused(cluster: Cluster, java_version: str, define: list[str]) -> None:
     command = java_command(java_version, "Peer", "send", cluster.namesrv, "Refused", "1", "TagA", "sync", define=define)
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, stdin=subprocess.DEVNULL)
     assert done.returncode != 0

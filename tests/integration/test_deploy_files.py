@@ -148,7 +148,7 @@ def test_spark_services_can_work_together() -> None:
 def test_compose_itself_accepts_the_file() -> None:
     command = ["docker-compose", "-f", str(DEPLOY / "docker-compose.yml"), "config", "--quiet"]
     if shutil.which(command[0]) is None:
-        return  # `make compose-test` runs it with the Compose that is there
+        pytest.skip("docker-compose is missing: apt-get install docker-compose")
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 

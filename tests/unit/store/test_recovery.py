@@ -100,14 +100,13 @@ async def test_a_tail_cut_at_every_byte_of_the_last_record(tmp_path: Path) -> No
         shutil.rmtree(torn.root)
 
 
-@pytest.mark.parametrize("position", range(0, 150, 7))
+@pytest.mark.parametrize("position", range(0, 120, 7))
 async def test_a_flipped_bit_in_the_last_record_is_seen(tmp_path: Path, position: int) -> None:
     """Everything but times, hosts and counters is checked; a record that lies about them is still whole."""
     config = tiny_config(tmp_path / "store")
     (place,) = await make_store(config, "the only one")
     data = log_file(config).read_bytes()
-    if position >= place.size:
-        return
+    assert position < place.size
     write(log_file(config), position, bytes([data[position] ^ 0x04]))
     try:
         async with open_store(config) as store:

@@ -143,8 +143,11 @@ async def test_a_missing_index_is_made_again(tmp_path: Path, clean: bool, caplog
 
 
 @pytest.mark.parametrize("clean", [True, False], ids=["clean", "killed"])
-@pytest.mark.parametrize("which", [0, 1, -1], ids=["first", "second", "last"])
-@pytest.mark.parametrize("how", ["length", "next entry", "slots", "offsets", "order"])
+@pytest.mark.parametrize(
+    ("how", "which"),
+    # The first file follows no other, so it has no order.
+    [*((how, which) for how in ("length", "next entry", "slots", "offsets") for which in (0, 1, -1)), ("order", 1), ("order", -1)],
+)
 @pytest.mark.feature(43, 51)
 async def test_a_damaged_index_file_is_made_again(tmp_path: Path, how: str, which: int, clean: bool, caplog: pytest.LogCaptureFixture) -> None:
     config = tiny_config(tmp_path / "store")
@@ -155,8 +158,6 @@ async def test_a_damaged_index_file_is_made_again(tmp_path: Path, how: str, whic
     if how == "length":
         with files[which].open("r+b") as file:
             file.truncate(100)
-    elif how == "order" and which == 0:
-        return  # the first one follows no other
     else:
         number, value = {"next entry": (5, 1000), "slots": (4, -1), "offsets": (2, 1 << 60), "order": (2, 1)}[how]
         header[number] = value
