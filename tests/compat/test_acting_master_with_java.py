@@ -94,6 +94,7 @@ async def commits(peer: BrokerPeer, group: str, topic: str = TOPIC) -> int:
     return sum(table.offset_table.get(f"{topic}@{group}", {}).values())
 
 
+@pytest.mark.loss
 @pytest.mark.feature(164)
 async def test_a_java_consumer_goes_on_in_order_when_the_master_is_killed(tmp_path: Path) -> None:
     """Java's orderly consumer, slow: the slave grants it the queues and takes its commits, and a delayed message comes by broker-b; the master is back: it goes on there."""
@@ -168,6 +169,7 @@ def in_order(got: list[tuple[int, int, int, str]]) -> bool:
     return all(one < two for parity in (0, 1) for one, two in itertools.pairwise(number for number in numbers if number % 2 == parity))
 
 
+@pytest.mark.loss
 @pytest.mark.feature(164)
 async def test_our_slave_acts_for_a_java_master_below_a_java_name_server(tmp_path: Path) -> None:
     """The name server counts our signs of life, shows our slave as master, and tells it so (905); the master hears what was done in its place before it registers."""
@@ -224,6 +226,7 @@ async def delivered(peer: BrokerPeer, wanted: dict[int, int]) -> bool:
     return await delays(peer) == wanted
 
 
+@pytest.mark.loss
 @pytest.mark.feature(164)
 async def test_a_java_slave_acts_for_our_master(tmp_path: Path) -> None:
     """It asks our master where its HA port is (906), acts while we are dead, and we take over what it has done before we register."""

@@ -102,6 +102,7 @@ def ok(code: int) -> bool:
     return code == ResponseCode.SUCCESS
 
 
+@pytest.mark.loss
 @pytest.mark.compatible("slave of ours", peer="java-server-{java_version}")
 @pytest.mark.feature(56, 57, 58, 64)
 async def test_a_java_slave_follows_our_master(java_version: str, tmp_path: Path) -> None:

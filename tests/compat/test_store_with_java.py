@@ -64,6 +64,7 @@ def tags_by_key(version: str, namesrv: str, key: str) -> int:
     return len([line for line in java_peer(version, "query", namesrv, TOPIC, key, seconds=120) if line[0] == "FOUND"])
 
 
+@pytest.mark.loss
 @pytest.mark.compatible("directory from theirs", "directory from ours", peer="java-server-{java_version}")
 @pytest.mark.feature(44)
 @pytest.mark.parametrize("killed", [False, True], ids=["stopped", "killed"])

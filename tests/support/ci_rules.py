@@ -28,11 +28,11 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Java's clients and servers have races of their own, and one of them in 5,000 tests must not hide the state of the rest.
 
-    Our own programs get no second try: a loss that a fault, crash, simulation or soak test sees once is a loss.
+    Our own programs get no second try, nor do tests marked `loss`: a loss that is seen once is a loss.
     """
     if config.getoption("--again"):
         for item in items:
-            if item.get_closest_marker("compat"):
+            if item.get_closest_marker("compat") and not item.get_closest_marker("loss"):
                 item.add_marker(pytest.mark.flaky(reruns=1))
 
 

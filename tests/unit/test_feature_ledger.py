@@ -87,6 +87,11 @@ PROVES
 def test_foreign_second_try():
     tries.append(1)
     assert len(tries) == 2
+@pytest.mark.compat
+@pytest.mark.loss
+def test_foreign_loss_second_try():
+    tries.append(1)
+    assert len(tries) > 9
 @pytest.mark.slow
 def test_slow_second_try():
     tries.append(1)
@@ -97,7 +102,7 @@ def test_skipped(): pytest.skip("this kernel has no such thing")
 
 
 def test_only_foreign_peers_get_a_second_try_and_it_proves_nothing(tmp_path: Path) -> None:
-    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n  feature\n  compat\n  slow\n")
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n  feature\n  compat\n  loss\n  slow\n")
     (tmp_path / "test_cases.py").write_text(CASES.replace("PROVES", "@pytest.mark.feature" + "(49)"))
     record = tmp_path / "record.json"
     record.write_text("stale")
@@ -105,7 +110,7 @@ def test_only_foreign_peers_get_a_second_try_and_it_proves_nothing(tmp_path: Pat
     command = [sys.executable, "-m", "pytest", "-q", *plugins, "--again", "--no-skips", f"--features={record}", "test_cases.py"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "tests" / "support")}
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, check=False)
-    assert "3 failed, 2 passed, 1 rerun" in done.stdout, done.stdout + done.stderr
+    assert "4 failed, 2 passed, 1 rerun" in done.stdout, done.stdout + done.stderr
     assert "1 tests needed a second try" in done.stdout
     assert "test_skipped was skipped, and --no-skips forbids it" in done.stdout
     assert json.loads(record.read_text()) == {"49a": ["test_cases.py::test_passes"]}
