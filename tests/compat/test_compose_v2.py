@@ -30,7 +30,6 @@ def load(loader: Path, file: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([str(loader), str(file)], capture_output=True, text=True, check=False)
 
 
-@pytest.mark.feature(168)
 def test_compose_v2_loads_every_profile(loader: Path) -> None:
     done = load(loader, FILE)
     assert done.returncode == 0, done.stderr

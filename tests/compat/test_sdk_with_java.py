@@ -27,7 +27,7 @@ async def consume_until(namesrv: str, topic: str, group: str, wanted: int) -> di
 
 
 @pytest.mark.compatible("send", "push", "group goes on", peer="java-server-5.5.0")
-@pytest.mark.feature(1, 65, 80, 90)
+@pytest.mark.feature(1, 65, "80a", 90)
 async def test_sdk_sends_and_consumes_through_java(java_cluster: str) -> None:
     async with Admin(java_cluster) as admin:
         await admin.create_topic("SdkTopic", cluster="TestCluster", read_queues=4, write_queues=4)

@@ -123,7 +123,7 @@ def stored() -> set[str]:
     return set()
 
 
-@pytest.mark.feature(168, 12)
+@pytest.mark.feature("168a", 12)
 def test_two_groups_of_master_and_slave_at_both_name_servers(compose: Compose) -> None:
     for namesrv in INSIDE_NAMESRV.split(";"):
         found = {(broker["brokerName"], int(broker["brokerId"]), broker["address"]) for broker in compose.mqadmin("clusterList", "-n", namesrv)["brokers"]}
@@ -154,7 +154,7 @@ def test_probes_and_every_scrape_target(compose: Compose) -> None:
     assert compose("exec", "-T", "admin", "probe", check=False).returncode == 1  # nothing listens there
 
 
-@pytest.mark.feature(168, 62)
+@pytest.mark.feature("168c", 62)
 def test_clients_inside_and_outside_use_every_broker(compose: Compose, topic: str, stored: set[str]) -> None:
     sent = lines(compose.python("admin", SEND, INSIDE_NAMESRV, "0", "20")) + lines(outside(compose, SEND, OUTSIDE_NAMESRV, "20", "40"))
     assert {(broker, status) for _, broker, status in sent} == {("broker-a", "STORED"), ("broker-b", "STORED")}
@@ -163,7 +163,7 @@ def test_clients_inside_and_outside_use_every_broker(compose: Compose, topic: st
     assert lines(outside(compose, CONSUME, OUTSIDE_NAMESRV, "outside", str(len(stored)), "60")) == [sorted(stored)]
 
 
-@pytest.mark.feature(168, 60)
+@pytest.mark.feature(60)
 def test_a_killed_master_s_slave_serves_what_was_acknowledged(compose: Compose, topic: str, stored: set[str]) -> None:
     """SYNC: every acknowledged message is on the slave; a group that has never read gets all of them while the master is down."""
     sent = lines(compose.python("admin", SEND, INSIDE_NAMESRV, "40", "60"))
@@ -184,7 +184,6 @@ def test_a_killed_master_s_slave_serves_what_was_acknowledged(compose: Compose, 
     assert lines(compose.python("admin", CONSUME, INSIDE_NAMESRV, "later", str(len(stored)), "90")) == [sorted(stored)]
 
 
-@pytest.mark.feature(168)
 def test_a_stop_is_in_order_within_ten_seconds_and_loses_nothing(compose: Compose, topic: str, stored: set[str]) -> None:
     """`stop` kills after 10 s (exit code 137): code 0 says that nobody had to be killed."""
     stored |= {f"o-{number}" for number, *_ in lines(compose.python("admin", SEND, INSIDE_NAMESRV, "70", "80"))}
@@ -196,7 +195,7 @@ def test_a_stop_is_in_order_within_ten_seconds_and_loses_nothing(compose: Compos
     assert lines(compose.python("admin", CONSUME, INSIDE_NAMESRV, "last", str(len(stored)), "90")) == [sorted(stored)]
 
 
-@pytest.mark.feature(168)
+@pytest.mark.feature("168c")
 def test_one_advertised_host_for_clients_everywhere(compose: Compose) -> None:
     """ADVERTISED_HOST: the gateway of the compose network stands for the address of the host in a LAN; no hosts entry is needed."""
     network = json.loads(compose.engine.docker("network", "inspect", "triomq-test_default").stdout)[0]

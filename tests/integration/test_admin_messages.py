@@ -75,7 +75,7 @@ async def test_send_to_a_broker_and_a_queue(cluster: InProcessCluster) -> None:
     )
 
 
-@pytest.mark.feature(41, 94)
+@pytest.mark.feature(94)
 async def test_consume_from_an_offset(cluster: InProcessCluster) -> None:
     for number in range(50):
         await send(cluster, "-p", number, "-b", "broker-a", "-i", 0)

@@ -28,7 +28,7 @@ async def call(*words: str, **options: object) -> subprocess.CompletedProcess[by
     return await trio.run_process([*MQADMIN, *words], capture_stdout=True, capture_stderr=True, check=False, **options)  # type: ignore[arg-type]
 
 
-@pytest.mark.feature(170)
+@pytest.mark.feature("170a", "170b", "170c")
 async def test_exit_codes_and_streams(cluster: InProcessCluster) -> None:
     namesrv = cluster.namesrv_address
     done = await call("topicList", "--json", "-n", namesrv)

@@ -62,7 +62,7 @@ async def batch_topic(peer: BrokerPeer) -> None:
     assert answer.code == 0, answer.remark
 
 
-@pytest.mark.feature(32, 41)
+@pytest.mark.feature(32)
 async def test_a_batch_is_stored_as_one_record_and_pulled_by_any_offset_in_it(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as ready, peer_of(ready) as peer:
         await batch_topic(peer)
@@ -178,7 +178,7 @@ async def send_light(peer: BrokerPeer, body: bytes, *queues: str, topic: str = "
     return await peer.send(topic, body, properties={"INNER_MULTI_DISPATCH": ",".join(queues), "UNIQ_KEY": "K"}, **more)
 
 
-@pytest.mark.feature(41, 51)
+@pytest.mark.feature(51)
 @pytest.mark.parametrize("crash", [False, True], ids=["stopped", "crashed"])
 async def test_a_message_is_pulled_from_each_of_its_light_queues(tmp_path: Path, crash: bool) -> None:
     async def fill(ready: BrokerReady) -> None:

@@ -203,7 +203,6 @@ async def test_offsets_are_kept_and_a_new_group_begins_at_0_on_a_young_queue(tmp
         assert await query(peer, "G") == (0, 3), "kept over an orderly stop"
 
 
-@pytest.mark.feature(41)
 async def test_where_queues_begin_and_end(tmp_path: Path) -> None:
     async def offset(peer: BrokerPeer, code: Code, header: object) -> int:
         return (await peer.call(code, header)).header(OffsetResponseHeader).offset

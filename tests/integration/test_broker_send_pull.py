@@ -21,7 +21,7 @@ from triomq.remoting.protocol.headers.topic import DeleteTopicHeader
 from triomq.remoting.protocol.message import decode_offset_message_id, encode_properties
 
 
-@pytest.mark.feature(32, 41, 42)
+@pytest.mark.feature(32, 42)
 async def test_messages_come_back_as_they_went_in(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as ready, peer_of(ready) as peer:
         await peer.create_topic("T", 2)

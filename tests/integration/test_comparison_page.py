@@ -23,13 +23,14 @@ def row(beginning: str) -> list[str]:
     return found
 
 
+@pytest.mark.feature("156a")
 @pytest.mark.parametrize("beginning", ASKED.values(), ids=ASKED)
 def test_all_four_systems_are_compared(beginning: str) -> None:
     assert len(row(beginning)) == 4
     assert all(row(beginning))
 
 
-@pytest.mark.feature(156)
+@pytest.mark.feature("156b")
 async def test_not_yet_means_that_the_broker_refuses_it(triomq_cluster: InProcessCluster) -> None:
     codes = {"Transactions": Code.END_TRANSACTION, "Find a message by key": Code.QUERY_MESSAGE, "Filter by tag": Code.PULL_MESSAGE, "Go back to a time": Code.SEARCH_OFFSET_BY_TIMESTAMP}
     async with Connector() as connector:

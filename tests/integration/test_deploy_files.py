@@ -55,7 +55,6 @@ def compose(**environment: str) -> dict[str, Any]:
 SERVICES = {name: service for name, service in compose()["services"].items() if service.get("command", [""])[0] in ("mqbroker", "mqnamesrv")}
 
 
-@pytest.mark.feature(168)
 def test_compose_has_two_name_servers_and_two_groups_of_master_and_slave() -> None:
     configs = {name: config_of(service["command"]) for name, service in SERVICES.items()}
     brokers = {name: (config.broker_name, config.broker_id, config.broker_role, config.broker_ip) for name, config in configs.items() if isinstance(config, BrokerConfig)}
@@ -177,7 +176,7 @@ def words_of(container: dict[str, Any], hostname: str, folder: Path) -> list[str
     return subprocess.run([*container["command"], *container["args"]], env=environment, capture_output=True, text=True, check=True).stdout.splitlines()
 
 
-@pytest.mark.feature(199)
+@pytest.mark.feature("199a", "199d")
 @pytest.mark.parametrize("name", ["namesrv", "broker-a", "broker-b"])
 def test_each_stateful_set(name: str, tmp_path: Path) -> None:
     spec, service = of_kind("StatefulSet")[name]["spec"], of_kind("Service")[name]["spec"]
@@ -226,7 +225,7 @@ def unit(name: str) -> dict[str, list[str]]:
     return settings
 
 
-@pytest.mark.feature(199)
+@pytest.mark.feature("199b", "199d")
 @pytest.mark.parametrize(("name", "instances"), [("mqnamesrv.service", [""]), ("mqbroker@.service", ["broker-a", "broker-a-slave"])])
 def test_each_unit(name: str, instances: list[str], tmp_path: Path) -> None:
     settings = unit(name)

@@ -144,7 +144,7 @@ async def test_a_broker_registers_with_every_address_of_a_name(tmp_path: Path, m
             assert await registered(two), "a name that cannot be looked up changes nothing"
 
 
-@pytest.mark.feature(6, 8)
+@pytest.mark.feature("6c", 8)
 async def test_broker_and_producer_go_where_a_name_points_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A name server moves to another machine: its name gets another address, and whoever connects anew finds it."""
     points_to = "127.0.0.1"

@@ -70,7 +70,7 @@ def mqadmin(*words: str, code: int = 0) -> str:
     return done.stdout if code == 0 else done.stderr
 
 
-@pytest.mark.feature(1, 4, 5, 62, 179)
+@pytest.mark.feature(1, 4, 5, 62, "179d")
 def test_a_cluster_starts_works_and_stops(tmp_path: Path) -> None:
     with mqlocal(tmp_path, "--namesrvs", 2, "--brokers", 2, "--port", 0, "--json") as process:
         state = ready(process)

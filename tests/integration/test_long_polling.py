@@ -55,7 +55,7 @@ async def delivered(peer: BrokerPeer, sender: BrokerPeer, held: trio.Event, offs
     return took
 
 
-@pytest.mark.feature(154)
+@pytest.mark.feature("154a")
 async def test_a_message_comes_by_its_arrival_and_by_no_interval(tmp_path: Path, when_held: Callable[[int], trio.Event], record_property: Callable[[str, object], None]) -> None:
     async with running_broker(tmp_path, **SETTINGS) as ready, peer_of(ready) as peer, peer_of(ready) as sender:
         await sender.create_topic(TOPIC, queues=1)

@@ -52,7 +52,7 @@ def value(page: str, name: str, **labels: str) -> float:
     return found[0]
 
 
-@pytest.mark.feature(184, 185)
+@pytest.mark.feature(184, "185a")
 async def test_a_cluster_tells_what_it_did(tmp_path: Path) -> None:
     port = free_port()
     async with local_cluster(dir=tmp_path, settings={"monitorPort": port}) as cluster:

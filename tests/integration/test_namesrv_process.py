@@ -63,6 +63,7 @@ def test_effective_configuration_is_printed_and_can_be_used(tmp_path: Path) -> N
     assert run(tmp_path, "-c", str(again), "--print-config").stdout == printed.stdout
 
 
+@pytest.mark.feature("149b")
 @pytest.mark.parametrize(
     ("arguments", "text", "code", "line"),
     [

@@ -114,7 +114,7 @@ def installed(dist: Path) -> Path:
     return python
 
 
-@pytest.mark.feature(179)
+@pytest.mark.feature("179a")
 def test_wheel_runs_in_an_empty_environment(installed: Path, tmp_path: Path) -> None:
     python = installed
     (tmp_path / "client.py").write_text("MINE = True\n")

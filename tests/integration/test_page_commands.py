@@ -232,7 +232,7 @@ PAGES = ("README.md", "README.zh-CN.md")
 
 
 @pytest.mark.slow
-@pytest.mark.feature(149, 200)
+@pytest.mark.feature("149a", 200)
 @pytest.mark.parametrize("page", PAGES)
 def test_the_servers_of_the_readme(page: str, shell: Shell) -> None:
     namesrv, broker = shell.ports.values()

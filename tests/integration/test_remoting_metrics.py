@@ -70,7 +70,6 @@ async def test_every_code_has_its_own_figures() -> None:
         assert codes[ECHO].queued == 0
 
 
-@pytest.mark.feature(148)
 async def test_the_broker_and_mqadmin_show_them(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as ready, peer_of(ready) as peer:
         await peer.create_topic("T", 1)

@@ -14,7 +14,6 @@ TOPIC = "Batches"
 QUEUE = MessageQueue(TOPIC, "broker-a", 0)
 
 
-@pytest.mark.feature(41)
 async def test_every_message_of_a_batch_comes_with_its_own_offset(triomq_cluster: InProcessCluster) -> None:
     """A consumer that begins in the middle of a record gets the rest of it, and not what lies before."""
     async with triomq_cluster.admin() as admin:
@@ -38,7 +37,6 @@ async def test_every_message_of_a_batch_comes_with_its_own_offset(triomq_cluster
                 assert [message.keys for message in found[:2]] == [("k0",), ("k1",)]
 
 
-@pytest.mark.feature(41)
 async def test_one_message_of_a_batch_is_delivered_again(triomq_cluster: InProcessCluster) -> None:
     """Sent back is the message that failed, not the record that it came in."""
     async with triomq_cluster.admin() as admin:

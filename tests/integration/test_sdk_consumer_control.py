@@ -40,7 +40,7 @@ def numbers_of(messages: list[ReceivedMessage]) -> list[int]:
     return [int(message.body) for message in messages]
 
 
-@pytest.mark.feature(80, 82)
+@pytest.mark.feature("80a", 82)
 async def test_batches_are_of_one_queue_and_share_a_verdict(triomq_cluster: InProcessCluster) -> None:
     await triomq_cluster.create_topic("Numbers", queues=3)
     await send_numbers(triomq_cluster, range(60))
@@ -202,7 +202,6 @@ async def test_a_fixed_assignment_and_a_rule_that_fails(
         assert consumer.assignment == ()
 
 
-@pytest.mark.feature(80)
 async def test_rates(triomq_cluster: InProcessCluster) -> None:
     await triomq_cluster.create_topic("Numbers", queues=1)
     await send_numbers(triomq_cluster, range(10))

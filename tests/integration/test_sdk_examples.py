@@ -132,7 +132,7 @@ async def test_the_retry_example(triomq_cluster: InProcessCluster) -> None:
     assert printed[-1] == "dead: hopeless of topic Tasks after 3 deliveries"
 
 
-@pytest.mark.feature(80)
+@pytest.mark.feature("80a")
 async def test_the_batch_example(triomq_cluster: InProcessCluster) -> None:
     printed = await run("batches.py", triomq_cluster.namesrv_address, "300")
     assert printed == "300 readings, at most 25 at a time\n"

@@ -178,24 +178,25 @@ async def test_a_directed_send_has_one_try_only() -> None:
     assert len(caught.value.attempts) == 1
 
 
-@pytest.mark.feature(64, 72)
-async def test_stored_but_not_as_safe_as_wished() -> None:
+@pytest.mark.feature(64, "72a", "72b")
+@pytest.mark.parametrize("status", [SendStatus.FLUSH_DISK_TIMEOUT, SendStatus.FLUSH_SLAVE_TIMEOUT])
+async def test_stored_but_not_as_safe_as_wished(status: SendStatus) -> None:
     async with scripted_cluster(2) as cluster:
         slow, good = cluster.brokers
 
-        def not_flushed(request: Request) -> Response:
+        def not_safe(request: Request) -> Response:
             answer = sent(5)
-            answer.code = ResponseCode.FLUSH_DISK_TIMEOUT
+            answer.code = ResponseCode[status.name]
             return answer
 
-        slow.script[SEND] = not_flushed
+        slow.script[SEND] = not_safe
         async with producer(cluster) as p:
             statuses = {(await p.send("T", b"x")).status for _ in range(2)}
-            assert statuses == {SendStatus.STORED, SendStatus.FLUSH_DISK_TIMEOUT}
+            assert statuses == {SendStatus.STORED, status}
         async with producer(cluster, retry_not_stored=True) as p:
             assert {(await p.send("T", b"x")).queue.broker_name for _ in range(2)} == {good.name}
-            good.script[SEND] = not_flushed
-            assert (await p.send("T", b"x")).status is SendStatus.FLUSH_DISK_TIMEOUT
+            good.script[SEND] = not_safe
+            assert (await p.send("T", b"x")).status is status
 
 
 async def test_a_connection_that_breaks_during_a_send_leaves_a_doubt() -> None:

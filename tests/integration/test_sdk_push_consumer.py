@@ -77,7 +77,7 @@ async def group_offset(cluster: InProcessCluster, group: str, topic: str) -> int
         return sum([await reader.committed(queue) or 0 for queue in await reader.queues(topic)])
 
 
-@pytest.mark.feature(1, 80)
+@pytest.mark.feature(1, "80a")
 async def test_a_handler_gets_every_message(triomq_cluster: InProcessCluster) -> None:
     await triomq_cluster.create_topic("Numbers", queues=4)
     seen: list[int] = []
@@ -87,7 +87,7 @@ async def test_a_handler_gets_every_message(triomq_cluster: InProcessCluster) ->
     assert sorted(seen) == list(range(300))
 
 
-@pytest.mark.feature(80)
+@pytest.mark.feature("80a")
 async def test_iteration_with_verdicts(triomq_cluster: InProcessCluster) -> None:
     await triomq_cluster.create_topic("Numbers", queues=2)
     await send_numbers(triomq_cluster, "Numbers", range(5), tag="t")

@@ -23,7 +23,7 @@ from triomq.testing import InProcessCluster, Simulation, local_cluster, simulate
 pytest_plugins = ["pytester"]
 
 
-@pytest.mark.feature(1, 180)
+@pytest.mark.feature(1, "180a")
 async def test_the_fixture_is_a_cluster_that_works(triomq_cluster: InProcessCluster) -> None:
     await triomq_cluster.create_topic("orders", queues=3)
     async with (
@@ -42,7 +42,6 @@ async def test_the_fixture_is_a_cluster_that_works(triomq_cluster: InProcessClus
     assert len(sent) == 9
 
 
-@pytest.mark.feature(180)
 async def test_shape_and_names(tmp_path: Path) -> None:
     async with local_cluster(brokers=["east", "west"], namesrvs=2, dir=tmp_path, cluster_name="Earth") as cluster:
         assert len(cluster.namesrv_address.split(";")) == 2
@@ -224,7 +223,7 @@ USER_PROJECT = """
 """
 
 
-@pytest.mark.feature(180)
+@pytest.mark.feature("180a")
 @pytest.mark.parametrize(("mark", "ini"), [("", "trio_mode = true"), ("@pytest.mark.trio", "")])
 def test_the_fixture_in_a_project_of_its_own(pytester: pytest.Pytester, mark: str, ini: str) -> None:
     pytester.makeini(f"[pytest]\n{ini}")

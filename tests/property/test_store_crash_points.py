@@ -163,7 +163,7 @@ def lived(folder: Path, mode: FlushMode, seed: int, batches: int = BATCHES) -> S
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("mode", list(FlushMode))
-@pytest.mark.feature(28, 37, 38, 39, 47, 48, 51, 52)
+@pytest.mark.feature(28, 37, 38, 39, "47b", 48, 51, 52)
 def test_every_operation_may_be_the_last(tmp_path: Path, mode: FlushMode) -> None:
     simulation = lived(tmp_path, mode, 1)
     recoveries = Recoveries(simulation, tmp_path)

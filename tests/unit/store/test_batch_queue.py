@@ -54,7 +54,6 @@ def entries(store: MessageStore) -> list[BatchEntry]:
     return [queue.batch(number) for number in range(queue.entries.first_offset, queue.entries.end_offset)]
 
 
-@pytest.mark.feature(41)
 async def test_a_record_takes_as_many_numbers_as_it_has_messages(tmp_path: Path) -> None:
     async with open_batches(tmp_path) as store:
         places = store.append([inner_batch(3), single(), inner_batch(4, tags="TagA")])
@@ -84,7 +83,6 @@ async def test_a_record_takes_as_many_numbers_as_it_has_messages(tmp_path: Path)
         assert [message.sys_flag & (SPECIAL | INNER_BATCH | NEED_UNWRAP) for message in found] == [0xC0, 0, 0xC0]
 
 
-@pytest.mark.feature(41)
 @pytest.mark.parametrize("written", [True, False], ids=["on disk", "in memory"])
 async def test_an_offset_inside_of_a_record_finds_it(tmp_path: Path, written: bool) -> None:
     sizes = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9]

@@ -21,6 +21,7 @@ FULL = Checkpoint(
 )
 
 
+@pytest.mark.feature("47a")
 def test_bytes_of_the_fact_sheet() -> None:
     data = attrs.evolve(FULL, queue_log_offset=0, mark=None).encode()
     assert data[:40].hex(" ", 8) == "0000000000000001 0000000000000002 0000000000000003 0000000000000004 0000000000000005"

@@ -68,7 +68,7 @@ STATES = {
 
 @RELEASE
 @pytest.mark.parametrize("state", STATES)
-@pytest.mark.feature(29, 39, 41, 46)
+@pytest.mark.feature(29, 39, "41a", "41c", 46)
 async def test_a_java_store_yields_every_message_entry_and_key(release: str, state: str, tmp_path: Path) -> None:
     config = unpacked(release, tmp_path)
     for change in STATES[state]:
@@ -108,7 +108,7 @@ async def test_queue_files_keep_every_byte(release: str, tmp_path: Path) -> None
     assert contents(config.root / "consumequeue") == before
 
 
-@pytest.mark.feature(43, 44, 45)
+@pytest.mark.feature(43, 44)
 @RELEASE
 def test_index_files_keep_every_byte(release: str, tmp_path: Path) -> None:
     """Indexing Java's log gives Java's index files, whatever the size of the batches."""

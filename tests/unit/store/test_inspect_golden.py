@@ -52,7 +52,7 @@ def expected_document(row: dict[str, Any]) -> dict[str, Any]:
 
 
 @RELEASE
-@pytest.mark.feature(29, 39, 44, 45, 47, 186)
+@pytest.mark.feature(29, 39, 44, 186)
 def test_a_java_store_is_clean(release: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = unpacked(release, tmp_path)
     before = state_of(root)

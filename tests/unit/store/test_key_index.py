@@ -71,6 +71,7 @@ def test_bytes_of_the_fact_sheet(tmp_path: Path) -> None:
     index.close()
 
 
+@pytest.mark.feature("45b")
 def test_a_file_of_the_real_geometry_is_sparse(tmp_path: Path) -> None:
     index = KeyIndex(tiny_config(tmp_path, index_slot_count=5_000_000, index_entry_count=20_000_000), Disk(), SteppingClock())
     index.apply(batch(draft(topic="TopicTest", keys="k1")))

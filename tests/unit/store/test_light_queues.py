@@ -33,7 +33,6 @@ async def bodies(store: MessageStore, name: str) -> list[str]:
     return [message.body.decode() for message in await read_all(store, name, 0)]
 
 
-@pytest.mark.feature(41)
 async def test_a_message_has_a_number_in_each_of_its_queues(tmp_path: Path) -> None:
     async with open_store(light_config(tmp_path), SteppingClock()) as store:
         store.append([to_queues("0", A), draft("1"), to_queues("2", A, B), to_queues("3", B, queue_id=3), draft("4")])

@@ -52,7 +52,6 @@ def fill(store: MessageStore, rounds: int = 1) -> None:
 needs_syncfs = pytest.mark.skipif(not DiskFeatures().sync_file_system, reason="syncfs tells no errors here")
 
 
-@pytest.mark.feature(47)
 @needs_syncfs
 async def test_many_files_are_forced_out_by_one_call(tmp_path: Path) -> None:
     disk = CountingDisk()
@@ -181,7 +180,7 @@ async def test_a_start_opens_each_queue_once(tmp_path: Path, crash: bool) -> Non
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-@pytest.mark.feature(40, 153)
+@pytest.mark.feature(40, "153a")
 async def test_fifty_thousand_queues(tmp_path: Path) -> None:
     """One message each, a clean stop, a crash: all are there, with few descriptors and little room on the disk."""
     count = 50_000

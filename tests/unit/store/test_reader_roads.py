@@ -62,7 +62,6 @@ class PartlyCold(Disk):
         return None if offset <= self.lacks < offset + size else super().read_nowait(fd, size, offset)
 
 
-@pytest.mark.feature(41)
 async def test_maps_are_read_only_where_the_page_cache_has_the_records(tmp_path: Path) -> None:
     disk = PartlyCold()
     body = "x" * 30_000

@@ -67,7 +67,6 @@ class CountingDisk(Disk):
         return super().read_nowait(fd, size, offset)
 
 
-@pytest.mark.feature(41)
 async def test_scattered_records_behind_the_hot_part_cost_one_question(tmp_path: Path) -> None:
     config = tiny_config(tmp_path, segment_size_bytes=1 << 20, hot_bytes_max=0, transfer_bytes_memory_max=1 << 20, message_size_bytes_max=1 << 16)
     async with open_store(config, SteppingClock()) as store:
@@ -92,7 +91,6 @@ async def test_scattered_records_behind_the_hot_part_cost_one_question(tmp_path:
     assert asked[0] * 3 < asked[1], "only answers from two segments are asked for piece by piece"
 
 
-@pytest.mark.feature(41)
 async def test_a_page_that_is_missing_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = tiny_config(tmp_path, segment_size_bytes=1 << 20, hot_bytes_max=0, transfer_bytes_memory_max=1 << 20, message_size_bytes_max=1 << 16)
     async with open_store(config, SteppingClock(), disk=Disk(DiskFeatures(residency=True))) as store:

@@ -36,7 +36,7 @@ def bodies(result: GetResult) -> list[bytes]:
     return found
 
 
-@pytest.mark.feature(26, 32, 41)
+@pytest.mark.feature(26, 32, "41a")
 async def test_what_is_appended_is_read_at_once_in_order(tmp_path: Path) -> None:
     async with open_store(tiny_config(tmp_path), SteppingClock()) as store:
         places = store.append([draft(f"m{number}", ("A", "B", "C")[number % 3], number % 2) for number in range(30)])
@@ -282,7 +282,7 @@ async def test_a_store_whose_last_topic_was_deleted_stays_empty(tmp_path: Path) 
         assert store.queues() == {}
 
 
-@pytest.mark.feature(34, 47, 48)
+@pytest.mark.feature("34a", 48)
 async def test_files_of_a_running_and_of_a_stopped_store(tmp_path: Path) -> None:
     config = tiny_config(tmp_path / "deep" / "store")
     root = config.root

@@ -271,7 +271,7 @@ def test_loggers_are_ours() -> None:
     assert logging.getLogger("triomq.broker.store.store").name in logging.root.manager.loggerDict
 
 
-@pytest.mark.feature(47, 51)
+@pytest.mark.feature(51)
 async def test_a_stop_in_the_middle_of_a_checkpoint_forgets_no_file(tmp_path: Path) -> None:
     """What a checkpoint has taken and not forced out yet must not be believed safe by the last one."""
     await stop_in_the_middle_of_a_checkpoint(tmp_path)
