@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 import trio
 from brokers import peer_of, running_broker
 from mqadmin_calls import mqadmin
