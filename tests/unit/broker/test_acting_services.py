@@ -14,7 +14,7 @@ import trio.testing
 from triomq.broker.replication.acting import ActingRules
 from triomq.broker.services.acting import ActingMaster
 from triomq.broker.services.delay import open_delayed_messages
-from triomq.broker.services.escape import Escape, EscapeFailed, EscapeRefused, Target, targets_of
+from triomq.broker.services.remote_sender import RemoteSender, RemoteSendFailed, RemoteSendRefused, Target, targets_of
 from triomq.broker.services.versions import Version
 from triomq.remoting.errors import ConnectFailed
 from triomq.remoting.protocol.bodies.offsets import DelayOffsetTable
@@ -62,8 +62,8 @@ class Brokers:
     async def oneway(self, address: str, command: Command, *, timeout: float) -> None:
         raise AssertionError("nothing is sent without an answer")
 
-    def escape(self) -> Escape:
-        return Escape("own", lambda: ["ns:1"], lambda: self)
+    def escape(self) -> RemoteSender:
+        return RemoteSender("own", lambda: ["ns:1"], lambda: self)
 
 
 def message(properties: Mapping[str, str] | None = None, body: bytes = b"hello") -> StoredMessage:
@@ -121,20 +121,20 @@ async def test_stored_without_the_wanted_copies_is_stored(code: int) -> None:
 
 async def test_nobody_takes_it() -> None:
     brokers = Brokers(TWO, {"b:1": ResponseCode.SYSTEM_BUSY, "c:1": ConnectFailed("c:1", "refused")})
-    with pytest.raises(EscapeFailed, match=r"topic 'T': .*b:1.*2 because"):
+    with pytest.raises(RemoteSendFailed, match=r"topic 'T': .*b:1.*2 because"):
         await brokers.escape().send(message())
-    with pytest.raises(EscapeFailed, match="no other master has this topic"):
+    with pytest.raises(RemoteSendFailed, match="no other master has this topic"):
         await Brokers(route(("own", {0: "o:1"}, 4, 6)), {}).escape().send(message())
 
 
 @pytest.mark.parametrize(("other", "permanent"), [(ResponseCode.MESSAGE_ILLEGAL, True), (ResponseCode.SYSTEM_BUSY, False), (ConnectFailed("c:1", "refused"), False)])
 async def test_a_refusal_is_for_good_if_all_say_so(other: int | Exception, permanent: bool) -> None:
-    with pytest.raises(EscapeFailed, match="13 because") as failed:
+    with pytest.raises(RemoteSendFailed, match="13 because") as failed:
         await Brokers(TWO, {"b:1": ResponseCode.MESSAGE_ILLEGAL, "c:1": other}).escape().send(message())
-    assert isinstance(failed.value, EscapeRefused) is permanent
-    with pytest.raises(EscapeFailed) as failed:
+    assert isinstance(failed.value, RemoteSendRefused) is permanent
+    with pytest.raises(RemoteSendFailed) as failed:
         await Brokers(route(), {}).escape().send(message())
-    assert not isinstance(failed.value, EscapeRefused)
+    assert not isinstance(failed.value, RemoteSendRefused)
 
 
 async def test_each_of_many_at_once_tries_every_broker() -> None:
@@ -189,7 +189,7 @@ async def test_the_end_waits_for_the_message_under_way(mock_clock: trio.testing.
         nursery.cancel_scope.cancel()
 
 
-def delayed(folder: Path, escape: Escape | None) -> Any:
+def delayed(folder: Path, escape: RemoteSender | None) -> Any:
     found = open_delayed_messages(folder, None, None, Version(lambda: 1), lambda: 1)  # type: ignore[arg-type]
     found.escape = escape
     return found

@@ -14,7 +14,7 @@ import trio
 import trio.testing
 
 from triomq.broker.services.delay import REFUSED_SECONDS, DelayedMessages, open_delayed_messages
-from triomq.broker.services.escape import EscapeFailed, EscapeRefused
+from triomq.broker.services.remote_sender import RemoteSendFailed, RemoteSendRefused
 from triomq.broker.services.live_settings import LiveSettings
 from triomq.broker.services.topics import TopicSettings, new_topic, open_topics
 from triomq.broker.services.versions import Version
@@ -227,7 +227,7 @@ async def test_while_a_slave_acts_no_level_waits_for_another(tmp_path: Path, moc
 
 async def test_an_acting_slave_drops_what_the_master_would_drop(tmp_path: Path, mock_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture) -> None:
     """A topic that the master had when the table was copied, and has not any more; one that it may have made since is not gone."""
-    others = OtherBrokers(EscapeFailed("no other master has this topic"))
+    others = OtherBrokers(RemoteSendFailed("no other master has this topic"))
     async with broker(tmp_path, mock_clock, escape=others) as it:
         it.send(b"to nowhere", 1, topic="Gone")
         it.send(b"goes on", 1)
@@ -239,7 +239,7 @@ async def test_an_acting_slave_drops_what_the_master_would_drop(tmp_path: Path, 
         assert it.delayed.progress() == {1: (2, 4)}
         it.delayed.topics.put(new_topic("New", 1))  # the table was copied
         it.delayed.topics.complete_to = it.store.appended.value
-        others.fault = EscapeFailed("they do not have it, but the master has")
+        others.fault = RemoteSendFailed("they do not have it, but the master has")
         await it.at(5)
         assert it.delayed.progress() == {1: (2, 4)}
     assert "its topic 'Gone' does not exist" in caplog.text
@@ -250,7 +250,7 @@ async def test_an_acting_slave_drops_what_the_master_would_drop(tmp_path: Path, 
 async def test_what_every_other_broker_refuses_for_good_waits_and_is_told_once(
     tmp_path: Path, mock_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    others = OtherBrokers(EscapeRefused("topic 'U': b (b:1): 13 too long"))
+    others = OtherBrokers(RemoteSendRefused("topic 'U': b (b:1): 13 too long"))
     async with broker(tmp_path, mock_clock, escape=others) as it:
         it.delayed.topics.put(new_topic("U", 1))
         it.send(b"first", 1)

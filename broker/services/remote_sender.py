@@ -42,11 +42,11 @@ PERMANENT = frozenset({ResponseCode.REQUEST_CODE_NOT_SUPPORTED, ResponseCode.MES
 """What is wrong is the message, or the broker: the same answer comes to the same message."""
 
 
-class EscapeFailed(Exception):
+class RemoteSendFailed(Exception):
     """No other broker took the message; its text says what each one said."""
 
 
-class EscapeRefused(EscapeFailed):
+class RemoteSendRefused(RemoteSendFailed):
     """Every master that has the topic has refused the message for good."""
 
 
@@ -70,7 +70,7 @@ def targets_of(route: TopicRoute, own_name: str) -> list[Target]:
 
 
 @attrs.define(eq=False)
-class Escape:
+class RemoteSender:
     """Sends messages that were due on this broker through another one."""
 
     broker_name: str
@@ -81,7 +81,7 @@ class Escape:
     _routes: dict[str, tuple[float, list[Target]]] = attrs.field(factory=dict, init=False)
 
     async def send(self, message: StoredMessage) -> None:
-        """Deliver a message of the schedule topic where it belongs.  Raises EscapeFailed if it is stored nowhere, as far as anybody knows, and EscapeRefused if another try of the same brokers would not help."""
+        """Deliver a message of the schedule topic where it belongs.  Raises RemoteSendFailed if it is stored nowhere, as far as anybody knows, and RemoteSendRefused if another try of the same brokers would not help."""
         topic = message.properties.get(REAL_TOPIC, "")
         queue = message.properties.get(REAL_QUEUE_ID, "")
         targets = await self._targets(topic)
@@ -97,7 +97,7 @@ class Escape:
             permanent = permanent and code in PERMANENT
             said.append(f"{target.broker_name} ({target.address}): {remark}")
         self._routes.pop(topic, None)
-        raise (EscapeRefused if permanent else EscapeFailed)(f"topic {topic!r}: {'; '.join(said)}")
+        raise (RemoteSendRefused if permanent else RemoteSendFailed)(f"topic {topic!r}: {'; '.join(said)}")
 
     async def _try(self, message: StoredMessage, topic: str, queue_id: int, target: Target) -> tuple[int, str]:
         properties = {name: value for name, value in message.properties.items() if name not in (DELAY, REAL_TOPIC, REAL_QUEUE_ID)}

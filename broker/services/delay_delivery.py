@@ -1,0 +1,200 @@
+"""The tasks that deliver delayed messages, one for each level: a backlog of one level, or a broker that it waits for, never delays another.
+
+`LocalDelivery` appends the messages to this broker's own log.  `RemoteDelivery` is for a slave that acts for its master: its log takes nothing
+but its master's, so it sends them to other masters.
+"""
+
+from __future__ import annotations
+
+import abc
+import logging
+
+import attrs
+import trio
+
+from triomq.broker.services.delay import DelayedMessages
+from triomq.broker.services.remote_sender import RemoteSender, RemoteSendFailed, RemoteSendRefused
+from triomq.broker.store.draft import Draft
+from triomq.broker.store.errors import IllegalMessage, StoreIoError, StoreUnavailable
+from triomq.broker.store.results import GetResult, GetStatus
+from triomq.remoting.log_limit import LogLimit
+from triomq.remoting.protocol.message import REAL_QUEUE_ID, REAL_TOPIC, TRANSACTION_MASK
+from triomq.remoting.protocol.names import SCHEDULE_TOPIC
+from triomq.remoting.protocol.record import StoredMessage, decode_records
+
+logger = logging.getLogger(__name__)
+
+BATCH_MESSAGES = 32
+BATCH_BYTES = 1024 * 1024
+RETRY_SECONDS = 1.0
+REFUSED_SECONDS = 30.0
+"""Pause before a message that every other broker refuses for good is offered again: a broker that takes it may have come."""
+SEND_SECONDS = 5.0
+"""How long an acting slave that must end waits for the messages that it is sending."""
+
+
+@attrs.define(eq=False)
+class Delivery(abc.ABC):
+    """Watches the head of every level's queue and delivers what is due."""
+
+    delayed: DelayedMessages
+    limit: LogLimit = attrs.field(factory=LogLimit, kw_only=True)
+
+    @abc.abstractmethod
+    async def deliver(self, level: int, messages: list[StoredMessage]) -> float:
+        """Deliver due messages in order and advance the level's progress; return 0, or after how many seconds to try the rest again."""
+
+    async def run(self) -> None:
+        """Run one task for each level."""
+        async with trio.open_nursery() as nursery:
+            for level in range(1, len(self.delayed.levels_ms) + 1):
+                nursery.start_soon(self._run_level, level, name=f"delay-level-{level}")
+
+    async def _run_level(self, level: int) -> None:
+        while True:
+            arrival = self.delayed.next_arrival(level)
+            pause = await self._deliver_due(level)
+            if pause is None:
+                await arrival.wait()
+            else:
+                await trio.sleep(pause)
+
+    async def _deliver_due(self, level: int) -> float | None:
+        """Deliver all of a level that is due; return how many seconds the next one must wait, None when there is none.  Checkpoint: between batches."""
+        while True:
+            offset = self.delayed.offsets.get(level, 0)
+            found = await self._get(level, offset)
+            if found.status is not GetStatus.FOUND:
+                if found.next_offset == offset:
+                    return None
+                self.delayed.advance(level, found.next_offset)  # the messages in between were deleted with the log
+                continue
+            messages = decode_records(b"".join(found.chunks))
+            waits = [self.delayed.wait_of(level, message) for message in messages]
+            ready = next((index for index, wait in enumerate(waits) if wait > 0), len(waits))
+            if ready:
+                pause = await self.deliver(level, messages[:ready])
+                if pause:
+                    return pause
+            if ready < len(messages):
+                return waits[ready]
+            await trio.lowlevel.checkpoint()
+
+    async def _get(self, level: int, offset: int) -> GetResult:
+        store = self.delayed.store
+        found = store.get(SCHEDULE_TOPIC, level - 1, offset, messages_max=BATCH_MESSAGES, bytes_max=BATCH_BYTES)
+        if found is None:
+            found = await store.get_cold(SCHEDULE_TOPIC, level - 1, offset, messages_max=BATCH_MESSAGES, bytes_max=BATCH_BYTES)
+        return found
+
+    def homeless(self, message: StoredMessage) -> bool:
+        """Whether the topic that a message is for is gone; the log says so."""
+        topic, queue_text = message.properties.get(REAL_TOPIC, ""), message.properties.get(REAL_QUEUE_ID, "")
+        if self.delayed.topics.find(topic) is not None and queue_text.isascii() and queue_text.isdigit():
+            return False
+        logger.warning("delayed message %s is dropped: its topic %r does not exist (any more)", message.offset_message_id, topic)
+        return True
+
+
+@attrs.define(eq=False)
+class LocalDelivery(Delivery):
+    """Stores messages where they belong, in this broker's log; those whose topic is gone are dropped."""
+
+    async def deliver(self, level: int, messages: list[StoredMessage]) -> float:
+        store = self.delayed.store
+        drafts = [draft for message in messages if (draft := self._real_draft(message)) is not None]
+        try:
+            if drafts:
+                store.append(drafts)
+        except (StoreUnavailable, StoreIoError) as error:
+            self.limit.log(logger, logging.WARNING, "delayed messages of level %d must wait: %s", level, error)
+            return RETRY_SECONDS
+        self.delayed.delivered += len(drafts)
+        self.delayed.advance(level, messages[-1].queue_offset + 1, store.appended.value)
+        return 0.0
+
+    def _real_draft(self, message: StoredMessage) -> Draft | None:
+        if self.homeless(message):
+            return None
+        properties = message.properties
+        draft = Draft(
+            properties[REAL_TOPIC],
+            int(properties[REAL_QUEUE_ID]),
+            message.body,
+            message.properties_bytes,
+            message.flag,
+            message.sys_flag & ~TRANSACTION_MASK,
+            message.born_timestamp,
+            message.born_host_bytes,
+            message.reconsume_times,
+            tags=properties.get("TAGS"),
+            unique_key=properties.get("UNIQ_KEY"),
+            keys=properties.get("KEYS"),
+        )
+        try:
+            self.delayed.store.check_draft(draft)
+        except IllegalMessage as error:
+            logger.warning("delayed message %s is dropped: %s", message.offset_message_id, error)
+            return None
+        return draft
+
+
+@attrs.define(eq=False)
+class RemoteDelivery(Delivery):
+    """Sends messages to other masters, in order, one after the other.
+
+    What no master takes waits for this group's own, as with Java, and so do those behind it: the progress that the master takes over is one number
+    for each level.
+    """
+
+    sender: RemoteSender
+    _acted: bool = attrs.field(default=False, init=False)
+    """Whether something was sent in place of the master since ``run`` began."""
+    _refused: dict[int, int] = attrs.field(factory=dict, init=False)
+    """Level -> its message that every other broker refuses for good, once the log says so."""
+
+    async def run(self) -> None:
+        self._acted = False
+        await super().run()
+
+    async def deliver(self, level: int, messages: list[StoredMessage]) -> float:
+        for message in messages:
+            if message.log_offset >= self.delayed.topics.complete_to or not self.homeless(message):
+                pause = await self._send(level, message)
+                if pause:
+                    return pause
+                self.delayed.delivered += 1
+            self.delayed.advance(level, message.queue_offset + 1)
+            if not self._acted:  # a Java master takes our table over only if its version is newer
+                self._acted = True
+                self.delayed.version.bump()
+            await trio.lowlevel.checkpoint_if_cancelled()
+        return 0.0
+
+    async def _send(self, level: int, message: StoredMessage) -> float:
+        # A send that is cancelled half-way may be stored or not, and the message would come twice.
+        with trio.move_on_after(SEND_SECONDS, shield=True):
+            try:
+                await self.sender.send(message)
+                return 0.0
+            except RemoteSendRefused as error:
+                if self._refused.get(level) != message.queue_offset:
+                    self._refused[level] = message.queue_offset
+                    logger.error(
+                        "delayed message %d of level %d (%s) is refused for good by every other master; it, and what comes behind it, must wait until this group has its master again: %s",
+                        message.queue_offset,
+                        level,
+                        message.offset_message_id,
+                        error,
+                    )
+                return REFUSED_SECONDS
+            except RemoteSendFailed as error:
+                self.limit.log(
+                    logger,
+                    logging.WARNING,
+                    "delayed messages of level %d, from the one at offset %d on, must wait until this group has its master again, or another takes them: %s",
+                    level,
+                    message.queue_offset,
+                    error,
+                )
+        return RETRY_SECONDS
