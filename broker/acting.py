@@ -11,10 +11,11 @@ from triomq.broker.replicating import Replication
 from triomq.broker.replication.acting import ActingRules
 from triomq.broker.services.acting import ActingMaster, Return
 from triomq.broker.services.delay import DelayedMessages
-from triomq.broker.services.remote_sender import RemoteSender
+from triomq.broker.services.delay_delivery import RemoteDelivery
 from triomq.broker.services.members import GroupMembers
 from triomq.broker.services.offsets import ConsumerOffsets
 from triomq.broker.services.registration import Registration
+from triomq.broker.services.remote_sender import RemoteSender
 from triomq.broker.services.table_copy import TableCopy
 from triomq.broker.store.store import MessageStore
 
@@ -60,8 +61,8 @@ def open_acting(
     if slave is None:
         returning = None if settings.skip_pre_online else Return(members, lambda: registration.connector, delayed, offsets, lambda: store.appended.value)
         return Acting(requests, members, returning=returning)
-    delayed.escape = RemoteSender(config.broker_name, lambda: list(registration.servers), lambda: registration.connector)
-    duties = [delayed.run] if settings.remote_escape else []
+    sender = RemoteSender(config.broker_name, lambda: list(registration.servers), lambda: registration.connector)
+    duties = [RemoteDelivery(delayed, sender).run] if settings.remote_escape else []
     acting = requests.acting = ActingMaster(ActingRules(config.broker_id), members, lambda: slave.following, duties, settings.members_ms / 1000)
     slave.on_lost.append(acting.look_again)
     return Acting(requests, members, slave=acting)

@@ -31,7 +31,7 @@ import trio
 
 from triomq.broker.acting import Acting, open_acting
 from triomq.broker.advertise import warn_if_unreachable
-from triomq.broker.config import BrokerConfig
+from triomq.broker.config import BrokerConfig, BrokerRole
 from triomq.broker.java_keys import BROKER_KEYS
 from triomq.broker.monitor import BrokerSource
 from triomq.broker.processors.admission import Admission
@@ -57,6 +57,7 @@ from triomq.broker.replicating import Replication, open_replication
 from triomq.broker.replication.slave import ReplicationSlave
 from triomq.broker.services.cold_pulls import ColdPulls
 from triomq.broker.services.delay import DelayedMessages, open_delayed_messages
+from triomq.broker.services.delay_delivery import LocalDelivery
 from triomq.broker.services.filters import ConsumerFilters, open_consumer_filters
 from triomq.broker.services.groups import ClientGroups
 from triomq.broker.services.held_pulls import HeldPulls
@@ -72,6 +73,7 @@ from triomq.broker.services.table_copy import TableCopy
 from triomq.broker.services.topics import Topics, TopicSettings, batch_topics, open_topics
 from triomq.broker.services.versions import Version
 from triomq.broker.store.disk import Disk
+from triomq.broker.store.errors import FlushFailed
 from triomq.broker.store.stall import ECHO_SECONDS
 from triomq.broker.store.store import MessageStore, open_store
 from triomq.remoting.address import bare_host, format_address
@@ -194,7 +196,8 @@ async def run_broker(
                     registration.connector = connector
                     await acting.before_registration()
                     if replication.slave is None:
-                        tasks.start_soon(services.delayed.run, name="delayed-messages")
+                        services.delayed.clamp()
+                        tasks.start_soon(LocalDelivery(services.delayed).run, name="delayed-messages")
                     async with trio.open_nursery() as announcing:
                         await announcing.start(registration.run, name="registration")
                         if copy is not None:
@@ -210,6 +213,8 @@ async def run_broker(
                 serving.cancel_scope.cancel()
             await replication.drain()
             tasks.cancel_scope.cancel()
+        with contextlib.suppress(FlushFailed):  # the store says so when it is closed
+            await store.flusher.flush()  # progress of delayed messages is saved as far as the disk has their copies
         await services.saver.save_all()
 
 
@@ -235,7 +240,11 @@ def open_services(config: BrokerConfig, store: MessageStore) -> Services:
     )
     filters = open_consumer_filters(directory, now_ms)
     filters.keep_dead_ms = config.keep_filters_ms
-    delayed = open_delayed_messages(directory, store, topics, Version(now_ms), now_ms)
+    slave = config.broker_role is BrokerRole.SLAVE
+    delayed = open_delayed_messages(
+        directory, store, topics, Version(now_ms), now_ms, forward_only=slave and config.replication.acting_master, replicated=slave
+    )
+    delayed.start_clock()
     registration = Registration(
         RegistrationSettings(
             cluster_name=config.cluster_name,
@@ -349,7 +358,7 @@ def open_server(
         on_close=services.connection_closed,
         name="broker",
     )
-    store.on_arrival = held.arrived
+    store.on_arrival = partial(report_arrivals, delayed, held)
     store.stall.on_stall = lambda seconds: server.pools["send"].hold_off(ECHO_SECONDS, drain=config.pools.fast_failure)
     held.resume = lambda request: server.submit([pull.resumable(request)])
     runtime.server = server
@@ -374,6 +383,12 @@ def broker_source(
         acting=acting.slave,
         server=server,
     )
+
+
+def report_arrivals(delayed: DelayedMessages, held: HeldPulls, arrivals: list[tuple[str, int, int, int]]) -> None:
+    """Wake all who wait for messages.  Checkpoint: never."""
+    delayed.arrived(arrivals)
+    held.arrived(arrivals)
 
 
 def always() -> bool:

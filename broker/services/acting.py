@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 RETURN_SECONDS = 10.0
 """So long a master that starts waits for a name server that answers."""
 HAND_OVER_SECONDS = 18.0
-"""A slave has 5 s to end its duties and 10 s to tell what it knows (`delay.SEND_SECONDS`, `group_changes.TELL_SECONDS`)."""
+"""A slave has 5 s to end its duties and 10 s to tell what it knows (`delay_delivery.SEND_SECONDS`, `group_changes.TELL_SECONDS`)."""
 TABLE_SECONDS = 5.0
 """For each of the two tables.  All in all less than the time (`ActingRules`) after which slaves take a master that says nothing more for dead."""
 ASK_AGAIN_SECONDS = 0.5

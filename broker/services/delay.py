@@ -190,5 +190,4 @@ def open_delayed_messages(
     if loaded is not None:
         delayed._set(dict(loaded.offset_table))
         version.load(loaded.data_version)
-    delayed.start_clock()
     return delayed

@@ -29,7 +29,7 @@ from triomq.remoting.protocol.bodies.cluster import KvTable
 from triomq.remoting.protocol.codes import RequestCode as Code
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.command import request
-from triomq.remoting.protocol.headers.send import SendMessageHeader, SendMessageResponseHeader
+from triomq.remoting.protocol.headers.send import SendBackHeader, SendMessageHeader, SendMessageResponseHeader
 
 BROKEN = Path(__file__).resolve().parent.parent / "support" / "broken_broker.py"
 
@@ -232,3 +232,20 @@ def send_until_refused(address: str) -> int:
                 assert "to the disk failed" in (answer.remark or "")
                 return count
             count += 1
+
+
+@pytest.mark.feature(113, 125)
+async def test_delayed_messages_and_retries_come_when_they_are_due(tmp_path: Path) -> None:
+    """An entry of the schedule topic can be read only after the fsync; four messages of a level, each alone, and what a consumer gave back."""
+    async with running_broker(tmp_path, flushDiskType="SYNC_FLUSH") as ready, peer_of(ready) as peer:
+        await peer.create_topic("T", 1)
+        await peer.heartbeat(group="G", subscriptions={"T": "*"})
+        for number in range(4):
+            await peer.send("T", b"%d" % number, properties={"DELAY": "1"})
+            await trio.sleep(0.1)
+        with trio.fail_after(6):
+            assert await peer.next_bodies("T", 4) == [b"0", b"1", b"2", b"3"]
+        given_back = (await peer.pull("T", 0, 0)).messages[0]
+        assert (await peer.call(Code.CONSUMER_SEND_MSG_BACK, SendBackHeader(given_back.log_offset, "G", 1))).code == 0
+        with trio.fail_after(6):
+            assert await peer.next_bodies("%RETRY%G", 1) == [b"0"]

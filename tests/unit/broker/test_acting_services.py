@@ -62,7 +62,7 @@ class Brokers:
     async def oneway(self, address: str, command: Command, *, timeout: float) -> None:
         raise AssertionError("nothing is sent without an answer")
 
-    def escape(self) -> RemoteSender:
+    def sender(self) -> RemoteSender:
         return RemoteSender("own", lambda: ["ns:1"], lambda: self)
 
 
@@ -92,9 +92,9 @@ TWO = route(("b", {0: "b:1"}, 4, 6), ("c", {0: "c:1"}, 4, 6))
 
 async def test_a_message_arrives_as_it_was_sent_once() -> None:
     brokers = Brokers(TWO, {"b:1": 0, "c:1": 0})
-    escape = brokers.escape()
+    sender = brokers.sender()
     for _ in range(4):
-        await escape.send(message())
+        await sender.send(message())
     assert sorted(address for address, _, _ in brokers.sent) == ["b:1", "b:1", "c:1", "c:1"]
     header, body = brokers.sent[0][1:]
     assert (header.topic, header.queue_id, header.properties, header.sys_flag, header.flag, header.reconsume_times, header.born_timestamp, body) == (
@@ -106,43 +106,43 @@ async def test_a_message_arrives_as_it_was_sent_once() -> None:
 @pytest.mark.parametrize("answer", [ResponseCode.SYSTEM_BUSY, ResponseCode.NO_PERMISSION, ConnectFailed("b:1", "refused")])
 async def test_a_refusal_leads_to_the_next_broker(answer: int | Exception) -> None:
     brokers = Brokers(TWO, {"b:1": answer, "c:1": 0})
-    escape = brokers.escape()
-    await escape.send(message())
-    await escape.send(message())
+    sender = brokers.sender()
+    await sender.send(message())
+    await sender.send(message())
     assert [address for address, _, _ in brokers.sent if address == "c:1"] == ["c:1"] * 2
 
 
 @pytest.mark.parametrize("code", [ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.SLAVE_NOT_AVAILABLE, ResponseCode.FLUSH_SLAVE_TIMEOUT])
 async def test_stored_without_the_wanted_copies_is_stored(code: int) -> None:
     brokers = Brokers(TWO, {"b:1": code, "c:1": code})
-    await brokers.escape().send(message())
+    await brokers.sender().send(message())
     assert len(brokers.sent) == 1
 
 
 async def test_nobody_takes_it() -> None:
     brokers = Brokers(TWO, {"b:1": ResponseCode.SYSTEM_BUSY, "c:1": ConnectFailed("c:1", "refused")})
     with pytest.raises(RemoteSendFailed, match=r"topic 'T': .*b:1.*2 because"):
-        await brokers.escape().send(message())
+        await brokers.sender().send(message())
     with pytest.raises(RemoteSendFailed, match="no other master has this topic"):
-        await Brokers(route(("own", {0: "o:1"}, 4, 6)), {}).escape().send(message())
+        await Brokers(route(("own", {0: "o:1"}, 4, 6)), {}).sender().send(message())
 
 
 @pytest.mark.parametrize(("other", "permanent"), [(ResponseCode.MESSAGE_ILLEGAL, True), (ResponseCode.SYSTEM_BUSY, False), (ConnectFailed("c:1", "refused"), False)])
 async def test_a_refusal_is_for_good_if_all_say_so(other: int | Exception, permanent: bool) -> None:
     with pytest.raises(RemoteSendFailed, match="13 because") as failed:
-        await Brokers(TWO, {"b:1": ResponseCode.MESSAGE_ILLEGAL, "c:1": other}).escape().send(message())
+        await Brokers(TWO, {"b:1": ResponseCode.MESSAGE_ILLEGAL, "c:1": other}).sender().send(message())
     assert isinstance(failed.value, RemoteSendRefused) is permanent
     with pytest.raises(RemoteSendFailed) as failed:
-        await Brokers(route(), {}).escape().send(message())
+        await Brokers(route(), {}).sender().send(message())
     assert not isinstance(failed.value, RemoteSendRefused)
 
 
 async def test_each_of_many_at_once_tries_every_broker() -> None:
-    escape = Brokers(TWO, {"b:1": ResponseCode.SYSTEM_BUSY, "c:1": 0}).escape()
+    sender = Brokers(TWO, {"b:1": ResponseCode.SYSTEM_BUSY, "c:1": 0}).sender()
     async with trio.open_nursery() as nursery:
         for _ in range(5):
-            nursery.start_soon(escape.send, message())
-    assert escape.sent == 5
+            nursery.start_soon(sender.send, message())
+    assert sender.sent == 5
 
 
 class Members:
@@ -189,15 +189,13 @@ async def test_the_end_waits_for_the_message_under_way(mock_clock: trio.testing.
         nursery.cancel_scope.cancel()
 
 
-def delayed(folder: Path, escape: RemoteSender | None) -> Any:
-    found = open_delayed_messages(folder, None, None, Version(lambda: 1), lambda: 1)  # type: ignore[arg-type]
-    found.escape = escape
-    return found
+def delayed(folder: Path, *, forward_only: bool) -> Any:
+    return open_delayed_messages(folder, None, None, Version(lambda: 1), lambda: 1, forward_only=forward_only)  # type: ignore[arg-type]
 
 
 def test_progress_of_delayed_messages_goes_forward_where_slaves_act(tmp_path: Path) -> None:
     table = DelayOffsetTable({1: 5, 2: 9}, DataVersion(0, 7, 3))
-    acting, plain, master = delayed(tmp_path, Brokers(TWO, {}).escape()), delayed(tmp_path, None), delayed(tmp_path, None)
+    acting, plain, master = delayed(tmp_path, forward_only=True), delayed(tmp_path, forward_only=False), delayed(tmp_path, forward_only=False)
     acting.offsets = {1: 8, 3: 2}
     acting.replace(table)
     assert (acting.offsets, acting.version.current) == ({1: 8, 2: 9, 3: 2}, DataVersion(0, 7, 3))

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import errno
+import json
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import attrs
 import pytest
 import trio
 import trio.testing
 
-from triomq.broker.services.delay import REFUSED_SECONDS, DelayedMessages, open_delayed_messages
-from triomq.broker.services.remote_sender import RemoteSendFailed, RemoteSendRefused
+from triomq.broker.services.delay import DelayedMessages, open_delayed_messages
+from triomq.broker.services.delay_delivery import REFUSED_SECONDS, LocalDelivery, RemoteDelivery
 from triomq.broker.services.live_settings import LiveSettings
+from triomq.broker.services.remote_sender import RemoteSendFailed, RemoteSendRefused
 from triomq.broker.services.topics import TopicSettings, new_topic, open_topics
 from triomq.broker.services.versions import Version
-from triomq.broker.store.config import StoreConfig
+from triomq.broker.store.config import FlushMode, StoreConfig
 from triomq.broker.store.draft import Draft
 from triomq.broker.store.errors import StoreError, StoreIoError, StoreUnavailable
 from triomq.broker.store.store import MessageStore, open_store
+from triomq.remoting.protocol.bodies.offsets import DelayOffsetTable
 from triomq.remoting.protocol.message import encode_properties
 from triomq.remoting.protocol.record import StoredMessage, decode_records
 
@@ -36,6 +40,8 @@ class Broker:
     delayed: DelayedMessages
     clock: trio.testing.MockClock
     begin: float
+    wall_seconds: float = 0.0
+    """How far the wall clock has been set forward."""
 
     def send(self, body: bytes, level: int, topic: str = "T", queue_id: int = 0, extra: Mapping[str, str] | None = None) -> None:
         properties = encode_properties({"TAGS": "A", "DELAY": str(level), **(extra or {})})
@@ -80,24 +86,30 @@ class OtherBrokers:
 
 
 @asynccontextmanager
-async def broker(folder: Path, clock: trio.testing.MockClock, *, multi_dispatch: bool = False, escape: OtherBrokers | None = None) -> AsyncIterator[Broker]:
+async def broker(folder: Path, clock: trio.testing.MockClock, *, remote: OtherBrokers | None = None, **settings: Any) -> AsyncIterator[Broker]:
     def clock_ms() -> int:
-        return 1_700_000_000_000 + int(trio.current_time() * 1000)
+        return 1_700_000_000_000 + int((trio.current_time() + (it.wall_seconds if it is not None else 0)) * 1000)
 
-    config = StoreConfig(root=folder, segment_size_bytes=1024 * 1024, index_slot_count=100, index_entry_count=1000, multi_dispatch=multi_dispatch)
+    it: Broker | None = None
+    sizes: dict[str, Any] = {"segment_size_bytes": 1024 * 1024, "index_slot_count": 100, "index_entry_count": 1000}
+    config = StoreConfig(root=folder, **{**sizes, **settings})
     async with open_store(config, clock_ms) as store:
         topics = open_topics(folder, TopicSettings(cluster_name="C", broker_name="b"), LiveSettings(), Version(clock_ms))
         topics.put(new_topic("T", 4))
         delayed = open_delayed_messages(folder, store, topics, Version(clock_ms), clock_ms)
-        delayed.escape = escape  # type: ignore[assignment]
+        delayed.start_clock()
+        store.on_arrival = delayed.arrived
+        delivery = LocalDelivery(delayed) if remote is None else RemoteDelivery(delayed, remote)  # type: ignore[arg-type]
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(delayed.run)
+            nursery.start_soon(delivery.run)
             try:
-                yield Broker(store, delayed, clock, trio.current_time())
+                it = Broker(store, delayed, clock, trio.current_time())
+                yield it
             finally:
-                if escape is not None:
-                    escape.answer.set()  # nobody moves the clock any more for a send under way to be given up
+                if remote is not None:
+                    remote.answer.set()  # nobody moves the clock any more for a send under way to be given up
             nursery.cancel_scope.cancel()
+        await store.flusher.flush()
         delayed.table.path.write_bytes(delayed.encode())
 
 
@@ -211,7 +223,7 @@ async def test_a_full_disk_makes_them_wait(
 
 async def test_while_a_slave_acts_no_level_waits_for_another(tmp_path: Path, mock_clock: trio.testing.MockClock) -> None:
     others = OtherBrokers()
-    async with broker(tmp_path, mock_clock, escape=others) as it:
+    async with broker(tmp_path, mock_clock, remote=others) as it:
         it.send(b"slow", 2, topic="U")
         await it.at(5.5)
         assert (others.tried, others.taken) == ([b"slow"], [])
@@ -228,7 +240,7 @@ async def test_while_a_slave_acts_no_level_waits_for_another(tmp_path: Path, moc
 async def test_an_acting_slave_drops_what_the_master_would_drop(tmp_path: Path, mock_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture) -> None:
     """A topic that the master had when the table was copied, and has not any more; one that it may have made since is not gone."""
     others = OtherBrokers(RemoteSendFailed("no other master has this topic"))
-    async with broker(tmp_path, mock_clock, escape=others) as it:
+    async with broker(tmp_path, mock_clock, remote=others) as it:
         it.send(b"to nowhere", 1, topic="Gone")
         it.send(b"goes on", 1)
         it.delayed.topics.complete_to = it.store.appended.value
@@ -251,7 +263,7 @@ async def test_what_every_other_broker_refuses_for_good_waits_and_is_told_once(
     tmp_path: Path, mock_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     others = OtherBrokers(RemoteSendRefused("topic 'U': b (b:1): 13 too long"))
-    async with broker(tmp_path, mock_clock, escape=others) as it:
+    async with broker(tmp_path, mock_clock, remote=others) as it:
         it.delayed.topics.put(new_topic("U", 1))
         it.send(b"first", 1)
         it.send(b"nobody wants it", 1, topic="U")
@@ -265,3 +277,92 @@ async def test_what_every_other_broker_refuses_for_good_waits_and_is_told_once(
         assert caplog.text.count("is refused for good by every other master") == 1
         assert "delayed message 1 of level 1" in caplog.text
         assert "topic 'U': b (b:1): 13 too long" in caplog.text
+
+
+# What makes a message readable, clocks that jump, power failures
+
+
+async def test_with_sync_flush_it_is_delivered_when_due(tmp_path: Path, mock_clock: trio.testing.MockClock) -> None:
+    """The entry can be read only after the fsync, long after `schedule`."""
+    async with broker(tmp_path, mock_clock, flush_mode=FlushMode.SYNC) as it:
+        for number in range(4):
+            it.send(b"%d" % number, 1)
+            await it.at(1.5 * number)
+        await it.at(6)
+        assert it.arrived() == [b"0", b"1", b"2", b"3"]
+
+
+@pytest.mark.parametrize("jump", [-3600, 3600])
+@pytest.mark.parametrize("before", [True, False], ids=["before the jump", "after the jump"])
+async def test_a_wall_clock_that_jumps_neither_stretches_nor_cuts_a_delay(
+    tmp_path: Path, mock_clock: trio.testing.MockClock, jump: float, before: bool
+) -> None:
+    async with broker(tmp_path, mock_clock) as it:
+        it.send(b"the time stands still at its store time when the clock is set back", 1)
+        await it.at(2)
+        if before:
+            it.send(b"x", 3)
+        it.wall_seconds += jump
+        if not before:
+            it.send(b"x", 3)
+        await it.at(10)
+        assert len(it.arrived()) == 1
+        await it.at(13.1)  # a clock is believed up to a second
+        assert len(it.arrived()) == 2
+
+
+@pytest.mark.parametrize("jump", [-3600, 0, 3600])
+async def test_what_waited_over_a_restart_waits_no_longer_than_its_delay(tmp_path: Path, mock_clock: trio.testing.MockClock, jump: float) -> None:
+    async with broker(tmp_path, mock_clock) as it:
+        it.send(b"x", 3)
+        await it.at(4)
+    async with broker(tmp_path, mock_clock) as it:
+        await it.at(5.9 if jump == 0 else 0.1)
+        it.wall_seconds += jump
+        assert it.arrived() == []
+        await it.at(6.1)
+        assert it.arrived() == [b"x"]
+
+
+async def test_a_backlog_of_one_level_does_not_delay_another(tmp_path: Path, mock_clock: trio.testing.MockClock) -> None:
+    async with broker(tmp_path, mock_clock, segment_size_bytes=64 << 20) as it:
+        for _ in range(64_000):
+            it.send(b"backlog", 1)
+        it.send(b"punctual", 2, queue_id=1)
+        it.clock.jump(it.begin + 5.001 - trio.current_time())
+        while not it.arrived(queue_id=1):
+            await trio.lowlevel.checkpoint()
+        assert it.store.max_offset("T", 0) < 10_000
+
+
+async def test_progress_is_saved_only_as_far_as_the_disk_has_the_copies(tmp_path: Path, mock_clock: trio.testing.MockClock) -> None:
+    async with broker(tmp_path, mock_clock, flush_interval_ms=3_600_000) as it:
+
+        def saved() -> object:
+            return json.loads(it.delayed.encode())["offsetTable"]
+
+        it.send(b"1", 1)
+        await it.at(1.1)
+        assert (it.arrived(), it.delayed.offsets, saved()) == ([b"1"], {1: 1}, {})
+        changes = it.delayed.table.changes
+        assert saved() == {}
+        assert it.delayed.table.changes > changes, "what is left is saved with the next round"
+        await it.store.flusher.flush()
+        it.send(b"2", 1)
+        await it.at(2.5)
+        assert (it.delayed.offsets, saved()) == ({1: 2}, {"1": 1})
+        await it.store.flusher.flush()
+        assert saved() == {"1": 2}
+        changes = it.delayed.table.changes
+        assert saved() == {"1": 2}
+        assert it.delayed.table.changes == changes
+
+
+async def test_progress_beyond_the_own_queue_is_forgotten(tmp_path: Path, mock_clock: trio.testing.MockClock) -> None:
+    """The log lost its tail in a power failure, or the table was copied from a master that had more."""
+    async with broker(tmp_path, mock_clock) as it:
+        it.delayed.replace(DelayOffsetTable({1: 60, 2: 5}))
+        it.send(b"1", 1)
+        assert it.delayed.clamp() == 2
+        assert it.delayed.offsets == {1: 1, 2: 0}
+        assert it.delayed.clamp() == 0

@@ -17,7 +17,8 @@ from triomq.broker.processors.group_changes import PAUSE_SECONDS, TELL_SECONDS, 
 from triomq.broker.replication.acting import HANDOVER_SECONDS
 from triomq.broker.replication.slave import MasterAddress
 from triomq.broker.services.acting import HAND_OVER_SECONDS, TABLE_SECONDS, Return
-from triomq.broker.services.delay import SEND_SECONDS, open_delayed_messages
+from triomq.broker.services.delay import open_delayed_messages
+from triomq.broker.services.delay_delivery import SEND_SECONDS
 from triomq.broker.services.offsets import open_consumer_offsets
 from triomq.broker.services.versions import Version
 from triomq.remoting.errors import ConnectFailed, RequestTimeout
