@@ -17,6 +17,7 @@ catch up, flush, write the checkpoint.  Cancelling ``run_broker`` instead leaves
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import random
 import socket
@@ -93,6 +94,9 @@ from triomq.remoting.tls.settings import resolve
 
 if TYPE_CHECKING:
     from triomq.remoting.server.entrance import Entrance
+
+
+logger = logging.getLogger(__name__)
 
 
 @attrs.frozen
@@ -195,8 +199,8 @@ async def run_broker(
                 async with Connector(ConnectorConfig(tls=security.client, socks=socks, busy_poll=False), on_lost=registration.connection_lost) as connector:
                     registration.connector = connector
                     await acting.before_registration()
+                    forget_progress_beyond(store, services)
                     if replication.slave is None:
-                        services.delayed.clamp()
                         tasks.start_soon(LocalDelivery(services.delayed).run, name="delayed-messages")
                     async with trio.open_nursery() as announcing:
                         await announcing.start(registration.run, name="registration")
@@ -292,7 +296,7 @@ def open_services(config: BrokerConfig, store: MessageStore) -> Services:
 
 def table_copy(store: MessageStore, services: Services, slave: ReplicationSlave) -> TableCopy:
     """What a slave copies beside the log."""
-    return TableCopy(slave.master, slave, services.topics, services.groups, services.offsets, services.delayed, store.delete_topic, lambda: store.appended.value)
+    return TableCopy(slave.master, slave, services.topics, services.groups, services.offsets, services.delayed, store.delete_topic, lambda: store.appended.value, lambda: store.flushed.value, store.max_offset)
 
 
 def open_server(
@@ -383,6 +387,20 @@ def broker_source(
         acting=acting.slave,
         server=server,
     )
+
+
+def forget_progress_beyond(store: MessageStore, services: Services) -> None:
+    """Take back progress beyond the ends of the queues: the log lost its tail in a power failure, or a slave's table was ahead of its log."""
+    offsets, levels = services.offsets.clamp(store.max_offset), services.delayed.clamp()
+    if offsets or levels:
+        group, topic, queue_id, offset = offsets[0] if offsets else ("", "", 0, 0)
+        example = f", such as {offset} of group {group} in {topic}-{queue_id}" if offsets else ""
+        logger.warning(
+            "%d consumer offsets%s and the progress of %d delay levels were beyond the end of their queues, and begin there again: the log has lost messages that were not on the disk",
+            len(offsets),
+            example,
+            levels,
+        )
 
 
 def report_arrivals(delayed: DelayedMessages, held: HeldPulls, arrivals: list[tuple[str, int, int, int]]) -> None:

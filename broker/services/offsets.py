@@ -5,7 +5,7 @@ Source: broker/offset/ConsumerOffsetManager.java.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -118,18 +118,28 @@ class ConsumerOffsets:
         for queue_id, offset in self.queues_of(source, topic).items():
             self.commit(target, topic, queue_id, offset)
 
-    def replace(self, table: ConsumerOffsetTable) -> list[tuple[str, str, int, int]]:
+    def replace(self, table: ConsumerOffsetTable, queue_end: Callable[[str, int], int]) -> list[tuple[str, str, int, int]]:
         """Become a copy of the master's table, but for what consumers have committed here and the master must hear of.
 
-        That is returned as (group, topic, queue, offset).  atomic: no checkpoint.
+        That is returned as (group, topic, queue, offset).  No offset goes beyond ``queue_end(topic, queue)``, the end of the own queue: were this slave the
+        master, the group would skip what comes there.  Checkpoint: never.
         """
         committed = by_group(table)
         found = self.own.beyond(committed) if self.own is not None else []
         for group, topic, queue_id, offset in found:
             committed.setdefault(group, {}).setdefault(topic, {})[queue_id] = offset
+        clamp_offsets(committed, queue_end)
         if committed != self.committed:
             self.committed = committed
             self.version.load(table.data_version)
+            self.table.touch()
+        return found
+
+    def clamp(self, queue_end: Callable[[str, int], int]) -> list[tuple[str, str, int, int]]:
+        """Take back offsets beyond the end of their queue, as (group, topic, queue, offset): the log has lost its tail, and the group would skip what comes next."""
+        found = clamp_offsets(self.committed, queue_end)
+        if found:
+            self.version.bump()
             self.table.touch()
         return found
 
@@ -200,6 +210,19 @@ class ConsumerOffsets:
             f"{topic}@{group}": queues for group, topics in groups if not (self.light and is_light(group)) for topic, queues in topics.items()
         }
         return encode_pretty({**content, "offsetTable": rows})
+
+
+def clamp_offsets(committed: dict[str, dict[str, dict[int, int]]], queue_end: Callable[[str, int], int]) -> list[tuple[str, str, int, int]]:
+    """Lower offsets beyond the end of their queue to it; what they were, as (group, topic, queue, offset)."""
+    found = []
+    for group, topics in committed.items():
+        for topic, queues in topics.items():
+            for queue_id, offset in queues.items():
+                end = queue_end(topic, queue_id)
+                if offset > end:
+                    found.append((group, topic, queue_id, offset))
+                    queues[queue_id] = end
+    return found
 
 
 def order(version: DataVersion) -> tuple[int, int]:

@@ -14,6 +14,7 @@ import attrs
 import trio
 
 from triomq.broker.replication.slave import MasterAddress
+from triomq.broker.services.copied_progress import CopiedProgress
 from triomq.broker.services.delay import DelayedMessages
 from triomq.broker.services.offsets import ConsumerOffsets, OwnCommits
 from triomq.broker.services.registration import Caller
@@ -22,9 +23,10 @@ from triomq.broker.services.topics import Topics
 from triomq.broker.store.errors import StoreError
 from triomq.remoting.errors import RemoteProtocolError, RemotingError
 from triomq.remoting.log_limit import LogLimit
+from triomq.remoting.protocol.bodies.cluster import KvTable
 from triomq.remoting.protocol.bodies.groups import SubscriptionGroupTable
 from triomq.remoting.protocol.bodies.offsets import ConsumerOffsetTable, DelayOffsetTable
-from triomq.remoting.protocol.bodies.topics import TopicTable
+from triomq.remoting.protocol.bodies.topics import DataVersion, TopicTable
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
 from triomq.remoting.protocol.command import request
 from triomq.remoting.protocol.headers.offset import UpdateConsumerOffsetHeader
@@ -53,13 +55,19 @@ class TableCopy:
     delayed: DelayedMessages
     delete_topic: Callable[[str], None]
     """Removes the queues of a topic that is gone: one of the same name begins at 0 again."""
-    log_end: Callable[[], int] = lambda: 0
+    log_end: Callable[[], int]
     """Where this slave's log ends."""
+    flushed_end: Callable[[], int]
+    """Up to where this slave's disk has its log."""
+    queue_end: Callable[[str, int], int]
+    """The end of a queue of this slave."""
     period_seconds: float = PERIOD_SECONDS
     copied: int = attrs.field(default=0, init=False)
     """How often everything was copied."""
     copied_at: float | None = attrs.field(default=None, init=False)
     _limit: LogLimit = attrs.field(factory=LogLimit, init=False)
+    _delays: CopiedProgress[dict[int, int]] = attrs.field(factory=CopiedProgress, init=False)
+    _delays_version: DataVersion | None = attrs.field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
         if self.offsets.own is None:
@@ -70,6 +78,7 @@ class TableCopy:
         while True:
             self.changes.tables_changed = trio.Event()
             address, changed = self.master.remoting, self.master.changed
+            self.use_progress()
             if address is None:
                 await changed.wait()
                 continue
@@ -110,11 +119,29 @@ class TableCopy:
         body = await self._ask(caller, address, RequestCode.GET_ALL_CONSUMER_OFFSET, empty=True)
         if body:
             await self._tell_own_commits(caller, address, ConsumerOffsetTable.decode(body))
-        body = await self._ask(caller, address, RequestCode.GET_ALL_DELAY_OFFSET, empty=True)
-        if body:
-            self.delayed.replace(DelayOffsetTable.decode(body))
+        await self._copy_delays(caller, address)
+        self.use_progress()
         self.copied += 1
         self.copied_at = trio.current_time()
+
+    async def _copy_delays(self, caller: Caller, address: str) -> None:
+        """Hold how far the master has delivered delayed messages, with the end of its log, which has the copies that it delivered."""
+        body = await self._ask(caller, address, RequestCode.GET_ALL_DELAY_OFFSET, empty=True)
+        table = DelayOffsetTable.decode(body) if body else DelayOffsetTable()
+        offsets = dict(table.offset_table)
+        if body and self._delays.is_news(offsets):
+            figures = KvTable.decode(await self._ask(caller, address, RequestCode.GET_BROKER_RUNTIME_INFO)).table
+            log_end = figures.get("commitLogMaxOffset", "")
+            if not log_end.isdecimal():
+                raise RemoteProtocolError("its figures do not say where its log ends (commitLogMaxOffset)", "see the master's log")
+            self._delays.hold(int(log_end), offsets)
+            self._delays_version = table.data_version
+
+    def use_progress(self) -> None:
+        """Take over the progress that this slave's log supports by now."""
+        offsets = self._delays.take(self.flushed_end())
+        if offsets is not None:
+            self.delayed.replace(DelayOffsetTable(offsets, self._delays_version))
 
     async def tell(self, caller: Caller, address: str) -> None:
         """Say now what consumers have committed here: a master that starts wants to know before it is found.  Raises RemotingError, ValueError."""
@@ -133,7 +160,7 @@ class TableCopy:
     async def _tell_own_commits(self, caller: Caller, address: str, table: ConsumerOffsetTable) -> None:
         """Copy the offsets; what consumers committed here while the master was away goes to the master."""
         own = self.offsets.own
-        found, told = self.offsets.replace(table), dict(own.commits) if own is not None else {}
+        found, told = self.offsets.replace(table, self.queue_end), dict(own.commits) if own is not None else {}
         for group, topic, queue_id, offset in found:
             header = UpdateConsumerOffsetHeader(group, topic, queue_id, offset)
             answer = await caller.invoke(address, request(RequestCode.UPDATE_CONSUMER_OFFSET, header), timeout=CALL_SECONDS)

@@ -10,6 +10,8 @@ import pytest
 import trio
 
 from triomq.broker.replication.slave import MasterAddress
+from triomq.broker.services.copied_progress import HELD_MAX, CopiedProgress
+from triomq.broker.services.delay import open_delayed_messages
 from triomq.broker.services.live_settings import LiveSettings
 from triomq.broker.services.offsets import OwnCommits, open_consumer_offsets
 from triomq.broker.services.table_copy import TableCopy
@@ -17,11 +19,21 @@ from triomq.broker.services.topics import TopicSettings, new_topic, open_topics
 from triomq.broker.services.versions import Version
 from triomq.broker.store.errors import DiskFull
 from triomq.remoting.errors import RemoteProtocolError
-from triomq.remoting.protocol.bodies.offsets import ConsumerOffsetTable
+from triomq.remoting.protocol.bodies.cluster import KvTable
+from triomq.remoting.protocol.bodies.offsets import ConsumerOffsetTable, DelayOffsetTable
 from triomq.remoting.protocol.bodies.topics import DataVersion, TopicTable
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.command import Command
 from triomq.remoting.protocol.headers.offset import UpdateConsumerOffsetHeader
+
+
+def no_end(topic: str, queue_id: int) -> int:
+    """Queues without an end."""
+    return 1 << 60
+
+
+ENDS = (lambda: 0, lambda: 0, no_end)
+"""Of the log, of what is flushed of it, of queues."""
 
 
 def table(**queues: int) -> ConsumerOffsetTable:
@@ -36,27 +48,27 @@ def table(**queues: int) -> ConsumerOffsetTable:
 def test_the_master_hears_of_what_is_ahead_of_it_and_of_nothing_else(tmp_path: Path) -> None:
     offsets = open_consumer_offsets(tmp_path, Version(lambda: 1))
     offsets.own = OwnCommits()
-    assert offsets.replace(table(T_0=5, T_1=5, T_2=5)) == []
+    assert offsets.replace(table(T_0=5, T_1=5, T_2=5), no_end) == []
     offsets.commit("G", "T", 0, 8)
     offsets.commit("G", "T", 1, 6)
     offsets.commit("H", "U", 0, 1)
-    found = offsets.replace(table(T_0=7, T_1=9, T_2=6))
+    found = offsets.replace(table(T_0=7, T_1=9, T_2=6), no_end)
     assert sorted(found) == [("G", "T", 0, 8), ("H", "U", 0, 1)]
     assert offsets.committed == {"G": {"T": {0: 8, 1: 9, 2: 6}}, "H": {"U": {0: 1}}}
     assert offsets.version.current == DataVersion(0, 7, 7)
     offsets.own.forget(dict(offsets.own.commits))
     assert offsets.own.commits == {}
-    assert offsets.replace(table(T_0=9)) == []
+    assert offsets.replace(table(T_0=9), no_end) == []
     assert offsets.committed == {"G": {"T": {0: 9}}}
 
 
 def test_going_back_on_purpose_wins(tmp_path: Path) -> None:
     offsets = open_consumer_offsets(tmp_path, Version(lambda: 1))
     offsets.own = OwnCommits()
-    offsets.replace(table(T_0=5))
+    offsets.replace(table(T_0=5), no_end)
     offsets.commit("G", "T", 0, 2)
     offsets.commit("G", "T", 0, 3)
-    assert offsets.replace(table(T_0=5)) == [("G", "T", 0, 3)]
+    assert offsets.replace(table(T_0=5), no_end) == [("G", "T", 0, 3)]
     assert offsets.committed == {"G": {"T": {0: 3}}}
 
 
@@ -64,12 +76,12 @@ def test_a_commit_that_comes_while_the_master_is_told_is_kept(tmp_path: Path) ->
     offsets = open_consumer_offsets(tmp_path, Version(lambda: 1))
     offsets.own = OwnCommits()
     offsets.commit("G", "T", 0, 5)
-    assert offsets.replace(table(T_0=1)) == [("G", "T", 0, 5)]
+    assert offsets.replace(table(T_0=1), no_end) == [("G", "T", 0, 5)]
     told = dict(offsets.own.commits)
     offsets.commit("G", "T", 0, 6)
     offsets.commit("G", "T", 1, 3)  # of a queue that the master was told nothing of
     offsets.own.forget(told)
-    assert sorted(offsets.replace(table(T_0=5, T_1=1))) == [("G", "T", 0, 6), ("G", "T", 1, 3)]
+    assert sorted(offsets.replace(table(T_0=5, T_1=1), no_end)) == [("G", "T", 0, 6), ("G", "T", 1, 3)]
 
 
 async def test_so_is_one_of_another_queue(tmp_path: Path) -> None:
@@ -88,7 +100,7 @@ async def test_so_is_one_of_another_queue(tmp_path: Path) -> None:
     offsets = open_consumer_offsets(tmp_path, Version(lambda: 1))
     offsets.own = OwnCommits()
     nothing: Any = None
-    copy = TableCopy(MasterAddress(), nothing, nothing, nothing, offsets, nothing, nothing)
+    copy = TableCopy(MasterAddress(), nothing, nothing, nothing, offsets, nothing, nothing, *ENDS)
     offsets.commit("G", "T", 0, 5)
     await copy._tell_own_commits(Master(), "a:1", table(T_0=1, T_1=1))
     await copy._tell_own_commits(Master(), "a:1", table(T_0=5, T_1=1))
@@ -110,7 +122,7 @@ async def test_a_full_disk_does_not_end_the_copying(tmp_path: Path, caplog: pyte
     topics = open_topics(tmp_path, TopicSettings(cluster_name="C", broker_name="b"), LiveSettings(), Version(lambda: 1))
     topics.put(new_topic("Gone", 1))
     nothing: Any = None
-    copy = TableCopy(MasterAddress(), nothing, topics, nothing, open_consumer_offsets(tmp_path, Version(lambda: 1)), nothing, delete_topic)
+    copy = TableCopy(MasterAddress(), nothing, topics, nothing, open_consumer_offsets(tmp_path, Version(lambda: 1)), nothing, delete_topic, *ENDS)
     with pytest.raises(RemoteProtocolError, match="asked for more"):
         await copy.copy_all(Master(), "a:1")
     assert list(topics.configs) == ["Stays"]
@@ -131,7 +143,7 @@ async def test_the_table_of_topics_is_complete_for_the_log_as_it_was_before_the_
     topics = open_topics(tmp_path, TopicSettings(cluster_name="C", broker_name="b"), LiveSettings(), Version(lambda: 1))
     nothing: Any = None
     offsets = open_consumer_offsets(tmp_path, Version(lambda: 1))
-    copy = TableCopy(MasterAddress(), nothing, topics, nothing, offsets, nothing, lambda name: None, lambda: log_end)
+    copy = TableCopy(MasterAddress(), nothing, topics, nothing, offsets, nothing, lambda name: None, lambda: log_end, *ENDS[1:])
     assert topics.complete_to == 0
     with pytest.raises(RemoteProtocolError):
         await copy.copy_all(Master(), "a:1")
@@ -154,10 +166,73 @@ async def test_an_older_table_of_topics_deletes_no_queues(tmp_path: Path, caplog
     assert topics.version.current.counter > master.data_version.counter
     nothing: Any = None
     offsets = open_consumer_offsets(tmp_path, Version(lambda: 1))
-    copy = TableCopy(MasterAddress(), nothing, topics, nothing, offsets, nothing, deleted.append)
+    copy = TableCopy(MasterAddress(), nothing, topics, nothing, offsets, nothing, deleted.append, *ENDS)
     for count in (1, 7):  # the second one is a version that has gone on from there
         master = TopicTable({"System": new_topic("System", 1)} | ({"New": new_topic("New", 1)} if count == 7 else {}), DataVersion(0, 9, count))
         with pytest.raises(RemoteProtocolError, match="asked for more"):
             await copy.copy_all(Master(), "a:1")
         assert deleted == []
     assert re.search(r"lacks \d+ topics \(.*Bills.*Orders.*\): their queues stay here", caplog.text)
+
+
+def test_no_offset_goes_beyond_the_own_queue(tmp_path: Path) -> None:
+    """Else the group would skip what comes there when this slave is the master."""
+    ends = {("T", 0): 40, ("T", 1): 100}
+    offsets = open_consumer_offsets(tmp_path, Version(lambda: 1))
+    offsets.own = OwnCommits()
+    offsets.replace(table(T_0=100, T_1=100, U_0=3), lambda topic, queue_id: ends.get((topic, queue_id), 0))
+    assert offsets.committed == {"G": {"T": {0: 40, 1: 100}, "U": {0: 0}}}
+    ends["T", 0] = 70
+    offsets.replace(table(T_0=100, T_1=100, U_0=3), lambda topic, queue_id: ends.get((topic, queue_id), 0))
+    assert offsets.committed["G"]["T"] == {0: 70, 1: 100}
+    ends["T", 1] = 60  # the log has lost its tail
+    changes = offsets.table.changes
+    assert offsets.clamp(lambda topic, queue_id: ends.get((topic, queue_id), 0)) == [("G", "T", 1, 100)]
+    assert offsets.committed["G"]["T"] == {0: 70, 1: 60}
+    assert offsets.table.changes > changes
+
+
+def test_copied_progress_waits_for_the_own_log() -> None:
+    progress: CopiedProgress[dict[int, int]] = CopiedProgress()
+    assert progress.take(1000) is None
+    progress.hold(100, {1: 1})
+    assert not progress.is_news({1: 1})
+    progress.hold(200, {1: 2})
+    progress.hold(300, {1: 3})
+    assert progress.take(99) is None
+    assert progress.take(250) == {1: 2}
+    assert progress.take(250) is None
+    for number in range(4, 2 * HELD_MAX):
+        progress.hold(100 * number, {1: number})
+    assert progress.take(300) == {1: 3}
+    assert progress.take(1 << 40) == {1: 2 * HELD_MAX - 1}
+
+
+async def test_progress_of_delayed_messages_is_used_when_the_own_disk_has_what_was_delivered(tmp_path: Path) -> None:
+    """The end of the master's log is asked after its table, so it is behind the copies."""
+    progress, log_end, flushed = {1: 5}, 700, 0
+    asked: list[int] = []
+
+    class Master:
+        async def invoke(self, address: str, command: Command, *, timeout: float) -> Command:
+            await trio.lowlevel.checkpoint()
+            asked.append(command.code)
+            if command.code == RequestCode.GET_ALL_DELAY_OFFSET:
+                return Command(0, body=DelayOffsetTable(progress, DataVersion(0, 7, 7)).encode())
+            return Command(0, body=KvTable({"commitLogMaxOffset": str(log_end)}).encode())
+
+    delayed = open_delayed_messages(tmp_path, None, None, Version(lambda: 1), lambda: 1)  # type: ignore[arg-type]
+    nothing: Any = None
+    offsets = open_consumer_offsets(tmp_path, Version(lambda: 1))
+    copy = TableCopy(MasterAddress(), nothing, nothing, nothing, offsets, delayed, nothing, lambda: 0, lambda: flushed, no_end)
+    await copy._copy_delays(Master(), "a:1")
+    copy.use_progress()
+    assert delayed.offsets == {}
+    flushed = 699
+    copy.use_progress()
+    assert delayed.offsets == {}
+    flushed = 700
+    copy.use_progress()
+    assert delayed.offsets == {1: 5}
+    await copy._copy_delays(Master(), "a:1")
+    assert asked == [RequestCode.GET_ALL_DELAY_OFFSET, RequestCode.GET_BROKER_RUNTIME_INFO, RequestCode.GET_ALL_DELAY_OFFSET]
