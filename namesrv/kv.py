@@ -1,14 +1,13 @@
 """The key-value table: text values by namespace and key, kept in one JSON file in Java's form.
 
 The only thing that a name server remembers over a restart.  It is small and changes by hand (order configuration of
-topics, mostly), so every change writes the whole file: to a temporary file first, the old content stays as ``.bak``.
+topics, mostly), so every change replaces the whole file (`atomic_file`).
 Source: namesrv/…/kvconfig/KVConfigManager.java, KVConfigSerializeWrapper.java.
 """
 
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import attrs
 import msgspec
 
 from triomq.namesrv.errors import KvFileError
+from triomq.remoting.atomic_file import DamagedFile, read_file, replace_file
 
 _log = logging.getLogger(__name__)
 
@@ -38,19 +38,13 @@ class KvConfig:
 
     @classmethod
     def open(cls, path: Path) -> KvConfig:
-        """Read the table; empty if there is no file. A damaged file gives way to its ``.bak``; both damaged is KvFileError."""
-        backup = backup_of(path)
+        """Read the table; empty if there is no file. A damaged or missing file gives way to its backup; both damaged is KvFileError."""
         try:
-            table = _read(path)
-        except msgspec.DecodeError as error:
-            try:
-                table = _read(backup)
-            except msgspec.DecodeError:
-                table = None
-            if table is None:
-                raise KvFileError(path, f"not a key-value table ({error})", "restore the file, or remove it to begin with an empty table") from None
-            _log.warning("%s is damaged (%s); going on with %s", path, error, backup)
-        return cls(path, table or {})
+            return cls(path, read_file(path, _decode) or {})
+        except DamagedFile as error:
+            raise KvFileError(path, f"not a key-value table ({error})", "restore the file, or remove it to begin with an empty table") from None
+        except OSError as error:
+            raise KvFileError(path, (error.strerror or str(error)).lower(), "give the name server the right to read it, or set kvConfigPath") from None
 
     def get(self, namespace: str, key: str) -> str | None:
         """One value, or None."""
@@ -73,33 +67,13 @@ class KvConfig:
         _log.info("key-value table: %s %s removed", namespace, key)
 
     def _save(self, table: Table) -> None:
-        temporary = self.path.with_name(self.path.name + ".tmp")
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with temporary.open("wb") as file:
-                file.write(msgspec.json.encode(_File(table)))
-                file.flush()
-                os.fsync(file.fileno())
-            if self.path.exists():
-                self.path.replace(backup_of(self.path))
-            temporary.replace(self.path)
+            replace_file(self.path, msgspec.json.encode(_File(table)))
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
             raise KvFileError(self.path, reason, "make room or give the name server the right to write there") from None
         self._table = table
 
 
-def backup_of(path: Path) -> Path:
-    """Where the content before the last change stays."""
-    return path.with_name(path.name + ".bak")
-
-
-def _read(path: Path) -> Table | None:
-    """The table of a file, None if there is none."""
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise KvFileError(path, (error.strerror or str(error)).lower(), "give the name server the right to read it, or set kvConfigPath") from None
+def _decode(data: bytes) -> Table:
     return msgspec.json.decode(data, type=_File).table

@@ -8,7 +8,7 @@ that of a topic until its queues change, all of them until a broker changes.  So
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Any
 
 import attrs
@@ -213,8 +213,8 @@ class RouteTable:
         if broker_id != MASTER_ID and not prime_slave:
             return
         mappings = table.topic_queue_mapping_info_map or {}
-        if self.rules.delete_missing_topics and not mappings:
-            known = {topic.topic_name for topic in table.topic_config_table.values()}
+        known = {topic.topic_name for topic in table.topic_config_table.values()}
+        if self.rules.delete_missing_topics and not mappings and is_complete(name, known):
             self._forget_queues([topic for topic, queues in self._queues.items() if name in queues and topic not in known], [name])
         alive = self._alive.get((registration.cluster, registration.address))
         changed = first or alive is None or alive.version != table.data_version
@@ -466,6 +466,15 @@ def in_zone(route: TopicRoute, zone: str) -> TopicRoute:
         queue_datas=[data for data in route.queue_datas if data.broker_name in names],
         filter_server_table={address: servers for address, servers in route.filter_server_table.items() if address in addresses},
     )
+
+
+def is_complete(broker_name: str, topics: Set[str]) -> bool:
+    """Return whether a registration has all topics of its broker, not only those that have changed since the last one.
+
+    Nothing in the request says so.  Every broker has a system topic of its own name, and registers it only together with all others.
+    Source: broker/BrokerController.java#registerIncrementBrokerData, broker/topic/TopicConfigManager.java.
+    """
+    return broker_name in topics
 
 
 def _queue_data(broker_name: str, config: TopicConfig, readonly: bool) -> QueueData:

@@ -6,14 +6,14 @@ change holds until it is changed again, and an option can always undo it.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import attrs
 import trio
 
-from triomq.remoting.properties import PropertiesError, format_properties, parse_entries
+from triomq.remoting.atomic_file import DamagedFile, read_file, replace_file
+from triomq.remoting.properties import Entry, format_properties, parse_entries
 from triomq.remoting.settings import ConfigError, Source
 
 _HEADING = "# Settings that were changed while the program ran. They win over its file, and options (-D) win over them.\n"
@@ -22,12 +22,14 @@ _HEADING = "# Settings that were changed while the program ran. They win over it
 def read_saved(path: Path) -> Source:
     """What was saved, as a source for `load`; without a file an empty one.  Raises ConfigError for a file that cannot be read."""
     try:
-        text = path.read_text()
-        return Source(str(path), tuple(parse_entries(text)))
-    except (FileNotFoundError, NotADirectoryError):  # whoever writes there will say so
-        return Source(str(path), ())
-    except (OSError, UnicodeDecodeError, PropertiesError) as error:
-        raise ConfigError(str(path), f"cannot be read ({error})", "repair it, or remove it to forget what was changed while the program ran") from None
+        entries = read_file(path, _parse)
+    except (OSError, DamagedFile) as error:
+        raise ConfigError(str(path), f"cannot be read ({error})", "repair it, or remove it and its .bak to forget what was changed while the program ran") from None
+    return Source(str(path), entries or ())
+
+
+def _parse(content: bytes) -> tuple[Entry, ...]:
+    return tuple(parse_entries(content.decode()))
 
 
 def overruled(saved: Source, others: Sequence[Source], origins: Mapping[str, str]) -> tuple[str, ...]:
@@ -57,15 +59,5 @@ class SavedSettings:
         """Add changes (Java's names and texts) and write the file; OSError, and nothing is added, when it cannot be written."""
         async with self._writing:
             texts = {**self._texts, **changes}
-            await trio.to_thread.run_sync(_write, self.path, _HEADING + format_properties(texts))
+            await trio.to_thread.run_sync(replace_file, self.path, (_HEADING + format_properties(texts)).encode())
             self._texts = texts
-
-
-def _write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)

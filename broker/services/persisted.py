@@ -1,15 +1,11 @@
-"""Tables that outlive the process: JSON files in the layout of a Java broker, replaced as a whole by one saver task.
+"""Tables that outlive the process: JSON files in the layout of a Java broker, each replaced as a whole (`atomic_file`) by one saver task.
 
-A save writes ``<file>.tmp``, syncs it, moves the present file to ``<file>.bak`` and the new one into its place, so that a crash at any
-point leaves at least one whole version.  Loading takes the file, else the ``.bak`` (Java leaves only that one when it dies between its
-two steps); a file that does not decode is kept as ``<file>.damaged`` for whoever wants to look at it.
-Source: common/ConfigManager.java, common/MixAll.java#string2File.
+Source: common/ConfigManager.java.
 """
 
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,7 +15,7 @@ import msgspec
 import trio
 
 from triomq.broker.store.disk import Disk
-from triomq.remoting.errors import RemotingError
+from triomq.remoting.atomic_file import DamagedFile, read_file, replace_file
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -35,50 +31,13 @@ class DamagedTable(Exception):
 def load_table(path: Path, decode: Callable[[bytes], T]) -> T | None:
     """Return the decoded table, from the backup if need be; None when there is neither (a new broker).
 
-    ``decode`` raises ValueError or RemotingError for content that is no such table.  A damaged or empty file counts as missing.
-    Raises DamagedTable when something is there but nothing of it can be used.
+    Raises:
+        DamagedTable: something is there but nothing of it can be used.
     """
-    backup = path.with_name(path.name + ".bak")
-    problems: list[str] = []
-    for candidate in (path, backup):
-        try:
-            content = candidate.read_bytes()
-        except FileNotFoundError:
-            continue
-        if not content.strip():
-            problems.append(f"{candidate} is empty")
-            continue
-        try:
-            table = decode(content)
-        except (ValueError, RemotingError) as error:
-            problems.append(f"{candidate} cannot be read ({error})")
-            continue
-        if problems:
-            logger.warning("%s; using %s", "; ".join(problems), candidate)
-            keep_damaged(path)
-        return table
-    if any("cannot be read" in problem for problem in problems):
-        raise DamagedTable("; ".join(problems) + ": restore one of them, or move both away to start with an empty table")
-    return None
-
-
-def keep_damaged(path: Path) -> None:
-    """Move a file that could not be read aside, so that the next save does not make it the backup."""
-    if path.exists():
-        os.replace(path, path.with_name(path.name + ".damaged"))
-
-
-def save_bytes(path: Path, content: bytes, disk: Disk | None = None) -> None:
-    """Replace a file atomically and durably; the former content becomes ``.bak``.  Blocks on the disk: call it in a thread."""
-    disk = disk or Disk()
-    disk.make_durable_directory(path.parent)
-    temporary = path.with_name(path.name + ".tmp")
-    disk.write_file(temporary, content)
-    disk.sync_path(temporary)
-    if path.exists():
-        disk.rename(path, path.with_name(path.name + ".bak"))
-    disk.rename(temporary, path)
-    disk.sync_directory(path.parent)
+    try:
+        return read_file(path, decode)
+    except DamagedFile as error:
+        raise DamagedTable(f"{error}: restore one of them, or move both away to start with an empty table") from None
 
 
 def encode_pretty(table: Mapping[str, Any], *, depth: int = 2) -> bytes:
@@ -199,7 +158,7 @@ class TableSaver:
         changes = table.changes
         content = table.encode()
         try:
-            await trio.to_thread.run_sync(save_bytes, table.path, content, self.disk, abandon_on_cancel=True, limiter=self._writer)
+            await trio.to_thread.run_sync(replace_file, table.path, content, self.disk, abandon_on_cancel=True, limiter=self._writer)
         except OSError as error:
             logger.error("cannot save %s: %s; next try in %g s", table.path, error, RETRY_SECONDS)
             table.due = trio.current_time() + RETRY_SECONDS

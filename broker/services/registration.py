@@ -212,8 +212,10 @@ class Registration:
         """Register with all topics, or with the changed ones where a name server has the others already."""
         generation = self.topics.generation
         configs = self.topics.configs
+        if changed and not changed <= configs.keys():
+            changed = None  # one is deleted, which only a registration of all topics says
         if changed:
-            configs = {name: configs[name] for name in changed if name in configs}
+            configs = {name: configs[name] for name in changed}
         elif changed is not None and not self.settings.send_always and not await self._outdated(server):
             return
         body = self._body(configs) if changed else self._whole_body()

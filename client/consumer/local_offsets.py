@@ -26,7 +26,7 @@ from triomq.client.consumer.offsets import GroupOffsets
 from triomq.client.errors import SettingsError
 from triomq.client.namespace import Namespace
 from triomq.client.session import Session
-from triomq.remoting.errors import ProtocolError
+from triomq.remoting.atomic_file import DamagedFile, read_file, replace_file
 from triomq.remoting.protocol.bodies.offsets import QueueOffsets
 from triomq.remoting.protocol.bodies.route import MessageQueue
 
@@ -46,41 +46,15 @@ def read_offsets(path: Path) -> dict[MessageQueue, int]:
 
     Errors: `SettingsError` when both are broken: to begin anew in silence would deliver everything, or skip something.
     """
-    reason: Exception | None = None
-    for candidate in (path, _backup(path)):
-        try:
-            data = candidate.read_bytes()
-        except FileNotFoundError:
-            continue
-        if not data.strip():
-            continue
-        try:
-            return dict(QueueOffsets.decode(data).offset_table)
-        except ProtocolError as error:
-            logger.warning("offset file %s cannot be read: %s", candidate, error)
-            reason = error
-    if reason is not None:
-        raise SettingsError(
-            f"offset file {path} and its backup cannot be read ({reason}): correct or remove them"
-        ) from reason
-    return {}
+    try:
+        return read_file(path, lambda data: dict(QueueOffsets.decode(data).offset_table)) or {}
+    except DamagedFile as error:
+        raise SettingsError(f"the offset file and its backup cannot be used ({error}): correct or remove them") from error
 
 
 def write_offsets(path: Path, offsets: Mapping[MessageQueue, int]) -> None:
     """Replace the file, keeping the old one as the backup; at every moment one of the two is whole.  Errors: `OSError`."""
-    data = QueueOffsets(dict(sorted(offsets.items()))).encode()
-    fresh = path.with_name(path.name + ".tmp")
-    with fresh.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    if path.exists():
-        os.replace(path, _backup(path))
-    os.replace(fresh, path)
-
-
-def _backup(path: Path) -> Path:
-    return path.with_name(path.name + ".bak")
+    replace_file(path, QueueOffsets(dict(sorted(offsets.items()))).encode())
 
 
 @attrs.define(eq=False)

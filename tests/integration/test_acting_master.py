@@ -112,6 +112,8 @@ async def test_a_slave_acts_while_the_master_is_down_and_hands_over_when_it_is_b
         await two.master.peer.create_topic("Last")
         await eventually(lambda: knows_topic(two.slave.peer, "Last"))
         await send_delayed(two.master.peer, 2, b"one", b"two", b"three")
+        for number in range(7):
+            await two.master.peer.send("T", b"%d" % number)
         await two.master.crash()
         await eventually(lambda: shows(two, {0: address}, 4))
         assert await locked(two.slave.peer, "first") == [0, 1]

@@ -173,6 +173,8 @@ async def test_what_changes_on_the_master_is_soon_on_its_slave(tmp_path: Path) -
             wanted = await consumers(master.peer)
             assert getattr(wanted, "retry_max_times", 0) == tries
             await eventually(partial(same, consumers, wanted))
+        for number in range(7):
+            await master.peer.send("T", b"%d" % number)
         await master.peer.commit("G", "T", 0, 7)
         await master.peer.send("T", b"later", properties={"DELAY": "1"})
         await eventually(partial(same, offset, 7))

@@ -17,9 +17,9 @@ from triomq.broker.services.persisted import (
     TableSaver,
     encode_pretty,
     load_table,
-    save_bytes,
 )
 from triomq.broker.store.disk import Disk
+from triomq.remoting.atomic_file import replace_file
 
 # How long the loop must be idle before time jumps: longer than a save in a thread takes.
 IDLE_SECONDS = 0.1
@@ -38,9 +38,9 @@ def test_nothing_there_is_an_empty_table(tmp_path: Path) -> None:
 
 def test_a_save_keeps_the_former_version_beside_it(tmp_path: Path) -> None:
     path = tmp_path / "config" / "t.json"
-    save_bytes(path, b'{"n":1}')
+    replace_file(path, b'{"n":1}')
     assert not path.with_name("t.json.bak").exists()
-    save_bytes(path, b'{"n":2}')
+    replace_file(path, b'{"n":2}')
     assert load_table(path, read_number) == 2
     assert path.with_name("t.json.bak").read_bytes() == b'{"n":1}'
     assert sorted(entry.name for entry in path.parent.iterdir()) == ["t.json", "t.json.bak"]
@@ -53,7 +53,7 @@ def test_a_damaged_file_gives_way_to_its_backup_and_is_kept(tmp_path: Path, cont
     path.write_bytes(content)
     assert load_table(path, read_number) == 7
     assert path.with_name("t.json.damaged").read_bytes() == content
-    save_bytes(path, b'{"n":8}')
+    replace_file(path, b'{"n":8}')
     assert path.with_name("t.json.bak").read_bytes() == b'{"n":7}', "the damaged file must not become the backup"
 
 
@@ -73,15 +73,15 @@ def test_when_nothing_can_be_read_the_error_names_files_and_fix(tmp_path: Path) 
 def test_an_interrupted_save_leaves_a_whole_version(tmp_path: Path) -> None:
     """Whatever step the process dies at, a later load finds the old or the new content."""
     path = tmp_path / "t.json"
-    save_bytes(path, b'{"n":1}')
+    replace_file(path, b'{"n":1}')
     for allowed in range(3):
         before = load_table(path, read_number)
         assert before is not None
         if allowed < 2:
             with pytest.raises(KeyboardInterrupt):
-                save_bytes(path, b'{"n":%d}' % (before + 1), DyingDisk(allowed))
+                replace_file(path, b'{"n":%d}' % (before + 1), DyingDisk(allowed))
         else:
-            save_bytes(path, b'{"n":%d}' % (before + 1), DyingDisk(allowed))
+            replace_file(path, b'{"n":%d}' % (before + 1), DyingDisk(allowed))
         assert load_table(path, read_number) in (before, before + 1)
 
 
@@ -196,10 +196,10 @@ async def test_the_last_save_waits_for_a_write_that_a_cancellation_left_behind(t
         assert len(running) == 1, "two writes at a time"
         begun.set()
         assert go_on.wait(10)
-        save_bytes(path, content, disk)
+        replace_file(path, content, disk)
         running.clear()
 
-    monkeypatch.setattr(persisted, "save_bytes", slow_save)
+    monkeypatch.setattr(persisted, "replace_file", slow_save)
     saver = TableSaver((table,))
     async with trio.open_nursery() as nursery:
         await nursery.start(saver.run)

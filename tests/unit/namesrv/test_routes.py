@@ -136,19 +136,31 @@ def test_a_topic_that_is_no_longer_registered_stays_unless_told_otherwise(routes
     register(routes, broker(table=topics("T", "V", version=2)))
     assert routes.topic_names() == ["T", "U", "V"]
     strict = RouteTable(RouteRules(delete_missing_topics=True))
-    register(strict, broker(table=topics("T", "U", "V")))
-    register(strict, broker("b", table=topics("U", "V")))
-    register(strict, broker(table=topics("T", "V", version=2)))
+    register(strict, broker(table=topics("a", "T", "U", "V")))
+    register(strict, broker("b", table=topics("b", "U", "V")))
+    register(strict, broker(table=topics("a", "T", "V", version=2)))
     assert [data.broker_name for data in strict.route("U").queue_datas] == ["b"]  # type: ignore[union-attr]
-    register(strict, broker("b", table=topics("V", "W", version=2)))
-    assert strict.topic_names() == ["T", "V", "W"]
+    register(strict, broker("b", table=topics("b", "V", "W", version=2)))
+    assert set(strict.topic_names()) == {"a", "b", "T", "V", "W"}
+
+
+def test_a_registration_of_what_has_changed_deletes_nothing() -> None:
+    """It has only the changed topics; that it has not all shows by the topic of the broker's own name."""
+    routes = RouteTable(RouteRules(delete_missing_topics=True))
+    register(routes, broker(table=topics("a", "T", "U", "V")))
+    register(routes, broker(table=topics("U", version=2)))
+    register(routes, broker(table=topics("U", "new", version=3)))
+    register(routes, broker(table=topics(version=4)))
+    assert set(routes.topic_names()) == {"a", "T", "U", "V", "new"}
+    register(routes, broker(table=topics("a", "T", "U", "new", version=5)))
+    assert set(routes.topic_names()) == {"a", "T", "U", "new"}
 
 
 def test_static_topics_are_never_deleted_by_registration() -> None:
     routes = RouteTable(RouteRules(delete_missing_topics=True))
-    register(routes, broker(table=topics("T", "U", "V")))
-    register(routes, broker(table=topics("T", "V", version=2, topic_queue_mapping_info_map={"M": {"bname": "a"}})))
-    assert routes.topic_names() == ["T", "U", "V"]
+    register(routes, broker(table=topics("a", "T", "U", "V")))
+    register(routes, broker(table=topics("a", "T", "V", version=2, topic_queue_mapping_info_map={"M": {"bname": "a"}})))
+    assert routes.topic_names() == ["a", "T", "U", "V"]
 
 
 def test_mappings_of_static_topics_follow_the_version(routes: RouteTable) -> None:
