@@ -199,8 +199,11 @@ class Portal(Generic[T]):
 
     def _give_up(self) -> None:
         """End the calls that the loop will never get to: it has stopped."""
-        while self._calls:
-            call = self._calls.pop()
+        while True:
+            try:
+                call = self._calls.pop()
+            except KeyError:  # a thread that submits does this, too: looking first would let the other take the last one
+                return
             call.fail(NotRunning("this object stopped before the call could begin"))
 
     async def _main(self) -> None:

@@ -26,7 +26,7 @@ from triomq.remoting.simulated_sockets import RealWorld, SimulatedFile, Simulate
 _FIRST_DESCRIPTOR = 1_000_000  # above every real one
 _EPHEMERAL, _FREE_PORT = 40_000, 20_000
 _WINDOWS = (1500, 16_384, 262_144)
-_MEMBERS_MAX = 200
+_MEMBERS_MAX = 10_000
 
 
 @attrs.define(eq=False)
@@ -167,9 +167,12 @@ class SimulatedNetwork:
 
     def machine(self, name: str) -> Machine:
         """Switch a machine on."""
-        address = next((address for address, known in self.names.items() if known == name), f"10.0.0.{len(self.names) + 1}")
-        if len(self.names) >= _MEMBERS_MAX:
-            raise RealWorld(f"a simulated network has at most {_MEMBERS_MAX} machines")
+        address = next((address for address, known in self.names.items() if known == name), "")
+        if not address:
+            number = len(self.names)
+            if number >= _MEMBERS_MAX:
+                raise RealWorld(f"a simulated network has at most {_MEMBERS_MAX} machines: {name} would be one more; give machines that are off their names again")
+            address = f"10.{number // 62_500}.{number // 250 % 250}.{number % 250 + 1}"
         before = self.machines.get(address)
         if before is not None and before.up:
             raise RealWorld(f"{name} is on already: end it first (`kill`, `lose_power`)")

@@ -41,7 +41,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
 # Sans-IO: bytes or values in, values out.
 PURE = (
     *(f"broker/replication/{name}.py" for name in ("transfer", "master_link", "slave_link", "replicas", "pace", "acting")),
-    *("broker/services/copied_progress.py", "broker/services/delay_times.py"),
+    *("broker/services/copied_progress.py", "broker/services/delay_times.py", "broker/store/clock_guard.py"),
     *("remoting/monitor/http.py", "remoting/monitor/metrics.py"),
     *("remoting/protocol", "namesrv/routes.py", "namesrv/smallest_ids.py", "client/retry.py", "client/consumer/allocation.py", "client/spark/offsets.py"),
 )

@@ -18,6 +18,7 @@ import attrs
 import trio
 
 from triomq.broker.store.checkpointer import Checkpointer
+from triomq.broker.store.clock_guard import HOLD_SECONDS, ClockGuard
 from triomq.broker.store.cold_reads import ColdReads
 from triomq.broker.store.commitlog import CommitLog
 from triomq.broker.store.config import StoreConfig
@@ -30,7 +31,7 @@ from triomq.broker.store.key_index import KeyIndex
 from triomq.broker.store.queue_table import QueueTable
 from triomq.broker.store.reader import Reader
 from triomq.broker.store.reads import Reads, until_warm
-from triomq.broker.store.retention import Decision, OldSegment, Seen, Usage, decide
+from triomq.broker.store.retention import HOUR_MS, Decision, OldSegment, Seen, Usage, decide
 from triomq.broker.store.segment import Segment
 from triomq.broker.store.watermark import Watermark
 
@@ -65,6 +66,11 @@ class Cleaner:
     """How full the file systems of the log and of the rest were when looked at last."""
     _short: bool = attrs.field(default=False, init=False)
     _cold_reads: ColdReads = attrs.field(init=False, default=attrs.Factory(lambda self: ColdReads(self.disk), takes_self=True))
+    _names_pending: bool = attrs.field(default=False, init=False)
+    """Whether a segment is deleted whose name may come back in a power failure."""
+    _guard: ClockGuard | None = attrs.field(default=None, init=False)
+    jumps: int = attrs.field(default=0, init=False)
+    """How often the wall clock was not believed."""
     _corrected_to: int = attrs.field(default=0, init=False)
     """The start of the log as queues and index know it."""
 
@@ -113,7 +119,7 @@ class Cleaner:
         self.disks, segments = await trio.to_thread.run_sync(self._look, candidates, limiter=self.limiter)
         seen = Seen(
             segments=segments,
-            now_ms=now_ms,
+            now_ms=now_ms if self._asked else self._believed(now_ms),
             hour=time.localtime(now_ms / 1000).tm_hour,
             log_disk=self.disks.get(self.config.commitlog_directory),
             queue_disk=self.disks.get(self.config.root),
@@ -123,6 +129,26 @@ class Cleaner:
             needed_from=indexed_to if self.needed_from is None else self.needed_from(),
         )
         return decide(seen, rules)
+
+    def _believed(self, now_ms: int) -> int:
+        """The time by which files are old; the log says when it is not the wall clock's."""
+        steady = trio.current_time()
+        if self._guard is None:
+            reserved_ms = self.config.retention.reserved_hours * HOUR_MS
+            self._guard = ClockGuard.starting(now_ms, steady, self.log.last_timestamp, reserved_ms)
+            before = 0
+        else:
+            before = self._guard.disbelieved_ms
+        believed = self._guard.now_ms(now_ms, steady)
+        if self._guard.disbelieved_ms > before:
+            self.jumps += 1
+            logger.warning(
+                "the wall clock is %.1f hours ahead of the newest message, or of what it was: no file is deleted for its age in the next %g hours; "
+                "if the clock is right, mqadmin deleteExpiredCommitLog deletes expired files now",
+                self._guard.disbelieved_ms / HOUR_MS,
+                HOLD_SECONDS / 3600,
+            )
+        return believed
 
     def _look(self, candidates: list[Segment]) -> tuple[dict[Path, Usage], list[OldSegment]]:
         """Space of both directories, and the age of segments, up to the first that has none. For a thread."""
@@ -171,21 +197,29 @@ class Cleaner:
         segments = self.log.segments
         if len(segments.items) < 2 or segments.first_offset != base:
             return False
+        if self._names_pending and not await self._sync_names(segments.directory):
+            return False
         segment = segments.take_oldest()
         try:
-            await trio.to_thread.run_sync(self._remove_for_sure, segment.path, limiter=self.limiter)
+            await trio.to_thread.run_sync(self.disk.remove, segment.path, limiter=self.limiter)
         except OSError as error:
             segments.put_back(segment)  # its successors must stay, too, or the log would have a hole
             logger.error("%s cannot be deleted: %s; give the broker's user the right to, it is tried again", segment.path, error)
             return False
         self.segments_deleted += 1
         logger.info("deleted %s: %s; the log begins at %s now", segment.path, reason, segments.first_offset)
-        return True
+        return await self._sync_names(segments.directory)
 
-    def _remove_for_sure(self, path: Path) -> None:
-        """Delete a segment, durably: after a power failure it must not be the next ones that are missing. For a thread."""
-        self.disk.remove(path)
-        self.disk.sync_directory(path.parent)
+    async def _sync_names(self, directory: Path) -> bool:
+        """Make a deletion durable: after a power failure it must not be the next segments that are missing, so until then none of them is deleted."""
+        try:
+            await trio.to_thread.run_sync(self.disk.sync_directory, directory, limiter=self.limiter)
+        except OSError as error:
+            self._names_pending = True
+            logger.error("%s cannot be forced to the disk: %s; no more segments are deleted until it can", directory, error)
+            return False
+        self._names_pending = False
+        return True
 
     async def correct(self) -> None:
         """Bring the queues' smallest offsets, queue files and index files to where the log begins. Checkpoint: always."""

@@ -151,14 +151,15 @@ class Pool:
         """
         if self._selective:
             requests = self._not_rejected(requests)
+        # Requests of one call were read together, and may have waited for their codec since.
+        if self._wait_seconds and requests and trio.current_time() - requests[0].arrived > self._wait_seconds:
+            requests = self._not_expired(requests)
         if in_place and self._idle_workers > self._later and not self._queue and not self._waiting:
             done = self._run_in_place(requests)
             self._in_place_count += done
             if done == len(requests):
                 return
             requests = requests[done:]
-        elif self._wait_seconds:
-            requests = self._not_expired(requests)
         if requests:
             self._enqueue(requests)
 

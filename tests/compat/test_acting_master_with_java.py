@@ -187,6 +187,8 @@ async def test_our_slave_acts_for_a_java_master_below_a_java_name_server(tmp_pat
                     await until(lambda: stored_twice(peer))
                     await until(lambda: shows(slave, namesrv, {0: address, 1: slave_address}, 6))
                     await peer.heartbeat(group="G", subscriptions={TOPIC: "*"})  # it takes commits of groups that it knows
+                    for _ in range(5):  # an offset beyond the end of its queue would not be kept
+                        await peer.send(TOPIC, b"at once", queue_id=0)
                     await peer.send(TOPIC, b"delayed", queue_id=0, properties={"DELAY": "2"})
                     master.kill()
                     master.wait()
@@ -244,6 +246,8 @@ async def test_a_java_slave_acts_for_our_master(tmp_path: Path) -> None:
                 async with peer_at(slave_address) as slave:
                     await until(lambda: shows(slave, namesrv, {0: address, 1: slave_address}, 6))
                     await until(lambda: stored_twice(peer))
+                    for _ in range(5):  # an offset beyond the end of its queue would not be kept
+                        await peer.send("TBW102", b"at once", queue_id=0)
                     await peer.send(TOPIC, b"delayed", queue_id=0, properties={"DELAY": "2"})
                     master.kill()
                     master.wait()

@@ -8,6 +8,7 @@ import pytest
 import trio
 from serving import ECHO, RawPeer, serving, until
 
+from triomq.remoting.server import codec
 from triomq.remoting.server.config import PoolConfig
 from triomq.remoting.server.handlers import Handler, Request, Response
 
@@ -172,3 +173,20 @@ async def test_the_hard_mark_closes(caplog: pytest.LogCaptureFixture) -> None:
     lines = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert len(lines) == 1
     assert "does not read its answers" in lines[0]
+
+
+@pytest.mark.feature(135)
+async def test_time_before_the_codec_counts_as_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request that was read long ago is refused although its pool is idle: its sender has given it up, or will send it again."""
+    late = 0.0
+    handler = Handler(9201, lambda request: Response(0), "waits")
+    async with serving([handler], pools={"waits": PoolConfig(workers=1, wait_ms_max=200)}) as server, await RawPeer.open(server) as peer:
+        assert (await peer.call(9201)).code == 0
+        step = codec.Codec.step
+        monkeypatch.setattr(codec.Codec, "step", lambda self, batch: step(self, (batch[0] - late, batch[1])))
+        late = 0.1
+        assert (await peer.call(9201)).code == 0
+        late = 0.3
+        refused = await peer.call(9201)
+        assert refused.code == 2
+        assert TOO_OLD.fullmatch(refused.remark or "")

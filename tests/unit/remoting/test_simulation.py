@@ -215,3 +215,12 @@ def test_the_real_world_is_back_afterwards() -> None:
         simulate(0, fail)
     assert 0 <= time.time() - before < 60
     assert isinstance(trio.run(trio.to_thread.run_sync, threading.get_ident), int)
+
+
+@simulated
+async def test_hundreds_of_names_and_a_machine_that_is_switched_on_again_among_them(simulation: Simulation) -> None:
+    await trio.lowlevel.checkpoint()
+    machines = [simulation.machine(f"m{number}") for number in range(600)]
+    assert len({machine.address for machine in machines}) == 600
+    machines[0].kill()
+    assert simulation.machine("m0").address == machines[0].address

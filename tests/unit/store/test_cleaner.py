@@ -57,7 +57,7 @@ class ShownDisk(Disk):
 
 
 def config_of(root: Path, **changes: Any) -> StoreConfig:
-    return tiny_config(root, retention=QUIET, **changes)
+    return tiny_config(root, **{"retention": QUIET, **changes})
 
 
 async def fill(store: MessageStore, count: int = 24) -> None:
@@ -388,3 +388,44 @@ async def test_a_file_that_goes_before_it_leaves_its_table_is_an_error(tmp_path:
         store.log.segments.items[0].path.unlink()
         with pytest.raises(StoreIoError, match=f"{0:020d}.*are missing"):
             await store.get_cold("T", 0, 0, messages_max=1, bytes_max=1 << 20)
+
+
+async def test_a_directory_that_cannot_be_synced_keeps_what_is_behind_the_deleted_segment(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The file is gone, so the log begins behind it; nothing more goes until the names are on the disk."""
+
+    class UnsyncedDisk(ShownDisk):
+        failing = False
+
+        def sync_directory(self, path: Path) -> None:
+            if self.failing and path.name == "commitlog":
+                raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+            super().sync_directory(path)
+
+    disk = UnsyncedDisk()
+    async with filled(tmp_path / "store", disk) as store:
+        disk.failing = True
+        await delete(store, 0, SEGMENT)
+        assert segments_on_disk(store.config) == [number * SEGMENT for number in range(1, 6)]
+        assert store.log.first_offset == SEGMENT
+        assert len(await read_all(store, "T", 0)) == 10
+        await delete(store, SEGMENT)
+        assert store.log.first_offset == SEGMENT
+        assert caplog.text.count("cannot be forced to the disk") == 2
+        disk.failing = False
+        await delete(store, SEGMENT)
+        assert store.log.first_offset == 2 * SEGMENT
+
+
+async def test_a_wall_clock_that_jumps_ahead_deletes_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    rules = attrs.evolve(QUIET, delete_hours="00;01;02;03;04;05;06;07;08;09;10;11;12;13;14;15;16;17;18;19;20;21;22;23")
+    async with filled(tmp_path / "store", retention=rules) as store:
+        await store.cleaner.round()
+        assert store.log.first_offset == 0
+        clock = store.cleaner.clock
+        store.cleaner.clock = lambda: clock() + 100 * 3_600_000
+        for _ in range(3):
+            await store.cleaner.round()
+        assert (store.log.first_offset, store.cleaner.jumps) == (0, 1)
+        assert "the wall clock is 100.0 hours ahead of the newest message, or of what it was: no file is deleted for its age" in caplog.text
+        await delete(store, 0)  # an operator's request is believed
+        assert store.log.first_offset > 0
