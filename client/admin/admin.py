@@ -141,6 +141,10 @@ class Admin:
             )
         return self._open_calls
 
+    def limit_to(self, seconds: float) -> None:
+        """Let all requests from now on end within some seconds, however many they are."""
+        self._calls.limit_to(seconds)
+
     # --- cluster -----------------------------------------------------------------------------------------------------------------------
 
     async def ask(self, address: str, code: RequestCode, header: object | None = None, body: bytes = b"") -> Command:

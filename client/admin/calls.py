@@ -6,6 +6,7 @@ A request goes out once and is never repeated at the same server.  Transport err
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Generic, TypeVar
 
@@ -17,6 +18,7 @@ from triomq.client.errors import (
     BrokerError,
     NoNameServer,
     RequestNotSupported,
+    RequestTimeout,
     TrioMQError,
     broker_error,
     from_remoting,
@@ -31,8 +33,10 @@ from triomq.remoting.protocol.command import Command, request
 T = TypeVar("T")
 B = TypeVar("B", bound=JsonBody)
 H = TypeVar("H")
-CONCURRENT_MAX = 32
-"""requests under way at once in one fan-out; a cluster of hundreds of brokers must not cost hundreds of sockets in one moment"""
+CONCURRENT_MAX = 64
+"""requests under way at once, all servers together; a cluster of hundreds of brokers must not cost hundreds of sockets in one moment"""
+CONCURRENT_PER_SERVER_MAX = 16
+"""requests under way at once at one server: one that hangs leaves room for the others"""
 
 
 @attrs.frozen
@@ -83,7 +87,17 @@ class Calls:
     connector: Connector
     namesrv_addresses: Sequence[str]
     timeout_seconds: float
-    _limit: trio.CapacityLimiter = attrs.field(factory=lambda: trio.CapacityLimiter(CONCURRENT_MAX))
+    _deadline: float = attrs.field(default=math.inf, init=False)
+    """Trio's clock; requests end by then"""
+    _limit: trio.CapacityLimiter = attrs.field(factory=lambda: trio.CapacityLimiter(CONCURRENT_MAX), init=False)
+    _limits: dict[str, trio.CapacityLimiter] = attrs.field(factory=dict, init=False)
+    _silent: dict[str, TrioMQError] = attrs.field(factory=dict, init=False)
+    """Servers that did not answer in time since `limit_to`, and what is told of them."""
+
+    def limit_to(self, seconds: float) -> None:
+        """Let all requests from now on end within some seconds; a server that lets one request time out is not asked again meanwhile."""
+        self._deadline = trio.current_time() + seconds
+        self._silent.clear()
 
     async def server(
         self,
@@ -95,13 +109,26 @@ class Calls:
         accept: Sequence[int] = (),
         timeout_seconds: float | None = None,
     ) -> Command:
-        """Ask one server; response codes other than success and those in `accept` become a `BrokerError`."""
-        try:
-            response = await self.connector.invoke(
-                address, request(code, header, body), timeout=timeout_seconds or self.timeout_seconds
-            )
-        except RemotingError as error:
-            raise from_remoting(error) from error
+        """Ask one server; response codes other than success and those in `accept` become a `BrokerError`.
+
+        The limits on requests under way are taken here and nowhere else: taken around a whole fan-out, one inside another would wait for itself.
+        """
+        seconds = timeout_seconds or self.timeout_seconds
+        response: Command | None = None
+        limit = self._limits.setdefault(address, trio.CapacityLimiter(CONCURRENT_PER_SERVER_MAX))
+        with trio.move_on_at(self._deadline):
+            async with limit, self._limit:
+                if address in self._silent:
+                    raise self._silent[address]
+                try:
+                    response = await self.connector.invoke(address, request(code, header, body), timeout=seconds)
+                except RemotingError as error:
+                    failure = from_remoting(error)
+                    if isinstance(failure, RequestTimeout) and self._deadline < math.inf:
+                        self._silent[address] = failure
+                    raise failure from error
+        if response is None:
+            raise RequestTimeout(address, request_name(code), seconds)
         if response.code != ResponseCode.SUCCESS and response.code not in accept:
             raise broker_error(response.code, response.remark, address, request_name(code))
         return response
@@ -147,11 +174,10 @@ class Calls:
         failures: dict[str, TrioMQError] = {}
 
         async def one(label: str, address: str) -> None:
-            async with self._limit:
-                try:
-                    values[label] = await call(address)
-                except TrioMQError as error:
-                    failures[label] = error
+            try:
+                values[label] = await call(address)
+            except TrioMQError as error:
+                failures[label] = error
 
         async with trio.open_nursery() as nursery:
             for label, address in addresses.items():

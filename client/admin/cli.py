@@ -18,7 +18,7 @@ import trio
 
 from triomq.client.admin.admin import Admin
 from triomq.client.admin.arguments import Option, UsageError, Values, parse
-from triomq.client.admin.command import COMMON_OPTIONS, GROUPS, Command, Result
+from triomq.client.admin.command import COMMON_OPTIONS, GROUPS, Command, Result, request_seconds
 from triomq.client.admin.commands import NAMES, all_commands, load
 from triomq.client.admin.errors import EXIT_FAILED, EXIT_OK, EXIT_PARTIAL, exit_code
 from triomq.client.admin.output import print_result
@@ -36,8 +36,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         return trio.run(run, words, sys.stdout, sys.stderr)
-    except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
+    except BaseException as error:
+        if isinstance(leaf(error), KeyboardInterrupt):  # inside a nursery it comes in a group
+            return EXIT_INTERRUPTED
+        raise
 
 
 async def run(words: Sequence[str], stdout: TextIO, stderr: TextIO) -> int:
@@ -96,11 +98,12 @@ async def _run(words: list[str], stdout: TextIO, stderr: TextIO) -> int:
         return report(await command.local(values), stdout, stderr, as_json=values.flag("json"))
     assert command.run is not None
     tls, credentials = approach(values)
-    timeout_seconds = values.number("timeout")
+    seconds = values.number("timeout")
     async with Admin(
-        values.maybe_text("namesrvAddr"), timeout_seconds=timeout_seconds, tls=tls, credentials=credentials
+        values.maybe_text("namesrvAddr"), timeout_seconds=request_seconds(seconds), tls=tls, credentials=credentials
     ) as admin:
         while True:
+            admin.limit_to(seconds)
             code = report(await command.run(admin, values), stdout, stderr, as_json=values.flag("json"))
             if interval is None:
                 return code

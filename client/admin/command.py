@@ -80,11 +80,19 @@ class Command:
         return kebab(self.name)
 
 
+def request_seconds(timeout: int) -> float:
+    """Return how many seconds one request may take, of `timeout` for the whole command."""
+    return min(REQUEST_SECONDS, timeout * REQUEST_SHARE)
+
+
 def kebab(name: str) -> str:
     """Return `topicList` as `topic-list`."""
     return "".join(f"-{letter.lower()}" if letter.isupper() else letter for letter in name)
 
 
+REQUEST_SECONDS = 5.0
+REQUEST_SHARE = 1 / 3
+"""of `--timeout`, at most: a server that hangs in a command's first step leaves time for the others"""
 COMMON_OPTIONS: Sequence[Option] = (
     Option(
         "n",
@@ -109,7 +117,7 @@ COMMON_OPTIONS: Sequence[Option] = (
     Option("h", "help", "describe the command and stop", None),
     Option("", "json", "print one JSON document instead of text", None, ours=True),
     Option(
-        "", "timeout", "seconds that one request may take", whole(1, 3600), default=5, placeholder="SECONDS", ours=True
+        "", "timeout", "seconds that the command may take; what has not answered by then is named", whole(1, 3600), default=30, placeholder="SECONDS", ours=True
     ),
     Option("", "verbose", "show the traceback of a failure", None, ours=True),
 )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from triomq.client.admin.arguments import Option, Values, filled, whole
-from triomq.client.admin.command import Column, Command, Result, Table
+from triomq.client.admin.command import Column, Command, Result, Table, request_seconds
 from triomq.client.admin.doctor.cluster_checks import Approach, examine_cluster
 from triomq.client.admin.doctor.finding import Finding, Level
 from triomq.client.admin.doctor.machine import Machine
@@ -43,7 +43,7 @@ def cluster_approach(values: Values) -> Approach | None:
     tls, credentials = values.maybe_text("tls"), values.maybe_text("credentials")
     try:
         options = {
-            "timeout_seconds": values.number("timeout"),
+            "timeout_seconds": request_seconds(values.number("timeout")),
             "tls": Tls.from_file(tls) if tls is not None else None,
             "credentials": read_credentials(Path(credentials)) if credentials is not None else None,
         }
