@@ -68,6 +68,11 @@ def concerns_broker(error: TrioMQError) -> bool:
     return isinstance(error, (BrokerError, *_TRANSPORT_ERRORS))
 
 
+def is_unconnected(error: TrioMQError) -> bool:
+    """Say whether a try failed because no connection could be made, as while a broker restarts: its request has not left."""
+    return isinstance(error, ConnectionFailed)
+
+
 def is_busy(error: TrioMQError) -> bool:
     """Say whether a broker sheds load: another try at once would add to it."""
     return isinstance(error, BrokerError) and error.code in BUSY_CODES
@@ -109,6 +114,12 @@ class BusyBackoff:
         """Return the wait after the `times`-th answer of this kind, from 1; `chance` is a random number from 0 to 1."""
         wait = min(self.first * self.factor ** min(times - 1, 300), self.longest)
         return wait * (1 + self.jitter * (2 * chance - 1))
+
+
+CONNECT_BACKOFF = BusyBackoff(first=0.05, longest=0.5)
+"""Between tries to connect: a broker that restarts is met soon, and thousands of senders do not come in one moment."""
+ATTEMPTS_TOLD_MAX = 15
+"""An error tells of the first try and of the last ones."""
 
 
 @attrs.define(eq=False)

@@ -36,7 +36,14 @@ from triomq.client.producer.in_flight import InFlight
 from triomq.client.producer.queue_choice import find_queue, selected
 from triomq.client.producer.receipt import STATUS_OF_CODE, SendReceipt, SendStatus
 from triomq.client.producer.request import SendRequests
-from triomq.client.retry import concerns_broker, may_be_stored, may_send_again, try_seconds
+from triomq.client.retry import (
+    ATTEMPTS_TOLD_MAX,
+    concerns_broker,
+    is_unconnected,
+    may_be_stored,
+    may_send_again,
+    try_seconds,
+)
 from triomq.client.session import Session
 from triomq.remoting.client.connector import Connector
 from triomq.remoting.errors import RemotingError
@@ -161,9 +168,12 @@ class Sender:
         attempts: list[Attempt] | None = None
         not_stored: SendReceipt | None = None
         failed_broker: str | None = None
-        for number in range(1, tries + 1):
-            if number > 1:
-                if not await back_off(self.settings.busy_backoff, attempts, deadline):
+        number = 0  # tries that count: those whose request may have left
+        unconnected = 0
+        while number < tries:
+            number += 1
+            if attempts or not_stored is not None:
+                if not await back_off(self.settings.busy_backoff, attempts, deadline, unconnected // (2 if places.several_brokers else 1)):
                     break
                 began = trio.current_time()
                 if began >= deadline:
@@ -207,6 +217,10 @@ class Sender:
                     break  # a refusal says nothing about the tries before it, and a SYSTEM_ERROR not even about its own
                 failed_broker = destination.broker_name
                 places = self._topics.find(topic) or places
+                unconnected = unconnected + 1 if is_unconnected(error) else 0
+                if unconnected and deadline < inf:  # nothing has left: the budget decides how often, not the number of tries
+                    number -= 1
+                    del attempts[1 : max(1, len(attempts) - ATTEMPTS_TOLD_MAX)]
             except BaseException:  # cancelled
                 self._end(context, None, None)
                 raise
