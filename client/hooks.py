@@ -25,6 +25,7 @@ from triomq.client.errors import TrioMQError
 from triomq.remoting.client.hooks import RpcHook
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.message import parse_properties
+from triomq.remoting.protocol.reprs import count, short_bytes
 
 __all__ = ["CheckForbidden", "ConsumeContext", "ConsumeHook", "RpcHook", "SendContext", "SendHook"]
 
@@ -41,7 +42,7 @@ class SendContext:
     address: str
     """the broker's"""
     message_id: str
-    body: bytes
+    body: bytes = attrs.field(repr=short_bytes)
     """as it travels: compressed, or several messages for a batch"""
     batch: bool
     oneway: bool
@@ -50,7 +51,7 @@ class SendContext:
     error: TrioMQError | None = None
     """why the try failed"""
     attributes: dict[str, Any] = attrs.field(factory=dict)
-    properties_text: str = ""
+    properties_text: str = attrs.field(default="", repr=False)
 
     @property
     def properties(self) -> dict[str, str]:
@@ -77,7 +78,7 @@ class ConsumeContext:
     """One call of a handler."""
 
     group: str
-    messages: Sequence[Any]
+    messages: Sequence[Any] = attrs.field(repr=count)
     """the `ReceivedMessage`s that it gets; afterwards their `settled` says whether it gave verdicts itself"""
     success: bool = False
     """whether it returned"""

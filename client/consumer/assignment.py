@@ -29,7 +29,7 @@ class Turns(Protocol):
     def again(self, message: ReceivedMessage, next_time: ReceivedMessage, pause: float) -> None: ...
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Assignment:
     """A queue while it is ours.
 
@@ -69,6 +69,9 @@ class Assignment:
     poll: trio.CancelScope = attrs.field(factory=trio.CancelScope, repr=False)
     """of the pull under way"""
     _room: trio.Event | None = attrs.field(default=None, init=False, repr=False)
+
+    def __repr__(self) -> str:
+        return f"<Assignment of {self.queue}{', lost' if self.lost else ''}>"
 
     @property
     def to_store(self) -> int:

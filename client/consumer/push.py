@@ -48,6 +48,7 @@ from triomq.client.names import check_topic
 from triomq.client.session import Session, open_session
 from triomq.remoting.protocol import names
 from triomq.remoting.protocol.bodies.heartbeat import BROADCASTING, CLUSTERING, CONSUME_PASSIVELY, ConsumerData
+from triomq.remoting.protocol.reprs import short_names
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +65,7 @@ class ConsumerStatistics:
     """of these, messages that nobody has taken yet"""
     set_aside: int
     """of these, messages that wait for another delivery here since the broker did not take them back"""
-    topics: Mapping[str, TopicRates] = attrs.field(factory=dict)
+    topics: Mapping[str, TopicRates] = attrs.field(factory=dict, repr=short_names)
     """what each topic came to in the last minute, retries under their own topic"""
 
 

@@ -33,6 +33,7 @@ from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.command import request
 from triomq.remoting.protocol.headers.client import GetConsumerListHeader
 from triomq.remoting.protocol.names import RETRY_PREFIX
+from triomq.remoting.protocol.reprs import count
 
 logger = logging.getLogger(__name__)
 
@@ -58,11 +59,11 @@ class AssignmentChange:
     """What a round changed: told to the application's `on_assignment`."""
 
     topic: str
-    gained: tuple[MessageQueue, ...]
-    lost: tuple[MessageQueue, ...]
-    owned: tuple[MessageQueue, ...]
+    gained: tuple[MessageQueue, ...] = attrs.field(repr=count)
+    lost: tuple[MessageQueue, ...] = attrs.field(repr=count)
+    owned: tuple[MessageQueue, ...] = attrs.field(repr=count)
     """the queues of the topic that this member has now"""
-    queues: tuple[MessageQueue, ...]
+    queues: tuple[MessageQueue, ...] = attrs.field(repr=count)
     """all queues of the topic"""
 
 

@@ -15,6 +15,7 @@ from triomq.remoting.errors import ProtocolError
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.compression import plain_body
 from triomq.remoting.protocol.message import COMPRESSED, RESERVED_PROPERTIES, RETRY_TOPIC, TRANSIENT_PREFIX, Message
+from triomq.remoting.protocol.reprs import short_text
 
 if TYPE_CHECKING:
     from triomq.remoting.protocol.record import StoredMessage
@@ -44,7 +45,7 @@ class Owner(Protocol):
         """Note that nobody works on the message any more, and it has no verdict."""
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class ReceivedMessage:
     """One received message.  Its fields never change; what changes is whether it has a verdict.
 
@@ -63,6 +64,15 @@ class ReceivedMessage:
     _body: bytes | None = attrs.field(default=None, repr=False)
     pause: float | None = attrs.field(default=None, repr=False)
     """ordered consumers: seconds for which the queue rests before this message comes again, as `retry` was told"""
+
+    def __repr__(self) -> str:
+        """Say which message it is; the body and the properties of others do not belong into logs."""
+        stored = self._stored
+        tag = f", tag {short_text(stored.tag)}" if stored.tag else ""
+        return (
+            f"<{type(self).__name__} {short_text(stored.message_id)} of {short_text(self.topic)}, queue {stored.queue_id} offset {stored.queue_offset}, "
+            f"{len(stored.body):,} bytes{tag}, {'settled' if self._settled else 'not settled'}>"
+        )
 
     @property
     def topic(self) -> str:

@@ -17,6 +17,7 @@ from triomq.remoting.protocol.java_hash import concat_hash as concat_hash
 from triomq.remoting.protocol.java_hash import hash_batch as hash_batch
 from triomq.remoting.protocol.java_hash import java_hash as java_hash
 from triomq.remoting.protocol.java_hash import tags_code as tags_code
+from triomq.remoting.protocol.reprs import short_bytes, short_names, short_text
 
 PROPERTIES_BYTES_MAX = 32767
 """The properties' length is a signed 16-bit number in every record."""
@@ -110,11 +111,11 @@ def _words(given: Iterable[str]) -> tuple[str, ...]:
 class Message:
     """What a user sends: everything that does not depend on the broker."""
 
-    topic: str
-    body: bytes
-    tag: str | None = None
-    keys: tuple[str, ...] = attrs.field(default=(), converter=_words)
-    properties: Mapping[str, str] = attrs.field(factory=dict)
+    topic: str = attrs.field(repr=short_text)
+    body: bytes = attrs.field(repr=short_bytes)
+    tag: str | None = attrs.field(default=None, repr=short_text)
+    keys: tuple[str, ...] = attrs.field(default=(), converter=_words, repr=lambda keys: short_text(" ".join(keys)))
+    properties: Mapping[str, str] = attrs.field(factory=dict, repr=short_names)
     flag: int = 0
     wait_stored: bool = True
 

@@ -35,6 +35,7 @@ from triomq.remoting.protocol.message import (
     UNIQ_KEY,
     decode_properties,
 )
+from triomq.remoting.protocol.reprs import short_bytes, short_text
 
 Buffer: TypeAlias = Any
 """bytes, bytearray, memoryview or mmap: what can be sliced and unpacked from."""
@@ -187,7 +188,7 @@ class RecordStatus(IntEnum):
 class StoredMessage:
     """One decoded record. Body as stored, so compressed where ``sys_flag`` has bit 0; times in ms."""
 
-    topic: str
+    topic: str = attrs.field(repr=short_text)
     queue_id: int
     queue_offset: int
     log_offset: int
@@ -195,15 +196,15 @@ class StoredMessage:
     flag: int
     sys_flag: int
     born_timestamp: int
-    born_host_bytes: bytes
+    born_host_bytes: bytes = attrs.field(repr=False)
     store_timestamp: int
-    store_host_bytes: bytes
+    store_host_bytes: bytes = attrs.field(repr=False)
     reconsume_times: int
     prepared_transaction_offset: int
-    body: bytes
+    body: bytes = attrs.field(repr=short_bytes)
     body_crc: int
-    properties_bytes: bytes
-    _properties: dict[str, str] | None = None
+    properties_bytes: bytes = attrs.field(repr=short_bytes)
+    _properties: dict[str, str] | None = attrs.field(default=None, repr=False)
 
     @property
     def properties(self) -> dict[str, str]:

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 import attrs
 
 from triomq.remoting.errors import LocalProtocolError
+from triomq.remoting.protocol.reprs import masked
 
 ACCESS_KEY = "AccessKey"
 SIGNATURE = "Signature"
@@ -32,7 +33,7 @@ def _secret(instance: object, attribute: "attrs.Attribute[str]", value: str) -> 
 class Credentials:
     """An access key with its secret key, and a security token if a token service handed them out. Secrets do not show in `repr`."""
 
-    access_key: str = attrs.field(validator=_secret)
+    access_key: str = attrs.field(validator=_secret, repr=masked)
     secret_key: str = attrs.field(validator=_secret, repr=False)
     security_token: str | None = attrs.field(default=None, repr=False)
 
