@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from hashlib import blake2b
 from typing import TypeVar
 
@@ -33,8 +33,8 @@ from triomq.remoting.log_limit import LogLimit
 from triomq.remoting.properties import PropertiesError, format_properties, parse_entries
 from triomq.remoting.protocol.bodies.cluster import BrokerMembersBody, KvTable
 from triomq.remoting.protocol.bodies.registration import RegisterBrokerBody, decode_registration
-from triomq.remoting.protocol.bodies.route import TopicRoute
-from triomq.remoting.protocol.bodies.topics import DataVersion, TopicNames
+from triomq.remoting.protocol.bodies.route import QUEUES_MAX, TopicRoute
+from triomq.remoting.protocol.bodies.topics import DataVersion, TopicConfig, TopicNames
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
 from triomq.remoting.protocol.headers.route import (
     AddWritePermResponseHeader,
@@ -119,6 +119,7 @@ class NamesrvProcessor:
             registered = self.routes.register(self._registration(request, body), request.connection, self.now_ms())
             if registered.outcome in (Outcome.NEW, Outcome.RENEWED):
                 self.routes.remember(header.cluster_name, header.broker_addr, digest)
+            self._warn_of_queue_counts(header.broker_name, body.table.topic_config_table.values())
         self._tell_smallest_ids()
         who = (header.cluster_name, header.broker_name, header.broker_id, header.broker_addr)
         if registered.outcome is Outcome.TOO_EARLY:
@@ -134,6 +135,12 @@ class NamesrvProcessor:
             header=RegisterBrokerResponseHeader(registered.master_ha_address, registered.master_address),
             body=b"" if order is None else KvTable(dict(order)).encode(),
         )
+
+    def _warn_of_queue_counts(self, broker_name: str, configs: Iterable[TopicConfig]) -> None:
+        for config in configs:
+            count = max(config.read_queue_count, config.write_queue_count)
+            if count > QUEUES_MAX:
+                self._warn("broker %s registers topic %r with %d queues; clients are told of %d, the most", broker_name, config.topic_name, count, QUEUES_MAX)
 
     def _registration(self, request: Request, body: RegisterBrokerBody) -> Registration:
         header: RegisterBrokerHeader = request.header

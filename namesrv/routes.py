@@ -15,7 +15,15 @@ import attrs
 
 from triomq.namesrv.smallest_ids import SmallestId, smallest_of
 from triomq.remoting.protocol.bodies.cluster import BrokerMembers, ClusterTable
-from triomq.remoting.protocol.bodies.route import MASTER_ID, PERM_READ, PERM_WRITE, BrokerData, QueueData, TopicRoute
+from triomq.remoting.protocol.bodies.route import (
+    MASTER_ID,
+    PERM_READ,
+    PERM_WRITE,
+    QUEUES_MAX,
+    BrokerData,
+    QueueData,
+    TopicRoute,
+)
 from triomq.remoting.protocol.bodies.topics import DataVersion, TopicConfig, TopicNames, TopicTable
 from triomq.remoting.protocol.names import SYNC_MEMBERS_PREFIX
 
@@ -479,7 +487,9 @@ def is_complete(broker_name: str, topics: Set[str]) -> bool:
 
 def _queue_data(broker_name: str, config: TopicConfig, readonly: bool) -> QueueData:
     perm = config.perm & ~PERM_WRITE if readonly else config.perm
-    return QueueData(broker_name, config.read_queue_count, config.write_queue_count, perm, config.topic_sys_flag)
+    # A topic beyond the limit must not keep its broker's other topics from being found.
+    counts = (min(config.read_queue_count, QUEUES_MAX), min(config.write_queue_count, QUEUES_MAX))
+    return QueueData(broker_name, *counts, perm, config.topic_sys_flag)
 
 
 def _with_acting_master(data: BrokerData, queues: QueueData) -> BrokerData:

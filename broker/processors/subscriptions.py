@@ -22,6 +22,7 @@ from triomq.remoting.protocol.bodies.groups import (
     SubscriptionGroupList,
     SubscriptionGroupTable,
 )
+from triomq.remoting.protocol.bodies.route import QUEUES_MAX
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.headers.topic import (
     AllGroupsHeader,
@@ -57,6 +58,10 @@ class GroupRequests:
         complaint = names.group_complaint(config.group_name)
         if complaint is not None:
             raise Rejected(ResponseCode.INVALID_PARAMETER, complaint)
+        if config.retry_queue_count > QUEUES_MAX:
+            raise Rejected(
+                ResponseCode.INVALID_PARAMETER, f"{config.retry_queue_count} retry queues are more than {QUEUES_MAX}, the most that a topic has on one broker: ask for fewer"
+            )
         try:
             self.groups.put(config)
         except ValueError as error:

@@ -25,7 +25,7 @@ from triomq.remoting.errors import Rejected
 from triomq.remoting.protocol import names
 from triomq.remoting.protocol.bodies.groups import GroupNames
 from triomq.remoting.protocol.bodies.offsets import TopicOffset, TopicStats
-from triomq.remoting.protocol.bodies.route import MessageQueue
+from triomq.remoting.protocol.bodies.route import QUEUES_MAX, MessageQueue
 from triomq.remoting.protocol.bodies.topics import TopicConfig, TopicConfigList, TopicNames, TopicTable
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.headers.topic import (
@@ -93,6 +93,9 @@ class TopicRequests:
             raise Rejected(ResponseCode.INVALID_PARAMETER, f"The topic[{config.topic_name}] is conflict with system topic.")
         if config.read_queue_count < 0 or config.write_queue_count < 0:
             raise Rejected(ResponseCode.INVALID_PARAMETER, "the number of queues is negative")
+        if max(config.read_queue_count, config.write_queue_count) > QUEUES_MAX:
+            count = max(config.read_queue_count, config.write_queue_count)
+            raise Rejected(ResponseCode.INVALID_PARAMETER, f"{count} queues are more than {QUEUES_MAX}, the most that a topic has on one broker: ask for fewer")
         if not 0 <= config.perm <= 15:
             raise Rejected(ResponseCode.INVALID_PARAMETER, f"the permission {config.perm} is not made of 8, 4, 2 and 1")
         if changes.get("+message.type") == "MIXED" and not self.live.mixed_message_type:

@@ -5,6 +5,7 @@ Source: broker/topic/TopicConfigManager.java, common/attribute/AttributeUtil.jav
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -15,8 +16,11 @@ from triomq.broker.services.live_settings import LiveSettings
 from triomq.broker.services.persisted import PersistedTable, encode_pretty, load_table
 from triomq.broker.services.versions import Version
 from triomq.remoting.protocol import names
+from triomq.remoting.protocol.bodies.route import QUEUES_MAX
 from triomq.remoting.protocol.bodies.schema import write_plain
 from triomq.remoting.protocol.bodies.topics import TopicConfig, TopicTable
+
+logger = logging.getLogger(__name__)
 
 PERM_PRIORITY, PERM_READ, PERM_WRITE, PERM_INHERIT = 8, 4, 2, 1
 PERM_READ_WRITE = PERM_READ | PERM_WRITE
@@ -149,7 +153,7 @@ class Topics:
         """The topic, created with read and write permission if it is missing (retry and dead-letter topics)."""
         config = self.configs.get(name)
         if config is None:
-            config = attrs.evolve(new_topic(name, queues, sys_flag=sys_flag), order=order)
+            config = attrs.evolve(new_topic(name, min(queues, QUEUES_MAX), sys_flag=sys_flag), order=order)
             self._store(config)
         return config
 
@@ -161,7 +165,7 @@ class Topics:
 
     def replace(self, table: TopicTable) -> list[str]:
         """Become a copy of the master's table, its version included; the names of topics that are gone.  atomic: no checkpoint."""
-        before, self.configs = self.configs, dict(table.topic_config_table)
+        before, self.configs = self.configs, bounded(table.topic_config_table)
         self.version.load(table.data_version)
         self.generation += 1
         self.table.touch()
@@ -197,6 +201,19 @@ class Topics:
         return encode_pretty(write_plain(TopicTable(dict(sorted(self.configs.items())), self.version.current)))
 
 
+def bounded(configs: Mapping[str, TopicConfig]) -> dict[str, TopicConfig]:
+    """Return topics that come from a file or a master, none with more queues than the limit: the log says which were cut."""
+    found = dict(configs)
+    for name, config in configs.items():
+        count = max(config.read_queue_count, config.write_queue_count)
+        if count > QUEUES_MAX:
+            logger.error("topic %s has %d queues, and %d is the most: it has that many here; mqadmin updateTopic sets a number", name, count, QUEUES_MAX)
+            found[name] = attrs.evolve(
+                config, read_queue_count=min(config.read_queue_count, QUEUES_MAX), write_queue_count=min(config.write_queue_count, QUEUES_MAX)
+            )
+    return found
+
+
 def open_topics(directory: Path, settings: TopicSettings, live: LiveSettings, version: Version) -> Topics:
     """Load topics.json and add what every broker has.  Raises DamagedTable."""
     path = directory / "topics.json"
@@ -204,7 +221,7 @@ def open_topics(directory: Path, settings: TopicSettings, live: LiveSettings, ve
     topics.table.encode = topics.encode
     loaded = load_table(path, TopicTable.decode)
     if loaded is not None:
-        topics.configs = dict(loaded.topic_config_table)
+        topics.configs = bounded(loaded.topic_config_table)
         version.load(loaded.data_version)
     missing = [config for config in system_topics(settings, live) if config.topic_name not in topics.configs]
     for config in missing:

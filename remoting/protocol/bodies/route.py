@@ -3,13 +3,20 @@
 Source: remoting/…/protocol/route/TopicRouteData.java, QueueData.java, BrokerData.java, common/…/MessageQueue.java.
 """
 
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, Self
 
 import attrs
 
+from triomq.remoting.errors import RemoteProtocolError
 from triomq.remoting.protocol.bodies.schema import JsonBody, escape_non_ascii, named
 
 MASTER_ID = 0
+
+QUEUES_MAX = 65_535
+"""Of one topic on one broker; whoever lists queues makes an object of each."""
+ROUTE_QUEUES_MAX = 1_000_000
+"""Of one topic on all its brokers together."""
 
 PERM_INHERIT = 1
 PERM_WRITE = 2
@@ -56,6 +63,13 @@ class TopicRoute(JsonBody):
     filter_server_table: dict[str, list[str]] = attrs.field(factory=dict)
     topic_queue_mapping_by_broker: dict[str, Any] | None = None
 
+    @classmethod
+    def decode(cls, data: bytes | memoryview) -> Self:
+        """Read a body; RemoteProtocolError for one that is no route, and for one with more queues than the limits."""
+        route = super().decode(data)
+        check_queue_counts(route.queue_datas)
+        return route
+
     def encode_standard(self) -> bytes:
         """Standard JSON: quoted ids, ASCII only; for peers of version 401 or above, and who ask for it."""
         return escape_non_ascii(self.encode())
@@ -63,3 +77,18 @@ class TopicRoute(JsonBody):
     def encode_legacy(self) -> bytes:
         """Ids without quotes, for older peers."""
         return self.encode(bare_keys=True)
+
+
+def check_queue_counts(queue_datas: Iterable[QueueData]) -> None:
+    """Refuse a route that nobody could list: RemoteProtocolError names the broker, the count, the limit and the fix."""
+    total = 0
+    for data in queue_datas:
+        count = max(data.read_queue_count, data.write_queue_count)
+        total += max(count, 0)
+        if count > QUEUES_MAX:
+            raise RemoteProtocolError(
+                f"a route has {count:,} queues of the topic on broker {data.broker_name}, and {QUEUES_MAX:,} is the most",
+                f"create the topic there with fewer (mqadmin updateTopic -b … -r … -w …), or delete it on {data.broker_name}",
+            )
+    if total > ROUTE_QUEUES_MAX:
+        raise RemoteProtocolError(f"a route has {total:,} queues on all brokers, and {ROUTE_QUEUES_MAX:,} is the most", "create the topic with fewer queues, or on fewer brokers")
