@@ -396,7 +396,7 @@ def forget_progress_beyond(store: MessageStore, services: Services) -> None:
         group, topic, queue_id, offset = offsets[0] if offsets else ("", "", 0, 0)
         example = f", such as {offset} of group {group} in {topic}-{queue_id}" if offsets else ""
         logger.warning(
-            "%d consumer offsets%s and the progress of %d delay levels were beyond the end of their queues, and begin there again: the log has lost messages that were not on the disk",
+            "%d consumer offsets%s, and the progress of %d delay levels, were beyond the end of their queues and are set to it: the log has lost messages that were not on the disk, or never had them",
             len(offsets),
             example,
             levels,

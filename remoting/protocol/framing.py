@@ -17,6 +17,8 @@ FRAME_BYTES_MAX = 16 * 1024 * 1024
 _HEAD: Callable[[bytes, int], tuple[int, int]] = Struct(">iI").unpack_from
 _TOTAL: Callable[[bytes], tuple[int]] = Struct(">i").unpack_from
 _TYPE_AND_LENGTH: Callable[..., tuple[int]] = Struct(">I").unpack_from
+HEADER_BYTES_MAX = 512 * 1024
+"""Properties have 32 KiB at most, up to six times that as JSON. A header is decoded in one step, in which nobody else is served."""
 _HEADER_LENGTH = 0x00FFFFFF
 _PIECES_MAX = 1024
 
@@ -78,7 +80,8 @@ class FrameBuffer:
         while size - position >= 8:
             total, word = _HEAD(data, position)
             end = position + 4 + total
-            if (word & _HEADER_LENGTH) > total - 4 or total + 4 > self._frame_bytes_max:
+            header = word & _HEADER_LENGTH
+            if header > total - 4 or header > HEADER_BYTES_MAX or total + 4 > self._frame_bytes_max:
                 self._fail(total, word, frames)
             if end > size:
                 break
@@ -108,6 +111,9 @@ class FrameBuffer:
             fix = "raise the frame limit on this side, or send smaller bodies"
         elif total < 4:
             reason, fix = f"a frame announces {total} bytes, less than its own header length needs", _FIX_FRAME
+        elif (word & _HEADER_LENGTH) > HEADER_BYTES_MAX:
+            reason = f"a header of {word & _HEADER_LENGTH} bytes is longer than the limit of {HEADER_BYTES_MAX}"
+            fix = "send shorter properties and fields; what is long belongs into the body"
         else:
             reason, fix = f"header of {word & _HEADER_LENGTH} bytes in a frame of {total}", _FIX_FRAME
         self._pieces.clear()

@@ -97,8 +97,12 @@ def language_number(language: str | int | None) -> int:
     return LanguageCode.JAVA.value if language is None else language
 
 
+LOOSE_HEADER_BYTES_MAX = 65_536
+"""Headers of peers that do not write standard JSON; those of any known client are shorter.  Others may fill a frame."""
+
+
 def _decode_loosely(header: Buffer) -> HeaderTuple:
-    members = loads(header)
+    members = loads(header, LOOSE_HEADER_BYTES_MAX)
     if not isinstance(members, dict):
         raise RemoteProtocolError("the JSON header is not an object", _FIX)
     remark = members.get("remark")

@@ -33,15 +33,36 @@ _END = ("end", "")
 _Token = tuple[str, str]
 
 
-def loads(data: bytes | bytearray | memoryview | str) -> Any:
-    """Parse strictly if possible, loosely if not; RemoteProtocolError if neither works."""
+def loads(data: bytes | bytearray | memoryview | str, loose_bytes_max: int | None = None) -> Any:
+    """Parse strictly if possible, loosely if not; RemoteProtocolError if neither works.
+
+    *loose_bytes_max*: no longer text is parsed loosely, which takes a microsecond a byte at worst; standard JSON may have any length.
+    """
     try:
         value = msgspec.json.decode(data)
     except (ValueError, RecursionError):  # DecodeError and UnicodeDecodeError are ValueErrors
+        if loose_bytes_max is not None and len(data) > loose_bytes_max:
+            raise too_long_for_loose(len(data), loose_bytes_max) from None
         value = _loads_loosely(data)
+    if loose_bytes_max is not None and len(data) > loose_bytes_max:
+        return value  # references are fastjson's, too
     if '"$ref"' in data if isinstance(data, str) else b'"$ref"' in bytes(data):
         value = _Resolver(value).resolve(value, DEPTH_MAX, False)
     return value
+
+
+def too_long_for_loose(size: int, limit: int) -> RemoteProtocolError:
+    """What is wrong with a text that is long and no standard JSON."""
+    return RemoteProtocolError(f"{size:,} bytes that are not standard JSON, where {limit:,} is the most", "send standard JSON in UTF-8, or less of it")
+
+
+def is_standard(data: bytes | bytearray | memoryview) -> bool:
+    """Whether a text is standard JSON; nothing is made of it."""
+    try:
+        msgspec.json.decode(data, type=msgspec.Raw)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def key_text(value: Any) -> str:

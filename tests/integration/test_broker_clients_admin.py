@@ -184,7 +184,8 @@ async def test_offsets_are_kept_and_a_new_group_begins_at_0_on_a_young_queue(tmp
     async with running_broker(tmp_path) as ready, peer_of(ready) as peer:
         await peer.create_topic("T")
         assert await query(peer, "G") == (0, 0)
-        await peer.send("T")
+        for _ in range(7):
+            await peer.send("T")
         assert await query(peer, "G") == (0, 0)
         assert await query(peer, "G", set_zero_if_not_found=False) == (22, None)
         assert (await peer.commit("G", "T", 0, 7)).code == 0
