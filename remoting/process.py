@@ -21,6 +21,7 @@ from typing import Protocol, TypeVar
 import attrs
 import trio
 
+from triomq.remoting.printable import PrintableFormatter, printable
 from triomq.remoting.settings import ConfigError
 
 _log = logging.getLogger(__name__)
@@ -88,7 +89,7 @@ def set_up_logging(program: str, settings: LogSettings) -> None:
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
             raise ConfigError("option --log-dir", f"cannot write to {settings.directory}: {reason}", "name a directory that this user may write") from None
-    handler.setFormatter(logging.Formatter(LOG_FORMAT))
+    handler.setFormatter(PrintableFormatter(LOG_FORMAT))
     logging.basicConfig(level=level, handlers=[handler], force=True)
 
 
@@ -147,7 +148,7 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
 
 
 def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+    return printable(" ".join(str(error).split())) or type(error).__name__
 
 
 def _logs_to_files() -> bool:

@@ -24,6 +24,7 @@ from triomq.client.admin.errors import EXIT_FAILED, EXIT_OK, EXIT_PARTIAL, exit_
 from triomq.client.admin.output import print_result
 from triomq.client.errors import SettingsError, TrioMQError
 from triomq.remoting.client.access import read_credentials
+from triomq.remoting.printable import printable
 from triomq.remoting.protocol.signing import Credentials
 from triomq.remoting.settings import ConfigError
 from triomq.remoting.tls.client import Tls
@@ -58,7 +59,7 @@ async def run(words: Sequence[str], stdout: TextIO, stderr: TextIO) -> int:
             if isinstance(cause, TrioMQError)
             else f"unexpected {type(cause).__name__}: {cause}; run with --verbose and report it"
         )
-        print(f"mqadmin: {' '.join(text.split())}", file=stderr)
+        print(f"mqadmin: {printable(' '.join(text.split()))}", file=stderr)
         return exit_code(cause)
 
 
@@ -146,13 +147,13 @@ def report(result: Result, stdout: TextIO, stderr: TextIO, *, as_json: bool) -> 
     print_result(result, stdout, as_json=as_json)
     stdout.flush()
     for note in result.notes:
-        print(f"mqadmin: warning: {note}", file=stderr)
+        print(f"mqadmin: warning: {printable(note)}", file=stderr)
     if not result.failures:
         return EXIT_FAILED if result.bad_news else EXIT_OK
     answered = max(result.asked - len(result.failures), 0)
     reasons = "; ".join(f"{server}: {reason}" for server, reason in result.failures.items())
     print(
-        f"mqadmin: warning: {answered} of {result.asked} answered, the output is incomplete: {' '.join(reasons.split())}",
+        f"mqadmin: warning: {answered} of {result.asked} answered, the output is incomplete: {printable(' '.join(reasons.split()))}",
         file=stderr,
     )
     return EXIT_PARTIAL if answered else EXIT_FAILED

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import TextIO
 
 from triomq.client.admin.command import Result, Table
+from triomq.remoting.printable import printable_json, printable_lines
 
 FOLDED_WIDTH_MIN = 24
 """columns of a terminal below which folding the last cell of a row makes it harder to read, not easier"""
@@ -21,13 +22,13 @@ FOLDED_WIDTH_MIN = 24
 def print_result(result: Result, stream: TextIO, *, as_json: bool) -> None:
     """Write a result to `stream`."""
     if as_json:
-        stream.write(json.dumps(result.document, ensure_ascii=False, separators=(",", ":")) + "\n")
+        stream.write(printable_json(json.dumps(result.document, ensure_ascii=False, separators=(",", ":"))) + "\n")
         return
     for position, block in enumerate(result.blocks):
         if position and isinstance(block, Table):
             stream.write("\n")
         if isinstance(block, str):
-            stream.write(block + "\n")
+            stream.write(printable_lines(block) + "\n")
         elif stream.isatty():
             _print_rich(block, stream)
         else:

@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+from triomq.client.admin.cli import report
 from triomq.client.admin.command import Column, Result, Table
 from triomq.client.admin.output import plain, print_result
 from triomq.client.admin.times import instant_ms, milliseconds_text, now_ms, seconds_text
@@ -130,3 +131,26 @@ def test_times_as_java_prints_them() -> None:
     assert seconds_text(1_700_000_000_123) == "2023-11-14 22:13:20"
     assert milliseconds_text(1_700_000_000_007) == "2023-11-14 22:13:20,007"
     assert (seconds_text(0), milliseconds_text(0)) == ("N/A", "")
+
+
+HOSTILE = "one\n\x1b[2J\x9b31m\u202etwo\ud800"
+
+
+def test_json_stays_the_same_document_without_what_a_terminal_obeys() -> None:
+    stream = io.StringIO()
+    print_result(Result(document={"body": HOSTILE}, blocks=[]), stream, as_json=True)
+    assert all(letter.isprintable() for letter in stream.getvalue().rstrip("\n"))
+    assert json.loads(stream.getvalue()) == {"body": HOSTILE}
+
+
+def test_a_text_of_several_lines_keeps_them_and_nothing_that_a_terminal_obeys() -> None:
+    stream = io.StringIO()
+    print_result(Result(document={}, blocks=[HOSTILE]), stream, as_json=False)
+    assert stream.getvalue() == "one\n\\x1b[2J\\x9b31m\\u202etwo\\ud800\n"
+
+
+def test_a_warning_with_a_reason_of_a_server_is_one_printable_line() -> None:
+    stdout, stderr = io.StringIO(), io.StringIO()
+    report(Result(document={}, blocks=[], notes=[HOSTILE], failures={"broker\x1b": HOSTILE}, asked=2), stdout, stderr, as_json=False)
+    assert len(stderr.getvalue().splitlines()) == 2
+    assert all(letter.isprintable() for line in stderr.getvalue().splitlines() for letter in line)
