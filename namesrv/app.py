@@ -80,7 +80,7 @@ async def run_namesrv(
             if entrance is not None:
                 nursery.start_soon(entrance.run, name="tls-files")
             host, port = await nursery.start(server.run, name="server")
-            monitor.serve(NamesrvSource(routes=routes, server=server))
+            monitor.serve(NamesrvSource(routes=routes, server=server, processor=processor))
             task_status.started(NamesrvReady(host, port, serving.cancel))
 
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import attrs
 
+from triomq.namesrv.processor import NamesrvProcessor
 from triomq.namesrv.routes import RouteTable
-from triomq.remoting.monitor.metrics import Family, Sample, gauge
+from triomq.remoting.monitor.metrics import Family, Sample, counter, gauge
 from triomq.remoting.monitor.process import server_figures
 from triomq.remoting.server.server import Server
 
@@ -19,6 +20,7 @@ class NamesrvSource:
 
     routes: RouteTable
     server: Server
+    processor: NamesrvProcessor
 
     def labels(self) -> Mapping[str, str]:
         return {"node_type": "nameserver"}
@@ -43,4 +45,6 @@ class NamesrvSource:
         ]
         yield Family("triomq_namesrv_broker", "gauge", "1 for each broker process that is registered.", samples)
         yield gauge("triomq_namesrv_topics", "Topics in the routes.", len(self.routes.topic_names()))
+        yield counter("triomq_namesrv_moved_brokers_total", "Registrations that moved a living broker to another address.", self.processor.moved)
+        yield counter("triomq_namesrv_foreign_unregistrations_total", "Unregistrations on another connection than the broker's.", self.processor.foreign_unregistrations)
         yield from server_figures(self.server.statistics())

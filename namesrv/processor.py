@@ -94,6 +94,10 @@ class NamesrvProcessor:
     started_ms: int = attrs.field(kw_only=True)
     limit: LogLimit = attrs.field(factory=LogLimit, kw_only=True)
     notices: SmallestIdNotices | None = attrs.field(default=None, kw_only=True)
+    moved: int = attrs.field(default=0, init=False)
+    """registrations that took the place of a living broker at another address"""
+    foreign_unregistrations: int = attrs.field(default=0, init=False)
+    """unregistrations that came on another connection than the broker's own"""
 
     def _warn(self, message: str, *arguments: object) -> None:
         self.limit.log(_log, logging.WARNING, message, *arguments)
@@ -116,7 +120,14 @@ class NamesrvProcessor:
                 body = decode_registration(request.body, request.version) if request.body else RegisterBrokerBody()
             except RemoteProtocolError as error:
                 raise Rejected(ResponseCode.SYSTEM_ERROR, f"register broker failed: {error}") from None
+            before = self.routes.holder(header.cluster_name, header.broker_name, header.broker_id)
             registered = self.routes.register(self._registration(request, body), request.connection, self.now_ms())
+            if before not in (None, header.broker_addr) and registered.outcome is Outcome.RENEWED:
+                self.moved += 1
+                self._warn(
+                    "broker %s (id %d) moved from %s to %s by a registration from %s while it was alive; two processes must not have one name and id",
+                    header.broker_name, header.broker_id, before, header.broker_addr, request.connection.peer_text,
+                )  # fmt: skip
             if registered.outcome in (Outcome.NEW, Outcome.RENEWED):
                 self.routes.remember(header.cluster_name, header.broker_addr, digest)
             self._warn_of_queue_counts(header.broker_name, body.table.topic_config_table.values())
@@ -160,6 +171,10 @@ class NamesrvProcessor:
     def unregister_broker(self, request: Request) -> Response:
         """104: a broker leaves."""
         header: UnregisterBrokerHeader = request.header
+        owner = self.routes.owner(header.cluster_name, header.broker_addr)
+        if isinstance(owner, Connection) and owner is not request.connection:
+            self.foreign_unregistrations += 1
+            self._warn("broker %s (%s) registered from %s and is unregistered from %s", header.broker_name, header.broker_addr, owner.peer_text, request.connection.peer_text)
         departed = self.routes.unregister(header.cluster_name, header.broker_name, header.broker_addr)
         self._log_departed([] if departed is None else [departed], "it unregistered")
         return Response()

@@ -296,6 +296,17 @@ class RouteTable:
         changes, self._smallest_ids = self._smallest_ids, []
         return changes
 
+    def holder(self, cluster: str, broker_name: str, broker_id: int) -> str | None:
+        """Return the address of the living broker process that has this id."""
+        group = self._groups.get(broker_name)
+        address = None if group is None else group.addresses.get(broker_id)
+        return address if address is not None and (cluster, address) in self._alive else None
+
+    def owner(self, cluster: str, address: str) -> object | None:
+        """Return the connection that a broker process last registered on; None for an unknown one."""
+        alive = self._alive.get((cluster, address))
+        return None if alive is None else alive.owner
+
     def touch(self, cluster: str, address: str, now_ms: int) -> None:
         """A sign of life without news; nothing happens for an unknown broker."""
         alive = self._alive.get((cluster, address))

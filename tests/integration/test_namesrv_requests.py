@@ -353,3 +353,20 @@ async def test_name_servers_know_nothing_of_each_other(started: Started, tmp_pat
         one.stop()
         await first.ended()
         assert (await second.call(Code.GET_ROUTEINFO_BY_TOPIC, GetRouteHeader("T"))).code == 0
+
+
+async def test_who_moves_or_unregisters_a_living_broker_is_logged_with_both_addresses(started: Started, caplog: pytest.LogCaptureFixture) -> None:
+    async with started() as ready, FrameClient(ready.port) as one, FrameClient(ready.port) as other:
+        await register(one)
+        await register(one, topics=table("T", "U", "V", version=2))
+        assert not [record for record in caplog.records if record.levelname == "WARNING"], "its own news is no move"
+        body = RegisterBrokerBody(table("T", "U")).encode()
+        moved = attrs.evolve(header(), broker_addr="127.0.0.9:1")
+        assert (await other.call(Code.REGISTER_BROKER, moved, body)).code == 0
+        assert "moved from 127.0.0.1:10911 to 127.0.0.9:1" in caplog.text
+        await one.call(Code.UNREGISTER_BROKER, UnregisterBrokerHeader("broker-a", "127.0.0.9:1", "C", 0))
+        assert "broker broker-a (127.0.0.9:1) registered from" in caplog.text
+        caplog.clear()
+        await register(one, "broker-b")
+        await one.call(Code.UNREGISTER_BROKER, UnregisterBrokerHeader("broker-b", header("broker-b").broker_addr, "C", 0))
+        assert "is unregistered from" not in caplog.text
