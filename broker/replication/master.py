@@ -31,6 +31,8 @@ logger = logging.getLogger(__name__)
 
 PUSH_BYTES = 1024 * 1024
 CONNECTIONS_MAX = 256
+ADDRESS_CONNECTIONS_MAX = 32
+"""So one address cannot take all places: enough for slaves on one machine, or behind one translated address."""
 TABLES_GATHER_SECONDS = 0.02
 NEVER_NEEDED = (1 << 63) - 1
 ENDS = (ReplicationError, CopyRefused, StoreIoError, trio.BrokenResourceError)
@@ -151,11 +153,20 @@ class ReplicationMaster:
                             self._limit.log(logger, logging.ERROR, "cannot accept a slave: %s", error)
                             await trio.sleep(0.1)
                         continue  # else the peer gave up while it was in the backlog
-                    if len(self.connections) >= CONNECTIONS_MAX:
-                        self._limit.log(logger, logging.WARNING, "%s is turned away: the HA port has %s connections already, which cannot all be slaves", peer_text(sock), CONNECTIONS_MAX)
+                    if full := self._full_for(peer_text(sock)):
+                        self._limit.log(logger, logging.WARNING, "%s is turned away: the HA port has %s", peer_text(sock), full)
                         sock.close()
                         continue
                     self._accept(sock, nursery)
+
+    def _full_for(self, peer: str) -> str:
+        """Which limit leaves no place for this peer; empty: there is one. No checkpoint."""
+        if len(self.connections) >= CONNECTIONS_MAX:
+            return f"{CONNECTIONS_MAX} connections already, which cannot all be slaves"
+        host = peer.rpartition(":")[0]
+        if sum(connection.link.peer.rpartition(":")[0] == host for connection in self.connections) >= ADDRESS_CONNECTIONS_MAX:
+            return f"{ADDRESS_CONNECTIONS_MAX} connections of that address already, which cannot all be slaves"
+        return ""
 
     def _accept(self, sock: socket.socket, nursery: trio.Nursery) -> None:
         sock.setblocking(False)
