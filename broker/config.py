@@ -27,6 +27,7 @@ from triomq.broker.store.config import (
 )
 from triomq.broker.store.retention import RetentionRules, format_hours, parse_hours
 from triomq.remoting.monitor.settings import MonitorSettings
+from triomq.remoting.open_files import queue_files_allowed
 from triomq.remoting.server.config import PoolConfig
 from triomq.remoting.server.settings import NetworkSettings
 from triomq.remoting.settings import (
@@ -300,6 +301,7 @@ class StoreSettings:
             retention=self.retention.rules(),
             multi_dispatch=light.enabled,
             light_queues_max=light.count_max if light.quota else None,
+            open_files_max=queue_files_allowed(),
             store_host=store_host,
         )
 

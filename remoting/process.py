@@ -21,6 +21,7 @@ from typing import Protocol, TypeVar
 import attrs
 import trio
 
+from triomq.remoting import open_files
 from triomq.remoting.printable import PrintableFormatter, printable
 from triomq.remoting.settings import ConfigError
 
@@ -98,6 +99,7 @@ def run_service(program: str, service: ServiceCall, *, exit_codes: ExitCodes | N
 
     `exit_codes` tells the program's own errors with a code; ConfigError and the errors of listening sockets are known.
     """
+    open_files.raise_limit()
     try:
         trio.run(_serve, program, service)
     except KeyboardInterrupt:

@@ -224,7 +224,7 @@ class Server:
         try:
             if open_count >= self.config.connections_max:
                 self._turned_away += 1
-                self.limit.log(_log, logging.WARNING, "turning away a connection: %d are open, the limit", open_count)
+                self.limit.log(_log, logging.WARNING, "turning away a connection: %d are open, the limit; raise serverConnectionsMax and the limit of open files (ulimit -n), or close clients", open_count)
                 sock.close()
                 return
             host, port = sock.getpeername()[:2]

@@ -5,6 +5,7 @@ from functools import partial
 
 import attrs
 
+from triomq.remoting import open_files
 from triomq.remoting.server.config import PoolConfig, ServerConfig, SidePort
 from triomq.remoting.server.poller import open_poller
 from triomq.remoting.settings import INTEGER, setting
@@ -30,7 +31,7 @@ class NetworkSettings:
         high=2**31 - 1,
     )
     connections_max: int = setting(
-        "serverConnectionsMax", INTEGER, 50_000, "open connections; one more is closed as soon as it is accepted", low=1, high=1_000_000, own=True
+        "serverConnectionsMax", INTEGER, 50_000, "open connections, fewer where the limit of open files (ulimit -n) is low; one more is closed as soon as it is accepted", low=1, high=1_000_000, own=True
     )
     buffers_max_bytes: int = setting(
         "serverBuffersMaxBytes",
@@ -64,7 +65,7 @@ class NetworkSettings:
             selector_count=self.selector_count,
             codec_count=self.codec_count,
             pools=pools,
-            connections_max=self.connections_max,
+            connections_max=open_files.connections_allowed(self.connections_max),
             idle_seconds=self.idle_seconds,
             buffers_max_bytes=self.buffers_max_bytes,
             outbox_high_bytes=high,
