@@ -142,7 +142,7 @@ class RouteNotFound(TrioMQError):
             return f"topic {self.topic!r} has a route, but {self.detail}: {fix}"
         detail = f" ({self.detail})" if self.detail else ""
         fix = self.fix or (
-            f"check the spelling, create it with `mqadmin updateTopic -t {self.topic}`, or start a broker with autoCreateTopicEnable=true"
+            f"check the spelling, create it with `mqadmin updateTopic -c CLUSTER -t {self.topic}`, or start a broker with autoCreateTopicEnable=true"
         )
         return f"no broker offers topic {self.topic!r}{detail}: {fix}"
 

@@ -97,7 +97,7 @@ class TopicNotFound(BrokerError):
 
     retriable = True
     refresh_route = True
-    fix = "create the topic with `mqadmin updateTopic`, or allow autoCreateTopicEnable on the broker"
+    fix = "create the topic with `mqadmin updateTopic -c CLUSTER -t TOPIC`, or allow autoCreateTopicEnable on the broker"
 
 
 class OffsetOutOfRange(BrokerError):

@@ -56,7 +56,7 @@ class Delivery:
         except HandlerInvalid:  # it would fail on every message alike
             raise
         except Exception:  # the handler is the application's: whatever it raises concerns this one message
-            outcome = "its verdict stands" if message.settled else "the message comes again"
+            outcome = "its verdict stands" if message.settled else "the message comes again, or is a dead letter after its last time"
             logger.exception("handler failed on %s of %s; %s", message.message_id, message.topic, outcome)
             if not message.settled:
                 await message.retry()
@@ -84,7 +84,7 @@ class Delivery:
             raise
         except Exception:  # as above: it concerns this batch
             logger.exception(
-                "handler failed on %d messages of %s; those without a verdict come again",
+                "handler failed on %d messages of %s; those without a verdict come again, or are dead letters after their last time",
                 len(messages),
                 messages[0].topic,
             )
