@@ -10,11 +10,13 @@ Source for the rules: client/…/producer/DefaultMQProducer.java (retryResponseC
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import inf
 
 import attrs
 
 from triomq.client.errors import (
+    Attempt,
     BrokerError,
     ConnectionFailed,
     ConnectionLost,
@@ -118,8 +120,19 @@ class BusyBackoff:
 
 CONNECT_BACKOFF = BusyBackoff(first=0.05, longest=0.5)
 """Between tries to connect: a broker that restarts is met soon, and thousands of senders do not come in one moment."""
-ATTEMPTS_TOLD_MAX = 15
-"""An error tells of the first try and of the last ones."""
+ATTEMPTS_TOLD_MAX = 16
+"""An error tells of so many tries, where that leaves out none whose message may be stored."""
+
+
+def told_attempts(attempts: Sequence[Attempt]) -> list[Attempt]:
+    """Return the attempts to tell of: of many in a row that found no connection the first one and the last ones."""
+    told = list(attempts)
+    while len(told) > ATTEMPTS_TOLD_MAX:
+        oldest = next((index for index, attempt in enumerate(told) if index and is_unconnected(attempt.error)), None)
+        if oldest is None:
+            break
+        del told[oldest]
+    return told
 
 
 @attrs.define(eq=False)

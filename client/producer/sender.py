@@ -37,11 +37,11 @@ from triomq.client.producer.queue_choice import find_queue, selected
 from triomq.client.producer.receipt import STATUS_OF_CODE, SendReceipt, SendStatus
 from triomq.client.producer.request import SendRequests
 from triomq.client.retry import (
-    ATTEMPTS_TOLD_MAX,
     concerns_broker,
     is_unconnected,
     may_be_stored,
     may_send_again,
+    told_attempts,
     try_seconds,
 )
 from triomq.client.session import Session
@@ -220,7 +220,7 @@ class Sender:
                 unconnected = unconnected + 1 if is_unconnected(error) else 0
                 if unconnected and deadline < inf:  # nothing has left: the budget decides how often, not the number of tries
                     number -= 1
-                    del attempts[1 : max(1, len(attempts) - ATTEMPTS_TOLD_MAX)]
+                    attempts = told_attempts(attempts)
             except BaseException:  # cancelled
                 self._end(context, None, None)
                 raise

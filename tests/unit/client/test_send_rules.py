@@ -11,6 +11,7 @@ import pytest
 from triomq.client.config import ProducerSettings
 from triomq.client.errors import (
     BROKER_ERRORS,
+    Attempt,
     ConnectionFailed,
     ConnectionLost,
     MessageInvalid,
@@ -19,12 +20,23 @@ from triomq.client.errors import (
     RouteNotFound,
     SettingsError,
     TopicInvalid,
+    TrioMQError,
     broker_error,
 )
 from triomq.client.producer.encoding import Outgoing, check_sendable, prepare, prepare_batches
 from triomq.client.producer.queue_choice import RoundRobin, choose_by_key, find_queue, has_several_brokers
 from triomq.client.producer.request import SendRequests
-from triomq.client.retry import RETRY_CODES, Backoff, BusyBackoff, is_busy, may_be_stored, may_send_again, try_seconds
+from triomq.client.retry import (
+    ATTEMPTS_TOLD_MAX,
+    RETRY_CODES,
+    Backoff,
+    BusyBackoff,
+    is_busy,
+    may_be_stored,
+    may_send_again,
+    told_attempts,
+    try_seconds,
+)
 from triomq.remoting.errors import LocalProtocolError
 from triomq.remoting.protocol.batch import decode_batch
 from triomq.remoting.protocol.bodies.route import MessageQueue
@@ -335,3 +347,17 @@ def test_only_flow_control_is_waited_for() -> None:
 def test_a_back_off_that_is_none(wrong: dict[str, float]) -> None:
     with pytest.raises(SettingsError, match="is no back-off"):
         BusyBackoff(**wrong)
+
+
+def test_an_error_tells_of_few_tries_but_of_all_that_may_be_stored() -> None:
+    def attempt(number: int, error: TrioMQError) -> Attempt:
+        return Attempt(broker=f"b{number}", seconds=0.0, error=error)
+
+    refused = [attempt(number, ConnectionFailed("a:1", "refused")) for number in range(40)]
+    lost = attempt(99, ConnectionLost("a:1", "reset"))
+    told = told_attempts([refused[0], lost, *refused[1:]])
+    assert len(told) == ATTEMPTS_TOLD_MAX
+    assert told[:2] == [refused[0], lost]
+    assert told[2:] == refused[-len(told) + 2 :]
+    assert told_attempts([lost] * 40) == [lost] * 40
+    assert told_attempts(refused[:3]) == refused[:3]
