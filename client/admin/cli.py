@@ -38,9 +38,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return trio.run(run, words, sys.stdout, sys.stderr)
     except BaseException as error:
-        if isinstance(leaf(error), KeyboardInterrupt):  # inside a nursery it comes in a group
+        if interrupted(error):
             return EXIT_INTERRUPTED
         raise
+
+
+def interrupted(error: BaseException) -> bool:
+    """Whether Ctrl-C is in an error: inside a nursery it comes in a group, maybe beside others."""
+    return isinstance(error, KeyboardInterrupt) or (isinstance(error, BaseExceptionGroup) and error.subgroup(KeyboardInterrupt) is not None)
 
 
 async def run(words: Sequence[str], stdout: TextIO, stderr: TextIO) -> int:

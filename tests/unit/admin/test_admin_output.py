@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from triomq.client.admin.cli import report
+from triomq.client.admin.cli import interrupted, report
 from triomq.client.admin.command import Column, Result, Table
 from triomq.client.admin.output import plain, print_result
 from triomq.client.admin.times import instant_ms, milliseconds_text, now_ms, seconds_text
@@ -154,3 +154,10 @@ def test_a_warning_with_a_reason_of_a_server_is_one_printable_line() -> None:
     report(Result(document={}, blocks=[], notes=[HOSTILE], failures={"broker\x1b": HOSTILE}, asked=2), stdout, stderr, as_json=False)
     assert len(stderr.getvalue().splitlines()) == 2
     assert all(letter.isprintable() for line in stderr.getvalue().splitlines() for letter in line)
+
+
+def test_control_c_is_found_beside_other_errors() -> None:
+    assert interrupted(KeyboardInterrupt())
+    assert interrupted(BaseExceptionGroup("", [ValueError(), BaseExceptionGroup("", [KeyboardInterrupt()])]))
+    assert not interrupted(BaseExceptionGroup("", [ValueError()]))
+    assert not interrupted(SystemExit())
