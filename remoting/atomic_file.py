@@ -114,7 +114,7 @@ def read_file(path: Path, decode: Callable[[bytes], T]) -> T | None:
     for candidate in (path, backup_of(path)):
         try:
             content = candidate.read_bytes()
-        except (FileNotFoundError, NotADirectoryError):
+        except FileNotFoundError:
             continue
         if not content.strip():
             problems.append(f"{candidate} is empty")

@@ -145,7 +145,7 @@ async def test_only_so_many_connections(caplog: pytest.LogCaptureFixture) -> Non
         async with await RawPeer.open(server) as fourth:
             await fourth.call(ECHO)
     assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
-        "turning away a connection: 2 are open, the limit"
+        "turning away a connection: 2 are open, the limit; raise serverConnectionsMax and the limit of open files (ulimit -n), or close clients"
     ]
 
 
