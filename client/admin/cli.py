@@ -10,6 +10,7 @@ import difflib
 import os
 import sys
 import traceback
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
@@ -39,6 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return trio.run(run, words, sys.stdout, sys.stderr)
     except BaseException as error:
         if interrupted(error):
+            warnings.simplefilter("ignore", RuntimeWarning)  # of a task that was about to begin
             return EXIT_INTERRUPTED
         raise
 

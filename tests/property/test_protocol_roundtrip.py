@@ -17,6 +17,7 @@ from triomq.remoting.protocol import bodies as bodies_package
 from triomq.remoting.protocol.batch import decode_batch, encode_batch
 from triomq.remoting.protocol.bodies.auth import Acl
 from triomq.remoting.protocol.bodies.pop import BatchAck, offset_bits
+from triomq.remoting.protocol.bodies.route import QUEUES_MAX, TopicRoute
 from triomq.remoting.protocol.bodies.schema import JsonBody, decode_array, encode_array
 from triomq.remoting.protocol.bodies.timer import TimerCheckPoint
 from triomq.remoting.protocol.bodies.topics import DataVersion
@@ -293,6 +294,12 @@ def test_a_head_encoder_for_one_letter_names(header: Any, remark: str | None) ->
 @given(data=st.data())
 def test_body_classes(cls: type[JsonBody], data: st.DataObject) -> None:
     body = data.draw(bodies(cls))
+    if isinstance(body, TopicRoute):  # what a reader refuses is another test's
+        counts = QUEUES_MAX // max(1, len(body.queue_datas))
+        queues = [
+            attrs.evolve(queue, read_queue_count=min(queue.read_queue_count, counts), write_queue_count=min(queue.write_queue_count, counts)) for queue in body.queue_datas
+        ]
+        body = attrs.evolve(body, queue_datas=queues)
     assert cls.decode(body.encode()) == body
     assert cls.decode(body.encode(bare_keys=True)) == body
 
