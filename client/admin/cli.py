@@ -36,11 +36,12 @@ EXIT_INTERRUPTED = 130
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `mqadmin`; return the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    # Ctrl-C between the making of a task and its first step.
+    warnings.filterwarnings("ignore", message="coroutine .* was never awaited", category=RuntimeWarning)
     try:
         return trio.run(run, words, sys.stdout, sys.stderr)
     except BaseException as error:
         if interrupted(error):
-            warnings.simplefilter("ignore", RuntimeWarning)  # of a task that was about to begin
             return EXIT_INTERRUPTED
         raise
 
