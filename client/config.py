@@ -172,7 +172,7 @@ class ClientSettings:
     serialize: SerializeType | None = attrs.field(default=None, metadata=_java("rocketmq.serialize.type"))
     """form of request headers; None asks the environment variable ROCKETMQ_SERIALIZE_TYPE, and without it they are JSON"""
 
-    socks_proxies: str = attrs.field(default="", metadata=_java("socksProxyConfig"))
+    socks_proxies: str = attrs.field(default="", repr=False, metadata=_java("socksProxyConfig"))
     """SOCKS5 proxies as a JSON object, `{"0.0.0.0/0": {"addr": "host:1080", "username": "", "password": ""}}`; the first address range that
     holds a server counts.  Empty asks the environment variable TRIOMQ_SOCKS_PROXIES."""
 

@@ -42,7 +42,8 @@ LONG = "x" * 5_000
 QUEUE = MessageQueue("Orders", "broker-a", 0)
 QUEUES = tuple(MessageQueue("Orders", "broker-a", number) for number in range(2_000))
 CREDENTIALS = Credentials(**SECRETS)
-CLIENT = ClientSettings(credentials=CREDENTIALS)
+PROXIES = '{"0.0.0.0/0": {"addr": "host:1080", "username": "u", "password": "SOCKSPASSWORD"}}'
+CLIENT = ClientSettings(credentials=CREDENTIALS, socks_proxies=PROXIES)
 
 
 def stored(offset: int = 0) -> StoredMessage:
@@ -98,5 +99,5 @@ def test_a_repr_is_short_and_keeps_secrets(kind: type) -> None:
     text = repr(EXAMPLES[kind]())
     assert len(text) < (3_000 if "Settings" in kind.__name__ else 700), len(text)
     assert "somebody else" not in text
-    for secret in SECRETS.values():
+    for secret in (*SECRETS.values(), "SOCKSPASSWORD"):
         assert secret not in text
