@@ -218,7 +218,7 @@ async def run_broker(
             await replication.drain()
             tasks.cancel_scope.cancel()
         with contextlib.suppress(FlushFailed):  # the store says so when it is closed
-            await store.flusher.flush()  # progress of delayed messages is saved as far as the disk has their copies
+            await store.flusher.flush()  # so that the whole progress of delayed messages can be saved
         await services.saver.save_all()
 
 
@@ -296,7 +296,7 @@ def open_services(config: BrokerConfig, store: MessageStore) -> Services:
 
 def table_copy(store: MessageStore, services: Services, slave: ReplicationSlave) -> TableCopy:
     """What a slave copies beside the log."""
-    return TableCopy(slave.master, slave, services.topics, services.groups, services.offsets, services.delayed, store.delete_topic, lambda: store.appended.value, lambda: store.flushed.value, store.max_offset)
+    return TableCopy(slave.master, slave, services.topics, services.groups, services.offsets, services.delayed, store)
 
 
 def open_server(
@@ -390,13 +390,13 @@ def broker_source(
 
 
 def forget_progress_beyond(store: MessageStore, services: Services) -> None:
-    """Take back progress beyond the ends of the queues: the log lost its tail in a power failure, or a slave's table was ahead of its log."""
+    """Lower offsets and progress beyond the ends of the queues: a power failure cut the log's tail, or clients committed too far."""
     offsets, levels = services.offsets.clamp(store.max_offset), services.delayed.clamp()
     if offsets or levels:
         group, topic, queue_id, offset = offsets[0] if offsets else ("", "", 0, 0)
         example = f", such as {offset} of group {group} in {topic}-{queue_id}" if offsets else ""
         logger.warning(
-            "%d consumer offsets%s, and the progress of %d delay levels, were beyond the end of their queues and are set to it: the log has lost messages that were not on the disk, or never had them",
+            "%d consumer offsets%s, and the progress of %d delay levels, were beyond the end of their queues and are set to that end: after a power failure the log lacks messages that were not on the disk; otherwise clients committed offsets that never existed",
             len(offsets),
             example,
             levels,
@@ -404,7 +404,7 @@ def forget_progress_beyond(store: MessageStore, services: Services) -> None:
 
 
 def report_arrivals(delayed: DelayedMessages, held: HeldPulls, arrivals: list[tuple[str, int, int, int]]) -> None:
-    """Wake all who wait for messages.  Checkpoint: never."""
+    """Wake delay levels and held pulls.  Checkpoint: never."""
     delayed.arrived(arrivals)
     held.arrived(arrivals)
 

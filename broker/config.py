@@ -26,8 +26,8 @@ from triomq.broker.store.config import (
     parse_delay_levels,
 )
 from triomq.broker.store.retention import RetentionRules, format_hours, parse_hours
+from triomq.remoting import open_files
 from triomq.remoting.monitor.settings import MonitorSettings
-from triomq.remoting.open_files import queue_files_allowed
 from triomq.remoting.server.config import PoolConfig
 from triomq.remoting.server.settings import NetworkSettings
 from triomq.remoting.settings import (
@@ -301,9 +301,13 @@ class StoreSettings:
             retention=self.retention.rules(),
             multi_dispatch=light.enabled,
             light_queues_max=light.count_max if light.quota else None,
-            open_files_max=queue_files_allowed(),
+            open_files_max=max(2, min(QUEUE_FILES_MAX, open_files.limit() // 8)),
             store_host=store_host,
         )
+
+
+QUEUE_FILES_MAX = 512
+"""Files of consume queues that a store keeps open, fewer where the limit of open files is low."""
 
 
 @attrs.frozen(kw_only=True)

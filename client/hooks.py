@@ -25,7 +25,7 @@ from triomq.client.errors import TrioMQError
 from triomq.remoting.client.hooks import RpcHook
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.message import parse_properties
-from triomq.remoting.protocol.reprs import count, short_bytes
+from triomq.remoting.protocol.reprs import short_bytes, short_count
 
 __all__ = ["CheckForbidden", "ConsumeContext", "ConsumeHook", "RpcHook", "SendContext", "SendHook"]
 
@@ -78,7 +78,7 @@ class ConsumeContext:
     """One call of a handler."""
 
     group: str
-    messages: Sequence[Any] = attrs.field(repr=count)
+    messages: Sequence[Any] = attrs.field(repr=short_count)
     """the `ReceivedMessage`s that it gets; afterwards their `settled` says whether it gave verdicts itself"""
     success: bool = False
     """whether it returned"""

@@ -71,7 +71,7 @@ def concerns_broker(error: TrioMQError) -> bool:
 
 
 def is_unconnected(error: TrioMQError) -> bool:
-    """Say whether a try failed because no connection could be made, as while a broker restarts: its request has not left."""
+    """Return whether a try found no connection, for example while a broker restarts; its request was not sent."""
     return isinstance(error, ConnectionFailed)
 
 
@@ -119,20 +119,20 @@ class BusyBackoff:
 
 
 CONNECT_BACKOFF = BusyBackoff(first=0.05, longest=0.5)
-"""Between tries to connect: a broker that restarts is met soon, and thousands of senders do not come in one moment."""
-ATTEMPTS_TOLD_MAX = 16
-"""An error tells of so many tries, where that leaves out none whose message may be stored."""
+"""Between tries that found no connection; jitter spreads the producers of a broker that restarts."""
+ATTEMPTS_LISTED_MAX = 16
+"""Tries listed in an error, not counting those whose message may be stored: all of these are listed."""
 
 
-def told_attempts(attempts: Sequence[Attempt]) -> list[Attempt]:
-    """Return the attempts to tell of: of many in a row that found no connection the first one and the last ones."""
-    told = list(attempts)
-    while len(told) > ATTEMPTS_TOLD_MAX:
-        oldest = next((index for index, attempt in enumerate(told) if index and is_unconnected(attempt.error)), None)
+def listed_attempts(attempts: Sequence[Attempt]) -> list[Attempt]:
+    """Return the attempts to list in an error: the first, the last ones, and all whose message may be stored."""
+    listed = list(attempts)
+    while len(listed) > ATTEMPTS_LISTED_MAX:
+        oldest = next((index for index, attempt in enumerate(listed) if index and is_unconnected(attempt.error)), None)
         if oldest is None:
             break
-        del told[oldest]
-    return told
+        del listed[oldest]
+    return listed
 
 
 @attrs.define(eq=False)

@@ -38,7 +38,7 @@ class KvConfig:
 
     @classmethod
     def open(cls, path: Path) -> KvConfig:
-        """Read the table; empty if there is no file. A damaged or missing file gives way to its backup; both damaged is KvFileError."""
+        """Read the table, from the backup if the file is damaged or missing; empty if neither exists. Raises KvFileError if both are damaged."""
         try:
             return cls(path, read_file(path, _decode) or {})
         except DamagedFile as error:

@@ -55,6 +55,7 @@ from triomq.remoting.protocol.headers.route import (
     WipeWritePermResponseHeader,
 )
 from triomq.remoting.protocol.headers.topic import DeleteTopicHeader, TopicHeader
+from triomq.remoting.protocol.loose_json import LOOSE_BYTES_MAX
 from triomq.remoting.saved_settings import SavedSettings
 from triomq.remoting.server.connection import Connection
 from triomq.remoting.server.handlers import Handler, HandlerTable, Request, Response
@@ -151,7 +152,7 @@ class NamesrvProcessor:
         for config in configs:
             count = max(config.read_queue_count, config.write_queue_count)
             if count > QUEUES_MAX:
-                self._warn("broker %s registers topic %r with %d queues; clients are told of %d, the most", broker_name, config.topic_name, count, QUEUES_MAX)
+                self._warn("broker %s registers topic %r with %d queues; routes show %d, the limit", broker_name, config.topic_name, count, QUEUES_MAX)
 
     def _registration(self, request: Request, body: RegisterBrokerBody) -> Registration:
         header: RegisterBrokerHeader = request.header
@@ -389,9 +390,9 @@ def _names(topics: Sequence[str]) -> Response:
     return Response(body=TopicNames(list(topics)).encode())
 
 
-def _decode(request: Request, decode: Callable[[bytes], _Body]) -> _Body:
+def _decode(request: Request, decode: Callable[[bytes, int], _Body]) -> _Body:
     try:
-        return decode(request.body)
+        return decode(request.body, LOOSE_BYTES_MAX)
     except RemoteProtocolError as error:
         raise Rejected(ResponseCode.SYSTEM_ERROR, str(error)) from None
 

@@ -498,7 +498,7 @@ def is_complete(broker_name: str, topics: Set[str]) -> bool:
 
 def _queue_data(broker_name: str, config: TopicConfig, readonly: bool) -> QueueData:
     perm = config.perm & ~PERM_WRITE if readonly else config.perm
-    # A topic beyond the limit must not keep its broker's other topics from being found.
+    # Cut instead of refused: the broker's other topics must stay in the routes.
     counts = (min(config.read_queue_count, QUEUES_MAX), min(config.write_queue_count, QUEUES_MAX))
     return QueueData(broker_name, *counts, perm, config.topic_sys_flag)
 

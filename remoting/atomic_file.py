@@ -7,11 +7,12 @@ Source: common/MixAll.java#string2File, common/ConfigManager.java.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from triomq.remoting.errors import RemotingError
 
@@ -20,25 +21,17 @@ T = TypeVar("T")
 
 
 class DamagedFile(Exception):
-    """Neither a file nor its backup can be read.  The message names both."""
-
-
-class Files(Protocol):
-    """The operations of a file system; a broker's `Disk` has them."""
-
-    def make_durable_directory(self, path: Path) -> None: ...
-
-    def write_file(self, path: Path, data: bytes) -> None: ...
-
-    def sync_path(self, path: Path) -> None: ...
-
-    def rename(self, path: Path, target: Path) -> None: ...
-
-    def sync_directory(self, path: Path) -> None: ...
+    """Neither a file nor its backup can be read.  The message names each that exists."""
 
 
 class SystemFiles:
-    """The file system as it is."""
+    """The operations that a save consists of, on the file system as it is; a broker's `Disk` inherits them.  Each raises OSError, and blocks."""
+
+    __slots__ = ()
+
+    def make_directory(self, path: Path) -> None:
+        """Make a directory, and those above it that are missing; their names are durable after ``sync_directory`` of each."""
+        path.mkdir(parents=True, exist_ok=True)
 
     def make_durable_directory(self, path: Path) -> None:
         """Make a directory, and those above it that are missing; their names are on the disk when this returns."""
@@ -46,8 +39,10 @@ class SystemFiles:
         while not path.exists():
             missing.append(path)
             path = path.parent
+        if not path.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
         for directory in reversed(missing):
-            directory.mkdir(exist_ok=True)
+            self.make_directory(directory)
             self.sync_directory(directory.parent)
 
     def write_file(self, path: Path, data: bytes) -> None:
@@ -56,23 +51,27 @@ class SystemFiles:
 
     def sync_path(self, path: Path) -> None:
         """Force the content of a file to the disk."""
-        _sync(path, os.O_RDWR)
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            self.sync(fd)
+        finally:
+            os.close(fd)
+
+    def sync(self, fd: int) -> None:
+        """Force the content of an open file to the disk."""
+        os.fsync(fd)
 
     def rename(self, path: Path, target: Path) -> None:
-        """Give a file another name; a file of that name is replaced."""
-        path.replace(target)
+        """Give a file or directory another name on the same file system; a file or an empty directory of that name is replaced."""
+        path.rename(target)
 
     def sync_directory(self, path: Path) -> None:
-        """Force new and changed names to the disk."""
-        _sync(path, os.O_RDONLY)
-
-
-def _sync(path: Path, flags: int) -> None:
-    fd = os.open(path, flags | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+        """Force new, changed and removed names to the disk."""
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
 
 
 SYSTEM = SystemFiles()
@@ -83,7 +82,7 @@ def backup_of(path: Path) -> Path:
     return path.with_name(path.name + ".bak")
 
 
-def replace_file(path: Path, content: bytes, files: Files = SYSTEM) -> None:
+def replace_file(path: Path, content: bytes, files: SystemFiles = SYSTEM) -> None:
     """Replace a file; the former content becomes its backup.  It is on the disk when this returns.  Blocks: call it in a thread.
 
     Raises:

@@ -23,7 +23,7 @@ def read_saved(path: Path) -> Source:
     """What was saved, as a source for `load`; without a file an empty one.  Raises ConfigError for a file that cannot be read."""
     try:
         entries = read_file(path, _parse)
-    except NotADirectoryError:  # whoever writes there will say so
+    except NotADirectoryError:  # the first save will report it
         return Source(str(path), ())
     except (OSError, DamagedFile) as error:
         raise ConfigError(str(path), f"cannot be read ({error})", "repair it, or remove it and its .bak to forget what was changed while the program ran") from None

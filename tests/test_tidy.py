@@ -24,7 +24,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "remoting.client": ("remoting.busy_poll", "remoting.protocol", "remoting.tls", "remoting.errors", "remoting.address", "remoting.log_limit", "remoting.properties", "remoting.settings"),
     "remoting": ("remoting",),
     "namesrv": ("remoting",),
-    "broker.store": ("remoting.protocol", "remoting.errors", "remoting.log_limit"),
+    "broker.store": ("remoting.protocol", "remoting.atomic_file", "remoting.errors", "remoting.log_limit"),
     "broker.replication": ("broker.store", "remoting"),
     "broker.filters": (),
     "broker.services": ("broker.filters", "broker.replication", "broker.store", "broker.errors", "remoting"),

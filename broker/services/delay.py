@@ -34,10 +34,10 @@ CHANGES_PER_VERSION = 200
 
 @attrs.define(eq=False)
 class DelayedMessages:
-    """How far each level has come, and when its messages are due.
+    """The progress of each level, and when its messages are due.
 
-    ``offsets``: level -> next entry of its queue to deliver.  ``forward_only``: this broker may act for its master, and then have delivered what the
-    master does not know of yet.  ``replicated``: the messages come from a master.
+    ``offsets``: level -> next entry of its queue to deliver.  ``forward_only``: ignore progress of the master that is behind the own; set on a slave that
+    may act for its master.  ``replicated``: the messages come from a master.
     """
 
     store: MessageStore
@@ -51,11 +51,11 @@ class DelayedMessages:
     delivered: int = 0
     _times: dict[int, ArrivalTimes] = attrs.field(factory=dict, init=False)
     _arrivals: dict[int, trio.Event] = attrs.field(factory=dict, init=False)
-    """Level -> what its task waits for while its queue has nothing to deliver."""
+    """Level -> event of its next arrival, for a task whose queue is empty."""
     _unflushed: dict[int, deque[tuple[int, int]]] = attrs.field(factory=dict, init=False)
     """Level -> (next entry to deliver, end of the log with the copies of all before it), ascending."""
     _durable: dict[int, int] = attrs.field(factory=dict, init=False)
-    """Level -> next entry to deliver as far as the disk has the copies: what may be saved."""
+    """Level -> next entry to deliver as far as the disk has the copies.  Only this is saved."""
     _changes: int = attrs.field(default=0, init=False)
 
     @property
@@ -71,13 +71,13 @@ class DelayedMessages:
         draft.topic, draft.queue_id = SCHEDULE_TOPIC, level - 1
 
     def start_clock(self) -> None:
-        """Take what the queues hold for messages of an earlier run, judged by the wall time of now."""
+        """Start the due times.  Messages that the queues hold now count as stored before the start."""
         for level, delay_ms in enumerate(self.levels_ms, 1):
             end = self.store.max_offset(SCHEDULE_TOPIC, level - 1)
             self._times[level] = ArrivalTimes(delay_ms / 1000, end, self.clock_ms(), trio.current_time(), self.replicated)
 
     def arrived(self, arrivals: Iterable[tuple[str, int, int, int]]) -> None:
-        """Wake the levels for which messages have become readable, whatever made them so: ``(topic, queue_id, end_offset, tags_code)``.  Checkpoint: never."""
+        """Wake the levels whose messages have become readable.  ``arrivals``: (topic, queue id, end offset, tags code) each.  Checkpoint: never."""
         for topic, queue_id, end_offset, _ in arrivals:
             if topic == SCHEDULE_TOPIC:
                 level = queue_id + 1
@@ -89,15 +89,15 @@ class DelayedMessages:
                     waiting.set()
 
     def next_arrival(self, level: int) -> trio.Event:
-        """Return what will be set by the next message of a level.  Ask before looking for messages."""
+        """Return the event of a level's next arrival.  Call this before reading the queue, so that no arrival is missed."""
         return self._arrivals.setdefault(level, trio.Event())
 
     def wait_of(self, level: int, message: StoredMessage) -> float:
-        """Return for how many seconds a message of a level must wait yet; 0 or less: it is due."""
+        """Return the seconds until a message of a level is due; 0 or less: it is due."""
         return self._times[level].wait(message.queue_offset, message.store_timestamp, self.clock_ms(), trio.current_time())
 
     def advance(self, level: int, offset: int, log_end: int = 0) -> None:
-        """Note that the entries below ``offset`` are delivered.  ``log_end``: where the copies end in this broker's log; 0: it has none."""
+        """Record that the entries below ``offset`` are delivered.  ``log_end``: end of the copies in this broker's log; 0 if there are none."""
         self.offsets[level] = offset
         waiting = self._unflushed.setdefault(level, deque())
         if log_end or waiting:
@@ -133,7 +133,7 @@ class DelayedMessages:
         return changed
 
     def clamp(self) -> int:
-        """Forget progress beyond the end of this broker's own queues; the number of levels.  A log that lost its tail has other messages there soon."""
+        """Set progress beyond the end of a queue to that end; return the number of such levels.  New messages will have these offsets."""
         ends = {level: self.store.max_offset(SCHEDULE_TOPIC, level - 1) for level in self.offsets}
         beyond = [level for level, offset in self.offsets.items() if offset > ends[level]]
         if beyond:
@@ -157,7 +157,7 @@ class DelayedMessages:
         return found
 
     def encode(self) -> bytes:
-        """Return the file's content: how far the levels have come whose copies the disk has; the rest is left for the next save."""
+        """Return the file's content: progress up to the copies that the disk has.  The rest stays for the next save."""
         flushed = self.store.flushed.value
         for level, waiting in self._unflushed.items():
             while waiting and waiting[0][1] <= flushed:

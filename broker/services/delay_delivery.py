@@ -28,14 +28,14 @@ BATCH_MESSAGES = 32
 BATCH_BYTES = 1024 * 1024
 RETRY_SECONDS = 1.0
 REFUSED_SECONDS = 30.0
-"""Pause before a message that every other broker refuses for good is offered again: a broker that takes it may have come."""
+"""Pause before a message that every other broker has refused for good is sent again: a new broker may accept it."""
 SEND_SECONDS = 5.0
-"""How long an acting slave that must end waits for the messages that it is sending."""
+"""Longest wait for sends in flight when the acting slave must stop."""
 
 
 @attrs.define(eq=False)
 class Delivery(abc.ABC):
-    """Watches the head of every level's queue and delivers what is due."""
+    """Delivers the due messages of every level."""
 
     delayed: DelayedMessages
     limit: LogLimit = attrs.field(factory=LogLimit, kw_only=True)
@@ -143,15 +143,15 @@ class LocalDelivery(Delivery):
 class RemoteDelivery(Delivery):
     """Sends messages to other masters, in order, one after the other.
 
-    What no master takes waits for this group's own, as with Java, and so do those behind it: the progress that the master takes over is one number
-    for each level.
+    A message that no master accepts waits for this group's own master, as in Java, and so do those behind it: the master takes over one number for each
+    level.
     """
 
     sender: RemoteSender
     _acted: bool = attrs.field(default=False, init=False)
     """Whether something was sent in place of the master since ``run`` began."""
     _refused: dict[int, int] = attrs.field(factory=dict, init=False)
-    """Level -> its message that every other broker refuses for good, once the log says so."""
+    """Level -> queue offset of the last message logged as refused for good."""
 
     async def run(self) -> None:
         self._acted = False

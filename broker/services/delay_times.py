@@ -1,8 +1,8 @@
-"""When a delayed message is due although the wall clock jumps.  Pure: times are given in.
+"""Due times of delayed messages under a wall clock that jumps.  Pure: the caller passes the times.
 
-A message carries the wall time of its storing, so a clock that is set back or forward would stretch or cut its delay.  Therefore the broker
-notes when the messages of a level became readable, by a clock that never jumps, and believes the wall clock only within `TOLERANCE_SECONDS`
-of that.  What was stored before the broker started is judged by the wall time at the start, and waits no longer than its delay from there.
+A message carries the wall time at which it was stored, so a clock that is set back or forward would stretch or cut its delay.  The broker therefore
+notes when the messages of a level became readable, by the steady clock, and trusts the wall clock only within `TOLERANCE_SECONDS` of it.  For
+messages from before the start it uses the wall time of the start; they wait no longer than their delay from then on.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections import deque
 import attrs
 
 TOLERANCE_SECONDS = 1.0
-"""How far the wall clock may be from the steady one before it is not believed."""
+"""Largest difference between the clocks at which the wall clock is trusted."""
 MARKS_PER_DELAY = 500
 MARK_SECONDS_MIN = 0.05
 MARKS_MAX = 1_000
-"""For each level; beyond it the oldest two become one, which only widens the span in which the wall clock is believed."""
+"""For each level.  Beyond it the two oldest are merged, which only widens the span in which the wall clock is trusted."""
 
 
 @attrs.define
@@ -33,7 +33,7 @@ class ArrivalTimes:
     """When the messages of one level became readable.
 
     ``delay``: the level's delay, seconds; ``known_from``: the queue's end at the start; ``wall_ms`` and ``steady``: the two clocks at the start.
-    ``replicated``: the messages come from a master, maybe long after they were stored, so that their arrival bounds the waiting only from above.
+    ``replicated``: the messages come from a master, maybe long after they were stored, so that their arrival gives only the latest due time.
     """
 
     delay: float
@@ -44,7 +44,7 @@ class ArrivalTimes:
     _marks: deque[Mark] = attrs.field(factory=deque, init=False)
 
     def note(self, end: int, steady: float) -> None:
-        """Note that the queue is readable up to ``end``."""
+        """Record that the queue is readable up to ``end``."""
         newest = self._marks[-1] if self._marks else None
         if newest is not None and (end <= newest.end or steady - newest.first < max(MARK_SECONDS_MIN, self.delay / MARKS_PER_DELAY)):
             newest.end, newest.last = max(newest.end, end), steady
@@ -55,14 +55,14 @@ class ArrivalTimes:
             self._marks[0].first = oldest.first
 
     def forget(self, queue_offset: int) -> None:
-        """Forget messages below ``queue_offset``: they are delivered."""
+        """Drop marks of messages below ``queue_offset``: they are delivered."""
         while self._marks and self._marks[0].end <= queue_offset:
             self._marks.popleft()
 
     def wait(self, queue_offset: int, store_ms: int, wall_ms: int, steady: float) -> float:
-        """Return for how many seconds a message must wait yet; 0 or less: it is due.
+        """Return the seconds until a message is due; 0 or less: it is due.
 
-        ``store_ms``: its store time; ``wall_ms``, ``steady``: the clocks now.
+        ``store_ms``: its store time; ``wall_ms``, ``steady``: the present times.
         """
         since_start = steady - self.steady
         if queue_offset < self.known_from:

@@ -49,7 +49,7 @@ class HeldPulls:
 
     resume: Callable[[Any], None] = attrs.field(init=False)
     _by_queue: dict[tuple[str, int], dict[HeldPull, None]] = attrs.field(factory=dict)
-    """Dicts in place of lists: one of 100,000 pulls of a queue is taken out without going through the others."""
+    """Dicts, not lists: removing one of 100,000 pulls of a queue takes constant time."""
     _by_connection: dict[Hashable, dict[HeldPull, None]] = attrs.field(factory=dict)
     _deadlines: list[tuple[float, int, HeldPull]] = attrs.field(factory=list)
     _sequence: int = 0

@@ -121,8 +121,8 @@ class ConsumerOffsets:
     def replace(self, table: ConsumerOffsetTable, queue_end: Callable[[str, int], int]) -> list[tuple[str, str, int, int]]:
         """Become a copy of the master's table, but for what consumers have committed here and the master must hear of.
 
-        That is returned as (group, topic, queue, offset).  No offset goes beyond ``queue_end(topic, queue)``, the end of the own queue: were this slave the
-        master, the group would skip what comes there.  Checkpoint: never.
+        That is returned as (group, topic, queue, offset).  Offsets are lowered to ``queue_end(topic, queue)``, the end of the own queue:
+        if this slave became the master, the group would skip the messages up to a higher offset.  Checkpoint: never.
         """
         committed = by_group(table)
         found = self.own.beyond(committed) if self.own is not None else []
@@ -136,7 +136,7 @@ class ConsumerOffsets:
         return found
 
     def clamp(self, queue_end: Callable[[str, int], int]) -> list[tuple[str, str, int, int]]:
-        """Take back offsets beyond the end of their queue, as (group, topic, queue, offset): the log has lost its tail, and the group would skip what comes next."""
+        """Lower offsets beyond the end of their queue, which the group would otherwise skip to; return them as (group, topic, queue, old offset)."""
         found = clamp_offsets(self.committed, queue_end)
         if found:
             self.version.bump()
@@ -213,7 +213,7 @@ class ConsumerOffsets:
 
 
 def clamp_offsets(committed: dict[str, dict[str, dict[int, int]]], queue_end: Callable[[str, int], int]) -> list[tuple[str, str, int, int]]:
-    """Lower offsets beyond the end of their queue to it; what they were, as (group, topic, queue, offset)."""
+    """Lower offsets beyond the end of their queue to that end; return them as (group, topic, queue, old offset)."""
     found = []
     for group, topics in committed.items():
         for topic, queues in topics.items():

@@ -7,7 +7,6 @@ replaced.  Source: broker/slave/SlaveSynchronize.java (there every 60 s, in 4.9 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from typing import Protocol
 
 import attrs
@@ -21,12 +20,13 @@ from triomq.broker.services.registration import Caller
 from triomq.broker.services.subscriptions import SubscriptionGroups
 from triomq.broker.services.topics import Topics
 from triomq.broker.store.errors import StoreError
+from triomq.broker.store.store import MessageStore
 from triomq.remoting.errors import RemoteProtocolError, RemotingError
 from triomq.remoting.log_limit import LogLimit
 from triomq.remoting.protocol.bodies.cluster import KvTable
 from triomq.remoting.protocol.bodies.groups import SubscriptionGroupTable
 from triomq.remoting.protocol.bodies.offsets import ConsumerOffsetTable, DelayOffsetTable
-from triomq.remoting.protocol.bodies.topics import DataVersion, TopicTable
+from triomq.remoting.protocol.bodies.topics import TopicTable
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
 from triomq.remoting.protocol.command import request
 from triomq.remoting.protocol.headers.offset import UpdateConsumerOffsetHeader
@@ -53,21 +53,14 @@ class TableCopy:
     groups: SubscriptionGroups
     offsets: ConsumerOffsets
     delayed: DelayedMessages
-    delete_topic: Callable[[str], None]
-    """Removes the queues of a topic that is gone: one of the same name begins at 0 again."""
-    log_end: Callable[[], int]
-    """Where this slave's log ends."""
-    flushed_end: Callable[[], int]
-    """Up to where this slave's disk has its log."""
-    queue_end: Callable[[str, int], int]
-    """The end of a queue of this slave."""
+    store: MessageStore
+    """This slave's own."""
     period_seconds: float = PERIOD_SECONDS
     copied: int = attrs.field(default=0, init=False)
     """How often everything was copied."""
     copied_at: float | None = attrs.field(default=None, init=False)
     _limit: LogLimit = attrs.field(factory=LogLimit, init=False)
-    _delays: CopiedProgress[dict[int, int]] = attrs.field(factory=CopiedProgress, init=False)
-    _delays_version: DataVersion | None = attrs.field(default=None, init=False)
+    _delays: CopiedProgress[DelayOffsetTable] = attrs.field(factory=CopiedProgress, init=False)
 
     def __attrs_post_init__(self) -> None:
         if self.offsets.own is None:
@@ -91,7 +84,7 @@ class TableCopy:
 
     async def copy_all(self, caller: Caller, address: str) -> None:
         """One round.  Raises RemotingError, ValueError."""
-        log_end = self.log_end()
+        log_end = self.store.appended.value
         topics = TopicTable.decode(await self._ask(caller, address, RequestCode.GET_ALL_TOPIC_CONFIG))
         if topics.data_version != self.topics.version.current and topics.topic_config_table:
             # A table that has changed less often than ours is not its next version: the master's config directory was emptied, or is an old copy.
@@ -108,7 +101,7 @@ class TableCopy:
             for name in gone:
                 self.offsets.forget_topic(name)
                 try:
-                    self.delete_topic(name)
+                    self.store.delete_topic(name)
                 except StoreError as error:
                     logger.error("topic %s is gone on the master, but its queues stay here: %s; when the disk is well again, mqadmin cleanUnusedTopic deletes them", name, error)
         if topics.topic_config_table:
@@ -125,23 +118,24 @@ class TableCopy:
         self.copied_at = trio.current_time()
 
     async def _copy_delays(self, caller: Caller, address: str) -> None:
-        """Hold how far the master has delivered delayed messages, with the end of its log, which has the copies that it delivered."""
+        """Hold the progress of delayed messages together with the end of the master's log, which has all that is delivered by then."""
         body = await self._ask(caller, address, RequestCode.GET_ALL_DELAY_OFFSET, empty=True)
-        table = DelayOffsetTable.decode(body) if body else DelayOffsetTable()
-        offsets = dict(table.offset_table)
-        if body and self._delays.is_news(offsets):
-            figures = KvTable.decode(await self._ask(caller, address, RequestCode.GET_BROKER_RUNTIME_INFO)).table
-            log_end = figures.get("commitLogMaxOffset", "")
-            if not log_end.isdecimal():
-                raise RemoteProtocolError("its figures do not say where its log ends (commitLogMaxOffset)", "see the master's log")
-            self._delays.hold(int(log_end), offsets)
-            self._delays_version = table.data_version
+        if not body:
+            return
+        table, newest = DelayOffsetTable.decode(body), self._delays.newest
+        if newest is not None and newest.offset_table == table.offset_table:
+            return
+        figures = KvTable.decode(await self._ask(caller, address, RequestCode.GET_BROKER_RUNTIME_INFO)).table
+        log_end = figures.get("commitLogMaxOffset", "")
+        if not log_end.isdecimal():
+            raise RemoteProtocolError("its figures do not say where its log ends (commitLogMaxOffset)", "see the master's log")
+        self._delays.hold(int(log_end), table)
 
     def use_progress(self) -> None:
-        """Take over the progress that this slave's log supports by now."""
-        offsets = self._delays.take(self.flushed_end())
-        if offsets is not None:
-            self.delayed.replace(DelayOffsetTable(offsets, self._delays_version))
+        """Take over the newest progress that the log on this slave's disk supports."""
+        table = self._delays.take(self.store.flushed.value)
+        if table is not None:
+            self.delayed.replace(table)
 
     async def tell(self, caller: Caller, address: str) -> None:
         """Say now what consumers have committed here: a master that starts wants to know before it is found.  Raises RemotingError, ValueError."""
@@ -160,7 +154,7 @@ class TableCopy:
     async def _tell_own_commits(self, caller: Caller, address: str, table: ConsumerOffsetTable) -> None:
         """Copy the offsets; what consumers committed here while the master was away goes to the master."""
         own = self.offsets.own
-        found, told = self.offsets.replace(table, self.queue_end), dict(own.commits) if own is not None else {}
+        found, told = self.offsets.replace(table, self.store.max_offset), dict(own.commits) if own is not None else {}
         for group, topic, queue_id, offset in found:
             header = UpdateConsumerOffsetHeader(group, topic, queue_id, offset)
             answer = await caller.invoke(address, request(RequestCode.UPDATE_CONSUMER_OFFSET, header), timeout=CALL_SECONDS)

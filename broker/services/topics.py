@@ -202,12 +202,12 @@ class Topics:
 
 
 def bounded(configs: Mapping[str, TopicConfig]) -> dict[str, TopicConfig]:
-    """Return topics that come from a file or a master, none with more queues than the limit: the log says which were cut."""
+    """Return the topics of a file or a master with the number of queues cut to the limit; log which."""
     found = dict(configs)
     for name, config in configs.items():
         count = max(config.read_queue_count, config.write_queue_count)
         if count > QUEUES_MAX:
-            logger.error("topic %s has %d queues, and %d is the most: it has that many here; mqadmin updateTopic sets a number", name, count, QUEUES_MAX)
+            logger.error("topic %s has %d queues, more than the limit; this broker gives it %d; set a number with mqadmin updateTopic", name, count, QUEUES_MAX)
             found[name] = attrs.evolve(
                 config, read_queue_count=min(config.read_queue_count, QUEUES_MAX), write_queue_count=min(config.write_queue_count, QUEUES_MAX)
             )

@@ -67,10 +67,10 @@ class Cleaner:
     _short: bool = attrs.field(default=False, init=False)
     _cold_reads: ColdReads = attrs.field(init=False, default=attrs.Factory(lambda self: ColdReads(self.disk), takes_self=True))
     _names_pending: bool = attrs.field(default=False, init=False)
-    """Whether a segment is deleted whose name may come back in a power failure."""
+    """Whether the last deletion is not yet durable."""
     _guard: ClockGuard | None = attrs.field(default=None, init=False)
     jumps: int = attrs.field(default=0, init=False)
-    """How often the wall clock was not believed."""
+    """Jumps of the wall clock that were ignored."""
     _corrected_to: int = attrs.field(default=0, init=False)
     """The start of the log as queues and index know it."""
 
@@ -119,7 +119,7 @@ class Cleaner:
         self.disks, segments = await trio.to_thread.run_sync(self._look, candidates, limiter=self.limiter)
         seen = Seen(
             segments=segments,
-            now_ms=now_ms if self._asked else self._believed(now_ms),
+            now_ms=now_ms if self._asked else self._corrected_now(now_ms),
             hour=time.localtime(now_ms / 1000).tm_hour,
             log_disk=self.disks.get(self.config.commitlog_directory),
             queue_disk=self.disks.get(self.config.root),
@@ -130,25 +130,25 @@ class Cleaner:
         )
         return decide(seen, rules)
 
-    def _believed(self, now_ms: int) -> int:
-        """The time by which files are old; the log says when it is not the wall clock's."""
+    def _corrected_now(self, now_ms: int) -> int:
+        """Return the wall time without jumps ahead; log a new jump."""
         steady = trio.current_time()
         if self._guard is None:
             reserved_ms = self.config.retention.reserved_hours * HOUR_MS
             self._guard = ClockGuard.starting(now_ms, steady, self.log.last_timestamp, reserved_ms)
             before = 0
         else:
-            before = self._guard.disbelieved_ms
-        believed = self._guard.now_ms(now_ms, steady)
-        if self._guard.disbelieved_ms > before:
+            before = self._guard.ignored_ms
+        corrected = self._guard.now_ms(now_ms, steady)
+        if self._guard.ignored_ms > before:
             self.jumps += 1
             logger.warning(
-                "the wall clock is %.1f hours ahead of the newest message, or of what it was: no file is deleted for its age in the next %g hours; "
+                "the wall clock is %.1f hours ahead of the newest message, or of its own earlier course: no file is deleted for its age in the next %g hours; "
                 "if the clock is right, mqadmin deleteExpiredCommitLog deletes expired files now",
-                self._guard.disbelieved_ms / HOUR_MS,
+                self._guard.ignored_ms / HOUR_MS,
                 HOLD_SECONDS / 3600,
             )
-        return believed
+        return corrected
 
     def _look(self, candidates: list[Segment]) -> tuple[dict[Path, Usage], list[OldSegment]]:
         """Space of both directories, and the age of segments, up to the first that has none. For a thread."""
@@ -211,7 +211,7 @@ class Cleaner:
         return await self._sync_names(segments.directory)
 
     async def _sync_names(self, directory: Path) -> bool:
-        """Make a deletion durable: after a power failure it must not be the next segments that are missing, so until then none of them is deleted."""
+        """Make a deletion durable.  No later segment may be deleted before: after a power failure the log would have a hole."""
         try:
             await trio.to_thread.run_sync(self.disk.sync_directory, directory, limiter=self.limiter)
         except OSError as error:

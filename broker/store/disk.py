@@ -23,6 +23,7 @@ import attrs
 from triomq.broker.store.errors import DiskFull, StoreIoError
 from triomq.broker.store.queued_sync import QueuedSync
 from triomq.broker.store.retention import Usage
+from triomq.remoting.atomic_file import SystemFiles
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 NOT_NOW = (errno.EAGAIN, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
@@ -73,7 +74,7 @@ class DiskFeatures:
 
 
 @attrs.define(eq=False)
-class Disk:
+class Disk(SystemFiles):
     """Files by descriptor. Offsets and sizes are bytes; errors of a write are DiskFull or StoreIoError."""
 
     features: DiskFeatures = attrs.field(factory=DiskFeatures)
@@ -261,43 +262,11 @@ class Disk:
 
     # Directories and small files
 
-    def make_directory(self, path: Path) -> None:
-        """Make a directory, and those above it that are missing; their names are durable after ``sync_directory`` of each. Raises OSError."""
-        path.mkdir(parents=True, exist_ok=True)
-
-    def make_durable_directory(self, path: Path) -> None:
-        """The same for a directory that messages lie in: its name, and those above it, are on the disk when this returns. Raises OSError."""
-        missing = []
-        while not path.exists():
-            missing.append(path)
-            path = path.parent
-        if not path.is_dir():
-            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
-        for directory in reversed(missing):
-            self.make_directory(directory)
-            self.sync_directory(directory.parent)
-
-    def rename(self, path: Path, target: Path) -> None:
-        """Give a file or directory another name on the same file system; an empty directory there is replaced. Raises OSError."""
-        path.rename(target)
-
     def remove_directory(self, path: Path) -> None:
         """Delete an empty directory. Raises OSError."""
         path.rmdir()
 
-    def write_file(self, path: Path, data: bytes) -> None:
-        """Make a small file, or replace its content. Raises OSError."""
-        path.write_bytes(data)
-
     # Durability (call these in a thread: they wait for the device)
-
-    def sync_path(self, path: Path) -> None:
-        """Force the data of a file to the disk, whoever wrote it. Raises OSError."""
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        try:
-            self.sync(fd)
-        finally:
-            os.close(fd)
 
     def sync(self, fd: int) -> None:
         """fdatasync, or the nearest thing. Raises OSError."""
@@ -344,13 +313,5 @@ class Disk:
         fd = self.open(path, writable=False)
         try:
             os.posix_fadvise(fd, offset, size, os.POSIX_FADV_DONTNEED)
-        finally:
-            os.close(fd)
-
-    def sync_directory(self, path: Path) -> None:
-        """Make new and removed names durable. Raises OSError."""
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
         finally:
             os.close(fd)

@@ -37,6 +37,14 @@ CONCURRENT_MAX = 64
 """requests under way at once, all servers together; a cluster of hundreds of brokers must not cost hundreds of sockets in one moment"""
 CONCURRENT_PER_SERVER_MAX = 16
 """requests under way at once at one server: one that hangs leaves room for the others"""
+RELAYED_CODES = frozenset(
+    {
+        RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
+        RequestCode.GET_CONSUMER_RUNNING_INFO,
+        RequestCode.CONSUME_MESSAGE_DIRECTLY,
+    }
+)
+"""requests that a broker passes on to a client: a late answer says nothing about the broker"""
 
 
 @attrs.frozen
@@ -91,11 +99,11 @@ class Calls:
     """Trio's clock; requests end by then"""
     _limit: trio.CapacityLimiter = attrs.field(factory=lambda: trio.CapacityLimiter(CONCURRENT_MAX), init=False)
     _limits: dict[str, trio.CapacityLimiter] = attrs.field(factory=dict, init=False)
-    _silent: dict[str, TrioMQError] = attrs.field(factory=dict, init=False)
-    """Servers that did not answer in time since `limit_to`, and what is told of them."""
+    _silent: dict[str, RequestTimeout] = attrs.field(factory=dict, init=False)
+    """servers that did not answer a request in time since `limit_to`, and the first such time-out"""
 
     def limit_to(self, seconds: float) -> None:
-        """Let all requests from now on end within some seconds; a server that lets one request time out is not asked again meanwhile."""
+        """End all requests from now on within some seconds; a server whose answer is overdue is not asked again meanwhile."""
         self._deadline = trio.current_time() + seconds
         self._silent.clear()
 
@@ -111,20 +119,20 @@ class Calls:
     ) -> Command:
         """Ask one server; response codes other than success and those in `accept` become a `BrokerError`.
 
-        The limits on requests under way are taken here and nowhere else: taken around a whole fan-out, one inside another would wait for itself.
+        Only single requests take the limits on requests under way: a fan-out that took one and started another would wait for itself.
         """
         seconds = timeout_seconds or self.timeout_seconds
         response: Command | None = None
         limit = self._limits.setdefault(address, trio.CapacityLimiter(CONCURRENT_PER_SERVER_MAX))
         with trio.move_on_at(self._deadline):
             async with limit, self._limit:
-                if address in self._silent:
-                    raise self._silent[address]
+                if (silent := self._silent.get(address)) is not None:
+                    raise RequestTimeout(silent.address, silent.request, silent.seconds)
                 try:
                     response = await self.connector.invoke(address, request(code, header, body), timeout=seconds)
                 except RemotingError as error:
                     failure = from_remoting(error)
-                    if isinstance(failure, RequestTimeout) and self._deadline < math.inf:
+                    if isinstance(failure, RequestTimeout) and self._deadline < math.inf and code not in RELAYED_CODES:
                         self._silent[address] = failure
                     raise failure from error
         if response is None:

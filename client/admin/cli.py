@@ -25,7 +25,7 @@ from triomq.client.admin.errors import EXIT_FAILED, EXIT_OK, EXIT_PARTIAL, exit_
 from triomq.client.admin.output import print_result
 from triomq.client.errors import SettingsError, TrioMQError
 from triomq.remoting.client.access import read_credentials
-from triomq.remoting.printable import printable
+from triomq.remoting.printable import printable, printable_lines
 from triomq.remoting.protocol.signing import Credentials
 from triomq.remoting.settings import ConfigError
 from triomq.remoting.tls.client import Tls
@@ -36,7 +36,7 @@ EXIT_INTERRUPTED = 130
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `mqadmin`; return the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    # Ctrl-C between the making of a task and its first step.
+    # Ctrl-C may come between the creation of a task and its first step.
     warnings.filterwarnings("ignore", message="coroutine .* was never awaited", category=RuntimeWarning)
     try:
         return trio.run(run, words, sys.stdout, sys.stderr)
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def interrupted(error: BaseException) -> bool:
-    """Whether Ctrl-C is in an error: inside a nursery it comes in a group, maybe beside others."""
+    """Return whether an error is, or contains, Ctrl-C: nurseries wrap it in a group, maybe with others."""
     return isinstance(error, KeyboardInterrupt) or (isinstance(error, BaseExceptionGroup) and error.subgroup(KeyboardInterrupt) is not None)
 
 
@@ -61,7 +61,7 @@ async def run(words: Sequence[str], stdout: TextIO, stderr: TextIO) -> int:
             _forget(stdout)
             return EXIT_OK
         if "--verbose" in words:
-            traceback.print_exception(error, file=stderr)
+            stderr.write(printable_lines("".join(traceback.format_exception(error))))
         text = (
             str(cause)
             if isinstance(cause, TrioMQError)

@@ -92,7 +92,7 @@ def kebab(name: str) -> str:
 
 REQUEST_SECONDS = 5.0
 REQUEST_SHARE = 1 / 3
-"""of `--timeout`, at most: a server that hangs in a command's first step leaves time for the others"""
+"""largest share of `--timeout` for one request: a server that hangs in the first step leaves time for the next ones"""
 COMMON_OPTIONS: Sequence[Option] = (
     Option(
         "n",

@@ -33,7 +33,7 @@ from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.command import request
 from triomq.remoting.protocol.headers.client import GetConsumerListHeader
 from triomq.remoting.protocol.names import RETRY_PREFIX
-from triomq.remoting.protocol.reprs import count
+from triomq.remoting.protocol.reprs import short_count
 
 logger = logging.getLogger(__name__)
 
@@ -59,11 +59,11 @@ class AssignmentChange:
     """What a round changed: told to the application's `on_assignment`."""
 
     topic: str
-    gained: tuple[MessageQueue, ...] = attrs.field(repr=count)
-    lost: tuple[MessageQueue, ...] = attrs.field(repr=count)
-    owned: tuple[MessageQueue, ...] = attrs.field(repr=count)
+    gained: tuple[MessageQueue, ...] = attrs.field(repr=short_count)
+    lost: tuple[MessageQueue, ...] = attrs.field(repr=short_count)
+    owned: tuple[MessageQueue, ...] = attrs.field(repr=short_count)
     """the queues of the topic that this member has now"""
-    queues: tuple[MessageQueue, ...] = attrs.field(repr=count)
+    queues: tuple[MessageQueue, ...] = attrs.field(repr=short_count)
     """all queues of the topic"""
 
 

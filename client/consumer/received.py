@@ -66,7 +66,7 @@ class ReceivedMessage:
     """ordered consumers: seconds for which the queue rests before this message comes again, as `retry` was told"""
 
     def __repr__(self) -> str:
-        """Say which message it is; the body and the properties of others do not belong into logs."""
+        """Identify the message without showing its body or properties."""
         stored = self._stored
         tag = f", tag {short_text(stored.tag)}" if stored.tag else ""
         return (

@@ -12,9 +12,9 @@ from triomq.client.retry import CONNECT_BACKOFF, BusyBackoff, is_busy, is_unconn
 
 
 async def back_off(policy: BusyBackoff, attempts: Sequence[Attempt] | None, deadline: float, unconnected: int = 0) -> bool:
-    """Wait if a broker said last that it is busy, or if no broker could be connected to, longer each time; False, and no wait, if the deadline would pass meanwhile.
+    """Wait after a busy answer, or after rounds without a connection, longer each time; return False without waiting if the deadline would pass.
 
-    `unconnected`: how often in a row all brokers were tried in vain.  After any other failure there is nothing to wait for, and no checkpoint.
+    `unconnected`: rounds in a row in which no broker accepted a connection.  After any other failure the function returns at once, without a checkpoint.
     """
     if not attempts:
         return True

@@ -39,9 +39,9 @@ from triomq.client.producer.request import SendRequests
 from triomq.client.retry import (
     concerns_broker,
     is_unconnected,
+    listed_attempts,
     may_be_stored,
     may_send_again,
-    told_attempts,
     try_seconds,
 )
 from triomq.client.session import Session
@@ -168,7 +168,7 @@ class Sender:
         attempts: list[Attempt] | None = None
         not_stored: SendReceipt | None = None
         failed_broker: str | None = None
-        number = 0  # tries that count: those whose request may have left
+        number = 0  # tries whose request may have been sent
         unconnected = 0
         while number < tries:
             number += 1
@@ -218,9 +218,9 @@ class Sender:
                 failed_broker = destination.broker_name
                 places = self._topics.find(topic) or places
                 unconnected = unconnected + 1 if is_unconnected(error) else 0
-                if unconnected and deadline < inf:  # nothing has left: the budget decides how often, not the number of tries
+                if unconnected and deadline < inf:  # nothing was sent, so send_timeout limits these tries, not `retries`
                     number -= 1
-                    attempts = told_attempts(attempts)
+                    attempts = listed_attempts(attempts)
             except BaseException:  # cancelled
                 self._end(context, None, None)
                 raise

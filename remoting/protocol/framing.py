@@ -18,7 +18,7 @@ _HEAD: Callable[[bytes, int], tuple[int, int]] = Struct(">iI").unpack_from
 _TOTAL: Callable[[bytes], tuple[int]] = Struct(">i").unpack_from
 _TYPE_AND_LENGTH: Callable[..., tuple[int]] = Struct(">I").unpack_from
 HEADER_BYTES_MAX = 512 * 1024
-"""Properties have 32 KiB at most, up to six times that as JSON. A header is decoded in one step, in which nobody else is served."""
+"""Properties have 32 KiB at most, up to six times that as JSON. The loop serves no other connection while it decodes a header."""
 _HEADER_LENGTH = 0x00FFFFFF
 _PIECES_MAX = 1024
 

@@ -15,7 +15,7 @@ import msgspec
 from triomq.remoting.errors import LocalProtocolError, RemoteProtocolError
 from triomq.remoting.protocol.codes import LanguageCode, SerializeType
 from triomq.remoting.protocol.fields import I32, LIMITS
-from triomq.remoting.protocol.loose_json import loads
+from triomq.remoting.protocol.loose_json import LOOSE_BYTES_MAX, loads
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -97,12 +97,8 @@ def language_number(language: str | int | None) -> int:
     return LanguageCode.JAVA.value if language is None else language
 
 
-LOOSE_HEADER_BYTES_MAX = 65_536
-"""Headers of peers that do not write standard JSON; those of any known client are shorter.  Others may fill a frame."""
-
-
 def _decode_loosely(header: Buffer) -> HeaderTuple:
-    members = loads(header, LOOSE_HEADER_BYTES_MAX)
+    members = loads(header, LOOSE_BYTES_MAX)
     if not isinstance(members, dict):
         raise RemoteProtocolError("the JSON header is not an object", _FIX)
     remark = members.get("remark")

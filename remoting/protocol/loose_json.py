@@ -18,6 +18,8 @@ from triomq.remoting.errors import LocalProtocolError, RemoteProtocolError
 
 DEPTH_MAX = 64
 REFERENCED_VALUES_MAX = 20_000
+LOOSE_BYTES_MAX = 65_536
+"""The limit for requests to a server.  Loose parsing takes up to 1 µs a byte, and the loop serves no other request meanwhile."""
 _FIX = "send JSON as a RocketMQ peer would"
 _TOKEN = re.compile(
     r'[ \t\r\n]*(?:([{}\[\]:,])|"((?:[^"\\]|\\.)*)"|\'((?:[^\'\\]|\\.)*)\'|([^\s{}\[\]:,"\']+))', re.DOTALL
@@ -36,33 +38,19 @@ _Token = tuple[str, str]
 def loads(data: bytes | bytearray | memoryview | str, loose_bytes_max: int | None = None) -> Any:
     """Parse strictly if possible, loosely if not; RemoteProtocolError if neither works.
 
-    *loose_bytes_max*: no longer text is parsed loosely, which takes a microsecond a byte at worst; standard JSON may have any length.
+    *loose_bytes_max*: the longest text that is parsed loosely, and the most values that a text with references may have; other standard JSON may have any length.
     """
     try:
         value = msgspec.json.decode(data)
     except (ValueError, RecursionError):  # DecodeError and UnicodeDecodeError are ValueErrors
         if loose_bytes_max is not None and len(data) > loose_bytes_max:
-            raise too_long_for_loose(len(data), loose_bytes_max) from None
+            raise RemoteProtocolError(
+                f"{len(data):,} bytes that are not standard JSON, where {loose_bytes_max:,} is the most", "send standard JSON in UTF-8, or less of it"
+            ) from None
         value = _loads_loosely(data)
-    if loose_bytes_max is not None and len(data) > loose_bytes_max:
-        return value  # references are fastjson's, too
     if '"$ref"' in data if isinstance(data, str) else b'"$ref"' in bytes(data):
-        value = _Resolver(value).resolve(value, DEPTH_MAX, False)
+        value = _Resolver(value, loose_bytes_max).resolve(value, DEPTH_MAX, False)
     return value
-
-
-def too_long_for_loose(size: int, limit: int) -> RemoteProtocolError:
-    """What is wrong with a text that is long and no standard JSON."""
-    return RemoteProtocolError(f"{size:,} bytes that are not standard JSON, where {limit:,} is the most", "send standard JSON in UTF-8, or less of it")
-
-
-def is_standard(data: bytes | bytearray | memoryview) -> bool:
-    """Whether a text is standard JSON; nothing is made of it."""
-    try:
-        msgspec.json.decode(data, type=msgspec.Raw)
-    except (ValueError, RecursionError):
-        return False
-    return True
 
 
 def key_text(value: Any) -> str:
@@ -210,12 +198,17 @@ class _Resolver:
     What a reference brings in counts against a budget: a small text must not stand for gigabytes.
     """
 
-    def __init__(self, root: Any) -> None:
+    def __init__(self, root: Any, values_max: int | None) -> None:
         self._root = root
         self._budget = REFERENCED_VALUES_MAX
+        self._values_left = values_max
 
     def resolve(self, value: Any, depth: int, inside: bool) -> Any:
         """*inside* a reference, further references give None: chains and cycles end there."""
+        if self._values_left is not None:
+            self._values_left -= 1
+            if self._values_left < 0:
+                raise RemoteProtocolError("JSON with references has too many values", "send it without references, or less of it")
         if inside:
             self._budget -= 1
             if self._budget < 0:

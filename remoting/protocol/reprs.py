@@ -1,4 +1,4 @@
-"""How long or private values show in the repr of an object: short, and without the content of bodies."""
+"""Short texts for the values that a repr shows: sizes, first characters and names, never the content of a body."""
 
 from collections.abc import Mapping, Sized
 
@@ -23,11 +23,11 @@ def short_names(value: Mapping[str, object]) -> str:
     return f"<{names}{more}>"
 
 
-def count(value: Sized) -> str:
-    """Return how many there are."""
+def short_count(value: Sized) -> str:
+    """Return the number of elements."""
     return f"<{len(value):,}>"
 
 
 def masked(value: str) -> str:
-    """Return the first characters of a key: enough to tell two apart."""
+    """Return the first characters of a key: enough to distinguish two."""
     return repr(f"{value[:3]}…")

@@ -151,7 +151,7 @@ class Pool:
         """
         if self._selective:
             requests = self._not_rejected(requests)
-        # Requests of one call were read together, and may have waited for their codec since.
+        # The requests of one call were read together and may have waited in the codec's mailbox.
         if self._wait_seconds and requests and trio.current_time() - requests[0].arrived > self._wait_seconds:
             requests = self._not_expired(requests)
         if in_place and self._idle_workers > self._later and not self._queue and not self._waiting:

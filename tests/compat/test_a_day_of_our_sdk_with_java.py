@@ -16,6 +16,7 @@ import trio
 from foreign_clients import ForeignClient, foreign_client
 from mqadmin_calls import Done, mqadmin
 from sent_requests import COMPRESSED_FLAG, COMPRESSION_BITS, SentRequests
+from topic_reader import read_topic
 
 from triomq import (
     ClientSettings,
@@ -97,16 +98,6 @@ async def write(servers: Servers, topic: str, *bodies: str, tags: tuple[str, ...
             await producer.send(topic, body.encode(), tag=tags[number % len(tags)], sharding_key=f"k{number % keys}" if keys else None)
 
 
-async def read(namesrv: str, topic: str, count: int) -> list[ReceivedMessage]:
-    found: list[ReceivedMessage] = []
-    async with PullConsumer(namesrv, group="py-reader", consume_from="first") as consumer:
-        await consumer.assign(await consumer.queues(topic))
-        with trio.fail_after(30):
-            while len(found) < count:
-                found += await consumer.poll()
-    return found
-
-
 async def until(condition: Callable[[], bool]) -> None:
     with trio.fail_after(60):
         while not condition():  # noqa: ASYNC110
@@ -163,7 +154,7 @@ async def test_java_reads_all_that_we_send(servers: Servers, topic: str) -> None
             nursery.start_soon(send, producer, f"gathered {number}")
     assert requests.batches > 0
     assert requests.batches + requests.singles < 20
-    stored = {message.body[:4]: message._stored.sys_flag & COMPRESSION_BITS for message in await read(servers.namesrv, topic, len(sent) + 25)}
+    stored = {message.body[:4]: message._stored.sys_flag & COMPRESSION_BITS for message in await read_topic(servers.namesrv, topic, len(sent) + 25)}
     assert [stored[start] for start in (b"zlib", b"lz40", b"zstd", b"gath")] == [*COMPRESSED_FLAG.values(), 0]
     got = await trio.to_thread.run_sync(lambda: servers.client.consumed(topic, topic, len(sent) + 25, tags="TagP"))
     assert {one.tag for one in got} == {"TagP"}

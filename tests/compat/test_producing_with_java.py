@@ -12,8 +12,9 @@ import pytest
 import trio
 from processes import java_command, java_home
 from sent_requests import COMPRESSED_FLAG, COMPRESSION_BITS, SentRequests
+from topic_reader import read_topic
 
-from triomq import Message, Producer, ProducerSettings, PullConsumer, ReceivedMessage
+from triomq import Message, Producer, ProducerSettings
 from triomq.client.admin.admin import Admin
 
 JAVA_VERSIONS = ("5.5.0", "4.9.4")
@@ -34,16 +35,6 @@ def peer(version: str, *arguments: str) -> list[list[str]]:
 
 async def peer_in_thread(version: str, *arguments: str) -> list[list[str]]:
     return await trio.to_thread.run_sync(lambda: peer(version, *arguments))
-
-
-async def read(namesrv: str, topic: str, count: int) -> list[ReceivedMessage]:
-    found: list[ReceivedMessage] = []
-    async with PullConsumer(namesrv, group="py-reader", consume_from="first") as consumer:
-        await consumer.assign(await consumer.queues(topic))
-        with trio.fail_after(30):
-            while len(found) < count:
-                found += await consumer.poll()
-    return found
 
 
 @pytest.fixture(params=["ours", "java"])
@@ -106,7 +97,7 @@ async def test_java_consumes_what_we_compress_batch_and_order(namesrv: str) -> N
         for number in range(5):
             await producer.send_oneway("FromPython", b"one-way %d" % number, keys=["one-way"])
     assert len(sent) == 9 + 40 + 50 + 30
-    stored = {message.message_id: message._stored.sys_flag & COMPRESSION_BITS for message in await read(namesrv, "FromPython", len(sent) + 5)}
+    stored = {message.message_id: message._stored.sys_flag & COMPRESSION_BITS for message in await read_topic(namesrv, "FromPython", len(sent) + 5)}
     for message_id, (_, _, body) in sent.items():
         assert stored[message_id] == COMPRESSED_FLAG.get(body.partition(b" ")[0].decode(), 0), body[:20]
     for version in JAVA_VERSIONS:
@@ -145,7 +136,7 @@ async def test_we_consume_what_java_compresses_batches_and_orders(namesrv: str, 
         assert await batch_requests(namesrv) - batches_before >= 2
     by_key = {f"k{key}": {line[3] for line in lines if line[5] == "hash" and int(line[6]) % 7 == key} for key in range(7)}
     expected = 21 * len(modes)
-    messages = await read(namesrv, "FromJava", expected)
+    messages = await read_topic(namesrv, "FromJava", expected)
     assert len(messages) == expected
     modes_sent = {line[2]: line[5].lower() for line in lines if line[5] not in ("batch", "auto")}
     for message in messages:

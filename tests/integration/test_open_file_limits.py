@@ -1,4 +1,4 @@
-"""Servers with few open files as processes of their own: 1,500 idle connections at 1,024 descriptors end nobody, and the store goes on."""
+"""Server processes with few descriptors: 1,500 idle connections at a limit of 1,024 stop neither server nor store."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 import processes
 import pytest
 
+from triomq.broker.config import StoreSettings
 from triomq.remoting import open_files
 from triomq.sync import Producer, PullConsumer
 
@@ -71,7 +72,8 @@ def test_a_name_server_survives(tmp_path: Path) -> None:
             producer.send("T", b"x")
 
 
-def test_the_reserve_is_half_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
-    for files, connections, queue_files in ((64, 32, 16), (1024, 512, 256), (4096, 3072, 512), (1_048_576, 50_000, 512)):
+def test_what_connections_leave_for_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    for files, connections, queue_files in ((64, 24, 8), (1024, 384, 128), (4096, 3072, 512), (1_048_576, 50_000, 512)):
         monkeypatch.setattr(open_files, "limit", lambda files=files: files)
-        assert (open_files.connections_allowed(50_000), open_files.queue_files_allowed()) == (connections, queue_files)
+        store = StoreSettings().store_config(bytes(8))
+        assert (open_files.connections_allowed(50_000), store.open_files_max) == (connections, queue_files)

@@ -56,7 +56,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         terminalreporter.section(f"first try: {report.nodeid}")
         terminalreporter.write_line(str(report.longrepr))
     if again:
-        terminalreporter.section(f"{len(again)} tests needed a second try")
+        terminalreporter.section(f"second tries: {len(again)}")
         for report in again:
             terminalreporter.write_line(report.nodeid)
 

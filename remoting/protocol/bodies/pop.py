@@ -72,8 +72,8 @@ class BatchAckBody(JsonBody):
     acks: list[BatchAck] = attrs.field(factory=list)
 
     @classmethod
-    def decode(cls, data: bytes | memoryview) -> Self:
-        plain = loads(data)
+    def decode(cls, data: bytes | memoryview, loose_bytes_max: int | None = None) -> Self:
+        plain = loads(data, loose_bytes_max)
         if isinstance(plain, dict) and isinstance(plain.get("acks"), list):
             plain = {**plain, "acks": [_short_names(ack) for ack in plain["acks"]]}
         return cls.from_plain(plain)

@@ -13,7 +13,7 @@ import attrs
 from triomq.remoting.errors import RemoteProtocolError
 from triomq.remoting.protocol.bodies.schema import JsonBody, named
 from triomq.remoting.protocol.bodies.topics import DataVersion, TopicConfig, TopicTable
-from triomq.remoting.protocol.loose_json import loads
+from triomq.remoting.protocol.loose_json import LOOSE_BYTES_MAX, loads
 
 INFLATED_BYTES_MAX = 64 * 1024 * 1024
 _WRAPPER_ONLY_BELOW = 37  # V3_0_11: older brokers send the table alone
@@ -58,12 +58,12 @@ class _Inflated:
     def read(self, version: int) -> RegisterBrokerBody:
         data_version = DataVersion.decode(self._piece())
         topics = [_parse_topic(self._piece()) for _ in range(self._count())]
-        servers = loads(self._piece())
+        servers = loads(self._piece(), LOOSE_BYTES_MAX)
         mappings: dict[str, object] | None = None
         if version >= _MAPPINGS_FROM and self._position < len(self._data):
             mappings = {}
             for _ in range(self._count()):
-                mapping = loads(self._piece())
+                mapping = loads(self._piece(), LOOSE_BYTES_MAX)
                 if isinstance(mapping, dict) and isinstance(mapping.get("topic"), str):
                     mappings[mapping["topic"]] = mapping
         table = TopicTable({topic.topic_name: topic for topic in topics}, data_version)
@@ -100,7 +100,7 @@ def _parse_topic(piece: bytes) -> TopicConfig:
     """``name readNums writeNums perm filterType {attributes}``, separated by single spaces."""
     try:
         name, read, write, perm, filter_type, *rest = piece.decode().split(" ", 5)
-        attributes = loads(rest[0]) if rest and rest[0].strip() else {}
+        attributes = loads(rest[0], LOOSE_BYTES_MAX) if rest and rest[0].strip() else {}
         return TopicConfig(
             topic_name=name,
             read_queue_count=int(read),

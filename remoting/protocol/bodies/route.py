@@ -14,9 +14,9 @@ from triomq.remoting.protocol.bodies.schema import JsonBody, escape_non_ascii, n
 MASTER_ID = 0
 
 QUEUES_MAX = 65_535
-"""Of one topic on one broker; whoever lists queues makes an object of each."""
+"""Of one topic on one broker.  A client makes an object of each queue."""
 ROUTE_QUEUES_MAX = 1_000_000
-"""Of one topic on all its brokers together."""
+"""Of one topic on all brokers together."""
 
 PERM_INHERIT = 1
 PERM_WRITE = 2
@@ -64,9 +64,9 @@ class TopicRoute(JsonBody):
     topic_queue_mapping_by_broker: dict[str, Any] | None = None
 
     @classmethod
-    def decode(cls, data: bytes | memoryview) -> Self:
-        """Read a body; RemoteProtocolError for one that is no route, and for one with more queues than the limits."""
-        route = super().decode(data)
+    def decode(cls, data: bytes | memoryview, loose_bytes_max: int | None = None) -> Self:
+        """Read a body; RemoteProtocolError if it is not a route, or has more queues than the limits."""
+        route = super().decode(data, loose_bytes_max)
         check_queue_counts(route.queue_datas)
         return route
 
@@ -80,7 +80,7 @@ class TopicRoute(JsonBody):
 
 
 def check_queue_counts(queue_datas: Iterable[QueueData]) -> None:
-    """Refuse a route that nobody could list: RemoteProtocolError names the broker, the count, the limit and the fix."""
+    """Refuse a route with too many queues: RemoteProtocolError names the broker, the count, the limit and the fix."""
     total = 0
     for data in queue_datas:
         count = max(data.read_queue_count, data.write_queue_count)

@@ -68,11 +68,11 @@ class JsonBody:
         return dumps(write_plain(self, bare_keys=bare_keys))
 
     @classmethod
-    def decode(cls, data: bytes | memoryview) -> Self:
-        """Read a body; RemoteProtocolError if it is empty, no JSON, or of another shape."""
+    def decode(cls, data: bytes | memoryview, loose_bytes_max: int | None = None) -> Self:
+        """Read a body; RemoteProtocolError if it is empty, no JSON, longer than *loose_bytes_max* without being standard JSON, or of another shape."""
         if not data:
             raise RemoteProtocolError(f"the body should be a {cls.__name__} but is empty", _FIX)
-        return cls.from_plain(loads(data))
+        return cls.from_plain(loads(data, loose_bytes_max))
 
     @classmethod
     def from_plain(cls, plain: Any) -> Self:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
+import attrs
 import pytest
 import trio
 
@@ -32,8 +34,26 @@ def no_end(topic: str, queue_id: int) -> int:
     return 1 << 60
 
 
-ENDS = (lambda: 0, lambda: 0, no_end)
-"""Of the log, of what is flushed of it, of queues."""
+@attrs.define
+class End:
+    """A watermark."""
+
+    value: int
+
+
+@attrs.define
+class OwnStore:
+    """What a slave's store says of itself, and does for its tables."""
+
+    appended: End = attrs.field(factory=lambda: End(0))
+    flushed: End = attrs.field(factory=lambda: End(0))
+    delete_topic: Callable[[str], None] = lambda name: None
+    max_offset: Callable[[str, int], int] = no_end
+
+
+def table_copy(topics: Any, offsets: Any, delayed: Any, store: OwnStore) -> TableCopy:
+    nothing: Any = None
+    return TableCopy(MasterAddress(), nothing, topics, nothing, offsets, delayed, store)  # type: ignore[arg-type]
 
 
 def table(**queues: int) -> ConsumerOffsetTable:
@@ -99,8 +119,7 @@ async def test_so_is_one_of_another_queue(tmp_path: Path) -> None:
 
     offsets = open_consumer_offsets(tmp_path, Version(lambda: 1))
     offsets.own = OwnCommits()
-    nothing: Any = None
-    copy = TableCopy(MasterAddress(), nothing, nothing, nothing, offsets, nothing, nothing, *ENDS)
+    copy = table_copy(None, offsets, None, OwnStore())
     offsets.commit("G", "T", 0, 5)
     await copy._tell_own_commits(Master(), "a:1", table(T_0=1, T_1=1))
     await copy._tell_own_commits(Master(), "a:1", table(T_0=5, T_1=1))
@@ -121,8 +140,7 @@ async def test_a_full_disk_does_not_end_the_copying(tmp_path: Path, caplog: pyte
 
     topics = open_topics(tmp_path, TopicSettings(cluster_name="C", broker_name="b"), LiveSettings(), Version(lambda: 1))
     topics.put(new_topic("Gone", 1))
-    nothing: Any = None
-    copy = TableCopy(MasterAddress(), nothing, topics, nothing, open_consumer_offsets(tmp_path, Version(lambda: 1)), nothing, delete_topic, *ENDS)
+    copy = table_copy(topics, open_consumer_offsets(tmp_path, Version(lambda: 1)), None, OwnStore(delete_topic=delete_topic))
     with pytest.raises(RemoteProtocolError, match="asked for more"):
         await copy.copy_all(Master(), "a:1")
     assert list(topics.configs) == ["Stays"]
@@ -131,19 +149,16 @@ async def test_a_full_disk_does_not_end_the_copying(tmp_path: Path, caplog: pyte
 
 async def test_the_table_of_topics_is_complete_for_the_log_as_it_was_before_the_question(tmp_path: Path) -> None:
     """While the answer is under way the log goes on, with messages of topics that the answer lacks."""
-    log_end = 100
+    store = OwnStore(appended=End(100))
 
     class Master:
         async def invoke(self, address: str, command: Command, *, timeout: float) -> Command:
-            nonlocal log_end
             await trio.lowlevel.checkpoint()
-            log_end += 50
+            store.appended.value += 50
             return Command(0, body=TopicTable({"T": new_topic("T", 1)}, DataVersion(0, 7, 7)).encode()) if command.code == RequestCode.GET_ALL_TOPIC_CONFIG else Command(1)
 
     topics = open_topics(tmp_path, TopicSettings(cluster_name="C", broker_name="b"), LiveSettings(), Version(lambda: 1))
-    nothing: Any = None
-    offsets = open_consumer_offsets(tmp_path, Version(lambda: 1))
-    copy = TableCopy(MasterAddress(), nothing, topics, nothing, offsets, nothing, lambda name: None, lambda: log_end, *ENDS[1:])
+    copy = table_copy(topics, open_consumer_offsets(tmp_path, Version(lambda: 1)), None, store)
     assert topics.complete_to == 0
     with pytest.raises(RemoteProtocolError):
         await copy.copy_all(Master(), "a:1")
@@ -164,9 +179,7 @@ async def test_an_older_table_of_topics_deletes_no_queues(tmp_path: Path, caplog
     for name in ("Orders", "Bills"):
         topics.put(new_topic(name, 1))
     assert topics.version.current.counter > master.data_version.counter
-    nothing: Any = None
-    offsets = open_consumer_offsets(tmp_path, Version(lambda: 1))
-    copy = TableCopy(MasterAddress(), nothing, topics, nothing, offsets, nothing, deleted.append, *ENDS)
+    copy = table_copy(topics, open_consumer_offsets(tmp_path, Version(lambda: 1)), None, OwnStore(delete_topic=deleted.append))
     for count in (1, 7):  # the second one is a version that has gone on from there
         master = TopicTable({"System": new_topic("System", 1)} | ({"New": new_topic("New", 1)} if count == 7 else {}), DataVersion(0, 9, count))
         with pytest.raises(RemoteProtocolError, match="asked for more"):
@@ -196,7 +209,7 @@ def test_copied_progress_waits_for_the_own_log() -> None:
     progress: CopiedProgress[dict[int, int]] = CopiedProgress()
     assert progress.take(1000) is None
     progress.hold(100, {1: 1})
-    assert not progress.is_news({1: 1})
+    assert progress.newest == {1: 1}
     progress.hold(200, {1: 2})
     progress.hold(300, {1: 3})
     assert progress.take(99) is None
@@ -210,7 +223,7 @@ def test_copied_progress_waits_for_the_own_log() -> None:
 
 async def test_progress_of_delayed_messages_is_used_when_the_own_disk_has_what_was_delivered(tmp_path: Path) -> None:
     """The end of the master's log is asked after its table, so it is behind the copies."""
-    progress, log_end, flushed = {1: 5}, 700, 0
+    progress, log_end, store = {1: 5}, 700, OwnStore()
     asked: list[int] = []
 
     class Master:
@@ -222,16 +235,14 @@ async def test_progress_of_delayed_messages_is_used_when_the_own_disk_has_what_w
             return Command(0, body=KvTable({"commitLogMaxOffset": str(log_end)}).encode())
 
     delayed = open_delayed_messages(tmp_path, None, None, Version(lambda: 1), lambda: 1)  # type: ignore[arg-type]
-    nothing: Any = None
-    offsets = open_consumer_offsets(tmp_path, Version(lambda: 1))
-    copy = TableCopy(MasterAddress(), nothing, nothing, nothing, offsets, delayed, nothing, lambda: 0, lambda: flushed, no_end)
+    copy = table_copy(None, open_consumer_offsets(tmp_path, Version(lambda: 1)), delayed, store)
     await copy._copy_delays(Master(), "a:1")
     copy.use_progress()
     assert delayed.offsets == {}
-    flushed = 699
+    store.flushed.value = 699
     copy.use_progress()
     assert delayed.offsets == {}
-    flushed = 700
+    store.flushed.value = 700
     copy.use_progress()
     assert delayed.offsets == {1: 5}
     await copy._copy_delays(Master(), "a:1")

@@ -27,14 +27,14 @@ from triomq.client.producer.encoding import Outgoing, check_sendable, prepare, p
 from triomq.client.producer.queue_choice import RoundRobin, choose_by_key, find_queue, has_several_brokers
 from triomq.client.producer.request import SendRequests
 from triomq.client.retry import (
-    ATTEMPTS_TOLD_MAX,
+    ATTEMPTS_LISTED_MAX,
     RETRY_CODES,
     Backoff,
     BusyBackoff,
     is_busy,
+    listed_attempts,
     may_be_stored,
     may_send_again,
-    told_attempts,
     try_seconds,
 )
 from triomq.remoting.errors import LocalProtocolError
@@ -355,9 +355,9 @@ def test_an_error_tells_of_few_tries_but_of_all_that_may_be_stored() -> None:
 
     refused = [attempt(number, ConnectionFailed("a:1", "refused")) for number in range(40)]
     lost = attempt(99, ConnectionLost("a:1", "reset"))
-    told = told_attempts([refused[0], lost, *refused[1:]])
-    assert len(told) == ATTEMPTS_TOLD_MAX
+    told = listed_attempts([refused[0], lost, *refused[1:]])
+    assert len(told) == ATTEMPTS_LISTED_MAX
     assert told[:2] == [refused[0], lost]
     assert told[2:] == refused[-len(told) + 2 :]
-    assert told_attempts([lost] * 40) == [lost] * 40
-    assert told_attempts(refused[:3]) == refused[:3]
+    assert listed_attempts([lost] * 40) == [lost] * 40
+    assert listed_attempts(refused[:3]) == refused[:3]

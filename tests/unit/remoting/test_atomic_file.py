@@ -8,7 +8,7 @@ from pathlib import Path
 import attrs
 import pytest
 
-from triomq.remoting.atomic_file import SYSTEM, DamagedFile, backup_of, read_file, replace_file
+from triomq.remoting.atomic_file import DamagedFile, SystemFiles, backup_of, read_file, replace_file
 
 
 class Died(Exception):
@@ -123,13 +123,13 @@ def test_every_step_forces_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     calls: list[str] = []
 
     def watch(name: str) -> None:
-        real = getattr(SYSTEM, name)
+        real = getattr(SystemFiles, name)
 
-        def watched(*words: object) -> None:
+        def watched(self: SystemFiles, *words: object) -> None:
             calls.append(name)
-            real(*words)
+            real(self, *words)
 
-        monkeypatch.setattr(SYSTEM, name, watched)
+        monkeypatch.setattr(SystemFiles, name, watched)
 
     for name in ("write_file", "sync_path", "rename", "sync_directory"):
         watch(name)

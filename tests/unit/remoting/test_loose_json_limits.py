@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
+from brokers import peer_of, running_broker
 
 from triomq.remoting.errors import FrameError, RemoteProtocolError
+from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.command import Command, decode_frame, encode_command
 from triomq.remoting.protocol.framing import HEADER_BYTES_MAX, FrameBuffer
-from triomq.remoting.protocol.header_json import LOOSE_HEADER_BYTES_MAX
-from triomq.remoting.protocol.loose_json import is_standard, loads
+from triomq.remoting.protocol.loose_json import LOOSE_BYTES_MAX, loads
 
 FILLS = {
     "numbers": b"1,",
@@ -57,7 +59,7 @@ def test_a_short_loose_header_is_read_and_a_long_one_refused() -> None:
     size = int.from_bytes(whole[1:4], "big")
     loose = whole[4 : 4 + size].replace(b'"code"', b"'code'")
     assert decode_frame(frame_of(loose)).ext == ext
-    long = loose.replace(b"x" * 1000, b"x" * LOOSE_HEADER_BYTES_MAX)
+    long = loose.replace(b"x" * 1000, b"x" * LOOSE_BYTES_MAX)
     with pytest.raises(RemoteProtocolError, match="not standard JSON, where 65,536 is the most; send standard JSON"):
         decode_frame(frame_of(long))
     standard = long.replace(b"'code'", b'"code"')
@@ -69,5 +71,19 @@ def test_limits_of_loads() -> None:
     with pytest.raises(RemoteProtocolError):
         loads(b"{0:1 }", 5)
     assert loads(b'{"0":1}', 5) == {"0": 1}
-    assert is_standard(b'{"0":[1,2]}')
-    assert not is_standard(b"{0:1}")
+    with pytest.raises(RemoteProtocolError, match="JSON with references has too many values"):
+        loads(b'[1,2,3,4,{"$ref":"$[0]"}]', 5)
+    assert loads(b'[1,2,3,4,{"$ref":"$[0]"}]', 7) == [1, 2, 3, 4, 1]
+
+
+async def test_a_broker_reads_no_long_loose_body(tmp_path: Path) -> None:
+    """Of a heartbeat: as long as a frame in standard JSON, 64 KiB otherwise."""
+    async with running_broker(tmp_path) as ready, peer_of(ready) as peer:
+        producers = ",".join(f'{{"groupName":"G{number}"}}' for number in range(5_000))
+        body = f'{{"clientID":"c","producerDataSet":[{producers}],"consumerDataSet":[]}}'.encode()
+        assert len(body) > LOOSE_BYTES_MAX
+        assert (await peer.call(RequestCode.HEART_BEAT, None, body)).code == 0
+        refused = await peer.call(RequestCode.HEART_BEAT, None, body.replace(b'"clientID"', b"'clientID'"))
+        assert (refused.code, "that are not standard JSON, where 65,536 is the most" in (refused.remark or "")) == (1, True)
+        short = b"{'clientID':'c','producerDataSet':[{'groupName':'G'}],'consumerDataSet':[]}"
+        assert (await peer.call(RequestCode.HEART_BEAT, None, short)).code == 0
