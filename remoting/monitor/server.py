@@ -6,7 +6,6 @@ scrape is put together family by family with a checkpoint in between, so that a 
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import time
@@ -21,8 +20,9 @@ import trio
 from triomq.remoting.address import format_address
 from triomq.remoting.log_limit import LogLimit
 from triomq.remoting.monitor.http import JSON, BadRequest, HttpAnswer, HttpRequest, read_request
-from triomq.remoting.monitor.metrics import CONTENT_TYPE, Family, family_text, gauge
+from triomq.remoting.monitor.metrics import CONTENT_TYPE, Family, counter, family_text, gauge
 from triomq.remoting.monitor.process import process_figures
+from triomq.remoting.monitor.seats import Seat, Seats
 from triomq.remoting.monitor.settings import MonitorSettings
 from triomq.remoting.server.listen import open_listener
 
@@ -30,9 +30,7 @@ _log = logging.getLogger(__name__)
 
 REQUEST_SECONDS_MAX = 5.0
 CONNECTIONS_MAX = 32
-REFUSED_MAX = 64
-"""So many more are told that there are too many; whoever comes beyond them is hung up on."""
-REFUSE_SECONDS_MAX = 1.0
+"""Connections at once; see `Seats` for what happens to one more."""
 _BACKLOG = 64
 
 
@@ -63,6 +61,7 @@ class Monitor:
     serving: bool = False
     started: float = attrs.field(factory=lambda: time.time())
     limit: LogLimit = attrs.field(factory=LogLimit)
+    seats: Seats = attrs.field(factory=lambda: Seats(CONNECTIONS_MAX), init=False)
 
     def serve(self, source: Source) -> None:
         """From now on requests are answered."""
@@ -108,32 +107,28 @@ class Monitor:
 
     def _families(self) -> Iterator[Family]:
         yield gauge("triomq_ready", "1 when clients may be sent here.", self.not_ready() is None)
+        yield counter("triomq_monitor_connections_closed_total", "Connections to this port that were closed to make room for others.", self.seats.closed)
         yield from process_figures(self.started)
         if self.source is not None:
             yield from self.source.figures()
 
     async def talk(self, stream: trio.SocketStream) -> None:
-        """One connection: read a request, answer it, close.  What goes wrong here concerns nobody else."""
+        """Serve one connection: read a request, answer it, close.  What goes wrong here concerns no other connection."""
         async with stream:
-            try:
-                with trio.move_on_after(REQUEST_SECONDS_MAX):
-                    await self._talk(stream)
-            except (trio.BrokenResourceError, trio.ClosedResourceError):
-                return  # a scraper that has gone
-            except Exception as error:
-                self.limit.log(_log, logging.ERROR, "a probe or a scrape failed", error=error)
+            with trio.move_on_after(REQUEST_SECONDS_MAX) as scope:
+                seat = Seat(scope.cancel)
+                if self.seats.take(seat):
+                    self.limit.log(_log, logging.WARNING, "%d connections to the monitor port at once: one that has not asked makes room", CONNECTIONS_MAX)
+                try:
+                    await self._talk(stream, seat)
+                except (trio.BrokenResourceError, trio.ClosedResourceError):
+                    return  # a scraper that has gone
+                except Exception as error:
+                    self.limit.log(_log, logging.ERROR, "a probe or a scrape failed", error=error)
+                finally:
+                    self.seats.leave(seat)
 
-    async def refuse(self, stream: trio.SocketStream) -> None:
-        """One connection too many: say so, without a look at what it wants."""
-        self.limit.log(_log, logging.WARNING, "more than %d connections to the monitor port at once: 503", CONNECTIONS_MAX)
-        async with stream:
-            with trio.move_on_after(REFUSE_SECONDS_MAX), contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):
-                await stream.send_all(HttpAnswer(HTTPStatus.SERVICE_UNAVAILABLE, b"too many connections\n").encode())
-                await stream.send_eof()
-                while await stream.receive_some(4096):  # closed with something unread, the answer might be lost
-                    pass
-
-    async def _talk(self, stream: trio.SocketStream) -> None:
+    async def _talk(self, stream: trio.SocketStream, seat: Seat) -> None:
         data = bytearray()
         try:
             while (request := read_request(data)) is None:
@@ -141,6 +136,7 @@ class Monitor:
                 if not chunk:
                     return
                 data += chunk
+            seat.asked = True
             answer = await self.answer(request)
             await stream.send_all(answer.encode(head=request.head))
         except BadRequest as error:
@@ -149,19 +145,9 @@ class Monitor:
     async def run(self, settings: MonitorSettings, *, task_status: trio.TaskStatus[int]) -> None:
         """Listen until cancelled; `started(port)`.  Raises AddressInUse or ListenFailed."""
         listener = trio.SocketListener(trio.socket.from_stdlib_socket(open_listener(settings.host, settings.port, _BACKLOG, "monitorPort")))
-        served, refused = trio.CapacityLimiter(CONNECTIONS_MAX), trio.CapacityLimiter(REFUSED_MAX)
-
-        async def seated(stream: trio.SocketStream) -> None:
-            for seats, talk in ((served, self.talk), (refused, self.refuse)):
-                if seats.available_tokens > 0:
-                    async with seats:
-                        await talk(stream)
-                    return
-            await trio.aclose_forcefully(stream)
-
         async with trio.open_nursery() as nursery:
             task_status.started(listener.socket.getsockname()[1])
-            await trio.serve_listeners(seated, [listener], handler_nursery=nursery)
+            await trio.serve_listeners(self.talk, [listener], handler_nursery=nursery)
 
 
 @asynccontextmanager

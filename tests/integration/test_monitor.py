@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import http.client
 import json
 import socket
@@ -18,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from triomq import Producer
 from triomq.namesrv.app import run_namesrv
 from triomq.namesrv.config import NamesrvConfig
-from triomq.remoting.monitor.server import CONNECTIONS_MAX, REFUSED_MAX, REQUEST_SECONDS_MAX, Monitor, monitoring
+from triomq.remoting.monitor.server import CONNECTIONS_MAX, REQUEST_SECONDS_MAX, Monitor, monitoring
 from triomq.remoting.monitor.settings import MonitorSettings
 from triomq.remoting.server.listen import AddressInUse
 from triomq.testing import local_cluster
@@ -110,25 +109,33 @@ async def test_probes_are_answered_while_the_service_starts_and_stops() -> None:
         assert (await get(port, "/ready"))[2] == "not ready: stopping\n"
 
 
-async def test_silent_peers_keep_nobody_waiting(mock_clock: trio.testing.MockClock) -> None:
-    """Every seat is taken by a peer that says nothing: who comes then is told at once (503), later ones are hung up on; after REQUEST_SECONDS_MAX there is room again."""
+async def test_a_thousand_half_requests_keep_no_probe_out() -> None:
+    """Each new connection takes the seat of the oldest one that has not asked; scrapes under way go on."""
+    port = free_port()
+    async with monitoring(MonitorSettings(port=port), "mqbroker") as monitor:
+        half = []
+        for number in range(1000):
+            half.append(await trio.open_tcp_stream("127.0.0.1", port))
+            await half[-1].send_all(b"GET /live HTTP/1.1\r\nHost: a")
+            if number % 100 == 99:
+                assert (await get(port, "/live"))[::2] == (200, "live\n")
+        assert monitor.seats.closed >= 1000 - CONNECTIONS_MAX
+        assert value((await get(port, "/metrics"))[2], "triomq_monitor_connections_closed_total") >= 1000 - CONNECTIONS_MAX
+        assert await half[0].receive_some() == b"", "the oldest half request was not closed"
+        await half[-1].send_all(b"\r\n\r\n")
+        assert (await half[-1].receive_some()).startswith(b"HTTP/1.1 200 "), "the youngest half request lost its seat"
+        for stream in half:
+            await trio.aclose_forcefully(stream)
+
+
+async def test_silent_peers_leave_after_a_while(mock_clock: trio.testing.MockClock) -> None:
     port = free_port()
     async with monitoring(MonitorSettings(port=port), "mqbroker"):
         silent = [await trio.open_tcp_stream("127.0.0.1", port) for _ in range(CONNECTIONS_MAX)]
-        late = await trio.open_tcp_stream("127.0.0.1", port)
-        await late.send_all(b"GET /live HTTP/1.1\r\n\r\n")
-        assert (await late.receive_some()).startswith(b"HTTP/1.1 503 Service Unavailable")
-        waiting = [await trio.open_tcp_stream("127.0.0.1", port) for _ in range(REFUSED_MAX)]
-        for stream in waiting[:-1]:
-            assert (await stream.receive_some()).startswith(b"HTTP/1.1 503 ")
-        last = await trio.open_tcp_stream("127.0.0.1", port)
-        with contextlib.suppress(trio.BrokenResourceError):
-            assert await last.receive_some() == b""
+        assert (await get(port, "/live"))[::2] == (200, "live\n")
         mock_clock.jump(REQUEST_SECONDS_MAX)
         for stream in silent:
             assert await stream.receive_some() == b""
-        assert (await get(port, "/live"))[::2] == (200, "live\n")
-        for stream in (*silent, *waiting, late, last):
             await stream.aclose()
 
 
