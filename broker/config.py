@@ -64,13 +64,13 @@ class BrokerRole(enum.Enum):
     SLAVE = "SLAVE"
 
 
-def _workers(java: str, default: int, what: str) -> int:
-    value: int = setting(java, INTEGER, default, f"worker tasks for {what}", low=1, high=_WORKERS_MAX)
+def _workers(java: str, default: int, what: str, *, own: bool = False) -> int:
+    value: int = setting(java, INTEGER, default, f"worker tasks for {what}", low=1, high=_WORKERS_MAX, own=own)
     return value
 
 
-def _capacity(java: str, default: int, what: str) -> int:
-    value: int = setting(java, INTEGER, default, f"{what} that may wait; one more is refused as busy", low=1, high=_INT_MAX)
+def _capacity(java: str, default: int, what: str, *, own: bool = False) -> int:
+    value: int = setting(java, INTEGER, default, f"{what} that may wait; one more is refused as busy", low=1, high=_INT_MAX, own=own)
     return value
 
 
@@ -113,7 +113,16 @@ class PoolSettings:
     balance_queue: int = _capacity("loadBalanceThreadPoolQueueCapacity", 100_000, "requests for assignments")
     admin_workers: int = _workers("adminBrokerThreadPoolNums", 1, "administration, and everything without a pool of its own")
     admin_queue: int = _capacity("adminBrokerThreadPoolQueueCapacity", 10_000, "admin requests")
-    admin_wait_ms: int = _patience("waitTimeMillsInAdminBrokerQueue", 5_000, "admin requests")
+    admin_wait_ms: int = _patience("waitTimeMillsInAdminBrokerQueue", 5_000, "admin requests, and those of the pools lock, offset, disk, change and relay,")
+    lock_queue: int = _capacity("lockThreadPoolQueueCapacity", 100_000, "locks of queues", own=True)
+    offset_workers: int = _workers("offsetThreadPoolNums", 4, "bounds of queues and offsets by time, which may wait for the disk", own=True)
+    offset_queue: int = _capacity("offsetThreadPoolQueueCapacity", 100_000, "requests for offsets", own=True)
+    disk_workers: int = _workers("diskThreadPoolNums", 4, "statistics and resets that read old messages", own=True)
+    disk_queue: int = _capacity("diskThreadPoolQueueCapacity", 1_000, "statistics and resets", own=True)
+    change_workers: int = _workers("changeThreadPoolNums", 64, "changes of topics and groups, which wait for the disk and the name servers", own=True)
+    change_queue: int = _capacity("changeThreadPoolQueueCapacity", 1_000, "changes of topics and groups", own=True)
+    relay_workers: int = _workers("relayThreadPoolNums", 64, "questions to consumers, which wait for their answers", own=True)
+    relay_queue: int = _capacity("relayThreadPoolQueueCapacity", 1_000, "questions to consumers", own=True)
     fast_failure: bool = setting(
         "brokerFastFailureEnable", BOOLEAN, True, "refuse requests that waited too long, or behind a stalled disk; false: they wait until their turn comes"
     )
@@ -137,6 +146,11 @@ class PoolSettings:
             "transaction": pool(self.transaction_workers, self.transaction_queue, self.transaction_wait_ms),
             "balance": pool(self.balance_workers, self.balance_queue),
             "admin": pool(self.admin_workers, self.admin_queue, self.admin_wait_ms),
+            "lock": pool(1, self.lock_queue, self.admin_wait_ms),  # a lock waits for nothing
+            "offset": pool(self.offset_workers, self.offset_queue, self.admin_wait_ms),
+            "disk": pool(self.disk_workers, self.disk_queue, self.admin_wait_ms),
+            "change": pool(self.change_workers, self.change_queue, self.admin_wait_ms),
+            "relay": pool(self.relay_workers, self.relay_queue, self.admin_wait_ms),
         }
 
 

@@ -6,6 +6,7 @@ Source: broker/processor/AdminBrokerProcessor.java#callConsumer, #consumeMessage
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 
 import attrs
@@ -25,6 +26,8 @@ from triomq.remoting.protocol.message import decode_offset_message_id
 from triomq.remoting.server.connection import Connection
 from triomq.remoting.server.handlers import Request, Response
 
+UNANSWERED_MAX = 16
+"""Questions that wait for one client at once: a client that never answers leaves the pool to the others."""
 CLIENT_SECONDS = 10.0
 STATUS_SECONDS = 5.0
 VERSION_THAT_ANSWERS = 62
@@ -33,11 +36,12 @@ VERSION_THAT_ANSWERS = 62
 
 @attrs.define(eq=False)
 class Relays:
-    """The handlers.  They wait for one client each, never for longer than Java's brokers do."""
+    """The handlers.  They wait for one client each, never for longer than Java's brokers do, in a pool of their own."""
 
     store: MessageStore
     clients: GroupTable[Connection]
     broker_name: str
+    _unanswered: Counter[Connection] = attrs.field(factory=Counter, init=False)
 
     async def running(self, request: Request) -> Response:
         """GET_CONSUMER_RUNNING_INFO: the client's answer, unchanged."""
@@ -106,10 +110,19 @@ class Relays:
         return record
 
     async def _relay(self, group: str, member: Member[Connection], command: Command) -> Response:
+        connection = member.connection
+        if self._unanswered[connection] >= UNANSWERED_MAX:
+            remark = f"consumer <{group}> <{member.client_id}> has left {UNANSWERED_MAX} questions unanswered, the most that wait for one client: ask again later, or restart it"
+            raise Rejected(ResponseCode.SYSTEM_BUSY, remark)
+        self._unanswered[connection] += 1
         try:
-            answer = await member.connection.invoke(command, CLIENT_SECONDS)
+            answer = await connection.invoke(command, CLIENT_SECONDS)
         except RequestTimeout as error:
             raise Rejected(ResponseCode.CONSUME_MSG_TIMEOUT, f"consumer <{group}> <{member.client_id}> Timeout: {error}") from None
         except RemotingError as error:
             raise Rejected(ResponseCode.SYSTEM_ERROR, f"invoke consumer <{group}> <{member.client_id}> Exception: {error}") from None
+        finally:
+            self._unanswered[connection] -= 1
+            if not self._unanswered[connection]:
+                del self._unanswered[connection]
         return Response(answer.code, body=bytes(answer.body), remark=answer.remark, ext=dict(answer.ext or {}))

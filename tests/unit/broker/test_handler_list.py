@@ -31,8 +31,8 @@ def test_headers_and_short_names_are_those_of_the_catalogue() -> None:
         assert handler.short == (code in SHORT_NAME_CODES), RequestCode(code).name
 
 
-def test_every_handler_sits_in_the_pool_where_java_has_it() -> None:
-    """Source: broker/BrokerController.java#registerProcessor; what is not named there goes to the admin pool."""
+def test_every_handler_sits_in_the_pool_where_java_has_it_or_in_that_of_what_it_waits_for() -> None:
+    """Source: broker/BrokerController.java#registerProcessor; what is not named there goes to Java's admin pool, which is divided here."""
     families = {
         "send": {10, 310, 320, 36},
         "pull": {11},
@@ -41,6 +41,11 @@ def test_every_handler_sits_in_the_pool_where_java_has_it() -> None:
         "heartbeat": {34},
         "client": {35, 46},
         "consumer": {38, 14, 15},
+        "lock": {41, 42},
+        "offset": {29, 30, 31, 32},
+        "disk": {202, 208, 317, 303, 321, 222, 28},
+        "change": {17, 18, 215, 200, 225, 353, 207, 906},
+        "relay": {307, 309, 223},
     }
     for code, handler in make_table().handlers.items():
         expected = next((name for name, codes in families.items() if code in codes), "admin")

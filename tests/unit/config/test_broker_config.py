@@ -145,12 +145,16 @@ def test_store_and_pools_get_what_they_need() -> None:
     pools = PoolSettings(send_workers=7, send_queue=9, send_wait_ms=11).by_name()
     assert set(pools) == {
         *("send", "pull", "lite-pull", "ack", "reply", "query", "client", "consumer", "heartbeat", "transaction", "balance", "admin"),
+        *("lock", "offset", "disk", "change", "relay"),
     }
     assert (pools["send"].workers, pools["send"].queue_requests_max, pools["send"].wait_ms_max) == (7, 9, 11)
     assert pools["query"].wait_ms_max == 0
     assert pools["heartbeat"].wait_ms_max == 31_000
     waits = {name: pool.wait_ms_max for name, pool in PoolSettings().by_name().items() if pool.wait_ms_max}
-    assert waits == {"send": 200, "pull": 5000, "lite-pull": 5000, "ack": 3000, "heartbeat": 31_000, "transaction": 3000, "admin": 5000}
+    assert waits == {
+        "send": 200, "pull": 5000, "lite-pull": 5000, "ack": 3000, "heartbeat": 31_000, "transaction": 3000,
+        **dict.fromkeys(("admin", "lock", "offset", "disk", "change", "relay"), 5000),
+    }
     assert not any(pool.wait_ms_max for pool in PoolSettings(fast_failure=False).by_name().values())
     own = BrokerConfig(broker_ip="x", network=NetworkSettings(connections_max=7, buffers_max_bytes=1 << 20, idle_seconds=9)).network
     limited = own.server_config("127.0.0.1", 0, pools)
