@@ -60,8 +60,9 @@ from triomq.broker.services.cold_pulls import ColdPulls
 from triomq.broker.services.delay import DelayedMessages, open_delayed_messages
 from triomq.broker.services.delay_delivery import LocalDelivery
 from triomq.broker.services.filters import ConsumerFilters, open_consumer_filters
-from triomq.broker.services.groups import ClientGroups
+from triomq.broker.services.groups import ClientGroups, GroupTable
 from triomq.broker.services.held_pulls import HeldPulls
+from triomq.broker.services.limits import Limits
 from triomq.broker.services.live_settings import LiveSettings
 from triomq.broker.services.offsets import ConsumerOffsets, open_consumer_offsets
 from triomq.broker.services.persisted import TableSaver
@@ -139,6 +140,7 @@ class Services:
     held: HeldPulls
     cold: ColdPulls
     locks: QueueLocks
+    limits: Limits
     statistics: Statistics
     registration: Registration
 
@@ -226,6 +228,7 @@ def open_services(config: BrokerConfig, store: MessageStore) -> Services:
     """Load the tables and make what has no file.  Raises DamagedTable."""
     live = LiveSettings(**{name: getattr(config, name) for name in LIVE_KEYS.values()})
     directory = config.store.root / "config"
+    limits = Limits(config.limits)
     topic_settings = TopicSettings(
         cluster_name=config.cluster_name,
         broker_name=config.broker_name,
@@ -235,12 +238,12 @@ def open_services(config: BrokerConfig, store: MessageStore) -> Services:
         trace_topic=config.trace_topic_name if config.trace_topic else None,
         light_queues=config.store.light_queues.enabled,
     )
-    topics = open_topics(directory, topic_settings, live, Version(now_ms))
+    topics = open_topics(directory, topic_settings, live, Version(now_ms), limits)
     store.queue_table.has_batch_queues = topics.has_batch_queues
-    groups = open_subscription_groups(directory, live, Version(now_ms))
+    groups = open_subscription_groups(directory, live, Version(now_ms), limits)
     groups.light_groups = config.store.light_queues.lmq
     offsets = open_consumer_offsets(
-        directory, Version(now_ms), save_seconds=config.offset_flush_ms / 1000, light=config.store.light_queues.lmq
+        directory, Version(now_ms), save_seconds=config.offset_flush_ms / 1000, light=config.store.light_queues.lmq, limits=limits
     )
     filters = open_consumer_filters(directory, now_ms)
     filters.keep_dead_ms = config.keep_filters_ms
@@ -274,6 +277,7 @@ def open_services(config: BrokerConfig, store: MessageStore) -> Services:
         groups.wants_notice,
         expiry_seconds=config.channel_expired_ms / 1000,
         pull_expiry_seconds=config.pull_expired_ms / 1000,
+        table=GroupTable(limits=limits),
     )
     filters.connected = clients.table.consumers.__contains__
     return Services(
@@ -288,7 +292,8 @@ def open_services(config: BrokerConfig, store: MessageStore) -> Services:
         slow_consumers=SlowConsumers(store, groups, offsets, live, clients.table.consumes_now),
         held=HeldPulls(),
         cold=ColdPulls(),
-        locks=QueueLocks(),
+        locks=QueueLocks(limits=limits),
+        limits=limits,
         statistics=Statistics(now_ms, config.cluster_name, topics.is_system_topic),
         registration=registration,
     )
@@ -381,6 +386,7 @@ def broker_source(
         groups=services.groups,
         offsets=services.offsets,
         clients=services.clients,
+        limits=services.limits,
         statistics=services.statistics,
         registration=services.registration,
         replication=replication,

@@ -17,6 +17,7 @@ import attrs
 
 from triomq.broker.advertise import local_address
 from triomq.broker.replication_settings import ReplicationSettings
+from triomq.broker.services.limits import LimitSettings
 from triomq.broker.store.config import (
     BATCH_ENTRY_BYTES,
     DEFAULT_DELAY_LEVELS,
@@ -450,6 +451,7 @@ class BrokerConfig:
     security: SecuritySettings = group(SecuritySettings)
     replication: ReplicationSettings = group(ReplicationSettings)
     pools: PoolSettings = group(PoolSettings)
+    limits: LimitSettings = group(LimitSettings)
 
     def saved_settings_path(self) -> Path:
         """Where settings that are changed by a request are kept for the next start."""

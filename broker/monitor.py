@@ -16,6 +16,7 @@ from triomq.broker.config import BrokerConfig
 from triomq.broker.replicating import Replication
 from triomq.broker.services.acting import ActingMaster
 from triomq.broker.services.groups import ClientGroups
+from triomq.broker.services.limits import Limits
 from triomq.broker.services.live_settings import LiveSettings
 from triomq.broker.services.offsets import ConsumerOffsets
 from triomq.broker.services.registration import Registration
@@ -43,6 +44,7 @@ class BrokerSource:
     groups: SubscriptionGroups
     offsets: ConsumerOffsets
     clients: ClientGroups[Connection]
+    limits: Limits
     statistics: Statistics
     registration: Registration
     replication: Replication
@@ -101,6 +103,8 @@ class BrokerSource:
         yield self._connections()
         yield gauge("rocketmq_producer_connections", "Connected producers.", sum(len(members) for members in self.clients.table.producers.values()))
         yield self._lag()
+        refused = [Sample(count, {"limit": name}) for name, count in sorted(self.limits.refused.items())]
+        yield Family("triomq_limit_refusals_total", "counter", "Requests that were refused because a limit of the broker's tables was reached.", refused)
         yield from self._replication()
         yield from server_figures(self.server.statistics())
 

@@ -14,6 +14,7 @@ from triomq.broker.filters.tokens import FilterInvalid
 from triomq.broker.processors.bodies import read_body
 from triomq.broker.services.filters import ConsumerFilters, compile_typed, is_filter
 from triomq.broker.services.groups import ClientGroups, Member
+from triomq.broker.services.limits import LimitReached
 from triomq.broker.services.live_settings import LiveSettings
 from triomq.broker.services.subscriptions import SubscriptionGroups
 from triomq.broker.services.topics import UNIT_SUBSCRIPTION_FLAG, Topics
@@ -46,15 +47,27 @@ class Clients:
     live: LiveSettings
 
     def heartbeat(self, request: Request) -> Response:
-        """Note that a client is alive in its groups; groups that may not be created are skipped in silence, as in Java."""
+        """Note that a client is alive in its groups; groups that may not be created are skipped in silence, as in Java.
+
+        Raises: LimitReached.
+        """
         data = read_body(HeartbeatData, request)
         now = trio.current_time()
+        producers = [producer.group for producer in data.producers if names.group_complaint(producer.group) is None]
+        self.clients.table.require_room(request.connection, data.consumers, producers)
         fingerprint_changed = data.fingerprint == 0
+        full: LimitReached | None = None
         for consumer in data.consumers:
-            outcome = self._consumer(request, data, consumer, now)
+            try:
+                outcome = self._consumer(request, data, consumer, now)
+            except LimitReached as error:
+                full = error  # there is no room for a new group; those that exist must not suffer for it
+                continue
             fingerprint_changed = fingerprint_changed or outcome
-        for producer in data.producers:
-            self.clients.table.producer_heartbeat(self._member(request, data.client_id, now), producer.group)
+        for group in producers:
+            self.clients.table.producer_heartbeat(self._member(request, data.client_id, now), group)
+        if full is not None:
+            raise full
         return Response(header=HeartbeatResponseHeader(True, fingerprint_changed))
 
     def _consumer(self, request: Request, data: HeartbeatData, consumer: ConsumerData, now: float) -> bool:

@@ -72,12 +72,23 @@ class GroupOffsets:
         return first is not None and not first.far_behind
 
     def update(self, request: Request) -> Response:
-        """UPDATE_CONSUMER_OFFSET: any value is stored, also a smaller one; but not from a consumer that does not know yet that it was reset."""
+        """UPDATE_CONSUMER_OFFSET: any value is stored, also a smaller one; but not from a consumer that does not know yet that it was reset.
+
+        The queue must be one of the topic's, or have an offset already: queues that a topic had before it shrank.
+
+        Raises: Rejected, LimitReached.
+        """
         header: UpdateConsumerOffsetHeader = request.header
         if self.groups.find_or_create(header.consumer_group) is None:
             raise Rejected(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {header.consumer_group} not exist!")
-        if self.topics.find(header.topic) is None:
+        topic = self.topics.find(header.topic)
+        if topic is None:
             raise Rejected(ResponseCode.TOPIC_NOT_EXIST, f"Topic {header.topic} not exist!")
+        count = max(topic.read_queue_count, topic.write_queue_count)
+        if not 0 <= header.queue_id < count and self.offsets.committed_offset(header.consumer_group, header.topic, header.queue_id) is None:
+            remark = f"queue {header.queue_id} of topic {header.topic} does not exist, it has {count} queues: commit offsets of queues that the route names"
+            raise Rejected(ResponseCode.INVALID_PARAMETER, remark)
+        self.offsets.require_room(header.consumer_group, header.topic, header.queue_id)
         if self.offsets.pending_reset(header.consumer_group, header.topic, header.queue_id) is not None:
             return Response(remark="Offset has been previously reset")
         self.offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)

@@ -123,6 +123,7 @@ class PullMessages:
         if self.offsets.resets and (moved := self._reset(header, topic, group)) is not None:
             return moved
         if header.sys_flag & COMMIT_OFFSET:
+            self.offsets.require_room(header.consumer_group, header.topic, header.queue_id)
             self.offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
         begin = time.perf_counter()
         bytes_max = PULL_BYTES_MAX if header.message_bytes_max is None else header.message_bytes_max

@@ -8,12 +8,13 @@ Source: broker/client/ConsumerManager.java, ConsumerGroupInfo.java, ProducerMana
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Generic, TypeVar
 
 import attrs
 import trio
 
+from triomq.broker.services.limits import Limits
 from triomq.broker.services.subscription_check import Wants, mismatch_text, wants_of
 from triomq.remoting.protocol.bodies.heartbeat import BROADCASTING, ConsumerData, SubscriptionData
 
@@ -82,13 +83,40 @@ class HeartbeatOutcome:
 
 
 @attrs.define(eq=False)
+class Memberships:
+    """The groups that one connection is a member of, in the order in which it joined them."""
+
+    consumer_groups: dict[str, None] = attrs.field(factory=dict)
+    producer_groups: dict[str, None] = attrs.field(factory=dict)
+
+
+@attrs.define(eq=False)
 class GroupTable(Generic[C]):
-    """The pure part: tables of groups.  atomic: no method has a checkpoint."""
+    """The pure part: tables of groups.  Checkpoint: never, in any method."""
 
     consumers: dict[str, ConsumerGroup[C]] = attrs.field(factory=dict)
     producers: dict[str, dict[C, Member[C]]] = attrs.field(factory=dict)
     pulled: dict[tuple[str, str], float] = attrs.field(factory=dict)
     """(group, topic) -> when a pull last brought its own expression: such groups need not send heartbeats."""
+    limits: Limits = attrs.field(factory=Limits)
+    connections: dict[C, Memberships] = attrs.field(factory=dict, init=False)
+    """The same by connection: one that ends leaves its groups without a look at the others."""
+
+    def require_room(self, connection: C, consumers: Sequence[ConsumerData], producers: Iterable[str]) -> None:
+        """Refuse a heartbeat as a whole that names more groups or topics than the limits allow.
+
+        Raises: LimitReached.
+        """
+        known = self.connections.get(connection) or Memberships()
+        names = set(producers)
+        count = len(known.consumer_groups.keys() | {data.group for data in consumers}) + len(known.producer_groups.keys() | names)
+        self.limits.require("groups_per_connection_max", count, f"the heartbeat would make its connection a member of {count} groups")
+        for data in consumers:
+            count = len(data.subscriptions)
+            self.limits.require("subscriptions_per_group_max", count, f"the heartbeat subscribes {count} topics for group {data.group[:255]}")
+        new = len(names - self.producers.keys())
+        if new:
+            self.limits.require("groups_max", len(self.producers) + new, f"the heartbeat brings {new} more producer groups")
 
     def consumer_heartbeat(
         self, member: Member[C], data: ConsumerData, *, fingerprint: int = 0, without_subscriptions: bool = False
@@ -99,6 +127,7 @@ class GroupTable(Generic[C]):
             group = self.consumers[data.group] = ConsumerGroup(
                 data.group, data.consume_type, data.message_model, data.consume_from_where
             )
+        self._memberships(member.connection).consumer_groups[data.group] = None
         known = group.members.get(member.connection)
         joined = known is None or known.client_id != member.client_id
         group.members[member.connection] = member
@@ -130,7 +159,14 @@ class GroupTable(Generic[C]):
         return changed
 
     def producer_heartbeat(self, member: Member[C], group: str) -> None:
+        self._memberships(member.connection).producer_groups[group] = None
         self.producers.setdefault(group, {})[member.connection] = member
+
+    def _memberships(self, connection: C) -> Memberships:
+        known = self.connections.get(connection)
+        if known is None:
+            known = self.connections[connection] = Memberships()
+        return known
 
     def leave(self, connection: C, *, consumer_group: str | None, producer_group: str | None) -> list[str]:
         """A client unregisters from a group; return the consumer groups to tell."""
@@ -142,18 +178,17 @@ class GroupTable(Generic[C]):
 
     def forget_connection(self, connection: C) -> list[str]:
         """A connection is closed: it leaves every group.  Return the consumer groups to tell."""
-        for group in [group for group, members in self.producers.items() if connection in members]:
+        mine = self.connections.get(connection) or Memberships()
+        for group in list(mine.producer_groups):
             self._remove_producer(connection, group)
-        mine = [group.name for group in self.consumers.values() if connection in group.members]
-        return [group for group in mine if self._remove_consumer(connection, group)]
+        return [group for group in list(mine.consumer_groups) if self._remove_consumer(connection, group)]
 
-    def expire(self, now: float, expiry_seconds: float) -> list[C]:
-        """The connections of clients that are silent for too long (their owner closes them, which removes them)."""
-        tables = [group.members for group in self.consumers.values()] + list(self.producers.values())
-        silent = (
-            member.connection for members in tables for member in members.values() if now - member.last_seen > expiry_seconds
-        )
-        return list(dict.fromkeys(silent))
+    def is_silent(self, connection: C, now: float, expiry_seconds: float) -> bool:
+        """Return whether a group has not heard from its member on this connection for too long (its owner closes it, which removes the member)."""
+        mine = self.connections.get(connection) or Memberships()
+        members = [self.consumers[name].members[connection] for name in mine.consumer_groups]
+        members += [self.producers[name][connection] for name in mine.producer_groups]
+        return any(now - member.last_seen > expiry_seconds for member in members)
 
     def groups_subscribing(self, topic: str) -> list[str]:
         """Groups that subscribe the topic by heartbeat, or pulled it not too long ago."""
@@ -179,6 +214,8 @@ class GroupTable(Generic[C]):
         group = self.consumers.get(name)
         if group is None or group.members.pop(connection, None) is None:
             return False
+        self.connections[connection].consumer_groups.pop(name, None)
+        self._forget_if_alone(connection)
         if not group.members:
             del self.consumers[name]
         elif group.mismatch is not None:
@@ -187,9 +224,17 @@ class GroupTable(Generic[C]):
 
     def _remove_producer(self, connection: C, name: str) -> None:
         members = self.producers.get(name, {})
-        members.pop(connection, None)
+        if members.pop(connection, None) is None:
+            return
+        self.connections[connection].producer_groups.pop(name, None)
+        self._forget_if_alone(connection)
         if not members:
             self.producers.pop(name, None)
+
+    def _forget_if_alone(self, connection: C) -> None:
+        mine = self.connections[connection]
+        if not mine.consumer_groups and not mine.producer_groups:
+            del self.connections[connection]
 
 
 @attrs.define(eq=False)
@@ -225,5 +270,7 @@ class ClientGroups(Generic[C]):
             await trio.sleep(self.scan_seconds)
             now = trio.current_time()
             self.table.forget_pulls(now - self.pull_expiry_seconds)
-            for connection in self.table.expire(now, self.expiry_seconds):
-                self.close(connection, f"no heartbeat for {self.expiry_seconds:g} s")
+            for connection in list(self.table.connections):
+                if self.table.is_silent(connection, now, self.expiry_seconds):
+                    self.close(connection, f"no heartbeat for {self.expiry_seconds:g} s")
+                await trio.lowlevel.checkpoint()  # it may be a member of a thousand groups

@@ -11,6 +11,7 @@ from typing import Any
 
 import attrs
 
+from triomq.broker.services.limits import Limits
 from triomq.broker.services.persisted import PersistedTable, encode_pretty, load_table
 from triomq.broker.services.versions import Version
 from triomq.remoting.protocol import names
@@ -71,7 +72,10 @@ class ConsumerOffsets:
     """Whether the file has a table of its own for groups of light queues."""
     own: OwnCommits | None = None
     """On a slave: what consumers have committed here."""
+    limits: Limits = attrs.field(factory=Limits)
     _changes: int = 0
+    _count: int | None = None
+    """how many offsets there are; None: to be counted again"""
 
     def committed_offset(self, group: str, topic: str, queue_id: int) -> int | None:
         """The next offset the group wants of this queue; None when it never committed one."""
@@ -80,11 +84,13 @@ class ConsumerOffsets:
         return queues.get(queue_id) if queues is not None else None
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Store an offset, also a smaller one: the consumer is the one that knows.  atomic: no checkpoint."""
+        """Store an offset, also a smaller one: the consumer is the one that knows.  Checkpoint: never."""
         queues = self.committed.setdefault(group, {}).setdefault(topic, {})
         known = queues.get(queue_id)
         if known == offset:
             return
+        if known is None and self._count is not None:
+            self._count += 1
         queues[queue_id] = offset
         if self.own is not None:
             self.own.note(group, topic, queue_id, offset, known)
@@ -92,6 +98,17 @@ class ConsumerOffsets:
         if self._changes % CHANGES_PER_VERSION == 0:
             self.version.bump()
         self.table.touch()
+
+    def require_room(self, group: str, topic: str, queue_id: int) -> None:
+        """Refuse a client's first commit of a queue when there are too many offsets.
+
+        Raises: LimitReached.  Checkpoint: never.
+        """
+        if self.committed_offset(group, topic, queue_id) is not None:
+            return
+        if self._count is None:
+            self._count = sum(len(queues) for topics in self.committed.values() for queues in topics.values())
+        self.limits.require("offsets_max", self._count + 1, f"the offset of group {group} in {topic}-{queue_id} is not stored")
 
     def reset(self, group: str, topic: str, queues: Mapping[int, int]) -> None:
         """Send a group back or forward in some queues.  atomic: no checkpoint."""
@@ -130,7 +147,7 @@ class ConsumerOffsets:
             committed.setdefault(group, {}).setdefault(topic, {})[queue_id] = offset
         clamp_offsets(committed, queue_end)
         if committed != self.committed:
-            self.committed = committed
+            self.committed, self._count = committed, None
             self.version.load(table.data_version)
             self.table.touch()
         return found
@@ -180,6 +197,7 @@ class ConsumerOffsets:
 
     def forget_topic(self, topic: str) -> None:
         changed = False
+        self._count = None
         for topics in self.committed.values():
             changed = topics.pop(topic, None) is not None or changed
         for topics in self.pulled.values():
@@ -191,6 +209,7 @@ class ConsumerOffsets:
             self.table.touch()
 
     def forget_group(self, group: str) -> None:
+        self._count = None
         self.pulled.pop(group, None)
         for key in [key for key in self.resets if key[0] == group]:
             del self.resets[key]
@@ -235,7 +254,9 @@ def is_light(group: str) -> bool:
     return group.startswith(names.LMQ_PREFIX)
 
 
-def open_consumer_offsets(directory: Path, version: Version, *, save_seconds: float = SAVE_SECONDS, light: bool = False) -> ConsumerOffsets:
+def open_consumer_offsets(
+    directory: Path, version: Version, *, save_seconds: float = SAVE_SECONDS, light: bool = False, limits: Limits | None = None
+) -> ConsumerOffsets:
     """Load the table of the config directory, or begin with an empty one.  Raises DamagedTable.
 
     It is consumerOffset.json, and with ``light`` (enableLmq) lmqConsumerOffset.json, where groups of light queues have a table of their own; what the
@@ -243,7 +264,7 @@ def open_consumer_offsets(directory: Path, version: Version, *, save_seconds: fl
     """
     ordinary = directory / "consumerOffset.json"
     path = directory / "lmqConsumerOffset.json" if light else ordinary
-    offsets = ConsumerOffsets(PersistedTable(path, bytes, gather_seconds=save_seconds), version, light=light)
+    offsets = ConsumerOffsets(PersistedTable(path, bytes, gather_seconds=save_seconds), version, light=light, limits=limits or Limits())
     offsets.table.encode = offsets.encode
     loaded = load_table(path, decode_offsets)
     if loaded is None and light:

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 import attrs
 import trio
 
+from triomq.broker.services.limits import Limits
 from triomq.remoting.protocol.bodies.route import MessageQueue
 
 LIFE_SECONDS = 60.0
@@ -27,10 +28,17 @@ class QueueLocks:
     """Pure but for ``run``: every method gets ``now`` in seconds of one monotonic clock."""
 
     life_seconds: float = LIFE_SECONDS
+    limits: Limits = attrs.field(factory=Limits)
+    _count: int = 0
     _groups: dict[str, dict[MessageQueue, QueueLock]] = attrs.field(factory=dict)
 
     def lock(self, group: str, client_id: str, queues: Iterable[MessageQueue], now: float) -> list[MessageQueue]:
-        """Take what is free or expired, renew what is the client's own; return what it holds afterwards."""
+        """Take what is free or expired, renew what is the client's own; return what it holds afterwards.  Raises LimitReached."""
+        known = self._groups.get(group, {})
+        queues = list(queues)
+        new = len(set(queues) - known.keys())
+        self.limits.require("locks_max", self._count + new, f"group {group} gets no lock of {new} more queues")
+        self._count += new
         locks = self._groups.setdefault(group, {})
         held = []
         for queue in queues:
@@ -48,6 +56,7 @@ class QueueLocks:
             lock = locks.get(queue)
             if lock is not None and lock.client_id == client_id:
                 del locks[queue]
+                self._count -= 1
         if not locks:
             self._groups.pop(group, None)
 
@@ -64,6 +73,7 @@ class QueueLocks:
             for queue in dead:
                 del locks[queue]
             dropped += len(dead)
+            self._count -= len(dead)
             if not locks:
                 del self._groups[group]
         return dropped

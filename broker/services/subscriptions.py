@@ -10,6 +10,7 @@ from pathlib import Path
 import attrs
 
 from triomq.broker.services.attributes import GROUP_ATTRIBUTES, alter_attributes
+from triomq.broker.services.limits import Limits
 from triomq.broker.services.live_settings import LiveSettings
 from triomq.broker.services.persisted import PersistedTable, encode_pretty, load_table
 from triomq.broker.services.versions import Version
@@ -30,6 +31,7 @@ class SubscriptionGroups:
     live: LiveSettings
     configs: dict[str, SubscriptionGroupConfig] = attrs.field(factory=dict)
     forbidden: dict[str, dict[str, int]] = attrs.field(factory=dict)
+    limits: Limits = attrs.field(factory=Limits)
     light_groups: bool = False
     """Whether groups whose names begin with %LMQ% exist without being in the table."""
 
@@ -38,7 +40,7 @@ class SubscriptionGroups:
         return self.configs.get(group)
 
     def find_or_create(self, group: str) -> SubscriptionGroupConfig | None:
-        """The group's settings, made with the defaults if the broker may; None if it may not or the name is illegal."""
+        """The group's settings, made with the defaults if the broker may; None if it may not or the name is illegal.  Raises LimitReached."""
         config = self.configs.get(group)
         if config is not None:
             return config
@@ -47,12 +49,15 @@ class SubscriptionGroups:
         if not (self.live.auto_create_groups or names.is_system_group(group)) or names.group_complaint(group) is not None:
             return None
         config = SubscriptionGroupConfig(group_name=group)
+        self._require_room(group)
         self._store(config)
         return config
 
     def put(self, config: SubscriptionGroupConfig) -> None:
-        """Create or replace.  Attribute keys of ``config`` carry the sign of the change.  Raises ValueError for illegal ones."""
+        """Create or replace.  Attribute keys of ``config`` carry the sign of the change.  Raises ValueError for illegal ones, LimitReached."""
         known = self.configs.get(config.group_name)
+        if known is None:
+            self._require_room(config.group_name)
         current = known.attributes if known is not None else {}
         attributes = alter_attributes(GROUP_ATTRIBUTES, current, config.attributes, create=known is None)
         config = attrs.evolve(config, attributes=attributes)
@@ -104,6 +109,9 @@ class SubscriptionGroups:
         config = self.configs.get(group)
         return self.live.notify_consumer_changes and (config is None or config.notify_consumer_ids_changed_enable)
 
+    def _require_room(self, group: str) -> None:
+        self.limits.require("groups_max", len(self.configs) + 1, f"group {group} is not created")
+
     def _store(self, config: SubscriptionGroupConfig) -> None:
         self.configs[config.group_name] = config
         self._changed()
@@ -117,10 +125,10 @@ class SubscriptionGroups:
         return encode_pretty(write_plain(table))
 
 
-def open_subscription_groups(directory: Path, live: LiveSettings, version: Version) -> SubscriptionGroups:
+def open_subscription_groups(directory: Path, live: LiveSettings, version: Version, limits: Limits | None = None) -> SubscriptionGroups:
     """Load subscriptionGroup.json and add the system's groups.  Raises DamagedTable."""
     path = directory / "subscriptionGroup.json"
-    groups = SubscriptionGroups(PersistedTable(path, bytes), version, live)
+    groups = SubscriptionGroups(PersistedTable(path, bytes), version, live, limits=limits or Limits())
     groups.table.encode = groups.encode
     loaded = load_table(path, SubscriptionGroupTable.decode)
     if loaded is not None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import attrs
 
 from triomq.broker.services.attributes import TOPIC_ATTRIBUTES, alter_attributes
+from triomq.broker.services.limits import Limits
 from triomq.broker.services.live_settings import LiveSettings
 from triomq.broker.services.persisted import PersistedTable, encode_pretty, load_table
 from triomq.broker.services.versions import Version
@@ -93,6 +94,7 @@ class Topics:
     table: PersistedTable
     version: Version
     configs: dict[str, TopicConfig] = attrs.field(factory=dict)
+    limits: Limits = attrs.field(factory=Limits)
     generation: int = 0
     on_change: Callable[[list[str]], None] = lambda topics: None
     complete_to: int = 0
@@ -128,8 +130,10 @@ class Topics:
         return alter_attributes(TOPIC_ATTRIBUTES, known.attributes if known is not None else {}, changes, create=known is None)
 
     def put(self, config: TopicConfig, attribute_changes: Mapping[str, str] | None = None) -> bool:
-        """Create or replace a topic; False when it is already exactly so.  Raises ValueError for attributes that cannot be."""
+        """Create or replace a topic; False when it is already exactly so.  Raises ValueError for attributes that cannot be, LimitReached."""
         known = self.configs.get(config.topic_name)
+        if known is None:
+            self._require_room(config.topic_name)
         attributes = self.altered_attributes(config.topic_name, attribute_changes or {})
         config = attrs.evolve(config, attributes=attributes)
         if config == known:
@@ -138,19 +142,23 @@ class Topics:
         return True
 
     def create_on_send(self, name: str, default_topic: str, wanted_queues: int, *, sys_flag: int = 0) -> TopicConfig | None:
-        """Create a topic after the pattern that the sender names; None when it may not be inherited.  atomic: no checkpoint."""
+        """Create a topic after the pattern that the sender names; None when it may not be inherited.  Raises LimitReached.  Checkpoint: never."""
         pattern = self.configs.get(default_topic)
         if pattern is None or not pattern.perm & PERM_INHERIT:
             return None
         if default_topic == names.DEFAULT_TOPIC and not self.live.auto_create_topics:
             return None
+        self._require_room(name)
         queues = max(0, min(wanted_queues, pattern.write_queue_count))
         config = new_topic(name, queues, pattern.perm & ~PERM_INHERIT, sys_flag=sys_flag)
         self._store(attrs.evolve(config, topic_filter_type=pattern.topic_filter_type))
         return self.configs[name]
 
     def ensure(self, name: str, queues: int, *, order: bool = False, sys_flag: int = 0) -> TopicConfig:
-        """The topic, created with read and write permission if it is missing (retry and dead-letter topics)."""
+        """The topic, created with read and write permission if it is missing.
+
+        For retry and dead-letter topics: the limit of groups bounds them, and a failed message must have a place to go.
+        """
         config = self.configs.get(name)
         if config is None:
             config = attrs.evolve(new_topic(name, min(queues, QUEUES_MAX), sys_flag=sys_flag), order=order)
@@ -186,6 +194,9 @@ class Topics:
         """Something that is registered with every topic changed (the broker's permission)."""
         self._changed(list(self.configs))
 
+    def _require_room(self, name: str) -> None:
+        self.limits.require("topics_max", len(self.configs) + 1, f"topic {name} is not created")
+
     def _store(self, config: TopicConfig) -> None:
         self.configs[config.topic_name] = config
         self._changed([config.topic_name])
@@ -214,10 +225,10 @@ def bounded(configs: Mapping[str, TopicConfig]) -> dict[str, TopicConfig]:
     return found
 
 
-def open_topics(directory: Path, settings: TopicSettings, live: LiveSettings, version: Version) -> Topics:
+def open_topics(directory: Path, settings: TopicSettings, live: LiveSettings, version: Version, limits: Limits | None = None) -> Topics:
     """Load topics.json and add what every broker has.  Raises DamagedTable."""
     path = directory / "topics.json"
-    topics = Topics(settings, live, PersistedTable(path, bytes), version)
+    topics = Topics(settings, live, PersistedTable(path, bytes), version, limits=limits or Limits())
     topics.table.encode = topics.encode
     loaded = load_table(path, TopicTable.decode)
     if loaded is not None:

@@ -7,6 +7,7 @@ import trio
 import trio.testing
 
 from triomq.broker.services.groups import ClientGroups, GroupTable, Member
+from triomq.broker.services.limits import LimitReached, Limits, LimitSettings
 from triomq.remoting.protocol.bodies.heartbeat import BROADCASTING, CLUSTERING, ConsumerData, SubscriptionData
 
 
@@ -77,8 +78,8 @@ def test_leaving_by_request_by_closing_and_by_silence() -> None:
         table.consumer_heartbeat(member(connection, now=now), data("G"))
         table.consumer_heartbeat(member(connection, now=now), data("H"))
         table.producer_heartbeat(member(connection, now=now), "P")
-    assert table.expire(121.0, 120.0) == ["c1"]
-    assert table.expire(119.0, 120.0) == []
+    assert [one for one in table.connections if table.is_silent(one, 121.0, 120.0)] == ["c1"]
+    assert not any(table.is_silent(one, 119.0, 120.0) for one in table.connections)
     assert table.leave("c2", consumer_group="G", producer_group="P") == ["G"]
     assert table.leave("c2", consumer_group="G", producer_group="P") == [], "gone already"
     assert sorted(table.forget_connection("c1")) == ["G", "H"]
@@ -159,3 +160,41 @@ def test_a_heartbeat_without_subscriptions_wants_what_it_wanted() -> None:
     assert table.consumers["G"].members["c1"].wants == {("T", "*")}
     unknown = table.consumer_heartbeat(member("c3"), data("G"), fingerprint=7, without_subscriptions=True)
     assert (unknown.agreement_changed, table.consumers["G"].mismatch) == (False, None), "what it wants has not been said"
+
+
+def test_a_connection_that_ends_leaves_its_groups_without_a_look_at_the_others() -> None:
+    class Watched(dict[str, object]):
+        def values(self) -> object:  # type: ignore[override]
+            raise AssertionError("all groups were walked")
+
+        __iter__ = items = values  # type: ignore[assignment]
+
+    table: GroupTable[str] = GroupTable()
+    for number in range(3):
+        table.consumer_heartbeat(member(f"c{number}"), data(f"G{number}"))
+        table.producer_heartbeat(member(f"c{number}"), f"P{number}")
+    table.consumers, table.producers = Watched(table.consumers), Watched(table.producers)  # type: ignore[assignment]
+    assert table.forget_connection("c1") == ["G1"]
+    assert not table.is_silent("c2", 100.0, 120.0)
+    assert dict.keys(table.consumers) == {"G0", "G2"}
+    assert dict.keys(table.producers) == {"P0", "P2"}
+    assert table.connections.keys() == {"c0", "c2"}
+
+
+def test_a_heartbeat_beyond_a_limit_is_refused_as_a_whole() -> None:
+    limits = Limits(LimitSettings(groups_per_connection_max=3, subscriptions_per_group_max=2, groups_max=4))
+    table: GroupTable[str] = GroupTable(limits=limits)
+    table.consumer_heartbeat(member("c1"), data("G1"))
+    table.producer_heartbeat(member("c1"), "P1")
+    table.require_room("c1", [data("G1"), data("G2")], ["P1"])
+    with pytest.raises(LimitReached, match=r"a member of 4 groups: the broker's limit is 3; use fewer, or raise groupsPerConnectionMax in its settings"):
+        table.require_room("c1", [data("G2"), data("G3")], [])
+    table.require_room("c2", [data("G2"), data("G3")], [])
+    with pytest.raises(LimitReached, match="subscriptionsPerGroupMax"):
+        table.require_room("c2", [data("G", *((f"T{number}", "*", 1) for number in range(3)))], [])
+    for number in range(3):
+        table.producer_heartbeat(member(f"other {number}"), f"P{number + 2}")
+    table.require_room("c1", [], ["P1", "P2"])
+    with pytest.raises(LimitReached, match="brings 1 more producer groups: the broker's limit is 4; use fewer, or raise groupsMax"):
+        table.require_room("c1", [], ["P1", "P9"])
+    assert limits.refused == {"groupsPerConnectionMax": 1, "subscriptionsPerGroupMax": 1, "groupsMax": 1}
