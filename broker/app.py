@@ -71,7 +71,7 @@ from triomq.broker.services.registration import NameServer, Registration, Regist
 from triomq.broker.services.slow_consumers import SlowConsumers
 from triomq.broker.services.statistics import Statistics
 from triomq.broker.services.subscriptions import SubscriptionGroups, open_subscription_groups
-from triomq.broker.services.table_copy import TableCopy
+from triomq.broker.services.table_copy import TABLE_BYTES_MAX, TableCopy
 from triomq.broker.services.topics import Topics, TopicSettings, batch_topics, open_topics
 from triomq.broker.services.versions import Version
 from triomq.broker.store.disk import Disk
@@ -198,7 +198,7 @@ async def run_broker(
                 host, port = await serving.start(server.run, name="server")
                 await replication.start(tasks, registration)
                 serving.start_soon(warn_if_unreachable, config.broker_ip, port, name="advertised-address")
-                async with Connector(ConnectorConfig(tls=security.client, socks=socks, busy_poll=False), on_lost=registration.connection_lost) as connector:
+                async with Connector(ConnectorConfig(tls=security.client, socks=socks, busy_poll=False, frame_max_bytes=TABLE_BYTES_MAX), on_lost=registration.connection_lost) as connector:
                     registration.connector = connector
                     await acting.before_registration()
                     forget_progress_beyond(store, services)
@@ -262,6 +262,8 @@ def open_services(config: BrokerConfig, store: MessageStore) -> Services:
             period_seconds=config.register_period_ms / 1000,
             timeout_seconds=config.register_timeout_ms / 1000,
             send_always=config.force_register,
+            deflated=config.deflated_registration,
+            split_count=config.split_registration_count if config.split_registration else 0,
             acting_master=config.replication.acting_master,
             not_active_ms=config.replication.not_active_ms if config.replication.acting_master else None,
         ),

@@ -394,6 +394,11 @@ class BrokerConfig:
         "configBlackList", OPTIONAL_TEXT, "configBlackList;brokerConfigPath", "settings that no request may change, separated by ;"
     )
     force_register: bool = setting("forceRegister", BOOLEAN, True, "send all topics each time; false: ask first whether they changed")
+    deflated_registration: bool = setting("compressedRegister", BOOLEAN, False, "send all topics deflated; longer than 4 MiB they always are")
+    split_registration: bool = setting(
+        "enableSplitRegistration", BOOLEAN, False, "send all topics in pieces; not for name servers with deleteTopicWithBrokerRegistration=true"
+    )
+    split_registration_count: int = setting("splitRegistrationSize", INTEGER, 800, "topics in such a piece", low=1, high=_INT_MAX)
     broker_permission: int = setting("brokerPermission", INTEGER, 6, "4: clients may read, 2: write, 6: both", low=0, high=7)
     region_id: str = setting("regionId", TEXT, "DefaultRegion", "MSG_REGION of messages and answers")
     trace_on: bool = setting("traceOn", BOOLEAN, True, "tell clients that they may send traces")

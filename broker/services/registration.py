@@ -18,12 +18,13 @@ import trio
 
 from triomq.broker.services.live_settings import LiveSettings
 from triomq.broker.services.topics import Topics
-from triomq.remoting.errors import RemoteProtocolError, RemotingError
+from triomq.remoting.errors import LocalProtocolError, RemoteProtocolError, RemotingError
 from triomq.remoting.protocol.bodies.cluster import KvTable
-from triomq.remoting.protocol.bodies.registration import RegisterBrokerBody
+from triomq.remoting.protocol.bodies.registration import RegisterBrokerBody, encode_deflated
 from triomq.remoting.protocol.bodies.topics import TopicConfig, TopicTable
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
 from triomq.remoting.protocol.command import Command, request
+from triomq.remoting.protocol.framing import FRAME_BYTES_MAX
 from triomq.remoting.protocol.headers.route import (
     QueryDataVersionHeader,
     QueryDataVersionResponseHeader,
@@ -34,6 +35,10 @@ from triomq.remoting.protocol.headers.route import (
 
 logger = logging.getLogger(__name__)
 
+PLAIN_BYTES_MAX = 4 * 1024 * 1024
+"""A registration that is longer as JSON is deflated, whatever the settings say: it is not far from what a frame holds."""
+BODY_BYTES_MAX = FRAME_BYTES_MAX - 64 * 1024
+"""of a registration: what a frame holds beside its header"""
 RETRY_SECONDS_FIRST = 1.0
 RETRY_SECONDS_MAX = 30.0
 MASTER_SEARCH_SECONDS = 2.0
@@ -64,8 +69,33 @@ class RegistrationSettings:
     send_always: bool = True
     acting_master: bool = False
     """Whether a slave may act for its master."""
+    deflated: bool = False
+    """Send all topics in the deflated form."""
+    split_count: int = 0
+    """Send all topics in pieces of so many; 0: in one."""
     not_active_ms: int | None = None
     """Name servers forget this broker after so long without a sign of life; None: their own time."""
+
+
+@attrs.frozen
+class Piece:
+    """The body of one REGISTER_BROKER."""
+
+    body: bytes
+    count: int
+    """of topics"""
+    deflated: bool
+
+    def require_room(self) -> None:
+        """Refuse what no name server would read: it would close the connection without a word.
+
+        Raises: LocalProtocolError.
+        """
+        if len(self.body) > BODY_BYTES_MAX:
+            raise LocalProtocolError(
+                f"the registration of {self.count} topics has {len(self.body)} bytes, and a name server takes {BODY_BYTES_MAX}; "
+                "delete topics that nothing uses, or set enableSplitRegistration=true"
+            )
 
 
 @attrs.define(eq=False)
@@ -106,7 +136,7 @@ class Registration:
     searching: Callable[[], bool] = lambda: False
     """Whether this broker is a slave that has lost its master."""
 
-    _whole: tuple[object, bytes] | None = attrs.field(default=None, init=False)
+    _whole: tuple[object, Sequence[Piece]] | None = attrs.field(default=None, init=False)
     _blind: bool = attrs.field(default=False, init=False)
     """the last question where they are was not answered, and the log says so"""
 
@@ -218,7 +248,17 @@ class Registration:
             configs = {name: configs[name] for name in changed}
         elif changed is not None and not self.settings.send_always and not await self._outdated(server):
             return
-        body = self._body(configs) if changed else self._whole_body()
+        pieces = [Piece(self._body(configs).encode(), len(configs), False)] if changed else await self._whole_pieces()
+        for piece in pieces:
+            piece.require_room()
+        for piece in pieces:
+            await self._send(server, piece)
+        if not server.registered:
+            logger.info("registered with name server %s as %s", server.address, self.settings.broker_address)
+        server.registered = True
+        server.generation = max(server.generation, generation)
+
+    async def _send(self, server: NameServer, piece: Piece) -> None:
         header = RegisterBrokerHeader(
             broker_name=self.settings.broker_name,
             broker_addr=self.settings.broker_address,
@@ -227,32 +267,38 @@ class Registration:
             broker_id=self.settings.broker_id,
             heartbeat_timeout_ms=self.settings.not_active_ms,
             enable_acting_master=self.settings.acting_master,
-            compressed=False,
-            body_crc=zlib.crc32(body) & 0x7FFFFFFF,
+            compressed=piece.deflated,
+            body_crc=zlib.crc32(piece.body) & 0x7FFFFFFF,
         )
-        answer = await self._call(server, request(RequestCode.REGISTER_BROKER, header, body))
-        if not server.registered:
-            logger.info("registered with name server %s as %s", server.address, self.settings.broker_address)
-        server.registered = True
-        server.generation = max(server.generation, generation)
+        answer = await self._call(server, request(RequestCode.REGISTER_BROKER, header, piece.body))
         if self.settings.broker_id:
             told = answer.header(RegisterBrokerResponseHeader)
             self.on_master(told.ha_server_addr, told.master_addr)
         if answer.body:
             self.topics.mark_ordered(set(KvTable.decode(bytes(answer.body)).table))
 
-    def _body(self, configs: Mapping[str, TopicConfig]) -> bytes:
+    def _body(self, configs: Mapping[str, TopicConfig]) -> RegisterBrokerBody:
         mask = self.live.broker_permission
         if mask & 6 != 6:
             configs = {name: attrs.evolve(config, perm=config.perm & mask) for name, config in configs.items()}
-        return RegisterBrokerBody(TopicTable(dict(configs), self.topics.version.current)).encode()
+        return RegisterBrokerBody(TopicTable(dict(configs), self.topics.version.current))
 
-    def _whole_body(self) -> bytes:
-        """The body with all topics, made once for all name servers and until something changes: thousands of topics take a while."""
+    async def _whole_pieces(self) -> Sequence[Piece]:
+        """All topics, encoded once for all name servers and until something changes: thousands of topics take a while."""
         key = (self.topics.generation, self.topics.version.current, self.live.broker_permission)
         if self._whole is None or self._whole[0] != key:
-            self._whole = (key, self._body(self.topics.configs))
+            rows = list(self.topics.configs.items())
+            size = self.settings.split_count or max(1, len(rows))
+            pieces = [await self._piece(dict(rows[start : start + size])) for start in range(0, len(rows), size)]
+            self._whole = (key, pieces)
         return self._whole[1]
+
+    async def _piece(self, configs: Mapping[str, TopicConfig]) -> Piece:
+        body = self._body(configs)
+        plain = b"" if self.settings.deflated else body.encode()
+        if plain and len(plain) <= PLAIN_BYTES_MAX:
+            return Piece(plain, len(configs), False)
+        return Piece(await trio.to_thread.run_sync(encode_deflated, body), len(configs), True)
 
     async def _outdated(self, server: NameServer) -> bool:
         """Ask whether the name server has an older version of our topics."""

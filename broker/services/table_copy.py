@@ -33,6 +33,8 @@ from triomq.remoting.protocol.headers.offset import UpdateConsumerOffsetHeader
 
 logger = logging.getLogger(__name__)
 
+TABLE_BYTES_MAX = 256 * 1024 * 1024
+"""of a table that a slave copies: its own master sends it, and a slave without it is none"""
 PERIOD_SECONDS = 3.0
 CALL_SECONDS = 10.0
 

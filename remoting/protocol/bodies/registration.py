@@ -4,6 +4,7 @@ Brokers up to and including 5.3 set the header's ``compressed`` to false even wh
 Source: remoting/…/protocol/body/RegisterBrokerBody.java.
 """
 
+import json
 import zlib
 from collections.abc import Callable
 from struct import Struct
@@ -19,13 +20,34 @@ INFLATED_BYTES_MAX = 64 * 1024 * 1024
 _WRAPPER_ONLY_BELOW = 37  # V3_0_11: older brokers send the table alone
 _MAPPINGS_FROM = 413  # V5_0_0
 _FIX = "send the body as RegisterBrokerBody of RocketMQ 4.x or 5.x does"
-_SIZE: Callable[..., tuple[int]] = Struct(">i").unpack_from
+_LENGTH = Struct(">i")
+_SIZE: Callable[..., tuple[int]] = _LENGTH.unpack_from
 
 
 @attrs.frozen(eq=False, repr=False)
 class RegisterBrokerBody(JsonBody):
     table: TopicTable = attrs.field(factory=TopicTable, metadata=named("topicConfigSerializeWrapper"))
     filter_server_list: list[str] = attrs.field(factory=list)
+
+
+def encode_deflated(body: RegisterBrokerBody) -> bytes:
+    """Return the deflated form: a tenth of the JSON's size.  It carries no system flags and no order marks of topics, as in Java.
+
+    Source: RegisterBrokerBody.java#encode, TopicConfig.java#encode.
+    """
+    table = body.table
+    pieces = [_piece(table.data_version.encode()), _LENGTH.pack(len(table.topic_config_table))]
+    for topic in table.topic_config_table.values():
+        words = [topic.topic_name, topic.read_queue_count, topic.write_queue_count, topic.perm, topic.topic_filter_type]
+        if topic.attributes:  # a name server of 4.9 reads five words and no more
+            words.append(json.dumps(topic.attributes, ensure_ascii=False, separators=(",", ":")))
+        pieces.append(_piece(" ".join(map(str, words)).encode()))
+    pieces += [_piece(json.dumps(body.filter_server_list).encode()), _LENGTH.pack(0)]
+    return zlib.compress(b"".join(pieces))
+
+
+def _piece(content: bytes) -> bytes:
+    return _LENGTH.pack(len(content)) + content
 
 
 def decode_registration(data: bytes, version: int) -> RegisterBrokerBody:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -9,17 +10,19 @@ from pathlib import Path
 import pytest
 import trio
 import trio.testing
+from serving import until
 
+from triomq.broker.services import registration as registration_module
 from triomq.broker.services.live_settings import LiveSettings
 from triomq.broker.services.registration import NameServer, Registration, RegistrationSettings
 from triomq.broker.services.topics import TopicSettings, new_topic, open_topics
 from triomq.broker.services.versions import Version
 from triomq.remoting.errors import ConnectFailed
 from triomq.remoting.protocol.bodies.cluster import KvTable
-from triomq.remoting.protocol.bodies.registration import RegisterBrokerBody
+from triomq.remoting.protocol.bodies.registration import decode_registration
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.command import Command, response_to
-from triomq.remoting.protocol.headers.route import QueryDataVersionResponseHeader
+from triomq.remoting.protocol.headers.route import QueryDataVersionResponseHeader, RegisterBrokerHeader
 
 
 class NameServers:
@@ -37,7 +40,10 @@ class NameServers:
         await trio.lowlevel.checkpoint()
         topics: list[str] = []
         if command.code == RequestCode.REGISTER_BROKER:
-            topics = list(RegisterBrokerBody.decode(bytes(command.body)).table.topic_config_table)
+            body, header = bytes(command.body), command.header(RegisterBrokerHeader)
+            assert header.compressed == (body[:1] == b"\x78")
+            assert header.body_crc == zlib.crc32(body) & 0x7FFFFFFF
+            topics = list(decode_registration(body, command.version).table.topic_config_table)
         self.calls.append((round(trio.current_time() - self.begin, 3), address, int(command.code), topics))
         if address in self.down:
             raise ConnectFailed(address, "refused")
@@ -170,7 +176,7 @@ async def test_the_broker_s_permission_masks_that_of_its_topics(tmp_path: Path, 
     servers = NameServers()
     registration = make(tmp_path, servers, "x:1")
     registration.live.broker_permission = 4
-    table = RegisterBrokerBody.decode(registration._body(registration.topics.configs)).table.topic_config_table
+    table = registration._body(registration.topics.configs).table.topic_config_table
     assert table["BenchmarkTest"].perm == 4
     assert registration.topics.configs["BenchmarkTest"].perm == 6
 
@@ -197,3 +203,38 @@ async def test_goodbye_goes_to_those_that_know_us_and_takes_no_time(
     goodbyes = sorted(address for _, address, code, _ in servers.calls if code == RequestCode.UNREGISTER_BROKER)
     assert goodbyes == ["y:1", "z:1"]
 
+
+
+async def test_all_topics_go_deflated_or_in_pieces_if_the_settings_say_so(tmp_path: Path) -> None:
+    servers = NameServers()
+    registration = make(tmp_path, servers, "x:1", deflated=True, split_count=3)
+    names = list(registration.topics.configs)
+    async with running(registration):
+        assert servers.topics("x:1") == [names[start : start + 3] for start in range(0, len(names), 3)]
+        registration.topics.put(new_topic("T", 4))
+        await until(lambda: servers.topics("x:1")[-1] == ["T"])  # what changes goes alone, as before
+
+
+async def test_a_long_registration_is_deflated_and_one_that_no_frame_holds_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    servers = NameServers()
+    registration = make(tmp_path, servers, "x:1")
+    monkeypatch.setattr(registration_module, "PLAIN_BYTES_MAX", 1000)
+    sent: list[bool] = []
+    require_room = registration_module.Piece.require_room
+
+    def note(piece: registration_module.Piece) -> None:
+        sent.append(piece.deflated)
+        require_room(piece)
+
+    monkeypatch.setattr(registration_module.Piece, "require_room", note)
+    async with running(registration):
+        assert sent == [True]
+        assert servers.topics("x:1") == [list(registration.topics.configs)]
+        monkeypatch.setattr(registration_module, "BODY_BYTES_MAX", 100)
+        registration.topics.put(new_topic("T", 4))
+        count = len(registration.topics.configs)
+        await until(lambda: f"the registration of {count} topics has " in caplog.text)
+    assert "bytes, and a name server takes 100; delete topics that nothing uses, or set enableSplitRegistration=true" in caplog.text
+    assert "TLS" not in caplog.text

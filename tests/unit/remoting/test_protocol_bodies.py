@@ -19,7 +19,7 @@ from triomq.remoting.protocol.bodies.offsets import (
     TopicOffset,
     TopicStats,
 )
-from triomq.remoting.protocol.bodies.registration import RegisterBrokerBody, decode_registration
+from triomq.remoting.protocol.bodies.registration import RegisterBrokerBody, decode_registration, encode_deflated
 from triomq.remoting.protocol.bodies.route import BrokerData, MessageQueue, QueueData, TopicRoute
 from triomq.remoting.protocol.bodies.running import ConsumerRunning, ProcessQueueState
 from triomq.remoting.protocol.bodies.schema import JsonBody
@@ -237,6 +237,15 @@ def test_compressed_registration_is_recognised_by_its_bytes() -> None:
     assert attrs.evolve(new.table, topic_queue_mapping_info_map=None) == TABLE
     assert new.table.topic_queue_mapping_info_map == {"T": {"topic": "T", "bname": "broker-a"}}
     assert decode_registration(deflated(401), 479).table == TABLE  # sections that are not there are not needed
+
+
+def test_the_deflated_form_has_java_s_bytes_and_comes_back() -> None:
+    body = RegisterBrokerBody(TABLE)
+    without_mappings = zlib.decompress(deflated(401)).replace(piece(b"U 16 16 7 SINGLE_TAG {}"), piece(b"U 16 16 7 SINGLE_TAG")) + (0).to_bytes(4, "big")
+    assert zlib.decompress(encode_deflated(body)) == without_mappings
+    assert attrs.evolve(decode_registration(encode_deflated(body), 479).table, topic_queue_mapping_info_map=None) == TABLE
+    many = TopicTable({f"%RETRY%group-{number}": TopicConfig(topic_name=f"%RETRY%group-{number}") for number in range(2000)}, DataVersion(0, 1, 2))
+    assert len(encode_deflated(RegisterBrokerBody(many))) * 10 < len(RegisterBrokerBody(many).encode())
 
 
 @pytest.mark.parametrize(
