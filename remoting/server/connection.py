@@ -8,6 +8,7 @@ answers); above the hard mark the connection is closed.
 import contextlib
 import logging
 import socket
+import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import islice
@@ -30,6 +31,7 @@ _log = logging.getLogger(__name__)
 _PORT = Struct(">i")
 _FRAME_TOTAL = Struct(">i")
 _RESET = Struct("ii").pack(1, 0)  # linger for no time: closing sends a reset
+TOO_MUCH = "closing %s: all connections keep more than %d bytes in memory, and this one %d of them"
 _PIECES_PER_SEND = 64
 # Joining small pieces is cheaper than giving the kernel a vector of them; from about 8 KiB a piece it is dearer.
 _JOIN_PIECE_BYTES_MAX = 8 * 1024
@@ -49,12 +51,31 @@ class BytesFilter(Protocol):
         """The last bytes for the socket: this side is about to close."""
 
 
-@attrs.frozen
-class OutboxLimits:
-    """Marks of an outbox in bytes."""
+@attrs.define(eq=False)
+class Outboxes:
+    """What the outboxes of all connections hold together, and the marks of each, in bytes.
+
+    While the total is above its limit, a connection whose outbox grows beyond the high mark is closed: its peer does not read.
+    """
 
     high_bytes: int
     hard_bytes: int
+    total_bytes_max: int = sys.maxsize
+    full: trio.Event = attrs.field(factory=trio.Event, init=False)
+    """Set when the total passes its limit; the guard replaces it."""
+    total_bytes: int = attrs.field(default=0, init=False)
+    closed_count: int = attrs.field(default=0, init=False)
+    """connections that were closed for the sake of the total"""
+
+    def add(self, size: int) -> None:
+        """So many bytes more (less, if negative) are kept.  Checkpoint: never."""
+        self.total_bytes += size
+        if self.total_bytes > self.total_bytes_max:
+            self.full.set()
+
+    @property
+    def overfull(self) -> bool:
+        return self.total_bytes > self.total_bytes_max
 
 
 @attrs.define(eq=False)
@@ -72,7 +93,7 @@ class Connection:
     sock: socket.socket
     number: int
     peer: tuple[str, int]
-    limits: OutboxLimits
+    outboxes: Outboxes
     frames: FrameBuffer
     poller: Poller
     ended: Callable[["Connection"], None]  # the selector's: forget me
@@ -159,18 +180,24 @@ class Connection:
             return
         self._outbox.append(rest)
         self.outbox_bytes += len(rest)
-        if self.outbox_bytes > self.limits.hard_bytes:
+        self.outboxes.add(len(rest))
+        if self.outbox_bytes > self.outboxes.hard_bytes:
             self.limit.log(
                 _log,
                 logging.WARNING,
                 "closing %s: it does not read its answers, %d bytes wait (limit %d)",
                 self.peer_text,
                 self.outbox_bytes,
-                self.limits.hard_bytes,
+                self.outboxes.hard_bytes,
             )
             self.close("the outbox is above its hard mark")
             return
-        if self.outbox_bytes > self.limits.high_bytes:
+        if self.outboxes.overfull and self.outbox_bytes > self.outboxes.high_bytes:
+            self.outboxes.closed_count += 1
+            self.limit.log(_log, logging.WARNING, TOO_MUCH, self.peer_text, self.outboxes.total_bytes_max, self.outbox_bytes)
+            self.close("too many bytes kept in memory")
+            return
+        if self.outbox_bytes > self.outboxes.high_bytes:
             self.reading = False
         self.watch()
 
@@ -188,6 +215,7 @@ class Connection:
             self.write_count += 1
             self.sent_bytes += sent
             self.outbox_bytes -= sent
+            self.outboxes.add(-sent)
             while sent:
                 size = len(outbox[0])
                 if sent < size:
@@ -195,7 +223,7 @@ class Connection:
                     break
                 sent -= size
                 outbox.popleft()
-        if not self.reading and self.outbox_bytes <= self.limits.high_bytes // 2:
+        if not self.reading and self.outbox_bytes <= self.outboxes.high_bytes // 2:
             self.reading = True
         self.watch()
 
@@ -286,6 +314,7 @@ class Connection:
         if self.filter is not None:
             self._say_farewell(self.filter)
         self._outbox.clear()
+        self.outboxes.add(-self.outbox_bytes)
         self.outbox_bytes = 0
         if self._reset_at_end:
             with contextlib.suppress(OSError):  # the peer may have been faster

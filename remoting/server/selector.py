@@ -14,7 +14,7 @@ import trio
 from triomq.remoting.log_limit import LogLimit
 from triomq.remoting.protocol.framing import FrameBuffer
 from triomq.remoting.server.codec import Codec
-from triomq.remoting.server.connection import BytesFilter, Connection, OutboxLimits
+from triomq.remoting.server.connection import BytesFilter, Connection, Outboxes
 from triomq.remoting.server.poller import READABLE, WRITABLE, Poller
 from triomq.remoting.server.statistics import StageStatistics
 
@@ -29,7 +29,7 @@ class Selector:
 
     poller: Poller
     codec: Codec
-    limits: OutboxLimits
+    outboxes: Outboxes
     frame_max_bytes: int
     filter_factory: Callable[[Connection], BytesFilter | None] | None
     closed: Callable[[Connection], None]
@@ -49,7 +49,7 @@ class Selector:
     def add(self, number: int, sock: socket.socket, peer: tuple[str, int]) -> Connection:
         """Take over a non-blocking socket. No checkpoint."""
         frames = FrameBuffer(self.frame_max_bytes)
-        connection = Connection(sock, number, peer, self.limits, frames, self.poller, self._forget, self.limit)
+        connection = Connection(sock, number, peer, self.outboxes, frames, self.poller, self._forget, self.limit)
         if self.filter_factory is not None:
             connection.filter = self.filter_factory(connection)
         self.connections[connection.fd] = connection

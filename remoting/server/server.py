@@ -25,7 +25,7 @@ from triomq.remoting.log_limit import LogLimit
 from triomq.remoting.server.boss import Boss
 from triomq.remoting.server.codec import Codec
 from triomq.remoting.server.config import ServerConfig
-from triomq.remoting.server.connection import Connection, OutboxLimits
+from triomq.remoting.server.connection import Connection, Outboxes
 from triomq.remoting.server.handlers import HandlerTable, Request
 from triomq.remoting.server.listen import open_listener
 from triomq.remoting.server.pool import Pool, Route
@@ -61,6 +61,7 @@ class Server:
     _selectors: list[Selector] = attrs.field(factory=list, init=False)
     _sweeper: Sweeper = attrs.field(factory=Sweeper, init=False)
     _idle_scan: IdleScan = attrs.field(init=False)
+    _outboxes: Outboxes = attrs.field(init=False)
     _buffer_guard: BufferGuard = attrs.field(init=False)
     _stage_tasks: list[tuple[Callable[[], Awaitable[None]], str]] = attrs.field(factory=list, init=False)
     _bosses: dict[str, Boss] = attrs.field(factory=dict, init=False)
@@ -83,7 +84,8 @@ class Server:
             key = batch_keys.setdefault(handler.call, number) if handler.batch else number
             self._routes[code] = self.pools[handler.pool].route(handler, key)
         self._idle_scan = IdleScan(self.connections, config.idle_seconds, self.limit)
-        self._buffer_guard = BufferGuard(self.connections, config.buffers_max_bytes, self.limit)
+        self._outboxes = Outboxes(config.outbox_high_bytes, config.outbox_hard_bytes, config.buffers_max_bytes)
+        self._buffer_guard = BufferGuard(self.connections, self._outboxes, config.buffers_max_bytes, self.limit)
 
     def connections(self) -> Iterator[Connection]:
         """All open connections."""
@@ -160,12 +162,11 @@ class Server:
 
     def _open_selectors(self, names: list[str], codecs: list[Codec]) -> list[Selector]:
         config = self.config
-        limits = OutboxLimits(config.outbox_high_bytes, config.outbox_hard_bytes)
         selectors = [
             Selector(
                 config.poller_factory(),
                 codecs[number % len(codecs)],
-                limits,
+                self._outboxes,
                 config.frame_max_bytes,
                 config.filter_factory,
                 self._connection_closed,
@@ -263,7 +264,7 @@ class Server:
             turned_away=self._turned_away,
             closed=self._closed_count,
             closed_idle=self._idle_scan.closed_count,
-            closed_greedy=self._buffer_guard.closed_count,
+            closed_greedy=self._outboxes.closed_count,
             broken=sum(codec.broken_count for codec in self._codecs),
             received_bytes=sum(selector.received_bytes for selector in self._selectors),
             sent_bytes=self._closed_bytes + sum(connection.sent_bytes for connection in connections),

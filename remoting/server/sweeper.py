@@ -7,7 +7,7 @@ import attrs
 import trio
 
 from triomq.remoting.log_limit import LogLimit
-from triomq.remoting.server.connection import Connection
+from triomq.remoting.server.connection import TOO_MUCH, Connection, Outboxes
 from triomq.remoting.server.pool import Pool
 
 _log = logging.getLogger(__name__)
@@ -16,6 +16,8 @@ SWEEP_SECONDS = 0.010
 _IDLE_SCANS_PER_PERIOD = 4
 _IDLE_SCAN_SECONDS_MAX = 30.0
 BUFFER_SCAN_SECONDS = 1.0
+CLOSED_AT_ONCE_MAX = 16
+"""connections that the guard closes in one turn; then others get theirs"""
 
 
 @attrs.define(eq=False)
@@ -78,38 +80,42 @@ class IdleScan:
 class BufferGuard:
     """Keeps what all connections together hold in memory below `limit_bytes`: frames that are half here, answers that are not taken.
 
-    Each connection has its own limits, but thousands may come near theirs at once. The greediest ones are closed, found once a second.
+    Each connection has its own limits, but thousands may come near theirs at once. The greediest ones are closed, a few in a turn, as soon as the outboxes together
+    pass the limit; what half frames hold is added up once a second.
     """
 
     connections: Callable[[], Iterable[Connection]]
+    outboxes: Outboxes
     limit_bytes: int
     limit: LogLimit = attrs.field(factory=LogLimit)
-    closed_count: int = attrs.field(default=0, init=False)
 
     async def run(self) -> None:
-        """Scan until cancelled."""
+        """Guard until cancelled."""
         while True:
-            await trio.sleep(BUFFER_SCAN_SECONDS)
-            self.scan()
+            with trio.move_on_after(BUFFER_SCAN_SECONDS):
+                await self.outboxes.full.wait()
+            self.outboxes.full = trio.Event()
+            for number, (size, connection) in enumerate(self.greediest()):
+                if not connection.closed:
+                    self._close(connection, size)
+                if number % CLOSED_AT_ONCE_MAX == CLOSED_AT_ONCE_MAX - 1:
+                    await trio.lowlevel.checkpoint()
+            await trio.lowlevel.checkpoint()
 
-    def scan(self) -> None:
-        """One look. No checkpoint."""
+    def greediest(self) -> list[tuple[int, Connection]]:
+        """Return what must go, with its bytes, so that the rest is below the limit; nothing if it is already.  Checkpoint: never."""
         total = sum([connection.frames.pending_bytes + connection.outbox_bytes for connection in self.connections()])
         if total <= self.limit_bytes:
-            return
+            return []
         held = [(connection.frames.pending_bytes + connection.outbox_bytes, connection) for connection in self.connections()]
         held.sort(key=lambda entry: entry[0], reverse=True)
-        for size, connection in held:
-            if total <= self.limit_bytes:
-                return
+        for count, (size, _) in enumerate(held, 1):
             total -= size
-            self.closed_count += 1
-            self.limit.log(
-                _log,
-                logging.WARNING,
-                "closing %s: all connections keep more than %d bytes in memory, and this one %d of them",
-                connection.peer_text,
-                self.limit_bytes,
-                size,
-            )
-            connection.close("too many bytes kept in memory")
+            if total <= self.limit_bytes:
+                return held[:count]
+        return held
+
+    def _close(self, connection: Connection, size: int) -> None:
+        self.outboxes.closed_count += 1
+        self.limit.log(_log, logging.WARNING, TOO_MUCH, connection.peer_text, self.limit_bytes, size)
+        connection.close("too many bytes kept in memory")

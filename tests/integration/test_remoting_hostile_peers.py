@@ -5,6 +5,7 @@ Nothing here measures time: every attack runs for as long as a good client needs
 
 from __future__ import annotations
 
+import contextlib
 import resource
 import socket
 import struct
@@ -18,6 +19,7 @@ import trio
 from serving import ECHO, ECHO_ONE, RawPeer, serving, until
 
 from triomq.remoting.server.config import PoolConfig
+from triomq.remoting.server.connection import Outboxes
 from triomq.remoting.server.handlers import Handler, Request, Response
 from triomq.remoting.server.server import Server
 
@@ -66,6 +68,33 @@ async def test_slow_readers_with_megabytes_pending(caplog: pytest.LogCaptureFixt
     lines = warnings(caplog)
     assert len(lines) == 1
     assert "all connections keep more than" in lines[0]
+
+
+async def test_peers_that_never_read_pass_no_limit_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """200 of them ask for 800 MiB in one go: the guard acts in the same moment, not with the next look in a second."""
+    answer = bytes(64 * 1024)
+    handler = Handler(9701, lambda request: Response(0, body=answer), "flood")
+    limits = {"outbox_high_bytes": 2 * MIB, "outbox_hard_bytes": 64 * MIB, "buffers_max_bytes": 20 * MIB}
+    async with serving([handler], **limits) as server, await RawPeer.open(server) as good:
+        kept: list[int] = []
+        add = Outboxes.add
+
+        def note(outboxes: Outboxes, size: int) -> None:
+            add(outboxes, size)
+            kept.append(outboxes.total_bytes)
+
+        monkeypatch.setattr(Outboxes, "add", note)
+        async with many_peers(server, 200, receive_buffer=4096) as slow:
+            for peer in slow:
+                with contextlib.suppress(trio.BrokenResourceError):
+                    await peer.send(b"".join(peer.frame(9701)[1] for _ in range(64)))
+            await is_served(good, 3)
+            await until(lambda: server.statistics().closed_greedy > 0 and kept_bytes(server) <= 20 * MIB)
+            assert max(kept) <= 20 * MIB + 256 * len(answer), "more than what one turn of a pool makes"
+            assert kept[-1] == kept_bytes(server)
+        await until(lambda: server.statistics().connections == 1)
+        assert server._outboxes.total_bytes == 0
+        await is_served(good)
 
 
 async def test_half_frames_of_many_are_bounded(caplog: pytest.LogCaptureFixture) -> None:

@@ -9,7 +9,7 @@ import attrs
 import pytest
 
 from triomq.remoting.protocol.framing import FrameBuffer
-from triomq.remoting.server.connection import Connection, OutboxLimits
+from triomq.remoting.server.connection import Connection, Outboxes
 from triomq.remoting.server.poller import READABLE, WRITABLE
 
 
@@ -62,7 +62,7 @@ def pair() -> Iterator[Pair]:
     near.setblocking(False)
     near.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
     poller, ended = Remembering(), []
-    limits = OutboxLimits(high_bytes=100_000, hard_bytes=1_000_000)
+    limits = Outboxes(high_bytes=100_000, hard_bytes=1_000_000)
     connection = Connection(near, 0, ("10.0.0.1", 5), limits, FrameBuffer(), poller, ended.append)
     connection.watch()
     yield Pair(connection, poller, far, ended)
