@@ -62,7 +62,7 @@ from triomq.broker.services.delay_delivery import LocalDelivery
 from triomq.broker.services.filters import ConsumerFilters, open_consumer_filters
 from triomq.broker.services.groups import ClientGroups, GroupTable
 from triomq.broker.services.held_pulls import HeldPulls
-from triomq.broker.services.limits import Limits
+from triomq.broker.services.limits import broker_limits
 from triomq.broker.services.live_settings import LiveSettings
 from triomq.broker.services.offsets import ConsumerOffsets, open_consumer_offsets
 from triomq.broker.services.persisted import TableSaver
@@ -83,6 +83,7 @@ from triomq.remoting.client.config import ConnectorConfig
 from triomq.remoting.client.connector import Connector
 from triomq.remoting.client.discovery import address_server_url, all_addresses, fetch_addresses
 from triomq.remoting.client.proxies import SocksProxies
+from triomq.remoting.limits import Limits
 from triomq.remoting.monitor.server import monitoring
 from triomq.remoting.protocol.message import UniqueIds
 from triomq.remoting.saved_settings import SavedSettings
@@ -228,7 +229,7 @@ def open_services(config: BrokerConfig, store: MessageStore) -> Services:
     """Load the tables and make what has no file.  Raises DamagedTable."""
     live = LiveSettings(**{name: getattr(config, name) for name in LIVE_KEYS.values()})
     directory = config.store.root / "config"
-    limits = Limits(config.limits)
+    limits = broker_limits(config.limits)
     topic_settings = TopicSettings(
         cluster_name=config.cluster_name,
         broker_name=config.broker_name,

@@ -16,7 +16,6 @@ from triomq.broker.config import BrokerConfig
 from triomq.broker.replicating import Replication
 from triomq.broker.services.acting import ActingMaster
 from triomq.broker.services.groups import ClientGroups
-from triomq.broker.services.limits import Limits
 from triomq.broker.services.live_settings import LiveSettings
 from triomq.broker.services.offsets import ConsumerOffsets
 from triomq.broker.services.registration import Registration
@@ -24,6 +23,7 @@ from triomq.broker.services.statistics import Statistics
 from triomq.broker.services.subscriptions import SubscriptionGroups
 from triomq.broker.services.topics import Topics
 from triomq.broker.store.store import MessageStore
+from triomq.remoting.limits import Limits
 from triomq.remoting.monitor.metrics import Family, Sample, gauge
 from triomq.remoting.monitor.process import server_figures
 from triomq.remoting.protocol.names import RETRY_PREFIX

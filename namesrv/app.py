@@ -16,6 +16,7 @@ import trio
 
 from triomq.namesrv.config import NamesrvConfig
 from triomq.namesrv.kv import KvConfig
+from triomq.namesrv.limits import namesrv_limits
 from triomq.namesrv.monitor import NamesrvSource
 from triomq.namesrv.notices import SmallestIdNotices
 from triomq.namesrv.processor import NamesrvProcessor, handler_table, route_rules
@@ -58,8 +59,9 @@ async def run_namesrv(
         from triomq.remoting.server.entrance import open_entrance  # start-up time: only where it is needed
 
         entrance = open_entrance(security)
-    kv = KvConfig.open(config.kv_path)
-    routes = RouteTable(route_rules(config))
+    limits = namesrv_limits(config.limits)
+    kv = KvConfig.open(config.kv_path, limits)
+    routes = RouteTable(route_rules(config), limits)
     notices = SmallestIdNotices(security.client) if config.notify_smallest_id else None
     processor = NamesrvProcessor(config, routes, kv, _now_ms, SavedSettings.open(config.saved_settings_path()), started_ms=_now_ms(), notices=notices)
     server = Server(

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import attrs
 
+from triomq.namesrv.limits import LimitSettings
 from triomq.remoting.java_keys import KeyTable, Reason
 from triomq.remoting.monitor.settings import MonitorSettings
 from triomq.remoting.server.config import PoolConfig
@@ -45,6 +46,14 @@ class NamesrvConfig:
     delete_missing_topics: bool = setting(
         "deleteTopicWithBrokerRegistration", BOOLEAN, False, "a topic that a broker no longer registers leaves the routes"
     )
+    refuse_foreign: bool = setting(
+        "refuseForeignBrokers",
+        BOOLEAN,
+        False,
+        "refuse a registration that moves a living broker to another address, and an unregistration on another connection than the broker's; "
+        "then a broker that restarts elsewhere is back when its old connection has ended",
+        own=True,
+    )
     wait_for_service: bool = setting("needWaitForService", BOOLEAN, False, "answer no route in the first waitSecondsForService seconds")
     wait_for_service_seconds: int = setting("waitSecondsForService", INTEGER, 45, "see needWaitForService", low=0, high=_INT_MAX)
     list_all_topics: bool = setting("enableAllTopicList", BOOLEAN, True, "answer requests for the list of all topics")
@@ -59,6 +68,7 @@ class NamesrvConfig:
     network: NetworkSettings = group(NetworkSettings)
     monitor: MonitorSettings = group(MonitorSettings)
     security: SecuritySettings = group(SecuritySettings)
+    limits: LimitSettings = group(LimitSettings)
 
     def saved_settings_path(self) -> Path:
         """Where settings that are changed by a request are kept for the next start."""

@@ -15,7 +15,9 @@ import attrs
 import msgspec
 
 from triomq.namesrv.errors import KvFileError
+from triomq.namesrv.limits import namesrv_limits
 from triomq.remoting.atomic_file import DamagedFile, read_file, replace_file
+from triomq.remoting.limits import Limits
 
 _log = logging.getLogger(__name__)
 
@@ -35,12 +37,13 @@ class KvConfig:
 
     path: Path
     _table: Table = attrs.field(factory=dict)
+    limits: Limits = attrs.field(factory=namesrv_limits, kw_only=True)
 
     @classmethod
-    def open(cls, path: Path) -> KvConfig:
+    def open(cls, path: Path, limits: Limits | None = None) -> KvConfig:
         """Read the table, from the backup if the file is damaged or missing; empty if neither exists. Raises KvFileError if both are damaged."""
         try:
-            return cls(path, read_file(path, _decode) or {})
+            return cls(path, read_file(path, _decode) or {}, limits=limits or namesrv_limits())
         except DamagedFile as error:
             raise KvFileError(path, f"not a key-value table ({error})", "restore the file, or remove it to begin with an empty table") from None
         except OSError as error:
@@ -55,8 +58,14 @@ class KvConfig:
         return self._table.get(namespace)
 
     def put(self, namespace: str, key: str, value: str) -> None:
-        """Set a value and save."""
-        self._save({**self._table, namespace: {**self._table.get(namespace, {}), key: value}})
+        """Set a value and save.
+
+        Raises: KvFileError, LimitReached.
+        """
+        table = {**self._table, namespace: {**self._table.get(namespace, {}), key: value}}
+        size = len(msgspec.json.encode(table))
+        self.limits.require("kv_bytes_max", size, f"key {key[:100]} of namespace {namespace[:100]} is not stored, the table would have {size} bytes")
+        self._save(table)
         _log.info("key-value table: %s %s = %s", namespace, key, value)
 
     def delete(self, namespace: str, key: str) -> None:

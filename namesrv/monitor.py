@@ -47,4 +47,6 @@ class NamesrvSource:
         yield gauge("triomq_namesrv_topics", "Topics in the routes.", len(self.routes.topic_names()))
         yield counter("triomq_namesrv_moved_brokers_total", "Registrations that moved a living broker to another address.", self.processor.moved)
         yield counter("triomq_namesrv_foreign_unregistrations_total", "Unregistrations on another connection than the broker's.", self.processor.foreign_unregistrations)
+        refused = [Sample(count, {"limit": name}) for name, count in sorted(self.routes.limits.refused.items())]
+        yield Family("triomq_limit_refusals_total", "counter", "What was refused or left out because a limit of the name server's tables was reached.", refused)
         yield from server_figures(self.server.statistics())

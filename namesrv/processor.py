@@ -10,7 +10,7 @@ import logging
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from hashlib import blake2b
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 import attrs
 
@@ -68,6 +68,8 @@ _STANDARD_JSON_FROM = 401  # V4_9_4
 _FILTER_SERVERS_FROM = 37  # V3_0_11
 _CRC_MASK = 0x7FFF_FFFF
 _FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
+NOTES_PER_PERIOD = 200
+"""lines of a kind in ten seconds: a rolling restart of a large cluster shows every broker"""
 LIVE_KEYS = frozenset(
     {
         "deleteTopicWithBrokerRegistration",
@@ -75,6 +77,7 @@ LIVE_KEYS = frozenset(
         "enableTopicList",
         "needWaitForService",
         "orderMessageEnable",
+        "refuseForeignBrokers",
         "returnOrderTopicConfigToBroker",
         "supportActingMaster",
         "waitSecondsForService",
@@ -103,6 +106,10 @@ class NamesrvProcessor:
     def _warn(self, message: str, *arguments: object) -> None:
         self.limit.log(_log, logging.WARNING, message, *arguments)
 
+    def _note(self, message: str, *arguments: object) -> None:
+        """What operators want to read, though any peer can cause it."""
+        self.limit.log(_log, logging.INFO, message, *arguments, lines=NOTES_PER_PERIOD)
+
     # Brokers
 
     def register_broker(self, request: Request) -> Response:
@@ -121,7 +128,10 @@ class NamesrvProcessor:
                 body = decode_registration(request.body, request.version) if request.body else RegisterBrokerBody()
             except RemoteProtocolError as error:
                 raise Rejected(ResponseCode.SYSTEM_ERROR, f"register broker failed: {error}") from None
-            before = self.routes.holder(header.cluster_name, header.broker_name, header.broker_id)
+            before = self.routes.holder(header.broker_name, header.broker_id)
+            if before not in (None, header.broker_addr) and self.config.refuse_foreign:
+                self._refuse_move(header, str(before), request)
+            left_out = self.routes.limits.refused.total()
             registered = self.routes.register(self._registration(request, body), request.connection, self.now_ms())
             if before not in (None, header.broker_addr) and registered.outcome is Outcome.RENEWED:
                 self.moved += 1
@@ -129,7 +139,13 @@ class NamesrvProcessor:
                     "broker %s (id %d) moved from %s to %s by a registration from %s while it was alive; two processes must not have one name and id",
                     header.broker_name, header.broker_id, before, header.broker_addr, request.connection.peer_text,
                 )  # fmt: skip
-            if registered.outcome in (Outcome.NEW, Outcome.RENEWED):
+            left_out = self.routes.limits.refused.total() - left_out
+            if left_out:
+                self._warn(
+                    "broker %s (%s) registers %d topics that are not in the routes: the limit is %d; delete topics, or raise topicsMax",
+                    header.broker_name, header.broker_addr, left_out, self.config.limits.topics_max,
+                )  # fmt: skip
+            elif registered.outcome in (Outcome.NEW, Outcome.RENEWED):
                 self.routes.remember(header.cluster_name, header.broker_addr, digest)
             self._warn_of_queue_counts(header.broker_name, body.table.topic_config_table.values())
         self._tell_smallest_ids()
@@ -141,12 +157,24 @@ class NamesrvProcessor:
             self._warn("cluster %s, broker %s (id %d, %s) is ignored: another process with a newer state has this id", *who)
             return Response(header=RegisterBrokerResponseHeader())
         if registered.outcome is Outcome.NEW and body is not None:
-            _log.info("cluster %s, broker %s (id %d, %s) registered %d topics", *who, len(body.table.topic_config_table))
+            self._note("cluster %s, broker %s (id %d, %s) registered %d topics", *who, len(body.table.topic_config_table))
         order = self.kv.namespace(ORDER_TOPIC_CONFIG) if self.config.return_order_config else None
         return Response(
             header=RegisterBrokerResponseHeader(registered.master_ha_address, registered.master_address),
             body=b"" if order is None else KvTable(dict(order)).encode(),
         )
+
+    def _refuse_move(self, header: RegisterBrokerHeader, before: str, request: Request) -> NoReturn:
+        self.moved += 1
+        self._warn(
+            "broker %s (id %d) lives at %s: refused a registration from %s that moves it to %s",
+            header.broker_name, header.broker_id, before, request.connection.peer_text, header.broker_addr,
+        )  # fmt: skip
+        remark = (
+            f"broker {header.broker_name} (id {header.broker_id}) lives at {before}, and this name server moves no living broker (refuseForeignBrokers): "
+            "stop that one, or give this one another name or id"
+        )
+        raise Rejected(ResponseCode.NO_PERMISSION, remark)
 
     def _warn_of_queue_counts(self, broker_name: str, configs: Iterable[TopicConfig]) -> None:
         for config in configs:
@@ -172,10 +200,13 @@ class NamesrvProcessor:
     def unregister_broker(self, request: Request) -> Response:
         """104: a broker leaves."""
         header: UnregisterBrokerHeader = request.header
-        owner = self.routes.owner(header.cluster_name, header.broker_addr)
+        owner = self.routes.owner(header.broker_name, header.broker_addr)
         if isinstance(owner, Connection) and owner is not request.connection:
             self.foreign_unregistrations += 1
             self._warn("broker %s (%s) registered from %s and is unregistered from %s", header.broker_name, header.broker_addr, owner.peer_text, request.connection.peer_text)
+            if self.config.refuse_foreign:
+                remark = f"broker {header.broker_name} ({header.broker_addr}) registered on another connection, and this name server takes no word of others (refuseForeignBrokers)"
+                raise Rejected(ResponseCode.NO_PERMISSION, remark)
         departed = self.routes.unregister(header.cluster_name, header.broker_name, header.broker_addr)
         self._log_departed([] if departed is None else [departed], "it unregistered")
         return Response()
@@ -203,14 +234,14 @@ class NamesrvProcessor:
         """205: no more writes to a broker."""
         header: BrokerNameHeader = request.header
         count = self.routes.wipe_write_permission(header.broker_name)
-        _log.info("%s took the write permission of broker %s: %d topics", request.connection.peer_text, header.broker_name, count)
+        self._note("%s took the write permission of broker %s: %d topics", request.connection.peer_text, header.broker_name, count)
         return Response(header=WipeWritePermResponseHeader(count))
 
     def add_write_permission(self, request: Request) -> Response:
         """327: undo 205."""
         header: BrokerNameHeader = request.header
         count = self.routes.add_write_permission(header.broker_name)
-        _log.info("%s gave broker %s its write permission: %d topics", request.connection.peer_text, header.broker_name, count)
+        self._note("%s gave broker %s its write permission: %d topics", request.connection.peer_text, header.broker_name, count)
         return Response(header=AddWritePermResponseHeader(count))
 
     # Routes
@@ -282,7 +313,7 @@ class NamesrvProcessor:
         """216: forget a topic."""
         header: DeleteTopicHeader = request.header
         self.routes.delete_topic(header.topic, header.cluster_name)
-        _log.info("%s deleted topic %s (cluster %s)", request.connection.peer_text, header.topic, header.cluster_name or "any")
+        self._note("%s deleted topic %s (cluster %s)", request.connection.peer_text, header.topic, header.cluster_name or "any")
         return Response()
 
     # Key-value table and configuration
@@ -367,7 +398,7 @@ class NamesrvProcessor:
 
     def _log_departed(self, departed: Sequence[Departed], reason: str) -> None:
         for gone in departed:
-            _log.info("cluster %s, broker %s (id %d, %s) left: %s", gone.cluster, gone.broker_name, gone.broker_id, gone.address, reason)
+            self._note("cluster %s, broker %s (id %d, %s) left: %s", gone.cluster, gone.broker_name, gone.broker_id, gone.address, reason)
         self._tell_smallest_ids()
 
     def _tell_smallest_ids(self) -> None:

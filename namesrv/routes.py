@@ -13,7 +13,9 @@ from typing import Any
 
 import attrs
 
+from triomq.namesrv.limits import namesrv_limits
 from triomq.namesrv.smallest_ids import SmallestId, smallest_of
+from triomq.remoting.limits import Limits
 from triomq.remoting.protocol.bodies.cluster import BrokerMembers, ClusterTable
 from triomq.remoting.protocol.bodies.route import (
     MASTER_ID,
@@ -124,6 +126,7 @@ class RouteTable:
     """All that one name server knows. Changed by its methods only."""
 
     rules: RouteRules = attrs.field(factory=RouteRules)
+    limits: Limits = attrs.field(factory=namesrv_limits)
     _queues: dict[str, dict[str, QueueData]] = attrs.field(factory=dict, init=False)  # topic -> broker name -> queues
     _groups: dict[str, _Group] = attrs.field(factory=dict, init=False)
     _clusters: dict[str, dict[str, None]] = attrs.field(factory=dict, init=False)  # cluster -> broker names in order
@@ -138,7 +141,14 @@ class RouteTable:
     # Brokers come and go
 
     def register(self, registration: Registration, owner: object, now_ms: int) -> Registered:
-        """Take over what a broker says about itself and its topics; `owner` is the connection that it said it on."""
+        """Take over what a broker says about itself and its topics; `owner` is the connection that it said it on.
+
+        Raises: LimitReached, before anything is changed.
+        """
+        if (registration.cluster, registration.address) not in self._alive:
+            self.limits.require("brokers_max", len(self._alive) + 1, f"broker {registration.broker_name[:100]} is not registered")
+        servers = len(registration.filter_servers or ())
+        self.limits.require("filter_servers_max", servers, f"broker {registration.broker_name[:100]} is not registered, it has {servers} filter servers")
         name, broker_id, address = registration.broker_name, registration.broker_id, registration.address
         group = self._groups.get(name)
         held = {} if group is None else {i: held for i, held in group.addresses.items() if i == broker_id or held != address}
@@ -227,7 +237,13 @@ class RouteTable:
         alive = self._alive.get((registration.cluster, registration.address))
         changed = first or alive is None or alive.version != table.data_version
         readonly = prime_slave and group.acting_master
+        room = self.limits.most("topics_max") - len(self._queues)
         for config in table.topic_config_table.values():
+            if config.topic_name not in self._queues:
+                if room <= 0:
+                    self.limits.note("topics_max")
+                    continue
+                room -= 1
             if changed or name not in self._queues.get(config.topic_name, {}):
                 self._set_queues(config.topic_name, _queue_data(name, config, readonly))
         if changed:
@@ -296,16 +312,22 @@ class RouteTable:
         changes, self._smallest_ids = self._smallest_ids, []
         return changes
 
-    def holder(self, cluster: str, broker_name: str, broker_id: int) -> str | None:
-        """Return the address of the living broker process that has this id."""
+    def holder(self, broker_name: str, broker_id: int) -> str | None:
+        """Return the address of the living broker process that has this id, in whatever cluster."""
         group = self._groups.get(broker_name)
         address = None if group is None else group.addresses.get(broker_id)
-        return address if address is not None and (cluster, address) in self._alive else None
+        return address if address is not None and self._find(broker_name, address) is not None else None
 
-    def owner(self, cluster: str, address: str) -> object | None:
+    def owner(self, broker_name: str, address: str) -> object | None:
         """Return the connection that a broker process last registered on; None for an unknown one."""
-        alive = self._alive.get((cluster, address))
+        alive = self._find(broker_name, address)
         return None if alive is None else alive.owner
+
+    def _find(self, broker_name: str, address: str) -> _Alive | None:
+        for cluster, names in self._clusters.items():
+            if broker_name in names and (alive := self._alive.get((cluster, address))) is not None:
+                return alive
+        return None
 
     def touch(self, cluster: str, address: str, now_ms: int) -> None:
         """A sign of life without news; nothing happens for an unknown broker."""

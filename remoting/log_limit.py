@@ -1,4 +1,4 @@
-"""A brake for log lines that a peer can cause: of each kind one line in ten seconds, however many peers misbehave.
+"""A brake for log lines that a peer can cause: of each kind one line (or a few) in ten seconds, however many peers misbehave.
 
 The kind of a line is its text before the arguments are put in. What was left out is counted, and told with the next line of that kind.
 """
@@ -18,19 +18,22 @@ class LogLimit:
 
     period_seconds: float = PERIOD_SECONDS
     clock: Callable[[], float] = attrs.field(factory=lambda: time.monotonic)
-    _last: dict[str, float] = attrs.field(factory=dict, init=False)
+    _periods: dict[str, tuple[float, int]] = attrs.field(factory=dict, init=False)
+    """kind -> when its period began, and its lines since"""
     _left_out: dict[str, int] = attrs.field(factory=dict, init=False)
 
-    def log(self, logger: logging.Logger, level: int, message: str, *arguments: object, error: BaseException | None = None) -> None:
-        """Write the line, or count it. `error` adds a traceback."""
+    def log(self, logger: logging.Logger, level: int, message: str, *arguments: object, error: BaseException | None = None, lines: int = 1) -> None:
+        """Write the line, or count it.  `error` adds a traceback; `lines` of a kind may come in one period."""
         if not logger.isEnabledFor(level):
             return
         now = self.clock()
-        last = self._last.get(message)
-        if last is not None and now - last < self.period_seconds:
+        begun, written = self._periods.get(message, (now, 0))
+        if now - begun >= self.period_seconds:
+            begun, written = now, 0
+        if written >= lines:
             self._left_out[message] = self._left_out.get(message, 0) + 1
             return
-        self._last[message] = now
+        self._periods[message] = begun, written + 1
         left_out = self._left_out.pop(message, 0)
         if left_out:
             message, arguments = f"{message} (and %d more like this)", (*arguments, left_out)

@@ -14,11 +14,11 @@ from triomq.broker.filters.tokens import FilterInvalid
 from triomq.broker.processors.bodies import read_body
 from triomq.broker.services.filters import ConsumerFilters, compile_typed, is_filter
 from triomq.broker.services.groups import ClientGroups, Member
-from triomq.broker.services.limits import LimitReached
 from triomq.broker.services.live_settings import LiveSettings
 from triomq.broker.services.subscriptions import SubscriptionGroups
 from triomq.broker.services.topics import UNIT_SUBSCRIPTION_FLAG, Topics
 from triomq.remoting.errors import Rejected
+from triomq.remoting.limits import LimitReached
 from triomq.remoting.protocol import names
 from triomq.remoting.protocol.bodies.groups import ConsumerIds
 from triomq.remoting.protocol.bodies.heartbeat import CheckClientBody, ConsumerData, HeartbeatData

@@ -21,6 +21,7 @@ from triomq.broker.services.subscriptions import SubscriptionGroups
 from triomq.broker.services.topics import Topics
 from triomq.broker.store.store import MessageStore
 from triomq.remoting.errors import Rejected
+from triomq.remoting.log_limit import LogLimit
 from triomq.remoting.protocol.bodies.heartbeat import BROADCASTING
 from triomq.remoting.protocol.bodies.offsets import QueueOffsets
 from triomq.remoting.protocol.bodies.route import MessageQueue
@@ -46,6 +47,7 @@ class Resets:
     live: LiveSettings
     relays: Relays
     broker_name: str
+    limit: LogLimit = attrs.field(factory=LogLimit, init=False)
 
     async def reset(self, request: Request) -> Response:
         """INVOKE_BROKER_TO_RESET_OFFSET: the answer lists where each queue goes on."""
@@ -69,7 +71,7 @@ class Resets:
             self.offsets.reset(header.group, header.topic, wanted)
             self.held.wake_topic(header.topic)
             table = self._table(header.topic, wanted)
-        logger.info("%s reset group %s in topic %s: %s", request.connection.peer_text, header.group, header.topic, wanted)
+        self.limit.log(logger, logging.INFO, "%s reset group %s in topic %s: %s", request.connection.peer_text, header.group, header.topic, wanted, lines=50)
         return Response(body=QueueOffsets(table).encode())
 
     def _committed(self, header: ResetOffsetHeader, queue_id: int, otherwise: int) -> int:

@@ -14,8 +14,9 @@ from typing import Generic, TypeVar
 import attrs
 import trio
 
-from triomq.broker.services.limits import Limits
+from triomq.broker.services.limits import broker_limits
 from triomq.broker.services.subscription_check import Wants, mismatch_text, wants_of
+from triomq.remoting.limits import Limits
 from triomq.remoting.protocol.bodies.heartbeat import BROADCASTING, ConsumerData, SubscriptionData
 
 EXPIRY_SECONDS = 120.0
@@ -98,7 +99,7 @@ class GroupTable(Generic[C]):
     producers: dict[str, dict[C, Member[C]]] = attrs.field(factory=dict)
     pulled: dict[tuple[str, str], float] = attrs.field(factory=dict)
     """(group, topic) -> when a pull last brought its own expression: such groups need not send heartbeats."""
-    limits: Limits = attrs.field(factory=Limits)
+    limits: Limits = attrs.field(factory=broker_limits)
     connections: dict[C, Memberships] = attrs.field(factory=dict, init=False)
     """The same by connection: one that ends leaves its groups without a look at the others."""
 

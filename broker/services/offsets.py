@@ -11,9 +11,10 @@ from typing import Any
 
 import attrs
 
-from triomq.broker.services.limits import Limits
+from triomq.broker.services.limits import broker_limits
 from triomq.broker.services.persisted import PersistedTable, encode_pretty, load_table
 from triomq.broker.services.versions import Version
+from triomq.remoting.limits import Limits
 from triomq.remoting.protocol import names
 from triomq.remoting.protocol.bodies.offsets import ConsumerOffsetTable, LightOffsetTable
 from triomq.remoting.protocol.bodies.schema import write_plain
@@ -72,7 +73,7 @@ class ConsumerOffsets:
     """Whether the file has a table of its own for groups of light queues."""
     own: OwnCommits | None = None
     """On a slave: what consumers have committed here."""
-    limits: Limits = attrs.field(factory=Limits)
+    limits: Limits = attrs.field(factory=broker_limits)
     _changes: int = 0
     _count: int | None = None
     """how many offsets there are; None: to be counted again"""
@@ -264,7 +265,7 @@ def open_consumer_offsets(
     """
     ordinary = directory / "consumerOffset.json"
     path = directory / "lmqConsumerOffset.json" if light else ordinary
-    offsets = ConsumerOffsets(PersistedTable(path, bytes, gather_seconds=save_seconds), version, light=light, limits=limits or Limits())
+    offsets = ConsumerOffsets(PersistedTable(path, bytes, gather_seconds=save_seconds), version, light=light, limits=limits or broker_limits())
     offsets.table.encode = offsets.encode
     loaded = load_table(path, decode_offsets)
     if loaded is None and light:

@@ -10,7 +10,8 @@ from collections.abc import Iterable
 import attrs
 import trio
 
-from triomq.broker.services.limits import Limits
+from triomq.broker.services.limits import broker_limits
+from triomq.remoting.limits import Limits
 from triomq.remoting.protocol.bodies.route import MessageQueue
 
 LIFE_SECONDS = 60.0
@@ -28,7 +29,7 @@ class QueueLocks:
     """Pure but for ``run``: every method gets ``now`` in seconds of one monotonic clock."""
 
     life_seconds: float = LIFE_SECONDS
-    limits: Limits = attrs.field(factory=Limits)
+    limits: Limits = attrs.field(factory=broker_limits)
     _count: int = 0
     _groups: dict[str, dict[MessageQueue, QueueLock]] = attrs.field(factory=dict)
 

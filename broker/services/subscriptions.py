@@ -10,10 +10,11 @@ from pathlib import Path
 import attrs
 
 from triomq.broker.services.attributes import GROUP_ATTRIBUTES, alter_attributes
-from triomq.broker.services.limits import Limits
+from triomq.broker.services.limits import broker_limits
 from triomq.broker.services.live_settings import LiveSettings
 from triomq.broker.services.persisted import PersistedTable, encode_pretty, load_table
 from triomq.broker.services.versions import Version
+from triomq.remoting.limits import Limits
 from triomq.remoting.protocol import names
 from triomq.remoting.protocol.bodies.groups import SubscriptionGroupConfig, SubscriptionGroupTable
 from triomq.remoting.protocol.bodies.schema import write_plain
@@ -31,7 +32,7 @@ class SubscriptionGroups:
     live: LiveSettings
     configs: dict[str, SubscriptionGroupConfig] = attrs.field(factory=dict)
     forbidden: dict[str, dict[str, int]] = attrs.field(factory=dict)
-    limits: Limits = attrs.field(factory=Limits)
+    limits: Limits = attrs.field(factory=broker_limits)
     light_groups: bool = False
     """Whether groups whose names begin with %LMQ% exist without being in the table."""
 
@@ -128,7 +129,7 @@ class SubscriptionGroups:
 def open_subscription_groups(directory: Path, live: LiveSettings, version: Version, limits: Limits | None = None) -> SubscriptionGroups:
     """Load subscriptionGroup.json and add the system's groups.  Raises DamagedTable."""
     path = directory / "subscriptionGroup.json"
-    groups = SubscriptionGroups(PersistedTable(path, bytes), version, live, limits=limits or Limits())
+    groups = SubscriptionGroups(PersistedTable(path, bytes), version, live, limits=limits or broker_limits())
     groups.table.encode = groups.encode
     loaded = load_table(path, SubscriptionGroupTable.decode)
     if loaded is not None:

@@ -12,10 +12,11 @@ from pathlib import Path
 import attrs
 
 from triomq.broker.services.attributes import TOPIC_ATTRIBUTES, alter_attributes
-from triomq.broker.services.limits import Limits
+from triomq.broker.services.limits import broker_limits
 from triomq.broker.services.live_settings import LiveSettings
 from triomq.broker.services.persisted import PersistedTable, encode_pretty, load_table
 from triomq.broker.services.versions import Version
+from triomq.remoting.limits import Limits
 from triomq.remoting.protocol import names
 from triomq.remoting.protocol.bodies.route import QUEUES_MAX
 from triomq.remoting.protocol.bodies.schema import write_plain
@@ -94,7 +95,7 @@ class Topics:
     table: PersistedTable
     version: Version
     configs: dict[str, TopicConfig] = attrs.field(factory=dict)
-    limits: Limits = attrs.field(factory=Limits)
+    limits: Limits = attrs.field(factory=broker_limits)
     generation: int = 0
     on_change: Callable[[list[str]], None] = lambda topics: None
     complete_to: int = 0
@@ -228,7 +229,7 @@ def bounded(configs: Mapping[str, TopicConfig]) -> dict[str, TopicConfig]:
 def open_topics(directory: Path, settings: TopicSettings, live: LiveSettings, version: Version, limits: Limits | None = None) -> Topics:
     """Load topics.json and add what every broker has.  Raises DamagedTable."""
     path = directory / "topics.json"
-    topics = Topics(settings, live, PersistedTable(path, bytes), version, limits=limits or Limits())
+    topics = Topics(settings, live, PersistedTable(path, bytes), version, limits=limits or broker_limits())
     topics.table.encode = topics.encode
     loaded = load_table(path, TopicTable.decode)
     if loaded is not None:

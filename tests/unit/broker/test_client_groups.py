@@ -7,7 +7,8 @@ import trio
 import trio.testing
 
 from triomq.broker.services.groups import ClientGroups, GroupTable, Member
-from triomq.broker.services.limits import LimitReached, Limits, LimitSettings
+from triomq.broker.services.limits import LimitSettings, broker_limits
+from triomq.remoting.limits import LimitReached
 from triomq.remoting.protocol.bodies.heartbeat import BROADCASTING, CLUSTERING, ConsumerData, SubscriptionData
 
 
@@ -182,7 +183,7 @@ def test_a_connection_that_ends_leaves_its_groups_without_a_look_at_the_others()
 
 
 def test_a_heartbeat_beyond_a_limit_is_refused_as_a_whole() -> None:
-    limits = Limits(LimitSettings(groups_per_connection_max=3, subscriptions_per_group_max=2, groups_max=4))
+    limits = broker_limits(LimitSettings(groups_per_connection_max=3, subscriptions_per_group_max=2, groups_max=4))
     table: GroupTable[str] = GroupTable(limits=limits)
     table.consumer_heartbeat(member("c1"), data("G1"))
     table.producer_heartbeat(member("c1"), "P1")

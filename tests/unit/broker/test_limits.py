@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from triomq.broker.services.limits import LimitReached, Limits, LimitSettings
+from triomq.broker.services.limits import LimitSettings, broker_limits
 from triomq.broker.services.live_settings import LiveSettings
 from triomq.broker.services.offsets import open_consumer_offsets
 from triomq.broker.services.queue_locks import QueueLocks
 from triomq.broker.services.subscriptions import open_subscription_groups
 from triomq.broker.services.topics import TopicSettings, new_topic, open_topics
 from triomq.broker.services.versions import Version
+from triomq.remoting.limits import LimitReached
 from triomq.remoting.protocol.bodies.groups import SubscriptionGroupConfig
 from triomq.remoting.protocol.bodies.route import MessageQueue
 
@@ -24,7 +25,7 @@ def version() -> Version:
 def test_topics(tmp_path: Path) -> None:
     settings = TopicSettings(cluster_name="C", broker_name="b")
     count = len(open_topics(tmp_path, settings, LiveSettings(), version()).configs)
-    limits = Limits(LimitSettings(topics_max=count + 2))
+    limits = broker_limits(LimitSettings(topics_max=count + 2))
     topics = open_topics(tmp_path, settings, LiveSettings(), version(), limits)
     topics.put(new_topic("T1", 1))
     assert topics.create_on_send("T2", "TBW102", 4) is not None
@@ -41,7 +42,7 @@ def test_topics(tmp_path: Path) -> None:
 
 def test_groups(tmp_path: Path) -> None:
     count = len(open_subscription_groups(tmp_path, LiveSettings(), version()).configs)
-    groups = open_subscription_groups(tmp_path, LiveSettings(), version(), Limits(LimitSettings(groups_max=count + 1)))
+    groups = open_subscription_groups(tmp_path, LiveSettings(), version(), broker_limits(LimitSettings(groups_max=count + 1)))
     assert groups.find_or_create("G1") is not None
     assert groups.find_or_create("G1") is not None
     with pytest.raises(LimitReached, match="group G2 is not created: the broker's limit"):
@@ -54,7 +55,7 @@ def test_groups(tmp_path: Path) -> None:
 
 
 def test_consumer_offsets(tmp_path: Path) -> None:
-    offsets = open_consumer_offsets(tmp_path, version(), limits=Limits(LimitSettings(offsets_max=3)))
+    offsets = open_consumer_offsets(tmp_path, version(), limits=broker_limits(LimitSettings(offsets_max=3)))
     for queue_id in range(3):
         offsets.require_room("G", "T", queue_id)
         offsets.commit("G", "T", queue_id, 1)
@@ -66,7 +67,7 @@ def test_consumer_offsets(tmp_path: Path) -> None:
 
 
 def test_queue_locks() -> None:
-    locks = QueueLocks(limits=Limits(LimitSettings(locks_max=3)))
+    locks = QueueLocks(limits=broker_limits(LimitSettings(locks_max=3)))
     queues = [MessageQueue("T", "b", number) for number in range(4)]
     assert locks.lock("G", "c", queues[:3], 0.0) == queues[:3]
     assert locks.lock("G", "c", queues[:3], 1.0) == queues[:3], "they are renewed"
