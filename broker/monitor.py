@@ -136,6 +136,8 @@ class BrokerSource:
             yield Family("triomq_replication_received_bytes_total", "counter", "Bytes of the log that came from the master.", [Sample(slave.bytes_received, {})])
         elif master is not None:
             behind = [Sample(end - replica.acknowledged, {"slave": replica.peer}) for replica in master.replicas.replicas.values()]
+            turned_away = [Sample(count, {"limit": name}) for name, count in sorted(master.admission.refused.items())]
+            yield Family("triomq_replication_turned_away_total", "counter", "Connections that the HA port did not take.", turned_away)
             yield gauge("triomq_replication_slaves", "Slaves that follow.", len(behind))
             yield Family("triomq_replication_behind_bytes", "gauge", "Bytes of the log that a slave has not reported yet.", behind)
 

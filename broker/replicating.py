@@ -85,6 +85,14 @@ def open_replication(config: BrokerConfig, store: MessageStore) -> Replication:
         slave = ReplicationSlave(store, store.follow(), rules, address, settings.last_segment_only, look)
         return Replication(config, store, slave=slave)
     replicas = ReplicaSet(settings.replica_rules())
-    master = ReplicationMaster(store, rules, replicas, settings.bytes_per_second if settings.limit_rate else 0, config.broker_role is BrokerRole.SYNC_MASTER, look)
+    master = ReplicationMaster(
+        store,
+        rules,
+        replicas,
+        settings.bytes_per_second if settings.limit_rate else 0,
+        awaited=config.broker_role is BrokerRole.SYNC_MASTER,
+        look=look,
+        admission=settings.admission(),
+    )
     store.cleaner.needed_from = master.needed_from
     return Replication(config, store, master=master)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import attrs
 
+from triomq.broker.replication.admission import NETWORKS, HaAdmission, Network
 from triomq.broker.replication.master_link import LinkRules
 from triomq.broker.replication.replicas import ReplicaRules
 from triomq.remoting.address import format_address, parse_address
@@ -50,6 +51,11 @@ class ReplicationSettings:
         "haMaxTimeSlaveNotCatchup", INTEGER, 15_000, "a slave that has not been at the end of the log for so long is not in sync (ms)", low=1, high=_INT_MAX
     )
     master_address: str = setting("haMasterAddress", OPTIONAL_ADDRESS, "", "the master's HA port, for slaves; empty: name servers say it")
+    slave_networks: tuple[Network, ...] = setting(
+        "haSlaveAddresses", NETWORKS, (), "only these may open a connection to the HA port, whose protocol has no login; empty: any", default_text="empty", own=True
+    )
+    connections_max: int = setting("haConnectionsMax", INTEGER, 256, "connections to the HA port at once; one more is turned away", low=1, high=_INT_MAX, own=True)
+    address_connections_max: int = setting("haConnectionsPerAddressMax", INTEGER, 32, "of them from one address", low=1, high=_INT_MAX, own=True)
     last_segment_only: bool = setting(
         "syncFromLastFile", BOOLEAN, False, "a new slave copies only the last file of the log, as it always does from a Java master; false: all that a master of ours has"
     )
@@ -84,6 +90,9 @@ class ReplicationSettings:
     members_ms: int = setting(
         "syncBrokerMemberGroupPeriod", INTEGER, 1_000, "with enableSlaveActingMaster: how often a slave asks the name servers who is there (ms)", low=1, high=_INT_MAX
     )
+
+    def admission(self) -> HaAdmission:
+        return HaAdmission(self.connections_max, self.address_connections_max, self.slave_networks)
 
     def link_rules(self, segment_size: int) -> LinkRules:
         return LinkRules(

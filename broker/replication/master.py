@@ -15,6 +15,7 @@ from itertools import groupby
 import attrs
 import trio
 
+from triomq.broker.replication.admission import HaAdmission
 from triomq.broker.replication.errors import LinkBroken, ReplicationError
 from triomq.broker.replication.master_link import LinkRules, LogBounds, MasterLink
 from triomq.broker.replication.pace import Pace, Speed
@@ -30,9 +31,6 @@ from triomq.remoting.log_limit import LogLimit
 logger = logging.getLogger(__name__)
 
 PUSH_BYTES = 1024 * 1024
-CONNECTIONS_MAX = 256
-ADDRESS_CONNECTIONS_MAX = 32
-"""So one address cannot take all places: enough for slaves on one machine, or behind one translated address."""
 TABLES_GATHER_SECONDS = 0.02
 NEVER_NEEDED = (1 << 63) - 1
 ENDS = (ReplicationError, CopyRefused, StoreIoError, trio.BrokenResourceError)
@@ -84,6 +82,7 @@ class ReplicationMaster:
     """Senders wait for slaves."""
     look: bool = False
     """Look for their reports then, before sleeping."""
+    admission: HaAdmission = attrs.field(factory=HaAdmission)
     push_in_place: bool = attrs.field(default=False, init=False)
     """Send what was stored in the step that stores it: somebody waits for slaves, and everything else can wait."""
     on_acknowledged: list[Callable[[], None]] = attrs.field(factory=list, init=False)
@@ -153,20 +152,12 @@ class ReplicationMaster:
                             self._limit.log(logger, logging.ERROR, "cannot accept a slave: %s", error)
                             await trio.sleep(0.1)
                         continue  # else the peer gave up while it was in the backlog
-                    if full := self._full_for(peer_text(sock)):
-                        self._limit.log(logger, logging.WARNING, "%s is turned away: the HA port has %s", peer_text(sock), full)
+                    peer = peer_text(sock)
+                    if refusal := self.admission.refusal(host_of(peer), (host_of(connection.link.peer) for connection in self.connections)):
+                        self._limit.log(logger, logging.WARNING, "%s is turned away: %s", peer, refusal)
                         sock.close()
                         continue
                     self._accept(sock, nursery)
-
-    def _full_for(self, peer: str) -> str:
-        """Which limit leaves no place for this peer; empty: there is one. No checkpoint."""
-        if len(self.connections) >= CONNECTIONS_MAX:
-            return f"{CONNECTIONS_MAX} connections already, which cannot all be slaves"
-        host = peer.rpartition(":")[0]
-        if sum(connection.link.peer.rpartition(":")[0] == host for connection in self.connections) >= ADDRESS_CONNECTIONS_MAX:
-            return f"{ADDRESS_CONNECTIONS_MAX} connections of that address already, which cannot all be slaves"
-        return ""
 
     def _accept(self, sock: socket.socket, nursery: trio.Nursery) -> None:
         sock.setblocking(False)
@@ -393,3 +384,8 @@ def peer_text(sock: socket.socket) -> str:
     except OSError:
         return "somebody"
     return f"[{name[0]}]:{name[1]}" if ":" in name[0] else f"{name[0]}:{name[1]}"
+
+
+def host_of(peer: str) -> str:
+    """The address in the text of a peer, without brackets."""
+    return peer.rpartition(":")[0].strip("[]")

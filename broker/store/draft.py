@@ -25,6 +25,8 @@ HEAD_BYTES_MAX = 88 + 12 + 12 + 2 + RETRY_TOPIC_BYTES_MAX + 2
 """All of a record but body and properties."""
 I4_MAX = (1 << 31) - 1
 I8_MAX = (1 << 63) - 1
+KEYS_MAX = 1_000
+"""Keys of one message: each has an entry in the key index."""
 RECORD_EXTRA_BYTES_MAX = 65_536
 """A whole record may be this much longer than the largest body."""
 
@@ -114,6 +116,8 @@ def check_draft(draft: Draft, config: StoreConfig) -> None:
         properties_size += reserve_bytes(draft.properties)
     if properties_size > PROPERTIES_BYTES_MAX:
         raise IllegalMessage(f"the properties have {properties_size} bytes, at most {PROPERTIES_BYTES_MAX} are allowed", properties=True)
+    if draft.keys and len(draft.keys) > KEYS_MAX and (count := draft.keys.count(" ") + 1) > KEYS_MAX:
+        raise IllegalMessage(f"the message has {count} keys, at most {KEYS_MAX} are allowed, since each takes a place in the key index", properties=True)
     if draft.properties.endswith(b"\0"):
         raise IllegalMessage("the properties end with a zero byte, as only a record torn by a crash does")
     if body_size > config.message_size_bytes_max:

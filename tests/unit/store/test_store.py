@@ -12,7 +12,7 @@ import trio
 from stores import NO_FEATURES, NOW_MS, SteppingClock, draft, find_bodies, read_all, snapshot, tiny_config
 
 from triomq.broker.store.disk import Disk
-from triomq.broker.store.errors import StoreUnavailable
+from triomq.broker.store.errors import IllegalMessage, StoreUnavailable
 from triomq.broker.store.indexer import DEFERRED_BYTES_MAX, DEFERRED_MESSAGES_MAX
 from triomq.broker.store.results import GetResult, GetStatus
 from triomq.broker.store.store import MessageStore, open_store
@@ -370,3 +370,10 @@ async def test_the_key_index_takes_single_messages_together_and_nobody_can_tell(
         assert sum(batch.end - batch.start for batch in store.indexer._deferred) <= DEFERRED_BYTES_MAX
     async with open_store(tiny_config(tmp_path)) as store:
         assert await find_bodies(store, "T", f"M{DEFERRED_MESSAGES_MAX}") == [f"more {DEFERRED_MESSAGES_MAX}".encode()]
+
+
+async def test_a_message_has_a_thousand_keys_at_most(tmp_path: Path) -> None:
+    async with open_store(tiny_config(tmp_path)) as store:
+        store.check_draft(draft(keys=" ".join("k" * 1000)))
+        with pytest.raises(IllegalMessage, match="the message has 1001 keys, at most 1000 are allowed, since each takes a place in the key index"):
+            store.check_draft(draft(keys=" ".join("k" * 1001)))
