@@ -447,9 +447,9 @@ async def test_garbage_on_the_ha_port_hurts_nobody(tmp_path: Path) -> None:
             await wait_equal(master_store, slave_store)
 
 
-async def test_too_many_connections_are_turned_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("triomq.broker.replication.master.CONNECTIONS_MAX", 2)
+async def test_too_many_connections_are_turned_away(tmp_path: Path) -> None:
     async with open_store(quick_config(tmp_path)) as store, serving_master(store) as (master, port):
+        master.admission.connections_max = 2
         async with await trio.open_tcp_stream("127.0.0.1", port), await trio.open_tcp_stream("127.0.0.1", port):
             await wait_until(lambda: len(master.connections) == 2)
             async with await trio.open_tcp_stream("127.0.0.1", port) as third:
