@@ -94,6 +94,13 @@ def check_callable(name: str, value: object) -> None:
         raise SettingsError(f"{name} must be a function, not {shown(value)}")
 
 
+def check_plain(name: str, value: object) -> None:
+    """Refuse what cannot be called, and async functions, which a worker thread cannot run; None is none.  Errors: `SettingsError`."""
+    check_callable(name, value)
+    if inspect.iscoroutinefunction(value) or inspect.iscoroutinefunction(getattr(value, "__call__", None)):  # noqa: B004 - the method itself is looked at
+        raise SettingsError(f"{name} must be a plain function, and {shown(value)} is an async one: use triomq.aio.PushConsumer (asyncio) or triomq.PushConsumer (Trio)")
+
+
 def check_queue(queue: object) -> None:
     """Refuse what is no queue.  Errors: `SettingsError`."""
     if not isinstance(queue, MessageQueue):
@@ -165,13 +172,25 @@ def _as_text(value: object) -> str:
     return f"{value!r}.decode()" if isinstance(value, bytes) else f"str({value!r})"
 
 
-def awaiting(handler: Callable[[Any], Awaitable[object]]) -> Callable[[Any], Awaitable[object]]:
-    """Return a handler that can be awaited, or raises `HandlerInvalid` when it is called.  Errors: `SettingsError` if it cannot even be called.
+def _promises_awaitable(function: Callable[..., object]) -> bool:
+    """Whether a plain function says by its annotation that what it returns can be awaited."""
+    returns = str(getattr(function, "__annotations__", {}).get("return", ""))
+    return any(word in returns for word in ("Awaitable", "Coroutine", "Future", "Task"))
 
-    What is declared with `async def` is returned as it is; of anything else only a call tells.
+
+def awaiting(handler: Callable[[Any], Awaitable[object]]) -> Callable[[Any], Awaitable[object]]:
+    """Return a handler that can be awaited, or raises `HandlerInvalid` when it is called.
+
+    What is declared with `async def` is returned as it is; of an object that can be called only a call tells.
+    Errors: `SettingsError` if it cannot even be called; `HandlerInvalid` for a plain function that promises no awaitable (a lambda may return one).
     """
     if not callable(handler):
         raise SettingsError(f"a handler must be an async function, not {shown(handler)}")
+    if inspect.isroutine(handler) and handler.__name__ != "<lambda>" and not inspect.iscoroutinefunction(inspect.unwrap(handler)) and not _promises_awaitable(handler):
+        raise HandlerInvalid(
+            f"the handler {getattr(handler, '__qualname__', handler)!s} is no async function: write `async def`, "
+            "or use triomq.sync.PushConsumer, whose handlers are plain functions in threads"
+        )
     if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None)):  # noqa: B004 - the method itself is looked at
         return handler
 

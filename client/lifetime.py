@@ -7,6 +7,8 @@ from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Self
 
+import trio
+
 from triomq.client.errors import NotRunning
 
 
@@ -21,7 +23,10 @@ class Lifetime(ABC):
         """Return the context of one life."""
 
     async def __aenter__(self) -> Self:
-        """Start.  Errors: `NoNameServer` if none answers, `NotRunning` for a second start."""
+        """Start.  Errors: `NoNameServer` if none answers, `NotRunning` for a second start, and outside of Trio."""
+        if not trio.lowlevel.in_trio_run():
+            name = type(self).__name__
+            raise NotRunning(f"triomq.{name} runs in Trio, and this is another event loop: under asyncio use triomq.aio.{name}, without a loop triomq.sync.{name}")
         if self._context is not None:
             raise NotRunning(f"this {type(self).__name__} was started before: make a new one")
         self._context = self._open()

@@ -31,7 +31,7 @@ class GroupConsumer(Lifetime):
     @property
     def assignment(self) -> tuple[MessageQueue, ...]:
         """The queues that this consumer owns now, sorted; those of a push consumer include its retry queues."""
-        return tuple(sorted(self._member().fetcher.assignments))
+        return tuple(sorted(self._member().fetcher.assignments.copy()))  # the façades ask from other threads
 
     async def wait_assigned(self) -> None:
         """Wait until this member has its first share of the queues (which may be none, if there are more members than queues).

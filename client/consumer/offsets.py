@@ -9,7 +9,7 @@ import datetime
 import enum
 import logging
 from collections.abc import Iterable
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import attrs
 import trio
@@ -49,6 +49,10 @@ class ConsumeFrom(enum.Enum):
     TIMESTAMP = "CONSUME_FROM_TIMESTAMP"
 
 
+Start = Literal["first", "earliest", "last", "latest"] | ConsumeFrom | datetime.datetime
+"""Where a group begins, as users write it; `earliest` and `latest` are Kafka's words for `first` and `last`."""
+
+
 def timestamp_ms(what: str, instant: datetime.datetime) -> int:
     """Return an instant as brokers count it.  Errors: `SettingsError` if it is no `datetime`, or has no time zone."""
     if not isinstance(instant, datetime.datetime):
@@ -66,15 +70,15 @@ class StartPoint:
     timestamp_ms: int = 0
 
     @classmethod
-    def of(cls, value: str | ConsumeFrom | datetime.datetime) -> StartPoint:
-        """Read `"first"`, `"last"`, a `ConsumeFrom`, or an aware `datetime`."""
+    def of(cls, value: Start) -> StartPoint:
+        """Read `"first"` (or `"earliest"`), `"last"` (or `"latest"`), a `ConsumeFrom`, or an aware `datetime`."""
         if isinstance(value, datetime.datetime):
             return cls(ConsumeFrom.TIMESTAMP, timestamp_ms("consume_from", value))
-        if value in ("first", ConsumeFrom.FIRST):
+        if value in ("first", "earliest", ConsumeFrom.FIRST):
             return cls(ConsumeFrom.FIRST)
-        if value in ("last", ConsumeFrom.LAST):
+        if value in ("last", "latest", ConsumeFrom.LAST):
             return cls(ConsumeFrom.LAST)
-        raise SettingsError(f"consume_from must be 'first', 'last' or an aware datetime, not {value!r}")
+        raise SettingsError(f"consume_from must be 'first' (or 'earliest'), 'last' (or 'latest') or an aware datetime, not {shown(value)}")
 
 
 @attrs.define(eq=False)

@@ -30,7 +30,7 @@ from triomq.client.consumer.assignment import Assignment
 from triomq.client.consumer.group_consumer import GroupConsumer
 from triomq.client.consumer.inbox import Inbox, InboxClosed
 from triomq.client.consumer.membership import Membership, Role, open_membership
-from triomq.client.consumer.offsets import ConsumeFrom, GroupOffsets, StartPoint, timestamp_ms
+from triomq.client.consumer.offsets import ConsumeFrom, GroupOffsets, Start, StartPoint, timestamp_ms
 from triomq.client.consumer.rebalance import AssignmentChange
 from triomq.client.consumer.received import ReceivedMessage
 from triomq.client.consumer.subscribing import Sql, Subscriptions, check_filters, make_subscriptions
@@ -83,7 +83,7 @@ class PullConsumer(GroupConsumer):
         *,
         group: str,
         subscriptions: Subscriptions | None = None,
-        consume_from: str | ConsumeFrom | datetime.datetime = ConsumeFrom.LAST,
+        consume_from: Start = ConsumeFrom.LAST,
         auto_commit: bool = True,
         allocate: Allocation = allocate_average,
         on_assignment: Callable[[AssignmentChange], object] | None = None,
@@ -235,7 +235,7 @@ class PullConsumer(GroupConsumer):
 
     # -- messages ---------------------------------------------------------------------------------------------------------------
 
-    async def poll(self, max_messages: SupportsIndex = 32) -> list[ReceivedMessage]:
+    async def poll(self, *, max_messages: SupportsIndex = 32) -> list[ReceivedMessage]:
         """Wait until something is there and return it, at most `max_messages`, of whatever queues.
 
         There is no time limit: use `trio.move_on_after`.  A cancelled poll returns nothing and loses nothing.

@@ -14,7 +14,6 @@
 
 from __future__ import annotations
 
-import datetime
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
@@ -35,7 +34,7 @@ from triomq.client.consumer.delivery import BatchHandler, Delivery, Expiry, Hand
 from triomq.client.consumer.group_consumer import GroupConsumer
 from triomq.client.consumer.inbox import Inbox, InboxClosed
 from triomq.client.consumer.membership import Membership, Role, open_membership
-from triomq.client.consumer.offsets import ConsumeFrom, StartPoint
+from triomq.client.consumer.offsets import ConsumeFrom, Start, StartPoint
 from triomq.client.consumer.ordered_inbox import OrderedInbox
 from triomq.client.consumer.rebalance import AssignmentChange
 from triomq.client.consumer.received import ReceivedMessage
@@ -108,7 +107,7 @@ class PushConsumer(GroupConsumer):
         concurrency: SupportsIndex = 20,
         ordered: bool = False,
         broadcast: bool = False,
-        consume_from: str | ConsumeFrom | datetime.datetime = ConsumeFrom.LAST,
+        consume_from: Start = ConsumeFrom.LAST,
         allocate: Allocation = allocate_average,
         on_assignment: Callable[[AssignmentChange], object] | None = None,
         settings: ConsumerSettings | None = None,
@@ -116,8 +115,8 @@ class PushConsumer(GroupConsumer):
         """Describe a consumer; nothing is started.
 
         `namesrv` is `"host:9876;host2:9876"`, a list, or None for the environment variable NAMESRV_ADDR.  `subscriptions` is a topic, a list
-        of topics, or topic → tag expression; all members of a group must have the same.  `consume_from` (`"first"`, `"last"`, an aware
-        datetime) matters only for queues for which the group has no offset yet.
+        of topics, or topic → tag expression; all members of a group must have the same.  `consume_from` (`"first"` or `"earliest"`, `"last"` or `"latest"`, an
+        aware datetime) matters only for queues for which the group has no offset yet.
 
         `ordered`: of each queue one message (or batch) at a time, in its order, by one member of the group at a time; a message that fails
         holds back its queue.  `broadcast`: this member gets every message, whatever the others get; its offsets lie in a file of this
@@ -264,7 +263,7 @@ class PushConsumer(GroupConsumer):
             told = with_consume_hooks(handler, self.group, self.settings.consume_hooks)
             await delivery.run_batches(told, batch_max, concurrency)
 
-    async def take(self, max_messages: SupportsIndex = 32) -> list[ReceivedMessage]:
+    async def take(self, *, max_messages: SupportsIndex = 32) -> list[ReceivedMessage]:
         """Wait until something is there and return it, at most `max_messages`; each wants its verdict.
 
         A cancelled call takes nothing.  Errors: `NotRunning` when the consumer stops.

@@ -21,7 +21,7 @@ async def take(consumer: PushConsumer) -> list[ReceivedMessage]:
 
     Of an ordered consumer one at a time: the next one of its queue comes after its verdict.
     """
-    messages = await consumer.take(1 if consumer.ordered else BUFFERED_MAX)
+    messages = await consumer.take(max_messages=1 if consumer.ordered else BUFFERED_MAX)
     for message in messages:
         message.handed_out = 0.0
     return messages

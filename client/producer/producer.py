@@ -20,7 +20,7 @@ from typing import SupportsIndex, overload
 
 import trio
 
-from triomq.client.arguments import check_settings, key_words, shown
+from triomq.client.arguments import check_count, check_settings, key_words, shown
 from triomq.client.background import open_background
 from triomq.client.config import ProducerSettings, namesrv_addresses
 from triomq.client.errors import BatchIncomplete, MessageInvalid, NotRunning, TrioMQError
@@ -261,6 +261,35 @@ class Producer(Lifetime):
             receipts += split_receipt(receipt, batch.message_ids)
             target = receipt.queue if target is not None else None
         return receipts
+
+    async def send_many(self, messages: Iterable[Message], *, window: SupportsIndex = 64) -> list[SendReceipt]:
+        """Send messages with up to `window` of them under way; return the receipts in the order of the messages.
+
+        After a failure no further message is taken; when those under way have ended the first error is raised, with a note that says how many are stored.
+        """
+        limiter = trio.Semaphore(check_count("window", window))
+        receipts: dict[int, SendReceipt] = {}
+        errors: list[Exception] = []
+
+        async def send(number: int, message: Message) -> None:
+            try:
+                receipts[number] = await self.send(message)
+            except Exception as error:
+                errors.append(error)
+            finally:
+                limiter.release()
+
+        async with trio.open_nursery() as nursery:
+            for number, message in enumerate(messages):
+                await limiter.acquire()
+                if errors:
+                    limiter.release()
+                    break
+                nursery.start_soon(send, number, message)
+        if errors:
+            errors[0].add_note(f"{len(receipts)} messages of this send_many are stored")
+            raise errors[0]
+        return [receipts[number] for number in sorted(receipts)]
 
     async def _send_pile(self, batch: OutgoingBatch, queue: MessageQueue | None, deadline: float) -> SendReceipt:
         """Send an automatic batch."""

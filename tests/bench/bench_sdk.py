@@ -135,7 +135,7 @@ async def bench(namesrv: str, messages: int, size: int, tasks: int, profile: boo
         count = 0
         async with PullConsumer(namesrv, group="pollers", subscriptions="Bench", consume_from="first") as consumer:
             while count < messages:
-                count += len(await consumer.poll(256))
+                count += len(await consumer.poll(max_messages=256))
 
     await report("push consumer, handler", messages, drain_by_handler, profile)
     await report("push consumer, async for", messages, drain_by_iteration, profile)

@@ -167,7 +167,7 @@ async def sdk_rates(namesrv: str, topic: str, messages: int) -> dict[str, float]
         begun, count = time.perf_counter(), 0
         with trio.fail_after(CLIENT_SECONDS_MAX):
             while count < messages:
-                count += len(await consumer.poll(256))
+                count += len(await consumer.poll(max_messages=256))
         rates["SDK, polls of 256"] = count / (time.perf_counter() - begun)
     return rates
 

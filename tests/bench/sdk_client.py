@@ -91,7 +91,7 @@ async def consume(namesrv: str, request: dict[str, Any], clock: Clock) -> int:
             return count
     async with PullConsumer(namesrv, group=group, subscriptions="BenchKept", consume_from="first") as poller:
         while count < wanted:
-            messages = await poller.poll(LIST)
+            messages = await poller.poll(max_messages=LIST)
             if not count:
                 clock.start()
             count += len(messages)

@@ -149,7 +149,7 @@ def read(namesrv: str, topic: str, count: int | None = None) -> dict[str, Receiv
         wanted = sum(consumer.max_offset(queue) - consumer.min_offset(queue) for queue in queues) if count is None else count
         deadline = time.monotonic() + 30
         while len(found) < wanted and time.monotonic() < deadline:
-            found += consumer.poll(100, timeout=1)
+            found += consumer.poll(max_messages=100, timeout=1)
     assert len(found) == wanted
     return {message.message_id.upper(): message for message in found}
 

@@ -300,7 +300,7 @@ async def test_where_a_new_group_begins(servers: Servers) -> None:
         found: list[str] = []
         with trio.fail_after(30):
             while len(found) < COUNT:
-                found += [message.body.decode() for message in await reader.poll(100)]
+                found += [message.body.decode() for message in await reader.poll(max_messages=100)]
             while not last:
                 await write(servers, topic, "last")
     gone = {body for body in first if body.startswith("gone")}
@@ -388,7 +388,7 @@ async def test_assign_seek_and_commit(servers: Servers, topic: str) -> None:
             got: list[ReceivedMessage] = []
             with trio.fail_after(30):
                 while len(got) < len(expected):
-                    got += await consumer.poll(100)
+                    got += await consumer.poll(max_messages=100)
             assert [(message.queue_offset, message.body.decode()) for message in got] == [(offset, str(offset)) for offset in expected]
         await consumer.seek_to_end(queue)
         await write(servers, topic, "later", keys=1)
@@ -401,7 +401,7 @@ async def test_assign_seek_and_commit(servers: Servers, topic: str) -> None:
     async with PullConsumer(servers.namesrv, group=topic, auto_commit=False) as consumer:
         await consumer.assign(await consumer.queues(topic))
         with trio.fail_after(30):
-            assert (await consumer.poll(1))[0].body == b"8", "Java's client has stored 8"
+            assert (await consumer.poll(max_messages=1))[0].body == b"8", "Java's client has stored 8"
 
 
 @there("lite subscribe", "lite auto-commit", "lite queue listener")
@@ -412,7 +412,7 @@ async def test_subscribe_auto_commit_and_new_queues(servers: Servers, topic: str
         got: list[str] = []
         with trio.fail_after(30):
             while len(got) < COUNT:
-                got += [message.body.decode() for message in await consumer.poll(100)]
+                got += [message.body.decode() for message in await consumer.poll(max_messages=100)]
         assert sorted(got, key=int) == [str(number) for number in range(1, 2 * COUNT, 2)]
         watch = consumer.watch_queues(topic)
         assert len(await anext(watch)) == 4

@@ -175,7 +175,7 @@ def sdk_consumed(namesrv: str, group: str, count: int) -> list[tuple[int, str, s
         async with PullConsumer(namesrv, group=group, subscriptions=TOPIC, consume_from="first") as consumer:
             with trio.fail_after(60):
                 while len(found) < count:
-                    found.extend([(message.queue_offset, message.tag or "null", message.body.decode()) for message in await consumer.poll(100)])
+                    found.extend([(message.queue_offset, message.tag or "null", message.body.decode()) for message in await consumer.poll(max_messages=100)])
 
     trio.run(consume)
     return sorted(found)

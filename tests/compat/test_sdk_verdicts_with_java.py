@@ -69,10 +69,10 @@ async def test_batches_and_one_way_messages_through_java(java_cluster: str) -> N
         messages: list[ReceivedMessage] = []
         with trio.fail_after(30):
             while len(messages) < 52:
-                messages += await reader.poll(100)
+                messages += await reader.poll(max_messages=100)
         await reader.seek(queues[0], 7)
         with trio.fail_after(30):
-            assert (await reader.poll(1))[0].body == b"7"
+            assert (await reader.poll(max_messages=1))[0].body == b"7"
     assert [message.body for message in messages[:50]] == [b"%d" % number for number in range(50)]
     # The broker works on requests of one connection side by side, and nobody waited for the one-way message.
     assert {message.body for message in messages[50:]} == {b"50", b"51" * 4000}

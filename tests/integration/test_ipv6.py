@@ -47,7 +47,7 @@ async def test_a_message_comes_through(tmp_path: Path, literal: str) -> None:
         async with PullConsumer(cluster.namesrv_address, group="readers", consume_from="first") as reader:
             await reader.assign(await reader.queues("T"))
             with trio.fail_after(20):
-                assert [message.body for message in await reader.poll(1)] == [b"hello"]
+                assert [message.body for message in await reader.poll(max_messages=1)] == [b"hello"]
         found = await mqadmin("queryMsgById", "-t", "T", "-i", receipt.offset_message_id, "-n", cluster.namesrv_address)
         assert found.code == 0, found
         assert "hello" in found.out or receipt.message_id in found.out

@@ -60,7 +60,7 @@ async def test_whole_numbers_of_other_kinds(triomq_cluster: InProcessCluster) ->
         await consumer.assign([receipt.queue])
         await consumer.seek(receipt.queue, Whole(1))
         with trio.fail_after(30):
-            assert (await consumer.poll(Whole(1)))[0].queue_offset == 1
+            assert (await consumer.poll(max_messages=Whole(1)))[0].queue_offset == 1
         await consumer.commit({receipt.queue: Whole(2)})
         assert await consumer.committed(receipt.queue) == 2
 
@@ -112,7 +112,7 @@ async def test_a_retry_may_name_levels_that_only_the_broker_knows_and_the_dead_l
     async with PushConsumer(triomq_cluster.namesrv_address, group="readers", subscriptions=topics, consume_from="first") as consumer:
         with trio.fail_after(30):
             for level in (20, Whole(18), -1):
-                (message,) = await consumer.take(Whole(1))
+                (message,) = await consumer.take(max_messages=Whole(1))
                 assert await message.retry(level)
     assert asked == [20, 18, -1]
     async with PullConsumer(triomq_cluster.namesrv_address, group="undertakers", subscriptions="%DLQ%readers", consume_from="first") as dead:
@@ -138,7 +138,7 @@ def test_time_limits_that_are_over_or_endless(namesrv: str) -> None:
     with sync.PullConsumer(namesrv, group="readers", consume_from="first") as consumer:
         assert consumer.poll(timeout=-0.01) == []
         consumer.assign(queue for queue in consumer.queues("Orders"))
-        assert consumer.poll(Whole(1), timeout=math.inf)[0].body == b"x"  # type: ignore[arg-type]
+        assert consumer.poll(max_messages=Whole(1), timeout=math.inf)[0].body == b"x"  # type: ignore[arg-type]
 
 
 def test_a_stop_after_a_start_that_failed_does_nothing() -> None:

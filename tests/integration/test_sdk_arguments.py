@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import pydoc
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from typing import Any
 
+import attrs
 import pytest
 import trio
+import trio.lowlevel
 from threaded_cluster import cluster_in_a_thread
 
 from triomq import (
+    ClientSettings,
     ConsumerSettings,
     Message,
     MessageInvalid,
     MessageQueue,
+    NotRunning,
     Producer,
     ProducerSettings,
     PullConsumer,
@@ -176,12 +182,12 @@ def test_what_no_object_can_be_made_of(door: Any) -> None:
     wrong += [({"settings": settings}, "settings must be (Producer|Consumer)Settings") for settings in ({}, other, 5)]
     if consumer:
         wrong += [({"subscriptions": subscriptions}, complaint) for subscriptions, complaint in SUBSCRIPTIONS if subscriptions is not None or pushes]
-        wrong += [({"consume_from": start}, "'first', 'last' or an aware datetime") for start in (None, 5, "begin", TEXT_DAY)]
+        wrong += [({"consume_from": start}, "or an aware datetime") for start in (None, 5, "begin", TEXT_DAY)]
         wrong += [({"consume_from": datetime.datetime(2026, 1, 1)}, "no time zone")]
     if pushes:
         wrong += [({"allocate": "AVG"}, "allocate must be a function, not the str 'AVG'")]
     if pushes and door is sync.PushConsumer:
-        wrong += [({"threads": 0}, "1 or greater"), ({"threads": "3"}, "whole number"), ({"handler": "f"}, "handler must be a function")]
+        wrong += [({"concurrency": 0}, "1 or greater"), ({"concurrency": "3"}, "whole number"), ({"handler": "f"}, "handler must be a function")]
     if door is PushConsumer:
         wrong += [({name: value}, complaint) for name in ("concurrency", "batch_max") for value, complaint in ((0, "1 or greater"), ("3", "whole number"), (1.5, "whole number"))]
         wrong += [({name: "f"}, "must be an async function, not the str 'f'") for name in ("handler", "batch_handler")]
@@ -231,7 +237,7 @@ async def test_what_a_pull_consumer_cannot_do(triomq_cluster: InProcessCluster) 
             await refuses(SettingsError, complaint, loose.seek_to_time, queue, instant)
             await refuses(SettingsError, complaint, loose.offset_for_time, queue, instant)
         for count in (0, -1, "3", None, 1.5):
-            await refuses(SettingsError, "max_messages must be", loose.poll, count)
+            await refuses(SettingsError, "max_messages must be", partial(loose.poll, max_messages=count))
         assert consumer.position(queue) == 0
         assert [message.body for message in await consumer.poll()] == [b"x"]
         assert await consumer.committed(queue) is None
@@ -247,7 +253,7 @@ async def test_what_a_push_consumer_cannot_do(triomq_cluster: InProcessCluster) 
                 await loose.subscribe(subscriptions)
         for topic, complaint in TOPICS:
             await refuses(TopicInvalid, complaint, loose.unsubscribe, topic)
-        await refuses(SettingsError, "max_messages must be", loose.take, 0)
+        await refuses(SettingsError, "max_messages must be", partial(loose.take, max_messages=0))
         await refuses(SettingsError, "concurrency must be", loose.run, lambda message: None, concurrency=0)
         await refuses(SettingsError, "batch_max must be", loose.run_batches, lambda messages: None, batch_max=0)
         await refuses(SettingsError, "a handler must be an async function", loose.run, 5)
@@ -264,23 +270,94 @@ async def test_what_a_push_consumer_cannot_do(triomq_cluster: InProcessCluster) 
 
 @pytest.mark.parametrize("batches", [False, True])
 @pytest.mark.parametrize("in_the_background", [False, True])
-async def test_a_handler_that_is_no_async_function_ends_the_consumer(triomq_cluster: InProcessCluster, batches: bool, in_the_background: bool) -> None:
+async def test_a_handler_that_returns_nothing_to_await_ends_the_consumer(triomq_cluster: InProcessCluster, batches: bool, in_the_background: bool) -> None:
     """Each message would otherwise come again and again, though it was handled."""
     async with Producer(triomq_cluster.namesrv_address, group="shop") as producer:
         for _ in range(8):
             await producer.send("Orders", b"x")
 
-    def plain(what: Any) -> None:
-        """As for `triomq.sync`."""
+    class Plain:
+        def __call__(self, what: Any) -> None:
+            """As for `triomq.sync`."""
 
+    plain: Any = Plain()
     given: dict[str, Any] = {"batch_handler" if batches else "handler": plain} if in_the_background else {}
-    complaint = r"plain is no async function, it returned the NoneType None: write `async def`, or use triomq\.sync"
+    complaint = r"is no async function, it returned the NoneType None: write `async def`, or use triomq\.sync"
     with pytest.raises(SettingsError, match=complaint), trio.fail_after(20):  # noqa: PT012 - the end of the block raises
         async with PushConsumer(triomq_cluster.namesrv_address, group="readers", subscriptions="Orders", consume_from="first", **given) as consumer:
             wrong: Any = consumer
             if in_the_background:
                 await trio.sleep_forever()
             await (wrong.run_batches(plain) if batches else wrong.run(plain))
+
+
+async def test_a_plain_function_is_refused_before_anything_starts() -> None:
+    def plain(what: Any) -> None:
+        """As for `triomq.sync`."""
+
+    async def later(what: Any) -> None:
+        await trio.lowlevel.checkpoint()
+
+    def promising(what: Any) -> Awaitable[None]:
+        return later(what)
+
+    class Shop:
+        def handle(self, what: Any) -> None:
+            """A method."""
+
+    loose: Any = PushConsumer
+    for name in ("handler", "batch_handler"):
+        for function in (plain, Shop().handle, print):
+            with pytest.raises(SettingsError, match=r"is no async function: write `async def`, or use triomq\.sync\.PushConsumer"):
+                loose("127.0.0.1:1", group="readers", subscriptions="Orders", **{name: function})
+        loose("127.0.0.1:1", group="readers", subscriptions="Orders", **{name: promising})
+    blocking: Any = sync.PushConsumer
+
+    async def handle(what: Any) -> None:
+        await trio.lowlevel.checkpoint()
+
+    for name in ("handler", "batch_handler"):
+        with pytest.raises(SettingsError, match=f"{name} must be a plain function, and .* is an async one: use triomq.aio.PushConsumer"):
+            blocking("127.0.0.1:1", group="readers", subscriptions="Orders", **{name: handle})
+
+
+@pytest.mark.parametrize("kind", [Producer, PushConsumer, PullConsumer])
+def test_another_event_loop_is_named(kind: Any) -> None:
+    async def main() -> None:
+        more = {} if kind is Producer else {"subscriptions": "Orders"}
+        with pytest.raises(NotRunning, match=rf"under asyncio use triomq\.aio\.{kind.__name__}, without a loop triomq\.sync\.{kind.__name__}"):
+            async with kind("127.0.0.1:1", group="g", **more):
+                pass
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "complaint"),
+    [
+        (ProducerSettings, {"send_timeout": "3"}, "send_timeout must be a number or None, not the str '3'"),
+        (ProducerSettings, {"retries": 2.5}, "retries must be a whole number, not the float 2.5"),
+        (ProducerSettings, {"retries": True}, "retries must be a whole number, not the bool True"),
+        (ProducerSettings, {"retry_codes": 5}, "retry_codes must be a set, not the int 5"),
+        (ProducerSettings, {"client": ProducerSettings()}, "client must be ClientSettings, not the ProducerSettings"),
+        (ConsumerSettings, {"pull_batch": "32"}, "pull_batch must be a whole number, not the str '32'"),
+        (ConsumerSettings, {"offset_dir": 5}, "offset_dir must be a text or None, not the int 5"),
+        (ClientSettings, {"busy_poll": 1}, "busy_poll must be True or False, not the int 1"),
+        (ClientSettings, {"tls": True}, "tls must be Tls or None, not the bool True"),
+        (ClientSettings, {"rpc_hooks": 7}, "rpc_hooks must be a list, not the int 7"),
+    ],
+)
+def test_a_setting_of_a_wrong_type_names_its_field(kind: Any, values: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        kind(**values)
+    assert complaint in str(caught.value)
+
+
+def test_every_setting_is_in_help() -> None:
+    for kind in (ClientSettings, ProducerSettings, ConsumerSettings):
+        text = pydoc.render_doc(kind)
+        for field in attrs.fields(kind):
+            assert f"`{field.name}`" in text, (kind.__name__, field.name)
 
 
 async def test_a_handler_may_be_anything_that_can_be_awaited(triomq_cluster: InProcessCluster) -> None:
@@ -331,7 +408,7 @@ def test_the_other_doors_refuse_alike(namesrv: str) -> None:
         with pytest.raises(SettingsError, match="timeout must be a number of seconds"):
             wrong.poll(timeout="5")
         with pytest.raises(SettingsError, match="max_messages"):
-            wrong.poll(0)
+            wrong.poll(max_messages=0)
 
     async def main() -> None:
         async with aio.Producer(namesrv, group="shop") as producer:

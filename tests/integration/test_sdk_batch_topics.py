@@ -30,7 +30,7 @@ async def test_every_message_of_a_batch_comes_with_its_own_offset(triomq_cluster
             found = []
             with trio.fail_after(10):
                 while len(found) < 9 - start:
-                    found += await consumer.poll(20)
+                    found += await consumer.poll(max_messages=20)
             assert [(message.queue_offset, message.body) for message in found] == [(number, b"%d" % number) for number in range(start, 9)]
             if not start:
                 assert [message.tag for message in found] == ["TagA"] * 5 + [None] * 4
@@ -79,7 +79,7 @@ async def test_automatic_batches_are_filtered_by_their_tag(triomq_cluster: InPro
         found: list[ReceivedMessage] = []
         with trio.fail_after(20):
             while len(found) < 20:
-                found += await consumer.poll(100)
+                found += await consumer.poll(max_messages=100)
     assert sorted((message.tag, message.body) for message in found) == sorted(("TagA", body) for body in sent[1::2])
     offsets = sorted(message.queue_offset for message in found)
     assert 1 in {second - first for first, second in pairwise(offsets)}, "messages of one tag lie side by side, since they came as batches"

@@ -135,7 +135,7 @@ async def test_a_broker_that_comes_back_is_told_the_offset_again_and_moves_no_re
         async def read(count: int) -> None:
             with trio.fail_after(30):
                 while len(got) < count:
-                    got.extend(message.queue_offset for message in await consumer.poll(min(5, count - len(got))))
+                    got.extend(message.queue_offset for message in await consumer.poll(max_messages=min(5, count - len(got))))
 
         await read(30)
         await consumer.commit()

@@ -8,7 +8,7 @@ import contextlib
 import inspect
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 import trio
@@ -89,7 +89,7 @@ def test_blocking_handlers_run_in_threads(namesrv: str) -> None:
         subscriptions="Numbers",
         consume_from="first",
         handler=handle,
-        threads=3,
+        concurrency=3,
         settings=QUICK,
     ):
         assert done.wait(20)
@@ -109,7 +109,7 @@ def test_blocking_pull_consumer(namesrv: str) -> None:
         consumer.assign([queue])
         assert consumer.assignment == (queue,)
         assert int(next(consumer).body) == 0
-        assert [int(message.body) for message in consumer.poll(3, timeout=5)] == [1, 2, 3]
+        assert [int(message.body) for message in consumer.poll(max_messages=3, timeout=5)] == [1, 2, 3]
         assert consumer.position(queue) == 4
         consumer.commit()
         assert consumer.committed(queue) == 4
@@ -241,7 +241,7 @@ def test_blocking_objects_live_from_cell_to_cell_under_a_running_loop(namesrv: s
         got: list[object] = []
         async with asyncio.timeout(10):
             while len(got) < 2:
-                got += await cell("[m.message_id for m in consumer.poll(10, timeout=1)]")  # type: ignore[operator]
+                got += await cell("[m.message_id for m in consumer.poll(max_messages=10, timeout=1)]")  # type: ignore[operator]
         await cell("consumer.stop()")
         await cell("producer.stop()")
         assert set(got) == {receipt.message_id for receipt in sent}  # type: ignore[attr-defined]
@@ -343,9 +343,13 @@ def test_both_doors_have_the_names_and_arguments_of_the_trio_one() -> None:
         for door in (sync, aio):
             mirror, original = getattr(door, name), getattr(triomq, name)
             extra = parameters(mirror) - parameters(original)
-            assert extra <= {"threads"}, (door.__name__, name, extra)
+            assert extra == set(), (door.__name__, name, extra)
+            missing = parameters(original) - parameters(mirror)
+            assert missing == set(), (door.__name__, name, missing)
+            for attribute, _ in inspect.getmembers(original, lambda value: isinstance(value, property)):
+                assert isinstance(getattr(mirror, attribute, None), property), (door.__name__, name, attribute)
             for method, function in inspect.getmembers(mirror, inspect.isfunction):
-                if method.startswith("_") or method in ("send_many", "send_message", "start", "stop"):
+                if method.startswith("_") or method in ("send_message", "start", "stop"):
                     continue
                 assert parameters(function) <= parameters(getattr(original, method)), (door.__name__, name, method)
     views = {name for name, _ in inspect.getmembers(triomq.ReceivedMessage, lambda value: isinstance(value, property))}
@@ -369,3 +373,98 @@ def test_an_interrupted_wait_cancels_the_call_and_leaves_the_object_usable(names
         with pytest.raises(concurrent.futures.CancelledError):
             call.future.result(5)
         assert producer.send("Numbers", b"x", timeout=5).status is triomq.SendStatus.STORED
+
+
+def test_handlers_run_in_the_asyncio_loop(namesrv: str) -> None:
+    """`concurrency` at a time; an exception brings the message again, a batch handler gets messages of one queue, `stop` waits for those under way."""
+    seen: list[int] = []
+    batches: list[list[int]] = []
+    failed: set[int] = set()
+    running = most = 0
+
+    async def main() -> None:
+        loop, done, all_there = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
+
+        async def handle(message: aio.ReceivedMessage) -> None:
+            nonlocal running, most
+            assert asyncio.get_running_loop() is loop
+            running += 1
+            most = max(most, running)
+            await asyncio.sleep(0.01)
+            running -= 1
+            number = int(message.body)
+            if number == 7 and number not in failed:
+                failed.add(number)
+                await message.retry(1)
+                return
+            seen.append(number)
+            if len(set(seen)) == 20:
+                done.set()
+
+        async def handle_batch(messages: Sequence[aio.ReceivedMessage]) -> None:
+            assert len({message.queue for message in messages}) == 1
+            batches.append([int(message.body) for message in messages])
+            if sum(map(len, batches)) >= 20:
+                all_there.set()
+
+        async with aio.Producer(namesrv, group="jobs") as producer:
+            receipts = await producer.send_many((Message(topic="Numbers", body=b"%d" % number) for number in range(20)), window=4)
+            assert len({receipt.message_id for receipt in receipts}) == 20
+            assert producer.client_id
+        async with aio.PushConsumer(namesrv, group="readers", subscriptions="Numbers", consume_from="earliest", handler=handle, concurrency=3, settings=QUICK) as consumer:
+            await asyncio.wait_for(done.wait(), 20)
+            assert consumer.client_id
+            assert {queue.topic for queue in consumer.assignment} >= {"Numbers"}
+        async with aio.PushConsumer(namesrv, group="batches", subscriptions="Numbers", consume_from="earliest", batch_handler=handle_batch, batch_max=5):
+            await asyncio.wait_for(all_there.wait(), 20)
+
+    asyncio.run(main())
+    assert set(seen) == set(range(20))
+    assert failed == {7}
+    assert 1 < most <= 3
+    assert {number for batch in batches for number in batch} == set(range(20))
+    assert max(map(len, batches)) <= 5
+
+
+def test_a_handler_that_hangs_is_cancelled_with_its_consumer(namesrv: str) -> None:
+    cancelled: list[bytes] = []
+
+    async def main() -> None:
+        begun = asyncio.Event()
+
+        async def handle(message: aio.ReceivedMessage) -> None:
+            begun.set()
+            try:
+                await asyncio.sleep(3600)
+            except asyncio.CancelledError:
+                cancelled.append(message.body)
+                raise
+
+        async with aio.Producer(namesrv, group="jobs") as producer:
+            await producer.send("Numbers", b"1")
+        settings = ConsumerSettings(client=ClientSettings(shutdown_timeout=0.1))
+        async with aio.PushConsumer(namesrv, group="readers", subscriptions="Numbers", consume_from="earliest", handler=handle, settings=settings):
+            await asyncio.wait_for(begun.wait(), 20)
+        await asyncio.sleep(0.1)
+
+    asyncio.run(main())
+    assert cancelled == [b"1"]
+
+
+def test_blocking_batch_handlers(namesrv: str) -> None:
+    batches: list[list[int]] = []
+    done = threading.Event()
+
+    def handle(messages: Sequence[sync.ReceivedMessage]) -> None:
+        batches.append([int(message.body) for message in messages])
+        if sum(map(len, batches)) >= 10:
+            done.set()
+
+    with sync.Producer(namesrv, group="jobs") as producer:
+        producer.send_batch([Message(topic="Numbers", body=b"%d" % number) for number in range(10)], queue=0)
+    with sync.PushConsumer(namesrv, group="readers", subscriptions="Numbers", consume_from="earliest", batch_handler=handle, batch_max=4) as consumer:
+        assert done.wait(20)
+        assert {queue.topic for queue in consumer.assignment} >= {"Numbers"}
+        assert consumer.client_id
+    assert sorted(number for batch in batches for number in batch) == list(range(10))
+    assert max(map(len, batches)) <= 4

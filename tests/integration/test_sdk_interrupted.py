@@ -213,7 +213,7 @@ def test_a_poll_that_is_cancelled_too_late_loses_nothing_under_asyncio() -> None
                 await producer.send("Numbers", b"%d" % number, queue=0)
         async with aio.PullConsumer(namesrv, group="g", consume_from="first") as consumer:
             await consumer.assign([(await consumer.queues("Numbers"))[0]])
-            task = asyncio.ensure_future(consumer.poll(1))
+            task = asyncio.ensure_future(consumer.poll(max_messages=1))
             await asyncio.sleep(0)
             time.sleep(1)  # noqa: ASYNC251 — meanwhile the other thread has the answer
             task.cancel()

@@ -36,7 +36,7 @@ async def read_all(cluster: InProcessCluster, topic: str, count: int) -> list[tu
         await consumer.assign(await consumer.queues(topic))
         with trio.fail_after(10):
             while len(found) < count:
-                found += [(message.body, dict(message.properties)) for message in await consumer.poll(100)]
+                found += [(message.body, dict(message.properties)) for message in await consumer.poll(max_messages=100)]
     return found
 
 

@@ -41,7 +41,7 @@ async def take(consumer: PullConsumer, count: int) -> list[int]:
     numbers: list[int] = []
     with trio.fail_after(10):
         while len(numbers) < count:
-            numbers += [int(message.body) for message in await consumer.poll(count - len(numbers))]
+            numbers += [int(message.body) for message in await consumer.poll(max_messages=count - len(numbers))]
     return numbers
 
 
@@ -137,7 +137,7 @@ async def test_members_share_and_a_paused_queue_is_silent(triomq_cluster: InProc
         messages = []
         with trio.fail_after(10):
             while len(messages) < 30:
-                messages += await consumer.poll(5)
+                messages += await consumer.poll(max_messages=5)
         assert {message.queue.queue_id for message in messages} == {1, 2, 3}
         with trio.move_on_after(0.2) as scope:
             await consumer.poll()

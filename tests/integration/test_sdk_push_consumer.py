@@ -290,7 +290,7 @@ async def test_a_slow_application_stops_the_pulls_and_loses_nothing(triomq_clust
         seen = []
         with trio.fail_after(20):
             while len(seen) < 400:
-                for message in await consumer.take(10):
+                for message in await consumer.take(max_messages=10):
                     seen.append(int(message.body))
                     message.ack_nowait()
     assert seen == list(range(400))

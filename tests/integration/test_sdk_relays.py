@@ -89,8 +89,8 @@ async def test_offsets_of_push_and_pull_consumers(triomq_cluster: InProcessClust
         with trio.fail_after(10):
             taken = 0
             while taken < 2:  # a broker may have entered one of them only, when it is first asked
-                taken += len(await pull.poll(2 - taken))
-            await pull.poll(1)
+                taken += len(await pull.poll(max_messages=2 - taken))
+            await pull.poll(max_messages=1)
         await until(lambda: push.statistics().unsettled == 0 and push.statistics().topics["Numbers"].done == 6)
         for group, member, wanted in (("asked", push.client_id, 6), ("poller", None, 2)):
             header = ConsumerStatusHeader("Numbers", group)

@@ -54,7 +54,7 @@ async def read_all(namesrv: str, topic: str, count: int) -> list[tuple[bytes, di
             while len(found) < count:
                 found += [
                     (message.body, dict(message.properties), message.queue.queue_id)
-                    for message in await consumer.poll(100)
+                    for message in await consumer.poll(max_messages=100)
                 ]
     return found
 

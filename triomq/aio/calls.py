@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Any, Generic, ParamSpec, Self, TypeVar
 
+import trio
+
 from triomq.client.portal import CallCancelled, Portal
 
+A = TypeVar("A")
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T", bound=AbstractAsyncContextManager[Any])
@@ -28,6 +32,27 @@ async def call_in_loop(portal: Portal[Any], function: Callable[P, Awaitable[R]],
         except CallCancelled:
             raise asyncio.CancelledError from None
         raise
+
+
+async def call_in_asyncio(loop: asyncio.AbstractEventLoop, function: Callable[[A], Awaitable[R]], argument: A) -> R:
+    """Run an async function in the asyncio loop, from Trio; cancelling this call cancels it there."""
+    token, done = trio.lowlevel.current_trio_token(), trio.Event()
+
+    async def run() -> R:
+        return await function(argument)
+
+    def wake(_: object) -> None:
+        with contextlib.suppress(trio.RunFinishedError):
+            token.run_sync_soon(done.set)
+
+    future = asyncio.run_coroutine_threadsafe(run(), loop)
+    future.add_done_callback(wake)
+    try:
+        await done.wait()
+    except trio.Cancelled:
+        future.cancel()
+        raise
+    return future.result()
 
 
 class AsyncioLifetime(Generic[T]):

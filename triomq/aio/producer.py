@@ -124,6 +124,15 @@ class Producer(AsyncioLifetime[client.Producer]):
             self._portal, self._target.send_batch, messages, queue=queue, sharding_key=sharding_key, select=select
         )
 
+    @property
+    def client_id(self) -> str:
+        """The name under which the brokers know this producer."""
+        return self._target.client_id
+
+    async def send_many(self, messages: Iterable[Message], *, window: SupportsIndex = 64) -> list[SendReceipt]:
+        """Send messages with up to `window` of them under way; see `triomq.Producer.send_many`."""
+        return await call_in_loop(self._portal, self._target.send_many, tuple(messages), window=window)
+
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """Return the publish list of a topic; see `triomq.Producer.queues`."""
         return await call_in_loop(self._portal, self._target.queues, topic)

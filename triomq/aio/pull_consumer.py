@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import SupportsIndex
 
 from triomq import client
 from triomq.aio.calls import AsyncioLifetime, call_in_loop
 from triomq.client import (
+    AssignmentChange,
     ConsumeFrom,
     ConsumerSettings,
     MessageQueue,
     NotRunning,
 )
+from triomq.client.consumer.allocation import Allocation, allocate_average
+from triomq.client.consumer.offsets import Start
 from triomq.client.consumer.subscribing import Sql, Subscriptions
 from triomq.client.portal import in_loop
 
@@ -28,8 +31,10 @@ class PullConsumer(AsyncioLifetime[client.PullConsumer]):
         *,
         group: str,
         subscriptions: Subscriptions | None = None,
-        consume_from: str | ConsumeFrom | datetime.datetime = ConsumeFrom.LAST,
+        consume_from: Start = ConsumeFrom.LAST,
         auto_commit: bool = True,
+        allocate: Allocation = allocate_average,
+        on_assignment: Callable[[AssignmentChange], object] | None = None,
         settings: ConsumerSettings | None = None,
     ) -> None:
         super().__init__(
@@ -39,6 +44,8 @@ class PullConsumer(AsyncioLifetime[client.PullConsumer]):
                 subscriptions=subscriptions,
                 consume_from=consume_from,
                 auto_commit=auto_commit,
+                allocate=allocate,
+                on_assignment=on_assignment,
                 settings=settings,
             )
         )
@@ -49,18 +56,18 @@ class PullConsumer(AsyncioLifetime[client.PullConsumer]):
     async def __anext__(self) -> client.ReceivedMessage:
         """Return the next message; with `auto_commit` the ones before it then count as done.  The iteration ends when the consumer is stopped."""
         try:
-            return (await self.poll(1))[0]
+            return (await self.poll(max_messages=1))[0]
         except NotRunning:
             if self._portal.ended:
                 raise StopAsyncIteration from None
             raise
 
-    async def poll(self, max_messages: SupportsIndex = 32) -> list[client.ReceivedMessage]:
+    async def poll(self, *, max_messages: SupportsIndex = 32) -> list[client.ReceivedMessage]:
         """Wait until something is there and return it; for a limit of time, `asyncio.timeout`.  A cancelled poll loses nothing."""
         returned: list[client.ReceivedMessage] = []
 
         async def poll() -> None:
-            returned.extend(await self._target.poll(max_messages))
+            returned.extend(await self._target.poll(max_messages=max_messages))
 
         try:
             await call_in_loop(self._portal, poll)
@@ -69,6 +76,16 @@ class PullConsumer(AsyncioLifetime[client.PullConsumer]):
                 await asyncio.shield(call_in_loop(self._portal, in_loop, self._target.give_back, returned))
             raise
         return returned
+
+    @property
+    def client_id(self) -> str:
+        """The name under which the brokers know this member."""
+        return self._target.client_id
+
+    @property
+    def assignment(self) -> tuple[MessageQueue, ...]:
+        """The queues that this consumer owns now, sorted."""
+        return self._target.assignment
 
     async def assign(self, queues: Iterable[MessageQueue], *, tags: str | Sql = "*") -> None:
         """Read exactly these queues."""

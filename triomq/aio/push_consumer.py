@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-import datetime
+import asyncio
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from types import TracebackType
-from typing import SupportsIndex
+from typing import Self, SupportsIndex
 
 from triomq import client
-from triomq.aio.calls import AsyncioLifetime, call_in_loop
+from triomq.aio.calls import AsyncioLifetime, call_in_asyncio, call_in_loop
 from triomq.client import (
+    AssignmentChange,
     ConsumeFrom,
     ConsumerSettings,
     ConsumerStatistics,
+    MessageQueue,
     NotRunning,
 )
+from triomq.client.arguments import awaiting
 from triomq.client.consumer.allocation import Allocation, allocate_average
+from triomq.client.consumer.offsets import Start
 from triomq.client.consumer.subscribing import Subscriptions
 from triomq.client.consumer.view import MessageView, stamp, take
 from triomq.client.portal import Portal, in_loop
@@ -57,8 +61,17 @@ class ReceivedMessage(MessageView):
             await self.retry()
 
 
+Handler = Callable[[ReceivedMessage], Awaitable[object]]
+"""Handles one message in the asyncio loop: its normal end is an ack, an exception a retry, unless it gave the verdict itself."""
+BatchHandler = Callable[[Sequence[ReceivedMessage]], Awaitable[object]]
+"""The same for the messages of one queue that are there; its verdict is for all that have none yet."""
+
+
 class PushConsumer(AsyncioLifetime[client.PushConsumer]):
-    """A `triomq.PushConsumer` for asyncio: iterate over it, from as many tasks as you like."""
+    """A `triomq.PushConsumer` for asyncio: iterate over it, from as many tasks as you like, or give a `handler` or `batch_handler`.
+
+    Handlers run in the asyncio loop that started the consumer, `concurrency` at a time.
+    """
 
     def __init__(
         self,
@@ -66,25 +79,53 @@ class PushConsumer(AsyncioLifetime[client.PushConsumer]):
         *,
         group: str,
         subscriptions: Subscriptions,
+        handler: Handler | None = None,
+        batch_handler: BatchHandler | None = None,
+        batch_max: SupportsIndex = 32,
+        concurrency: SupportsIndex = 20,
         ordered: bool = False,
         broadcast: bool = False,
-        consume_from: str | ConsumeFrom | datetime.datetime = ConsumeFrom.LAST,
+        consume_from: Start = ConsumeFrom.LAST,
         allocate: Allocation = allocate_average,
+        on_assignment: Callable[[AssignmentChange], object] | None = None,
         settings: ConsumerSettings | None = None,
     ) -> None:
+        self._handler = None if handler is None else awaiting(handler)
+        self._batch_handler = None if batch_handler is None else awaiting(batch_handler)
+        self._loop: asyncio.AbstractEventLoop | None = None
         super().__init__(
             client.PushConsumer(
                 namesrv,
                 group=group,
                 subscriptions=subscriptions,
+                handler=self._handle if handler is not None else None,
+                batch_handler=self._handle_batch if batch_handler is not None else None,
+                batch_max=batch_max,
+                concurrency=concurrency,
                 ordered=ordered,
                 broadcast=broadcast,
                 consume_from=consume_from,
                 allocate=allocate,
+                on_assignment=on_assignment,
                 settings=settings,
             )
         )
         self._buffer: deque[client.ReceivedMessage] = deque()
+
+    async def start(self) -> Self:
+        """Start without an `async with` block; handlers run in the loop that calls this."""
+        self._loop = asyncio.get_running_loop()
+        return await super().start()
+
+    async def _handle(self, message: client.ReceivedMessage) -> None:
+        assert self._loop is not None
+        assert self._handler is not None
+        await call_in_asyncio(self._loop, self._handler, ReceivedMessage(message, self._portal))
+
+    async def _handle_batch(self, messages: Sequence[client.ReceivedMessage]) -> None:
+        assert self._loop is not None
+        assert self._batch_handler is not None
+        await call_in_asyncio(self._loop, self._batch_handler, [ReceivedMessage(message, self._portal) for message in messages])
 
     def __aiter__(self) -> PushConsumer:
         return self
@@ -103,6 +144,16 @@ class PushConsumer(AsyncioLifetime[client.PushConsumer]):
             if not message.lost:
                 self._portal.tell(stamp, message)
                 return ReceivedMessage(message, self._portal)
+
+    @property
+    def client_id(self) -> str:
+        """The name under which the brokers know this member."""
+        return self._target.client_id
+
+    @property
+    def assignment(self) -> tuple[MessageQueue, ...]:
+        """The queues that this consumer owns now, sorted; retry queues included."""
+        return self._target.assignment
 
     async def wait_assigned(self) -> None:
         """Wait until this member has its first share of the queues."""

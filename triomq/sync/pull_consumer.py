@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from math import inf
 from typing import SupportsIndex
 
@@ -11,12 +11,15 @@ import trio
 
 from triomq import client
 from triomq.client import (
+    AssignmentChange,
     ConsumeFrom,
     ConsumerSettings,
     MessageQueue,
     NotRunning,
 )
 from triomq.client.arguments import check_timeout
+from triomq.client.consumer.allocation import Allocation, allocate_average
+from triomq.client.consumer.offsets import Start
 from triomq.client.consumer.subscribing import Sql, Subscriptions
 from triomq.client.portal import in_loop
 from triomq.sync.lifetime import BlockingLifetime
@@ -31,8 +34,10 @@ class PullConsumer(BlockingLifetime[client.PullConsumer]):
         *,
         group: str,
         subscriptions: Subscriptions | None = None,
-        consume_from: str | ConsumeFrom | datetime.datetime = ConsumeFrom.LAST,
+        consume_from: Start = ConsumeFrom.LAST,
         auto_commit: bool = True,
+        allocate: Allocation = allocate_average,
+        on_assignment: Callable[[AssignmentChange], object] | None = None,
         settings: ConsumerSettings | None = None,
     ) -> None:
         super().__init__(
@@ -42,6 +47,8 @@ class PullConsumer(BlockingLifetime[client.PullConsumer]):
                 subscriptions=subscriptions,
                 consume_from=consume_from,
                 auto_commit=auto_commit,
+                allocate=allocate,
+                on_assignment=on_assignment,
                 settings=settings,
             )
         )
@@ -52,13 +59,13 @@ class PullConsumer(BlockingLifetime[client.PullConsumer]):
     def __next__(self) -> client.ReceivedMessage:
         """Wait for the next message; with `auto_commit` the ones before it then count as done.  The iteration ends when the consumer is stopped."""
         try:
-            return self.poll(1)[0]
+            return self.poll(max_messages=1)[0]
         except NotRunning:
             if self._portal.ended:
                 raise StopIteration from None
             raise
 
-    def poll(self, max_messages: SupportsIndex = 32, *, timeout: float | None = None) -> list[client.ReceivedMessage]:
+    def poll(self, *, max_messages: SupportsIndex = 32, timeout: float | None = None) -> list[client.ReceivedMessage]:
         """Return at most `max_messages`; an empty list if none came within `timeout` seconds."""
         seconds = check_timeout(timeout)
         returned: list[client.ReceivedMessage] = []
@@ -83,9 +90,14 @@ class PullConsumer(BlockingLifetime[client.PullConsumer]):
         return self._portal.call(timeout, self._target.queues, topic)
 
     @property
+    def client_id(self) -> str:
+        """The name under which the brokers know this member."""
+        return self._target.client_id
+
+    @property
     def assignment(self) -> tuple[MessageQueue, ...]:
         """The queues that are read now."""
-        return self._portal.call(None, in_loop, lambda: self._target.assignment)
+        return self._target.assignment
 
     def wait_assigned(self, *, timeout: float | None = None) -> None:
         """Wait until the group has given this member its first share."""
@@ -148,4 +160,4 @@ async def _poll(
     consumer: client.PullConsumer, max_messages: SupportsIndex, seconds: float | None, returned: list[client.ReceivedMessage]
 ) -> None:
     with trio.move_on_after(inf if seconds is None else seconds):
-        returned += await consumer.poll(max_messages)
+        returned += await consumer.poll(max_messages=max_messages)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import datetime
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import SupportsIndex
 
@@ -12,13 +11,16 @@ import trio
 
 from triomq import client
 from triomq.client import (
+    AssignmentChange,
     ConsumeFrom,
     ConsumerSettings,
     ConsumerStatistics,
+    MessageQueue,
     NotRunning,
 )
-from triomq.client.arguments import check_callable, check_count
+from triomq.client.arguments import check_count, check_plain
 from triomq.client.consumer.allocation import Allocation, allocate_average
+from triomq.client.consumer.offsets import Start
 from triomq.client.consumer.subscribing import Subscriptions
 from triomq.client.consumer.view import MessageView, stamp, take
 from triomq.client.portal import Portal, in_loop
@@ -64,8 +66,12 @@ Handler = Callable[[ReceivedMessage], object]
 """Handles one message in a worker thread: its normal end is an ack, an exception a retry, unless it gave the verdict itself."""
 
 
+BatchHandler = Callable[[Sequence[ReceivedMessage]], object]
+"""The same for the messages of one queue that are there; its verdict is for all that have none yet."""
+
+
 class PushConsumer(BlockingLifetime[client.PushConsumer]):
-    """A blocking `triomq.PushConsumer`: iterate over it, or give a `handler`, which runs in `threads` worker threads."""
+    """A blocking `triomq.PushConsumer`: iterate over it, or give a `handler` or `batch_handler`, which runs in `concurrency` worker threads."""
 
     def __init__(
         self,
@@ -74,17 +80,21 @@ class PushConsumer(BlockingLifetime[client.PushConsumer]):
         group: str,
         subscriptions: Subscriptions,
         handler: Handler | None = None,
-        threads: SupportsIndex = 20,
+        batch_handler: BatchHandler | None = None,
+        batch_max: SupportsIndex = 32,
+        concurrency: SupportsIndex = 20,
         ordered: bool = False,
         broadcast: bool = False,
-        consume_from: str | ConsumeFrom | datetime.datetime = ConsumeFrom.LAST,
+        consume_from: Start = ConsumeFrom.LAST,
         allocate: Allocation = allocate_average,
+        on_assignment: Callable[[AssignmentChange], object] | None = None,
         settings: ConsumerSettings | None = None,
     ) -> None:
-        threads = check_count("threads", threads)
-        check_callable("handler", handler)
+        threads = check_count("concurrency", concurrency)
+        for name, function in (("handler", handler), ("batch_handler", batch_handler)):
+            check_plain(name, function)
         self._limiter = trio.CapacityLimiter(threads)
-        self._handler = handler
+        self._handler, self._batch_handler = handler, batch_handler
         self._buffer: deque[client.ReceivedMessage] = deque()
         super().__init__(
             client.PushConsumer(
@@ -92,11 +102,14 @@ class PushConsumer(BlockingLifetime[client.PushConsumer]):
                 group=group,
                 subscriptions=subscriptions,
                 handler=self._handle if handler is not None else None,
+                batch_handler=self._handle_batch if batch_handler is not None else None,
+                batch_max=batch_max,
                 concurrency=threads,
                 ordered=ordered,
                 broadcast=broadcast,
                 consume_from=consume_from,
                 allocate=allocate,
+                on_assignment=on_assignment,
                 settings=settings,
             )
         )
@@ -120,6 +133,16 @@ class PushConsumer(BlockingLifetime[client.PushConsumer]):
             if not message.lost:
                 self._portal.tell(stamp, message)
                 return ReceivedMessage(message, self._portal)
+
+    @property
+    def client_id(self) -> str:
+        """The name under which the brokers know this member."""
+        return self._target.client_id
+
+    @property
+    def assignment(self) -> tuple[MessageQueue, ...]:
+        """The queues that this consumer owns now, sorted; retry queues included."""
+        return self._target.assignment
 
     def wait_assigned(self, *, timeout: float | None = None) -> None:
         """Wait until this member has its first share of the queues."""
@@ -153,3 +176,8 @@ class PushConsumer(BlockingLifetime[client.PushConsumer]):
         view = ReceivedMessage(message, self._portal)
         # A thread cannot be cancelled: after `shutdown_timeout` it is left alone, and its verdict has no effect.
         await trio.to_thread.run_sync(self._handler, view, limiter=self._limiter, abandon_on_cancel=True)
+
+    async def _handle_batch(self, messages: Sequence[client.ReceivedMessage]) -> None:
+        assert self._batch_handler is not None
+        views = [ReceivedMessage(message, self._portal) for message in messages]
+        await trio.to_thread.run_sync(self._batch_handler, views, limiter=self._limiter, abandon_on_cancel=True)
