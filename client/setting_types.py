@@ -7,7 +7,6 @@ Annotations of a class decorated so name only what its module has by then.
 
 from __future__ import annotations
 
-import sys
 import types
 import typing
 from collections.abc import Callable
@@ -24,13 +23,11 @@ _NAMES = {int: "a whole number", float: "a number", str: "a text", bool: "True o
 
 def typed(cls: type, fields: list[attrs.Attribute[Any]]) -> list[attrs.Attribute[Any]]:
     """Put a check of its type before each field's own converter and validator; for attrs' `field_transformer`."""
-    return [_typed(cls, field) for field in fields]
+    wanted = typing.get_type_hints(cls)
+    return [_typed(field, wanted[field.name]) for field in fields]
 
 
-def _typed(cls: type, field: attrs.Attribute[Any]) -> attrs.Attribute[Any]:
-    wanted: Any = field.type
-    if isinstance(wanted, str):
-        wanted = eval(wanted, vars(sys.modules[cls.__module__]))
+def _typed(field: attrs.Attribute[Any], wanted: Any) -> attrs.Attribute[Any]:
     kinds = _kinds(wanted)
     inner: _Check | None = field.validator
 

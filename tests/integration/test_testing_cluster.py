@@ -18,7 +18,7 @@ from triomq.client.errors import TrioMQError
 from triomq.client.producer.producer import Producer
 from triomq.client.producer.receipt import SendReceipt
 from triomq.remoting.settings import ConfigError
-from triomq.testing import InProcessCluster, Simulation, local_cluster, simulate
+from triomq.testing import InProcessCluster, Simulation, local_cluster, server_in_thread, simulate
 
 pytest_plugins = ["pytester"]
 
@@ -228,15 +228,62 @@ USER_PROJECT = """
 def test_the_fixture_in_a_project_of_its_own(pytester: pytest.Pytester, mark: str, ini: str) -> None:
     pytester.makeini(f"[pytest]\n{ini}")
     pytester.makepyfile(USER_PROJECT.format(mark=mark))
-    pytester.runpytest_subprocess("-p", "no:cacheprovider", "-W", "error").assert_outcomes(passed=2)
+    pytester.runpytest_subprocess("-p", "no:cacheprovider", "-p", "no:asyncio", "-W", "error").assert_outcomes(passed=2)
+
+
+OTHER_LOOPS = """
+    import asyncio, pytest
+    from triomq import aio, sync
+
+    addresses = set()
+
+    def test_plain(triomq_server):
+        addresses.add(triomq_server)
+        with sync.Producer(triomq_server, group="shop") as producer:
+            assert producer.send("Orders", b"1").queue_offset == 0
+
+    @pytest.mark.asyncio
+    async def test_under_pytest_asyncio(triomq_server):
+        addresses.add(triomq_server)
+        asyncio.get_running_loop()
+        async with aio.Producer(triomq_server, group="shop") as producer:
+            await producer.send("Orders", b"2")
+
+    @pytest.mark.anyio
+    @pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
+    async def test_under_anyio(triomq_server, anyio_backend):
+        import triomq
+        addresses.add(triomq_server)
+        door = aio if anyio_backend == "asyncio" else triomq
+        async with door.Producer(triomq_server, group="shop") as producer:
+            await producer.send("Orders", b"3")
+
+    def test_one_server_for_the_session(triomq_server):
+        assert addresses == {triomq_server}
+        with sync.PullConsumer(triomq_server, group="audit", subscriptions="Orders", consume_from="earliest") as consumer:
+            got = set()
+            while got != {b"1", b"2", b"3"}:
+                got.update(message.body for message in consumer.poll(timeout=5))
+"""
+
+
+def test_the_server_for_tests_without_trio(pytester: pytest.Pytester) -> None:
+    pytester.makeini("[pytest]\nasyncio_default_fixture_loop_scope = function")
+    pytester.makepyfile(OTHER_LOOPS)
+    pytester.runpytest_subprocess("-p", "no:cacheprovider", "-p", "no:trio", "-W", "error").assert_outcomes(passed=5)
+
+
+def test_a_server_that_cannot_start_says_so_to_its_caller() -> None:
+    with pytest.raises(ConfigError, match="noSuchKey"), server_in_thread(settings={"noSuchKey": 1}):
+        raise AssertionError("not reached")
 
 
 def test_a_project_without_pytest_trio_is_not_disturbed(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("def test_plain():\n    import sys\n    assert 'trio' not in sys.modules")
     pytester.runpytest_subprocess(
-        "-p", "no:trio", "-p", "no:hypothesispytest", "-p", "no:cacheprovider", "-W", "error"
+        "-p", "no:trio", "-p", "no:asyncio", "-p", "no:anyio", "-p", "no:hypothesispytest", "-p", "no:cacheprovider", "-W", "error"
     ).assert_outcomes(passed=1)
-    assert "triomq_cluster" in pytester.runpytest_subprocess("--fixtures", "-p", "no:cacheprovider").stdout.str()
+    assert "triomq_cluster" in pytester.runpytest_subprocess("--fixtures", "-p", "no:cacheprovider", "-p", "no:asyncio").stdout.str()
 
 
 def test_the_module_works_without_pytest() -> None:

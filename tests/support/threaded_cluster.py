@@ -1,41 +1,24 @@
-"""A cluster in a loop of its own, for tests that block or run under asyncio."""
+"""A cluster in a thread of its own that has a topic, for tests that block or run under asyncio."""
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
-import threading
 from collections.abc import Iterator
 
 import trio
 
-from triomq.testing import local_cluster
+from triomq import Admin
+from triomq.testing import server_in_thread
 
 
 @contextlib.contextmanager
 def cluster_in_a_thread(*, topic: str = "Numbers", queues: int = 2) -> Iterator[str]:
-    """A cluster in a loop of its own, for callers that block; yields the name server's address."""
-    ready: concurrent.futures.Future[tuple[str, trio.lowlevel.TrioToken, trio.Event]] = concurrent.futures.Future()
+    """Yield the name server's address."""
 
-    async def run() -> None:
-        try:
-            async with local_cluster() as cluster:
-                await cluster.create_topic(topic, queues=queues)
-                done = trio.Event()
-                ready.set_result((cluster.namesrv_address, trio.lowlevel.current_trio_token(), done))
-                await done.wait()
-        except BaseException as error:
-            if not ready.done():
-                ready.set_exception(error)
-            raise
+    async def create() -> None:
+        async with Admin(cluster.namesrv_address) as admin:
+            await admin.create_topic(topic, queues=queues)
 
-    thread = threading.Thread(target=trio.run, args=[run])
-    thread.start()
-    try:
-        address, token, done = ready.result(30)
-        try:
-            yield address
-        finally:
-            token.run_sync_soon(done.set)
-    finally:
-        thread.join()
+    with server_in_thread() as cluster:
+        trio.run(create)
+        yield cluster.namesrv_address

@@ -13,7 +13,11 @@ from __future__ import annotations
 
 from triomq.aio.producer import Producer
 from triomq.aio.pull_consumer import PullConsumer
-from triomq.aio.push_consumer import PushConsumer, ReceivedMessage
+from triomq.aio.push_consumer import BatchHandler, Handler, PushConsumer, ReceivedMessage
 from triomq.client import Message, MessageQueue, SendReceipt
 
-__all__ = ["Message", "MessageQueue", "Producer", "PullConsumer", "PushConsumer", "ReceivedMessage", "SendReceipt"]
+__all__ = ["BatchHandler", "Handler", "Message", "MessageQueue", "Producer", "PullConsumer", "PushConsumer", "ReceivedMessage", "SendReceipt"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -15,6 +15,10 @@ from __future__ import annotations
 from triomq.client import Message, MessageQueue, SendReceipt
 from triomq.sync.producer import Producer
 from triomq.sync.pull_consumer import PullConsumer
-from triomq.sync.push_consumer import Handler, PushConsumer, ReceivedMessage
+from triomq.sync.push_consumer import BatchHandler, Handler, PushConsumer, ReceivedMessage
 
-__all__ = ["Handler", "Message", "MessageQueue", "Producer", "PullConsumer", "PushConsumer", "ReceivedMessage", "SendReceipt"]
+__all__ = ["BatchHandler", "Handler", "Message", "MessageQueue", "Producer", "PullConsumer", "PushConsumer", "ReceivedMessage", "SendReceipt"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

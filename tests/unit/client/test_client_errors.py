@@ -12,6 +12,8 @@ import attrs
 import pytest
 
 import triomq
+import triomq.aio
+import triomq.sync
 from triomq.client import config, errors, refusals
 from triomq.client.config import ClientSettings, ConsumerSettings, ProducerSettings, namesrv_addresses
 from triomq.client.consumer.offsets import ConsumeFrom, StartPoint
@@ -257,6 +259,10 @@ def test_public_names_can_be_loaded() -> None:
     for name in triomq.__all__:
         assert getattr(triomq, name) is not None
     assert set(triomq.client.__all__) | {"__version__"} == set(triomq.__all__)
+    for module in (triomq, triomq.sync, triomq.aio):
+        assert dir(module) == sorted(module.__all__)
+    raised = {name for name, kind in vars(triomq.client.errors).items() if inspect.isclass(kind) and issubclass(kind, triomq.TrioMQError)}
+    assert raised <= set(triomq.__all__), "an error that a user cannot catch by its name"
     assert importlib.metadata.version("triomq") == triomq.__version__
     with pytest.raises(AttributeError, match="Prodcer"):
         _ = triomq.Prodcer  # type: ignore[attr-defined]

@@ -11,7 +11,9 @@ import pytest
 
 import triomq
 from triomq import (
+    Admin,
     AssignmentChange,
+    Attempt,
     BusyBackoff,
     ClientSettings,
     ConsumeContext,
@@ -31,6 +33,7 @@ from triomq import (
     Sql,
     Tls,
     TopicRates,
+    TrioMQError,
 )
 from triomq.client.consumer.assignment import Assignment
 from triomq.client.consumer.process_queue import ProcessQueue
@@ -62,6 +65,8 @@ def received() -> ReceivedMessage:
 
 
 EXAMPLES: dict[type, Callable[[], Any]] = {
+    Admin: lambda: Admin("a:1", credentials=CREDENTIALS),
+    Attempt: lambda: Attempt(broker="broker-a (a:1)", seconds=0.1, error=TrioMQError("it is away")),
     AssignmentChange: lambda: AssignmentChange(topic="Orders", gained=QUEUES, lost=QUEUES, owned=QUEUES, queues=QUEUES),
     BusyBackoff: BusyBackoff,
     ClientSettings: lambda: CLIENT,
