@@ -12,7 +12,7 @@ MINUTES ?= 20
 SEED ?= 0
 PART ?= all
 
-.PHONY: help demo test test-all compose-test wheelhouse check fuzz crash-test simulate fault-test fault-matrix soak bench bench-store bench-nats features compatibility docs peers dist clean
+.PHONY: help demo test test-all test-pythons compose-test wheelhouse check fuzz crash-test simulate fault-test fault-matrix soak bench bench-store bench-nats features compatibility docs peers dist clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -49,6 +49,9 @@ test-all: $(VENV)/.dev peers ## the whole suite: slow tests, the official Java a
 
 compose-test: $(VENV)/.dev ## build the image and run the compose file (root; apt-get install docker.io docker-compose iptables debootstrap)
 	$(PYTEST) -m compose -s -rs --features=.features-compose.json $(ARGS) tests/compose
+
+test-pythons: $(VENV)/.dev ## unit tests, SDK and a cluster with Python 3.13 and 3.14 (root; apt-get install debootstrap)
+	$(BIN)/python tests/pythons.py
 
 wheelhouse: ## bring the wheels for an image that is built without a package index (Python of BASE = PYTHON's)
 	$(PYTHON) -m pip wheel --quiet --disable-pip-version-check --wheel-dir deploy/wheelhouse '.$(if $(EXTRAS),[$(EXTRAS)])'
@@ -119,4 +122,4 @@ dist: $(VENV)/.dev ## sdist, and the wheel built from it
 	$(BIN)/python -m build
 
 clean: ## forget the environment and everything generated
-	rm -rf $(VENV) .demo .peers .bench .fuzz .crash .simulate .faults dist .compose .features.json .features-compat.json .features-compose.json .compatibility.json .tests-with-peers.log .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .demo .peers .bench .fuzz .crash .simulate .faults .pythons dist .compose .features.json .features-compat.json .features-compose.json .compatibility.json .tests-with-peers.log .mypy_cache .ruff_cache .hypothesis

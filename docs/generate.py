@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import generate_configuration
+import generate_limits
 import generate_reference
 
 from triomq.broker.inspect import manual as mqstore_manual
@@ -12,6 +13,7 @@ from triomq.client.admin import manual
 
 PAGES = {
     "configuration.md": generate_configuration.page,
+    "limits.md": generate_limits.page,
     "mqadmin.md": manual.page,
     "mqstore.md": mqstore_manual.page,
     "reference/remoting.md": generate_reference.remoting_page,

@@ -116,7 +116,7 @@ if TYPE_CHECKING:
         select_by_random,
     )
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "Admin",

@@ -46,7 +46,7 @@ class TlsStream:
                 self.ended = True
                 break
             except ssl.SSLError as error:
-                raise explained(error, server_side=self._server_side) from None
+                raise explained(error, server_side=self._server_side, ready=True) from None
             self.ended = not piece
             pieces.append(piece)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
@@ -166,8 +166,14 @@ _COMMON_FIXES = {
 }
 
 
-def explained(error: ssl.SSLError, *, server_side: bool) -> TlsFailed:
-    """An error of the `ssl` module in words, with what to do about it."""
+_DAMAGED = ("RECORD_LAYER_FAILURE", "DECRYPTION_FAILED_OR_BAD_RECORD_MAC", "SSLV3_ALERT_BAD_RECORD_MAC")
+"""what OpenSSL calls damage; which name depends on its version"""
+
+
+def explained(error: ssl.SSLError, *, server_side: bool, ready: bool = False) -> TlsFailed:
+    """An error of the `ssl` module in words, with what to do about it; `ready`: after the handshake."""
+    if ready and error.reason in _DAMAGED:
+        return TlsFailed("TLS failed: bad record mac, so what came is not what the peer sent", "look at what stands between the two sides: it changes bytes")
     if isinstance(error, ssl.SSLCertVerificationError):
         whose = "client" if server_side else "server"
         trust = "tls.server.trustCertPath" if server_side else "tls.client.trustCertPath"

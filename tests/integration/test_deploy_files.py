@@ -122,7 +122,7 @@ def test_the_probe_has_the_port_of_the_configurations() -> None:
 
 def test_the_dockerfile_copies_what_is_there_and_ends_as_an_ordinary_user() -> None:
     text = (DEPLOY / "Dockerfile").read_text()
-    assert text.index("ARG BASE=python:3.12-slim") < text.index("FROM ${BASE}")
+    assert text.index("ARG BASE=python:3.13-slim") < text.index("FROM ${BASE}")
     for source in re.findall(r"^COPY (?!--from)(\S+) ", text, re.MULTILINE):
         assert (ROOT / source).exists(), source
     assert re.findall(r"^USER (.*)$", text, re.MULTILINE) == ["3000:3000"]

@@ -58,7 +58,7 @@ async def test_the_example_of_batches(triomq_cluster: InProcessCluster) -> None:
 
 @pytest.mark.feature(73)
 async def test_the_example_of_compression(triomq_cluster: InProcessCluster) -> None:
-    printed = await run("compression.py", triomq_cluster.namesrv_address)
+    printed = await run("compressed_bodies.py", triomq_cluster.namesrv_address)
     for name in ("zlib", "lz4", "zstd"):
         found = re.search(rf"{name}: (\d+) bytes, stored in (\d+)", printed)
         assert found

@@ -1,7 +1,7 @@
 """Large bodies travel and lie compressed; the consumer gets the original, however its producer compressed it.
 
 pip install 'triomq[lz4,zstd]'                     # zlib needs nothing
-NAMESRV_ADDR=127.0.0.1:9876 python examples/compression.py
+NAMESRV_ADDR=127.0.0.1:9876 python examples/compressed_bodies.py
 """
 
 import json

@@ -1,0 +1,121 @@
+"""Run unit tests, SDK tests and a real cluster with other Pythons: those of Debian's releases, each in a root of its own.
+
+    python tests/pythons.py [SUITE …]          (root; apt-get install debootstrap)
+
+A release is made by debootstrap and kept in .pythons; wheels are brought from outside, so nothing in there asks a package index.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tomllib
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+CACHE = ROOT / ".pythons"
+SUITES = {"trixie": "3.13", "sid": "3.14"}
+"""Debian's release -> the Python that it should have at least"""
+PORTS = {"trixie": "15000-19499", "sid": "19500-23999"}
+LEFT_OUT = ("tests/unit/spark", "tests/integration/test_sdk_with_spark.py")
+PATHS = ("tests/unit", "tests/integration/test_local_processes.py", "tests/integration/test_testing_cluster.py")
+MARKS = "not compat and not slow and not spark and not compose"
+NOT_NEEDED = ("pyspark", "build", "hatchling", "mypy", "ruff", "types-psutil")
+"""of the development packages"""
+
+
+def run(*command: object, seconds: float = 900) -> str:
+    """Run a command; SystemExit with the end of its output if it fails."""
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=seconds, check=False)
+    if done.returncode != 0:
+        raise SystemExit(f"{' '.join(str(word) for word in command)[:200]} failed with {done.returncode}:\n{(done.stdout + done.stderr)[-3000:]}")
+    return done.stdout
+
+
+def root_of(suite: str) -> Path:
+    """Make the root of a release, unless it is there."""
+    folder = CACHE / suite
+    if not (folder / "complete").exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        CACHE.mkdir(exist_ok=True)
+        run("debootstrap", "--variant=minbase", "--include=python3,python3-venv,procps", suite, folder)
+        (folder / "complete").touch()
+    return folder
+
+
+def version_of(folder: Path) -> str:
+    """The Python of a root, such as 3.13."""
+    return run("chroot", folder, "python3", "-c", "import sys; print('%d.%d' % sys.version_info[:2])").strip()
+
+
+def requirements() -> list[str]:
+    """What the tests need beside the package's own requirements."""
+    wanted = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    lines = [*wanted["dev"], *wanted["lz4"], *wanted["zstd"]]
+    return [line for line in lines if not line.startswith(("triomq", *NOT_NEEDED))]
+
+
+def bring_wheels(folder: Path, version: str) -> None:
+    """Our wheel and all that it and the tests need, for this Python."""
+    wheels = folder / "wheels"
+    shutil.rmtree(wheels, ignore_errors=True)
+    pip = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check")
+    run(*pip, "wheel", "--no-deps", "--wheel-dir", wheels, ROOT)
+    (wheel,) = wheels.glob("triomq-*.whl")
+    run(*pip, "download", "--only-binary=:all:", "--python-version", version, "--dest", wheels, wheel, *requirements())
+
+
+def copy_source(folder: Path) -> None:
+    """The files of the checkout that git knows, and those that it does not ignore."""
+    source = folder / "source"
+    shutil.rmtree(source, ignore_errors=True)
+    for name in run("git", "-C", ROOT, "ls-files", "--cached", "--others", "--exclude-standard").splitlines():
+        given, copy = ROOT / name, source / name
+        if given.is_symlink() or given.is_file():
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(given, copy, follow_symlinks=False)
+
+
+def sdk_tests() -> list[str]:
+    return sorted(str(path.relative_to(ROOT)) for path in (ROOT / "tests" / "integration").glob("test_sdk_*.py"))
+
+
+def inside(folder: Path, *command: object, seconds: float = 900) -> subprocess.CompletedProcess[str]:
+    """Run a command in a root, with /proc and /dev/shm of its own; only the loopback is of interest to it."""
+    mounts = f"mount -t proc proc {folder}/proc && mount -t tmpfs tmpfs {folder}/dev/shm && exec chroot {folder} \"$@\""
+    words = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", mounts, "inside", *command]
+    return subprocess.run([str(word) for word in words], capture_output=True, text=True, timeout=seconds, check=False)
+
+
+def test(suite: str) -> tuple[str, int, str]:
+    """One release from nothing to its tests: (Python, exit code, end of the output)."""
+    folder = root_of(suite)
+    version = version_of(folder)
+    if tuple(map(int, version.split("."))) < tuple(map(int, SUITES[suite].split("."))):
+        raise SystemExit(f"Debian {suite} has Python {version}, not {SUITES[suite]}: name another release in SUITES")
+    bring_wheels(folder, version)
+    copy_source(folder)
+    shutil.rmtree(folder / "venv", ignore_errors=True)
+    install = "python3 -m venv /venv && /venv/bin/pip install --quiet --no-index --find-links /wheels triomq[lz4,zstd] " + " ".join(f"'{line}'" for line in requirements())
+    done = inside(folder, "sh", "-c", install)
+    if done.returncode == 0:
+        paths = [*PATHS, *sdk_tests(), *(f"--ignore={path}" for path in LEFT_OUT)]
+        words = f"cd /source && TEST_PORTS={PORTS[suite]} /venv/bin/python -m pytest -q --color=no -m '{MARKS}' {' '.join(paths)}"
+        done = inside(folder, "env", "HOME=/root", "PATH=/venv/bin:/usr/bin:/bin:/usr/sbin:/sbin", "LANG=C.UTF-8", "sh", "-c", words)
+    return version, done.returncode, (done.stdout + done.stderr)[-4000:]
+
+
+def main() -> int:
+    """Test all named releases beside each other; 1 if one fails."""
+    suites = sys.argv[1:] or list(SUITES)
+    with ThreadPoolExecutor(len(suites)) as threads:
+        outcomes = list(threads.map(test, suites))
+    for suite, (version, code, output) in zip(suites, outcomes, strict=True):
+        print(f"Python {version} of Debian {suite}: {'passed' if code == 0 else 'FAILED'}\n{output.strip().splitlines()[-1] if code == 0 else output}")
+    return int(any(code != 0 for _, code, _ in outcomes))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
