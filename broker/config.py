@@ -104,7 +104,7 @@ class PoolSettings:
     client_queue: int = _capacity("clientManagerThreadPoolQueueCapacity", 1_000_000, "client requests")
     consumer_workers: int = _workers("consumerManageThreadPoolNums", 1, "offsets and members of consumer groups")
     consumer_queue: int = _capacity("consumerManagerThreadPoolQueueCapacity", 1_000_000, "consumer requests")
-    heartbeat_workers: int = _workers("heartbeatThreadPoolNums", 1, "heartbeats")
+    heartbeat_workers: int = _workers("heartbeatThreadPoolNums", 4, "heartbeats")
     heartbeat_queue: int = _capacity("heartbeatThreadPoolQueueCapacity", 50_000, "heartbeats")
     heartbeat_wait_ms: int = _patience("waitTimeMillsInHeartbeatQueue", 31_000, "heartbeats")
     transaction_workers: int = _workers("endTransactionThreadPoolNums", 1, "ends of transactions")

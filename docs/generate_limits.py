@@ -48,10 +48,13 @@ NAMESRV = [
     Row("filter servers of a broker", "filterServersMax", "servers", "INVALID_PARAMETER", REFUSED),
     Row("the key-value table", "kvConfigBytesMax", "bytes", "INVALID_PARAMETER", REFUSED),
     Row("a deflated registration", "remoting.protocol.bodies.registration:INFLATED_BYTES_MAX", "bytes inflated", "SYSTEM_ERROR"),
+    Row("topics of one registration", "remoting.protocol.bodies.registration:TOPICS_MAX", "topics", "SYSTEM_ERROR"),
     Row("route look-ups that wait", "clientRequestThreadPoolQueueCapacity", "requests", "SYSTEM_BUSY", POOL),
     Row("other requests that wait", "defaultThreadPoolQueueCapacity", "requests", "SYSTEM_BUSY", POOL),
 ]
 BROKER = [
+    Row("the body of a heartbeat, of locks, topics or groups", "broker.processors.bodies:BODY_BYTES_MAX", "bytes", "INVALID_PARAMETER"),
+    Row("such a body that is read in the loop; a longer one in a thread", "broker.processors.bodies:INLINE_BYTES_MAX", "bytes", "–"),
     Row("a message's body", "maxMessageSize", "bytes", "MESSAGE_ILLEGAL"),
     Row("a message's properties", "remoting.protocol.message:PROPERTIES_BYTES_MAX", "bytes", "MESSAGE_ILLEGAL"),
     Row("a message's keys", "broker.store.draft:KEYS_MAX", "keys", "MESSAGE_ILLEGAL"),

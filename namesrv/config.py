@@ -63,7 +63,7 @@ class NamesrvConfig:
     )
     route_workers: int = setting("clientRequestThreadPoolNums", INTEGER, 1, "worker tasks for route lookups", low=1, high=_WORKERS_MAX)
     route_queue: int = setting("clientRequestThreadPoolQueueCapacity", INTEGER, 50_000, "route lookups that may wait; one more is refused as busy", low=1, high=_INT_MAX)
-    default_workers: int = setting("defaultThreadPoolNums", INTEGER, 1, "worker tasks for all other requests", low=1, high=_WORKERS_MAX)
+    default_workers: int = setting("defaultThreadPoolNums", INTEGER, 4, "worker tasks for all other requests", low=1, high=_WORKERS_MAX)
     default_queue: int = setting("defaultThreadPoolQueueCapacity", INTEGER, 10_000, "other requests that may wait; one more is refused as busy", low=1, high=_INT_MAX)
     network: NetworkSettings = group(NetworkSettings)
     monitor: MonitorSettings = group(MonitorSettings)

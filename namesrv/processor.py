@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import logging
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from hashlib import blake2b
 from typing import NoReturn, TypeVar
 
 import attrs
+import trio
 
 from triomq.namesrv.config import NAMESRV_KEYS, PROTECTED_KEYS, NamesrvConfig
 from triomq.namesrv.errors import KvFileError
@@ -23,6 +24,7 @@ from triomq.namesrv.routes import (
     UNIT_SUBSCRIPTION_FLAG,
     Departed,
     Outcome,
+    Registered,
     Registration,
     RouteRules,
     RouteTable,
@@ -68,6 +70,10 @@ _STANDARD_JSON_FROM = 401  # V4_9_4
 _FILTER_SERVERS_FROM = 37  # V3_0_11
 _CRC_MASK = 0x7FFF_FFFF
 _FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
+INLINE_BYTES_MAX = 128 * 1024
+"""A registration up to here is read in the loop: 15 ms."""
+DEFLATED = b"\x78"
+"""the first byte of a deflated one"""
 NOTES_PER_PERIOD = 200
 """lines of a kind in ten seconds: a rolling restart of a large cluster shows every broker"""
 LIVE_KEYS = frozenset(
@@ -112,8 +118,8 @@ class NamesrvProcessor:
 
     # Brokers
 
-    def register_broker(self, request: Request) -> Response:
-        """103: a broker and its topics."""
+    def register_broker(self, request: Request) -> Response | Awaitable[Response]:
+        """103: a broker and its topics.  Raises Rejected, LimitReached."""
         header: RegisterBrokerHeader = request.header
         if header.body_crc and header.body_crc != zlib.crc32(request.body) & _CRC_MASK:
             self._warn("registration of %s from %s: the body's checksum does not match", header.broker_name, request.connection.peer_text)
@@ -122,32 +128,46 @@ class NamesrvProcessor:
         digest = blake2b(b"%d " % request.version + request.body, digest_size=16).digest()
         announced = self._registration(request, RegisterBrokerBody())
         registered = self.routes.renew(announced, digest, request.connection, self.now_ms())
-        body = None
-        if registered is None:
-            try:
-                body = decode_registration(request.body, request.version) if request.body else RegisterBrokerBody()
-            except RemoteProtocolError as error:
-                raise Rejected(ResponseCode.SYSTEM_ERROR, f"register broker failed: {error}") from None
-            before = self.routes.holder(header.broker_name, header.broker_id)
-            if before not in (None, header.broker_addr) and self.config.refuse_foreign:
-                self._refuse_move(header, str(before), request)
-            left_out = self.routes.limits.refused.total()
-            registered = self.routes.register(self._registration(request, body), request.connection, self.now_ms())
-            if before not in (None, header.broker_addr) and registered.outcome is Outcome.RENEWED:
-                self.moved += 1
-                self._warn(
-                    "broker %s (id %d) moved from %s to %s by a registration from %s while it was alive; two processes must not have one name and id",
-                    header.broker_name, header.broker_id, before, header.broker_addr, request.connection.peer_text,
-                )  # fmt: skip
-            left_out = self.routes.limits.refused.total() - left_out
-            if left_out:
-                self._warn(
-                    "broker %s (%s) registers %d topics that are not in the routes: the limit is %d; delete topics, or raise topicsMax",
-                    header.broker_name, header.broker_addr, left_out, self.config.limits.topics_max,
-                )  # fmt: skip
-            elif registered.outcome in (Outcome.NEW, Outcome.RENEWED):
-                self.routes.remember(header.cluster_name, header.broker_addr, digest)
-            self._warn_of_queue_counts(header.broker_name, body.table.topic_config_table.values())
+        if registered is not None:
+            return self._registered(request, registered, None)
+        # Deflated, a little may stand for a lot.
+        if len(request.body) > INLINE_BYTES_MAX or request.body[:1] == DEFLATED:
+            return self._take_registration_elsewhere(request, digest)
+        return self._take_registration(request, digest, _read_registration(request))
+
+    async def _take_registration_elsewhere(self, request: Request, digest: bytes) -> Response:
+        """Read the body in a thread: hundreds of thousands of topics take seconds, and the loop serves others meanwhile."""
+        body = await trio.to_thread.run_sync(_read_registration, request)
+        if request.connection.closed:
+            raise Rejected(ResponseCode.SYSTEM_ERROR, "the connection ended while its registration was read")
+        return self._take_registration(request, digest, body)
+
+    def _take_registration(self, request: Request, digest: bytes, body: RegisterBrokerBody) -> Response:
+        header: RegisterBrokerHeader = request.header
+        before = self.routes.holder(header.broker_name, header.broker_id)
+        if before not in (None, header.broker_addr) and self.config.refuse_foreign:
+            self._refuse_move(header, str(before), request)
+        left_out = self.routes.limits.refused.total()
+        registered = self.routes.register(self._registration(request, body), request.connection, self.now_ms())
+        if before not in (None, header.broker_addr) and registered.outcome is Outcome.RENEWED:
+            self.moved += 1
+            self._warn(
+                "broker %s (id %d) moved from %s to %s by a registration from %s while it was alive; two processes must not have one name and id",
+                header.broker_name, header.broker_id, before, header.broker_addr, request.connection.peer_text,
+            )  # fmt: skip
+        left_out = self.routes.limits.refused.total() - left_out
+        if left_out:
+            self._warn(
+                "broker %s (%s) registers %d topics that are not in the routes: the limit is %d; delete topics, or raise topicsMax",
+                header.broker_name, header.broker_addr, left_out, self.config.limits.topics_max,
+            )  # fmt: skip
+        elif registered.outcome in (Outcome.NEW, Outcome.RENEWED):
+            self.routes.remember(header.cluster_name, header.broker_addr, digest)
+        self._warn_of_queue_counts(header.broker_name, body.table.topic_config_table.values())
+        return self._registered(request, registered, body)
+
+    def _registered(self, request: Request, registered: Registered, body: RegisterBrokerBody | None) -> Response:
+        header: RegisterBrokerHeader = request.header
         self._tell_smallest_ids()
         who = (header.cluster_name, header.broker_name, header.broker_id, header.broker_addr)
         if registered.outcome is Outcome.TOO_EARLY:
@@ -410,6 +430,13 @@ class NamesrvProcessor:
 def route_rules(config: NamesrvConfig) -> RouteRules:
     """What of a configuration the route table must know."""
     return RouteRules(delete_missing_topics=config.delete_missing_topics, acting_master=config.acting_master)
+
+
+def _read_registration(request: Request) -> RegisterBrokerBody:
+    try:
+        return decode_registration(request.body, request.version) if request.body else RegisterBrokerBody()
+    except RemoteProtocolError as error:
+        raise Rejected(ResponseCode.SYSTEM_ERROR, f"register broker failed: {error}") from None
 
 
 def _require(enabled: bool) -> None:

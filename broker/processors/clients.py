@@ -11,7 +11,6 @@ import attrs
 import trio
 
 from triomq.broker.filters.tokens import FilterInvalid
-from triomq.broker.processors.bodies import read_body
 from triomq.broker.services.filters import ConsumerFilters, compile_typed, is_filter
 from triomq.broker.services.groups import ClientGroups, Member
 from triomq.broker.services.live_settings import LiveSettings
@@ -46,12 +45,11 @@ class Clients:
     filters: ConsumerFilters
     live: LiveSettings
 
-    def heartbeat(self, request: Request) -> Response:
+    def heartbeat(self, request: Request, data: HeartbeatData) -> Response:
         """Note that a client is alive in its groups; groups that may not be created are skipped in silence, as in Java.
 
         Raises: LimitReached.
         """
-        data = read_body(HeartbeatData, request)
         now = trio.current_time()
         producers = [producer.group for producer in data.producers if names.group_complaint(producer.group) is None]
         self.clients.table.require_room(request.connection, data.consumers, producers)
@@ -126,9 +124,9 @@ class Clients:
             raise Rejected(ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {header.consumer_group}")
         return Response(body=ConsumerIds(group.client_ids).encode(), ext={})
 
-    def check(self, request: Request) -> Response:
+    def check(self, request: Request, body: CheckClientBody) -> Response:
         """Is this filter possible here?"""
-        wanted = read_body(CheckClientBody, request).subscription
+        wanted = body.subscription
         if is_filter(wanted.expression_type):
             if not self.live.property_filter:
                 remark = f"The broker does not support consumer to filter message by {wanted.expression_type}"

@@ -8,7 +8,6 @@ from __future__ import annotations
 import attrs
 import trio
 
-from triomq.broker.processors.bodies import read_body
 from triomq.broker.services.queue_locks import QueueLocks
 from triomq.remoting.protocol.bodies.locks import LockRequest, LockResponse
 from triomq.remoting.server.handlers import Request, Response
@@ -18,13 +17,11 @@ from triomq.remoting.server.handlers import Request, Response
 class Locks:
     locks: QueueLocks
 
-    def lock(self, request: Request) -> Response:
+    def lock(self, request: Request, asked: LockRequest) -> Response:
         """Take or renew; the answer lists what the client holds now."""
-        asked = read_body(LockRequest, request)
         held = self.locks.lock(asked.consumer_group, asked.client_id, asked.queues, trio.current_time())
         return Response(body=LockResponse(held).encode())
 
-    def unlock(self, request: Request) -> Response:
-        asked = read_body(LockRequest, request)
+    def unlock(self, request: Request, asked: LockRequest) -> Response:
         self.locks.unlock(asked.consumer_group, asked.client_id, asked.queues)
         return Response()

@@ -10,7 +10,6 @@ from collections.abc import Awaitable
 import attrs
 import trio
 
-from triomq.broker.processors.bodies import read_body
 from triomq.broker.services.offsets import ConsumerOffsets
 from triomq.broker.services.subscriptions import SubscriptionGroups
 from triomq.broker.services.topics import Topics
@@ -44,13 +43,13 @@ class GroupRequests:
     offsets: ConsumerOffsets
     topics: Topics
 
-    def put(self, request: Request) -> Awaitable[Response]:
-        self._put(read_body(SubscriptionGroupConfig, request))
+    def put(self, request: Request, config: SubscriptionGroupConfig) -> Awaitable[Response]:
+        self._put(config)
         return self._settled()
 
-    def put_list(self, request: Request) -> Awaitable[Response]:
+    def put_list(self, request: Request, body: SubscriptionGroupList) -> Awaitable[Response]:
         """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: those before one that is refused stay."""
-        for config in read_body(SubscriptionGroupList, request).group_config_list:
+        for config in body.group_config_list:
             self._put(config)
         return self._settled()
 

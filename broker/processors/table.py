@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import attrs
 
+from triomq.broker.processors.bodies import with_body
 from triomq.broker.processors.broker_config import BrokerConfigRequests
 from triomq.broker.processors.clients import Clients
 from triomq.broker.processors.consumption import Consumption
@@ -25,6 +26,10 @@ from triomq.broker.processors.send_back import SendBack
 from triomq.broker.processors.subscriptions import GroupRequests
 from triomq.broker.processors.topics import TopicRequests
 from triomq.broker.processors.unsupported import UNSUPPORTED as UNSUPPORTED
+from triomq.remoting.protocol.bodies.groups import SubscriptionGroupConfig, SubscriptionGroupList
+from triomq.remoting.protocol.bodies.heartbeat import CheckClientBody, HeartbeatData
+from triomq.remoting.protocol.bodies.locks import LockRequest
+from triomq.remoting.protocol.bodies.topics import TopicConfigList
 from triomq.remoting.protocol.codes import RequestCode as Code
 from triomq.remoting.protocol.headers import admin, client, offset, pull, query, route, send, topic
 from triomq.remoting.server.handlers import Handler, HandlerTable
@@ -91,15 +96,15 @@ def handler_table(do: Processors) -> HandlerTable:
                 Code.GET_EARLIEST_MSG_STORETIME, do.queues.earliest_store_time, "offset", offset.GetEarliestStoreTimeHeader
             ),
             # clients
-            Handler(Code.HEART_BEAT, do.clients.heartbeat, "heartbeat"),
+            Handler(Code.HEART_BEAT, with_body(HeartbeatData, do.clients.heartbeat), "heartbeat"),
             Handler(Code.UNREGISTER_CLIENT, do.clients.unregister, "client", client.UnregisterClientHeader),
-            Handler(Code.CHECK_CLIENT_CONFIG, do.clients.check, "client"),
+            Handler(Code.CHECK_CLIENT_CONFIG, with_body(CheckClientBody, do.clients.check), "client"),
             Handler(Code.GET_CONSUMER_LIST_BY_GROUP, do.clients.consumer_list, "consumer", client.GetConsumerListHeader),
-            Handler(Code.LOCK_BATCH_MQ, do.locks.lock, "lock"),
-            Handler(Code.UNLOCK_BATCH_MQ, do.locks.unlock, "lock"),
+            Handler(Code.LOCK_BATCH_MQ, with_body(LockRequest, do.locks.lock), "lock"),
+            Handler(Code.UNLOCK_BATCH_MQ, with_body(LockRequest, do.locks.unlock), "lock"),
             # topics
             Handler(Code.UPDATE_AND_CREATE_TOPIC, topics.create, "change", topic.CreateTopicHeader),
-            Handler(Code.UPDATE_AND_CREATE_TOPIC_LIST, topics.create_list, "change"),
+            Handler(Code.UPDATE_AND_CREATE_TOPIC_LIST, with_body(TopicConfigList, topics.create_list), "change"),
             Handler(Code.DELETE_TOPIC_IN_BROKER, topics.delete, "change", topic.DeleteTopicHeader),
             Handler(Code.GET_TOPIC_CONFIG, topics.describe, "admin", topic.TopicHeader),
             Handler(Code.GET_ALL_TOPIC_CONFIG, topics.all, "admin", topic.AllTopicsHeader),
@@ -107,8 +112,8 @@ def handler_table(do: Processors) -> HandlerTable:
             Handler(Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, topics.system, "admin"),
             Handler(Code.QUERY_TOPIC_CONSUME_BY_WHO, topics.consumers, "admin", topic.TopicHeader),
             # groups
-            Handler(Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, groups.put, "change"),
-            Handler(Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, groups.put_list, "change"),
+            Handler(Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, with_body(SubscriptionGroupConfig, groups.put), "change"),
+            Handler(Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, with_body(SubscriptionGroupList, groups.put_list), "change"),
             Handler(Code.UPDATE_AND_GET_GROUP_FORBIDDEN, groups.forbid, "change", topic.GroupForbiddenHeader),
             Handler(Code.DELETE_SUBSCRIPTIONGROUP, groups.delete, "change", topic.DeleteGroupHeader),
             Handler(Code.GET_SUBSCRIPTIONGROUP_CONFIG, groups.describe, "admin", topic.GroupHeader),

@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Mapping
 import attrs
 import trio
 
-from triomq.broker.processors.bodies import read_body
 from triomq.broker.processors.consumption import store_time
 from triomq.broker.services.attributes import parse_attribute_changes
 from triomq.broker.services.groups import GroupTable
@@ -77,9 +76,9 @@ class TopicRequests:
             return Response()
         return self._settled(Response(remark=UNSET_REMARK))
 
-    def create_list(self, request: Request) -> Response | Awaitable[Response]:
+    def create_list(self, request: Request, body: TopicConfigList) -> Response | Awaitable[Response]:
         """UPDATE_AND_CREATE_TOPIC_LIST: all or, when one of them is refused, none.  (Java stops at the first that is there already.)"""
-        wanted = read_body(TopicConfigList, request).topic_config_list
+        wanted = body.topic_config_list
         for config in wanted:
             self._check(config, config.attributes)
         changed = [self._put(attrs.evolve(config, attributes={}), config.attributes) for config in wanted]

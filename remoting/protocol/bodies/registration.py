@@ -17,6 +17,8 @@ from triomq.remoting.protocol.bodies.topics import DataVersion, TopicConfig, Top
 from triomq.remoting.protocol.loose_json import LOOSE_BYTES_MAX, loads
 
 INFLATED_BYTES_MAX = 64 * 1024 * 1024
+TOPICS_MAX = 200_000
+"""of one registration"""
 _WRAPPER_ONLY_BELOW = 37  # V3_0_11: older brokers send the table alone
 _MAPPINGS_FROM = 413  # V5_0_0
 _FIX = "send the body as RegisterBrokerBody of RocketMQ 4.x or 5.x does"
@@ -79,7 +81,10 @@ class _Inflated:
 
     def read(self, version: int) -> RegisterBrokerBody:
         data_version = DataVersion.decode(self._piece())
-        topics = [_parse_topic(self._piece()) for _ in range(self._count())]
+        count = self._count()
+        if count > TOPICS_MAX:
+            raise RemoteProtocolError(f"the registration has {count} topics, at most {TOPICS_MAX} are read", "delete topics that nothing uses")
+        topics = [_parse_topic(self._piece()) for _ in range(count)]
         servers = loads(self._piece(), LOOSE_BYTES_MAX)
         mappings: dict[str, object] | None = None
         if version >= _MAPPINGS_FROM and self._position < len(self._data):
