@@ -12,7 +12,7 @@ MINUTES ?= 20
 SEED ?= 0
 PART ?= all
 
-.PHONY: help demo test test-all test-pythons compose-test wheelhouse check fuzz crash-test simulate fault-test fault-matrix soak bench bench-store bench-nats features compatibility docs peers dist clean
+.PHONY: help demo test test-all test-pythons compose-test wheelhouse check fuzz hostile crash-test simulate fault-test fault-matrix soak bench bench-store bench-nats features compatibility docs peers dist clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -36,13 +36,13 @@ demo: $(VENV)/.demo ## set everything up and run the main job on real data (336,
 	@$(BIN)/python examples/demo $(ARGS)
 
 test: $(VENV)/.dev ## the suite that needs nothing but this checkout, but for what takes minutes
-	$(PYTEST) -m "not compat and not slow" --durations=20 $(ARGS)
+	$(PYTEST) -m "not compat and not slow and not hostile" --durations=20 $(ARGS)
 
 test-all: $(VENV)/.dev peers ## the whole suite: slow tests, the official Java and Go clients
 	@rm -f .features.json .features-compat.json .features-compose.json .compatibility.json; \
 	echo "The tests with Java's and Go's programs run beside the others; what they print comes at the end (.tests-with-peers.log)."; \
 	TEST_PORTS=15000-23499 $(PYTEST) -m "compat and not compose" --durations=20 --features=.features-compat.json --compatibility=.compatibility.json $(ARGS) >.tests-with-peers.log 2>&1 & peers=$$!; \
-	TEST_PORTS=23500-31999 $(PYTEST) -m "not compat and not compose" --durations=20 --features=.features.json $(ARGS); ours=$$?; \
+	TEST_PORTS=23500-31999 $(PYTEST) -m "not compat and not compose and not hostile" --durations=20 --features=.features.json $(ARGS); ours=$$?; \
 	wait $$peers; theirs=$$?; cat .tests-with-peers.log; \
 	test $$ours -eq 0 || echo "make: the tests without peers failed; their output stands above that of the others"; \
 	test $$ours -eq 0 && test $$theirs -eq 0
@@ -70,6 +70,9 @@ $(VENV)/.fuzz: $(VENV)/.dev
 
 fuzz: $(VENV)/.fuzz ## feed the decoders hostile bytes for SECONDS=60 (Linux on x86-64: atheris)
 	$(BIN)/python tests/fuzz --seconds $(SECONDS) $(ARGS)
+
+hostile: $(VENV)/.dev ## what hostile input costs: worst inputs of every decoder, thousands of idle, silent and greedy peers (a quiet machine)
+	$(PYTEST) -m "not compat and not compose" -s --durations=20 $(ARGS) tests/hostile tests/integration/test_remoting_hostile_peers.py tests/integration/test_open_file_limits.py
 
 soak: $(VENV)/.dev ## producers, members that come and go, servers that restart, for MINUTES=20 (SEED=0 chooses one)
 	$(BIN)/python tests/soak.py --minutes $(MINUTES) --seed $(SEED)
@@ -108,7 +111,7 @@ bench-replication: $(VENV)/.dev peers ## master and slave beside Java's: sends t
 	$(BIN)/python tests/bench/replication_side_by_side.py $(PART) $(ARGS)
 
 features: $(VENV)/.dev ## which rows of docs/features.md are proven, partly or not, by which tests (of the last test-all)
-	@test -f .features.json || $(PYTEST) -q -m "not compat and not compose" --features=.features.json
+	@test -f .features.json || $(PYTEST) -q -m "not compat and not compose and not hostile" --features=.features.json
 	@$(BIN)/python tests/features.py $(wildcard .features.json .features-compat.json .features-compose.json)
 
 compatibility: $(VENV)/.dev ## write docs/compatibility.md from the last test-all (ARGS=--check: only look whether it is the same)

@@ -58,6 +58,7 @@ BROKER = [
     Row("a message's body", "maxMessageSize", "bytes", "MESSAGE_ILLEGAL"),
     Row("a message's properties", "remoting.protocol.message:PROPERTIES_BYTES_MAX", "bytes", "MESSAGE_ILLEGAL"),
     Row("a message's keys", "broker.store.draft:KEYS_MAX", "keys", "MESSAGE_ILLEGAL"),
+    Row("messages of one batch", "remoting.protocol.batch:ELEMENTS_MAX", "messages", "MESSAGE_ILLEGAL"),
     Row("a topic's name", "remoting.protocol.names:TOPIC_LENGTH_MAX", "characters", "INVALID_PARAMETER"),
     Row("a group's name", "remoting.protocol.names:GROUP_LENGTH_MAX", "characters", "INVALID_PARAMETER"),
     Row("queues of a topic", "remoting.protocol.bodies.route:QUEUES_MAX", "queues", "INVALID_PARAMETER"),

@@ -21,7 +21,7 @@ SUITES = {"trixie": "3.13", "sid": "3.14"}
 PORTS = {"trixie": "15000-19499", "sid": "19500-23999"}
 LEFT_OUT = ("tests/unit/spark", "tests/integration/test_sdk_with_spark.py")
 PATHS = ("tests/unit", "tests/integration/test_local_processes.py", "tests/integration/test_testing_cluster.py")
-MARKS = "not compat and not slow and not spark and not compose"
+MARKS = "not compat and not slow and not spark and not compose and not hostile"
 NOT_NEEDED = ("pyspark", "build", "hatchling", "mypy", "ruff", "types-psutil")
 """of the development packages"""
 

@@ -17,6 +17,8 @@ _LENGTH = Struct(">h")
 _SIZES = Struct(">i8xii")
 """Total size, flag, length of the body."""
 _FIXED_BYTES = _HEAD.size + _LENGTH.size
+ELEMENTS_MAX = 32_767
+"""Messages of one batch, as many as a batch consume queue can count."""
 _FIX = "encode the batch as MessageDecoder.encodeMessages of RocketMQ does"
 
 
@@ -40,7 +42,7 @@ def encode_batch(elements: Iterable[tuple[int, bytes, bytes]]) -> bytes:
 
 
 def decode_batch(data: bytes) -> list[BatchElement]:
-    """Read the elements; RemoteProtocolError if lengths do not fit."""
+    """Read the elements; RemoteProtocolError if lengths do not fit.  Their number is not looked at: a broker calls `split_batch`."""
     elements: list[BatchElement] = []
     position = 0
     while position < len(data):
@@ -82,6 +84,8 @@ def _spans(data: bytes) -> list[tuple[int, int, int, int]]:
             break
         found.append((flag, position, properties_at, stop))
         position = stop
+        if len(found) > ELEMENTS_MAX:
+            raise RemoteProtocolError(f"the batch has more than {ELEMENTS_MAX} messages", "send them in several batches")
     if position != end:
         decode_batch(data)
         raise AssertionError("the two readings of a batch differ")

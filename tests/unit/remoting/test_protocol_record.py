@@ -7,7 +7,13 @@ import pytest
 
 from tests.support.golden_data import RELEASES, commit_log, logged_messages
 from triomq.remoting.errors import LocalProtocolError, RemoteProtocolError
-from triomq.remoting.protocol.batch import batch_properties, decode_batch, encode_batch, split_batch
+from triomq.remoting.protocol.batch import (
+    ELEMENTS_MAX,
+    batch_properties,
+    decode_batch,
+    encode_batch,
+    split_batch,
+)
 from triomq.remoting.protocol.compression import compress_body, plain_body
 from triomq.remoting.protocol.message import encode_properties
 from triomq.remoting.protocol.record import (
@@ -327,3 +333,11 @@ def test_compression() -> None:
             plain_body(data, flags)
     with pytest.raises(RemoteProtocolError, match="more than 100 bytes"):
         plain_body(packed, bits, bytes_max=100)
+
+
+def test_a_batch_has_32767_messages_at_most() -> None:
+    element = encode_batch([(0, b"", b"")])
+    assert len(split_batch(element * ELEMENTS_MAX)) == ELEMENTS_MAX
+    for read in (split_batch, batch_properties):
+        with pytest.raises(RemoteProtocolError, match="more than 32767 messages; send them in several batches"):
+            read(element * (ELEMENTS_MAX + 1))
