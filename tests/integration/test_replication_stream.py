@@ -500,8 +500,10 @@ async def test_reports_count_once_the_logs_are_known_to_be_the_same(tmp_path: Pa
 
 
 async def test_a_report_that_comes_after_the_replacement_is_nobody_s(tmp_path: Path) -> None:
-    """What the old connection still had on its way counts no more, and harms nobody."""
+    """What the old connection still had on its way counts no more, and harms nobody; at no moment does the slave count twice."""
     async with open_store(quick_config(tmp_path)) as store, serving_master(store) as (master, port):
+        counted: list[int] = []
+        master.on_acknowledged.append(lambda: counted.append(len(master.replicas.replicas)))
         fill(store, 3)
         end = store.appended.value
         async with await trio.open_tcp_stream("127.0.0.1", port) as old, await trio.open_tcp_stream("127.0.0.1", port) as new:
@@ -515,6 +517,7 @@ async def test_a_report_that_comes_after_the_replacement_is_nobody_s(tmp_path: P
             await wait_until(lambda: len(master.connections) == 1)
             await new.send_all(REPORT.pack(end))
             await wait_until(lambda: [one.acknowledged for one in master.replicas.replicas.values()] == [end])
+        assert set(counted) == {1}
 
 
 async def test_a_slave_with_sync_flush_comes_back_when_its_disk_has_what_it_has(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -536,6 +539,7 @@ async def test_a_slave_with_sync_flush_comes_back_when_its_disk_has_what_it_has(
                 await wait_equal(master_store, slave_store)
         assert log_of(slave_store) == log_of(master_store)
         assert "parted" not in caplog.text
+        assert "we go on at" not in caplog.text, "it asked for what it has already"
 
 
 async def test_a_slave_whose_disk_fails_tries_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 from replicating import (
     following_slave,
     log_of,
@@ -234,6 +235,44 @@ async def test_a_slave_out_of_sync_by_what_is_stored_is_waited_for(tmp_path: Pat
         assert told == [DurabilityResult.DURABLE]
         assert waiting.durable_now(end)
         assert not waiting.refusal()
+
+
+@pytest.mark.parametrize("slave_first", [False, True])
+async def test_a_slave_s_report_hides_no_time_out_of_the_own_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slave_first: bool) -> None:
+    """The slave has it, the own disk has said that it was too slow: that is the answer, with and without a task."""
+    slow = DurabilityResult.FLUSH_DISK_TIMEOUT
+
+    async def wait_durable(store: MessageStore, log_end: int) -> DurabilityResult:
+        await trio.lowlevel.checkpoint()
+        return slow
+
+    def when_durable(store: MessageStore, log_end: int, told: Any) -> bool:
+        told(slow)
+        return True
+
+    async with open_store(quick_config(tmp_path)) as store, serving_master(store) as (master, port):
+        waiting = ReplicatedDurability(store, master, timeout_seconds=3_600)
+        async with peer_of(store, master, port) as stream, trio.open_nursery() as nursery:
+            monkeypatch.setattr(MessageStore, "wait_durable", wait_durable)
+            monkeypatch.setattr(MessageStore, "when_durable", when_durable)
+            monkeypatch.setattr(MessageStore, "durable_now", lambda store, log_end: False)
+            told: list[object] = []
+            end = fill(store)
+            if slave_first:
+                await stream.send_all(REPORT.pack(end))
+                await wait_until(lambda: master.connections[0].link.acknowledged == end)
+
+            async def ask() -> None:
+                told.append(await waiting.wait_durable(end))
+
+            nursery.start_soon(ask)
+            assert waiting.when_durable(end, told.append)
+            if not slave_first:
+                await trio.testing.wait_all_tasks_blocked(0.01)
+                assert told == []
+                await stream.send_all(REPORT.pack(end))
+            await wait_until(lambda: len(told) == 2)
+            assert told == [slow, slow]
 
 
 async def test_senders_without_a_task_wait_for_disk_and_slaves(tmp_path: Path) -> None:
