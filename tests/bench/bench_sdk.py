@@ -127,7 +127,7 @@ async def bench(namesrv: str, messages: int, size: int, tasks: int, profile: boo
             namesrv, group="takers", subscriptions="Bench", consume_from="first", settings=settings
         ) as consumer:
             while count < messages:
-                for message in await consumer.take(256):
+                for message in await consumer.take(max_messages=256):
                     message.ack_nowait()
                     count += 1
 

@@ -81,7 +81,7 @@ async def consume(namesrv: str, request: dict[str, Any], clock: Clock) -> int:
     if how == "take":
         async with PushConsumer(namesrv, group=group, subscriptions="BenchKept", consume_from="first") as taker:
             while count < wanted:
-                messages = await taker.take(LIST)
+                messages = await taker.take(max_messages=LIST)
                 if not count:
                     clock.start()
                 for message in messages:

@@ -36,6 +36,7 @@ HERE = {
     **{(page, "async def main"): "test_the_first_program_of_the_readme" for page in README_PAGES},
     **{(page, "async def test_orders"): "test_a_test_with_the_fixture" for page in README_PAGES},
     ("docs/testing.md", "test_orders_are_paid"): "test_a_test_with_the_fixture",
+    ("docs/testing.md", "triomq_server: str"): "test_a_test_without_trio",
     ("docs/testing.md", "two_brokers"): "test_a_fixture_of_ones_own",
     ("docs/testing.md", "test_every_order_comes"): "test_a_test_in_virtual_time",
     ("docs/sdk.md", "import trio"): "test_the_imports_of_the_guide",
@@ -110,6 +111,12 @@ async def test_a_test_with_the_fixture(tmp_path: Path) -> None:
     sources.append(one("docs/testing.md", "test_orders_are_paid"))
     call = partial(pytest_of, tmp_path, *sources, imports="from triomq import Producer\n")
     assert "3 passed" in await trio.to_thread.run_sync(call)
+
+
+@pytest.mark.feature(200)
+async def test_a_test_without_trio(tmp_path: Path) -> None:
+    call = partial(pytest_of, tmp_path, one("docs/testing.md", "triomq_server: str"))
+    assert "1 passed" in await trio.to_thread.run_sync(call)
 
 
 @pytest.mark.feature(200)
