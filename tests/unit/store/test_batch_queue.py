@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from stores import FaultyDisk, SteppingClock, draft
 
 from triomq.broker.store.batch_queue import BATCH_ENTRY, BatchEntry, BatchQueue
+from triomq.broker.store.disk import Disk
 from triomq.broker.store.errors import DiskFull
 from triomq.broker.store.numbering import SPECIAL
 from triomq.broker.store.results import GetResult, GetStatus
@@ -344,3 +345,113 @@ def test_any_queue_answers_like_a_list(data: st.DataObject) -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         trio.run(run, Path(folder) / "store")
+
+
+async def test_a_checkpoint_relies_on_a_new_file_and_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both are forced to the disk before the checkpoint says that the queue has these messages; a second one forces what is new, the name no more."""
+    forced: list[Path] = []
+
+    def noting(force: Callable[[Disk, Path], None]) -> Callable[[Disk, Path], None]:
+        def note(disk: Disk, path: Path) -> None:
+            forced.append(path)
+            force(disk, path)
+
+        return note
+
+    for name in ("sync_path", "sync_directory"):
+        monkeypatch.setattr(Disk, name, noting(getattr(Disk, name)))
+    async with open_batches(tmp_path) as store:
+        store.append([inner_batch(3)])
+        await store.checkpointer.save()
+        store.delete_topic(TOPIC)
+        assert not (tmp_path / "batchconsumequeue" / TOPIC).exists()
+        assert store.append([single()])[0].queue_offset == 0
+
+
+async def test_its_entries_leave_memory_like_all_others(tmp_path: Path) -> None:
+    async with open_batches(tmp_path) as store:
+        store.append([inner_batch(2), inner_batch(2)])
+        queue = queue_of(store)
+        assert queue.unwritten_bytes == 92
+        assert list(store.queue_table.write_out(93)) == []
+        assert list(store.queue_table.write_out(92)) == [queue]
+        assert (queue.unwritten_bytes, len(queue.bases)) == (0, 1)
+
+
+class Model:
+    """What a queue must answer, by a list: (first offset, how many, log offset) of each record."""
+
+    def __init__(self) -> None:
+        self.records: list[tuple[int, int]] = []
+
+    @property
+    def end(self) -> int:
+        return sum(count for _, count in self.records)
+
+    def get(self, offset: int, messages_max: int) -> list[tuple[int, int]]:
+        found: list[tuple[int, int]] = []
+        for base, count in self.records:
+            if base + count <= offset:
+                continue
+            total = sum(size for _, size in found)
+            if found and (total + count > messages_max or total >= 32):
+                break
+            found.append((base, count))
+        return found
+
+
+@settings(max_examples=20, deadline=None)
+@given(data=st.data())
+def test_any_queue_answers_like_a_list(data: st.DataObject) -> None:
+    """Appends, write-outs and restarts in any order; gets from anywhere, pieced together where a file ends."""
+
+    async def run(root: Path) -> None:
+        model = Model()
+        for _ in range(data.draw(st.integers(1, 3))):
+            async with open_batches(root, segment_size_bytes=1 << 20) as store:
+                assert store.max_offset(TOPIC, 0) == model.end
+                for count in data.draw(st.lists(st.integers(0, 40), max_size=12)):
+                    if not count:
+                        list(store.queue_table.write_out())
+                        continue
+                    model.records.append((model.end, count))
+                    store.append([inner_batch(count) if count > 1 else single()])
+                if not model.records:
+                    continue
+                offset = data.draw(st.integers(0, model.end - 1))
+                messages_max = data.draw(st.integers(1, 100))
+                found: list[tuple[int, int]] = []
+                position, wanted = offset, model.get(offset, messages_max)
+                while len(found) < len(wanted):
+                    result = get(store, position, messages_max)
+                    found += bases(records(result))
+                    position = result.next_offset
+                assert found[: len(wanted)] == wanted
+
+    with tempfile.TemporaryDirectory() as folder:
+        trio.run(run, Path(folder) / "store")
+
+
+async def test_a_checkpoint_relies_on_a_new_file_and_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both are forced to the disk before the checkpoint says that the queue has these messages; a second one forces what is new, the name no more."""
+    forced: list[Path] = []
+    for name in ("sync_path", "sync_directory"):
+
+        def note(disk: Disk, path: Path, force: Callable[[Disk, Path], None] = getattr(Disk, name)) -> None:
+            forced.append(path)
+            force(disk, path)
+
+        monkeypatch.setattr(Disk, name, note)
+    async with open_batches(tmp_path) as store:
+        store.append([inner_batch(3)])
+        await store.checkpointer.save()
+        queue = queue_of(store)
+        file, checkpoint = queue.path(0), store.checkpointer.file.path
+        for path in (file, queue.directory, queue.directory.parent):
+            assert forced.index(path) < forced.index(checkpoint), path
+        assert forced.index(file) < forced.index(queue.directory)
+        forced.clear()
+        store.append([inner_batch(2)])
+        await store.checkpointer.save()
+        assert forced.index(file) < forced.index(checkpoint)
+        assert queue.directory not in forced
