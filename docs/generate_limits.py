@@ -37,6 +37,7 @@ SERVER = [
     Row("connections of a server", "serverConnectionsMax", "connections", "the connection is closed", "`triomq_connections`, log"),
     Row("what half frames and unread answers of all connections hold", "serverBuffersMaxBytes", "bytes", "the greediest connections are closed", "log"),
     Row("silence of a connection", "serverChannelMaxIdleTimeSeconds", "s", "it is closed", "log"),
+    Row("a request that changes settings", "remoting.limits:SETTINGS_BYTES_MAX", "bytes", "INVALID_PARAMETER"),
     Row("connections to the monitor port", "remoting.monitor.server:CONNECTIONS_MAX", "connections", "the oldest half request makes room", "`triomq_monitor_connections_closed_total`"),
     Row("a request to the monitor port", "remoting.monitor.http:HEAD_BYTES_MAX", "bytes", "HTTP 431"),
     Row("a request to the monitor port, in all", "remoting.monitor.server:REQUEST_SECONDS_MAX", "s", "it is closed"),

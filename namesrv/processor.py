@@ -31,6 +31,7 @@ from triomq.namesrv.routes import (
     in_zone,
 )
 from triomq.remoting.errors import Rejected, RemoteProtocolError
+from triomq.remoting.limits import SETTINGS_BYTES_MAX, require_size
 from triomq.remoting.log_limit import LogLimit
 from triomq.remoting.properties import PropertiesError, format_properties, parse_entries
 from triomq.remoting.protocol.bodies.cluster import BrokerMembersBody, KvTable
@@ -372,6 +373,7 @@ class NamesrvProcessor:
 
     async def update_config(self, request: Request) -> Response:
         """318: change some settings, now and for later starts; nothing is changed unless all of them can be."""
+        require_size(request.body, SETTINGS_BYTES_MAX)
         try:
             entries = parse_entries(request.body.decode())
         except (UnicodeDecodeError, PropertiesError):
@@ -449,6 +451,7 @@ def _names(topics: Sequence[str]) -> Response:
 
 
 def _decode(request: Request, decode: Callable[[bytes, int], _Body]) -> _Body:
+    require_size(request.body, INLINE_BYTES_MAX)
     try:
         return decode(request.body, LOOSE_BYTES_MAX)
     except RemoteProtocolError as error:

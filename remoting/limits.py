@@ -14,6 +14,19 @@ class LimitReached(Rejected):
     """A request asks for more than a limit allows; the remark names the limit and its setting."""
 
 
+SETTINGS_BYTES_MAX = 64 * 1024
+"""of the body of a request that changes settings: all of them have a tenth of that"""
+
+
+def require_size(body: bytes, most: int) -> None:
+    """Refuse a body that is longer than its reader may take in the loop.
+
+    Raises: LimitReached.  Checkpoint: never.
+    """
+    if len(body) > most:
+        raise LimitReached(ResponseCode.INVALID_PARAMETER, f"the body has {len(body)} bytes, and this request takes {most}: send less in one request")
+
+
 @attrs.define(eq=False)
 class Limits:
     """The limits, and how often each one was met.

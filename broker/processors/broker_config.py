@@ -21,6 +21,7 @@ from triomq.broker.services.topics import Topics
 from triomq.broker.store.store import MessageStore
 from triomq.remoting.errors import Rejected
 from triomq.remoting.java_keys import KeyTable
+from triomq.remoting.limits import SETTINGS_BYTES_MAX, require_size
 from triomq.remoting.properties import format_properties, parse_entries
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.headers.admin import BrokerConfigResponseHeader
@@ -123,6 +124,7 @@ class BrokerConfigRequests:
 
     def _checked(self, body: bytes) -> dict[str, Any]:
         """Java's name -> value of every entry; Rejected if one of them cannot be applied."""
+        require_size(body, SETTINGS_BYTES_MAX)
         try:
             entries = tuple(parse_entries(body.decode()))
         except ValueError:

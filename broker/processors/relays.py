@@ -12,6 +12,7 @@ from collections.abc import Mapping
 import attrs
 import trio
 
+from triomq.broker.processors.bodies import INLINE_BYTES_MAX
 from triomq.broker.services.groups import ConsumerGroup, GroupTable, Member
 from triomq.broker.store.store import MessageStore
 from triomq.remoting.errors import Rejected, RemotingError, RequestTimeout
@@ -69,7 +70,7 @@ class Relays:
         async def ask(member: Member[Connection]) -> None:
             try:
                 answer = await member.connection.invoke(asked, STATUS_SECONDS)
-                if answer.code == ResponseCode.SUCCESS:
+                if answer.code == ResponseCode.SUCCESS and len(answer.body) <= INLINE_BYTES_MAX:
                     found[member.client_id] = dict(ConsumerStatus.decode(bytes(answer.body)).message_queue_table)
             except RemotingError:
                 return  # it is not in the answer, as in Java's

@@ -21,6 +21,7 @@ from triomq.remoting.protocol.bodies.topics import DataVersion, TopicConfig, Top
 from triomq.remoting.protocol.codes import RequestCode as Code
 from triomq.remoting.protocol.command import request
 from triomq.remoting.protocol.headers.route import GetRouteHeader, RegisterBrokerHeader
+from triomq.remoting.protocol.headers.topic import TopicHeader
 from triomq.testing import local_cluster
 
 WITH_BODY = {
@@ -112,3 +113,16 @@ def test_a_deflated_registration_cannot_stand_for_topics_without_end(monkeypatch
     table = TopicTable({f"T{number}": TopicConfig(topic_name=f"T{number}") for number in range(11)})
     with pytest.raises(Exception, match="the registration has 11 topics, at most 10 are read"):
         registration.decode_registration(encode_deflated(RegisterBrokerBody(table)), 479)
+
+
+@pytest.mark.parametrize("where", ["broker", "name server"])
+async def test_long_settings_and_versions_are_refused_unread(tmp_path: Path, where: str) -> None:
+    async with local_cluster(dir=tmp_path) as cluster, Connector() as connector:
+        requests = [(cluster.brokers[0].address, Code.UPDATE_BROKER_CONFIG)] if where == "broker" else [
+            (cluster.namesrv_address, Code.UPDATE_NAMESRV_CONFIG),
+            (cluster.namesrv_address, Code.REGISTER_TOPIC_IN_NAMESRV),
+        ]
+        for address, code in requests:
+            header = TopicHeader("T") if code == Code.REGISTER_TOPIC_IN_NAMESRV else None
+            refused = await connector.invoke(address, request(code, header, b"a=\\u0041\n" * 100_000), timeout=20)
+            assert (refused.code, "and this request takes" in (refused.remark or "")) == (29, True), code.name
