@@ -8,11 +8,12 @@ SECONDS ?= 60
 ROUNDS ?= 200
 SEEDS ?= 300
 SCHEDULES ?= 100
+RUNS ?= 30
 MINUTES ?= 20
 SEED ?= 0
 PART ?= all
 
-.PHONY: help demo test test-all test-pythons compose-test wheelhouse check fuzz hostile crash-test simulate fault-test fault-matrix soak bench bench-store bench-nats features compatibility docs peers dist clean
+.PHONY: help demo test test-all test-pythons compose-test wheelhouse spark-zip check fuzz hostile crash-test simulate fault-test fault-matrix spark-chaos soak bench bench-store bench-nats bench-spark protobuf features compatibility docs site peers dist clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -41,7 +42,7 @@ test: $(VENV)/.dev ## the suite that needs nothing but this checkout, but for wh
 test-all: $(VENV)/.dev peers ## the whole suite: slow tests, the official Java and Go clients
 	@rm -f .features.json .features-compat.json .features-compose.json .compatibility.json; \
 	echo "The tests with Java's and Go's programs run beside the others; what they print comes at the end (.tests-with-peers.log)."; \
-	TEST_PORTS=15000-23499 $(PYTEST) -m "compat and not compose" --durations=20 --features=.features-compat.json --compatibility=.compatibility.json $(ARGS) >.tests-with-peers.log 2>&1 & peers=$$!; \
+	TEST_PORTS=15010-23499 $(PYTEST) -m "compat and not compose" --durations=20 --features=.features-compat.json --compatibility=.compatibility.json $(ARGS) >.tests-with-peers.log 2>&1 & peers=$$!; \
 	TEST_PORTS=23500-31999 $(PYTEST) -m "not compat and not compose and not hostile" --durations=20 --features=.features.json $(ARGS); ours=$$?; \
 	wait $$peers; theirs=$$?; cat .tests-with-peers.log; \
 	test $$ours -eq 0 || echo "make: the tests without peers failed; their output stands above that of the others"; \
@@ -56,13 +57,17 @@ test-pythons: $(VENV)/.dev ## unit tests, SDK and a cluster with Python 3.13 and
 wheelhouse: ## bring the wheels for an image that is built without a package index (Python of BASE = PYTHON's)
 	$(PYTHON) -m pip wheel --quiet --disable-pip-version-check --wheel-dir deploy/wheelhouse '.$(if $(EXTRAS),[$(EXTRAS)])'
 
+spark-zip: $(VENV)/.demo ## triomq-spark.zip: all that Spark's executors need beside pyarrow and numpy
+	$(BIN)/python -m triomq.client.spark.zip_file triomq-spark.zip
+
 peers: $(VENV)/.dev ## bring the official clients and brokers (needs Java, Maven and Go)
 	$(BIN)/python tests/compat/install_peers.py
 
-check: $(VENV)/.dev ## ruff, mypy --strict and the house rules
+check: $(VENV)/.dev ## ruff, mypy --strict, the house rules, and whether generated modules are current
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check --quiet .
 	$(BIN)/mypy
-	$(PYTEST) -q tests/test_tidy.py
+	$(PYTEST) -q tests/test_tidy.py tests/unit/client/test_facades_match.py
 
 $(VENV)/.fuzz: $(VENV)/.dev
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fuzz]'
@@ -72,7 +77,7 @@ fuzz: $(VENV)/.fuzz ## feed the decoders hostile bytes for SECONDS=60 (Linux on 
 	$(BIN)/python tests/fuzz --seconds $(SECONDS) $(ARGS)
 
 hostile: $(VENV)/.dev ## what hostile input costs: worst inputs of every decoder, thousands of idle, silent and greedy peers (a quiet machine)
-	$(PYTEST) -m "not compat and not compose" -s --durations=20 $(ARGS) tests/hostile tests/integration/test_remoting_hostile_peers.py tests/integration/test_open_file_limits.py
+	$(PYTEST) -m "not compat and not compose" -s --durations=20 $(ARGS) tests/hostile tests/integration/remoting/test_hostile_peers.py tests/integration/broker/test_open_file_limits.py
 
 soak: $(VENV)/.dev ## producers, members that come and go, servers that restart, for MINUTES=20 (SEED=0 chooses one)
 	$(BIN)/python tests/soak.py --minutes $(MINUTES) --seed $(SEED)
@@ -89,6 +94,9 @@ fault-test: $(VENV)/.dev ## kill, cut off, fill, stop, cut the power of a cluste
 fault-matrix: $(VENV)/.dev ## what each mode of flush and replication survives, measured: the table in docs/replication.md
 	$(BIN)/python tests/faults matrix --seed $(SEED) $(ARGS)
 
+spark-chaos: $(VENV)/.dev ## faults inside the micro-batches of Spark queries, RUNS=30 of them, and ten kills of a stream that writes; the same SEED=0 goes on where it stopped
+	$(BIN)/python tests/spark_chaos --runs $(RUNS) --seed $(SEED) $(ARGS)
+
 bench: $(VENV)/.dev peers ## side by side with the Java broker, in one run
 	$(BIN)/python tests/bench/side_by_side.py $(ARGS)
 
@@ -103,12 +111,22 @@ bench-nats: $(VENV)/.dev ## the SDK beside nats-py with JetStream (needs nats-se
 bench-java-programs: $(VENV)/.dev peers ## RocketMQ's own Producer, BatchProducer and Consumer on both brokers, latency, memory (about 12 minutes)
 	$(BIN)/python tests/bench/java_programs.py $(ARGS)
 
+bench-special: $(VENV)/.dev peers ## timed messages, requests with replies and recalls on both brokers, with the Java client (about 8 minutes)
+	$(BIN)/python tests/bench/special_side_by_side.py $(ARGS)
+
 bench-kafka: $(VENV)/.dev ## batched publishing beside Kafka 3.9.1, which it brings first (about 4 minutes)
 	$(BIN)/python tests/compat/install_peers.py --kafka
 	$(BIN)/python tests/bench/kafka_side_by_side.py $(ARGS)
 
+bench-spark: $(VENV)/.dev ## Spark's source and sink beside a null source and Spark's Kafka source, which it brings first (about 6 minutes)
+	$(BIN)/python tests/compat/install_peers.py --kafka --spark-kafka
+	$(BIN)/python tests/bench/spark_side_by_side.py $(ARGS)
+
 bench-replication: $(VENV)/.dev peers ## master and slave beside Java's: sends that wait, lag, catch-up (about 5 minutes; PART=sync|lag|catch-up|all)
 	$(BIN)/python tests/bench/replication_side_by_side.py $(PART) $(ARGS)
+
+bench-spark-workers: $(VENV)/.dev ## rows a second of a pipeline on a standalone cluster of 1 and 2 workers (about 3 minutes)
+	$(BIN)/python tests/bench/spark_workers.py $(ARGS)
 
 features: $(VENV)/.dev ## which rows of docs/features.md are proven, partly or not, by which tests (of the last test-all)
 	@test -f .features.json || $(PYTEST) -q -m "not compat and not compose and not hostile" --features=.features.json
@@ -121,8 +139,18 @@ compatibility: $(VENV)/.dev ## write docs/compatibility.md from the last test-al
 docs: $(VENV)/.dev ## write the generated pages again
 	$(BIN)/python docs/generate.py
 
+protobuf: $(VENV)/.dev ## write the classes of the gRPC protocol again, from remoting/grpc/apache_rocketmq/*.proto
+	$(BIN)/python tests/generate_protobuf.py
+
+$(VENV)/.docs: $(VENV)/.dev
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	@touch $@
+
+site: $(VENV)/.docs ## the documentation as a site in .site, with search and the SDK reference; a link or name that leads nowhere fails it
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --config-file .mkdocs.yml && echo "open .site/index.html"
+
 dist: $(VENV)/.dev ## sdist, and the wheel built from it
 	$(BIN)/python -m build
 
 clean: ## forget the environment and everything generated
-	rm -rf $(VENV) .demo .peers .bench .fuzz .crash .simulate .faults .pythons dist .compose .features.json .features-compat.json .features-compose.json .compatibility.json .tests-with-peers.log .mypy_cache .ruff_cache .hypothesis
+	rm -rf triomq-spark.zip $(VENV) .demo .peers .bench .fuzz .crash .simulate .faults .spark-chaos .pythons .site dist .compose .features.json .features-compat.json .features-compose.json .compatibility.json .tests-with-peers.log .mypy_cache .ruff_cache .hypothesis

@@ -1,4 +1,6 @@
-"""The broker: stores messages, hands them to consumers, and keeps what must be remembered about topics and groups.
+"""The broker: stores messages, delivers them to consumers, and keeps topics and groups.
 
-``store`` (log and indexes) <- ``services`` (state and background tasks) <- ``processors`` (requests) <- ``app`` (who starts what).
+``store`` (log and indexes) <- ``services`` (state and background tasks) and ``replication`` <-
+``roles`` (master, slave, acting master) <- ``processors`` (requests) <- ``service_set`` and
+``wiring`` (which part gets what) <- ``app`` (the order of tasks).
 """

@@ -1,36 +1,23 @@
-"""The console script `mqbroker`: options, environment and file -> configuration -> serve."""
+"""The console script ``mqbroker``: the command line, then ``serve.py``, imported only to serve."""
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Sequence
-from functools import partial
 
-from triomq.broker.app import run_broker
-from triomq.broker.errors import EXIT_CODES
-from triomq.broker.options import parse_options
-from triomq.remoting.process import report_fatal, run_service, set_up_logging
-from triomq.remoting.properties import format_properties
-from triomq.remoting.settings import ConfigError, render
-
-PROGRAM = "mqbroker"
-_log = logging.getLogger(__name__)
+from triomq.broker.command_line import broker_parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a broker; return the exit code of the process (docs/operations.md)."""
     try:
-        options = parse_options(sys.argv[1:] if arguments is None else arguments)
-        if options.print_config:
-            print(format_properties(render(options.loaded.config)), end="")
-            return 0
-        set_up_logging(PROGRAM, options.log)
-    except ConfigError as error:
-        return report_fatal(PROGRAM, error)
-    for warning in options.loaded.warnings:
-        _log.warning("%s", warning)
-    return run_service(PROGRAM, partial(run_broker, options.loaded.config), exit_codes=EXIT_CODES)
+        parsed = broker_parser().parse_args(arguments)
+        # Start-up time: --help, --version and wrong options do not need it.
+        from triomq.broker.serve import serve
+
+        return serve(parsed)
+    except KeyboardInterrupt:  # before the broker serves; later it is an orderly stop
+        return 0
 
 
 if __name__ == "__main__":

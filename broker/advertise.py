@@ -1,8 +1,9 @@
-"""The address that a broker tells its clients (``brokerIP1``): found by Java's rule, and checked by using it.
+"""The address that a broker advertises (``brokerIP1``): found by Java's rule, then connected to.
 
-Java looks at the interfaces that are up, no bridge and not point to point, and takes the first public IPv4 address, else
-the last private one, else an IPv6 address, else the loopback; it lists interfaces and addresses in the reverse of the
-system's order.  Source: common/…/utils/NetworkUtil.java; order compared with Java 17 on Linux.
+Java considers the interfaces that are up, not a bridge and not point to point. It takes the first
+public IPv4 address, otherwise the last private one, otherwise an IPv6 address, otherwise the
+loopback; it lists interfaces and addresses in the reverse of the system's order. Source:
+common/…/utils/NetworkUtil.java; order compared with Java 17 on Linux.
 """
 
 from __future__ import annotations
@@ -21,11 +22,12 @@ import trio
 
 from triomq.remoting.address import bare_host, format_address
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 CHECK_SECONDS = 3.0
 _LOOPBACK = "127.0.0.1"
-# struct ifreq on 64-bit Linux: char name[16], then an address (family u16, port u16, ip) or flags (i16)
+# struct ifreq on 64-bit Linux: char name[16], then an address (family u16, port u16, ip) or flags
+# (i16)
 _IFREQ_BYTES = 40
 _NAME_BYTES = 16
 _ADDRESS_AT = 20
@@ -33,11 +35,14 @@ _INTERFACES_MAX = 256
 _SIOCGIFCONF = 0x8912
 _SIOCGIFFLAGS = 0x8913
 _UP, _LOOPBACK_FLAG, _POINT_TO_POINT = 0x1, 0x8, 0x10
-_INTERNAL = tuple(ipaddress.ip_network(text) for text in ("10.0.0.0/8", "127.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16"))
+_INTERNAL = tuple(
+    ipaddress.ip_network(text)
+    for text in ("10.0.0.0/8", "127.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16")
+)
 
 
 def local_address() -> str:
-    """The address of this machine that Java would advertise; IPv6 in brackets, ``127.0.0.1`` when there is none."""
+    """Return the address that Java would advertise: IPv6 in brackets, ``127.0.0.1`` if none."""
     try:
         usable = [(name, text) for name, text in _ipv4_addresses() if _usable(name)]
     except OSError:
@@ -50,7 +55,7 @@ def local_address() -> str:
 
 
 def choose_ipv4(in_system_order: Sequence[str]) -> str | None:
-    """Java's choice among IPv4 addresses that are given in the system's order: the last public, else the first private one."""
+    """Return Java's choice: the last public IPv4 address, otherwise the first private one."""
     addresses = [text for text in in_system_order if not ipaddress.ip_address(text).is_loopback]
     public = [text for text in addresses if not _internal(text)]
     if public:
@@ -59,27 +64,33 @@ def choose_ipv4(in_system_order: Sequence[str]) -> str | None:
 
 
 def choose_ipv6(in_system_order: Iterable[str]) -> str | None:
-    """Java's choice among IPv6 addresses: the last that is not link local or site local, else the last."""
+    """Return Java's choice: the last address not link-local or site-local, otherwise the last."""
     parsed = [ipaddress.IPv6Address(text) for text in in_system_order]
     candidates = [address for address in parsed if not address.is_loopback]
-    wide = [address for address in candidates if not (address.is_link_local or address.is_site_local)]
+    wide = [
+        address for address in candidates if not (address.is_link_local or address.is_site_local)
+    ]
     return str((wide or candidates)[-1]) if candidates else None
 
 
 def outgoing_address() -> str:
-    """The address that packets to the outside would carry: for systems whose interfaces we cannot list. Sends nothing."""
+    """Return the address that packets to the outside would carry. Sends nothing.
+
+    For systems whose interfaces cannot be listed.
+    """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect(("192.0.2.1", 9))  # TEST-NET-1: connecting a datagram socket only chooses a route
+            # TEST-NET-1: connecting a datagram socket only chooses a route.
+            probe.connect(("192.0.2.1", 9))
             return str(probe.getsockname()[0])
         except OSError:
             return _LOOPBACK
 
 
 async def check_advertised(host: str, port: int) -> str | None:
-    """Connect to the advertised address; return a warning with the likely fixes when that fails, else None.
+    """Connect to the advertised address; return a warning with the likely fixes if that fails.
 
-    `host` may be a name or an address, IPv6 with or without brackets.
+    ``host``: a name or an address, IPv6 with or without brackets.
     """
     bare = bare_host(host)
     reason = f"no answer within {CHECK_SECONDS:g} s"
@@ -92,21 +103,22 @@ async def check_advertised(host: str, port: int) -> str | None:
             await stream.aclose()
             return None
     return (
-        f"clients are told to connect to {format_address(bare, port)} (brokerIP1), but this machine itself cannot: {reason}; "
-        "set brokerIP1 to an address or host name that the clients reach: the address of the host for a container whose port "
-        "is published under the same number, 127.0.0.1 when all clients run on this machine"
+        f"clients are told to connect to {format_address(bare, port)} (brokerIP1), but this machine"
+        f" itself cannot: {reason}; set brokerIP1 to an address or host name that the clients"
+        " reach: the address of the host for a container whose port is published under the same"
+        " number, 127.0.0.1 when all clients run on this machine"
     )
 
 
 async def warn_if_unreachable(host: str, port: int) -> None:
-    """Log the warning of `check_advertised`, if there is one."""
+    """Log the warning of ``check_advertised``, if there is one."""
     warning = await check_advertised(host, port)
     if warning is not None:
-        _log.warning("%s", warning)
+        logger.warning("%s", warning)
 
 
 def _root_reason(error: BaseException) -> str:
-    """What the system said, out of the wrappings that Trio puts around it."""
+    """Return the system's reason, without the errors that Trio puts around it."""
     cause: BaseException = error
     while True:
         inner = cause.exceptions[0] if isinstance(cause, BaseExceptionGroup) else cause.__cause__
@@ -114,7 +126,7 @@ def _root_reason(error: BaseException) -> str:
             break
         cause = inner
     if isinstance(cause, OSError) and cause.errno is not None:
-        # Trio puts the address into its texts; it stands in ours already
+        # Trio puts the address into its texts; the warning has it already.
         text = cause.strerror if isinstance(cause, socket.gaierror) else os.strerror(cause.errno)
         return (text or str(cause)).lower()
     return str(cause) or type(cause).__name__
@@ -125,21 +137,25 @@ def _internal(text: str) -> bool:
 
 
 def _ipv4_addresses() -> list[tuple[str, str]]:
-    """(interface, address) in the system's order; OSError where the system has no such call or another layout."""
+    """Return (interface, address) in the system's order. Raises: OSError."""
     buffer = array.array("B", bytes(_IFREQ_BYTES * _INTERFACES_MAX))
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        answer = fcntl.ioctl(probe, _SIOCGIFCONF, struct.pack("iP", len(buffer), buffer.buffer_info()[0]))
+        answer = fcntl.ioctl(
+            probe, _SIOCGIFCONF, struct.pack("iP", len(buffer), buffer.buffer_info()[0])
+        )
     size = struct.unpack("iP", answer)[0]
     found = []
     for start in range(0, size - size % _IFREQ_BYTES, _IFREQ_BYTES):
         entry = buffer[start : start + _IFREQ_BYTES].tobytes()
         label = entry[:_NAME_BYTES].split(b"\0")[0].decode()
-        found.append((label.partition(":")[0], socket.inet_ntoa(entry[_ADDRESS_AT : _ADDRESS_AT + 4])))
+        found.append(
+            (label.partition(":")[0], socket.inet_ntoa(entry[_ADDRESS_AT : _ADDRESS_AT + 4]))
+        )
     return found
 
 
 def _ipv6_addresses() -> list[tuple[str, str]]:
-    """(interface, address) as Linux lists them; empty where there is no IPv6."""
+    """Return (interface, address) as Linux lists them; an empty list without IPv6."""
     table = Path("/proc/net/if_inet6")
     if not table.exists():
         return []

@@ -1,7 +1,9 @@
-"""Checks of what applications pass as arguments: a wrong kind is told before anything happens, with the argument's name, what came, and what is wanted.
+"""Check the arguments that applications pass, before anything happens.
 
-Whatever is a whole number to Python (NumPy's, for instance) is one here, and the checks return it as an `int`; a bool is none.  Errors are
-`SettingsError`, and `MessageInvalid` where a message cannot be sent.  Names of topics and groups have their own checks (`names.py`).
+An error names the argument, the value and what is accepted. Any type that Python takes for a whole
+number (NumPy's, for example) is returned as an ``int``; a bool is refused. Wrong arguments raise
+``SettingsError``; ``MessageInvalid`` if a message cannot be sent. ``names.py`` checks topics and
+groups.
 """
 
 from __future__ import annotations
@@ -24,13 +26,18 @@ _DELAY_LEVEL_FIELD_MAX = (1 << 31) - 1
 
 
 def shown(value: object) -> str:
-    """Return how an error shows a wrong value: its kind, and its beginning."""
+    """Return how an error shows a wrong value: its type and the beginning of its repr."""
     text = repr(value)
-    return f"the {type(value).__name__} {text if len(text) <= _SHOWN_MAX else text[:_SHOWN_MAX] + '…'}"
+    return (
+        f"the {type(value).__name__} {text if len(text) <= _SHOWN_MAX else text[:_SHOWN_MAX] + '…'}"
+    )
 
 
 def check_settings(settings: object, kind: type[S]) -> S:
-    """Return settings of the wanted kind, the defaults for None.  Errors: `SettingsError`."""
+    """Return the settings, or the defaults for None.
+
+    Raises: ``SettingsError`` for an object of another class.
+    """
     if settings is None:
         return kind()
     if not isinstance(settings, kind):
@@ -39,7 +46,7 @@ def check_settings(settings: object, kind: type[S]) -> S:
 
 
 def whole_number(value: Any) -> int | None:
-    """Return a whole number of any type as an `int`; None for what is none."""
+    """Return a whole number of any type as an ``int``, or None if the value is not one."""
     if type(value) is int:
         return value
     if isinstance(value, bool):
@@ -51,7 +58,7 @@ def whole_number(value: Any) -> int | None:
 
 
 def check_count(name: str, value: object) -> int:
-    """Return a number of at least 1.  Errors: `SettingsError`."""
+    """Return a number of at least 1."""
     number = whole_number(value)
     if number is None:
         raise SettingsError(f"{name} must be a whole number, not {shown(value)}")
@@ -61,58 +68,79 @@ def check_count(name: str, value: object) -> int:
 
 
 def check_seconds(name: str, value: object) -> float | None:
-    """Return a duration; None is no limit.  Errors: `SettingsError`."""
+    """Return a duration in seconds; None means no limit."""
     seconds = _seconds(value)
-    if seconds is not None and not seconds >= 0:  # nor is NaN
-        raise SettingsError(f"{name} must be a number of seconds, 0 or greater, or None for no limit, not {shown(value)}")
+    if seconds is not None and not seconds >= 0:  # `not >=` also refuses NaN
+        raise SettingsError(
+            f"{name} must be a number of seconds, 0 or greater, or None for no limit, not"
+            f" {shown(value)}"
+        )
     return seconds
 
 
 def check_timeout(value: object) -> float | None:
-    """Return how long a call may wait, None for ever.  What is left of a time that is over, `deadline - now`, is 0.  Errors: `SettingsError`."""
+    """Return the seconds that a call may wait; None means no limit.
+
+    A negative value counts as 0, so that callers can pass ``deadline - now``.
+    """
     seconds = _seconds(value)
     if seconds is not None and isnan(seconds):
-        raise SettingsError(f"timeout must be a number of seconds, or None for no limit, not {shown(value)}")
+        raise SettingsError(
+            f"timeout must be a number of seconds, or None for no limit, not {shown(value)}"
+        )
     return None if seconds is None else max(seconds, 0.0)
 
 
 def _seconds(value: Any) -> float | None:
-    """Return a number as a `float`, NaN for what is none."""
+    """Return a number as a ``float``, or NaN if the value is not a number."""
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, Real):
         return nan
     try:
         return float(value)
-    except OverflowError:  # a whole number beyond all floats
+    except OverflowError:  # larger than any float
         return inf if operator.gt(value, 0) else -inf
 
 
 def check_callable(name: str, value: object) -> None:
-    """Refuse what cannot be called; None is none.  Errors: `SettingsError`."""
+    """Refuse an object that cannot be called, unless it is None."""
     if value is not None and not callable(value):
         raise SettingsError(f"{name} must be a function, not {shown(value)}")
 
 
 def check_plain(name: str, value: object) -> None:
-    """Refuse what cannot be called, and async functions, which a worker thread cannot run; None is none.  Errors: `SettingsError`."""
+    """Refuse an async function, which a worker thread cannot run; None is accepted."""
     check_callable(name, value)
-    if inspect.iscoroutinefunction(value) or inspect.iscoroutinefunction(getattr(value, "__call__", None)):  # noqa: B004 - the method itself is looked at
-        raise SettingsError(f"{name} must be a plain function, and {shown(value)} is an async one: use triomq.aio.PushConsumer (asyncio) or triomq.PushConsumer (Trio)")
+    if _is_async(value):
+        raise SettingsError(
+            f"{name} must be a plain function, and {shown(value)} is an async one: use"
+            " triomq.aio.PushConsumer (asyncio) or triomq.PushConsumer (Trio)"
+        )
+
+
+def _is_async(function: object) -> bool:
+    """Return whether a function, or an object's ``__call__``, is an ``async def``."""
+    call = getattr(function, "__call__", None)  # noqa: B004
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
 
 
 def check_queue(queue: object) -> None:
-    """Refuse what is no queue.  Errors: `SettingsError`."""
+    """Refuse an object that is not a ``MessageQueue``."""
     if not isinstance(queue, MessageQueue):
         raise SettingsError(
-            f"a queue is wanted, not {shown(queue)}: take it from `assignment`, from `queues(topic)`, or write MessageQueue(topic, broker_name, queue_id)"
+            f"a queue is wanted, not {shown(queue)}: take it from `assignment`, from"
+            " `queues(topic)`, or write MessageQueue(topic, broker_name, queue_id)"
         )
 
 
 def checked_queues(queues: object) -> set[MessageQueue]:
-    """Return some queues.  Errors: `SettingsError`."""
+    """Return the given queues as a set."""
     if isinstance(queues, str | bytes | MessageQueue) or not isinstance(queues, Iterable):
-        raise SettingsError(f"queues must be a list of queues, not {shown(queues)}: take them from `await consumer.queues(topic)`")
+        raise SettingsError(
+            f"queues must be a list of queues, not {shown(queues)}: take them from `await"
+            " consumer.queues(topic)`"
+        )
     found = list(queues)
     for queue in found:
         check_queue(queue)
@@ -120,7 +148,7 @@ def checked_queues(queues: object) -> set[MessageQueue]:
 
 
 def check_offset(offset: object) -> int:
-    """Return an offset.  Errors: `SettingsError`."""
+    """Return a queue offset."""
     number = whole_number(offset)
     if number is None or not 0 <= number <= OFFSET_MAX:
         raise SettingsError(f"an offset must be a whole number from 0 on, not {shown(offset)}")
@@ -128,33 +156,34 @@ def check_offset(offset: object) -> int:
 
 
 def check_delay_level(level: object, highest: int) -> int:
-    """Return the delay level of a message to send.  Errors: `MessageInvalid`."""
-    number = whole_number(level)
-    if number is None:
-        raise MessageInvalid(f"delay_level must be a whole number, not {shown(level)}: 1 (1 s) to {highest} (2 h), 0 for no delay")
-    if not 0 <= number <= highest:
-        raise MessageInvalid(f"delay_level {number} does not exist: 1 (1 s) to {highest} (2 h), 0 for no delay")
-    return number
+    """Return the delay level of a message to send."""
+    return _level(level, 0, highest, f"1 (1 s) to {highest} (2 h), 0 for no delay")
 
 
 def check_retry_level(level: object) -> int:
-    """Return the delay level of a second delivery; -1 is the dead letters, and how many levels there are is the broker's affair.
+    """Return the delay level of a retry; -1: the dead letters. The broker sets the highest."""
+    levels = (
+        "0 for the broker's delay, which grows with each time, 1 (1 s) to 18 (2 h), or more if the"
+        " broker has more (messageDelayLevel), -1 for the dead letters"
+    )
+    return _level(level, -1, _DELAY_LEVEL_FIELD_MAX, levels)
 
-    Errors: `MessageInvalid`.
-    """
+
+def _level(level: object, lowest: int, highest: int, levels: str) -> int:
     number = whole_number(level)
-    levels = "0 for the broker's delay, which grows with each time, 1 (1 s) to 18 (2 h), or more if the broker has more (messageDelayLevel), -1 for the dead letters"
     if number is None:
         raise MessageInvalid(f"delay_level must be a whole number, not {shown(level)}: {levels}")
-    if not -1 <= number <= _DELAY_LEVEL_FIELD_MAX:
+    if not lowest <= number <= highest:
         raise MessageInvalid(f"delay_level {number} does not exist: {levels}")
     return number
 
 
 def key_words(keys: object) -> tuple[str, ...]:
-    """Return a message's keys, whatever they are iterated from.  Errors: `MessageInvalid`."""
+    """Return a message's keys from any iterable of texts."""
     if isinstance(keys, str):
-        raise MessageInvalid(f"keys must be a list of texts, not the text {keys!r}: write keys={keys.split()!r}")
+        raise MessageInvalid(
+            f"keys must be a list of texts, not the text {keys!r}: write keys={keys.split()!r}"
+        )
     if not isinstance(keys, Iterable) or isinstance(keys, bytes | bytearray | memoryview):
         raise MessageInvalid(f"keys must be a list of texts, not {shown(keys)}")
     words = tuple(keys)
@@ -163,7 +192,8 @@ def key_words(keys: object) -> tuple[str, ...]:
             raise MessageInvalid(f"a key must be a text, not {shown(key)}: write {_as_text(key)}")
         if not key or " " in key:
             raise MessageInvalid(
-                f"key {key!r} cannot be used: a message's keys are stored separated by blanks, so one needs a character and may have no blank inside"
+                f"key {key!r} cannot be used: a message's keys are stored separated by blanks, so"
+                " one needs a character and may have no blank inside"
             )
     return words
 
@@ -173,34 +203,44 @@ def _as_text(value: object) -> str:
 
 
 def _promises_awaitable(function: Callable[..., object]) -> bool:
-    """Whether a plain function says by its annotation that what it returns can be awaited."""
+    """Return whether the return annotation of a plain function names an awaitable."""
     returns = str(getattr(function, "__annotations__", {}).get("return", ""))
     return any(word in returns for word in ("Awaitable", "Coroutine", "Future", "Task"))
 
 
 def awaiting(handler: Callable[[Any], Awaitable[object]]) -> Callable[[Any], Awaitable[object]]:
-    """Return a handler that can be awaited, or raises `HandlerInvalid` when it is called.
+    """Return the handler in a form that can be awaited.
 
-    What is declared with `async def` is returned as it is; of an object that can be called only a call tells.
-    Errors: `SettingsError` if it cannot even be called; `HandlerInvalid` for a plain function that promises no awaitable (a lambda may return one).
+    An ``async def`` function is returned unchanged. Other callables are wrapped: the wrapper raises
+    ``HandlerInvalid`` at the first call whose result cannot be awaited.
+
+    Raises: ``SettingsError`` for an object that cannot be called; ``HandlerInvalid`` for a function
+    that is not async and whose annotation promises no awaitable (lambdas are accepted).
     """
     if not callable(handler):
         raise SettingsError(f"a handler must be an async function, not {shown(handler)}")
-    if inspect.isroutine(handler) and handler.__name__ != "<lambda>" and not inspect.iscoroutinefunction(inspect.unwrap(handler)) and not _promises_awaitable(handler):
-        raise HandlerInvalid(
-            f"the handler {getattr(handler, '__qualname__', handler)!s} is no async function: write `async def`, "
-            "or use triomq.sync.PushConsumer, whose handlers are plain functions in threads"
-        )
-    if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None)):  # noqa: B004 - the method itself is looked at
+    if (
+        inspect.isroutine(handler)
+        and handler.__name__ != "<lambda>"
+        and not inspect.iscoroutinefunction(inspect.unwrap(handler))
+        and not _promises_awaitable(handler)
+    ):
+        raise _not_async(handler)
+    if _is_async(handler):
         return handler
 
     async def call(what: Any) -> object:
         outcome = handler(what)
         if not inspect.isawaitable(outcome):
-            raise HandlerInvalid(
-                f"the handler {getattr(handler, '__qualname__', handler)!s} is no async function, it returned {shown(outcome)}: write `async def`, "
-                "or use triomq.sync.PushConsumer, whose handlers are plain functions in threads"
-            )
+            raise _not_async(handler, f", it returned {shown(outcome)}")
         return await outcome
 
     return call
+
+
+def _not_async(handler: object, returned: str = "") -> HandlerInvalid:
+    return HandlerInvalid(
+        f"the handler {getattr(handler, '__qualname__', handler)!s} is not an async"
+        f" function{returned}: write `async def`, or use triomq.sync.PushConsumer, whose handlers"
+        " are plain functions in threads"
+    )

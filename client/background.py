@@ -1,7 +1,8 @@
-"""Background tasks behind an `async with`, without exception groups that nobody asked for.
+"""Background tasks behind an ``async with``, without exception groups that users do not expect.
 
-A nursery wraps every error that passes through it into a group, the application's own as well.  Users of a producer do not know that there
-is a nursery; so a group with a single error is taken off again, one layer for each nursery of ours.  Several errors at once stay a group.
+A nursery wraps every error that passes through it, the application's own included, in a group.
+Users do not see the SDK's nurseries, so a group with a single error is unwrapped again. Several
+errors at once stay a group.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ import trio
 
 @asynccontextmanager
 async def open_background() -> AsyncIterator[trio.Nursery]:
-    """Open a nursery for background tasks; they are cancelled when the body ends.
+    """Open a nursery for background tasks, which are cancelled when the body ends.
 
-    A crash of a task cancels the body and comes out of the `async with`; so does an error of the body, in both cases plain if it is the
-    only one.
+    A crash of a task cancels the body. A single error leaves the ``async with`` without a group.
+
+    Checkpoint: always, at the end.
     """
     try:
         async with trio.open_nursery() as nursery:
@@ -30,3 +32,11 @@ async def open_background() -> AsyncIterator[trio.Nursery]:
     else:
         return
     raise sole
+
+
+def sole_error(group: BaseException) -> BaseException:
+    """Return the single error inside nested groups; otherwise the innermost group with several."""
+    error = group
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error

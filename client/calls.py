@@ -1,4 +1,4 @@
-"""Requests of a client and their answers, with errors of ours in place of the transport's."""
+"""Requests of a client and their responses, with errors of the SDK instead of the transport's."""
 
 from __future__ import annotations
 
@@ -17,47 +17,45 @@ H = TypeVar("H")
 
 @attrs.define(eq=False)
 class Calls:
-    """Asks servers by their addresses."""
+    """Sends requests to servers by their addresses."""
 
-    _connector: Connector
-
-    @property
-    def connector(self) -> Connector:
-        """The connections, for who wants their errors as they are (`from_remoting` translates them)."""
-        return self._connector
+    connector: Connector
+    """the connections, for callers that handle transport errors with ``from_remoting``"""
 
     async def invoke(self, address: str, command: Outgoing, timeout: float) -> Command:
-        """Send a request and return the response, whatever its code.  Errors: the transport's, as `TrioMQError`."""
+        """Send a request and return the response, whatever its code.
+
+        Raises: ``ConnectionFailed``, ``ConnectionLost``, ``RequestTimeout``, ``ProtocolBroken``.
+        """
         try:
-            return await self._connector.invoke(address, command, timeout=timeout)
+            return await self.connector.invoke(address, command, timeout=timeout)
         except RemotingError as error:
             raise from_remoting(error) from error
 
     async def call(self, address: str, command: Command, timeout: float) -> Command:
-        """Send a request and return the response; any other code than SUCCESS is raised as `BrokerError`."""
+        """Send a request and return its successful response.
+
+        Raises: as ``invoke``; ``BrokerError`` for any code other than SUCCESS.
+        """
         response = await self.invoke(address, command, timeout)
         if response.code != ResponseCode.SUCCESS:
             raise broker_error(response.code, response.remark, address, request_name(command.code))
         return response
 
-    async def ask(self, address: str, command: Command, timeout: float, answer: type[H]) -> H:
-        """Send a request and return the header of its successful response.  Errors: as `call`, and `ProtocolBroken`."""
-        return read_header(await self.call(address, command, timeout), answer, address)
-
     def reconnect(self, address: str) -> None:
-        """Drop a connection whose server asked for that; the next request makes a new one."""
-        self._connector.close_address(address)
+        """Close a connection because its server asked for it; the next request opens a new one."""
+        self.connector.close_address(address)
 
     async def oneway(self, address: str, command: Outgoing, timeout: float) -> None:
-        """Send a request that is not answered; returns when its bytes are written."""
+        """Send a request that has no response; return when it is written. Raises: as ``invoke``."""
         try:
-            await self._connector.oneway(address, command, timeout=timeout)
+            await self.connector.oneway(address, command, timeout=timeout)
         except RemotingError as error:
             raise from_remoting(error) from error
 
 
 def read_header(response: Command, answer: type[H], address: str) -> H:
-    """Return a response's header as an object.  Errors: `ProtocolBroken`."""
+    """Return a response's header as an object. Raises: ``ProtocolBroken``."""
     try:
         return response.header(answer)
     except ProtocolError as error:

@@ -1,4 +1,4 @@
-"""The name under which brokers know a client."""
+"""The client id: the name of a producer or a consumer on the brokers."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ _object_numbers = itertools.count(1)
 
 
 async def make_client_id(settings: ClientSettings, address: str) -> str:
-    """Return `ip@pid#nanoseconds-number[@unit]`: unique for each process and each object, made anew after a fork.
+    """Return ``ip@pid#nanoseconds-number[@unit]``, unique for each process and object.
 
-    With a chosen instance name it is `ip@name[@unit]`.
+    With ``instance_name`` it is ``ip@name[@unit]``. After a fork a new id is made.
+
+    Checkpoint: maybe, only to resolve a host name.
     """
     ip = settings.client_ip or await _own_address(address)
     host = f"[{ip}]" if ":" in ip else ip
@@ -27,10 +29,12 @@ async def make_client_id(settings: ClientSettings, address: str) -> str:
 
 
 async def _own_address(towards: str) -> str:
-    """Return this machine's address on the way to a server, without sending anything; 127.0.0.1 if there is no way."""
+    """Return this machine's address on the way to a server, or 127.0.0.1; send nothing."""
     try:
         host, port = parse_address(towards)
-        family, *_, target = (await trio.socket.getaddrinfo(host, port, type=trio.socket.SOCK_DGRAM))[0]
+        family, *_, target = (
+            await trio.socket.getaddrinfo(host, port, type=trio.socket.SOCK_DGRAM)
+        )[0]
         with trio.socket.socket(family, trio.socket.SOCK_DGRAM) as probe:
             await probe.connect(target)
             return str(probe.getsockname()[0])

@@ -1,74 +1,38 @@
-"""Everything that the SDK raises.  Each message names the cause and a way out.
+"""Everything that the SDK raises. Each message names the cause and a way out.
 
     TrioMQError
-    ├── SettingsError, MessageInvalid, TopicInvalid     also ValueError: a wrong argument, nothing was sent
-    │   └── HandlerInvalid                              a SettingsError: the handler is no async function
-    ├── NotRunning, AlreadySettled, QueueNotAssigned, ForkDetected    also RuntimeError: a wrong use of an object
-    ├── NoNameServer, RouteNotFound                     discovery: nobody knows where the topic lives
-    ├── ConnectionFailed, ConnectionLost                also OSError
-    ├── RequestTimeout                                  also TimeoutError: one request had no answer in time
-    ├── ProtocolBroken                                  the peer does not speak the protocol
-    ├── BrokerError(code, remark, broker, request)      the server answered, and refused; one subclass per code, see client/refusals.py
-    ├── BatchIncomplete(receipts)                       a list of messages was stored in part
-    ├── CallTimeout                                     also TimeoutError: `timeout=` of the blocking façade
-    └── SendError(attempts)                             a send that was tried, perhaps several times, and did not work out
-        ├── SendTimeout                                 also TimeoutError: the time budget ran out
-        └── SendFailed                                  all tries used up
+    ├── SettingsError, MessageInvalid, TopicInvalid                  wrong argument; a ValueError
+    │   └── HandlerInvalid                                           the handler is not async
+    ├── NotRunning, AlreadySettled, QueueNotAssigned, ForkDetected   wrong use; a RuntimeError
+    ├── NoNameServer, RouteNotFound                                  no broker was found
+    ├── ConnectionFailed, ConnectionLost                             an OSError
+    ├── RequestTimeout                                               a TimeoutError
+    ├── ProtocolBroken                                               not RocketMQ's protocol
+    ├── TooManyKeys                                              ``latest`` met its limit
+    ├── ClaimBusy, ClaimLost, OnceStoreFailed                        ``@once`` gave a message up
+    ├── BrokerError(code, remark, broker, request)                   a refusal; broker_errors.py
+    ├── BatchIncomplete(receipts)                                    a list was stored in part
+    ├── CallTimeout                                                  ``timeout=``; a TimeoutError
+    ├── NotARequest, ReplyNotDelivered                               ``message.reply`` failed
+    ├── ReplyTimeout(receipt)                                        no reply; a TimeoutError
+    └── SendError(attempts)                                          a failed send
+        ├── SendTimeout                                              time is over; a TimeoutError
+        └── SendFailed                                               all attempts were used
 
-`retriable` says whether the same call may work a moment later or on another broker, `refresh_route` whether the cached route is
-suspect.  Both are facts of a class.  `SendError.maybe_stored` answers the question that matters after a failed send: can the message
-lie on a broker all the same?
+Two facts of each class: ``retriable`` tells whether the same call may work a moment later or on
+another broker, ``refresh_route`` whether the cached route is suspect. ``SendError.maybe_stored``
+tells whether a broker may have the message of a failed send.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import attrs
 
-from triomq.client.refusals import BROKER_ERRORS as BROKER_ERRORS
-from triomq.client.refusals import BrokerBusy as BrokerBusy
-from triomq.client.refusals import BrokerError as BrokerError
-from triomq.client.refusals import BrokerFailed as BrokerFailed
-from triomq.client.refusals import BrokerNotFound as BrokerNotFound
-from triomq.client.refusals import BrokerStopping as BrokerStopping
-from triomq.client.refusals import BrokerUnavailable as BrokerUnavailable
-from triomq.client.refusals import BuyerUnknown as BuyerUnknown
-from triomq.client.refusals import ConsumerSilent as ConsumerSilent
-from triomq.client.refusals import ControllerRefused as ControllerRefused
-from triomq.client.refusals import DispatchBehind as DispatchBehind
-from triomq.client.refusals import FilterOutdated as FilterOutdated
-from triomq.client.refusals import FilterUnknown as FilterUnknown
-from triomq.client.refusals import FlowControl as FlowControl
-from triomq.client.refusals import GroupBroadcasts as GroupBroadcasts
-from triomq.client.refusals import GroupNotFound as GroupNotFound
-from triomq.client.refusals import GroupOffline as GroupOffline
-from triomq.client.refusals import IllegalOperation as IllegalOperation
-from triomq.client.refusals import MessageGone as MessageGone
-from triomq.client.refusals import MessageRefused as MessageRefused
-from triomq.client.refusals import NotLeader as NotLeader
-from triomq.client.refusals import OffsetNotFound as OffsetNotFound
-from triomq.client.refusals import OffsetOutOfRange as OffsetOutOfRange
-from triomq.client.refusals import ParameterInvalid as ParameterInvalid
-from triomq.client.refusals import PermissionDenied as PermissionDenied
-from triomq.client.refusals import PolicyNotFound as PolicyNotFound
-from triomq.client.refusals import PollingFull as PollingFull
-from triomq.client.refusals import PollingTimeout as PollingTimeout
-from triomq.client.refusals import QueueQuotaExceeded as QueueQuotaExceeded
-from triomq.client.refusals import RequestNotSupported as RequestNotSupported
-from triomq.client.refusals import SubscriptionInvalid as SubscriptionInvalid
-from triomq.client.refusals import SubscriptionOutdated as SubscriptionOutdated
-from triomq.client.refusals import SubscriptionQuotaExceeded as SubscriptionQuotaExceeded
-from triomq.client.refusals import SubscriptionUnknown as SubscriptionUnknown
-from triomq.client.refusals import TopicExists as TopicExists
-from triomq.client.refusals import TopicNotFound as TopicNotFound
-from triomq.client.refusals import TransactionFailed as TransactionFailed
-from triomq.client.refusals import TrioMQError as TrioMQError
-from triomq.client.refusals import UserNotFound as UserNotFound
-from triomq.client.refusals import VersionNotSupported as VersionNotSupported
-from triomq.client.refusals import WrongUnit as WrongUnit
-from triomq.client.refusals import broker_error as broker_error
-from triomq.client.refusals import code_name as code_name
+from triomq.client.broker_errors import *  # noqa: F403 - this module has all errors
+from triomq.client.broker_errors import TrioMQError
 from triomq.remoting import errors as remoting_errors
 from triomq.remoting.protocol.codes import RequestCode
 
@@ -78,7 +42,7 @@ class SettingsError(TrioMQError, ValueError):
 
 
 class HandlerInvalid(SettingsError):
-    """A handler is no async function: found out at its first call, and ends the consumer."""
+    """A handler is not async: refused at construction, or at its first call (ends the consumer)."""
 
 
 class MessageInvalid(TrioMQError, ValueError):
@@ -86,27 +50,49 @@ class MessageInvalid(TrioMQError, ValueError):
 
 
 class TopicInvalid(TrioMQError, ValueError):
-    """A topic or group name that no broker accepts."""
+    """No broker accepts this topic name."""
 
 
 class NotRunning(TrioMQError, RuntimeError):
-    """The object is used before `async with`, or after its end."""
+    """An object is used before its ``async with`` block, or after its end."""
 
 
 class AlreadySettled(TrioMQError, RuntimeError):
-    """A second verdict about one message."""
+    """A message was settled a second time."""
 
 
 class QueueNotAssigned(TrioMQError, RuntimeError):
-    """A call about a queue that this consumer does not own (any more)."""
+    """A call names a queue that this consumer does not own (any more)."""
+
+
+class TooManyKeys(TrioMQError):
+    """A topic that is read as a table has more keys than ``keys_max`` allows."""
 
 
 class ForkDetected(TrioMQError, RuntimeError):
-    """A live object is used in a forked child process, where its thread and its connections do not exist."""
+    """An object is used in a forked child, where its thread and connections do not exist."""
+
+
+class ClaimBusy(TrioMQError):
+    """``@once``: another consumer worked on the message for all of ``wait``."""
+
+    retriable = True
+
+
+class ClaimLost(TrioMQError):
+    """``@once``: the handler took longer than the lease, or ended the transaction itself."""
+
+    retriable = True
+
+
+class OnceStoreFailed(TrioMQError):
+    """``@once``: the database with the claims failed, or cannot be reached."""
+
+    retriable = True
 
 
 class NoNameServer(TrioMQError):
-    """No name server answered.  `reasons` maps each address to what happened there."""
+    """No name server answered; ``reasons`` maps each address to what happened there."""
 
     retriable = True
 
@@ -121,11 +107,17 @@ class NoNameServer(TrioMQError):
                 "'host:9876;host2:9876', or set the environment variable NAMESRV_ADDR"
             )
         tried = "; ".join(f"{address}: {reason}" for address, reason in self.reasons.items())
-        return f"no name server answered ({tried}): check that a name server (mqnamesrv) runs there, and that this machine reaches its port"
+        return (
+            f"no name server answered ({tried}): check that a name server (mqnamesrv) runs there,"
+            " and that this machine reaches its port"
+        )
 
 
 class RouteNotFound(TrioMQError):
-    """The name servers answer, but know no broker that has the topic, or, if `offered`, none that has what was wanted of it (`detail`)."""
+    """The name servers have no broker for the topic.
+
+    With ``offered`` they have brokers of the topic, but not what was requested (``detail``).
+    """
 
     retriable = True
 
@@ -138,11 +130,16 @@ class RouteNotFound(TrioMQError):
 
     def __str__(self) -> str:
         if self.offered:
-            fix = self.fix or f"see with `mqadmin topicRoute -t {self.topic}` where the topic is now, and whether the broker runs"
+            fix = (
+                self.fix
+                or f"see with `mqadmin topicRoute -t {self.topic}` where the topic is now,"
+                " and whether the broker runs"
+            )
             return f"topic {self.topic!r} has a route, but {self.detail}: {fix}"
         detail = f" ({self.detail})" if self.detail else ""
         fix = self.fix or (
-            f"check the spelling, create it with `mqadmin updateTopic -c CLUSTER -t {self.topic}`, or start a broker with autoCreateTopicEnable=true"
+            f"check the spelling, create it with `mqadmin updateTopic -c CLUSTER -t {self.topic}`,"
+            " or start a broker with autoCreateTopicEnable=true"
         )
         return f"no broker offers topic {self.topic!r}{detail}: {fix}"
 
@@ -160,13 +157,14 @@ class ConnectionFailed(TrioMQError, OSError):
 
     def __str__(self) -> str:
         return (
-            f"cannot connect to {self.address}: {self.reason}; check that the server runs and that this machine reaches the address "
-            "(a broker announces itself as brokerIP1: set it to an address that clients reach)"
+            f"cannot connect to {self.address}: {self.reason}; check that the server runs and that"
+            " this machine reaches the address (a broker announces itself as brokerIP1: set it to"
+            " an address that clients reach)"
         )
 
 
 class ConnectionLost(TrioMQError, OSError):
-    """The connection ended while an answer was awaited; whether the request took effect is unknown."""
+    """The connection ended before the answer came; whether the request took effect is unknown."""
 
     retriable = True
     refresh_route = True
@@ -177,11 +175,14 @@ class ConnectionLost(TrioMQError, OSError):
         self.reason = reason
 
     def __str__(self) -> str:
-        return f"connection to {self.address} lost: {self.reason}; the request may or may not have taken effect"
+        return (
+            f"connection to {self.address} lost: {self.reason}; the request may or may not have"
+            " taken effect"
+        )
 
 
 class RequestTimeout(TrioMQError, TimeoutError):
-    """One request got no answer in time; whether it took effect is unknown."""
+    """One request was not answered in time; whether it took effect is unknown."""
 
     retriable = True
     refresh_route = True
@@ -193,20 +194,23 @@ class RequestTimeout(TrioMQError, TimeoutError):
         self.seconds = seconds
 
     def __str__(self) -> str:
-        return f"{self.address} did not answer {self.request} within {self.seconds:g} s: it is overloaded, stopped, or cut off"
+        return (
+            f"{self.address} did not answer {self.request} within {self.seconds:g} s: it is"
+            " overloaded, stopped, or cut off"
+        )
 
 
 def request_name(code: int) -> str:
-    """Return RocketMQ's name of a request code, or the number."""
+    """Return RocketMQ's name of a request code, or its number."""
     return next((member.name for member in RequestCode if member.value == code), f"request {code}")
 
 
 @attrs.frozen(kw_only=True)
 class Attempt:
-    """One try of a send."""
+    """One attempt of a send."""
 
     broker: str
-    """broker name, and address where known"""
+    """the broker's name, and its address if known"""
     seconds: float
     error: TrioMQError
 
@@ -215,10 +219,15 @@ class Attempt:
 
 
 class SendError(TrioMQError):
-    """A send that did not work out.  The last try's error is also the `__cause__`."""
+    """A send that failed; the last attempt's error is also the ``__cause__``."""
 
     def __init__(
-        self, topic: str, attempts: Sequence[Attempt], *, maybe_stored: bool = False, reason: str = ""
+        self,
+        topic: str,
+        attempts: Sequence[Attempt],
+        *,
+        maybe_stored: bool = False,
+        reason: str = "",
     ) -> None:
         super().__init__(topic, attempts)
         self.topic = topic
@@ -227,23 +236,21 @@ class SendError(TrioMQError):
         self.reason = reason
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (_rebuild_send_error, (type(self), self.topic, self.attempts, self.maybe_stored, self.reason))
+        make = partial(type(self), maybe_stored=self.maybe_stored, reason=self.reason)
+        return make, (self.topic, self.attempts)
 
     def _tail(self) -> str:
-        tries = "; ".join(f"[{number}] {attempt}" for number, attempt in enumerate(self.attempts, 1))
-        stored = "it may be stored all the same" if self.maybe_stored else "it is not stored"
-        reason = f"; {self.reason}" if self.reason else ""
-        return f"{stored}{reason}; {len(self.attempts)} tries: {tries}" if tries else f"{stored}{reason}"
-
-
-def _rebuild_send_error(
-    kind: type[SendError], topic: str, attempts: Sequence[Attempt], maybe_stored: bool, reason: str
-) -> SendError:
-    return kind(topic, attempts, maybe_stored=maybe_stored, reason=reason)
+        parts = ["it may be stored nevertheless" if self.maybe_stored else "it is not stored"]
+        if self.reason:
+            parts.append(self.reason)
+        tries = [f"[{number}] {attempt}" for number, attempt in enumerate(self.attempts, 1)]
+        if tries:
+            parts.append(f"{len(tries)} tries: {'; '.join(tries)}")
+        return "; ".join(parts)
 
 
 class SendTimeout(SendError, TimeoutError):
-    """The time for one send, all tries included, is over (setting `send_timeout`)."""
+    """The time for one send, all attempts included, is over (setting ``send_timeout``)."""
 
     retriable = True
 
@@ -252,7 +259,7 @@ class SendTimeout(SendError, TimeoutError):
 
 
 class SendFailed(SendError):
-    """Every try failed."""
+    """All attempts of a send failed."""
 
     retriable = True
 
@@ -261,9 +268,9 @@ class SendFailed(SendError):
 
 
 class BatchIncomplete(TrioMQError):
-    """`send_batch` stored the first messages of its list, then failed; the `__cause__` says why.
+    """``send_batch`` stored only the first messages of its list; the ``__cause__`` says why.
 
-    `receipts` belong to the messages that are stored, in order; `unsent` counts the rest.
+    ``receipts`` belong to the stored messages, in order; ``unsent`` is the number of the others.
     """
 
     retriable = True
@@ -274,22 +281,106 @@ class BatchIncomplete(TrioMQError):
         self.unsent = unsent
 
     def __str__(self) -> str:
-        return f"the first {len(self.receipts)} messages are stored, the last {self.unsent} are not: send these again ({self.__cause__})"
+        return (
+            f"the first {len(self.receipts)} messages are stored, the last {self.unsent} are not:"
+            f" send these again ({self.__cause__})"
+        )
+
+
+class ReplyTimeout(TrioMQError, TimeoutError):
+    """No reply to a request came in time.
+
+    ``receipt`` belongs to the stored request; without it ``maybe_stored`` tells whether a broker
+    may have the request.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        correlation_id: str,
+        seconds: float,
+        receipt: object = None,
+        *,
+        maybe_stored: bool = True,
+    ) -> None:
+        super().__init__(topic, correlation_id, seconds, receipt)
+        self.topic = topic
+        self.correlation_id = correlation_id
+        self.seconds = seconds
+        self.receipt = receipt
+        self.maybe_stored = maybe_stored
+
+    def __reduce__(self) -> tuple[object, ...]:
+        make = partial(type(self), maybe_stored=self.maybe_stored)
+        return make, (self.topic, self.correlation_id, self.seconds, self.receipt)
+
+    def __str__(self) -> str:
+        if self.receipt is not None:
+            state = (
+                "the request is stored, so its consumer is slow, stopped, or does not reply"
+                " (`mqadmin consumerProgress`); give it more time, or look at the consumer"
+            )
+        elif self.maybe_stored:
+            state = "no broker has confirmed the request, which may be stored nevertheless"
+        else:
+            state = "the request is not stored: send it again"
+        return (
+            f"no reply to request {self.correlation_id} to {self.topic!r} within"
+            f" {self.seconds:g} s; {state}"
+        )
+
+
+class NotARequest(TrioMQError, ValueError):
+    """``reply`` was called on a message that is not a request; ``missing``: properties it lacks."""
+
+    def __init__(self, message_id: str, topic: str, missing: Sequence[str]) -> None:
+        super().__init__(message_id, topic, missing)
+        self.message_id = message_id
+        self.topic = topic
+        self.missing = tuple(missing)
+
+    def __str__(self) -> str:
+        return (
+            f"message {self.message_id} of {self.topic} is not a request (it has no"
+            f" {', '.join(self.missing)}): reply only to messages that were sent by `request`"
+        )
+
+
+class ReplyNotDelivered(TrioMQError):
+    """No broker could deliver a reply; ``errors`` has one error for each broker that was asked."""
+
+    retriable = True
+
+    def __init__(self, client_id: str, correlation_id: str, errors: Sequence[TrioMQError]) -> None:
+        super().__init__(client_id, correlation_id, errors)
+        self.client_id = client_id
+        self.correlation_id = correlation_id
+        self.errors = tuple(errors)
+
+    def __str__(self) -> str:
+        reasons = "; ".join(map(str, self.errors))
+        return (
+            f"the reply to request {self.correlation_id} did not reach {self.client_id}: {reasons};"
+            " if the requester has stopped, or its time is over, nothing can be done"
+        )
 
 
 class CallTimeout(TrioMQError, TimeoutError):
-    """A blocking call took longer than its `timeout`; it was cancelled, and its outcome is unknown."""
+    """A blocking call took longer than its ``timeout``; it was cancelled, outcome unknown."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(seconds)
         self.seconds = seconds
 
     def __str__(self) -> str:
-        return f"the call did not end within timeout={self.seconds:g} s and was cancelled; give it more time"
+        return (
+            f"the call did not end within timeout={self.seconds:g} s and was cancelled; give it"
+            " more time"
+        )
 
 
 def from_remoting(error: remoting_errors.RemotingError) -> TrioMQError:
-    """Translate an error of the transport into one of ours."""
+    """Return the SDK's error for an error of the transport."""
     match error:
         case remoting_errors.ConnectFailed():
             return ConnectionFailed(error.address, error.reason)
@@ -302,7 +393,7 @@ def from_remoting(error: remoting_errors.RemotingError) -> TrioMQError:
 
 
 class ProtocolBroken(TrioMQError):
-    """The peer sent bytes that are not RocketMQ's protocol; most often the address belongs to another kind of server."""
+    """The peer sent bytes that are not RocketMQ's protocol: most often another kind of server."""
 
     retriable = True
 

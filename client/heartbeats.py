@@ -1,6 +1,8 @@
-"""Heartbeats to the brokers of the routes: who we are, in which groups, and what we subscribe.
+"""Heartbeats to the brokers of the routes: the client's id, its groups and its subscriptions.
 
-Every broker gets one when its connection is new and every `heartbeat_interval`; one that has not seen a heartbeat refuses pulls.
+Every broker gets a heartbeat when its connection is new, and every ``heartbeat_interval``. A broker
+that has not seen a heartbeat on a connection refuses its pulls; the client is not *registered*
+there.
 """
 
 from __future__ import annotations
@@ -14,8 +16,8 @@ import trio
 from triomq.client.calls import Calls
 from triomq.client.config import ClientSettings
 from triomq.client.errors import TrioMQError
-from triomq.client.routes import RouteTable
-from triomq.client.trouble import TroubleLog
+from triomq.client.failure_log import FailureLog
+from triomq.client.routes import KnownRoutes
 from triomq.remoting.protocol.bodies.heartbeat import ConsumerData, HeartbeatData, ProducerData
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.command import request
@@ -25,123 +27,134 @@ logger = logging.getLogger(__name__)
 
 
 @attrs.frozen(kw_only=True)
-class Member:
-    """In which groups this client takes part; at most one of each kind."""
+class JoinedGroups:
+    """The groups that a client belongs to: at most one of each kind."""
 
     producer_group: str | None = None
     consumer_group: str | None = None
     consumer_data: Callable[[], ConsumerData] | None = None
-    """the present subscriptions, asked for at every heartbeat"""
-
-    @property
-    def masters_only(self) -> bool:
-        """Producers do not concern slaves."""
-        return self.consumer_group is None
+    """returns the current subscriptions; called for every heartbeat"""
 
 
 @attrs.define(eq=False)
 class Heartbeats:
-    """The heartbeats of one client, and its farewell."""
+    """The heartbeats of one client, and its orderly end."""
 
     settings: ClientSettings
     client_id: str
-    member: Member
-    routes: RouteTable
+    groups: JoinedGroups
+    routes: KnownRoutes
     on_broker_joined: Callable[[], None]
     """called after the first heartbeat on a new connection"""
     _calls: Calls
-    _trouble: TroubleLog
-    greeted: set[str] = attrs.field(factory=set, init=False)
-    """broker addresses whose present connection has seen a heartbeat"""
-    _greetings: dict[str, trio.Lock] = attrs.field(factory=dict, init=False)
-    """one at a time for each address; whoever waited finds it done"""
+    _failures: FailureLog
+    on_unregistered: Callable[[], None] = attrs.field(default=lambda: None, init=False)
+    """called when a broker that was registered is so no longer"""
+    registered: set[str] = attrs.field(factory=set, init=False)
+    """addresses of brokers that have seen a heartbeat on their current connection"""
+    _locks: dict[str, trio.Lock] = attrs.field(factory=dict, init=False)
+    """one heartbeat at a time for each address; a task that waited finds the broker registered"""
     _new_brokers: trio.Event = attrs.field(factory=trio.Event, init=False)
 
-    async def greet(self, address: str) -> None:
-        """Make sure that the present connection to a broker has seen a heartbeat; before it, a broker refuses pulls."""
-        if address in self.greeted:
+    async def ensure(self, address: str) -> None:
+        """Send a broker a heartbeat, unless its current connection has seen one.
+
+        Raises: ``TrioMQError``.
+        Checkpoint: maybe, only when it sends.
+        """
+        if address in self.registered:
             return
-        async with self._greetings.setdefault(address, trio.Lock()):
-            if address not in self.greeted:
-                await self._beat(address)
+        async with self._locks.setdefault(address, trio.Lock()):
+            if address not in self.registered:
+                await self._send(address)
 
-    def ungreeted(self, address: str) -> None:
-        """Note that the broker does not know us (any more); called when its connection is lost, too."""
-        self.greeted.discard(address)
+    def unregistered(self, address: str) -> None:
+        """Note that a broker lacks this client's heartbeat: it refused, or was disconnected."""
+        if address in self.registered:
+            self.registered.discard(address)
+            self.on_unregistered()
 
-    def brokers_changed(self, gone: set[str], come: set[str]) -> None:
-        """Note that the routes name other addresses now.  Atomic: no checkpoint."""
-        self.greeted -= gone
+    def brokers_changed(self, gone: set[str], added: set[str]) -> None:
+        """Note which broker addresses left the routes, and which are new."""
+        self.registered -= gone
         for address in gone:
-            self._greetings.pop(address, None)  # who waits for it has it in hand
-            self._trouble.forget(f"broker {address}")
-        if come:
+            self._locks.pop(address, None)  # tasks that wait for the lock still hold a reference
+            self._failures.forget(f"broker {address}")
+        if added:
             self._new_brokers.set()
 
-    async def _beat(self, address: str) -> None:
+    async def _send(self, address: str) -> None:
         command = request(RequestCode.HEART_BEAT, None, self._heartbeat().encode())
         await self._calls.call(address, command, self.settings.request_timeout)
-        self._trouble.worked(f"broker {address}")
-        if address not in self.greeted:
-            self.greeted.add(address)
+        self._failures.worked(f"broker {address}")
+        if address not in self.registered:
+            self.registered.add(address)
             self.on_broker_joined()
 
     def _heartbeat(self) -> HeartbeatData:
-        member = self.member
-        producers = [ProducerData(member.producer_group)] if member.producer_group is not None else []
-        consumers = [member.consumer_data()] if member.consumer_data is not None else []
+        groups = self.groups
+        producers = (
+            [ProducerData(groups.producer_group)] if groups.producer_group is not None else []
+        )
+        consumers = [groups.consumer_data()] if groups.consumer_data is not None else []
         return HeartbeatData(client_id=self.client_id, producers=producers, consumers=consumers)
 
-    async def greet_all(self) -> None:
-        """Send a heartbeat to every broker that has not seen one on its present connection; failures are logged."""
+    async def ensure_all(self) -> None:
+        """Send a heartbeat to every broker that is not registered; failures are logged."""
         async with trio.open_nursery() as nursery:
-            for address in self._brokers() - self.greeted:
-                nursery.start_soon(self._fenced, self.greet, address)
+            for address in self._brokers() - self.registered:
+                nursery.start_soon(self._log_failure, self.ensure, address)
 
-    async def beat_all(self) -> None:
-        """Send every broker a heartbeat now: it is time, or our subscriptions changed; failures are logged."""
+    async def send_all(self) -> None:
+        """Send every broker a heartbeat now; failures are logged."""
         async with trio.open_nursery() as nursery:
             for address in self._brokers():
-                nursery.start_soon(self._fenced, self._beat, address)
+                nursery.start_soon(self._log_failure, self._send, address)
 
     async def run(self) -> None:
-        """Beat every `heartbeat_interval`, and at once for brokers that a new route brings."""
+        """Send heartbeats every ``heartbeat_interval``, and at once to brokers of new routes."""
         due = trio.current_time() + self.settings.heartbeat_interval
         while True:
             with trio.move_on_at(due):
                 await self._new_brokers.wait()
                 self._new_brokers = trio.Event()
-                await self.greet_all()
+                await self.ensure_all()
                 continue
-            await self.beat_all()
+            await self.send_all()
             due = trio.current_time() + self.settings.heartbeat_interval
 
     def _brokers(self) -> set[str]:
-        return set(self.routes.addresses(masters_only=self.member.masters_only))
+        # Producers send nothing to slaves.
+        return set(self.routes.addresses(masters_only=self.groups.consumer_group is None))
 
-    async def _fenced(self, send: Callable[[str], Awaitable[None]], address: str) -> None:
+    async def _log_failure(self, send: Callable[[str], Awaitable[None]], address: str) -> None:
         try:
             await send(address)
         except TrioMQError as error:
-            self._trouble.failed(f"broker {address}", error)
+            self._failures.failed(f"broker {address}", error)
 
     async def unregister(self) -> None:
-        """Say goodbye to every broker that knows us; failures are logged."""
+        """Unregister from every registered broker; failures are logged."""
         header = UnregisterClientHeader(
             client_id=self.client_id,
-            producer_group=self.member.producer_group,
-            consumer_group=self.member.consumer_group,
+            producer_group=self.groups.producer_group,
+            consumer_group=self.groups.consumer_group,
         )
         async with trio.open_nursery() as nursery:
-            for address in self.greeted:
-                nursery.start_soon(self._unregister_fenced, address, header)
+            for address in self.registered:
+                nursery.start_soon(self._unregister_from, address, header)
 
-    async def _unregister_fenced(self, address: str, header: UnregisterClientHeader) -> None:
+    async def _unregister_from(self, address: str, header: UnregisterClientHeader) -> None:
         try:
             await self._calls.call(
-                address, request(RequestCode.UNREGISTER_CLIENT, header), self.settings.request_timeout
+                address,
+                request(RequestCode.UNREGISTER_CLIENT, header),
+                self.settings.request_timeout,
             )
         except TrioMQError as error:
-            logger.debug("no farewell to %s: %s", address, error)
-        except Exception:  # an RPC hook's: the other brokers are to be told all the same
-            logger.exception("no farewell to %s, which forgets us when the connection is closed", address)
+            logger.debug("not unregistered from %s: %s", address, error)
+        except Exception:  # raised by an RPC hook; the other brokers must hear of it all the same
+            logger.exception(
+                "not unregistered from %s, which forgets this client when the connection closes",
+                address,
+            )

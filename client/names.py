@@ -1,4 +1,4 @@
-"""Which names brokers accept for topics and groups.
+"""Check the names of topics and groups by the brokers' rules.
 
 Source: common/…/topic/TopicValidator.java, client/…/Validators.java.
 """
@@ -15,28 +15,33 @@ _DEFAULT_GROUPS = frozenset({"DEFAULT_PRODUCER", "DEFAULT_CONSUMER"})
 
 
 def check_topic(topic: str) -> str:
-    """Return a topic name that brokers accept.  Errors: `TopicInvalid`."""
+    """Return a topic name that brokers accept. Raises: ``TopicInvalid``."""
     if not isinstance(topic, str):
         raise TopicInvalid(f"a topic's name must be a text, not {_shown(topic)}")
     if len(topic) > TOPIC_LENGTH_MAX or _NAME.fullmatch(topic) is None:
         raise TopicInvalid(
-            f"topic {topic!r} cannot be used: 1 to {TOPIC_LENGTH_MAX} characters out of letters, digits, '_', '-', '%' and '|' (no dots)"
+            f"topic {topic!r} cannot be used: 1 to {TOPIC_LENGTH_MAX} characters out of letters,"
+            " digits, '_', '-', '%' and '|' (no dots)"
         )
     return topic
 
 
 def check_group(group: str) -> str:
-    """Return a group name that brokers accept.  Errors: `SettingsError`."""
+    """Return a group name that brokers accept. Raises: ``SettingsError``."""
     if not isinstance(group, str):
         raise SettingsError(f"a group's name must be a text, not {_shown(group)}")
     if len(group) > GROUP_LENGTH_MAX or _NAME.fullmatch(group) is None or group in _DEFAULT_GROUPS:
         raise SettingsError(
-            f"group {group!r} cannot be used: 1 to {GROUP_LENGTH_MAX} characters out of letters, digits, '_', '-', '%' and '|', "
-            "and not one of RocketMQ's default names"
+            f"group {group!r} cannot be used: 1 to {GROUP_LENGTH_MAX} characters out of letters,"
+            " digits, '_', '-', '%' and '|', and not one of RocketMQ's default names"
         )
     return group
 
 
 def _shown(value: object) -> str:
-    decoded = f": write {value!r}.decode()" if isinstance(value, bytes) and len(value) <= TOPIC_LENGTH_MAX else ""
+    decoded = (
+        f": write {value!r}.decode()"
+        if isinstance(value, bytes) and len(value) <= TOPIC_LENGTH_MAX
+        else ""
+    )
     return f"{type(value).__name__}{decoded}"

@@ -1,16 +1,18 @@
-"""A Trio loop in a thread of its own, for callers that live outside Trio: the blocking façade and the asyncio one.
+"""A Trio loop in a thread of its own, for callers outside Trio: ``triomq.sync`` and ``triomq.aio``.
 
-One portal belongs to one producer or consumer, which is opened and closed by one task of the loop, as nurseries demand.  A call from outside
-becomes a task inside, with a cancel scope of its own, and its outcome a `concurrent.futures.Future`.  Any number of threads may call.
+One portal belongs to one producer or consumer, which is opened and closed by one task of the loop,
+as nurseries require. A call from outside becomes a task in the loop with its own cancel scope; its
+outcome is a ``concurrent.futures.Future``. Any number of threads may call.
 """
 
 from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import contextvars
 import os
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Generic, ParamSpec, TypeVar
 
@@ -18,7 +20,7 @@ import attrs
 import trio
 
 from triomq.client.arguments import check_timeout
-from triomq.client.background import open_background
+from triomq.client.background import open_background, sole_error
 from triomq.client.errors import CallTimeout, ForkDetected, NotRunning
 
 P = ParamSpec("P")
@@ -26,21 +28,21 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 _CANCEL_SECONDS = 5.0
-"""how long a cancelled call may take to end, before the caller goes on without it"""
+"""Time that a cancelled call has to end before the caller goes on without it."""
 
 _OWN_THREAD = (
-    "this call comes from the object's own thread, which would wait for itself for ever: hooks, selectors and "
-    "allocation rules must not call the object; let another thread do it"
+    "this call comes from the object's own thread, which would wait for itself for ever: hooks,"
+    " selectors and allocation rules must not call the object; let another thread do it"
 )
 
 
 class _BodyFailed(Exception):
-    """Stands in the loop for an error of the caller's `with` block."""
+    """Stands in the loop for an error of the caller's ``with`` block."""
 
 
 @attrs.define(eq=False)
 class Call(Generic[R]):
-    """One call under way."""
+    """A call that was submitted to the loop and has no outcome yet."""
 
     future: concurrent.futures.Future[R]
     scope: trio.CancelScope
@@ -52,7 +54,7 @@ class Call(Generic[R]):
             self.future.set_exception(error)
 
     def cancel(self) -> None:
-        """Cancel the call; its future then ends as cancelled, or with the result if that came first.  From any thread."""
+        """Cancel the call from any thread; its future is cancelled unless its result came first."""
         try:
             self.token.run_sync_soon(self.scope.cancel)
         except trio.RunFinishedError:
@@ -60,7 +62,7 @@ class Call(Generic[R]):
 
 
 async def in_loop(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """Run a function in the loop's thread, where the object's state may be looked at and touched: to be given to `Portal.submit`."""
+    """Call a synchronous function in the loop's thread; an argument for ``Portal.submit``."""
     await trio.lowlevel.checkpoint()
     return function(*args, **kwargs)
 
@@ -69,53 +71,71 @@ class Portal(Generic[T]):
     """Runs one async context manager in a background thread."""
 
     def __init__(self, target: AbstractAsyncContextManager[T]) -> None:
-        """Describe; nothing is started."""
+        """Describe a portal; nothing is started."""
         self._target = target
         self._pid = os.getpid()
-        """of the process that started it, which need not be the one that made it"""
+        """the process that started the thread, which need not be the one that made the object"""
         self._thread: threading.Thread | None = None
         self._entered: concurrent.futures.Future[T] = concurrent.futures.Future()
         self._left: concurrent.futures.Future[None] = concurrent.futures.Future()
         self._token: trio.lowlevel.TrioToken | None = None
         self._nursery: trio.Nursery | None = None
         self._late: trio.Nursery | None = None
-        """of calls that come while the context is being left, such as the verdicts of handlers that are still at work"""
+        """runs calls while the context is being left, such as acks of running handlers"""
         self._leave = trio.Event()
         self._body_failed = False
         self._stop_asked = False
-        """also before there was a loop to be told"""
+        """may be set before the loop exists"""
         self._calls: set[Call[Any]] = set()
-        """calls without outcome; additions and removals are single operations, so threads need no lock"""
+        """calls that the loop has not begun; each change is one operation and needs no lock"""
 
-    # -- from outside -----------------------------------------------------------------------------------------------------------
+    # From outside
 
     def start(self) -> concurrent.futures.Future[T]:
-        """Start the thread; the future ends when the context is entered, or could not be."""
+        """Start the thread; the future ends when the context is entered, or fails to be.
+
+        Raises: ``NotRunning`` for a second start.
+        """
         if self._thread is not None:
             raise NotRunning("this object was started before: make a new one")
         self._pid = os.getpid()
         for outcome in (self._entered, self._left):
-            outcome.set_running_or_notify_cancel()  # who waits may be cancelled, what it waits for is not: it takes place all the same
-        self._thread = threading.Thread(target=self._run, name=f"triomq-{type(self._target).__name__}", daemon=True)
+            # A waiting caller may be cancelled; the start or stop that it waits for is not.
+            outcome.set_running_or_notify_cancel()
+        self._thread = threading.Thread(
+            target=self._run, name=f"triomq-{type(self._target).__name__}", daemon=True
+        )
         self._thread.start()
         return self._entered
 
-    def submit(self, function: Callable[P, Awaitable[R]], *args: P.args, **kwargs: P.kwargs) -> Call[R]:
-        """Run an async function in the loop.  From any thread but the loop's own.  Errors: `NotRunning`, `ForkDetected`."""
+    def submit(
+        self, function: Callable[P, Awaitable[R]], *args: P.args, **kwargs: P.kwargs
+    ) -> Call[R]:
+        """Start an async function in the loop, from any thread except the loop's own.
+
+        Raises: ``NotRunning``, ``ForkDetected``.
+        """
         if self._thread is not None and os.getpid() != self._pid:
             raise ForkDetected(
-                "this object was started before a fork, its thread and connections do not exist in this process: "
-                "make a new one in the child (with multiprocessing: in the worker, or use the 'spawn' start method)"
+                "this object was started before a fork, its thread and connections do not exist in"
+                " this process: make a new one in the child (with multiprocessing: in the worker,"
+                " or use the 'spawn' start method)"
             )
         if threading.current_thread() is self._thread:
             raise NotRunning(_OWN_THREAD)
         if self._token is None or self._nursery is None or self._left.done():
-            raise NotRunning("this object is not running: use it inside its `with` block, or between `start()` and `stop()`")
+            raise NotRunning(
+                "this object is not running: use it inside its `with` block, or between `start()`"
+                " and `stop()`"
+            )
         call: Call[R] = Call(concurrent.futures.Future(), trio.CancelScope(), self._token)
         call.future.set_running_or_notify_cancel()
         self._calls.add(call)
         try:
-            self._token.run_sync_soon(self._spawn, call, function, args, kwargs)
+            # The caller's context variables, such as its current span, are the function's.
+            self._token.run_sync_soon(
+                contextvars.copy_context().run, self._spawn, call, function, args, kwargs
+            )
         except trio.RunFinishedError:
             self._calls.discard(call)
             raise NotRunning("this object has stopped") from None
@@ -123,17 +143,28 @@ class Portal(Generic[T]):
             self._give_up()
         return call
 
-    def call(self, timeout: float | None, function: Callable[P, Awaitable[R]], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run an async function in the loop and wait for it.  Errors: its own; `CallTimeout`; `SettingsError` for a timeout that is no number.
+    def call(
+        self,
+        timeout: float | None,
+        function: Callable[P, Awaitable[R]],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> R:
+        """Run an async function in the loop and wait for its result.
 
         An interrupted wait (KeyboardInterrupt) cancels the call and leaves the object usable.
+
+        Raises: the function's own errors; ``CallTimeout``; ``SettingsError`` for a wrong timeout.
         """
         seconds = check_timeout(timeout)
         call = self.submit(function, *args, **kwargs)
         try:
-            return call.future.result(None if seconds is None or seconds > threading.TIMEOUT_MAX else seconds)
+            return call.future.result(
+                None if seconds is None or seconds > threading.TIMEOUT_MAX else seconds
+            )
         except TimeoutError:
-            if call.future.done():  # the function's own
+            if call.future.done():  # the function itself raised it
                 raise
             call.cancel()
             concurrent.futures.wait([call.future], _CANCEL_SECONDS)
@@ -146,17 +177,19 @@ class Portal(Generic[T]):
                 concurrent.futures.wait([call.future], _CANCEL_SECONDS)
             raise
 
-    def tell(self, function: Callable[..., object], *args: object) -> None:
-        """Have a function called in the loop, soon, and do not wait.  From any thread; nothing happens after the end."""
+    def call_soon(self, function: Callable[..., object], *args: object) -> None:
+        """Call a function in the loop soon, from any thread; does nothing after the end."""
         if self._token is not None:
             with contextlib.suppress(trio.RunFinishedError):
                 self._token.run_sync_soon(function, *args)
 
     def stop(self, *, body_failed: bool = False) -> concurrent.futures.Future[None]:
-        """Leave the context; the future ends when it is left, with the error of a crashed background task.
+        """Leave the context; the future ends when it is left, with the error of a crashed task.
 
-        What was never started has nothing to leave, nor has the child of a fork: there the future has ended already.  Nor has what could not
-        be started: the start has told why.  Errors: `NotRunning` from the object's own thread, which would wait for itself.
+        The future has already ended for a portal that was never started, in the child of a fork,
+        and after a failed start (the start reported the error).
+
+        Raises: ``NotRunning`` from the object's own thread, which would wait for itself.
         """
         if self._thread is None or self._pid != os.getpid():
             nothing: concurrent.futures.Future[None] = concurrent.futures.Future()
@@ -165,28 +198,34 @@ class Portal(Generic[T]):
         if threading.current_thread() is self._thread:
             raise NotRunning(_OWN_THREAD)
         self._body_failed, self._stop_asked = body_failed, True
-        self.tell(self._leave.set)
+        self.call_soon(self._leave.set)
         return self._left
 
     @property
     def ended(self) -> bool:
-        """Whether the object was started and runs no more, or not for long: what a call then raises is the end, for who iterates.
-
-        A call from the object's own thread is a mistake at any time.
-        """
+        """Whether ``NotRunning`` means the object's end: it ran, and this is another thread."""
         return self._thread is not None and threading.current_thread() is not self._thread
+
+    @contextlib.contextmanager
+    def until_ended(self) -> Iterator[None]:
+        """Leave the block without an error when the object ends during a call in it."""
+        try:
+            yield
+        except NotRunning:
+            if not self.ended:
+                raise
 
     def join(self) -> None:
         """Wait for the thread's end."""
         if self._thread is not None and self._pid == os.getpid():
             self._thread.join()
 
-    # -- inside -----------------------------------------------------------------------------------------------------------------
+    # Inside
 
     def _run(self) -> None:
         try:
             trio.run(self._main)
-        except BaseException as error:  # a thread has nobody to raise to: who waits gets it, once
+        except BaseException as error:  # handed to the caller that waits, which raises it once
             if not self._entered.done():
                 self._entered.set_exception(error)
                 self._left.set_result(None)
@@ -198,20 +237,23 @@ class Portal(Generic[T]):
             self._give_up()
 
     def _give_up(self) -> None:
-        """End the calls that the loop will never get to: it has stopped."""
-        while True:
-            try:
-                call = self._calls.pop()
-            except KeyError:  # a thread that submits does this, too: looking first would let the other take the last one
-                return
-            call.fail(NotRunning("this object stopped before the call could begin"))
+        """Fail the calls that the loop will never begin, because it has stopped."""
+        while self._calls:
+            with contextlib.suppress(KeyError):  # another thread took the last one
+                self._calls.pop().fail(
+                    NotRunning("this object stopped before the call could begin")
+                )
 
     async def _main(self) -> None:
         self._token = trio.lowlevel.current_trio_token()
         if self._stop_asked:
             self._leave.set()
         try:
-            async with open_background() as late, self._target as target, trio.open_nursery() as nursery:
+            async with (
+                open_background() as late,
+                self._target as target,
+                trio.open_nursery() as nursery,
+            ):
                 self._nursery, self._late = nursery, late
                 self._entered.set_result(target)
                 await self._leave.wait()
@@ -219,12 +261,14 @@ class Portal(Generic[T]):
                 if self._body_failed:
                     raise _BodyFailed
         except BaseExceptionGroup as group:
-            if not isinstance(_sole(group), _BodyFailed):
+            if not isinstance(sole_error(group), _BodyFailed):
                 raise
         except _BodyFailed:
             pass
 
-    def _spawn(self, call: Call[Any], function: Callable[..., Awaitable[Any]], args: Any, kwargs: Any) -> None:
+    def _spawn(
+        self, call: Call[Any], function: Callable[..., Awaitable[Any]], args: Any, kwargs: Any
+    ) -> None:
         assert self._nursery is not None
         assert self._late is not None
         self._calls.discard(call)
@@ -240,7 +284,7 @@ class Portal(Generic[T]):
         try:
             with call.scope:
                 result = await function(*args, **kwargs)
-        except Exception as error:  # whatever it is, it belongs to the caller
+        except Exception as error:  # any error of the function belongs to the caller
             call.fail(error)
         except BaseException:
             call.fail(NotRunning("this object stopped during the call; its outcome is unknown"))
@@ -254,11 +298,3 @@ class Portal(Generic[T]):
 
 class CallCancelled(concurrent.futures.CancelledError):
     """The outcome of a call that was cancelled from outside."""
-
-
-def _sole(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Return the only leaf of a group, or the group."""
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
-    return error

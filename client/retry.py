@@ -1,11 +1,13 @@
-"""When to try again, where, and how long to wait: pure rules, no clock, no I/O.
+"""Which failures are worth another attempt, where, and after which wait: pure rules, no I/O.
 
-The set of response codes and the number of tries are those of the official client (sync sends).  One thing differs on purpose: there a
-broker that hangs eats the whole time budget in the first try, so that a time-out is in effect never retried.  Here a try may use only
-half of what is left while another broker could still be asked.  The price is a possible duplicate (same message id, another offset id)
-when the slow broker stores the message after all.
+The response codes and the number of attempts are those of the official client (sync sends), with
+one difference. There, a broker that hangs uses the whole time budget in the first attempt, so a
+timeout is in effect never retried. Here an attempt gets only half of the time left while another
+broker could still be asked. The cost is a possible duplicate (same message id, another offset id)
+if the slow broker stores the message after all.
 
-Source for the rules: client/…/producer/DefaultMQProducer.java (retryResponseCodes), DefaultMQProducerImpl.java#sendDefaultImpl.
+Source for the rules: client/…/producer/DefaultMQProducer.java (retryResponseCodes),
+DefaultMQProducerImpl.java#sendDefaultImpl.
 """
 
 from __future__ import annotations
@@ -18,8 +20,10 @@ import attrs
 from triomq.client.errors import (
     Attempt,
     BrokerError,
+    BrokerStopping,
     ConnectionFailed,
     ConnectionLost,
+    NoNameServer,
     ProtocolBroken,
     RequestTimeout,
     SettingsError,
@@ -39,26 +43,27 @@ RETRY_CODES: frozenset[int] = frozenset(
         ResponseCode.GO_AWAY,
     }
 )
-"""Refusals that another broker (or the same one, a moment later) may not share."""
+"""Refusals that may not hold for another broker, or for the same broker a moment later."""
 
 BUSY_CODES: frozenset[int] = frozenset({ResponseCode.SYSTEM_BUSY, ResponseCode.FLOW_CONTROL})
-"""Flow control: what the remoting protocol has for the TOO_MANY_REQUESTS of RocketMQ's gRPC clients, which is made from SYSTEM_BUSY"""
+"""Flow control; RocketMQ's gRPC clients get TOO_MANY_REQUESTS for SYSTEM_BUSY."""
 
 _TRANSPORT_ERRORS = (ConnectionFailed, ConnectionLost, RequestTimeout, ProtocolBroken)
 
 
 def may_send_again(error: TrioMQError, codes: frozenset[int] = RETRY_CODES) -> bool:
-    """Say whether a failed try of a send is worth another one."""
+    """Return whether a send is worth another attempt after this error."""
     if isinstance(error, BrokerError):
         return error.code in codes
     return isinstance(error, _TRANSPORT_ERRORS)
 
 
 def may_be_stored(error: TrioMQError) -> bool:
-    """Say whether the message of a failed try can lie on the broker: the request may have arrived, and no refusal came back.
+    """Return whether the broker may have the message of a failed attempt.
 
-    An answer that cannot be read counts, too: it may have said that the message is stored. So does SYSTEM_ERROR: it tells of whatever a broker failed over, also of an
-    fsync, when the message lies in the log already and may come back with the broker.
+    That is so if the request may have arrived and was not refused. An unreadable answer may say
+    that the message is stored; SYSTEM_ERROR is any internal failure, a failed fsync included, after
+    which the message may be in the log.
     """
     if isinstance(error, BrokerError):
         return error.code == ResponseCode.SYSTEM_ERROR
@@ -66,24 +71,32 @@ def may_be_stored(error: TrioMQError) -> bool:
 
 
 def concerns_broker(error: TrioMQError) -> bool:
-    """Say whether a failed try tells something about its broker; what an application's check raises does not."""
+    """Return whether an error is about its broker: transport errors and refusals are."""
     return isinstance(error, (BrokerError, *_TRANSPORT_ERRORS))
 
 
 def is_unconnected(error: TrioMQError) -> bool:
-    """Return whether a try found no connection, for example while a broker restarts; its request was not sent."""
+    """Return whether an attempt found no connection, so that its request was not sent."""
     return isinstance(error, ConnectionFailed)
 
 
+def may_ask_again(error: TrioMQError) -> bool:
+    """Return whether an idempotent request is worth another attempt: its server is unreachable."""
+    return isinstance(error, ConnectionFailed | ConnectionLost | BrokerStopping | NoNameServer)
+
+
 def is_busy(error: TrioMQError) -> bool:
-    """Say whether a broker sheds load: another try at once would add to it."""
+    """Return whether a broker sheds load: another attempt at once would add to it."""
     return isinstance(error, BrokerError) and error.code in BUSY_CODES
 
 
-def try_seconds(seconds_left: float, *, last_try: bool, other_broker: bool, longest: float | None = None) -> float:
-    """Return the time limit of the next try: all that is left, or half of it while another broker could be asked afterwards.
+def try_seconds(
+    seconds_left: float, *, last_try: bool, other_broker: bool, longest: float | None = None
+) -> float:
+    """Return the time limit of the next attempt: all the time left, or half of it.
 
-    `longest` is the application's own limit for a try that is not the last one.
+    Half while another broker could still be asked. ``longest``: the application's own limit for an
+    attempt that is not the last.
     """
     if last_try:
         return seconds_left
@@ -94,62 +107,59 @@ def try_seconds(seconds_left: float, *, last_try: bool, other_broker: bool, long
 
 @attrs.frozen
 class BusyBackoff:
-    """How long a send waits after a broker's answer that it is busy: longer each time, up to a limit, and not all senders equally long.
+    """Waits of a send after a broker's busy answers: growing up to a limit, with jitter.
 
-    The first three are what RocketMQ's 5.x proxy gives its producers; its remoting client does not wait at all.
+    The first three defaults are those of RocketMQ's 5.x proxy for its producers; its remoting
+    client does not wait at all.
     """
 
     first: float = 0.01
-    """seconds after the first such answer; 0 never waits"""
+    """seconds after the first busy answer; 0 disables the waits"""
     factor: float = 2.0
     longest: float = 1.0
+    """seconds"""
     jitter: float = 0.2
     """share of the wait by which it may be shorter or longer"""
 
     def __attrs_post_init__(self) -> None:
-        if not (0 <= self.first <= self.longest < inf and 1 <= self.factor <= 10 and 0 <= self.jitter <= 1):
+        if not (
+            0 <= self.first <= self.longest < inf
+            and 1 <= self.factor <= 10
+            and 0 <= self.jitter <= 1
+        ):
             raise SettingsError(
-                f"{self} is no back-off: first may be from 0 to longest, factor from 1 to 10, jitter from 0 to 1, and longest is a number of seconds"
+                f"{self} cannot be used: first may be from 0 to longest, factor from 1 to 10,"
+                " jitter from 0 to 1, and longest is a number of seconds"
             )
 
     def seconds(self, times: int, chance: float) -> float:
-        """Return the wait after the `times`-th answer of this kind, from 1; `chance` is a random number from 0 to 1."""
+        """Return the wait after the ``times``-th busy answer, counted from 1.
+
+        ``chance``: a random number from 0 to 1.
+        """
         wait = min(self.first * self.factor ** min(times - 1, 300), self.longest)
         return wait * (1 + self.jitter * (2 * chance - 1))
 
 
 CONNECT_BACKOFF = BusyBackoff(first=0.05, longest=0.5)
-"""Between tries that found no connection; jitter spreads the producers of a broker that restarts."""
+"""Waits after attempts without a connection; the jitter spreads a restarting server's clients."""
 ATTEMPTS_LISTED_MAX = 16
-"""Tries listed in an error, not counting those whose message may be stored: all of these are listed."""
+"""Maximum number of attempts that an error lists, besides those whose message may be stored."""
 
 
 def listed_attempts(attempts: Sequence[Attempt]) -> list[Attempt]:
-    """Return the attempts to list in an error: the first, the last ones, and all whose message may be stored."""
+    """Return the attempts to list: the first, the last, all whose message may be stored."""
     listed = list(attempts)
     while len(listed) > ATTEMPTS_LISTED_MAX:
-        oldest = next((index for index, attempt in enumerate(listed) if index and is_unconnected(attempt.error)), None)
+        oldest = next(
+            (
+                index
+                for index, attempt in enumerate(listed)
+                if index and is_unconnected(attempt.error)
+            ),
+            None,
+        )
         if oldest is None:
             break
         del listed[oldest]
     return listed
-
-
-@attrs.define(eq=False)
-class Backoff:
-    """Waiting times that grow by a factor up to a limit, in seconds."""
-
-    first: float
-    longest: float
-    factor: float = 2.0
-    _next: float | None = attrs.field(default=None, init=False)
-
-    def wait(self) -> float:
-        """Return the next waiting time."""
-        now = self.first if self._next is None else self._next
-        self._next = min(now * self.factor, self.longest)
-        return now
-
-    def reset(self) -> None:
-        """Begin again with the shortest."""
-        self._next = None

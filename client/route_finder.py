@@ -1,25 +1,34 @@
-"""Routes of topics: asked for when they are needed, kept fresh while they are used, forgotten later.
+"""Look up the routes of topics when they are needed, refresh them while they are used.
 
-A topic whose route somebody wanted is asked for again every `route_interval`; those that no name server knows more often at first.  One that
-nobody has used for some of these rounds is forgotten, if there are many, so a producer that sends to ever new topics keeps those of the last minutes.
+The route of a watched topic is looked up every ``route_interval``, at first more often if no name
+server knows the topic. If there are many topics, a topic that was not used for some of these rounds
+is removed, so a producer that always sends to new topics keeps those of the last minutes.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from math import inf
+from typing import TypeVar
 
 import attrs
 import trio
 
+from triomq.client.back_off import until_reached
 from triomq.client.calls import Calls
 from triomq.client.config import ClientSettings
-from triomq.client.errors import ConnectionFailed, NoNameServer, RouteNotFound, TopicNotFound, TrioMQError
-from triomq.client.retry import Backoff
-from triomq.client.routes import NameServers, RouteTable, TopicQueues, as_template
-from triomq.client.trouble import TroubleLog
+from triomq.client.errors import (
+    ConnectionFailed,
+    ConnectionLost,
+    NoNameServer,
+    RouteNotFound,
+    TopicNotFound,
+    TrioMQError,
+)
+from triomq.client.failure_log import FailureLog
+from triomq.client.routes import KnownRoutes, NameServers, TopicQueues, as_template
 from triomq.remoting.errors import RemotingError
 from triomq.remoting.protocol.bodies.route import MessageQueue, TopicRoute
 from triomq.remoting.protocol.codes import RequestCode
@@ -27,48 +36,53 @@ from triomq.remoting.protocol.command import request
 from triomq.remoting.protocol.headers.route import GetRouteHeader
 from triomq.remoting.protocol.names import DEFAULT_TOPIC
 
-_MISSING_TOPIC_FIRST = 1.0
-"""seconds until a topic that no name server knew is asked for again; doubles up to the refresh interval"""
+T = TypeVar("T")
+
+_FIRST_WAIT_SECONDS = 1.0
+"""Wait before the next look-up of an unknown topic; doubles up to ``route_interval``."""
+
+_RELEARN_SECONDS = 5.0
+"""Time after an outage of all name servers in which "unknown topic" is not believed: brokers
+register again within a second (Java's within 30).
+"""
 
 _TOPICS_KEPT = 64
-"""topics that are kept fresh in any case; more of them only while they are used"""
+"""Number of topics that are always refreshed; of more, only those in use are."""
 
 _UNUSED_ROUNDS_MAX = 10
-"""look-ups in a row of a topic that nobody used in between, before it is forgotten"""
-
-
-def _always(topic: str) -> bool:
-    """Whether a topic is used, as long as nobody knows better."""
-    return True
+"""Look-ups in a row after which an unused topic is removed."""
 
 
 @attrs.define(eq=False)
 class Watched:
-    """A topic whose route is kept fresh."""
+    """A topic whose route is refreshed."""
 
     due: float
     """trio time of the next look-up"""
-    backoff: Backoff
+    wait: float = _FIRST_WAIT_SECONDS
+    """seconds until the look-up after the next one, while none succeeds"""
     missing: bool = False
-    """whether the name servers did not know it the last time"""
+    """whether the name servers did not know the topic the last time"""
     unused_rounds: int = 0
+    kept: bool = False
+    """whether it stays although nothing is sent to it"""
 
 
 @attrs.define(eq=False)
 class LookUp:
-    """One look-up at a time for each topic; whoever waited finds the answer already there."""
+    """The look-ups of one topic, one at a time; a task that waited finds the answer."""
 
     lock: trio.Lock = attrs.field(factory=trio.Lock)
     users: int = 0
-    """tasks that look up or wait; the last one takes this object away"""
+    """tasks that look up or wait; the last of them removes this object"""
     failed_at: float = -inf
     failure: NoNameServer | RouteNotFound | None = None
-    """when and why the publish list could not be found"""
+    """why the publish list was not found at ``failed_at``"""
 
 
 @attrs.frozen
 class _Found:
-    """What a name server that answers says; None: it does not know the topic."""
+    """The answer of a name server; ``route`` is None if it does not know the topic."""
 
     route: TopicRoute | None
 
@@ -79,22 +93,41 @@ class RouteFinder:
 
     settings: ClientSettings
     names: NameServers
-    on_taken: Callable[[set[str], set[str]], None]
-    """called after a route has changed, with the addresses of brokers that went and that came"""
+    on_changed: Callable[[set[str], set[str]], None]
+    """called after a change, with the broker addresses that were removed and those added"""
+    in_use: Callable[[str], bool]
+    """returns whether a topic was used since the last call for it"""
     _calls: Calls
-    _trouble: TroubleLog
-    in_use: Callable[[str], bool] = _always
-    """says whether a topic was used since it was asked the last time"""
-    routes: RouteTable = attrs.field(factory=RouteTable, init=False)
+    _failures: FailureLog
+    routes: KnownRoutes = attrs.field(factory=KnownRoutes, init=False)
     _watched: dict[str, Watched] = attrs.field(factory=dict, init=False)
     _look_ups: dict[str, LookUp] = attrs.field(factory=dict, init=False)
     _changed: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _unreached_at: float = attrs.field(default=-inf, init=False)
+    """trio time of the last outage: no name server answered, and one could not be reached"""
+
+    async def _through_outages(self, ask: Callable[[float], Awaitable[T]], seconds: float) -> T:
+        """Call ``ask`` until a name server is reached, with growing waits, for up to ``seconds``.
+
+        Right after an outage, "unknown topic" counts as one: a name server that was away learns its
+        topics from the brokers when they register again.
+
+        Raises: the last error of ``ask``.
+        """
+
+        def again(error: TrioMQError) -> bool:
+            since = trio.current_time() - self._unreached_at
+            return since < _RELEARN_SECONDS and isinstance(error, NoNameServer | RouteNotFound)
+
+        return await until_reached(ask, seconds, again=again)
 
     async def look_up(self, topic: str) -> TopicRoute | None:
-        """Ask the name servers for a topic's route; None if those that answer do not know it.
+        """Return a topic's route from the name servers, or None if they do not know the topic.
 
-        The present name server is asked first and, if it does not answer or does not know the topic, all others, within
-        `route_timeout` in all.  (The official client asks only one of them in a call.)  Errors: `NoNameServer`.
+        The current name server is asked first; if it does not answer, or does not know the topic,
+        all others are, within ``route_timeout`` in all. (The official client asks only one.)
+
+        Raises: ``NoNameServer``.
         """
         deadline = trio.current_time() + self.settings.route_timeout
         reasons: dict[str, str] = {}
@@ -103,15 +136,16 @@ class RouteFinder:
             found = await self._ask_route(topic, addresses, deadline, reasons)
             if found is not None:
                 return found.route
-            # The list may have changed meanwhile, and then the connections to those that left it were closed under the question.
+            # If the list has changed, connections to removed name servers were closed during the
+            # look-up.
             if set(self.names.addresses) <= set(addresses) or trio.current_time() >= deadline:
                 raise NoNameServer(reasons)
 
     async def _ask_route(
         self, topic: str, addresses: Sequence[str], deadline: float, reasons: dict[str, str]
     ) -> _Found | None:
-        """Ask these name servers, one after the other; None if none of them answers, which `reasons` tells of each."""
-        unknown = False
+        """Ask these name servers in turn, noting ``reasons``; return None if none answers."""
+        unknown = unreached = False
         for index, address in enumerate(addresses):
             seconds = (deadline - trio.current_time()) / (len(addresses) - index)
             if seconds <= 0:
@@ -119,7 +153,9 @@ class RouteFinder:
                 continue
             try:
                 response = await self._calls.call(
-                    address, request(RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRouteHeader(topic)), seconds
+                    address,
+                    request(RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRouteHeader(topic)),
+                    seconds,
                 )
                 route = TopicRoute.decode(bytes(response.body))
             except TopicNotFound:
@@ -127,54 +163,110 @@ class RouteFinder:
                     self.names.answered(address)
                 unknown = True
             except (TrioMQError, RemotingError) as error:
-                # What else a connection's error says is about brokers, and the addresses that they announce.
-                reasons[address] = error.reason if isinstance(error, ConnectionFailed) else str(error)
-                self._trouble.failed(f"name server {address}", error)
+                # Only the reason: the rest of the text of ConnectionFailed is about brokers.
+                reasons[address] = (
+                    error.reason if isinstance(error, ConnectionFailed) else str(error)
+                )
+                unreached = unreached or isinstance(error, ConnectionFailed | ConnectionLost)
+                self._failures.failed(f"name server {address}", error)
             else:
                 self.names.answered(address)
-                self._trouble.worked(f"name server {address}")
+                self._failures.worked(f"name server {address}")
                 return _Found(route)
-        return _Found(None) if unknown else None
+        if unknown:
+            return _Found(None)
+        if unreached:
+            self._unreached_at = trio.current_time()
+        return None
 
     async def check_name_server(self) -> None:
-        """Make sure that some name server answers at all (that it does not know the topic is an answer, too), to fail early.  Errors: `NoNameServer`."""
-        await self.look_up(DEFAULT_TOPIC)
+        """Make sure that a name server answers, so that a wrong address fails at the start.
+
+        "Unknown topic" is an answer. While no name server can be reached, the request is repeated
+        for ``route_timeout``.
+
+        Raises: ``NoNameServer``.
+        """
+        await self._through_outages(
+            lambda seconds: self.look_up(DEFAULT_TOPIC), self.settings.route_timeout
+        )
+
+    def keep(self, topic: str) -> None:
+        """Look up a topic's route soon and refresh it from now on, whether it is used or not."""
+        self.watch([topic])
+        self._watched[topic].kept = True
+        self.invalidate(topic)
 
     def watch(self, topics: Iterable[str]) -> None:
-        """Keep the routes of these topics fresh from now on."""
+        """Refresh the routes of these topics from now on."""
         interval = self.settings.route_interval
         for topic in topics:
             if topic not in self._watched:
-                self._watched[topic] = Watched(trio.current_time() + interval, Backoff(_MISSING_TOPIC_FIRST, interval))
+                self._watched[topic] = Watched(trio.current_time() + interval)
 
     async def refresh(self, topic: str) -> TopicQueues | None:
-        """Ask for one topic's route now; returns what is known afterwards (an unknown topic keeps its old route)."""
+        """Look up one topic's route now and return what is known afterwards.
+
+        A topic that the name servers do not know keeps its old route. While no name server can be
+        reached, the request is repeated for ``route_timeout``.
+
+        Raises: ``NoNameServer``.
+        """
+
+        async def ask(seconds: float) -> TopicQueues:
+            known = await self._refresh_once(topic)
+            if known is None:
+                raise RouteNotFound(topic)
+            return known
+
+        try:
+            return await self._through_outages(ask, self.settings.route_timeout)
+        except RouteNotFound:
+            return None
+
+    async def _refresh_once(self, topic: str) -> TopicQueues | None:
         self.watch([topic])
         watched = self._watched[topic]
         async with self._look_up(topic):
-            watched.due = trio.current_time() + watched.backoff.wait()
+            watched.due = trio.current_time() + watched.wait
+            watched.wait = min(watched.wait * 2, self.settings.route_interval)
             route = await self.look_up(topic)
             watched.missing = route is None
             if route is not None:
                 self._take(topic, route)
             return self.routes.topic(topic)
 
-    async def publish_queues(self, topic: str, template: str, queues_max: int) -> tuple[MessageQueue, ...]:
-        """Return the queues to send a topic to, asking the name servers if they are not known yet.
+    async def publish_queues(
+        self, topic: str, template: str, queues_max: int, seconds: float | None = None
+    ) -> tuple[MessageQueue, ...]:
+        """Return the queues to send a topic to; look up the route if it is not known.
 
-        A topic that does not exist gets the route of the creation template, so that the first message creates it.  Checkpoint only when
-        the route is unknown.  Errors: `RouteNotFound`, `NoNameServer`.
+        A topic that does not exist gets the route of the creation template: the first message
+        creates it. While no name server can be reached, the request is repeated for ``seconds``, by
+        default ``route_timeout``.
+
+        Raises: ``RouteNotFound``, ``NoNameServer``.
+        Checkpoint: maybe, only when the route is not known.
         """
         queues = self.routes.publish(topic)
         if queues:
             return queues
+        limit = self.settings.route_timeout if seconds is None else seconds
+        return await self._through_outages(
+            lambda left: self._publish_queues_once(topic, template, queues_max), limit
+        )
+
+    async def _publish_queues_once(
+        self, topic: str, template: str, queues_max: int
+    ) -> tuple[MessageQueue, ...]:
         began = trio.current_time()
         async with self._look_up(topic) as look_up:
             queues = self.routes.publish(topic)
             if queues:
                 return queues
             if look_up.failure is not None and look_up.failed_at >= began:
-                raise copy.copy(look_up.failure)  # asked while this task waited: the answer holds for it, too
+                # Another task asked while this one waited: its answer holds for both.
+                raise copy.copy(look_up.failure)
             try:
                 await self._find_publish_queues(topic, template, queues_max)
             except (NoNameServer, RouteNotFound) as error:
@@ -184,7 +276,7 @@ class RouteFinder:
 
     @asynccontextmanager
     async def _look_up(self, topic: str) -> AsyncIterator[LookUp]:
-        """Wait for one's turn to ask for a topic."""
+        """Wait for this task's turn to look a topic up."""
         look_up = self._look_ups.setdefault(topic, LookUp())
         look_up.users += 1
         try:
@@ -202,18 +294,25 @@ class RouteFinder:
         else:
             shape = await self.look_up(template)
             if shape is None:
-                raise RouteNotFound(topic, f"and no broker creates topics: template {template} has no route either")
+                raise RouteNotFound(
+                    topic, f"and no broker creates topics: template {template} has no route either"
+                )
             self._take(topic, as_template(shape, queues_max), template=True)
         if not self.routes.publish(topic):
             raise RouteNotFound(
                 topic,
                 "no writable queue on a master",
-                f"see with `mqadmin topicRoute -t {topic}` whether its perm has the write bit (2), and whether a master runs",
+                f"see with `mqadmin topicRoute -t {topic}` whether its perm has the write bit (2),"
+                " and whether a master runs",
                 offered=route is not None,
             )
 
     async def subscribe_queues(self, topic: str) -> TopicQueues | None:
-        """Return the queues to consume a topic from; None while nobody knows the topic.  Errors: `NoNameServer`."""
+        """Return the queues to consume a topic from, or None while the topic is unknown.
+
+        Raises: ``NoNameServer``.
+        Checkpoint: maybe, only when the route is not known.
+        """
         known = self.routes.topic(topic)
         if known is not None or (topic in self._watched and self._watched[topic].missing):
             return known
@@ -222,26 +321,26 @@ class RouteFinder:
     def _take(self, topic: str, route: TopicRoute, *, template: bool = False) -> None:
         self.watch([topic])
         watched = self._watched[topic]
-        watched.backoff.reset()
+        watched.wait = _FIRST_WAIT_SECONDS
         watched.due = trio.current_time() + self.settings.route_interval
         watched.unused_rounds = 0 if self.in_use(topic) else watched.unused_rounds + 1
         before = self._addresses()
         if self.routes.update(topic, route, template=template):
-            self._tell(before)
+            self._notify(before)
 
     def _forget(self, topic: str) -> None:
-        """Let a topic go that nobody uses.  Atomic: no checkpoint."""
+        """Remove a topic that is not used."""
         del self._watched[topic]
         before = self._addresses()
         if self.routes.forget(topic):
-            self._tell(before)
+            self._notify(before)
 
-    def _tell(self, before: set[str]) -> None:
-        """Tell of a change of the routes, which named these addresses before it."""
+    def _notify(self, before: set[str]) -> None:
+        """Report a change of the routes; ``before`` has the broker addresses before it."""
         after = self._addresses()
         self._changed.set()
         self._changed = trio.Event()
-        self.on_taken(before - after, after - before)
+        self.on_changed(before - after, after - before)
 
     def _addresses(self) -> set[str]:
         return set(self.routes.addresses(masters_only=False))
@@ -251,32 +350,37 @@ class RouteFinder:
         await self._changed.wait()
 
     def wake_waiting(self) -> None:
-        """Let who waits for a change look once more.  Atomic: no checkpoint."""
+        """Wake the tasks in ``wait_routes_changed`` without a change."""
         self._changed.set()
 
-    def doubt(self, topic: str) -> None:
-        """Have a topic's route asked for soon, because a request went wrong.  Atomic: no checkpoint."""
+    def invalidate(self, topic: str) -> None:
+        """Look a topic's route up soon, because a request failed."""
         watched = self._watched.get(topic)
         if watched is not None:
             watched.due = min(watched.due, trio.current_time())
 
     async def run(self) -> None:
-        """Ask for all watched topics every `route_interval`; for those that are unknown, or without answer, in growing steps."""
+        """Refresh the watched topics every ``route_interval``, at first sooner after a failure."""
         while True:
             due = min((watched.due for watched in self._watched.values()), default=inf)
-            await trio.sleep_until(min(due, trio.current_time() + _MISSING_TOPIC_FIRST))
-            for topic in [topic for topic, watched in self._watched.items() if watched.due <= trio.current_time()]:
+            await trio.sleep_until(min(due, trio.current_time() + _FIRST_WAIT_SECONDS))
+            for topic in [
+                topic
+                for topic, watched in self._watched.items()
+                if watched.due <= trio.current_time()
+            ]:
                 watched = self._watched[topic]
                 if (
                     watched.unused_rounds >= _UNUSED_ROUNDS_MAX
                     and len(self._watched) > _TOPICS_KEPT
+                    and not watched.kept
                     and not self.in_use(topic)
                 ):
                     self._forget(topic)
                     continue
                 try:
-                    await self.refresh(topic)
+                    await self._refresh_once(topic)
                 except NoNameServer as error:
-                    self._trouble.failed("route refresh", error)
+                    self._failures.failed("route refresh", error)
                 else:
-                    self._trouble.worked("route refresh")
+                    self._failures.worked("route refresh")

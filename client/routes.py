@@ -1,11 +1,13 @@
-"""Where topics live: pure tables that the session fills, and the choice of a name server.
+"""Where topics live: pure tables that ``route_finder`` fills, and the choice of a name server.
 
-From a topic's route two lists are made.  Producers use the *publish list*: brokers in the order of their names that have a master and the
-write bit, with queues 0 … writeQueueNums−1 each.  Consumers use the *subscribe set*: every broker with the read bit, queues 0 …
-readQueueNums−1, master or not.  Broker addresses are merged from all routes; an address that no route names any more is gone.
+A topic's route gives two lists. Producers use the *publish list*: the brokers in the order of their
+names that have a master and the write bit, each with queues 0 … writeQueueNums−1. Consumers use the
+*subscribe set*: every broker with the read bit, with or without a master, with queues 0 …
+readQueueNums−1. Broker addresses are merged from all routes; an address that no route names any
+more is dropped.
 
-Source for the rules: client/…/impl/factory/MQClientInstance.java (topicRouteData2TopicPublishInfo, topicRouteData2TopicSubscribeInfo,
-findBrokerAddressInSubscribe).
+Source for the rules: client/…/impl/factory/MQClientInstance.java (topicRouteData2TopicPublishInfo,
+topicRouteData2TopicSubscribeInfo, findBrokerAddressInSubscribe).
 """
 
 from __future__ import annotations
@@ -14,24 +16,32 @@ from collections.abc import Sequence
 
 import attrs
 
-from triomq.remoting.protocol.bodies.route import MASTER_ID, PERM_READ, PERM_WRITE, MessageQueue, QueueData, TopicRoute
+from triomq.remoting.protocol.bodies.route import (
+    MASTER_ID,
+    PERM_READ,
+    PERM_WRITE,
+    MessageQueue,
+    TopicRoute,
+)
 
 
 @attrs.frozen
 class TopicQueues:
-    """What one route says, in the two forms that clients need."""
+    """The queues of one route, in the two forms that clients need."""
 
     publish: tuple[MessageQueue, ...]
     subscribe: tuple[MessageQueue, ...]
     brokers: tuple[str, ...]
     """names of all brokers of the topic, sorted"""
     template: bool
-    """whether this is the route of the creation template, kept under the name of a topic that does not exist yet"""
+    """whether this is the route of the creation template, stored for a topic that does not exist"""
 
 
 def derive_queues(topic: str, route: TopicRoute, *, template: bool = False) -> TopicQueues:
-    """Make the publish list and the subscribe set of a route."""
-    masters = {broker.broker_name for broker in route.broker_datas if MASTER_ID in broker.broker_addrs}
+    """Return the publish list and the subscribe set of a route."""
+    masters = {
+        broker.broker_name for broker in route.broker_datas if MASTER_ID in broker.broker_addrs
+    }
     by_name = sorted(route.queue_datas, key=lambda data: data.broker_name)
     publish = _ordered_queues(topic, route.order_topic_conf) or tuple(
         MessageQueue(topic, data.broker_name, queue_id)
@@ -45,11 +55,16 @@ def derive_queues(topic: str, route: TopicRoute, *, template: bool = False) -> T
         if data.perm & PERM_READ
         for queue_id in range(data.read_queue_count)
     )
-    return TopicQueues(publish, subscribe, tuple(sorted(broker.broker_name for broker in route.broker_datas)), template)
+    return TopicQueues(
+        publish,
+        subscribe,
+        tuple(sorted(broker.broker_name for broker in route.broker_datas)),
+        template,
+    )
 
 
 def _ordered_queues(topic: str, order_topic_conf: str | None) -> tuple[MessageQueue, ...]:
-    """Read `broker-a:8;broker-b:4`: the fixed queues of an ordered topic, which stay where they are when a broker is down."""
+    """Return an ordered topic's queues from ``broker-a:8;broker-b:4``, even if one is down."""
     queues: list[MessageQueue] = []
     for part in (order_topic_conf or "").split(";"):
         broker, _, count = part.rpartition(":")
@@ -59,41 +74,44 @@ def _ordered_queues(topic: str, order_topic_conf: str | None) -> tuple[MessageQu
 
 
 def as_template(route: TopicRoute, queues_max: int) -> TopicRoute:
-    """Return the creation template's route with at most `queues_max` queues on each broker, as a new topic will get them."""
-    return attrs.evolve(route, queue_datas=[_capped(data, queues_max) for data in route.queue_datas])
-
-
-def _capped(data: QueueData, queues_max: int) -> QueueData:
-    return attrs.evolve(
-        data,
-        read_queue_count=min(data.read_queue_count, queues_max),
-        write_queue_count=min(data.write_queue_count, queues_max),
-    )
+    """Return the creation template's route with at most ``queues_max`` queues on each broker."""
+    capped = [
+        attrs.evolve(
+            data,
+            read_queue_count=min(data.read_queue_count, queues_max),
+            write_queue_count=min(data.write_queue_count, queues_max),
+        )
+        for data in route.queue_datas
+    ]
+    return attrs.evolve(route, queue_datas=capped)
 
 
 @attrs.define(eq=False)
-class RouteTable:
-    """The routes that one client knows."""
+class KnownRoutes:
+    """The current routes of one client."""
 
     version: int = attrs.field(default=0, init=False)
-    """another number after each change"""
+    """increased by each change"""
     _routes: dict[str, TopicRoute] = attrs.field(factory=dict, init=False)
     _queues: dict[str, TopicQueues] = attrs.field(factory=dict, init=False)
     _addresses: dict[str, dict[int, str]] = attrs.field(factory=dict, init=False)
+    seen: set[str] = attrs.field(factory=set, init=False)
+    """names of all brokers that ever were in a route; one that is in none may be restarting"""
 
     def update(self, topic: str, route: TopicRoute, *, template: bool = False) -> bool:
-        """Take over a route; returns whether anything changed."""
+        """Store a route; return whether anything changed."""
         if self._routes.get(topic) == route and self._queues[topic].template == template:
             return False
         self.version += 1
-        self._routes.pop(topic, None)  # the newest goes last and wins where two routes name different addresses
+        # The newest route goes last: it wins where two routes name different addresses.
+        self._routes.pop(topic, None)
         self._routes[topic] = route
         self._queues[topic] = derive_queues(topic, route, template=template)
         self._find_addresses()
         return True
 
     def forget(self, topic: str) -> bool:
-        """Drop a route; returns whether there was one."""
+        """Remove a route; return whether there was one."""
         if self._routes.pop(topic, None) is None:
             return False
         self.version += 1
@@ -107,21 +125,41 @@ class RouteTable:
             for broker in known.broker_datas:
                 addresses[broker.broker_name] = dict(broker.broker_addrs)
         self._addresses = addresses
+        self.seen |= addresses.keys()
 
     def topic(self, topic: str) -> TopicQueues | None:
         return self._queues.get(topic)
 
+    def clusters(self, topic: str) -> set[str]:
+        """Return the names of the clusters that have the topic."""
+        route = self._routes.get(topic)
+        return {broker.cluster for broker in route.broker_datas} if route is not None else set()
+
+    def broker_names(self) -> list[str]:
+        """Return the names of all brokers in the routes."""
+        return list(self._addresses)
+
+    def broker_at(self, address: str) -> str | None:
+        """Return the name of the broker with this address, or None."""
+        return next(
+            (name for name, members in self._addresses.items() if address in members.values()),
+            None,
+        )
+
     def publish(self, topic: str) -> tuple[MessageQueue, ...]:
-        """Return the publish list, empty if the topic is unknown or nowhere writable."""
+        """Return the publish list; empty if the topic is unknown, or not writable anywhere."""
         queues = self._queues.get(topic)
         return queues.publish if queues is not None else ()
 
     def master(self, broker_name: str) -> str | None:
-        """Return the address of a broker's master."""
+        """Return the address of a broker's master, or None."""
         return self._addresses.get(broker_name, {}).get(MASTER_ID)
 
     def any_address(self, broker_name: str, broker_id: int = MASTER_ID) -> str | None:
-        """Return the address of that member, else the next slave for a slave's id, else any member: for reads and offsets."""
+        """Return the address of a member of a broker group, for reads and offsets.
+
+        It is the member ``broker_id``; otherwise, for a slave's id, the next slave; otherwise any.
+        """
         members = self._addresses.get(broker_name)
         if not members:
             return None
@@ -142,32 +180,30 @@ class RouteTable:
 
 @attrs.define(eq=False)
 class NameServers:
-    """The sticky choice of one name server: it is used while it answers; others are asked only when it does not."""
+    """The name servers, and which of them is asked first: the last one that answered."""
 
     addresses: Sequence[str]
     _current: int
-    """index of the first one to ask; a random start spreads the clients"""
+    """index of the server to ask first; a random start spreads the clients"""
 
     def order(self) -> list[str]:
-        """Return all addresses, the present one first."""
+        """Return all addresses, the current one first."""
         start = self._current % len(self.addresses)
         return [*self.addresses[start:], *self.addresses[:start]]
 
     def answered(self, address: str) -> None:
-        """Stick to this one from now on."""
-        if address in self.addresses:  # it may have left the list while it was asked
+        """Ask this name server first from now on."""
+        if address in self.addresses:  # it may have left the list
             self._current = self.addresses.index(address)
 
     def replace(self, addresses: Sequence[str]) -> list[str]:
-        """Take a new list; the present server stays the present one if it is in it.  Return those that are gone."""
+        """Use a new list; return the removed addresses. If listed, the current server stays."""
         gone = [address for address in self.addresses if address not in addresses]
-        present = self.current
+        present = self.order()[0]
         self.addresses = list(addresses)
         self._current = (
-            self.addresses.index(present) if present in self.addresses else self._current % len(self.addresses)
+            self.addresses.index(present)
+            if present in self.addresses
+            else self._current % len(self.addresses)
         )
         return gone
-
-    @property
-    def current(self) -> str:
-        return self.addresses[self._current % len(self.addresses)]

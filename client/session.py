@@ -1,11 +1,11 @@
-"""What a producer and a consumer have in common: connections, routes, heartbeats, a name, and a clean farewell.
+"""``Session``: what producers and consumers share: connections, routes, heartbeats, a client id.
 
-    open_session ─┬ connector (shielded: it outlives a cancelled body for the farewell)
-                  ├ route refresh    every 30 s, topics that nobody knows yet more often
-                  └ heartbeat        every 30 s, to every broker of the routes
+    open_session ─┬ connector       shielded: it outlives a cancelled body, to unregister
+                  ├ route refresh   every 30 s; topics that no name server knows more often
+                  └ heartbeat       every 30 s, to every broker of the routes
 
-Each producer and consumer has a session of its own; nothing is shared behind the application's back.  Everything here runs in one Trio
-loop, and state changes only between checkpoints.
+Each producer and consumer has a session of its own: nothing is shared between objects. Everything
+here runs in one Trio loop, and state changes only between checkpoints.
 
 Source for the schedule: client/…/impl/factory/MQClientInstance.java#startScheduledTask.
 """
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import attrs
@@ -24,182 +24,151 @@ from triomq.client.background import open_background
 from triomq.client.calls import Calls
 from triomq.client.client_id import make_client_id
 from triomq.client.config import ClientSettings
-from triomq.client.errors import NoNameServer
-from triomq.client.heartbeats import Heartbeats, Member
+from triomq.client.errors import RouteNotFound
+from triomq.client.failure_log import FailureLog
+from triomq.client.heartbeats import Heartbeats, JoinedGroups
 from triomq.client.namespace import Namespace
 from triomq.client.route_finder import RouteFinder
-from triomq.client.routes import NameServers, RouteTable, TopicQueues
-from triomq.client.trouble import TroubleLog
-from triomq.remoting.client.config import ConnectorConfig
-from triomq.remoting.client.connector import Connector
+from triomq.client.routes import KnownRoutes, NameServers
+from triomq.client.servers import listed_name_servers
+from triomq.remoting.client.connector import Connector, PeerHandler
+from triomq.remoting.client.connector_config import ConnectorConfig
 from triomq.remoting.client.discovery import fetch_addresses, is_address_server
 from triomq.remoting.errors import RemotingError
-from triomq.remoting.protocol.bodies.route import MessageQueue, TopicRoute
+from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.command import Command
 
 logger = logging.getLogger(__name__)
 
-ServerRequestHandler = Callable[[str, Command], Awaitable[Command | None]]
-"""(address, request of a broker) → response, or None for a one-way request"""
 
+class SessionObserver:
+    """What a session reports to its owner. Methods must not block; these do nothing."""
 
-def _nobody() -> None:
-    """Whom a session tells as long as nobody wants to be told."""
+    def routes_changed(self) -> None:
+        """Note that a route has changed."""
+
+    def group_changed(self) -> None:
+        """Note that a member joined or left the group, as a broker reports."""
+
+    def broker_joined(self) -> None:
+        """Note the first heartbeat on a new connection."""
+
+    def was_used(self, topic: str) -> bool:
+        """Return whether the topic was used since the last call for it."""
+        return True
 
 
 @attrs.define(eq=False)
 class Session(Calls):
-    """A running client.  Made by `open_session`."""
+    """A running client, made by ``open_session``."""
 
     settings: ClientSettings
     client_id: str
     _names: NameServers
-    _member: Member
-    _trouble: TroubleLog
-    _handlers: dict[int, ServerRequestHandler]
+    _groups: JoinedGroups
+    _failures: FailureLog
+    _handlers: dict[int, PeerHandler]
     namespace: Namespace | None = None
-    """whose names the application uses; the wire has the full ones"""
-    on_routes_changed: Callable[[], None] = attrs.field(default=_nobody)
-    """called after a route has changed"""
-    on_group_changed: Callable[[], None] = attrs.field(default=_nobody)
-    """called when a broker says that a member came or went"""
-    on_broker_joined: Callable[[], None] = attrs.field(default=_nobody)
-    """called after the first heartbeat on a new connection"""
-    routes: RouteTable = attrs.field(init=False)
-    _finder: RouteFinder = attrs.field(init=False)
-    _heartbeats: Heartbeats = attrs.field(init=False)
+    """the tenant whose short names the application uses; requests carry the full names"""
+    _observer: SessionObserver = attrs.field(factory=SessionObserver, init=False)
+    finder: RouteFinder = attrs.field(init=False)
+    heartbeats: Heartbeats = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._finder = RouteFinder(self.settings, self._names, self._routes_taken, self, self._trouble)
-        self.routes = self._finder.routes
-        self._heartbeats = Heartbeats(
-            self.settings, self.client_id, self._member, self.routes, self._broker_joined, self, self._trouble
+        self.finder = RouteFinder(
+            self.settings,
+            self._names,
+            self._routes_changed,
+            lambda topic: self._observer.was_used(topic),
+            self,
+            self._failures,
+        )
+        self.heartbeats = Heartbeats(
+            self.settings,
+            self.client_id,
+            self._groups,
+            self.routes,
+            lambda: self._observer.broker_joined(),
+            self,
+            self._failures,
         )
 
-    # -- who is told ------------------------------------------------------------------------------------------------------------
+    @property
+    def routes(self) -> KnownRoutes:
+        """The routes that are known now."""
+        return self.finder.routes
 
-    def forget_callbacks(self) -> None:
-        """Tell nobody any more: who was told is ending.  Who waits for a route looks once more, and finds that out."""
-        self.on_routes_changed = self.on_group_changed = self.on_broker_joined = _nobody
-        self._finder.wake_waiting()
-
-    def answer_requests(self, handlers: Mapping[int, ServerRequestHandler]) -> None:
-        """Answer these request codes of brokers from now on."""
-        space = self.namespace
-        self._handlers.update(
-            handlers if space is None else {code: space.answering(code, handler) for code, handler in handlers.items()}
-        )
-
-    def _routes_taken(self, gone: set[str], come: set[str]) -> None:
-        self._heartbeats.brokers_changed(gone, come)
-        for address in gone:
-            self._connector.close_address(address)
-        self.on_routes_changed()
-
-    def _broker_joined(self) -> None:
-        self.on_broker_joined()
-
-    # -- routes; see `route_finder` -----------------------------------------------------------------------------------------------
+    def master_address(self, queue: MessageQueue) -> str:
+        """Return the address of the queue's master. Raises: ``RouteNotFound``."""
+        address = self.routes.master(queue.broker_name)
+        if address is None:
+            raise RouteNotFound(
+                queue.topic,
+                f"broker {queue.broker_name} has no master now",
+                offered=self.routes.topic(queue.topic) is not None,
+            )
+        return address
 
     @property
     def name_servers(self) -> str:
-        """The configured name servers, as `"a:9876;b:9876"`."""
+        """The configured name servers, as ``"a:9876;b:9876"``."""
         return ";".join(self._names.addresses)
 
-    async def look_up(self, topic: str) -> TopicRoute | None:
-        """Ask the name servers for a topic's route; None if those that answer do not know it.  Errors: `NoNameServer`."""
-        return await self._finder.look_up(topic)
+    def answer_requests(self, handlers: Mapping[int, PeerHandler]) -> None:
+        """Answer these request codes of brokers from now on."""
+        space = self.namespace
+        self._handlers.update(
+            handlers
+            if space is None
+            else {code: space.answering(code, handler) for code, handler in handlers.items()}
+        )
 
-    async def check_name_server(self) -> None:
-        """Make sure that some name server answers at all; used at start, to fail early.  Errors: `NoNameServer`."""
-        await self._finder.check_name_server()
+    def observe(self, observer: SessionObserver) -> None:
+        """Report to this object from now on."""
+        self._observer = observer
 
-    def watch(self, topics: Iterable[str]) -> None:
-        """Keep the routes of these topics fresh from now on."""
-        self._finder.watch(topics)
-
-    def forget_unused(self, in_use: Callable[[str], bool]) -> None:
-        """Let topics go that were not used for long; `in_use` says whether one was since it was asked the last time."""
-        self._finder.in_use = in_use
-
-    async def refresh(self, topic: str) -> TopicQueues | None:
-        """Ask for one topic's route now; returns what is known afterwards (an unknown topic keeps its old route)."""
-        return await self._finder.refresh(topic)
-
-    async def publish_queues(self, topic: str, template: str, queues_max: int) -> tuple[MessageQueue, ...]:
-        """Return the queues to send a topic to, asking the name servers if they are not known yet.  Errors: `RouteNotFound`, `NoNameServer`."""
-        return await self._finder.publish_queues(topic, template, queues_max)
-
-    async def subscribe_queues(self, topic: str) -> TopicQueues | None:
-        """Return the queues to consume a topic from; None while nobody knows the topic.  Errors: `NoNameServer`."""
-        return await self._finder.subscribe_queues(topic)
-
-    async def wait_routes_changed(self) -> None:
-        """Wait for the next change of any route."""
-        await self._finder.wait_routes_changed()
-
-    def doubt(self, topic: str) -> None:
-        """Have a topic's route asked for soon, because a request went wrong.  Atomic: no checkpoint."""
-        self._finder.doubt(topic)
-
-    # -- heartbeats; see `heartbeats` ---------------------------------------------------------------------------------------------
-
-    async def greet(self, address: str) -> None:
-        """Make sure that the present connection to a broker has seen a heartbeat; before it, a broker refuses pulls."""
-        await self._heartbeats.greet(address)
-
-    def ungreeted(self, address: str) -> None:
-        """Note that the broker does not know us (any more); called when its connection is lost, too."""
-        self._heartbeats.ungreeted(address)
-
-    async def greet_all(self) -> None:
-        """Send a heartbeat to every broker that has not seen one on its present connection; failures are logged."""
-        await self._heartbeats.greet_all()
-
-    async def beat_all(self) -> None:
-        """Send every broker a heartbeat now: it is time, or our subscriptions changed; failures are logged."""
-        await self._heartbeats.beat_all()
-
-    # -- background ---------------------------------------------------------------------------------------------------------------
+    def end_observation(self) -> None:
+        """Report no longer: the owner is ending. Tasks that wait for a route wake."""
+        self._observer = SessionObserver()
+        self.finder.wake_waiting()
 
     def start_background(self, nursery: trio.Nursery, address_server: str | None) -> None:
-        """Start what every client does all the time."""
-        nursery.start_soon(self._finder.run, name="route refresh")
-        nursery.start_soon(self._heartbeats.run, name="heartbeat")
+        """Start what every client does."""
+        self.answer_requests({RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._members_changed})
+        nursery.start_soon(self.finder.run, name="route refresh")
+        nursery.start_soon(self.heartbeats.run, name="heartbeat")
         if address_server is not None:
             nursery.start_soon(self._follow_address_server, address_server, name="name servers")
 
-    async def unregister(self) -> None:
-        """Say goodbye to every broker that knows us; failures are logged."""
-        await self._heartbeats.unregister()
+    def _routes_changed(self, gone: set[str], added: set[str]) -> None:
+        self.heartbeats.brokers_changed(gone, added)
+        for address in gone:
+            self.connector.close_address(address)
+        self._observer.routes_changed()
+
+    async def _members_changed(self, address: str, command: Command) -> None:
+        if (command.ext or {}).get("consumerGroup") == self._groups.consumer_group:
+            self._observer.group_changed()
 
     async def _follow_address_server(self, url: str) -> None:
-        """Take over what the address server lists; while it does not answer, the last list holds."""
+        """Use the name servers that the address server lists; keep the last list while it fails."""
         while True:
             await trio.sleep(self.settings.name_server_refresh)
             try:
                 addresses = await fetch_addresses(url)
             except RemotingError as error:
-                self._trouble.failed(f"address server {url}", error)
+                self._failures.failed(f"address server {url}", error)
                 continue
-            self._trouble.worked(f"address server {url}")
+            self._failures.worked(f"address server {url}")
             for address in self._names.replace(addresses):
                 logger.info("name server %s is not listed any more", address)
-                self._connector.close_address(address)
-
-
-async def listed_name_servers(url: str) -> tuple[str, ...]:
-    """What an address server lists.  Errors: `NoNameServer`."""
-    try:
-        return await fetch_addresses(url)
-    except RemotingError as error:
-        raise NoNameServer({url: str(error)}) from error
+                self.connector.close_address(address)
 
 
 async def _run_connector(
     config: ConnectorConfig,
-    handlers: Mapping[int, ServerRequestHandler],
+    handlers: Mapping[int, PeerHandler],
     on_lost: Callable[[str, str], None],
     scope: trio.CancelScope,
     *,
@@ -212,48 +181,51 @@ async def _run_connector(
 
 
 @asynccontextmanager
-async def open_session(namesrv: Sequence[str], settings: ClientSettings, member: Member) -> AsyncIterator[Session]:
-    """Start a client.  At the end, also a cancelled one, it unregisters within `farewell_timeout` and closes its connections."""
+async def open_session(
+    namesrv: Sequence[str], settings: ClientSettings, groups: JoinedGroups
+) -> AsyncIterator[Session]:
+    """Run a client for the length of the block.
+
+    At its end, even if cancelled, the client unregisters within ``farewell_timeout`` and closes its
+    connections.
+
+    Raises: ``SettingsError``, ``NoNameServer``.
+    """
     options = settings.access().options()
     space = Namespace(settings.namespace) if settings.namespace is not None else None
-    options["hooks"] = (*([space] if space is not None else []), *settings.rpc_hooks, *options.get("hooks", ()))  # signing last: it covers what the others add
+    # Signing comes last: the signature covers what the other hooks add.
+    options["hooks"] = (
+        *([space] if space is not None else []),
+        *settings.rpc_hooks,
+        *options.get("hooks", ()),
+    )
     config = ConnectorConfig(busy_poll=settings.busy_poll, **options)
     address_server = namesrv[0] if is_address_server(namesrv[0]) else None
     if address_server is not None:
         namesrv = await listed_name_servers(address_server)
     client_id = await make_client_id(settings, namesrv[0])
-    trouble = TroubleLog(logger)
+    failures = FailureLog(logger)
     async with open_background() as outer:
         connector_scope = trio.CancelScope()
-        sessions: list[Session] = []
+        handlers: dict[int, PeerHandler] = {}
 
-        def lost(address: str, reason: str) -> None:
-            for session in sessions:
-                session.ungreeted(address)
+        def lost(address: str, reason: str) -> None:  # `session` is made before any connection
+            session.heartbeats.unregistered(address)
 
-        async def members_changed(address: str, command: Command) -> Command | None:
-            group = (command.ext or {}).get("consumerGroup")
-            for session in sessions:
-                if group == member.consumer_group:
-                    session.on_group_changed()
-            return None
-
-        notified: ServerRequestHandler = members_changed
-        if space is not None:
-            notified = space.answering(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, members_changed)
-        handlers: dict[int, ServerRequestHandler] = {RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: notified}
         connector = await outer.start(_run_connector, config, handlers, lost, connector_scope)
-        connector_scope.shield = True  # not before: a start that is cancelled would wait for a shielded task for ever
+        # Shielded only now: a start that is cancelled would wait for a shielded task for ever.
+        connector_scope.shield = True
         names = NameServers(list(namesrv), random.randrange(len(namesrv)))
-        session = Session(connector, settings, client_id, names, member, trouble, handlers, space)
-        sessions.append(session)
+        session = Session(connector, settings, client_id, names, groups, failures, handlers, space)
         try:
             async with open_background() as nursery:
                 session.start_background(nursery, address_server)
                 yield session
         finally:
             try:
-                with trio.CancelScope(shield=True, deadline=trio.current_time() + settings.farewell_timeout):
-                    await session.unregister()
-            finally:  # whatever happens: nobody else can end a shielded task
+                with trio.CancelScope(
+                    shield=True, deadline=trio.current_time() + settings.farewell_timeout
+                ):
+                    await session.heartbeats.unregister()
+            finally:  # nothing else can end a shielded task
                 connector_scope.cancel()

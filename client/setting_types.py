@@ -1,8 +1,8 @@
-"""Checks the types of settings: a wrong one fails when the settings are built, and names the field.
+"""Check the types of settings: a value of a wrong type fails at construction, naming its field.
 
     @attrs.frozen(kw_only=True, field_transformer=typed)
 
-Annotations of a class decorated so name only what its module has by then.
+The annotations of such a class may only use names that its module defines above the class.
 """
 
 from __future__ import annotations
@@ -18,11 +18,18 @@ from triomq.client.arguments import shown
 from triomq.client.errors import SettingsError
 
 _Check = Callable[[Any, "attrs.Attribute[Any]", Any], object]
-_NAMES = {int: "a whole number", float: "a number", str: "a text", bool: "True or False", tuple: "a list", frozenset: "a set"}
+_NAMES = {
+    int: "a whole number",
+    float: "a number",
+    str: "a text",
+    bool: "True or False",
+    tuple: "a list",
+    frozenset: "a set",
+}
 
 
 def typed(cls: type, fields: list[attrs.Attribute[Any]]) -> list[attrs.Attribute[Any]]:
-    """Put a check of its type before each field's own converter and validator; for attrs' `field_transformer`."""
+    """Put a type check before each field's converter and validator; a ``field_transformer``."""
     wanted = typing.get_type_hints(cls)
     return [_typed(field, wanted[field.name]) for field in fields]
 
@@ -38,11 +45,18 @@ def _typed(field: attrs.Attribute[Any], wanted: Any) -> attrs.Attribute[Any]:
             inner(instance, attribute, value)
 
     converter = field.converter
-    return field.evolve(validator=check, converter=None if converter is None else _named(field.name, kinds, cast("Callable[[Any], Any]", converter)))
+    return field.evolve(
+        validator=check,
+        converter=None
+        if converter is None
+        else _named(field.name, kinds, cast("Callable[[Any], Any]", converter)),
+    )
 
 
-def _named(name: str, kinds: tuple[type, ...], converter: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Let a converter's TypeError name the field."""
+def _named(
+    name: str, kinds: tuple[type, ...], converter: Callable[[Any], Any]
+) -> Callable[[Any], Any]:
+    """Return the converter with a ``TypeError`` replaced by an error that names the field."""
 
     def convert(value: Any) -> Any:
         try:
@@ -54,7 +68,7 @@ def _named(name: str, kinds: tuple[type, ...], converter: Callable[[Any], Any]) 
 
 
 def _kinds(wanted: Any) -> tuple[type, ...]:
-    """The classes that an annotation stands for: `int | None` -> int and NoneType, `tuple[X, ...]` -> tuple."""
+    """Return an annotation's classes: ``int | None`` gives two, ``tuple[X, ...]`` gives tuple."""
     origin = typing.get_origin(wanted)
     if origin in (types.UnionType, typing.Union):
         return tuple(kind for part in typing.get_args(wanted) for kind in _kinds(part))
@@ -72,4 +86,6 @@ def _is_one_of(value: Any, kinds: tuple[type, ...]) -> bool:
 
 
 def _described(kinds: tuple[type, ...]) -> str:
-    return " or ".join("None" if kind is type(None) else _NAMES.get(kind, kind.__name__) for kind in kinds)
+    return " or ".join(
+        "None" if kind is type(None) else _NAMES.get(kind, kind.__name__) for kind in kinds
+    )

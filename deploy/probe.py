@@ -1,7 +1,9 @@
 #!/opt/triomq/bin/python -ISE
-"""Ask a service of this machine how it is: `probe [ready|live|status|metrics] [PORT]`.  Exit code 0 when the answer is 200, else 1.
+"""Ask a service of this machine for its state: ``probe [ready|live|status|metrics] [PORT]``. The
+exit code is 0 if the answer is 200, otherwise 1.
 
-Health checks run it every few seconds in every container, so it imports nothing but `socket`: some ten milliseconds.
+Health checks run it every few seconds in every container, so it imports only ``socket``, and takes
+about 10 ms.
 """
 
 import socket
@@ -12,11 +14,13 @@ PORT = 9898
 
 
 def main(what: str = "ready", port: str = str(PORT)) -> int:
-    """Print the answer's body (at most 64 KiB of it matter to anybody who asks like this) and return the exit code."""
+    """Print the body of the answer and return the exit code."""
     answer = b""
     try:
         with socket.create_connection(("127.0.0.1", int(port)), timeout=SECONDS) as connection:
-            connection.sendall(b"GET /%s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n" % what.encode())
+            connection.sendall(
+                b"GET /%s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n" % what.encode()
+            )
             while chunk := connection.recv(65536):
                 answer += chunk
     except OSError as error:

@@ -1,30 +1,36 @@
-"""`make docs`: write the generated pages again. Each page has a test that fails when it is out of date."""
+"""``make docs``: write the generated pages and modules again. Each has a test that fails when it is
+out of date.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import generate_configuration
+import generate_facades
 import generate_limits
+import generate_mqstore
 import generate_reference
 
-from triomq.broker.inspect import manual as mqstore_manual
 from triomq.client.admin import manual
 
-PAGES = {
-    "configuration.md": generate_configuration.page,
-    "limits.md": generate_limits.page,
-    "mqadmin.md": manual.page,
-    "mqstore.md": mqstore_manual.page,
-    "reference/remoting.md": generate_reference.remoting_page,
-    "reference/requests.md": generate_reference.requests_page,
-}
+
+def pages() -> dict[str, str]:
+    """Return the text of every generated page by its name in this folder."""
+    return {
+        "limits.md": generate_limits.page(),
+        "mqstore.md": generate_mqstore.page(),
+        **generate_configuration.pages(),
+        **generate_reference.pages(),
+        **manual.pages(),
+    }
 
 
 def main() -> None:
-    for name, page in PAGES.items():
+    texts = pages()
+    texts |= {f"../triomq/{name}": text for name, text in generate_facades.files().items()}
+    for name, text in texts.items():
         path = Path(__file__).resolve().parent / name
-        text = page()
         path.parent.mkdir(exist_ok=True)
         changed = not path.exists() or path.read_text() != text
         path.write_text(text)

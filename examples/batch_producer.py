@@ -1,4 +1,4 @@
-"""Send many messages at little cost: as a list, or one by one with automatic batches.
+"""Send many messages at low cost: as a list, or one by one with automatic batches.
 
 NAMESRV_ADDR=127.0.0.1:9876 python examples/batch_producer.py
 """
@@ -11,21 +11,33 @@ from triomq import BatchIncomplete, Message, Producer, ProducerSettings
 
 
 async def send_list(namesrv: str | None, count: int) -> None:
-    """One topic, one list; what is too long for one request is cut into several, each of which is stored as a whole."""
+    """Send one list of messages to one topic.
+
+    A list that is too long for one request is cut into several, each of which is stored as a whole.
+    """
     settings = ProducerSettings(batch_bytes_max=64 * 1024)
     async with Producer(namesrv, group="meters", settings=settings) as producer:
-        rows = [Message(topic="Metrics", body=b"row %06d" % number, keys=(f"row-{number}",)) for number in range(count)]
+        rows = [
+            Message(topic="Metrics", body=b"row %06d" % number, keys=(f"row-{number}",))
+            for number in range(count)
+        ]
         try:
             receipts = await producer.send_batch(rows)
         except BatchIncomplete as error:
-            print(error)  # error.receipts belong to the first rows, which are stored; send the others again
+            print(error)  # the rows of `error.receipts` are stored; send the others again
             raise
         queues = {receipt.queue for receipt in receipts}
-        print(f"{len(receipts)} rows, each with an id and an offset of its own, in {len(queues)} queues")
+        print(
+            f"{len(receipts)} rows, each with an id and an offset of its own, in {len(queues)}"
+            " queues"
+        )
 
 
 async def send_one_by_one(namesrv: str | None, count: int) -> None:
-    """With automatic batches every `send` still ends with its own receipt; messages of the same moment share a request."""
+    """Send messages by many tasks, with automatic batches.
+
+    Every ``send`` still returns its own receipt; messages of the same moment share a request.
+    """
     settings = ProducerSettings(auto_batch=True, auto_batch_hold=0.005)
     async with Producer(namesrv, group="meters", settings=settings) as producer:
         offsets: list[int] = []

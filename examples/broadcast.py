@@ -1,4 +1,4 @@
-"""Every member gets every message: caches on several machines that drop what has changed.
+"""Deliver every message to every member: caches on several machines drop what has changed.
 
 NAMESRV_ADDR=127.0.0.1:9876 python examples/broadcast.py
 """
@@ -24,8 +24,11 @@ class Cache:
         await trio.lowlevel.checkpoint()
 
     def consumer(self, namesrv: str | None, folder: str) -> PushConsumer:
-        # Offsets live in a file named after the instance; on machines of their own the caches need neither of these settings.
-        settings = ConsumerSettings(offset_dir=folder, client=ClientSettings(instance_name=self.name))
+        # Offsets are kept in a file named after the instance. On separate machines the caches need
+        # neither of these settings.
+        settings = ConsumerSettings(
+            offset_dir=folder, client=ClientSettings(instance_name=self.name)
+        )
         return PushConsumer(
             namesrv,
             group="caches",
@@ -38,7 +41,7 @@ class Cache:
 
 
 async def main(namesrv: str | None) -> None:
-    """Two caches, two changes."""
+    """Run two caches, and change two values."""
     one, two = Cache("one"), Cache("two")
     with tempfile.TemporaryDirectory() as folder:
         async with (

@@ -1,4 +1,5 @@
-"""A producer for busy days: bounds for what is under way, slow brokers left out, an own choice of queues, hooks, and errors told apart.
+"""A producer under load: back-pressure, slow brokers left out, a selector, hooks, and error
+handling.
 
 NAMESRV_ADDR=127.0.0.1:9876 python examples/careful_producer.py
 """
@@ -22,7 +23,7 @@ from triomq import (
 
 
 class Meter:
-    """A send hook: told before and after every try; it must not wait."""
+    """A send hook: called before and after every try; it must not wait."""
 
     def __init__(self) -> None:
         self.outcomes: Counter[str] = Counter()
@@ -37,13 +38,13 @@ class Meter:
 
 
 def no_secrets(context: SendContext) -> None:
-    """A check: what it raises is the outcome of the send."""
+    """A check: its error is the outcome of the send."""
     if b"password" in context.body:
         raise PermissionError("passwords are not sent around")
 
 
 def by_first_letter(queues: Sequence[MessageQueue], message: Message) -> MessageQueue:
-    """An own choice of the queue."""
+    """A selector: chooses the queue of a message."""
     return queues[message.body[0] % len(queues)]
 
 
@@ -53,7 +54,7 @@ async def main(namesrv: str | None) -> None:
     settings = ProducerSettings(
         send_timeout=5,  # all tries and look-ups together
         latency_faults=True,  # a broker that was slow or failed is left out for a while
-        in_flight_messages_max=100,  # further sends wait for their turn
+        in_flight_messages_max=100,  # further sends wait
         in_flight_bytes_max=10_000_000,
         send_hooks=[meter],
         check_forbidden=[no_secrets],
@@ -61,7 +62,7 @@ async def main(namesrv: str | None) -> None:
     async with Producer(namesrv, group="press", settings=settings) as producer:
         for word in ("apple", "avocado", "banana"):
             receipt = await producer.send("Words", word.encode(), select=by_first_letter)
-            print(f"{word} lies in queue {receipt.queue.queue_id}")
+            print(f"{word} is in queue {receipt.queue.queue_id}")
 
         try:
             await producer.send("Words", b"my password")
@@ -75,7 +76,8 @@ async def main(namesrv: str | None) -> None:
         try:
             await producer.send("Words", b"pear", message_id=message_id)
         except SendError as error:
-            # Should both be stored (`error.maybe_stored`), consumers can tell by the id that it is the same message.
+            # If both are stored (`error.maybe_stored`), consumers see by the id that they are the
+            # same message.
             again = await producer.send("Words", b"pear", message_id=message_id)
             print(f"sent again after {error}:", again.status)
         except TrioMQError as error:

@@ -1,4 +1,4 @@
-"""Large bodies travel and lie compressed; the consumer gets the original, however its producer compressed it.
+"""Compress large bodies; the consumer gets the original, however its producer compressed it.
 
 pip install 'triomq[lz4,zstd]'                     # zlib needs nothing
 NAMESRV_ADDR=127.0.0.1:9876 python examples/compressed_bodies.py
@@ -18,7 +18,7 @@ async def main(namesrv: str | None) -> None:
     sent = 0
     for name in ("zlib", "lz4", "zstd"):
         try:
-            settings = ProducerSettings(compression=name)  # from 4096 bytes on; compress_over_bytes changes that
+            settings = ProducerSettings(compression=name)  # of bodies from 4096 bytes on
         except SettingsError as error:
             print(error)  # names the extra to install
             continue
@@ -31,7 +31,9 @@ async def main(namesrv: str | None) -> None:
         while sent:
             for message in await consumer.poll():
                 assert message.body == document
-                print(f"{message.keys[0]}: {len(message.body)} bytes, stored in {message.size_bytes}")
+                print(
+                    f"{message.keys[0]}: {len(message.body)} bytes, stored in {message.size_bytes}"
+                )
                 sent -= 1
 
 

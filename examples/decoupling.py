@@ -1,4 +1,6 @@
-"""A shop that knows nobody: stock, mail and billing each read its orders, and one of them may be away.
+"""A shop and the systems behind it: stock, mail and billing each read its orders.
+
+The shop does not know them, and one of them may be away.
 
 NAMESRV_ADDR=127.0.0.1:9876 python examples/decoupling.py
 """
@@ -29,20 +31,29 @@ class Service:
 
     def consumer(self, namesrv: str | None) -> PushConsumer:
         return PushConsumer(
-            namesrv, group=self.name, subscriptions="ShopOrders", consume_from="first", handler=self.handle
+            namesrv,
+            group=self.name,
+            subscriptions="ShopOrders",
+            consume_from="first",
+            handler=self.handle,
         )
 
 
 async def main(namesrv: str | None) -> None:
-    """The shop sends once; who reads, and when, is not its business."""
+    """Send each order once, for all readers."""
     stock, mail, billing = Service("stock"), Service("mail"), Service("billing")
     async with stock.consumer(namesrv), mail.consumer(namesrv):
         async with Producer(namesrv, group="shop") as producer:
             for number in range(ORDERS):
-                await producer.send("ShopOrders", f"order-{number}".encode(), keys=[f"order-{number}"])
+                await producer.send(
+                    "ShopOrders", f"order-{number}".encode(), keys=[f"order-{number}"]
+                )
         await stock.complete.wait()
         await mail.complete.wait()
-    print(f"the shop has closed; stock {len(stock.seen)}, mail {len(mail.seen)}, billing {len(billing.seen)}: was away")
+    print(
+        f"the shop has closed; stock {len(stock.seen)}, mail {len(mail.seen)}, billing"
+        f" {len(billing.seen)}: was away"
+    )
     async with billing.consumer(namesrv):
         await billing.complete.wait()
     print(f"billing is back: {len(billing.seen)}, none was lost")

@@ -1,4 +1,4 @@
-"""Consume by iteration, with a verdict for each message.
+"""Consume by iteration, and settle each message.
 
 NAMESRV_ADDR=127.0.0.1:9876 python examples/iterate.py
 """
@@ -11,8 +11,10 @@ from triomq import PushConsumer
 
 
 async def main(namesrv: str | None, count: int) -> None:
-    """Print `count` messages."""
-    async with PushConsumer(namesrv, group="printing", subscriptions="Orders", consume_from="first") as consumer:
+    """Print ``count`` messages."""
+    async with PushConsumer(
+        namesrv, group="printing", subscriptions="Orders", consume_from="first"
+    ) as consumer:
         number = 0
         async for message in consumer:
             async with message:  # ack at a normal end, retry after an exception
@@ -23,4 +25,8 @@ async def main(namesrv: str | None, count: int) -> None:
 
 
 if __name__ == "__main__":
-    trio.run(main, sys.argv[1] if len(sys.argv) > 1 else None, int(sys.argv[2]) if len(sys.argv) > 2 else 10)
+    trio.run(
+        main,
+        sys.argv[1] if len(sys.argv) > 1 else None,
+        int(sys.argv[2]) if len(sys.argv) > 2 else 10,
+    )

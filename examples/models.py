@@ -1,4 +1,7 @@
-"""Three ways to talk: a call (RPC), a queue that members share (point-to-point), a topic that everybody reads (publish-subscribe).
+"""Three ways to communicate: a call (RPC), a queue that members share, a topic that all groups
+read.
+
+The last two are called point-to-point and publish-subscribe.
 
 NAMESRV_ADDR=127.0.0.1:9876 python examples/models.py
 """
@@ -18,14 +21,19 @@ COUNT = 40
 
 
 async def call(namesrv: str) -> None:
-    """RPC: one asks, one answers, now; both must be there, and the caller must know whom to ask."""
+    """Call a server (RPC): both sides must run, and the caller must know the address."""
     async with Connector() as connector:
-        answer = await connector.invoke(namesrv, request(105, GetRouteHeader(topic="Parcels")), timeout=3)
+        answer = await connector.invoke(
+            namesrv, request(105, GetRouteHeader(topic="Parcels")), timeout=3
+        )
     print(f"call: {namesrv.partition(':')[0]} answered with code {answer.code}")
 
 
 async def consume(namesrv: str, members: dict[str, str]) -> Counter[str]:
-    """How many messages each member got; ``members``: name -> group."""
+    """Return how many messages each member got.
+
+    ``members``: name -> group.
+    """
     got: Counter[str] = Counter()
     seen: set[tuple[str, bytes]] = set()
     finished = trio.Event()
@@ -46,7 +54,11 @@ async def consume(namesrv: str, members: dict[str, str]) -> Counter[str]:
 
         async def member(name: str) -> None:
             async with PushConsumer(
-                namesrv, group=members[name], subscriptions="Parcels", consume_from="first", handler=handler_of(name)
+                namesrv,
+                group=members[name],
+                subscriptions="Parcels",
+                consume_from="first",
+                handler=handler_of(name),
             ):
                 await finished.wait()
 
@@ -56,7 +68,7 @@ async def consume(namesrv: str, members: dict[str, str]) -> Counter[str]:
 
 
 async def main(namesrv: str) -> None:
-    """The same topic three times."""
+    """Use the same topic in three ways."""
     async with Producer(namesrv, group="depot") as producer:
         for number in range(COUNT):
             await producer.send("Parcels", b"parcel %d" % number)

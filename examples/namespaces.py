@@ -1,4 +1,4 @@
-"""Two tenants with the same names on one cluster: neither sees the other's messages.
+"""Two tenants that use the same names on one cluster: neither sees the other's messages.
 
 NAMESRV_ADDR=127.0.0.1:9876 python examples/namespaces.py
 """
@@ -13,7 +13,9 @@ from triomq import ClientSettings, ConsumerSettings, Producer, ProducerSettings,
 async def tenant(namesrv: str | None, name: str) -> str:
     """Send one order and read one: the tenant's own."""
     client = ClientSettings(namespace=name)
-    async with Producer(namesrv, group="shop", settings=ProducerSettings(client=client)) as producer:
+    async with Producer(
+        namesrv, group="shop", settings=ProducerSettings(client=client)
+    ) as producer:
         await producer.send("TenantOrders", f"order of {name}".encode())
     async with PushConsumer(
         namesrv,
@@ -29,7 +31,7 @@ async def tenant(namesrv: str | None, name: str) -> str:
 
 
 async def main(namesrv: str | None) -> None:
-    """The same program for both."""
+    """Run the same program for both."""
     for name in ("red", "blue"):
         print(name, await tenant(namesrv, name))
 

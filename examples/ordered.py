@@ -1,4 +1,4 @@
-"""Keep the order of each customer's steps while customers go side by side.
+"""Keep the order of each customer's steps, while customers are handled side by side.
 
 NAMESRV_ADDR=127.0.0.1:9876 python examples/ordered.py
 """
@@ -14,11 +14,17 @@ CUSTOMERS = ("ada", "bob", "eve")
 
 
 async def send_steps(namesrv: str | None) -> None:
-    """Equal sharding keys go to one queue, and each `send` ends before the next begins: so the queue has them in this order."""
+    """Send all steps in their order.
+
+    Equal sharding keys go to one queue, and each ``send`` ends before the next begins, so the queue
+    has a customer's steps in this order.
+    """
     async with Producer(namesrv, group="shop") as producer:
         for step in STEPS:
             for customer in CUSTOMERS:
-                await producer.send("Deliveries", f"{customer} {step}".encode(), sharding_key=customer)
+                await producer.send(
+                    "Deliveries", f"{customer} {step}".encode(), sharding_key=customer
+                )
 
 
 async def main(namesrv: str | None) -> None:
@@ -29,7 +35,8 @@ async def main(namesrv: str | None) -> None:
     async def handle(message: ReceivedMessage) -> None:
         text = message.body.decode()
         if text == "bob paid" and message.reconsume_times == 0:
-            # The queue rests, then the same message comes again: "bob packed" waits for it, and so do others in this queue.
+            # The queue rests, then the same message comes again; "bob packed" waits for it, as do
+            # the other messages in this queue.
             await message.retry(pause=0.1)
             return
         done.append(text)
@@ -39,11 +46,18 @@ async def main(namesrv: str | None) -> None:
 
     await send_steps(namesrv)
     async with PushConsumer(
-        namesrv, group="couriers", subscriptions="Deliveries", consume_from="first", ordered=True, handler=handle
+        namesrv,
+        group="couriers",
+        subscriptions="Deliveries",
+        consume_from="first",
+        ordered=True,
+        handler=handle,
     ):
         await finished.wait()
     for customer in CUSTOMERS:
-        print(customer, "->", ", ".join(text.split()[1] for text in done if text.startswith(customer)))
+        print(
+            customer, "->", ", ".join(text.split()[1] for text in done if text.startswith(customer))
+        )
 
 
 if __name__ == "__main__":

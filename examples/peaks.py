@@ -1,4 +1,4 @@
-"""Peak shaving: a burst beyond what the workers can bear is stored at once and worked off at their pace.
+"""Peak shaving: a burst is stored at once, and the workers handle it at their own pace.
 
 NAMESRV_ADDR=127.0.0.1:9876 python examples/peaks.py
 """
@@ -12,11 +12,11 @@ from triomq import Producer, PushConsumer, ReceivedMessage
 BURST = 600
 WORKERS = 4
 WORK = 0.01
-"""seconds that one order takes: the workers together bear 400 a second"""
+"""Seconds that one order takes: four workers handle 400 orders a second."""
 
 
 async def main(namesrv: str | None) -> None:
-    """Take the burst, then work it off with four tasks."""
+    """Store the burst, then handle it with four tasks."""
     done: set[str] = set()
     busy = most_busy = 0
     finished = trio.Event()
@@ -40,7 +40,12 @@ async def main(namesrv: str | None) -> None:
     print(f"{BURST} orders are stored")
 
     async with PushConsumer(
-        namesrv, group="office", subscriptions="Tickets", consume_from="first", handler=work, concurrency=WORKERS
+        namesrv,
+        group="office",
+        subscriptions="Tickets",
+        consume_from="first",
+        handler=work,
+        concurrency=WORKERS,
     ):
         began = trio.current_time()
         await finished.wait()

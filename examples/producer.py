@@ -15,29 +15,46 @@ from triomq import Message, Producer, SendError
 async def main(namesrv: str | None) -> None:
     """Send 120 orders."""
     async with Producer(namesrv, group="shop") as producer:
-        receipt = await producer.send("Orders", b'{"order": 0}', tag="paid", keys=["order-0"], properties={"shop": "7"})
+        receipt = await producer.send(
+            "Orders", b'{"order": 0}', tag="paid", keys=["order-0"], properties={"shop": "7"}
+        )
         print(
-            f"{receipt.message_id} lies in {receipt.queue.broker_name}, queue {receipt.queue.queue_id}, at {receipt.queue_offset}"
+            f"{receipt.message_id} is in {receipt.queue.broker_name}, queue"
+            f" {receipt.queue.queue_id}, at {receipt.queue_offset}"
         )
 
         async def send(number: int) -> None:
             body = json.dumps({"order": number}).encode()
             try:
-                await producer.send("Orders", body, tag="paid" if number % 3 else "refunded", keys=[f"order-{number}"])
+                await producer.send(
+                    "Orders",
+                    body,
+                    tag="paid" if number % 3 else "refunded",
+                    keys=[f"order-{number}"],
+                )
             except SendError as error:
-                print(f"order {number}: {error}")  # error.maybe_stored says whether it can have arrived all the same
+                # `error.maybe_stored` tells whether the message may be stored all the same.
+                print(f"order {number}: {error}")
 
-        # Asynchronous sending is nothing but many tasks: their requests share one connection and do not wait for each other.
+        # To send asynchronously, start many tasks: their requests share one connection and do not
+        # wait for each other.
         async with trio.open_nursery() as nursery:
             for number in range(1, 20):
                 nursery.start_soon(send, number)
 
         batch = [
-            Message(topic="Orders", body=json.dumps({"order": number}).encode(), tag="paid", keys=(f"order-{number}",))
+            Message(
+                topic="Orders",
+                body=json.dumps({"order": number}).encode(),
+                tag="paid",
+                keys=(f"order-{number}",),
+            )
             for number in range(20, 120)
         ]
         receipts = await producer.send_batch(batch)
-        print(f"{len(receipts)} more in one batch, the last one at offset {receipts[-1].queue_offset}")
+        print(
+            f"{len(receipts)} more in one batch, the last one at offset {receipts[-1].queue_offset}"
+        )
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from triomq import PullConsumer
 
 
 async def main(namesrv: str | None) -> None:
-    """Read every queue of a topic from its beginning to its present end."""
+    """Read every queue of a topic from its beginning to its current end."""
     async with PullConsumer(namesrv, group="reports", auto_commit=False) as consumer:
         queues = await consumer.queues("Orders")
         await consumer.assign(queues)

@@ -1,4 +1,5 @@
-"""What happens to messages that fail: they come again, later and later, and at last they are laid aside as dead letters.
+"""What happens to messages that fail: they come again, with growing delays, then become dead
+letters.
 
 NAMESRV_ADDR=127.0.0.1:9876 python examples/retry.py
 """
@@ -11,7 +12,7 @@ from triomq import ConsumerSettings, Producer, PullConsumer, PushConsumer, Recei
 
 
 async def main(namesrv: str | None) -> None:
-    """Send three messages: one works, one works at the second try, one never."""
+    """Send three messages: one works, one works at the second try, one never does."""
     done: list[str] = []
     tries: list[int] = []
     finished = trio.Event()
@@ -22,7 +23,7 @@ async def main(namesrv: str | None) -> None:
         if text == "hopeless":
             tries.append(message.reconsume_times)
         if text == "hopeless" or (text == "shaky" and message.reconsume_times == 0):
-            # Level 1 is a second.  Just raising an error means level 3 and up: 10 s, 30 s, 1 min, 2 min ... 2 h.
+            # Level 1 is 1 s. An exception means level 3 and up: 10 s, 30 s, 1 min, 2 min … 2 h.
             await message.retry(1)
         else:
             done.append(text)
@@ -33,17 +34,25 @@ async def main(namesrv: str | None) -> None:
         for text in ("good", "shaky", "hopeless"):
             await producer.send("Tasks", text.encode())
 
-    settings = ConsumerSettings(max_reconsume_times=2)  # otherwise the group's own setting on the broker counts: 16
+    settings = ConsumerSettings(max_reconsume_times=2)  # otherwise the broker's setting: 16
     async with PushConsumer(
-        namesrv, group="workers", subscriptions="Tasks", consume_from="first", handler=handle, settings=settings
+        namesrv,
+        group="workers",
+        subscriptions="Tasks",
+        consume_from="first",
+        handler=handle,
+        settings=settings,
     ):
         await finished.wait()
 
-    # Dead letters are messages of an ordinary topic: look at them, mend what was wrong, send them again.
+    # Dead letters are messages of an ordinary topic: read them, correct the cause, send them again.
     async with PullConsumer(namesrv, group="undertakers", consume_from="first") as consumer:
         await consumer.assign(await consumer.queues("%DLQ%workers"))
         for message in await consumer.poll():
-            print(f"dead: {message.body.decode()} of topic {message.topic} after {message.reconsume_times} deliveries")
+            print(
+                f"dead: {message.body.decode()} of topic {message.topic} after"
+                f" {message.reconsume_times} deliveries"
+            )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""Only messages whose properties fulfil a condition; the broker looks, and needs enablePropertyFilter=true.
+"""Receive only messages whose properties match a condition.
+
+The broker evaluates it, and needs enablePropertyFilter=true.
 
 NAMESRV_ADDR=127.0.0.1:9876 python examples/sql_filter.py
 """
@@ -26,7 +28,9 @@ async def main(namesrv: str | None) -> None:
     async with Producer(namesrv, group="market") as producer:
         for region, price in OFFERS:
             await producer.send(
-                "Offers", f"{region} {price}".encode(), properties={"Region": region, "price": str(price)}
+                "Offers",
+                f"{region} {price}".encode(),
+                properties={"Region": region, "price": str(price)},
             )
 
     async with PushConsumer(

@@ -1,4 +1,4 @@
-"""Two groups read one topic, each only the tags that it wants; the broker leaves out the rest.
+"""Three groups read one topic, each only the tags that it wants; the broker leaves out the rest.
 
 NAMESRV_ADDR=127.0.0.1:9876 python examples/tag_filter.py
 """
@@ -35,7 +35,9 @@ async def main(namesrv: str | None) -> None:
     async with trio.open_nursery() as nursery:
         for group, expression in WANTED.items():
             wanted = set(expression.split(" || "))
-            nursery.start_soon(read, namesrv, group, expression, sum(t in wanted or "*" in wanted for t in TAGS))
+            nursery.start_soon(
+                read, namesrv, group, expression, sum(t in wanted or "*" in wanted for t in TAGS)
+            )
 
 
 if __name__ == "__main__":

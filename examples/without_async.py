@@ -1,4 +1,4 @@
-"""The same without `async`: for scripts and threads.
+"""Send and receive without ``async``: for scripts and threads.
 
 NAMESRV_ADDR=127.0.0.1:9876 python examples/without_async.py
 """
@@ -17,7 +17,9 @@ def main(namesrv: str | None) -> None:
         for receipt in producer.send_many(jobs):
             print("sent", receipt.message_id)
 
-    with PushConsumer(namesrv, group="workers", subscriptions="Jobs", consume_from="first") as consumer:
+    with PushConsumer(
+        namesrv, group="workers", subscriptions="Jobs", consume_from="first"
+    ) as consumer:
         for number, message in enumerate(consumer, 1):
             with message:
                 print("got", message.body.decode())

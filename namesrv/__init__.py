@@ -1,4 +1,5 @@
-"""The name server: knows which broker has which topic. Routes live in memory only; several name servers know nothing of each other.
+"""The name server: which broker has which topic, in memory only.
 
-``config`` <- ``routes`` (pure) and ``kv`` <- ``processor`` (requests) <- ``app`` (who starts what).
+``config`` <- ``routes`` (pure) and ``kv`` <- ``*_requests`` <- ``request_table`` <- ``app`` (starts
+everything). Name servers do not talk to each other.
 """

@@ -1,9 +1,9 @@
-"""A name server put together: key-value table, routes, requests, server; and the task that looks for silent brokers.
+"""Build and run a name server.
 
 ::
 
     run_namesrv ─┬ monitor
-                 ├ expire, smallest-id-notices
+                 ├ expire (removes silent brokers), min-broker-id-notices
                  └ Server.run ── boss, selectors, codecs, pool workers, sweeper, idle scan
 """
 
@@ -14,19 +14,25 @@ from collections.abc import Callable, Sequence
 import attrs
 import trio
 
-from triomq.namesrv.config import NamesrvConfig
+from triomq.namesrv.config import NamesrvConfig, RunningConfig
+from triomq.namesrv.config_requests import ConfigRequests, route_rules
 from triomq.namesrv.kv import KvConfig
-from triomq.namesrv.limits import namesrv_limits
+from triomq.namesrv.kv_requests import KvRequests
+from triomq.namesrv.min_broker_id_notices import MinBrokerIdNotices
 from triomq.namesrv.monitor import NamesrvSource
-from triomq.namesrv.notices import SmallestIdNotices
-from triomq.namesrv.processor import NamesrvProcessor, handler_table, route_rules
+from triomq.namesrv.registration_requests import RegistrationRequests
+from triomq.namesrv.request_table import handler_table
+from triomq.namesrv.route_requests import RouteRequests
 from triomq.namesrv.routes import RouteTable
+from triomq.namesrv.table_limits import namesrv_limits
 from triomq.remoting.address import format_address
-from triomq.remoting.monitor.server import monitoring
+from triomq.remoting.log_limit import LogLimit
+from triomq.remoting.monitor.http_server import monitoring
+from triomq.remoting.open_files import ConnectionBudget
 from triomq.remoting.saved_settings import SavedSettings
-from triomq.remoting.server.hooks import RequestHook
+from triomq.remoting.server.request_hooks import RequestHook
 from triomq.remoting.server.server import Server
-from triomq.remoting.tls.settings import resolve
+from triomq.remoting.tls.security_settings import resolve
 
 
 @attrs.frozen
@@ -35,63 +41,79 @@ class NamesrvReady:
 
     host: str
     port: int
-    _stop: Callable[[], None] = attrs.field(eq=False, repr=False)
-
-    def stop(self) -> None:
-        """Begin an orderly stop: accept nothing more, answer what was accepted, leave `run_namesrv`."""
-        self._stop()
+    stop: Callable[[], None] = attrs.field(eq=False, repr=False)
+    """begins an orderly stop: accept no more, answer accepted requests, end ``run_namesrv``"""
 
     def banner(self) -> str:
-        """What runs where."""
+        """Return the line that a process prints when it is ready."""
         return f"name server ready on {format_address(self.host, self.port)}"
 
 
 async def run_namesrv(
-    config: NamesrvConfig, *, request_hooks: Sequence[RequestHook] = (), task_status: trio.TaskStatus[NamesrvReady] = trio.TASK_STATUS_IGNORED
+    config: NamesrvConfig,
+    *,
+    request_hooks: Sequence[RequestHook] = (),
+    budget: ConnectionBudget | None = None,
+    task_status: trio.TaskStatus[NamesrvReady] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve until cancelled or stopped; `started(NamesrvReady(...))` when requests are answered. `request_hooks` see every request first.
+    """Serve until cancelled or stopped; ``started(NamesrvReady(...))`` when requests are answered.
 
-    Raises KvFileError, AddressInUse or ListenFailed, ConfigError (TLS) if it cannot start.
+    ``request_hooks`` see every request first; ``budget``: of the process, for all its servers.
+
+    Raises: KvFileError, AddressInUse, ListenFailed, ConfigError (TLS).
+    Checkpoint: always.
     """
     security = resolve(config.security)
-    entrance = None
-    if not security.open_door:
-        from triomq.remoting.server.entrance import open_entrance  # start-up time: only where it is needed
+    sniffer = None
+    if not security.plain_only:
+        from triomq.remoting.server.connection_sniffer import open_sniffer  # start-up time
 
-        entrance = open_entrance(security)
+        sniffer = open_sniffer(security)
     limits = namesrv_limits(config.limits)
     kv = KvConfig.open(config.kv_path, limits)
     routes = RouteTable(route_rules(config), limits)
-    notices = SmallestIdNotices(security.client) if config.notify_smallest_id else None
-    processor = NamesrvProcessor(config, routes, kv, _now_ms, SavedSettings.open(config.saved_settings_path()), started_ms=_now_ms(), notices=notices)
+    notices = MinBrokerIdNotices(security.client) if config.notify_min_broker_id else None
+    running, limit = RunningConfig(config), LogLimit()
+    brokers = RegistrationRequests(
+        config=running, routes=routes, kv=kv, now_ms=_now_ms, limit=limit, notices=notices
+    )
+    topics = RouteRequests(
+        config=running, routes=routes, kv=kv, now_ms=_now_ms, started_ms=_now_ms(), limit=limit
+    )
+    saved = SavedSettings.open(config.saved_settings_path())
+    budget = budget or ConnectionBudget.of_process()
     server = Server(
         attrs.evolve(
             config.network.server_config(config.listen_host, config.listen_port, config.pools()),
-            filter_factory=entrance.filter if entrance is not None else None,
+            filter_factory=sniffer.filter if sniffer is not None else None,
             request_hooks=tuple(request_hooks),
         ),
-        handler_table(processor),
-        on_close=processor.connection_closed,
+        handler_table(brokers, topics, KvRequests(kv), ConfigRequests(running, routes, saved)),
+        on_close=brokers.connection_closed,
         name="name server",
+        places=budget.clients,
     )
     with trio.CancelScope() as serving:
-        async with monitoring(config.monitor, "mqnamesrv") as monitor, trio.open_nursery() as nursery:
-            nursery.start_soon(_expire, processor, config.scan_interval_ms / 1000, name="expire")
+        async with (
+            monitoring(config.monitor, "mqnamesrv", budget) as monitor,
+            trio.open_nursery() as nursery,
+        ):
+            nursery.start_soon(_expire, brokers, config.scan_interval_ms / 1000, name="expire")
             if notices is not None:
-                nursery.start_soon(notices.run, name="smallest-id-notices")
-            if entrance is not None:
-                nursery.start_soon(entrance.run, name="tls-files")
+                nursery.start_soon(notices.run, name="min-broker-id-notices")
+            if sniffer is not None:
+                nursery.start_soon(sniffer.run, name="tls-files")
             host, port = await nursery.start(server.run, name="server")
-            monitor.serve(NamesrvSource(routes=routes, server=server, processor=processor))
+            monitor.serve(NamesrvSource(routes=routes, server=server, brokers=brokers))
             task_status.started(NamesrvReady(host, port, serving.cancel))
 
 
-async def _expire(processor: NamesrvProcessor, period_seconds: float) -> None:
+async def _expire(brokers: RegistrationRequests, period_seconds: float) -> None:
     while True:
         await trio.sleep(period_seconds)
-        processor.expire()
+        brokers.expire()
 
 
 def _now_ms() -> int:
-    """Time for ages only: it never jumps, unlike the wall clock."""
+    """Return a time for measuring ages: Trio's clock never jumps, unlike the wall clock."""
     return int(trio.current_time() * 1000)

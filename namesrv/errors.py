@@ -1,9 +1,4 @@
-"""What keeps a name server from starting or working, as one tree, and the exit code of each.
-
-::
-
-    NamesrvError
-    └── KvFileError      the file of the key-value table cannot be read or written
+"""The error that keeps a name server from starting, and its exit code.
 
 Configuration raises ConfigError.
 """
@@ -15,12 +10,8 @@ from pathlib import Path
 from triomq.remoting.process import ExitCode, ExitCodes
 
 
-class NamesrvError(Exception):
-    """Base of every error of this package."""
-
-
-class KvFileError(NamesrvError):
-    """The key-value table's file; ``path``, ``reason`` and ``fix`` are the three parts of the message."""
+class KvFileError(Exception):
+    """The file of the key-value table cannot be read or written: *path*, *reason*, *fix*."""
 
     def __init__(self, path: Path, reason: str, fix: str) -> None:
         super().__init__(f"{path}: {reason}; {fix}")

@@ -1,7 +1,9 @@
-"""Small files that are replaced as a whole: at every moment, also after a power failure, the old or the new content is there.
+"""Replace small files as a whole: after a power failure the old or the new content is there.
 
-A save writes ``<file>.tmp``, syncs it, moves the present file to ``<file>.bak``, the new one into its place, and syncs the directory.  A crash between
-the two moves leaves only the backup and the complete ``.tmp``; reading takes the file, else the backup (as Java does, which writes so, too).
+A save writes ``<file>.tmp``, syncs it, renames the present file to ``<file>.bak`` and the new file
+to ``<file>``, and syncs the directory. A crash between the two renames leaves the backup and the
+complete ``.tmp``; reading takes the file, otherwise the backup, as Java does.
+
 Source: common/MixAll.java#string2File, common/ConfigManager.java.
 """
 
@@ -21,20 +23,20 @@ T = TypeVar("T")
 
 
 class DamagedFile(Exception):
-    """Neither a file nor its backup can be read.  The message names each that exists."""
+    """Neither a file nor its backup can be read. The message names each that exists."""
 
 
 class SystemFiles:
-    """The operations that a save consists of, on the file system as it is; a broker's `Disk` inherits them.  Each raises OSError, and blocks."""
+    """The file operations of a save; each blocks and raises OSError. ``Disk`` inherits them."""
 
     __slots__ = ()
 
     def make_directory(self, path: Path) -> None:
-        """Make a directory, and those above it that are missing; their names are durable after ``sync_directory`` of each."""
+        """Make a directory and its parents; ``sync_directory`` of each makes the names durable."""
         path.mkdir(parents=True, exist_ok=True)
 
     def make_durable_directory(self, path: Path) -> None:
-        """Make a directory, and those above it that are missing; their names are on the disk when this returns."""
+        """Make a directory and its missing parents, with durable names."""
         missing = []
         while not path.exists():
             missing.append(path)
@@ -62,7 +64,7 @@ class SystemFiles:
         os.fsync(fd)
 
     def rename(self, path: Path, target: Path) -> None:
-        """Give a file or directory another name on the same file system; a file or an empty directory of that name is replaced."""
+        """Rename on the same file system; replace a file or an empty directory of the new name."""
         path.rename(target)
 
     def sync_directory(self, path: Path) -> None:
@@ -78,35 +80,38 @@ SYSTEM = SystemFiles()
 
 
 def backup_of(path: Path) -> Path:
-    """Return where the content before the last save is kept."""
+    """Return the path of the content before the last save."""
     return path.with_name(path.name + ".bak")
 
 
 def replace_file(path: Path, content: bytes, files: SystemFiles = SYSTEM) -> None:
-    """Replace a file; the former content becomes its backup.  It is on the disk when this returns.  Blocks: call it in a thread.
+    """Replace a file durably; the old content becomes its backup. Blocks: call this in a thread.
 
-    Raises:
-        OSError: the old content, or the new one, is still there.
+    Raises: OSError; the old or the new content can still be read.
     """
     files.make_durable_directory(path.parent)
     temporary = path.with_name(path.name + ".tmp")
     files.write_file(temporary, content)
     files.sync_path(temporary)
-    if path.exists():
-        files.rename(path, backup_of(path))
-    files.rename(temporary, path)
+    # Opened here, so that too many open files end a save while the old content is in its place.
+    kept = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        if path.exists():
+            files.rename(path, backup_of(path))
+        files.rename(temporary, path)
+    finally:
+        os.close(kept)
     files.sync_directory(path.parent)
 
 
 def read_file(path: Path, decode: Callable[[bytes], T]) -> T | None:
-    """Return the decoded content, from the backup if the file is missing, empty or damaged; None when there is neither.
+    """Return the decoded content of a file or else of its backup; None without either.
 
-    ``decode`` raises ValueError or RemotingError for a content that it cannot read.  A damaged file is kept as ``<file>.damaged``, so that the next
-    save does not make it the backup.
+    The backup is read if the file is missing, empty or damaged. ``decode`` raises ValueError or
+    RemotingError for invalid content. A damaged file is kept as ``<file>.damaged``, so that the
+    next save does not make it the backup.
 
-    Raises:
-        DamagedFile: something is there, but none of it can be read.
-        OSError: the file cannot be opened.
+    Raises: DamagedFile if neither file nor backup can be read, OSError.
     """
     problems: list[str] = []
     damaged = False

@@ -1,4 +1,7 @@
-"""The options that the serving console scripts share: configuration file, single settings, logging."""
+"""The options that all console scripts share: configuration file, single settings, logging.
+
+Does not import Trio: ``--help`` and ``--version`` are answered before Trio is imported.
+"""
 
 from __future__ import annotations
 
@@ -6,37 +9,70 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from triomq.remoting.process import LogSettings
-from triomq.remoting.properties import Entry, PropertiesError, decode_text, parse_entries
+from triomq import __version__
+from triomq.remoting.properties_file import Entry, PropertiesError, decode_text, parse_entries
 from triomq.remoting.settings import ConfigError, Source
+
+
+def make_parser(program: str, description: str) -> argparse.ArgumentParser:
+    """Return a parser with ``--help`` and ``--version``."""
+    parser = argparse.ArgumentParser(prog=program, description=description, allow_abbrev=False)
+    parser.add_argument(
+        "--version",
+        action="version",
+        version=f"{program} (TrioMQ {__version__})",
+        help="print the version and exit",
+    )
+    return parser
 
 
 def add_shared_options(parser: argparse.ArgumentParser) -> None:
     """Add ``-c``, ``-D``, ``--log-dir`` and ``--log-level``."""
-    parser.add_argument("-c", "--config", "--configFile", type=Path, metavar="FILE", help="configuration in the form of a Java properties file")
-    parser.add_argument("-D", dest="define", action="append", default=[], metavar="KEY=VALUE", help="one setting, as in the file; may be repeated, wins over it")
-    parser.add_argument("--log-dir", type=Path, metavar="DIRECTORY", help="write the log to rotating files there instead of standard error")
-    parser.add_argument("--log-level", default="INFO", metavar="LEVEL", help="DEBUG, INFO (default), WARNING or ERROR")
-
-
-def log_settings(parsed: argparse.Namespace) -> LogSettings:
-    """The logging options of a command line."""
-    return LogSettings(parsed.log_dir, parsed.log_level)
+    parser.add_argument(
+        "-c",
+        "--config",
+        "--configFile",
+        type=Path,
+        metavar="FILE",
+        help="configuration in the form of a Java properties file",
+    )
+    parser.add_argument(
+        "-D",
+        dest="define",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="one setting, as in the file; may be repeated, wins over it",
+    )
+    parser.add_argument(
+        "--log-dir",
+        type=Path,
+        metavar="DIRECTORY",
+        help="write the log to rotating files there instead of standard error",
+    )
+    parser.add_argument(
+        "--log-level",
+        default="INFO",
+        metavar="LEVEL",
+        help="DEBUG, INFO (default), WARNING or ERROR",
+    )
 
 
 def file_source(path: Path) -> Source:
-    """Read a properties file; ConfigError if it cannot be read or is broken."""
+    """Read a properties file. Raises: ConfigError."""
     try:
         return Source(path.name, tuple(parse_entries(decode_text(path.read_bytes()))))
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        raise ConfigError("option -c", f"cannot read {path}: {reason}", "name an existing properties file") from None
+        raise ConfigError(
+            "option -c", f"cannot read {path}: {reason}", "name an existing properties file"
+        ) from None
     except PropertiesError as error:
         raise ConfigError(f"{path.name}:{error.line}", error.reason, "correct the line") from None
 
 
 def defined_entries(definitions: Sequence[str]) -> tuple[Entry, ...]:
-    """The ``-D KEY=VALUE`` options; ConfigError without an equals sign."""
+    """Parse the ``-D KEY=VALUE`` options. Raises: ConfigError without an equals sign."""
     entries = []
     for text in definitions:
         key, equals, value = text.partition("=")

@@ -1,6 +1,7 @@
-"""A brake for log lines that a peer can cause: of each kind one line (or a few) in ten seconds, however many peers misbehave.
+"""Limit the log entries that peers can cause: one of each kind (or a few) in ten seconds.
 
-The kind of a line is its text before the arguments are put in. What was left out is counted, and told with the next line of that kind.
+The kind of an entry is its text before the arguments are inserted. Suppressed entries are counted;
+the next entry of that kind names the count.
 """
 
 import logging
@@ -14,16 +15,24 @@ PERIOD_SECONDS = 10.0
 
 @attrs.define(eq=False)
 class LogLimit:
-    """One per server or connector: two servers in one process do not silence each other."""
+    """One for each server or connector: servers in one process do not silence each other."""
 
     period_seconds: float = PERIOD_SECONDS
     clock: Callable[[], float] = attrs.field(factory=lambda: time.monotonic)
     _periods: dict[str, tuple[float, int]] = attrs.field(factory=dict, init=False)
-    """kind -> when its period began, and its lines since"""
+    """kind -> when its period began, and its entries since then"""
     _left_out: dict[str, int] = attrs.field(factory=dict, init=False)
 
-    def log(self, logger: logging.Logger, level: int, message: str, *arguments: object, error: BaseException | None = None, lines: int = 1) -> None:
-        """Write the line, or count it.  `error` adds a traceback; `lines` of a kind may come in one period."""
+    def log(
+        self,
+        logger: logging.Logger,
+        level: int,
+        message: str,
+        *arguments: object,
+        error: BaseException | None = None,
+        lines: int = 1,
+    ) -> None:
+        """Write or count the entry: *lines* of a kind per period; *error* adds a traceback."""
         if not logger.isEnabledFor(level):
             return
         now = self.clock()

@@ -1,20 +1,22 @@
-"""What the console scripts that serve have in common: logging, exit codes, one-line fatal errors, signals.
+"""Run a server program: logging, signals, exit codes, fatal errors in one line.
 
-A program hands `run_service` its service, ``async def service(*, task_status)``, which reports a `Ready` when requests are
-answered and runs until it is told to stop.  SIGTERM or SIGINT calls ``Ready.stop`` (finish what was accepted, save, leave);
-a second signal cancels the service at once.  An error that the operator can mend ends the process with one line on
-standard error and its own exit code; anything else is logged with its traceback and ends it with code 1.
+A program passes its service to ``run_service``: ``async def service(*, task_status)``, which
+reports a ``Ready`` when requests are answered and runs until it is stopped. SIGTERM or SIGINT calls
+``Ready.stop`` (finish accepted requests, save, leave); a second signal cancels the service at once.
+An error that the operator can fix ends the process with one line on standard error and its own exit
+code; any other error is logged with its traceback and ends the process with code 1.
 """
 
 from __future__ import annotations
 
+import argparse
 import enum
 import errno
 import logging
 import logging.handlers
 import signal
 import sys
-from collections.abc import Awaitable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -22,10 +24,13 @@ import attrs
 import trio
 
 from triomq.remoting import open_files
+from triomq.remoting.interrupt import interrupted
 from triomq.remoting.printable import PrintableFormatter, printable
-from triomq.remoting.settings import ConfigError
+from triomq.remoting.properties_file import format_properties
+from triomq.remoting.settings import ConfigError, Loaded, render
 
 _log = logging.getLogger(__name__)
+C = TypeVar("C")
 
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 LOG_FILE_BYTES = 64 * 1024 * 1024
@@ -33,7 +38,7 @@ LOG_FILES = 10
 
 
 class ExitCode(enum.IntEnum):
-    """Why a process ended; the table in docs/operations.md."""
+    """Why a process ended; docs/operations.md has the table."""
 
     OK = 0
     FAILED = 1
@@ -41,7 +46,6 @@ class ExitCode(enum.IntEnum):
     PORT_IN_USE = 3
     STORE_LOCKED = 4
     STORE_DAMAGED = 5
-    NO_NAME_SERVER = 6
 
 
 ExitCodes = Mapping[type[BaseException], ExitCode]
@@ -51,83 +55,120 @@ class Ready(Protocol):
     """What a service reports when it answers requests."""
 
     def stop(self) -> None:
-        """Begin an orderly stop. No checkpoint; calling it twice does no harm."""
+        """Begin an orderly stop; may be called twice. Checkpoint: never."""
 
     def banner(self) -> str:
-        """One line for standard output: what runs where."""
+        """Return one line for standard output: what runs where."""
 
 
-_Ready_co = TypeVar("_Ready_co", bound=Ready, contravariant=True)
+ServiceCall = Callable[..., Awaitable[None]]
+"""A service: runs until it is stopped, and reports a Ready through its argument ``task_status``."""
 
 
-class ServiceCall(Protocol):
-    """A service as `run_service` starts it."""
+def set_up_logging(program: str, directory: Path | None = None, level: str = "INFO") -> None:
+    """Send the log of this process to standard error or to ``DIRECTORY/PROGRAM.log``.
 
-    def __call__(self, *, task_status: trio.TaskStatus[Ready]) -> Awaitable[None]:
-        """Run until stopped; report a Ready through `task_status`."""
-
-
-@attrs.frozen
-class LogSettings:
-    """Where log lines go: standard error, or rotating files of a directory."""
-
-    directory: Path | None = None
-    level: str = "INFO"
-
-
-def set_up_logging(program: str, settings: LogSettings) -> None:
-    """Send the log of this process to standard error or to ``DIRECTORY/PROGRAM.log``; ConfigError if that cannot be written."""
-    level = logging.getLevelName(settings.level.upper())
-    if not isinstance(level, int):
-        raise ConfigError("option --log-level", f"unknown level {settings.level}", "use DEBUG, INFO, WARNING or ERROR")
+    Raises: ConfigError if that cannot be written.
+    """
+    number = logging.getLevelName(level.upper())
+    if not isinstance(number, int):
+        raise ConfigError(
+            "option --log-level",
+            f"unknown level {level}",
+            "use DEBUG, INFO, WARNING or ERROR",
+        )
     handler: logging.Handler = logging.StreamHandler()
-    if settings.directory is not None:
+    if directory is not None:
         try:
-            settings.directory.mkdir(parents=True, exist_ok=True)
+            directory.mkdir(parents=True, exist_ok=True)
             handler = logging.handlers.RotatingFileHandler(
-                settings.directory / f"{program}.log", maxBytes=LOG_FILE_BYTES, backupCount=LOG_FILES, encoding="utf-8"
+                directory / f"{program}.log",
+                maxBytes=LOG_FILE_BYTES,
+                backupCount=LOG_FILES,
+                encoding="utf-8",
             )
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
-            raise ConfigError("option --log-dir", f"cannot write to {settings.directory}: {reason}", "name a directory that this user may write") from None
+            raise ConfigError(
+                "option --log-dir",
+                f"cannot write to {directory}: {reason}",
+                "name a directory that this user may write",
+            ) from None
     handler.setFormatter(PrintableFormatter(LOG_FORMAT))
-    logging.basicConfig(level=level, handlers=[handler], force=True)
+    logging.basicConfig(level=number, handlers=[handler], force=True)
 
 
-def run_service(program: str, service: ServiceCall, *, exit_codes: ExitCodes | None = None) -> ExitCode:
+def run_program(
+    program: str,
+    parsed: argparse.Namespace,
+    load_config: Callable[[], Loaded[C]],
+    run: Callable[[C], ServiceCall],
+    *,
+    exit_codes: ExitCodes,
+) -> ExitCode:
+    """Do what a command line asks for: print the configuration, or run the service with it.
+
+    ``load_config`` may raise ConfigError. ``run`` returns the service for a configuration.
+    """
+    try:
+        loaded = load_config()
+        if parsed.print_config:
+            print(format_properties(render(loaded.config)), end="")
+            return ExitCode.OK
+        set_up_logging(program, parsed.log_dir, parsed.log_level)
+    except ConfigError as error:
+        return report_fatal(program, error)
+    for warning in loaded.warnings:
+        _log.warning("%s", warning)
+    return run_service(program, run(loaded.config), exit_codes=exit_codes)
+
+
+def run_service(
+    program: str, service: ServiceCall, *, exit_codes: ExitCodes | None = None
+) -> ExitCode:
     """Run a service until it ends or a signal stops it; return the exit code of the process.
 
-    `exit_codes` tells the program's own errors with a code; ConfigError and the errors of listening sockets are known.
+    *exit_codes*: the codes of the program's own errors; ConfigError and the errors of listening
+    sockets are known.
     """
     open_files.raise_limit()
     try:
         trio.run(_serve, program, service)
-    except KeyboardInterrupt:
-        return ExitCode.FAILED
-    except BaseException as error:  # the outermost frame: every error becomes a line and an exit code
+    except BaseException as error:  # the outermost frame: every error becomes an exit code
+        if interrupted(error):  # Ctrl-C before the signal handlers: the service has not begun
+            return ExitCode.OK
         return report_fatal(program, error, exit_codes)
     return ExitCode.OK
 
 
-def report_fatal(program: str, error: BaseException, exit_codes: ExitCodes | None = None) -> ExitCode:
-    """Say in one line on standard error why the process ends; return its exit code. Unknown errors are logged in full."""
+def report_fatal(
+    program: str, error: BaseException, exit_codes: ExitCodes | None = None
+) -> ExitCode:
+    """Print why the process ends, in one line on standard error; log unknown errors in full.
+
+    Returns: the exit code of the process.
+    """
     found = None
     for leaf in _leaves(error):
         code = exit_code_of(leaf, exit_codes or {})
         if code is None:
             _log.error("%s ends because of an unexpected error", program, exc_info=error)
-            print(f"{program}: unexpected error {type(leaf).__name__}: {_one_line(leaf)}; the log has the details", file=sys.stderr)
+            print(
+                f"{program}: unexpected error {type(leaf).__name__}: {_one_line(leaf)}; the log has"
+                " the details",
+                file=sys.stderr,
+            )
             return ExitCode.FAILED
         found = found or (code, leaf)
     assert found is not None
-    if _logs_to_files():
+    if any(isinstance(handler, logging.FileHandler) for handler in logging.root.handlers):
         _log.error("%s", _one_line(found[1]))
     print(f"{program}: {_one_line(found[1])}", file=sys.stderr)
     return found[0]
 
 
 def exit_code_of(error: BaseException, exit_codes: ExitCodes) -> ExitCode | None:
-    """The exit code of an error that an operator can mend, None for any other."""
+    """Return the exit code of an error that an operator can fix, None for any other error."""
     for known, code in exit_codes.items():
         if isinstance(error, known):
             return code
@@ -153,13 +194,9 @@ def _one_line(error: BaseException) -> str:
     return printable(" ".join(str(error).split())) or type(error).__name__
 
 
-def _logs_to_files() -> bool:
-    return any(isinstance(handler, logging.FileHandler) for handler in logging.root.handlers)
-
-
 @attrs.define(eq=False)
 class _Stop:
-    """What a signal does: nothing to stop yet -> cancel; running -> ask; asked already -> cancel."""
+    """Reacts to signals: the first stops a running service, every other signal cancels it."""
 
     scope: trio.CancelScope
     ready: Ready | None = None

@@ -1,11 +1,12 @@
-"""Typed settings with Java property names: how a configuration class is declared, filled and printed.
+"""Declare, fill and print configuration classes: typed settings with Java's property names.
 
-A configuration is a frozen attrs class whose fields are made by `setting`.  `load` fills it from several sources (the
-environment, a properties file, options), later ones winning, and refuses what it does not understand with the place, the
-cause and the fix.  `render` gives the effective values back in the same text form, so that printing and reading a
-configuration are inverse to each other.
+A configuration is a frozen attrs class whose fields are made by ``setting``. ``load`` fills it from
+several sources (the environment, a properties file, options), of which the last wins, and refuses
+invalid entries with place, cause and fix. ``render`` returns the effective values as texts that
+``load`` reads.
 
-Files are not read here; only paths in values look at the environment (``~``, ``${user.home}``, ``${NAME}``).
+This module reads no files; only paths in values use the environment (``~``, ``${user.home}``,
+``${NAME}``).
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ from typing import Any, Generic, TypeVar
 import attrs
 
 from triomq.remoting.address import parse_address_list
-from triomq.remoting.java_keys import KeyTable, Notices
-from triomq.remoting.properties import Entry
+from triomq.remoting.java_keys import KeyRow, KeyTable
+from triomq.remoting.properties_file import Entry
 
+INT_MAX, LONG_MAX = 2**31 - 1, 2**63 - 1
 _Value = TypeVar("_Value")
 _Config = TypeVar("_Config")
 
@@ -39,7 +41,7 @@ class ConfigError(ValueError):
 
 @attrs.frozen
 class Kind(Generic[_Value]):
-    """How the text of a value is read and written; ``read`` raises ValueError("cause") or ValueError("cause; fix")."""
+    """A type of values and its text form; ``read`` raises ValueError("cause" or "cause; fix")."""
 
     name: str
     read: Callable[[str], _Value]
@@ -48,7 +50,13 @@ class Kind(Generic[_Value]):
 
 @attrs.frozen(kw_only=True)
 class Setting:
-    """What is known about one field of a configuration class."""
+    """The description of one field of a configuration class.
+
+    ``meaning`` is its text on the generated page. ``clamp`` moves a number into its range instead
+    of refusing it, for the few keys where Java does. ``step`` rounds a number up to a multiple.
+    ``default_text`` describes a default that depends on the machine or on other fields. ``own``:
+    Java has no such key. ``secret``: never shown by ``--print-config`` or to requests.
+    """
 
     java: str
     kind: Kind[Any]
@@ -61,13 +69,8 @@ class Setting:
     own: bool = False
     secret: bool = False
 
-    def check(self, value: Any) -> None:
-        """Raise ValueError when a number is outside its range."""
-        if (self.low is not None and value < self.low) or (self.high is not None and value > self.high):
-            raise ValueError(f"out of range; {self.range_text()}")
-
     def range_text(self) -> str:
-        """The allowed range in words, or an empty text."""
+        """Return the allowed range in words, or an empty text."""
         if self.low is None and self.high is None:
             return ""
         if self.high is None:
@@ -75,10 +78,16 @@ class Setting:
         return f"use {self.low or 0} to {self.high}"
 
     def admit(self, value: Any) -> Any:
-        """Bring a number into its range or to a multiple of its step where Java does so too; else check it."""
+        """Check a number; move it into its range or up to a multiple of its step where Java does.
+
+        Raises: ValueError.
+        """
         if self.clamp:
             return min(max(value, self.low), self.high)
-        self.check(value)
+        if (self.low is not None and value < self.low) or (
+            self.high is not None and value > self.high
+        ):
+            raise ValueError(f"out of range; {self.range_text()}")
         return -(-value // self.step) * self.step if self.step > 1 else value
 
 
@@ -90,13 +99,13 @@ class Source:
     entries: tuple[Entry, ...]
 
     def place(self, entry: Entry) -> str:
-        """``broker.conf:12`` or the bare name of the source."""
+        """Return the place of an entry: ``broker.conf:12``, or only the name of the source."""
         return f"{self.name}:{entry.line}" if entry.line else self.name
 
 
 @attrs.frozen
 class Loaded(Generic[_Config]):
-    """A filled configuration, what the operator should know about it, and which key came from where."""
+    """A filled configuration, its warnings, and the place that each key came from."""
 
     config: _Config
     warnings: tuple[str, ...]
@@ -139,24 +148,18 @@ def _read_path(text: str) -> Path:
     return Path(re.sub(r"\$\{([^}]*)\}", _variable, text)).expanduser()
 
 
-def _read_addresses(text: str) -> tuple[str, ...]:
-    return tuple(parse_address_list(text))
-
-
-def _write_boolean(value: bool) -> str:
-    return "true" if value else "false"
-
-
 INTEGER: Kind[int] = Kind("whole number", _read_integer, str)
-BOOLEAN: Kind[bool] = Kind("true or false", _read_boolean, _write_boolean)
+BOOLEAN: Kind[bool] = Kind("true or false", _read_boolean, lambda value: str(value).lower())
 TEXT: Kind[str] = Kind("text", _read_text, str)
 OPTIONAL_TEXT: Kind[str] = Kind("text, may be empty", str, str)
 PATH: Kind[Path] = Kind("path", _read_path, str)
-ADDRESSES: Kind[tuple[str, ...]] = Kind("host:port list, separated by ;", _read_addresses, ";".join)
+ADDRESSES: Kind[tuple[str, ...]] = Kind(
+    "host:port list, separated by ;", lambda text: tuple(parse_address_list(text)), ";".join
+)
 
 
 def choice(values: type[enum.Enum]) -> Kind[Any]:
-    """A kind whose texts are the (text) values of an enumeration."""
+    """Return a kind whose texts are the values of an enumeration."""
     by_text = {str(member.value).upper(): member for member in values}
 
     def read(text: str) -> enum.Enum:
@@ -167,38 +170,25 @@ def choice(values: type[enum.Enum]) -> Kind[Any]:
     return Kind(" | ".join(by_text), read, lambda member: str(member.value))
 
 
-def setting(
-    java: str,
-    kind: Kind[_Value],
-    default: Any,
-    meaning: str,
-    *,
-    low: int | None = None,
-    high: int | None = None,
-    clamp: bool = False,
-    step: int = 1,
-    default_text: str | None = None,
-    own: bool = False,
-    secret: bool = False,
-) -> Any:
-    """Declare one field: its Java name, kind, default (or attrs.Factory), range and meaning for the generated page.
-
-    ``clamp`` moves a number into its range instead of refusing it, for the few keys where Java does.
-    ``step`` rounds a number up to a multiple.
-    ``default_text`` describes a default that depends on the machine or on other fields.
-    ``own``: Java has no such key.
-    ``secret``: never shown, neither to `--print-config` nor to requests.
-    """
-    described = Setting(java=java, kind=kind, meaning=meaning, low=low, high=high, clamp=clamp, step=step, default_text=default_text, own=own, secret=secret)
+def setting(java: str, kind: Kind[_Value], default: Any, meaning: str, **details: Any) -> Any:
+    """Declare one field; ``details`` as in ``Setting``."""
+    described = Setting(java=java, kind=kind, meaning=meaning, **details)
 
     def admit(value: Any) -> Any:
         try:
             return described.admit(value)
         except ValueError as error:
-            raise ConfigError("", f"{java}={kind.write(value)}: {str(error).partition(';')[0]}", described.range_text()) from None
+            raise ConfigError(
+                "",
+                f"{java}={kind.write(value)}: {str(error).partition(';')[0]}",
+                described.range_text(),
+            ) from None
 
-    ranged = low is not None or high is not None or step > 1
-    return attrs.field(default=default, converter=admit if ranged else None, metadata={"java": java, "setting": described})
+    return attrs.field(
+        default=default,
+        converter=admit if described.range_text() or described.step > 1 else None,
+        metadata={"java": java, "setting": described},
+    )
 
 
 def group(cls: type[_Value]) -> _Value:
@@ -207,8 +197,25 @@ def group(cls: type[_Value]) -> _Value:
     return field  # type: ignore[no-any-return]
 
 
+def number(
+    java: str, default: Any, meaning: str, *, low: int = 1, high: int = INT_MAX, **details: Any
+) -> Any:
+    """Declare a whole number; ``details`` as in ``setting``."""
+    return setting(java, INTEGER, default, meaning, low=low, high=high, **details)
+
+
+def flag(java: str, default: bool, meaning: str, **details: Any) -> Any:
+    """Declare a field that is true or false; ``details`` as in ``setting``."""
+    return setting(java, BOOLEAN, default, meaning, **details)
+
+
+def optional_text(java: str, meaning: str, *, default: str = "", **details: Any) -> Any:
+    """Declare a text that may be empty; ``details`` as in ``setting``."""
+    return setting(java, OPTIONAL_TEXT, default, meaning, **details)
+
+
 def settings_of(cls: type[Any]) -> Iterator[tuple[tuple[str, ...], attrs.Attribute[Any], Setting]]:
-    """Yield (path of field names, attribute, setting) of a configuration class and its groups, in declared order."""
+    """Yield (path of field names, attribute, setting) of a class and its groups, in order."""
     for attribute in attrs.fields(cls):
         if "group" in attribute.metadata:
             for path, inner, described in settings_of(attribute.metadata["group"]):
@@ -218,15 +225,18 @@ def settings_of(cls: type[Any]) -> Iterator[tuple[tuple[str, ...], attrs.Attribu
 
 
 def load(cls: type[_Config], sources: Sequence[Source], known: KeyTable) -> Loaded[_Config]:
-    """Fill a configuration class from `sources`, later ones winning; raise ConfigError at the first bad entry.
+    """Fill a configuration class from ``sources``, of which the last wins.
 
-    Keys that are not fields of `cls` are looked up in `known`: keys that mean nothing here or are not offered yet are
-    collected into one warning each; a value that must not be ignored, and a key nobody knows, are errors.
+    Keys that are not fields of ``cls`` are looked up in ``known``: meaningless keys, and keys that
+    are not offered yet, are collected into one warning each. Unknown keys, and values that must not
+    be ignored, are errors.
+
+    Raises: ConfigError for the first invalid entry.
     """
     fields = {described.java: (path, described) for path, _, described in settings_of(cls)}
     values: dict[tuple[str, ...], Any] = {}
     origins: dict[str, str] = {}
-    notices = Notices(known)
+    ignored: list[tuple[KeyRow, str]] = []
     for source in sources:
         for entry in source.entries:
             place = source.place(entry)
@@ -235,18 +245,20 @@ def load(cls: type[_Config], sources: Sequence[Source], known: KeyTable) -> Load
                 values[path] = read_value(described, entry.value, place)
                 origins[entry.key] = place
                 continue
-            row = known.find(entry.key)
+            row = known.rows.get(entry.key)
             if row is None:
-                raise ConfigError(place, f"unknown key {entry.key}", _nearest_fix(entry.key, fields, known))
+                raise ConfigError(
+                    place, f"unknown key {entry.key}", _nearest_fix(entry.key, fields, known)
+                )
             if row.refuses(entry.value):
                 problem, fix = known.refusal(row, entry.value)
                 raise ConfigError(place, problem, fix)
-            notices.add(row, entry.value)
-    return Loaded(_build(cls, values, ()), notices.texts(), origins)
+            ignored.append((row, entry.value))
+    return Loaded(_build(cls, values, ()), known.warnings(ignored), origins)
 
 
 def read_value(described: Setting, text: str, place: str) -> Any:
-    """Turn the text of one entry into its value; raise ConfigError with the place, the cause and the fix."""
+    """Turn the text of one entry into its value. Raises: ConfigError with place, cause and fix."""
     written = text.strip()
     try:
         return described.admit(described.kind.read(written))
@@ -257,7 +269,10 @@ def read_value(described: Setting, text: str, place: str) -> Any:
 
 
 def render(config: Any, *, secrets: bool = False) -> dict[str, str]:
-    """The effective values of a configuration by Java name, in declared order; `load` reads them back. Secret ones only with `secrets`."""
+    """Return the effective values by Java name, in declared order, as texts for ``load``.
+
+    Secret values are included only with ``secrets``.
+    """
     texts: dict[str, str] = {}
     for path, _, described in settings_of(type(config)):
         if described.secret and not secrets:
@@ -269,7 +284,9 @@ def render(config: Any, *, secrets: bool = False) -> dict[str, str]:
     return texts
 
 
-def _build(cls: type[_Config], values: Mapping[tuple[str, ...], Any], prefix: tuple[str, ...]) -> _Config:
+def _build(
+    cls: type[_Config], values: Mapping[tuple[str, ...], Any], prefix: tuple[str, ...]
+) -> _Config:
     arguments: dict[str, Any] = {}
     for attribute in attrs.fields(cls):  # type: ignore[arg-type]
         path = (*prefix, attribute.name)
@@ -282,6 +299,7 @@ def _build(cls: type[_Config], values: Mapping[tuple[str, ...], Any], prefix: tu
 
 def _nearest_fix(key: str, fields: Mapping[str, Any], known: KeyTable) -> str:
     nearest = known.nearest(key, fields)
+    page = f"docs/configuration/{known.program}.md"
     if nearest is None:
-        return "remove it; docs/configuration.md lists every key"
-    return f"did you mean {nearest}? (docs/configuration.md lists every key)"
+        return f"remove it; {page} lists every setting"
+    return f"did you mean {nearest}? ({page} lists every setting)"

@@ -1,7 +1,9 @@
-"""Write docs/compatibility.md from what a run of the tests recorded: `python tests/compatibility.py [--check] RECORD`.
+"""Write docs/compatibility.md from what a run of the tests recorded: ``python
+tests/compatibility.py [--check] RECORD``.
 
-The RECORD is what `pytest --compatibility=RECORD` wrote (`make test-all` does). With `--check` nothing is written, and a page that differs is an error. Either
-way the exit code is 1 when a test that a cell relies on did not pass.
+The RECORD is what ``pytest --compatibility=RECORD`` wrote (``make test-all`` does). With
+``--check`` nothing is written, and a page that differs is an error. Either way the exit code is 1
+when a test that a cell relies on did not pass.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests" / "support"))
 
-from compatibility_rows import COLUMNS, NOT_POSSIBLE, SECTIONS  # noqa: E402  (it lies among the tests)
+from compatibility_rows import COLUMNS, NOT_POSSIBLE, SECTIONS  # noqa: E402  (a module of the tests)
 
 PAGE = ROOT / "docs" / "compatibility.md"
 PASSED = "passed"
@@ -24,13 +26,16 @@ PASSED = "passed"
 HEAD = """\
 # Compatibility: what was tried with programs that we did not write
 
-Generated from a run of the tests (`make test-all`, then `make compatibility`). The peers are the unmodified official programs: Java clients, name servers, brokers and
-tools of 5.5.0 and 4.9.4, and the Go client 2.1.2. The columns of clients show them on our name servers and brokers; the columns of servers show our SDK and our `mqadmin` on theirs,
-or our servers beside theirs.
+Generated from a run of the tests (`make test-all`, then `make compatibility`). The peers are the
+unmodified official programs: Java clients, name servers, brokers and tools of 5.5.0 and 4.9.4, and
+the Go client 2.1.2. The columns of clients show them on our name servers and brokers; the columns
+of servers show our SDK and our `mqadmin` on theirs, or our servers beside theirs.
 
-**green**: in the tests behind the link a program of the peer ran, and what it did was read back from the other side (by ours what theirs did, or the other way round; numbers, bodies,
-order, not just an answer without error). A test that was skipped or is expected to fail makes no cell green, nor does one in which no program of the peer ran: the run fails.
-*not tested* is just that. Where a cell cannot be filled, a footnote says why.
+**green**: in the tests behind the link a program of the peer ran, and its effect was read back from
+the other side, ours or theirs (numbers, bodies, order, not just an answer without error). A skipped
+test, or a test that is expected to fail, makes no cell green; a test in which no program of the
+peer ran fails the run. *not tested* is just that. Where a cell cannot be filled, a footnote says
+why.
 """
 
 
@@ -38,17 +43,25 @@ def function_of(test: str) -> str:
     return test.partition("::")[2].partition("[")[0]
 
 
-def cell(row: str, column: str, tests: list[str], record: dict[str, Any], notes: dict[str, int]) -> str:
+def cell(
+    row: str, column: str, tests: list[str], record: dict[str, Any], notes: dict[str, int]
+) -> str:
     """What one cell says: green with the files of its tests, or why not."""
     if not tests:
         reason = NOT_POSSIBLE.get((row, column))
-        return "*not tested*" if reason is None else f"not possible[^{notes.setdefault(reason, len(notes) + 1)}]"
+        return (
+            "*not tested*"
+            if reason is None
+            else f"not possible[^{notes.setdefault(reason, len(notes) + 1)}]"
+        )
     bad = sorted({record[test]["outcome"] for test in tests} - {PASSED})
     files: dict[str, set[str]] = defaultdict(set)
     for test in tests:
         files[test.partition("::")[0]].add(function_of(test))
     links = ", ".join(
-        f'[{Path(file).stem.removeprefix("test_").replace("_", " ")}](../{file} "{", ".join(sorted(functions))}")' for file, functions in sorted(files.items())
+        f"[{Path(file).stem.removeprefix('test_').replace('_', ' ')}](../{file}"
+        f' "{", ".join(sorted(functions))}")'
+        for file, functions in sorted(files.items())
     )
     return f"**NOT GREEN: {', '.join(bad)}** {links}" if bad else f"**green** {links}"
 
@@ -64,20 +77,46 @@ def page(record: dict[str, Any]) -> str:
     green: dict[str, int] = defaultdict(int)
     possible: dict[str, int] = defaultdict(int)
     for section in SECTIONS:
-        tables += f"\n## {section.title}\n\n| | {' | '.join(COLUMNS[column] for column in section.columns)} |\n|---|{'---|' * len(section.columns)}\n"
+        tables += (
+            f"\n## {section.title}\n\n| |"
+            f" {' | '.join(COLUMNS[column] for column in section.columns)}"
+            f" |\n|---|{'---|' * len(section.columns)}\n"
+        )
         for row, text in section.rows.items():
-            cells = {column: cell(row, column, tests[row, column], record, notes) for column in section.columns}
+            cells = {
+                column: cell(row, column, tests[row, column], record, notes)
+                for column in section.columns
+            }
             for column, said in cells.items():
                 green[column] += said.startswith("**green**")
                 possible[column] += not said.startswith("not possible")
             tables += f"| **{row}**: {text} | {' | '.join(cells.values())} |\n"
-    summary = "\n| | " + " | ".join(COLUMNS.values()) + " |\n|---|" + "---|" * len(COLUMNS) + "\n| green, of the possible cells | "
+    summary = (
+        "\n| | "
+        + " | ".join(COLUMNS.values())
+        + " |\n|---|"
+        + "---|" * len(COLUMNS)
+        + "\n| green, of the possible cells | "
+    )
     summary += " | ".join(f"{green[column]} of {possible[column]}" for column in COLUMNS) + " |\n"
     listing: dict[str, set[str]] = defaultdict(set)
     for test in record:
         listing[test.partition("::")[0]].add(function_of(test))
-    names = "\n## The tests\n\n" + "".join(f"- [{file}](../{file}): {', '.join(f'`{name}`' for name in sorted(functions))}\n" for file, functions in sorted(listing.items()))
-    return HEAD + summary + tables + names + ("\n" + "".join(f"[^{number}]: {reason}.\n" for reason, number in notes.items()) if notes else "")
+    names = "\n## The tests\n\n" + "".join(
+        f"- [{file}](../{file}): {', '.join(f'`{name}`' for name in sorted(functions))}\n"
+        for file, functions in sorted(listing.items())
+    )
+    return (
+        HEAD
+        + summary
+        + tables
+        + names
+        + (
+            "\n" + "".join(f"[^{number}]: {reason}.\n" for reason, number in notes.items())
+            if notes
+            else ""
+        )
+    )
 
 
 def main(*words: str) -> int:
@@ -90,7 +129,11 @@ def main(*words: str) -> int:
     text = page(record)
     current = PAGE.read_text() if PAGE.exists() else ""
     if check and text != current:
-        print("docs/compatibility.md is not what this run says: `make compatibility` after `make test-all` writes it", file=sys.stderr)
+        print(
+            "docs/compatibility.md is not what this run says: `make compatibility` after `make"
+            " test-all` writes it",
+            file=sys.stderr,
+        )
         return 1
     if not check:
         PAGE.write_text(text)

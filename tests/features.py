@@ -1,6 +1,8 @@
-"""Print which rows of docs/features.md are proven, partly or not, by which tests and figures: `python tests/features.py REPORT...`.
+"""Print which rows of docs/features.md are proven, partly or not, by which tests and figures:
+``python tests/features.py REPORT...``.
 
-A REPORT is what `pytest --features=REPORT` wrote. Exit code 1 when fewer rows are proven than by the last release.
+A REPORT is what ``pytest --features=REPORT`` wrote. Exit code 1 when fewer rows are proven than by
+the last release.
 """
 
 from __future__ import annotations
@@ -24,9 +26,16 @@ def main(*reports: str) -> int:
     for line in report(ledger, tests):
         print(line)
     counts = Counter(row.status(tests) for row in ledger.rows.values())
-    print(f"\n{counts['proven']} of {len(ledger.rows)} rows are proven by this run, {counts['partly']} partly")
+    print(
+        f"\n{counts['proven']} of {len(ledger.rows)} rows are proven by this run,"
+        f" {counts['partly']} partly"
+    )
     if counts["proven"] < ledger.released:
-        print(f"fewer than the {ledger.released} of release {ledger.release}: a test that proved a row failed, was skipped, needed a second try, or lost its mark", file=sys.stderr)
+        print(
+            f"fewer than the {ledger.released} of release {ledger.release}: a test that proved a"
+            " row failed, was skipped, needed a second try, or lost its mark",
+            file=sys.stderr,
+        )
         return 1
     return 0
 

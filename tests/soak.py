@@ -1,4 +1,6 @@
-"""The soak by hand: `make soak MINUTES=20 SEED=4711`.  Prints the numbers, and ends with 1 if something was lost or out of order, or if memory grew."""
+"""The soak by hand: ``make soak MINUTES=20 SEED=4711``. Prints the numbers, and ends with 1 if
+something was lost or out of order, or if memory grew.
+"""
 
 from __future__ import annotations
 

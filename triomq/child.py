@@ -1,8 +1,11 @@
-"""Run a name server or a broker as the child of another process, and end with it: `python -m triomq.child broker -c broker.conf`.
+"""Run a name server or a broker as a child process that ends with its parent.
 
-The parent keeps the write end of a pipe whose read end is this process's standard input, and never writes.  When the parent is gone, however
-it went, the pipe reports its end and this process asks itself to stop (SIGTERM, so it drains and saves as usual), with SIGKILL after a while.
-That needs nothing from the operating system but pipes, works on Linux and macOS, and cannot hit the wrong process.
+    python -m triomq.child broker -c broker.conf
+
+The parent keeps the write end of a pipe whose read end is this process's standard input, and never
+writes. When the parent ends, in whatever way, the pipe reports end of file and this process sends
+itself SIGTERM, so that it stops as usual, and SIGKILL after ``STOP_SECONDS_MAX``. That needs only
+pipes from the operating system, works on Linux and macOS, and cannot hit the wrong process.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ def _stop_with_parent() -> None:
 
 
 def main() -> None:
-    """Start the watching thread, then become the service."""
+    """Start the thread that watches the parent, then become the service."""
     service = sys.argv[1] if len(sys.argv) > 1 else ""
     if service not in SERVICES:
         sys.exit(f"mqlocal child: the first argument must be one of {', '.join(SERVICES)}")

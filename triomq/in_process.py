@@ -1,17 +1,20 @@
-"""A whole cluster inside one Trio loop: the same services as the processes, on port 0 of the loopback, ready in milliseconds.
+"""A whole cluster inside one Trio loop: the services of the processes, ready in milliseconds.
 
-Real sockets, real files, the real protocol; only the processes are missing.  `triomq.testing` is the public door to this module.  This is the
-one place that may import every service; nothing but that door imports it.
+They listen on free ports of the loopback. Sockets, files and the protocol are real; only the
+processes are missing. ``triomq.testing`` is the public interface of this module, which is the one
+module that may import every service.
 """
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, TypeVar, cast
 
 import attrs
 import trio
@@ -20,10 +23,12 @@ from triomq.broker.app import BrokerReady, run_broker
 from triomq.broker.config import BrokerConfig
 from triomq.broker.java_keys import BROKER_KEYS
 from triomq.client.admin.admin import Admin, BrokerAddress
+from triomq.client.background import open_background, sole_error
 from triomq.client.errors import TrioMQError
 from triomq.namesrv.app import run_namesrv
 from triomq.namesrv.config import NAMESRV_KEYS, NamesrvConfig
-from triomq.remoting.properties import Entry
+from triomq.remoting.open_files import ConnectionBudget
+from triomq.remoting.properties_file import Entry
 from triomq.remoting.settings import Source, load
 from triomq.remoting.tls.client import Tls
 
@@ -38,7 +43,7 @@ SMALL_STORE: Mapping[str, str] = {
     "maxHashSlotNum": "1000",
     "maxIndexNum": "4000",
 }
-"""Store geometry of test brokers: files of the same layout, only smaller.  A message still may have 4 MiB."""
+"""Store geometry of test brokers: smaller files of the same layout; messages may have 4 MiB."""
 
 
 class _Ready(Protocol):
@@ -51,64 +56,84 @@ class _Ready(Protocol):
 
 @attrs.define(eq=False)
 class _Running:
-    """A service in the nursery."""
+    """A service that runs in the nursery."""
 
     ready: _Ready
     scope: trio.CancelScope
     ended: trio.Event
+    stopping: bool = False
 
 
 @attrs.define(eq=False)
-class InProcessBroker:
-    """One broker of the cluster; `address` keeps its port over `stop_broker` and `start_broker`."""
+class _Server:
+    """One server of the cluster; ``address`` keeps its port when it is stopped and started."""
 
     name: str
-    store_dir: Path
-    settings: Mapping[str, str]
-    port: int = 0
-    _running: _Running | None = None
+    port: int = attrs.field(default=0, init=False)
+    _running: _Running | None = attrs.field(default=None, init=False, repr=False)
+    """the present run, even while it stops"""
 
     @property
     def address(self) -> str:
-        """Return `127.0.0.1:port`."""
+        """The address, ``127.0.0.1:port``."""
         return f"{HOST}:{self.port}"
 
     @property
     def running(self) -> bool:
-        return self._running is not None
+        """Whether the server runs; False as soon as it begins to stop."""
+        return self._running is not None and not self._running.stopping
+
+    async def _stop(self) -> None:
+        if self._running is not None:
+            self._running.stopping = True
+            self._running.ready.stop()
+        await self._wait_ended()
+
+    async def _wait_ended(self) -> None:
+        running = self._running
+        if running is not None:
+            await running.ended.wait()
+            if self._running is running:
+                self._running = None  # its callbacks would keep the server in memory
 
 
 @attrs.define(eq=False)
-class InProcessNameServer:
+class InProcessBroker(_Server):
+    """One broker of the cluster."""
+
+    store_dir: Path
+    settings: Mapping[str, str] = attrs.field(repr=False)
+
+
+@attrs.define(eq=False)
+class InProcessNameServer(_Server):
     """One name server of the cluster."""
 
-    name: str
     kv_path: Path
-    port: int = 0
-    _running: _Running | None = None
 
-    @property
-    def address(self) -> str:
-        """Return `127.0.0.1:port`."""
-        return f"{HOST}:{self.port}"
 
-    @property
-    def running(self) -> bool:
-        return self._running is not None
+S = TypeVar("S", bound=_Server)
 
 
 class InProcessCluster:
-    """Name servers and brokers of one `local_cluster` block."""
+    """Name servers and brokers of one ``local_cluster`` block."""
 
-    def __init__(self, nursery: trio.Nursery, folder: Path, cluster_name: str, tls_config: Path | None = None) -> None:
+    def __init__(
+        self, nursery: trio.Nursery, folder: Path, cluster_name: str, tls_config: Path | None = None
+    ) -> None:
         self._nursery = nursery
+        self._budget = ConnectionBudget.of_process()
         self.dir = folder
-        """where stores are; `<dir>/<broker name>`"""
+        """the folder of the stores, ``<dir>/<broker name>``"""
         self.cluster_name = cluster_name
         self.tls = Tls.from_file(tls_config) if tls_config is not None else None
-        """how clients approach a cluster that was started with `tls=True`: `ClientSettings(tls=cluster.tls)`"""
+        """the clients' setting for ``tls=True``: ``ClientSettings(tls=cluster.tls)``"""
         self._tls_lines = (
-            {"tls.config.file": str(tls_config), "tls.server.mode": "enforcing", "tls.enable": "true"}
+            {
+                "tls.config.file": str(tls_config),
+                "tls.server.mode": "enforcing",
+                "tls.enable": "true",
+            }
             if tls_config is not None
             else {}
         )
@@ -117,124 +142,133 @@ class InProcessCluster:
 
     @property
     def namesrv_address(self) -> str:
-        """Return the name servers' addresses as clients take them, `"127.0.0.1:4711;127.0.0.1:4712"`."""
+        """The name servers' addresses as clients take them, ``"127.0.0.1:4711;127.0.0.1:4712"``."""
         return ";".join(namesrv.address for namesrv in self.namesrvs)
 
     def broker(self, name: str) -> InProcessBroker:
-        """Return a broker by name; `KeyError` for an unknown one."""
-        for broker in self.brokers:
-            if broker.name == name:
-                return broker
-        raise KeyError(
-            f"there is no broker {name!r}; the cluster has {', '.join(broker.name for broker in self.brokers)}"
-        )
+        """Return a broker by name. Raises: ``KeyError``."""
+        return _find("broker", name, self.brokers)
 
     def namesrv(self, name: str) -> InProcessNameServer:
-        """Return a name server by name; `KeyError` for an unknown one."""
-        for namesrv in self.namesrvs:
-            if namesrv.name == name:
-                return namesrv
-        raise KeyError(
-            f"there is no name server {name!r}; the cluster has {', '.join(namesrv.name for namesrv in self.namesrvs)}"
-        )
+        """Return a name server by name. Raises: ``KeyError``."""
+        return _find("name server", name, self.namesrvs)
 
-    # --- what tests do with it ---------------------------------------------------------------------------------------------------------
+    # What tests do with a cluster
 
     async def create_topic(self, name: str, queues: int = 4, *, attributes: str = "") -> None:
-        """Create a topic on every running broker, with so many queues each; return when clients can find it."""
+        """Create a topic on every running broker, and wait until clients find it.
+
+        ``queues``: number of queues on each broker.
+        """
         async with self.admin() as admin:
             await admin.create_topic(name, queues=queues, attributes=attributes)
 
     def admin(self) -> Admin:
-        """Return an administration client of the running name servers, to be used with `async with`."""
-        return Admin([namesrv.address for namesrv in self.namesrvs if namesrv.running], tls=self.tls)
+        """Return an ``Admin`` for the running name servers, to be used with ``async with``."""
+        return Admin(
+            [namesrv.address for namesrv in self.namesrvs if namesrv.running], tls=self.tls
+        )
 
     async def stop_broker(self, name: str) -> None:
-        """Stop a broker in an orderly way; return when no name server lists it any more."""
+        """Stop a broker in an orderly way, and wait until no name server lists it any more."""
         broker = self.broker(name)
-        await _stop(broker)
-        await self._wait_listed(broker.address, listed=False)
+        await broker._stop()
+        await self._wait_listed(broker)
 
     async def crash_broker(self, name: str) -> None:
-        """End a broker as `kill -9` would; return when no name server lists it any more.
+        """End a broker as ``kill -9`` would, and wait until no name server lists it any more.
 
-        A task cannot be killed, so its files are put back to what they were at the moment of the call: what the operating system had
-        been given is there, whatever the broker did while it was leaving is not.
+        A task cannot be killed, so the broker's files are put back to their state at the call: with
+        what the operating system had been given then, without what the broker wrote while ending.
         """
         broker = self.broker(name)
-        if broker._running is None:
+        if broker._running is None or not broker.running:
             return
-        # A task that is about to run may still store a message: then nobody may hear of it.
+        # A task that is about to run may still store a message, which must not be acknowledged.
         cast("BrokerReady", broker._running.ready).drop_connections()
         snapshot = broker.store_dir.with_name(f"{broker.store_dir.name}.crashed")
-        shutil.copytree(broker.store_dir, snapshot)  # in one step of the loop: no message can come in between
+        # In one step of the loop, so that no message is stored in between.
+        shutil.copytree(broker.store_dir, snapshot, copy_function=_copy_if_there)
         broker._running.scope.cancel()
         await broker._running.ended.wait()
         broker._running = None
         shutil.rmtree(broker.store_dir)
         snapshot.rename(broker.store_dir)
-        await self._wait_listed(broker.address, listed=False)
+        await self._wait_listed(broker)
 
     async def start_broker(self, name: str) -> None:
-        """Start a stopped broker again, with its store and its port; return when every name server lists it."""
+        """Start a stopped broker with its store and port; wait until all name servers list it.
+
+        If the broker is still stopping, it is started after that.
+        """
         broker = self.broker(name)
-        if broker._running is not None:
+        if broker.running:
             return
         lines = {
-            **self._tls_lines,
             **broker.settings,
-            "listenPort": str(broker.port),
-            "haListenPort": "0",  # the next one may be somebody else's
+            "haListenPort": "0",  # any free one: another program may have the port above
             "namesrvAddr": self.namesrv_address,
         }
-        config = _config(BrokerConfig, lines, BROKER_KEYS)
-        broker._running = await self._start(run_broker, config)
-        broker.port = broker._running.ready.port
-        await self._wait_listed(broker.address, listed=True)
+        await self._start(broker, run_broker, BrokerConfig, lines, BROKER_KEYS)
+        await self._wait_listed(broker)
 
     async def stop_namesrv(self, name: str) -> None:
         """Stop a name server."""
-        await _stop(self.namesrv(name))
+        await self.namesrv(name)._stop()
 
     async def start_namesrv(self, name: str) -> None:
-        """Start a stopped name server again, on its port.  It knows nothing until brokers register again."""
-        namesrv = self.namesrv(name)
-        if namesrv._running is not None:
-            return
-        lines = {
-            **self._tls_lines,
-            "bindAddress": HOST,
-            "listenPort": str(namesrv.port),
-            "kvConfigPath": str(namesrv.kv_path),
-        }
-        namesrv._running = await self._start(run_namesrv, _config(NamesrvConfig, lines, NAMESRV_KEYS))
-        namesrv.port = namesrv._running.ready.port
+        """Start a stopped name server on its port; it has no routes until brokers register.
 
-    async def _start(self, service: Callable[..., Awaitable[None]], config: object) -> _Running:
+        If the name server is still stopping, it is started after that.
+        """
+        namesrv = self.namesrv(name)
+        if namesrv.running:
+            return
+        lines = {"bindAddress": HOST, "kvConfigPath": str(namesrv.kv_path)}
+        await self._start(namesrv, run_namesrv, NamesrvConfig, lines, NAMESRV_KEYS)
+
+    async def _start(
+        self,
+        server: _Server,
+        service: Callable[..., Awaitable[None]],
+        kind: type[Any],
+        lines: Mapping[str, str],
+        keys: Any,
+    ) -> None:
+        lines = {**self._tls_lines, **lines, "listenPort": str(server.port)}
+        entries = tuple(Entry(key, value) for key, value in lines.items())
+        config = load(kind, [Source("local_cluster", entries)], keys).config
+        await server._wait_ended()
+        service = partial(service, budget=self._budget)
         try:
             running: _Running = await self._nursery.start(_run, service, config)
         except BaseExceptionGroup as group:
-            error: BaseException = group
-            while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-                error = error.exceptions[0]
-            raise error from None
-        return running
+            raise sole_error(group) from None
+        server._running, server.port = running, running.ready.port
 
-    async def _wait_listed(self, address: str, *, listed: bool) -> None:
-        """Ask every running name server until all agree."""
+    async def _wait_listed(self, broker: InProcessBroker) -> None:
+        """Wait until every running name server lists a broker that runs, and no other."""
         for namesrv in self.namesrvs:
             if not namesrv.running:
                 continue
             async with Admin(namesrv.address, tls=self.tls) as admin:
                 with trio.fail_after(READY_SECONDS_MAX):
-                    while (address in {broker.address for broker in await _brokers(admin)}) is not listed:  # noqa: ASYNC110  (asked over the wire)
+                    while (  # noqa: ASYNC110
+                        broker.address in {known.address for known in await _brokers(admin)}
+                    ) is not broker.running:
                         await trio.sleep(POLL_SECONDS)
 
     async def _stop_all(self) -> None:
-        for broker in reversed(self.brokers):
-            await _stop(broker)
-        for namesrv in reversed(self.namesrvs):
-            await _stop(namesrv)
+        for server in (*reversed(self.brokers), *reversed(self.namesrvs)):
+            await server._stop()
+
+
+def _find(what: str, name: str, servers: Sequence[S]) -> S:
+    for server in servers:
+        if server.name == name:
+            return server
+    names = ", ".join(server.name for server in servers)
+    raise KeyError(f"there is no {what} {name!r}; the cluster has {names}")
 
 
 async def _brokers(admin: Admin) -> list[BrokerAddress]:
@@ -245,9 +279,12 @@ async def _brokers(admin: Admin) -> list[BrokerAddress]:
 
 
 async def _run(
-    service: Callable[..., Awaitable[None]], config: object, *, task_status: trio.TaskStatus[_Running]
+    service: Callable[..., Awaitable[None]],
+    config: object,
+    *,
+    task_status: trio.TaskStatus[_Running],
 ) -> None:
-    """Run one service; report it with the means to end it."""
+    """Run one service; report it with what is needed to end it."""
     ended = trio.Event()
     try:
         with trio.CancelScope() as scope:
@@ -256,17 +293,6 @@ async def _run(
                 task_status.started(_Running(ready, scope, ended))
     finally:
         ended.set()
-
-
-async def _stop(service: InProcessBroker | InProcessNameServer) -> None:
-    running, service._running = service._running, None
-    if running is not None:
-        running.ready.stop()
-        await running.ended.wait()
-
-
-def _config(kind: type[Any], lines: Mapping[str, str], keys: Any) -> Any:
-    return load(kind, [Source("local_cluster", tuple(Entry(key, value) for key, value in lines.items()))], keys).config
 
 
 @asynccontextmanager
@@ -281,27 +307,33 @@ async def local_cluster(
 ) -> AsyncIterator[InProcessCluster]:
     """Run a cluster for the length of the block.
 
-    `brokers` is a number (broker-a, broker-b, …) or the names.  `dir` keeps the stores; None takes a temporary folder that goes away.
-    `settings` are lines of `broker.conf` for every broker, under RocketMQ's names; they win over `SMALL_STORE`.
-    With `tls` every connection is encrypted, with certificates made for this cluster; `cluster.tls` is for the clients.
-    An error in any service cancels the block and leaves it.
+    ``brokers`` is a number (broker-a, broker-b, …) or the names. ``dir`` keeps the stores; None
+    uses a temporary folder, which is deleted. ``settings`` are lines of ``broker.conf`` for every
+    broker, under RocketMQ's names; they override ``SMALL_STORE``. With ``tls`` every connection is
+    encrypted, with certificates made for this cluster; ``cluster.tls`` is the clients' setting. An
+    error in a service cancels the block and leaves it.
     """
     names = (
-        [f"broker-{chr(ord('a') + number)}" for number in range(brokers)] if isinstance(brokers, int) else list(brokers)
+        [f"broker-{chr(ord('a') + number)}" for number in range(brokers)]
+        if isinstance(brokers, int)
+        else list(brokers)
     )
-    failure: Exception | None = None
-    async with AsyncExitStack() as stack:
-        folder = (
-            Path(dir)
-            if dir is not None
-            else Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="triomq-", ignore_cleanup_errors=True)))
-        )
-        async with trio.open_nursery() as nursery:
-            cluster = InProcessCluster(nursery, folder, cluster_name, _tls_files(folder) if tls else None)
+    with (
+        tempfile.TemporaryDirectory(prefix="triomq-", ignore_cleanup_errors=True)
+        if dir is None
+        else nullcontext(dir)
+    ) as place:
+        folder = Path(place)
+        async with open_background() as nursery:
+            cluster = InProcessCluster(
+                nursery, folder, cluster_name, _tls_files(folder) if tls else None
+            )
             try:
                 for number in range(1, namesrvs + 1):
                     cluster.namesrvs.append(
-                        InProcessNameServer(f"namesrv-{number}", folder / f"namesrv-{number}" / "kvConfig.json")
+                        InProcessNameServer(
+                            f"namesrv-{number}", folder / f"namesrv-{number}" / "kvConfig.json"
+                        )
                     )
                     await cluster.start_namesrv(f"namesrv-{number}")
                 for name in names:
@@ -317,14 +349,11 @@ async def local_cluster(
                     cluster.brokers.append(InProcessBroker(name, folder / name, lines))
                     await cluster.start_broker(name)
                 yield cluster
-            except Exception as error:  # kept aside, so that it leaves the block as it is, without a group around it
-                failure = error
             finally:
-                with trio.CancelScope(shield=True, deadline=trio.current_time() + READY_SECONDS_MAX):
+                with trio.CancelScope(
+                    shield=True, deadline=trio.current_time() + READY_SECONDS_MAX
+                ):
                     await cluster._stop_all()
-                nursery.cancel_scope.cancel()
-        if failure is not None:
-            raise failure
 
 
 def _tls_files(folder: Path) -> Path:
@@ -335,3 +364,10 @@ def _tls_files(folder: Path) -> Path:
 
 def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _copy_if_there(source: str, target: str) -> str:
+    """Copy a file, unless a thread that saves a table has just given it another name."""
+    with contextlib.suppress(FileNotFoundError):
+        shutil.copy2(source, target)
+    return target

@@ -1,1 +1,1 @@
-"""Filters of consumer groups: expressions over a message's properties, compiled, remembered, evaluated.  Pure but for the table's file."""
+"""SQL92 filters over a message's properties: read, compile, evaluate. Pure: no I/O, no clock."""

@@ -1,45 +1,46 @@
-"""The bits by which RocketMQ marks, at storing, which groups' filters a message passed; here they are only written into the table's file, so that Java reads it.
+"""Bloom filter bits of a group's filter.
 
-Source: filter/util/BloomFilter.java; the hash is MurmurHash3, 128 bits for x64, seed 0, its first 64 bits (Guava's murmur3_128().asLong()).
+When RocketMQ stores a message, it marks with them which filters the message matches. TrioMQ only
+writes them to the file of filters, which Java reads. Source: filter/util/BloomFilter.java; the hash
+is MurmurHash3, 128 bits for x64, seed 0, its first 64 bits (Guava's murmur3_128().asLong()).
 """
 
 from __future__ import annotations
 
-import math
-
+FUNCTIONS, BITS = 3, 112
+"""What Java computes from maxErrorRateOfBloomFilter=20 and expectConsumerNumUseFilter=32, the
+defaults. It ignores a file with other numbers.
+"""
 MASK = 2**64 - 1
 
 
-def bloom_size(error_percent: int, groups: int) -> tuple[int, int]:
-    """(hash functions, bits) for so many groups: 20 % and 32 give 3 and 112."""
-    error = error_percent / 100
-    functions = math.ceil(math.log(error) / math.log(0.5))
-    bits = math.ceil(groups * (math.log(1 / error) / math.log(2)) * (math.log(math.e) / math.log(2)))
-    return functions, 8 * math.ceil(bits / 8)
-
-
-def bloom_positions(key: str, functions: int, bits: int) -> list[int]:
-    """The bits of a key, which is ``group#topic``."""
+def bloom_positions(key: str) -> list[int]:
+    """Return the bits of a key, which is ``group#topic``."""
     found = murmur3_64(key.encode())
     low, high = found & 0xFFFFFFFF, found >> 32
     positions = []
-    for number in range(1, functions + 1):
+    for number in range(1, FUNCTIONS + 1):
         combined = (low + number * high) & 0xFFFFFFFF
         if combined >> 31:
             combined = ~combined & 0xFFFFFFFF
-        positions.append(combined % bits)
+        positions.append(combined % BITS)
     return positions
 
 
 def murmur3_64(data: bytes) -> int:
-    """The first half of MurmurHash3_x64_128 with seed 0."""
+    """Return the first half of MurmurHash3_x64_128 with seed 0."""
     first, second = 0x87C37B91114253D5, 0x4CF5AD432745937F
     one = two = 0
     whole = len(data) // 16 * 16
     for at in range(0, whole, 16):
-        one ^= _rotate(int.from_bytes(data[at : at + 8], "little") * first & MASK, 31) * second & MASK
+        one ^= (
+            _rotate(int.from_bytes(data[at : at + 8], "little") * first & MASK, 31) * second & MASK
+        )
         one = ((_rotate(one, 27) + two) * 5 + 0x52DCE729) & MASK
-        two ^= _rotate(int.from_bytes(data[at + 8 : at + 16], "little") * second & MASK, 33) * first & MASK
+        two ^= (
+            _rotate(int.from_bytes(data[at + 8 : at + 16], "little") * second & MASK, 33) * first
+            & MASK
+        )
         two = ((_rotate(two, 31) + one) * 5 + 0x38495AB5) & MASK
     rest = data[whole:]
     two ^= _rotate(int.from_bytes(rest[8:], "little") * second & MASK, 33) * first & MASK

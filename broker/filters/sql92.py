@@ -3,8 +3,10 @@
     wanted = compile_filter("Region = 'Hangzhou' AND price > 30")
     wanted({"Region": "Hangzhou", "price": "35"})   # True
 
-Three-valued logic; a missing property is null; what ends neither true nor false, or fails (``'abc' > 3``), does not deliver.  NOT binds tighter than ``=``.
-Source: RocketMQ's filter module (SelectorParser.jj, expression/*), which the tests run beside this one.
+The logic has three values; a missing property is null. A message is delivered only if the result is
+true: not if it is null, nor if the evaluation fails (``'abc' > 3``). NOT binds tighter than ``=``.
+Source: RocketMQ's filter module (SelectorParser.jj, expression/*), which the tests run beside this
+one.
 """
 
 from __future__ import annotations
@@ -22,20 +24,20 @@ from triomq.broker.filters.values import LONG, Incomparable, Int, Long, Value, c
 Properties = Mapping[str, str]
 Evaluate = Callable[[Properties], Value]
 DEPTH_MAX = 100
-"""parentheses, signs and NOTs in one another: they are evaluated by calls in one another"""
+"""Nesting of parentheses, signs and NOTs; each level is a nested call of the evaluation."""
 WORDS_MAX = 2000
-"""words of an expression: each costs some tenths of a microsecond for every message that is looked at, and half a KiB of memory"""
+"""Words of an expression; each costs half a KiB, and some tenths of a µs for each message read."""
 
 
 @attrs.frozen(eq=False)
 class Node:
-    """A part of an expression: how it is evaluated, and what the compiler must know about it."""
+    """A part of an expression: its evaluation, and what the compiler needs for its checks."""
 
     evaluate: Evaluate
     boolean: bool = False
-    """gives true, false or null, whatever the properties"""
+    """Its value is true, false or null for any properties."""
     name: str | None = None
-    """of a property that stands alone"""
+    """The name of a property that stands alone."""
     constant: bool = False
     value: Value = None
     depth: int = 1
@@ -43,7 +45,10 @@ class Node:
 
 @lru_cache(maxsize=64)
 def compile_filter(expression: str) -> Callable[[Properties], bool]:
-    """Compile; the result says whether a message with these properties is wanted, and never raises.  Raises FilterInvalid."""
+    """Return a function that tells whether a message with these properties matches.
+
+    The function never raises. Raises: FilterInvalid, if the expression cannot be compiled.
+    """
     try:
         evaluate = _Parser(expression).whole().evaluate
     except RecursionError:
@@ -59,7 +64,7 @@ def compile_filter(expression: str) -> Callable[[Properties], bool]:
 
 
 class _Parser:
-    """Recursive descent; one method for each level of binding, loosest first."""
+    """Recursive descent: one method for each level of binding, the loosest first."""
 
     def __init__(self, expression: str) -> None:
         self._words = list(islice(tokens(expression), WORDS_MAX + 1))
@@ -81,7 +86,7 @@ class _Parser:
         return self._words[self._next]
 
     def _take(self, *kinds: str) -> Token | None:
-        """The next words' last one, if they are of these kinds."""
+        """Consume the next words if they are of these kinds; return the last of them."""
         found = self._words[self._next : self._next + len(kinds)]
         if tuple(word.kind for word in found) != kinds:
             return None
@@ -96,7 +101,11 @@ class _Parser:
 
     def _unexpected(self, wanted: str) -> FilterInvalid:
         word = self._word
-        found = "the expression ends" if word.kind == "end" else f"{word.text!r} stands at character {word.at + 1}"
+        found = (
+            "the expression ends"
+            if word.kind == "end"
+            else f"{word.text!r} stands at character {word.at + 1}"
+        )
         return FilterInvalid(f"{found} where {wanted} is expected")
 
     def _text(self) -> str:
@@ -117,7 +126,7 @@ class _Parser:
         parts = [self._as_boolean(node)]
         while self._take(keyword):
             parts.append(self._as_boolean(part()))
-        evaluations = [one.evaluate for one in parts]
+        evaluations = [part.evaluate for part in parts]
 
         def evaluate(properties: Properties) -> Value:
             unknown = False
@@ -150,7 +159,7 @@ class _Parser:
     def _comparison(self) -> Node:
         node = self._unary()
         while True:
-            negative = self._word.kind == "NOT" and self._words[self._next + 1].kind in ("CONTAINS", "STARTSWITH", "ENDSWITH", "BETWEEN", "IN")
+            negative = self._word.kind == "NOT" and self._words[self._next + 1].kind in NEGATABLE
             if negative:
                 self._next += 1
             kind = self._word.kind
@@ -207,7 +216,9 @@ class _Parser:
     def _enter(self) -> None:
         self._depth += 1
         if self._depth > DEPTH_MAX:
-            raise FilterInvalid(f"more than {DEPTH_MAX} parentheses, signs and NOTs stand in one another")
+            raise FilterInvalid(
+                f"parentheses, signs and NOTs are nested more than {DEPTH_MAX} levels deep"
+            )
 
     # Nodes
 
@@ -221,13 +232,17 @@ class _Parser:
         return Node(lambda properties: value, boolean=boolean, constant=True, value=value)
 
     def _as_boolean(self, node: Node) -> Node:
-        """A property alone is false when it is there (it is a text), and null when not."""
+        """Return the node as a condition. A property alone is false, or null if it is missing."""
         if node.boolean:
             return node
         if node.name is None:
-            raise FilterInvalid("a part of the expression is neither true nor false: compare it with something")
+            raise FilterInvalid(
+                "a part of the expression is neither true nor false: compare it with something"
+            )
         evaluate = node.evaluate
-        return self._boolean(lambda properties: None if evaluate(properties) is None else False, node)
+        return self._boolean(
+            lambda properties: None if evaluate(properties) is None else False, node
+        )
 
     def _not(self, node: Node) -> Node:
         evaluate = node.evaluate
@@ -290,11 +305,16 @@ class _Parser:
 
     def _between(self, node: Node, low: Node, high: Node, negative: bool) -> Node:
         if negative:
-            below, above = self._ordered(node, "<", low).evaluate, self._ordered(node, ">", high).evaluate
+            below = self._ordered(node, "<", low).evaluate
+            above = self._ordered(node, ">", high).evaluate
         else:
-            below, above = self._ordered(node, ">=", low).evaluate, self._ordered(node, "<=", high).evaluate
+            below = self._ordered(node, ">=", low).evaluate
+            above = self._ordered(node, "<=", high).evaluate
             if low.constant and high.constant and compare(high.value, low.value) < 0:  # type: ignore[arg-type]
-                raise FilterInvalid(f"BETWEEN {low.value} AND {high.value} holds nothing: the lower value comes first")
+                raise FilterInvalid(
+                    f"BETWEEN {low.value} AND {high.value} holds nothing: the lower value comes"
+                    " first"
+                )
 
         def between(properties: Properties) -> Value:
             first = below(properties)
@@ -307,12 +327,14 @@ class _Parser:
 
         return self._boolean(between, node, low, high)
 
-    def _search(self, node: Node, found_in: Callable[[str, str], bool], text: str, negative: bool) -> Node:
+    def _search(
+        self, node: Node, found_in: Callable[[str, str], bool], text: str, negative: bool
+    ) -> Node:
         evaluate = node.evaluate
 
         def search(properties: Properties) -> Value:
             if not text:
-                return False  # nothing is looked for, and the left side is not even evaluated
+                return False  # as in Java, which does not evaluate the left side
             value = evaluate(properties)
             return isinstance(value, str) and found_in(value, text) is not negative
 
@@ -351,11 +373,15 @@ SEARCHES: dict[str, Callable[[str, str], bool]] = {
     "STARTSWITH": str.startswith,
     "ENDSWITH": str.endswith,
 }
+NEGATABLE = (*SEARCHES, "BETWEEN", "IN")
+"""The operators that a NOT may precede."""
 
 
 def _must_be_orderable(node: Node) -> None:
     if node.boolean or (node.constant and not isinstance(node.value, Int | Long | float)):
-        raise FilterInvalid("only properties and numbers can be compared with <, <=, >, >= and BETWEEN")
+        raise FilterInvalid(
+            "only properties and numbers can be compared with <, <=, >, >= and BETWEEN"
+        )
 
 
 def _whole(word: Token) -> Value:
@@ -368,5 +394,7 @@ def _whole(word: Token) -> Value:
 def _float(word: Token) -> Value:
     number = float(word.text)
     if math.isinf(number) or number == 0.0:  # Java compares with its smallest positive double
-        raise FilterInvalid(f"{word.text} is not between {5e-324} and {1.7976931348623157e308}: write 0 for nought")
+        raise FilterInvalid(
+            f"{word.text} is not between {5e-324} and {1.7976931348623157e308}: write 0 for zero"
+        )
     return number

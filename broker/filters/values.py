@@ -1,7 +1,9 @@
-"""How an SQL92 filter compares: Java's types and conversions, so that one expression selects the same messages on either broker.
+"""Compare values in an SQL92 filter with Java's types and conversions.
 
-A property is text.  Against a number it is read as one, of the constant's Java type (whole numbers of 32 or 64 bits, or double), and a text that is no such number
-fails the whole expression.  Source: RocketMQ's filter/…/expression/ComparisonExpression.java.
+So an expression selects the same messages as on a Java broker. A property is text. Compared with a
+number, it is converted to the constant's Java type (a whole number of 32 or 64 bits, or double); if
+the conversion fails, the whole expression fails. Source:
+RocketMQ's filter/…/expression/ComparisonExpression.java.
 """
 
 from __future__ import annotations
@@ -14,10 +16,11 @@ _WHOLE = re.compile(r"[+-]?\d+")
 _DOUBLE = re.compile(
     r"""[\x00-\x20]*+ (?: (?P<sign>[+-]?) (?P<word>NaN|Infinity)
         | (?P<decimal>[+-]?(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(?:[eE][+-]?[0-9]++)?) [fFdD]?
-        | (?P<hex>[+-]?0[xX](?:[0-9a-fA-F]++(?:\.[0-9a-fA-F]*+)?|\.[0-9a-fA-F]++)[pP][+-]?[0-9]++) [fFdD]? ) [\x00-\x20]*+""",
+        | (?P<hex>[+-]?0[xX](?:[0-9a-fA-F]++(?:\.[0-9a-fA-F]*+)?|\.[0-9a-fA-F]++)[pP][+-]?[0-9]++)
+            [fFdD]? ) [\x00-\x20]*+""",
     re.VERBOSE,
 )
-"""Nothing is tried twice: the text comes from producers, and may have 32 KB."""
+"""Without backtracking: the text comes from producers and may have 32 KB."""
 
 
 class Int(int):
@@ -32,13 +35,16 @@ Value = str | bool | Int | Long | float | None
 
 
 class Incomparable(Exception):
-    """A comparison that Java ends with an exception: the message is not delivered."""
+    """A comparison that raises an exception in Java: the message is not delivered."""
 
 
 def whole(text: str, bits: int) -> int:
-    """Integer.valueOf and Long.valueOf: an optional sign and digits, of any script.  Raises Incomparable."""
+    """Return a whole number as Integer.valueOf and Long.valueOf do. Raises: Incomparable.
+
+    ``text``: an optional sign, and digits of any script.
+    """
     if not _WHOLE.fullmatch(text) or max(text) > "\uffff" or len(text) > 64:
-        raise Incomparable(f"{text!r} is no whole number")
+        raise Incomparable(f"{text!r} is not a whole number")
     number = int(text)
     if not -(2 ** (bits - 1)) <= number < 2 ** (bits - 1):
         raise Incomparable(f"{text!r} does not fit {bits} bits")
@@ -46,12 +52,14 @@ def whole(text: str, bits: int) -> int:
 
 
 def double(text: str) -> float:
-    """Double.valueOf: decimal or hexadecimal, with white space around and a type suffix.  Raises Incomparable."""
+    """Return a number as Double.valueOf does. Raises: Incomparable."""
     found = _DOUBLE.fullmatch(text)
     if found is None:
-        raise Incomparable(f"{text!r} is no number")
+        raise Incomparable(f"{text!r} is not a number")
     if found["word"]:
-        return math.copysign(math.nan if found["word"] == "NaN" else math.inf, -1 if found["sign"] == "-" else 1)
+        return math.copysign(
+            math.nan if found["word"] == "NaN" else math.inf, -1 if found["sign"] == "-" else 1
+        )
     if found["hex"]:
         try:
             return float.fromhex(found["hex"])
@@ -61,7 +69,7 @@ def double(text: str) -> float:
 
 
 def compare_doubles(left: float, right: float) -> int:
-    """Double.compareTo: NaN equals itself and is above all, -0.0 is below 0.0."""
+    """Compare as Double.compareTo does: NaN equals NaN and is the largest, -0.0 is below 0.0."""
     if left != left or right != right:
         return (left != left) - (right != right)
     if left == right == 0.0:
@@ -70,14 +78,19 @@ def compare_doubles(left: float, right: float) -> int:
 
 
 def compare(left: str | bool | int | float, right: str | bool | int | float) -> int:
-    """Below, at or above 0, as Java's comparison; different kinds that do not convert are "below".  Raises Incomparable."""
+    """Return a number below, at or above 0, as Java's comparison does. Raises: Incomparable.
+
+    The result is -1 for kinds that do not convert to each other.
+    """
     if isinstance(left, str):
         if isinstance(right, str):
             return _order(_utf16(left), _utf16(right))
         left = _read_as(left, right)
     elif isinstance(right, str):
         if isinstance(left, bool):
-            raise Incomparable("a boolean constant stands to the left of a text: write the property first")
+            raise Incomparable(
+                "a boolean constant stands to the left of a text: write the property first"
+            )
         right = _read_as(right, left)
     if isinstance(left, bool) or isinstance(right, bool):
         return _order(left, right) if isinstance(left, bool) and isinstance(right, bool) else -1

@@ -1,8 +1,10 @@
-"""The key index against the log: header, slots, chains, and that every entry names a record that carries a key with its hash.
+"""Compare the key index with the log: headers, slots, chains, entries.
 
-Entries ascend by log offset over all files, so they are read once, in step with the log. The slots of a file are made again from its entries, 4 bytes each, and
-compared with those on the disk at its end. Missing entries are told between the first and the last record that the index knows: an index that begins late or
-ends early is one that an operator deleted, or that a crash left behind.
+Every entry must point at a record that has a key with its hash. Entries ascend by log offset over
+all files, so they are read once, in step with the log. The slots of a file, 4 bytes each, are
+rebuilt from its entries and compared with those on the disk at its end. Missing entries are damage
+only between the first and the last record of the index: an index that begins late was deleted by an
+operator, and a crash leaves one that ends early.
 """
 
 from __future__ import annotations
@@ -14,16 +16,24 @@ from pathlib import Path
 
 import attrs
 
-from triomq.broker.inspect.findings import Finding, Report, Severity
-from triomq.broker.inspect.layout import REBUILD_INDEX, StoreFiles
+from triomq.broker.inspect.layout import AHEAD_ADVICE, REBUILD_INDEX, RECOVERY_CUTS, StoreFiles
 from triomq.broker.inspect.log_check import LogCheck
+from triomq.broker.inspect.report import Report
 from triomq.broker.inspect.state import StoreState
-from triomq.broker.store.draft import Batch
-from triomq.broker.store.key_index import entries_of, tag_hash
-from triomq.broker.store.key_index_file import ENTRY, HEADER, SECONDS_MAX, Geometry, KeyIndexFile, to_disk_order
+from triomq.broker.store.keys.index import entries_of, tag_hash
+from triomq.broker.store.keys.index_file import (
+    ENTRY,
+    HEADER,
+    SECONDS_MAX,
+    Geometry,
+    KeyIndexFile,
+    to_disk_order,
+)
+from triomq.broker.store.queues.batch import Batch
+from triomq.remoting.findings import Level
 
 BLOCK_ENTRIES = 3_276
-REPAIRED = "nothing: the next start makes the end of the newest index file again"
+REPAIRED = "nothing: the next start rebuilds the end of the newest index file"
 
 Row = tuple[int, int, int, int]
 """hash, log offset, seconds, previous entry of the slot"""
@@ -31,53 +41,36 @@ Row = tuple[int, int, int, int]
 
 @attrs.define(eq=False)
 class OpenIndexFile:
-    """One file while its entries are read."""
+    """An index file while its entries are read."""
 
     file: KeyIndexFile
     next_entry: int
-    """As the header has it, before it was put into bounds."""
+    """as in the header, before it is limited to the file"""
     newest: bool
     slots: array[int]
     number: int = 1
-    """Of the entry that comes next."""
+    """number of the next entry"""
     rows: list[Row] = attrs.field(factory=list)
-    """A block of entries from ``rows_start`` on."""
+    """a block of entries from ``rows_start`` on"""
     rows_start: int = 1
     offsets: list[int] = attrs.field(factory=list)
-    """Their log offsets, and that of the entry behind the block."""
+    """their log offsets, and that of the entry behind the block"""
     ordered: bool = True
-    """Whether these ascend, as they should."""
+    """whether the offsets ascend, as they must"""
 
-    def expected_seconds(self, timestamps: list[int]) -> list[int]:
-        """The seconds of entries for messages stored then (but for entry 1)."""
+    def expected_seconds(self, timestamp: int) -> int:
+        """Return the seconds of an entry for a message of this store time (except for entry 1)."""
         begin = self.file.begin_timestamp
-        return [max(0, min((timestamp - begin) // 1000, SECONDS_MAX)) for timestamp in timestamps] if begin > 0 else [0] * len(timestamps)
+        return max(0, min((timestamp - begin) // 1000, SECONDS_MAX)) if begin > 0 else 0
 
 
-@attrs.frozen
-class Span:
-    """Entries of one file that follow each other."""
-
-    file: OpenIndexFile
-    number: int
-    rows: list[Row]
-
-    @property
-    def is_inner(self) -> bool:
-        """Neither the first nor the last entry of the file, of which the header tells the times, is in it."""
-        return self.number > 1 and self.number + len(self.rows) < self.file.file.next_entry
-
-
-def rows_of(spans: list[Span]) -> Iterator[tuple[OpenIndexFile, int, Row]]:
-    """Each entry with its file and number."""
-    for span in spans:
-        for number, row in enumerate(span.rows, span.number):
-            yield span.file, number, row
+Entry = tuple[OpenIndexFile, int, Row]
+"""file, number in it, content"""
 
 
 @attrs.define(eq=False)
 class IndexCheck:
-    """``apply`` takes the batches of the log in order, ``finish`` comes last."""
+    """Call ``apply`` with the batches of the log in order, then ``finish``."""
 
     files: StoreFiles
     report: Report
@@ -85,29 +78,34 @@ class IndexCheck:
     state: StoreState
     progress: Callable[[int], None] = lambda index_bytes: None
     entries: int = attrs.field(default=0, init=False)
-    """Entries that name a record with their key."""
+    """entries that point at a record with their key"""
     expired: int = attrs.field(default=0, init=False)
-    lost: int = attrs.field(default=0, init=False)
     file_count: int = attrs.field(default=0, init=False)
     unindexed: int = attrs.field(default=0, init=False)
-    """Entries that records outside of the index's range would have."""
+    """number of keys of records outside of the index's range"""
     _found: bool = attrs.field(default=False, init=False)
     _waiting: list[Path] = attrs.field(factory=list, init=False)
     _geometry: Geometry | None = attrs.field(default=None, init=False)
     _open: OpenIndexFile | None = attrs.field(default=None, init=False)
     _begin: int = attrs.field(default=-1, init=False)
     _end: int = attrs.field(default=-1, init=False)
-    """Log offsets of the first and the last entry that there is."""
+    """log offsets of the first and the last entry"""
     _last_offset: int = attrs.field(default=-1, init=False)
 
     def find_files(self) -> None:
-        """Raises OSError."""
+        """List the index files and read their headers.
+
+        Raises: OSError.
+        """
         paths = self.files.index_paths(self.report)
         self._found = bool(paths)
         self._geometry = self.files.index_geometry(paths)
         if paths and self._geometry is None:
             self.report.note(
-                "index-geometry", paths[0], None, "the number of slots cannot be seen: the key index is not checked", "give -D maxHashSlotNum=… -D maxIndexNum=…"
+                "index-geometry",
+                paths[0],
+                "the number of slots is unknown: the key index is not checked",
+                "give -D maxHashSlotNum=… -D maxIndexNum=…",
             )
             return
         for path in paths:
@@ -115,20 +113,26 @@ class IndexCheck:
             length = path.stat().st_size
             if length != self._geometry.size_bytes:
                 self.report.damage(
-                    "index-size", path, length, f"the file has {length} bytes, an index file has {self._geometry.size_bytes}", f"{REBUILD_INDEX}; or give maxHashSlotNum and maxIndexNum as they were"
+                    "index-size",
+                    path,
+                    f"the file has {length} bytes, an index file has {self._geometry.size_bytes}",
+                    f"{REBUILD_INDEX}; or give the broker's maxHashSlotNum and maxIndexNum",
+                    at=length,
                 )
             else:
                 self._waiting.append(path)
         self.file_count = len(self._waiting)
-        headers = [HEADER.unpack(self.files.disk.read_path(path, HEADER.size, 0)) for path in self._waiting]
+        headers = [
+            HEADER.unpack(self.files.disk.read_path(path, HEADER.size, 0)) for path in self._waiting
+        ]
         used = [header for header in headers if header[5] > 1]
         if used:
             self._begin, self._end = used[0][2], used[-1][3]
-        self._waiting.reverse()  # the oldest last, to be taken first
+        self._waiting.reverse()  # so that pop() returns the oldest
 
     @property
     def bytes(self) -> int:
-        """How much there is to read."""
+        """The size of the files that are not read yet."""
         return sum(path.stat().st_size for path in self._waiting)
 
     def apply(self, batch: Batch) -> None:
@@ -137,32 +141,32 @@ class IndexCheck:
             return
         hashes, offsets, timestamps = entries_of(batch, -1)
         got = self._entries_before(batch.end)
-        pairs = [(row[1], row[0]) for span in got for row in span.rows]
+        pairs = [(row[1], row[0]) for _, _, row in got]
         expected = list(zip(offsets, hashes))
-        if pairs != expected:  # often equal, and then there is nothing to look for
+        if pairs != expected:  # fast path: most batches are equal
             self._compare(got, set(expected))
             missing = set(expected).difference(pairs)
             if missing:
-                self._tell_missing(batch, missing)
+                self._report_missing(batch, missing)
         else:
             self.entries += len(pairs)
-            one_file = bool(got) and got[0].file is got[-1].file and all(span.is_inner for span in got)
-            if one_file and [row[2] for span in got for row in span.rows] == got[0].file.expected_seconds(timestamps):
-                return
         self._check_times(got, dict(zip(offsets, timestamps)))
 
-    def _compare(self, got: list[Span], expected: set[tuple[int, int]]) -> None:
-        for file, number, (value, offset, _, _) in rows_of(got):
+    def _compare(self, got: list[Entry], expected: set[tuple[int, int]]) -> None:
+        for file, number, (value, offset, _, _) in got:
             if (offset, value) in expected:
                 self.entries += 1
             elif offset < self.files.log_start:
                 self.expired += 1
-            elif self.log.is_lost(offset):
-                self.lost += 1
-            else:
-                self._bad_entry(file, number, f"names the message at {offset} for the hash {value}, but no message with such a key lies there")
+            elif not self.log.is_lost(offset):
+                self._bad_entry(
+                    file,
+                    number,
+                    f"points at {offset} for the hash {value}, but no message with such a key is"
+                    " there",
+                )
 
-    def _tell_missing(self, batch: Batch, missing: set[tuple[int, int]]) -> None:
+    def _report_missing(self, batch: Batch, missing: set[tuple[int, int]]) -> None:
         drafts = {place.log_offset: draft for draft, place in zip(batch.drafts, batch.places)}
         for offset, value in sorted(missing):
             draft = drafts[offset]
@@ -171,38 +175,50 @@ class IndexCheck:
             if not self._begin < offset < self._end:
                 self.unindexed += 1
                 continue
-            what = f"the message at {offset} (topic {draft.topic}) has a key with hash {value} that no entry names: queries by that key do not find it"
-            self.report.damage("index-missing", self.files.root / "index", None, what, REBUILD_INDEX)
+            what = (
+                f"the message at {offset} (topic {draft.topic}) has a key with hash {value}, but no"
+                " entry: queries by that key do not find it"
+            )
+            self.report.damage("index-missing", self.files.root / "index", what, REBUILD_INDEX)
 
-    def _check_times(self, got: list[Span], times: dict[int, int]) -> None:
-        for file, number, (_, offset, seconds, _) in rows_of(got):
+    def _check_times(self, got: list[Entry], times: dict[int, int]) -> None:
+        for file, number, (_, offset, seconds, _) in got:
             timestamp = times.get(offset)
             begin = file.file.begin_timestamp
             if timestamp is None:
                 continue
-            if number == file.file.next_entry - 1 and not timestamp <= file.file.end_timestamp < timestamp + 1000:  # exact, but for a file that was repaired
-                self._finding(file, "index-header", 8, f"the header's end time is {file.file.end_timestamp}, but the last message was stored at {timestamp}")
-            if number == 1:  # its seconds count from a begin time that is gone
+            if (
+                number == file.file.next_entry - 1
+                and not timestamp <= file.file.end_timestamp < timestamp + 1000
+            ):  # exact, except for a repaired file
+                self._bad_header(file, 8, "end time", file.file.end_timestamp, timestamp)
+            if number == 1:  # its seconds have another begin time, which is not stored
                 if timestamp != begin:
-                    self._finding(file, "index-header", 0, f"the header's begin time is {begin}, but the first message was stored at {timestamp}")
+                    self._bad_header(file, 0, "begin time", begin, timestamp)
                 continue
-            if seconds != file.expected_seconds([timestamp])[0]:
-                self._bad_entry(file, number, f"says {seconds} s after the file's begin time, but its message was stored at {timestamp} ms: queries by time miss it")
+            if seconds != file.expected_seconds(timestamp):
+                self._bad_entry(
+                    file,
+                    number,
+                    f"has {seconds} s after the file's begin time, but its message was stored at"
+                    f" {timestamp} ms: queries by time miss it",
+                )
 
-    # Reading in step with the log
+    # Read in step with the log
 
-    def _entries_before(self, log_offset: int) -> list[Span]:
-        """The next entries up to those of records that start at or after ``log_offset``."""
-        got: list[Span] = []
+    def _entries_before(self, log_offset: int) -> list[Entry]:
+        """Return the next entries, up to those of records at or after ``log_offset``."""
+        got: list[Entry] = []
         while (file := self._open or self._next_file()) is not None:
             at = file.number - file.rows_start
             if file.ordered:
                 stop = bisect_left(file.offsets, log_offset, at, len(file.rows))
                 if stop > at:
-                    got.append(Span(file, file.number, file.rows[at:stop]))
+                    numbered = enumerate(file.rows[at:stop], file.number)
+                    got += [(file, number, row) for number, row in numbered]
                     self._last_offset = file.offsets[stop - 1]
             else:
-                stop = self._take_one_by_one(file, at, log_offset, got)
+                stop = self._entries_out_of_order(file, at, log_offset, got)
             file.number = file.rows_start + stop
             if stop < len(file.rows):
                 break
@@ -210,16 +226,27 @@ class IndexCheck:
                 self._close(file)
         return got
 
-    def _take_one_by_one(self, file: OpenIndexFile, at: int, log_offset: int, got: list[Span]) -> int:
-        """The same for a block in which some entries are out of order; where it stopped."""
+    def _entries_out_of_order(
+        self, file: OpenIndexFile, at: int, log_offset: int, got: list[Entry]
+    ) -> int:
+        """Add the entries of a block in which some are out of order; return where it stopped."""
         while at < len(file.rows):
             offset, number = file.rows[at][1], file.rows_start + at
             if offset < self._last_offset:
-                self._bad_entry(file, number, f"names the message at {offset}, before that of the entry in front of it ({self._last_offset})")
+                self._bad_entry(
+                    file,
+                    number,
+                    f"points at {offset}, before the message of the previous entry"
+                    f" ({self._last_offset})",
+                )
             elif self._is_out_of_order(file, at):
-                self._bad_entry(file, number, f"names the message at {offset}, behind that of the entry after it")
+                self._bad_entry(
+                    file,
+                    number,
+                    f"points at {offset}, behind the message of the next entry",
+                )
             elif offset < log_offset:
-                got.append(Span(file, number, [file.rows[at]]))
+                got.append((file, number, file.rows[at]))
                 self._last_offset = offset
             else:
                 break
@@ -235,37 +262,58 @@ class IndexCheck:
             path = self._waiting.pop()
             file = KeyIndexFile.load(self.files.disk, path, self._geometry)
             (next_entry,) = HEADER.unpack(self.files.disk.read_path(path, HEADER.size, 0))[5:]
-            opened = OpenIndexFile(file, next_entry, not self._waiting, array("I", bytes(4 * self._geometry.slot_count)))
+            opened = OpenIndexFile(
+                file,
+                next_entry,
+                not self._waiting,
+                array("I", bytes(4 * self._geometry.slot_count)),
+            )
             if not 1 <= max(1, next_entry) <= self._geometry.entry_count:
-                self._finding(opened, "index-header", 36, f"the header says that entry {next_entry} comes next, but the file has room for {self._geometry.entry_count}")
+                self._finding(
+                    opened,
+                    "index-header",
+                    36,
+                    f"in the header, entry {next_entry} is the next, but the file has room for"
+                    f" {self._geometry.entry_count}",
+                )
             self._open = opened
             if self._load(opened):
                 if (first := opened.rows[0][1]) != file.begin_offset:
-                    self._finding(opened, "index-header", 16, f"the header says that the first entry is of {file.begin_offset}, but it is of {first}")
+                    self._bad_header(opened, 16, "first log offset", file.begin_offset, first)
                 return opened
             self._close(opened)
         return None
 
     def _load(self, file: OpenIndexFile) -> bool:
-        """The next block of entries, with their chains checked; False at the end."""
+        """Read the next block of entries and check their chains; return False at the end."""
         count = min(BLOCK_ENTRIES + 1, file.file.next_entry - file.number)
         rows = self._read(file, file.number, count) if count > 0 else []
-        offsets = [row[1] for row in rows]  # one more than the block has, to see whether its last entry is in order
+        # One more than the block has, to see whether its last entry is in order.
+        offsets = [row[1] for row in rows]
         del rows[BLOCK_ENTRIES:]
         if not rows:
             return False
         slots, slot_count, number = file.slots, file.file.geometry.slot_count, file.number
         for value, _, _, previous in rows:
             if value < 0:
-                self._bad_entry(file, number, f"has the hash {value}, which no key has")
+                self._bad_entry(file, number, f"has the hash {value}, but hashes are not negative")
             else:
                 slot = value % slot_count
                 if slots[slot] != previous:
-                    self._bad_entry(file, number, f"is chained to entry {previous}, but the one before it in its slot is {slots[slot]}: queries miss older messages")
+                    self._bad_entry(
+                        file,
+                        number,
+                        f"is chained to entry {previous}, but the previous entry of its slot is"
+                        f" {slots[slot]}: queries miss older messages",
+                    )
                 slots[slot] = number
             number += 1
         file.rows, file.rows_start, file.offsets = rows, file.number, offsets
-        file.ordered = offsets[0] >= self._last_offset and offsets == sorted(offsets) and (len(offsets) > len(rows) or offsets[-1] <= file.file.end_offset)
+        file.ordered = (
+            offsets[0] >= self._last_offset
+            and offsets == sorted(offsets)
+            and (len(offsets) > len(rows) or offsets[-1] <= file.file.end_offset)
+        )
         self.progress(ENTRY.size * len(rows))
         return True
 
@@ -274,31 +322,38 @@ class IndexCheck:
         try:
             data = self.files.disk.read_path(file.file.path, ENTRY.size * count, position)
         except OSError as error:
-            self._finding(file, "index-unreadable", position, f"it cannot be read: {error.strerror or error}")
+            self._finding(
+                file, "index-unreadable", position, f"it cannot be read: {error.strerror or error}"
+            )
             return []
         return list(ENTRY.iter_unpack(data[: len(data) - len(data) % ENTRY.size]))
 
     def _close(self, opened: OpenIndexFile) -> None:
-        """All entries of a file have been read: its slots and the rest of its header can be judged."""
+        """Check slots and header of a file whose entries have all been read."""
         self._open = None
         file = opened.file
-        if opened.number > 1 and opened.rows:
-            end_offset = opened.rows[-1][1]
-            if end_offset != file.end_offset:
-                self._finding(opened, "index-header", 24, f"the header says that the last entry is of {file.end_offset}, but it is of {end_offset}")
-        slot_count = file.geometry.slot_count
-        used = slot_count - opened.slots.count(0)
+        if opened.number > 1 and opened.rows and (last := opened.rows[-1][1]) != file.end_offset:
+            self._bad_header(opened, 24, "last log offset", file.end_offset, last)
+        used = file.geometry.slot_count - opened.slots.count(0)
         if used != file.slots_used:
-            self._finding(opened, "index-header", 32, f"the header says that {file.slots_used} slots are in use, but {used} are")
+            self._bad_header(opened, 32, "number of used slots", file.slots_used, used)
         for slot, value, expected in self._wrong_slots(opened):
-            what = f"slot {slot} names entry {value}, but its newest is {expected}: queries miss messages"
+            what = (
+                f"slot {slot} points at entry {value}, but its newest is {expected}: queries miss"
+                " messages"
+            )
             self._finding(opened, "index-slot", HEADER.size + 4 * slot, what)
-        self.progress(file.geometry.entries_position + ENTRY.size * (file.geometry.entry_count - opened.number))
+        self.progress(
+            file.geometry.entries_position
+            + ENTRY.size * (file.geometry.entry_count - opened.number)
+        )
 
     def _wrong_slots(self, opened: OpenIndexFile) -> Iterator[tuple[int, int, int]]:
         geometry = opened.file.geometry
         stored = array("I")
-        stored.frombytes(self.files.disk.read_path(opened.file.path, 4 * geometry.slot_count, HEADER.size))
+        stored.frombytes(
+            self.files.disk.read_path(opened.file.path, 4 * geometry.slot_count, HEADER.size)
+        )
         to_disk_order(stored)
         if stored != opened.slots:
             for slot, (value, expected) in enumerate(zip(stored, opened.slots)):
@@ -308,45 +363,62 @@ class IndexCheck:
     # Findings
 
     def _bad_entry(self, file: OpenIndexFile, number: int, what: str) -> None:
-        self._finding(file, "index-entry", file.file.geometry.entries_position + ENTRY.size * number, f"entry {number} {what}")
+        self._finding(
+            file,
+            "index-entry",
+            file.file.geometry.entries_position + ENTRY.size * number,
+            f"entry {number} {what}",
+        )
+
+    def _bad_header(
+        self, file: OpenIndexFile, offset: int, name: str, found: int, expected: int
+    ) -> None:
+        what = f"in the header, the {name} is {found}, but it should be {expected}"
+        self._finding(file, "index-header", offset, what)
 
     def _finding(self, file: OpenIndexFile, kind: str, offset: int, what: str) -> None:
         repaired = file.newest and self.state.crashed
-        severity = Severity.NOTE if repaired else Severity.DAMAGE
-        self.report.add(Finding(severity, kind, file.file.path, offset, what, REPAIRED if repaired else REBUILD_INDEX))
+        add = self.report.note if repaired else self.report.damage
+        add(kind, file.file.path, what, REPAIRED if repaired else REBUILD_INDEX, at=offset)
 
     # Behind the last record
 
     def finish(self) -> None:
-        """The log has ended: look at the entries that are left."""
+        """Check the entries behind the end of the log."""
         ahead = 0
         first: tuple[OpenIndexFile, int, int] | None = None
-        while left := self._entries_before(self.log.end + 1) or self._rest():
-            for file, number, (_, offset, _, _) in rows_of(left):
-                if self.log.is_lost(offset):
-                    self.lost += 1
-                else:
-                    ahead += 1
-                    first = first or (file, number, offset)
+        for file, number, (_, offset, _, _) in self._entries_before(1 << 63):
+            if not self.log.is_lost(offset):
+                ahead += 1
+                first = first or (file, number, offset)
         if first is not None:
             file, number, offset = first
-            what = f"the key index is ahead of the log: {ahead} entries from entry {number} of this file on name messages at {offset} and later, the log ends at {self.log.end}"
-            position = file.file.geometry.entries_position + ENTRY.size * number
-            if self.state.repairs(offset):
-                self.report.note("index-ahead", file.file.path, position, what, "nothing: recovery cuts them off at the next start")
-            else:
-                self.report.damage("index-ahead", file.file.path, position, what, "if the log was cut on purpose, nothing: the next start cuts the index, too; else restore the log from a copy before any start")
+            level = self.state.level_at(offset)
+            self.report.add(
+                level,
+                "index-ahead",
+                file.file.path,
+                f"the key index is ahead of the log: {ahead} entries from entry {number} of this"
+                f" file on point at {offset} and later, but the log ends at {self.log.end}",
+                RECOVERY_CUTS if level is Level.ADVICE else AHEAD_ADVICE,
+                at=file.file.geometry.entries_position + ENTRY.size * number,
+            )
         if not self._found and self.log.records:
             self.report.note(
-                "index-missing-files", self.files.root / "index", None, "there is no key index", "nothing, unless messages have keys: then the next start makes it from the log"
+                "index-missing-files",
+                self.files.root / "index",
+                "the store has no key index",
+                "nothing: the next start builds it from the log, if messages have keys",
             )
         elif self.unindexed:
             mark = self.state.checkpoint.mark
-            what = f"{self.unindexed} keys of messages outside of the index's range ({self._begin} to {self._end}) have no entry"
+            what = (
+                f"{self.unindexed} keys of messages outside of the index's range ({self._begin} to"
+                f" {self._end}) have no entry"
+            )
+            advice = "nothing: the next start adds the entries behind its end"
+            add = self.report.note
             if mark is not None and mark.index_position > self._end:
-                self.report.damage("index-behind", self.files.root / "index", None, f"{what}; the checkpoint says that it reached {mark.index_position}", REBUILD_INDEX)
-            else:
-                self.report.note("index-behind", self.files.root / "index", None, what, "nothing: the next start adds what is behind its end")
-
-    def _rest(self) -> list[Span]:
-        return self._entries_before(1 << 63)
+                what += f"; in the checkpoint, it reached {mark.index_position}"
+                add, advice = self.report.damage, REBUILD_INDEX
+            add("index-behind", self.files.root / "index", what, advice)

@@ -1,7 +1,8 @@
-"""Which files a store directory has, and with which sizes they were made. Reads names, lengths and a few bytes; changes nothing.
+"""The files of a store directory and their configured sizes, from names, lengths and a few bytes.
 
-The sizes of files are part of the format and stand nowhere in it. What the caller does not give is taken from the files themselves: a segment's size is the
-length that most segments have, a queue file's likewise; an index file of an unusual length tells its number of slots by where its last entry lies.
+The sizes of files are part of the format, but not stored. Unless the caller gives them, they are
+guessed: the size of segments and of queue files is their most frequent length; the number of slots
+of an index file of an unusual length follows from the position of its last entry.
 """
 
 from __future__ import annotations
@@ -14,32 +15,75 @@ from pathlib import Path
 
 import attrs
 
-from triomq.broker.inspect.findings import Report
+from triomq.broker.inspect.report import Report
 from triomq.broker.store.config import BATCH_ENTRY_BYTES, GIB, QUEUE_ENTRY_BYTES, StoreConfig
-from triomq.broker.store.disk import Disk
-from triomq.broker.store.key_index import NAME_DIGITS as INDEX_NAME_DIGITS
-from triomq.broker.store.key_index_file import ENTRY, HEADER, NUMBER, Geometry
-from triomq.broker.store.segment import NAME_DIGITS, Segment
-from triomq.broker.store.segments import Segments
+from triomq.broker.store.io.disk import Disk
+from triomq.broker.store.io.segment import NAME_DIGITS, Segment, segment_name
+from triomq.broker.store.io.segments import Segments
+from triomq.broker.store.keys.index import NAME_DIGITS as INDEX_NAME_DIGITS
+from triomq.broker.store.keys.index_file import ENTRY, HEADER, NUMBER, Geometry
 
-REBUILD_QUEUES = "delete the folder consumequeue and the file checkpoint, and the folder batchconsumequeue if there is one: the broker makes all queues again from what the log holds at its next start"
-REBUILD_INDEX = "delete the folder index: the broker makes it again from what the log still holds at its next start"
+REBUILD_QUEUES = (
+    "delete the folder consumequeue and the file checkpoint, and the folder batchconsumequeue if"
+    " there is one: the broker rebuilds all queues from the log at its next start"
+)
+REBUILD_INDEX = "delete the folder index: the broker rebuilds it from the log at its next start"
+AHEAD_ADVICE = (
+    "if the log was cut on purpose, nothing: the next start cuts queues and index, too; otherwise"
+    " restore the log from a copy before any start"
+)
+RECOVERY_CUTS = "nothing: recovery cuts them off at the next start"
 OFFSET_BYTES = 8
+QUEUES, BATCH_QUEUES = "consumequeue", "batchconsumequeue"
+"""The folders of consume queues; an entry of a batch queue has several messages."""
 
 
 class NotAStore(Exception):
-    """The directory cannot be looked at. One line with cause and fix."""
+    """The directory is not a store. One line with cause and fix."""
 
 
 @attrs.frozen(kw_only=True)
 class Sizes:
-    """What the caller knows about the geometry; None = find out."""
+    """The sizes that the caller knows; None is guessed."""
 
     commitlog: Path | None = None
     segment_size: int | None = None
     queue_file_size: int | None = None
     index_slots: int | None = None
     index_entries: int | None = None
+
+
+def listing(folder: Path) -> list[Path]:
+    """Return the entries of a folder, sorted; an empty list if it is missing. Raises: OSError."""
+    return sorted(folder.iterdir()) if folder.is_dir() else []
+
+
+def numbered(paths: Iterable[Path], digits: int, kind: str, report: Report) -> Iterator[Path]:
+    """Yield the paths whose names have this number of digits; report the others."""
+    for path in paths:
+        if len(path.name) == digits and path.name.isdecimal():
+            yield path
+        else:
+            report.damage(
+                "foreign-file",
+                path,
+                f"not a {kind}: no broker starts with it in this folder",
+                "move the file away",
+            )
+
+
+def not_empty(paths: Iterable[Path], check: str, report: Report) -> Iterator[Path]:
+    """Yield the files that have content; report the others under the name ``check``."""
+    for path in paths:
+        if path.stat().st_size:
+            yield path
+        else:
+            report.note(
+                check,
+                path,
+                "the file is empty (a crash during its creation)",
+                "nothing: the next start removes it",
+            )
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -51,149 +95,185 @@ class StoreFiles:
     disk: Disk
     sizes: Sizes
     segment_size: int = GIB
-    queue_file_size: int = 6_000_000
-    batch_queue_file_size: int = 13_800_000
+    queue_file_sizes: dict[str, int] = attrs.field(factory=dict)
+    """folder -> length of a file of its queues"""
     runs: list[Segments] = attrs.field(factory=list)
-    """The log in pieces that have no hole inside; one piece if no segment is missing."""
+    """the log in runs without a hole; one run if no segment is missing"""
     lengths: dict[int, int] = attrs.field(factory=dict)
-    """Base of a segment -> length of its file."""
+    """base of a segment -> length of its file"""
 
     @classmethod
     def find(cls, root: Path, sizes: Sizes, report: Report) -> StoreFiles:
-        """Look at a directory. Raises NotAStore, OSError."""
+        """List the files of a directory.
+
+        Raises: NotAStore, OSError.
+        """
         if not root.is_dir():
-            raise NotAStore(f"{root} is not a directory; name the folder that storePathRootDir of the broker names")
+            raise NotAStore(f"{root} is not a directory; name the broker's storePathRootDir")
         commitlog = sizes.commitlog or root / "commitlog"
         if not commitlog.is_dir():
-            if not (root / "consumequeue").is_dir() and not (root / "checkpoint").exists():
-                raise NotAStore(f"{root} holds no store (no commitlog, consumequeue or checkpoint in it); name the folder that storePathRootDir names")
-            report.note("log-missing", commitlog, None, "there is no commit log", "nothing if the broker never stored a message; else restore it, or name it with storePathCommitLog")
+            if not (root / QUEUES).is_dir() and not (root / "checkpoint").exists():
+                raise NotAStore(
+                    f"{root} is not a store (it has no commitlog, consumequeue or checkpoint); name"
+                    " the broker's storePathRootDir"
+                )
+            report.note(
+                "log-missing",
+                commitlog,
+                "the store has no commit log",
+                "nothing if the broker never stored a message; otherwise restore it, or name it"
+                " with storePathCommitLog",
+            )
         files = cls(root=root, commitlog=commitlog, disk=Disk(), sizes=sizes)
         files._find_segments(report)
-        files.queue_file_size = sizes.queue_file_size or files._usual_file_size(files.queue_directories(), QUEUE_ENTRY_BYTES, files.queue_file_size)
-        files.batch_queue_file_size = files._usual_file_size(files.batch_queue_directories(), BATCH_ENTRY_BYTES, files.batch_queue_file_size)
+        files.queue_file_sizes = {
+            QUEUES: sizes.queue_file_size
+            or files._usual_file_size(QUEUES, QUEUE_ENTRY_BYTES, 6_000_000),
+            BATCH_QUEUES: files._usual_file_size(BATCH_QUEUES, BATCH_ENTRY_BYTES, 13_800_000),
+        }
         return files
 
     def _find_segments(self, report: Report) -> None:
-        names = []
-        for path in sorted(self.commitlog.iterdir()) if self.commitlog.is_dir() else []:
-            if path.is_dir():
-                continue
-            if len(path.name) != NAME_DIGITS or not path.name.isdecimal():
-                report.damage("foreign-file", path, None, "not a log segment: no broker starts with it in this folder", "move the file away")
-                continue
-            names.append((int(path.name), path.stat().st_size))
-        self.lengths = dict(names)
-        self.segment_size = self.sizes.segment_size or self._guess_segment_size(names)
-        for base, length in names:
-            path = self.commitlog / f"{base:0{NAME_DIGITS}d}"
-            last = base == names[-1][0]
+        # The store skips folders, too.
+        paths = (path for path in listing(self.commitlog) if not path.is_dir())
+        self.lengths = {
+            int(path.name): path.stat().st_size
+            for path in numbered(paths, NAME_DIGITS, "log segment", report)
+        }
+        self.segment_size = self.sizes.segment_size or self._guess_segment_size()
+        newest = max(self.lengths, default=0)
+        for base, length in self.lengths.items():
+            path = self.commitlog / segment_name(base)
+            last = base == newest
             if length == 0 and last:
-                report.note("empty-segment", path, base, "the last segment is empty (a crash while it was made)", "nothing: the next start removes it")
+                report.note(
+                    "empty-segment",
+                    path,
+                    "the last segment is empty (a crash during its creation)",
+                    "nothing: the next start removes it",
+                    at=base,
+                )
                 continue
             if base % self.segment_size:
-                report.damage("segment-name", path, base, f"the name is not a multiple of the segment size {self.segment_size}", "set mappedFileSizeCommitLog as it was")
+                report.damage(
+                    "segment-name",
+                    path,
+                    f"the name is not a multiple of the segment size {self.segment_size}",
+                    "give the mappedFileSizeCommitLog of the broker",
+                    at=base,
+                )
             if length != self.segment_size:
-                report.damage("segment-size", path, base + length, self._wrong_length(length), self._length_advice(path, length, last=last))
+                report.damage(
+                    "segment-size",
+                    path,
+                    f"the file has {length} bytes, a segment has {self.segment_size}",
+                    self._length_advice(path, length, last=last),
+                    at=base + length,
+                )
             if not self.runs or self.runs[-1].end != base:
                 if self.runs:
                     start = self.runs[-1].end
                     report.damage(
                         "segment-missing",
-                        self.commitlog / f"{start:0{NAME_DIGITS}d}",
-                        start,
-                        f"the log has a hole: the bytes from {start} to {base} ({base - start}) are missing",
-                        "restore the missing segments from a copy or from the folder of a slave; else move this and all later segments away and lose their messages",
+                        self.commitlog / segment_name(start),
+                        f"the log has a hole: the bytes from {start} to {base} ({base - start}) are"
+                        " missing",
+                        "restore the missing segments from a copy or from the folder of a slave;"
+                        " otherwise move this and all later segments away, and lose their messages",
+                        at=start,
                     )
                 self.runs.append(Segments(self.disk, self.commitlog, self.segment_size))
             self.runs[-1].items.append(Segment(self.disk, self.commitlog, base, self.segment_size))
 
-    def _guess_segment_size(self, names: list[tuple[int, int]]) -> int:
-        lengths = Counter(length for _, length in names if length)
+    def _guess_segment_size(self) -> int:
+        lengths = Counter(length for length in self.lengths.values() if length)
         if not lengths:
             return GIB
         most = max(lengths.values())
         likely = [length for length, count in lengths.items() if count == most]
-        # Of two files of different length one was cut: names are multiples of the right size.
-        fitting = [length for length in likely if all(base % length == 0 for base, _ in names)] or likely
+        # Of two files of different length, one was cut: names are multiples of the right size.
+        fitting = [
+            length for length in likely if all(base % length == 0 for base in self.lengths)
+        ] or likely
         return GIB if GIB in fitting else max(fitting)
-
-    def _wrong_length(self, length: int) -> str:
-        return f"the file has {length} bytes, a segment has {self.segment_size}"
 
     def _length_advice(self, path: Path, length: int, *, last: bool) -> str:
         if length > self.segment_size:
-            return f"set mappedFileSizeCommitLog={length} if the whole store was written so; otherwise restore the file from a copy"
+            return (
+                f"set mappedFileSizeCommitLog={length} if the broker used that size; otherwise"
+                " restore the file from a copy"
+            )
         if last:
             return (
-                f"restore the file from a copy; or give it its length back (truncate -s {self.segment_size} {path.name}): "
-                "the next start ends the log at the last whole record"
+                "restore the file from a copy; or restore its length (truncate -s"
+                f" {self.segment_size} {path.name}): the next start ends the log at the last whole"
+                " record"
             )
-        return "restore the file from a copy or from the folder of a slave: brokers refuse to start with it, and what was cut off is not in this store"
+        return (
+            "restore the file from a copy or from the folder of a slave: brokers refuse to start"
+            " with it, and the missing bytes are not in this store"
+        )
 
-    def _usual_file_size(self, directories: Iterable[tuple[str, int, Path]], entry_bytes: int, default: int) -> int:
+    def _usual_file_size(self, folder: str, entry_bytes: int, default: int) -> int:
         lengths: Counter[int] = Counter()
-        for _, _, directory in directories:
-            lengths.update(entry.stat().st_size for entry in os.scandir(directory) if len(entry.name) == NAME_DIGITS)
+        for _, _, directory in self.queues(folder):
+            lengths.update(
+                entry.stat().st_size
+                for entry in os.scandir(directory)
+                if len(entry.name) == NAME_DIGITS
+            )
             if lengths.total() >= 1_000:
                 break
         del lengths[0]
-        return next((length for length, _ in lengths.most_common() if length % entry_bytes == 0), default)
+        return next(
+            (length for length, _ in lengths.most_common() if length % entry_bytes == 0), default
+        )
 
-    # What there is
+    # Paths
 
     @property
     def log_start(self) -> int:
         return self.runs[0].first_offset if self.runs else 0
 
-    @property
-    def log_bytes(self) -> int:
-        return sum(self.lengths.values())
-
     def segment_path(self, offset: int) -> Path:
-        """The file in which a log offset lies, or would."""
-        return self.commitlog / f"{offset - offset % self.segment_size:0{NAME_DIGITS}d}"
+        """Return the path of the segment of a log offset."""
+        return self.commitlog / segment_name(offset - offset % self.segment_size)
 
-    def queue_directories(self) -> Iterator[tuple[str, int, Path]]:
-        """(topic, queue id, folder) of every queue."""
-        return self._directories(self.root / "consumequeue")
-
-    def batch_queue_directories(self) -> Iterator[tuple[str, int, Path]]:
-        """The same of those whose entries stand for several messages."""
-        return self._directories(self.root / "batchconsumequeue")
-
-    def _directories(self, root: Path) -> Iterator[tuple[str, int, Path]]:
-        for topic in sorted(root.iterdir()) if root.is_dir() else []:
-            if topic.is_dir():
-                for directory in sorted(topic.iterdir()):
-                    if directory.is_dir() and directory.name.isdecimal():
-                        yield topic.name, int(directory.name), directory
+    def queues(self, folder: str) -> Iterator[tuple[str, int, Path]]:
+        """Yield (topic, queue id, directory) of every queue in ``QUEUES`` or ``BATCH_QUEUES``."""
+        for topic in listing(self.root / folder):
+            for directory in listing(topic):
+                if directory.is_dir() and directory.name.isdecimal():
+                    yield topic.name, int(directory.name), directory
 
     def index_paths(self, report: Report) -> list[Path]:
-        """The files of the key index, oldest first."""
-        folder = self.root / "index"
-        paths = []
-        for path in sorted(folder.iterdir()) if folder.is_dir() else []:
-            if len(path.name) != INDEX_NAME_DIGITS or not path.name.isdecimal():
-                report.damage("foreign-file", path, None, "not a key index file: no broker starts with it in this folder", "move the file away")
-            elif path.stat().st_size == 0:
-                report.note("empty-index", path, None, "the file is empty (a crash while it was made)", "nothing: the next start removes it")
-            else:
-                paths.append(path)
-        return paths
+        """Return the files of the key index, oldest first."""
+        files = listing(self.root / "index")
+        named = numbered(files, INDEX_NAME_DIGITS, "key index file", report)
+        return list(not_empty(named, "empty-index", report))
 
-    def index_geometry(self, paths: Iterable[Path]) -> Geometry | None:
-        """Slots and entries of the index files; None if neither the caller nor any file tells."""
+    def index_geometry(self, paths: list[Path]) -> Geometry | None:
+        """Return slots and entries of the index files; None if they are neither given nor found."""
         defaults = StoreConfig(root=self.root)
-        given = Geometry(self.sizes.index_slots or defaults.index_slot_count, self.sizes.index_entries or defaults.index_entry_count)
-        paths = list(paths)
-        if self.sizes.index_slots or self.sizes.index_entries or any(path.stat().st_size == given.size_bytes for path in paths):
+        given = Geometry(
+            self.sizes.index_slots or defaults.index_slot_count,
+            self.sizes.index_entries or defaults.index_entry_count,
+        )
+        if (
+            self.sizes.index_slots
+            or self.sizes.index_entries
+            or any(path.stat().st_size == given.size_bytes for path in paths)
+        ):
             return given
         return next((found for path in paths if (found := _geometry_of(path)) is not None), None)
 
 
 def _geometry_of(path: Path) -> Geometry | None:
-    """Find the last entry by the log offset that the header gives for it; a slot that names it, and the first entry, must confirm the find."""
+    """Return the geometry of an index file of an unusual length; None if it stays unknown.
+
+    The last entry is found by its log offset, which the header has. The slot of that entry, and the
+    first entry, must confirm the position.
+    """
     length = path.stat().st_size
     if length < HEADER.size + ENTRY.size:
         return None

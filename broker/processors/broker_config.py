@@ -1,56 +1,39 @@
-"""The broker's configuration over the wire: UPDATE_BROKER_CONFIG (25) and GET_BROKER_CONFIG (26).
+"""Change and return the broker's configuration: UPDATE_BROKER_CONFIG (25), GET_BROKER_CONFIG (26).
 
-Only what ``LiveSettings`` holds, and when the store deletes and flushes, can change while the broker runs; any other key is refused with the
-reason, and nothing of the request is applied.  Changes are saved in a file of the broker's own before they are applied, so that they hold over a restart; the operator's file is
-left alone.
-Source: broker/processor/AdminBrokerProcessor.java#updateBrokerConfig, #getBrokerConfig.
+The settings in ``LiveSettings``, and those for retention and flushing, can change while the broker
+runs. If a request names any other key, it is refused with the reason, and nothing is applied.
+Changes are saved in a file of the broker's own before they are applied, so they survive a restart;
+the operator's file is not changed. Source:
+broker/processor/AdminBrokerProcessor.java#updateBrokerConfig, #getBrokerConfig.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
-from operator import attrgetter
-from typing import Any
 
 import attrs
 
-from triomq.broker.config import BrokerConfig, RetentionSettings
+from triomq.broker.config import BrokerConfig
+from triomq.broker.config.retention_settings import RetentionSettings
 from triomq.broker.services.live_settings import LiveSettings
 from triomq.broker.services.topics import Topics
 from triomq.broker.store.store import MessageStore
 from triomq.remoting.errors import Rejected
 from triomq.remoting.java_keys import KeyTable
 from triomq.remoting.limits import SETTINGS_BYTES_MAX, require_size
-from triomq.remoting.properties import format_properties, parse_entries
+from triomq.remoting.open_files import explained
+from triomq.remoting.properties_file import Entry, format_properties, parse_entries
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.headers.admin import BrokerConfigResponseHeader
 from triomq.remoting.saved_settings import SavedSettings
-from triomq.remoting.server.handlers import Request, Response
+from triomq.remoting.server.requests import Request, Response
 from triomq.remoting.settings import ConfigError, Source, load, render, settings_of
 
 logger = logging.getLogger(__name__)
 
 ALWAYS_PROTECTED = frozenset({"configBlackList", "brokerConfigPath"})
-# Java's name -> the field of BrokerConfig and of LiveSettings, which bear the same name.
-LIVE_KEYS: Mapping[str, str] = {
-    "autoCreateTopicEnable": "auto_create_topics",
-    "autoCreateSubscriptionGroup": "auto_create_groups",
-    "brokerPermission": "broker_permission",
-    "longPollingEnable": "long_polling",
-    "shortPollingTimeMills": "short_polling_ms",
-    "notifyConsumerIdsChangedEnable": "notify_consumer_changes",
-    "useServerSideResetOffset": "server_side_reset",
-    "enableMixedMessageType": "mixed_message_type",
-    "enforceMessageType": "enforce_message_type",
-    "rejectPullConsumerEnable": "reject_pull_consumers",
-    "litePullMessageEnable": "lite_pulls",
-    "enablePropertyFilter": "property_filter",
-    "startAcceptSendRequestTimeStamp": "accept_sends_from_ms",
-    "disableConsumeIfConsumerReadSlowly": "disable_slow_consumers",
-    "consumerFallbehindThreshold": "slow_consumer_bytes",
-}
-# What the store takes over while it runs.  When a message counts as stored (flushDiskType) is not among them, as in Java.
+LIVE_KEYS = frozenset(described.java for _, _, described in settings_of(LiveSettings))
+# Settings that the store accepts while it runs; flushDiskType is not among them, as in Java.
 STORE_KEYS = frozenset(
     {
         *(described.java for _, _, described in settings_of(RetentionSettings)),
@@ -60,13 +43,6 @@ STORE_KEYS = frozenset(
         "syncFlushTimeout",
     }
 )
-PATHS = {described.java: path for path, _, described in settings_of(BrokerConfig)}
-
-
-def with_value(config: Any, path: Sequence[str], value: Any) -> Any:
-    """A copy of a configuration, or of a group of it, with another value at a path of field names."""
-    name, *rest = path
-    return attrs.evolve(config, **{name: with_value(getattr(config, name), rest, value) if rest else value})
 
 
 @attrs.define(eq=False)
@@ -81,49 +57,56 @@ class BrokerConfigRequests:
     store: MessageStore
 
     def get(self, request: Request) -> Response:
-        """All settings as they are in effect now, in the form of a properties file."""
-        config = attrs.evolve(self.config, **{name: getattr(self.live, name) for name in LIVE_KEYS.values()})
+        """Return all settings that are in effect, in the form of a properties file."""
         version = self.topics.version.current.encode().decode()
-        return Response(header=BrokerConfigResponseHeader(version), body=format_properties(render(config)).encode())
+        return Response(
+            header=BrokerConfigResponseHeader(version),
+            body=format_properties(render(self.config)).encode(),
+        )
 
     async def update(self, request: Request) -> Response:
-        """Check everything, save it, apply it; or refuse it as a whole."""
-        changes = self._checked(request.body)
-        texts = render(self._changed(changes))
+        """Check, save and apply all changes, or refuse the request as a whole. Raises: Rejected."""
+        wanted = self._checked(request.body)
+        keys = dict.fromkeys(entry.key for entry in wanted.entries)
+        texts = render(self._changed(wanted))
         try:
-            await self.saved.save({key: texts[key] for key in changes})
+            await self.saved.save({key: texts[key] for key in keys})
         except OSError as error:
-            remark = f"cannot save the change in {self.saved.path}: {error.strerror or error}; nothing was changed"
+            remark = (
+                f"cannot save the change in {self.saved.path}: {explained(error)}; nothing was"
+                " changed"
+            )
             raise Rejected(ResponseCode.SYSTEM_ERROR, remark) from None
         permission_before = self.live.broker_permission
-        self.config = self._changed(changes)  # another request may have changed it since it was saved
-        for key, value in changes.items():
+        # Computed again: another request may have changed the configuration during the save.
+        self.config = self._changed(wanted)
+        for name, value in attrs.asdict(self.config.live).items():
+            setattr(self.live, name, value)
+        for key in keys:
             logger.info("%s set to %s by %s", key, texts[key], request.connection.peer_text)
-            if key in LIVE_KEYS:
-                setattr(self.live, LIVE_KEYS[key], value)
-        if not STORE_KEYS.isdisjoint(changes):
+        if not STORE_KEYS.isdisjoint(keys):
             store = self.config.store
-            self.store.reconfigure(
+            changed = attrs.evolve(
+                self.store.config,
                 retention=store.retention.rules(),
                 flush_interval_ms=store.flush_interval_ms,
                 index_write_interval_ms=store.index_write_interval_ms,
                 checkpoint_interval_ms=store.checkpoint_interval_ms,
                 sync_flush_timeout_ms=store.sync_flush_timeout_ms,
             )
+            self.store.reconfigure(changed)
         if self.live.broker_permission != permission_before:
             self.topics.touch_version()
-        self.topics.generation += 1  # whoever keeps what a topic allows must look again
+        self.topics.generation += 1  # caches of what a topic allows are no longer valid
         return Response()
 
-    def _changed(self, changes: Mapping[str, Any]) -> BrokerConfig:
-        """The configuration with the changes."""
-        config = self.config
-        for key, value in changes.items():
-            config = with_value(config, PATHS[key], value)
-        return config
+    def _changed(self, wanted: Source) -> BrokerConfig:
+        """Return the configuration with some other values."""
+        current = [Entry(key, text) for key, text in render(self.config, secrets=True).items()]
+        return load(BrokerConfig, [Source("", tuple(current)), wanted], self.keys).config
 
-    def _checked(self, body: bytes) -> dict[str, Any]:
-        """Java's name -> value of every entry; Rejected if one of them cannot be applied."""
+    def _checked(self, body: bytes) -> Source:
+        """Return the settings of a request. Raises: Rejected, if one of them cannot be applied."""
         require_size(body, SETTINGS_BYTES_MAX)
         try:
             entries = tuple(parse_entries(body.decode()))
@@ -132,14 +115,18 @@ class BrokerConfigRequests:
         protected = ALWAYS_PROTECTED | set(self.config.protected_keys.split(";"))
         if any(entry.key in protected for entry in entries):
             raise Rejected(ResponseCode.NO_PERMISSION, "Can not update config in black list.")
+        wanted = Source("", entries)
         try:
-            loaded = load(BrokerConfig, [Source("", entries)], self.keys)
+            loaded = load(BrokerConfig, [wanted], self.keys)
         except ConfigError as error:
             raise Rejected(ResponseCode.SYSTEM_ERROR, str(error)) from None
         if loaded.warnings:
             raise Rejected(ResponseCode.SYSTEM_ERROR, "; ".join(loaded.warnings))
-        fixed = sorted({entry.key for entry in entries} - LIVE_KEYS.keys() - STORE_KEYS)
+        fixed = sorted({entry.key for entry in entries} - LIVE_KEYS - STORE_KEYS)
         if fixed:
-            remark = f"{', '.join(fixed)}: takes effect at a start only; write it into the broker's file and start it again"
+            remark = (
+                f"{', '.join(fixed)}: takes effect at a start only; write it into the broker's file"
+                " and start it again"
+            )
             raise Rejected(ResponseCode.SYSTEM_ERROR, remark)
-        return {key: attrgetter(".".join(PATHS[key]))(loaded.config) for key in loaded.origins}
+        return wanted

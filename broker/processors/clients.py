@@ -1,6 +1,7 @@
-"""Clients that come, stay and go: HEART_BEAT (34), UNREGISTER_CLIENT (35), GET_CONSUMER_LIST_BY_GROUP (38), CHECK_CLIENT_CONFIG (46).
+"""Clients register, stay alive and leave.
 
-Source: broker/processor/ClientManageProcessor.java, ConsumerManageProcessor.java.
+Codes: HEART_BEAT (34), UNREGISTER_CLIENT (35), GET_CONSUMER_LIST_BY_GROUP (38), CHECK_CLIENT_CONFIG
+(46). Source: broker/processor/ClientManageProcessor.java, ConsumerManageProcessor.java.
 """
 
 from __future__ import annotations
@@ -24,13 +25,12 @@ from triomq.remoting.protocol.bodies.heartbeat import CheckClientBody, ConsumerD
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
 from triomq.remoting.protocol.command import request as new_request
 from triomq.remoting.protocol.headers.client import (
-    GetConsumerListHeader,
+    ConsumerGroupHeader,
     HeartbeatResponseHeader,
-    NotifyConsumerIdsChangedHeader,
     UnregisterClientHeader,
 )
 from triomq.remoting.server.connection import Connection
-from triomq.remoting.server.handlers import Request, Response
+from triomq.remoting.server.requests import Request, Response
 
 logger = logging.getLogger(__name__)
 
@@ -46,12 +46,16 @@ class Clients:
     live: LiveSettings
 
     def heartbeat(self, request: Request, data: HeartbeatData) -> Response:
-        """Note that a client is alive in its groups; groups that may not be created are skipped in silence, as in Java.
+        """Record that a client is alive in its groups. Raises: LimitReached.
 
-        Raises: LimitReached.
+        Skips groups that may not be created, as Java does.
         """
         now = trio.current_time()
-        producers = [producer.group for producer in data.producers if names.group_complaint(producer.group) is None]
+        producers = [
+            producer.group
+            for producer in data.producers
+            if names.group_complaint(producer.group) is None
+        ]
         self.clients.table.require_room(request.connection, data.consumers, producers)
         fingerprint_changed = data.fingerprint == 0
         full: LimitReached | None = None
@@ -59,7 +63,7 @@ class Clients:
             try:
                 outcome = self._consumer(request, data, consumer, now)
             except LimitReached as error:
-                full = error  # there is no room for a new group; those that exist must not suffer for it
+                full = error  # raised at the end: the client's other groups stay alive
                 continue
             fingerprint_changed = fingerprint_changed or outcome
         for group in producers:
@@ -68,8 +72,10 @@ class Clients:
             raise full
         return Response(header=HeartbeatResponseHeader(True, fingerprint_changed))
 
-    def _consumer(self, request: Request, data: HeartbeatData, consumer: ConsumerData, now: float) -> bool:
-        """One group of a heartbeat; True when the client should send its subscriptions again."""
+    def _consumer(
+        self, request: Request, data: HeartbeatData, consumer: ConsumerData, now: float
+    ) -> bool:
+        """Record one group of a heartbeat; return whether to request the subscriptions again."""
         config = self.groups.find_or_create(consumer.group)
         if config is None:
             return False
@@ -79,7 +85,12 @@ class Clients:
         )
         flag = UNIT_SUBSCRIPTION_FLAG if consumer.unit_mode else 0
         if config.retry_queue_count > 0:
-            self.topics.ensure(names.retry_topic(consumer.group), config.retry_queue_count, order=ordered, sys_flag=flag)
+            self.topics.ensure(
+                names.retry_topic(consumer.group),
+                config.retry_queue_count,
+                order=ordered,
+                sys_flag=flag,
+            )
         outcome = self.clients.table.consumer_heartbeat(
             self._member(request, data.client_id, now),
             consumer,
@@ -97,11 +108,12 @@ class Clients:
     def _report_agreement(self, name: str) -> None:
         mismatch = self.clients.table.consumers[name].mismatch
         if mismatch is None:
-            logger.info("consumer group %s: all members subscribe the same again", name)
+            logger.info("consumer group %s: all members have the same subscriptions again", name)
             return
         logger.warning(
-            "consumer group %s: its members do not subscribe the same, so some messages are skipped and some queues belong to members that do not want "
-            "them (%s); give all members of a group the same subscriptions, or them groups of their own",
+            "consumer group %s: its members have different subscriptions, so some messages are"
+            " skipped, and some queues belong to members that do not subscribe their topic (%s);"
+            " give all members of a group the same subscriptions, or use several groups",
             name,
             mismatch,
         )
@@ -110,26 +122,35 @@ class Clients:
         return Member(request.connection, client_id, request.language, request.version, now)
 
     def unregister(self, request: Request) -> Response:
+        """Remove a client from its groups, and tell the other members."""
         header: UnregisterClientHeader = request.header
         changed = self.clients.table.leave(
-            request.connection, consumer_group=header.consumer_group, producer_group=header.producer_group
+            request.connection,
+            consumer_group=header.consumer_group,
+            producer_group=header.producer_group,
         )
         self.clients.announce_change(changed)
         return Response(ext={})
 
     def consumer_list(self, request: Request) -> Response:
-        header: GetConsumerListHeader = request.header
+        """Return the client ids of a group's members. Raises: Rejected."""
+        header: ConsumerGroupHeader = request.header
         group = self.clients.table.consumers.get(header.consumer_group)
         if group is None:
-            raise Rejected(ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {header.consumer_group}")
+            raise Rejected(
+                ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {header.consumer_group}"
+            )
         return Response(body=ConsumerIds(group.client_ids).encode(), ext={})
 
     def check(self, request: Request, body: CheckClientBody) -> Response:
-        """Is this filter possible here?"""
+        """Check whether this broker can filter by an expression. Raises: Rejected."""
         wanted = body.subscription
         if is_filter(wanted.expression_type):
             if not self.live.property_filter:
-                remark = f"The broker does not support consumer to filter message by {wanted.expression_type}"
+                remark = (
+                    "The broker does not support consumer to filter message by"
+                    f" {wanted.expression_type}"
+                )
                 raise Rejected(ResponseCode.SYSTEM_ERROR, remark)
             try:
                 compile_typed(wanted.expression_type, wanted.sub_string)
@@ -139,6 +160,9 @@ class Clients:
 
 
 def notify_members_changed(connection: Connection, group: str) -> None:
-    """Tell one member to divide the queues of its group again; one way, lost if the connection is."""
-    header = NotifyConsumerIdsChangedHeader(group)
+    """Tell a member that its group has changed and the queues must be divided again.
+
+    The request is one-way: it is lost if the connection is.
+    """
+    header = ConsumerGroupHeader(group)
     connection.oneway(new_request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, header, oneway=True))

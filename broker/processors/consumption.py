@@ -1,7 +1,8 @@
-"""Who consumes, and how far behind: GET_CONSUMER_CONNECTION_LIST (203), GET_PRODUCER_CONNECTION_LIST (204), GET_ALL_PRODUCER_INFO (328),
-GET_CONSUME_STATS (208), GET_BROKER_CONSUME_STATS (317).
+"""Connected clients and the lag of groups.
 
-Source: broker/processor/AdminBrokerProcessor.java.
+Codes: GET_CONSUMER_CONNECTION_LIST (203), GET_PRODUCER_CONNECTION_LIST (204), GET_ALL_PRODUCER_INFO
+(328), GET_CONSUME_STATS (208), GET_BROKER_CONSUME_STATS (317). Source:
+broker/processor/AdminBrokerProcessor.java.
 """
 
 from __future__ import annotations
@@ -29,9 +30,12 @@ from triomq.remoting.protocol.bodies.offsets import BrokerConsumeStats, ConsumeO
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.codes import LanguageCode, ResponseCode
 from triomq.remoting.protocol.headers.admin import BrokerConsumeStatsHeader, ConsumeStatsHeader
-from triomq.remoting.protocol.headers.client import ConsumerConnectionHeader, ProducerConnectionHeader
+from triomq.remoting.protocol.headers.client import (
+    ConsumerGroupHeader,
+    ProducerConnectionHeader,
+)
 from triomq.remoting.server.connection import Connection
-from triomq.remoting.server.handlers import Request, Response
+from triomq.remoting.server.requests import Request, Response
 
 
 @attrs.define(eq=False)
@@ -48,7 +52,8 @@ class Consumption:
     broker_address: str
 
     def consumer_connections(self, request: Request) -> Response:
-        header: ConsumerConnectionHeader = request.header
+        """Return the members of a consumer group and their subscriptions. Raises: Rejected."""
+        header: ConsumerGroupHeader = request.header
         group = self.clients.consumers.get(header.consumer_group)
         if group is None:
             remark = f"the consumer group[{header.consumer_group}] not online"
@@ -63,6 +68,7 @@ class Consumption:
         return Response(body=body.encode())
 
     def producer_connections(self, request: Request) -> Response:
+        """Return the members of a producer group. Raises: Rejected."""
         header: ProducerConnectionHeader = request.header
         members = self.clients.producers.get(header.producer_group)
         if members is None:
@@ -71,7 +77,7 @@ class Consumption:
         return Response(body=ProducerConnection(connection_list(members.values())).encode())
 
     def producers(self, request: Request) -> Response:
-        """GET_ALL_PRODUCER_INFO: every producer of every group, and when it was last heard of (ms)."""
+        """Return all producers by group, with the time (ms) of each one's last heartbeat."""
         now, now_ms = trio.current_time(), self.statistics.clock_ms()
         table = {
             group: [
@@ -89,7 +95,7 @@ class Consumption:
         return Response(body=ProducerTable(table).encode())
 
     async def group_lag(self, request: Request) -> Response:
-        """GET_CONSUME_STATS: of the named topics, or of all that the group has offsets for."""
+        """Return a group's lag in the named topics, or in all topics that it has offsets for."""
         header: ConsumeStatsHeader = request.header
         group = header.consumer_group
         if header.topic_list:
@@ -102,7 +108,7 @@ class Consumption:
         return Response(body=stats.encode())
 
     async def broker_lag(self, request: Request) -> Response:
-        """GET_BROKER_CONSUME_STATS: of every group that has settings here."""
+        """Return the lag of every group that has settings here."""
         header: BrokerConsumeStatsHeader = request.header
         rows: list[dict[str, list[ConsumeStats]]] = []
         total = 0
@@ -113,48 +119,65 @@ class Consumption:
                 if config is None or (header.order and not config.order):
                     continue
                 stats = await self._lag(group, [topic], with_pulls=False)
-                total += sum(row.broker_offset - row.consumer_offset for row in stats.offset_table.values())
+                total += sum(
+                    row.broker_offset - row.consumer_offset for row in stats.offset_table.values()
+                )
                 per_topic.append(stats)
             rows.append({group: per_topic})
         return Response(body=BrokerConsumeStats(self.broker_address, rows, total).encode())
 
     async def _lag(self, group: str, topics: Iterable[str], *, with_pulls: bool) -> ConsumeStats:
-        """Every queue of these topics; those that an online group no longer subscribes are left out."""
+        """Return the lag in every queue; skip topics that a connected group does not subscribe."""
         online = self.clients.consumers.get(group)
         table: dict[MessageQueue, ConsumeOffset] = {}
         rate = 0.0
         for topic in topics:
             config = self.topics.find(topic)
-            if config is None or (online is not None and online.subscriptions and topic not in online.subscriptions):
+            if config is None or (
+                online is not None and online.subscriptions and topic not in online.subscriptions
+            ):
                 continue
             for queue_id in range(config.read_queue_count):
-                end = max(0, self.store.max_offset(topic, queue_id))
+                end = self.store.max_offset(topic, queue_id)
                 consumed = max(0, self.offsets.committed_offset(group, topic, queue_id) or 0)
-                # Nobody may have pulled since the start of this broker, and offsets may be set without pulling.
-                pulled = max(consumed, self.offsets.pulled_offset(group, topic, queue_id)) if with_pulls else 0
-                last = await store_time(self.store, topic, queue_id, consumed - 1) if consumed > 0 else 0
+                # The pulled offset may be behind: no pull since the start of this broker, or an
+                # offset that an operator set.
+                pulled = (
+                    max(consumed, self.offsets.pulled_offset(group, topic, queue_id))
+                    if with_pulls
+                    else 0
+                )
+                last = (
+                    await store_time(self.store, topic, queue_id, consumed - 1)
+                    if consumed > 0
+                    else 0
+                )
                 queue = MessageQueue(topic, self.broker_name, queue_id)
                 table[queue] = ConsumeOffset(end, consumed, last, pulled)
-            rate += self.statistics.group_get_rate(topic, group)
+            rate += self.statistics.rate("GROUP_GET_NUMS", f"{topic}@{group}")
         return ConsumeStats(table, rate)
 
 
 async def store_time(store: MessageStore, topic: str, queue_id: int, offset: int) -> int:
-    """When a message was stored (ms), 0 if it is gone.  Checkpoint: only when the disk must be asked."""
-    found = store.store_time_at(topic, queue_id, offset)
-    if found is None:
-        found = await store.store_time_at_cold(topic, queue_id, offset)
-    return max(0, found)
+    """Return when a message was stored (ms), 0 if deleted. Checkpoint: maybe, to read the disk."""
+    return max(0, await store.store_time_at(topic, queue_id, offset))
 
 
 def connection_list(members: Iterable[Member[Connection]]) -> list[ConnectionData]:
+    """Return the members as the bodies list them."""
     return [
-        ConnectionData(member.client_id, member.connection.peer_text, language_name(member.language), member.version)
+        ConnectionData(
+            member.client_id,
+            member.connection.peer_text,
+            language_name(member.language),
+            member.version,
+        )
         for member in members
     ]
 
 
 def language_name(number: int) -> str:
+    """Return the name of a client's language; OTHER for an unknown number."""
     try:
         return LanguageCode(number).name
     except ValueError:

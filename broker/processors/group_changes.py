@@ -1,5 +1,6 @@
-"""What brokers of a group with ``enableSlaveActingMaster`` are told: NOTIFY_MIN_BROKER_ID_CHANGE (905), EXCHANGE_BROKER_HA_INFO (906), GET_TIMER_CHECK_POINT (60).
+"""Requests among the brokers of a group with ``enableSlaveActingMaster``.
 
+Codes: NOTIFY_MIN_BROKER_ID_CHANGE (905), EXCHANGE_BROKER_HA_INFO (906), GET_TIMER_CHECK_POINT (60).
 Source: broker/processor/AdminBrokerProcessor.java#notifyMinBrokerIdChange, #exchangeBrokerHaInfo.
 """
 
@@ -12,9 +13,10 @@ import attrs
 import trio
 
 from triomq.broker.replication.slave import ReplicationSlave
-from triomq.broker.services.acting import ActingMaster
-from triomq.broker.services.registration import Registration
-from triomq.broker.services.table_copy import TableCopy
+from triomq.broker.roles.acting_master import ActingMaster
+from triomq.broker.roles.table_copy import TableCopy
+from triomq.broker.services.registration import Registrar
+from triomq.broker.services.timers.timers import Timers
 from triomq.remoting.errors import Rejected, RemotingError
 from triomq.remoting.log_limit import LogLimit
 from triomq.remoting.protocol.bodies.timer import TimerCheckPoint
@@ -22,96 +24,148 @@ from triomq.remoting.protocol.bodies.topics import DataVersion
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.headers.admin import ExchangeHaAddressHeader
 from triomq.remoting.protocol.headers.route import MinBrokerIdChangeHeader
-from triomq.remoting.server.handlers import Request, Response
+from triomq.remoting.server.requests import Request, Response
 
 logger = logging.getLogger(__name__)
 
 PAUSE_SECONDS = 1.0
-"""What is said within so long leads to one look around: anybody can say it, and each look asks every name server."""
-TELL_SECONDS = 10.0
-"""A master that starts waits for our answer; what it has not heard of by then it takes from our table."""
-NO_TIMERS = TimerCheckPoint(last_read_ms=0, last_flushed_position=0, last_queue_offset=0, master_queue_offset=0, data_version=DataVersion(-1, 0, 0))
+"""Pause after a check, which asks every name server: any peer can send notices at any rate."""
+REPORT_SECONDS = 10.0
+"""Longest report: a master that starts waits for it, then copies the other commits itself."""
+NO_TIMERS = TimerCheckPoint(
+    last_read_ms=0,
+    last_flushed_position=0,
+    last_queue_offset=0,
+    master_queue_offset=0,
+    data_version=DataVersion(-1, 0, 0),
+)
 
 
 @attrs.define(eq=False)
 class GroupChanges:
-    """The handlers; without the option all of them answer that their codes are unknown."""
+    """The handlers; without the option all but ``timer_check_point`` raise Rejected."""
 
     enabled: bool
-    registration: Registration
-    end: Callable[[], int]
-    """Where the log ends."""
+    registrar: Registrar
+    log_end: Callable[[], int]
     slave: ReplicationSlave | None = None
     acting: ActingMaster | None = None
     copy: TableCopy | None = None
+    timers: Timers | None = None
     _limit: LogLimit = attrs.field(factory=LogLimit, init=False)
-    _told: trio.Event = attrs.field(factory=trio.Event, init=False)
-    _telling: bool = attrs.field(default=False, init=False)
-    """Whether a master is being told what consumers have committed here: one at a time, whoever says that he is one."""
+    _noticed: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _reporting: bool = attrs.field(default=False, init=False)
+    """Whether a report of commits runs: one at a time, since any peer can pose as the master."""
 
     async def run(self) -> None:
-        """The task "group-changes": look around at once, then once for all that was said during the pause."""
+        """Check the group at the first notice, then once for all notices during the pause."""
         while True:
-            await self._told.wait()
-            self._told = trio.Event()
+            await self._noticed.wait()
+            self._noticed = trio.Event()
             if self.acting is not None:
-                self.acting.look_again()
-            self.registration.announce_again()  # the answer says where the master is
+                self.acting.check_now()
+            self.registrar.servers.announce_again()  # the answer has the master's address
             await trio.sleep(PAUSE_SECONDS)
 
     def _require(self, code: int) -> None:
         if not self.enabled:
-            raise Rejected(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {code} not supported (enableSlaveActingMaster is off)")
+            raise Rejected(
+                ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+                f" request type {code} not supported (enableSlaveActingMaster is off)",
+            )
 
     def smallest_id(self, request: Request) -> Response:
-        """A name server says that another broker has the smallest id; the name servers are asked whether that is so."""
+        """Note that a name server reports another smallest id; the task asks all name servers."""
         self._require(request.code)
         header: MinBrokerIdChangeHeader = request.header
         self._limit.log(
-            logger, logging.INFO, "%s says that the smallest id of this group is %s (%s) now", request.connection.peer_text, header.min_broker_id, header.min_broker_addr
+            logger,
+            logging.INFO,
+            "%s says that the smallest id of this group is %s (%s) now",
+            request.connection.peer_text,
+            header.min_broker_id,
+            header.min_broker_addr,
         )
-        self._told.set()
+        self._noticed.set()
         return Response()
 
     async def master_address(self, request: Request) -> Response:
-        """Empty: a slave asks a master where its HA port is. Filled: a master that starts says so, and the slave hands over to it before it answers."""
+        """Return the HA address to a slave, or hand over to a master that starts, then answer.
+
+        A slave sends an empty header, a master sends its addresses.
+        """
         self._require(request.code)
         header: ExchangeHaAddressHeader = request.header
-        settings = self.registration.settings
+        settings = self.registrar.settings
         if header.master_ha_address is None:
             if self.slave is not None:
                 return Response(header=ExchangeHaAddressHeader())
-            return Response(header=ExchangeHaAddressHeader(settings.ha_address, self.end(), settings.broker_address))
+            return Response(
+                header=ExchangeHaAddressHeader(
+                    settings.ha_address, self.log_end(), settings.broker_address
+                )
+            )
         if self.slave is None or self.acting is None or self.copy is None:
             return Response(header=ExchangeHaAddressHeader())
         await self.acting.hand_over()
         self.slave.master.update(header.master_ha_address, header.master_address)
-        told = header.master_address is not None and await self._tell_commits(self.copy, header.master_address)
-        # Without an address the master takes our table of offsets itself, as Java's does.
-        return Response(header=ExchangeHaAddressHeader(header.master_ha_address, header.master_flush_offset, header.master_address if told else None))
+        reported = header.master_address is not None and await self._report_commits(
+            self.copy, header.master_address
+        )
+        # Without an address in the answer, the master takes over the table itself, as Java's does.
+        return Response(
+            header=ExchangeHaAddressHeader(
+                header.master_ha_address,
+                header.master_flush_offset,
+                header.master_address if reported else None,
+            )
+        )
 
-    async def _tell_commits(self, copy: TableCopy, master: str) -> bool:
-        """Tell the master what consumers have committed here; False if it does not know all of it.
+    async def _report_commits(self, copy: TableCopy, master: str) -> bool:
+        """Report to the master what consumers have committed here; return whether it has all.
 
-        Anybody can say that he is the master, and each time costs a connection to where he says and up to `TELL_SECONDS`; so while one is told, others are
-        answered at once, and take the table themselves.
+        Any peer can pose as the master, and each report costs a connection to that address and up
+        to ``REPORT_SECONDS``. So there is one report at a time; other masters are answered at once,
+        and take the table themselves.
         """
-        if self._telling:
+        if self._reporting:
             await trio.lowlevel.checkpoint()
-            self._limit.log(logger, logging.INFO, "%s says that it is the master while another one is told what consumers have committed here; it takes the table itself", master)
+            self._limit.log(
+                logger,
+                logging.INFO,
+                "%s says that it is the master while commits of consumers are reported to another"
+                " one; it takes the table itself",
+                master,
+            )
             return False
-        self._telling = True
+        self._reporting = True
         try:
-            with trio.fail_after(TELL_SECONDS):
-                await copy.tell(self.registration.connector, master)
+            with trio.fail_after(REPORT_SECONDS):
+                await copy.report_commits(master)
         except (RemotingError, trio.TooSlowError, ValueError) as error:
-            reason = f"it took longer than {TELL_SECONDS:g} s" if isinstance(error, trio.TooSlowError) else error
-            self._limit.log(logger, logging.WARNING, "cannot tell master %s what consumers have committed here: %s; it hears of it later", master, reason)
+            reason = (
+                f"it took longer than {REPORT_SECONDS:g} s"
+                if isinstance(error, trio.TooSlowError)
+                else error
+            )
+            self._limit.log(
+                logger,
+                logging.WARNING,
+                "cannot report commits of consumers to master %s: %s; they are reported later",
+                master,
+                reason,
+            )
             return False
         finally:
-            self._telling = False
+            self._reporting = False
         return True
 
     def timer_check_point(self, _request: Request) -> Response:
-        """A Java master that starts asks its slaves how far their timers are, and does not serve without an answer. Ours is older than any that it may have itself."""
-        return Response(body=NO_TIMERS.encode())
+        """Return how far the timers are on the disk.
+
+        Without timers it is a progress that is older than any that a Java master may have: a Java
+        master that starts asks its slaves for it, whatever their options are, and does not serve
+        without an answer.
+        """
+        timers = self.timers
+        return Response(body=(timers.check_point() if timers is not None else NO_TIMERS).encode())

@@ -1,6 +1,7 @@
-"""How replication is doing: GET_BROKER_HA_STATUS (907), for `mqadmin haStatus`.
+"""How replication is doing: GET_BROKER_HA_STATUS (907), for ``mqadmin haStatus``.
 
-Source: store/ha/DefaultHAService.java#getRuntimeInfo, broker/processor/AdminBrokerProcessor.java#getBrokerHaStatus.
+Source: store/ha/DefaultHAService.java#getRuntimeInfo,
+broker/processor/AdminBrokerProcessor.java#getBrokerHaStatus.
 """
 
 from __future__ import annotations
@@ -12,19 +13,19 @@ from triomq.broker.replication.master import ReplicationMaster
 from triomq.broker.replication.slave import ReplicationSlave
 from triomq.broker.store.store import MessageStore
 from triomq.remoting.protocol.bodies.cluster import HaClientState, HaConnectionState, HaStatus
-from triomq.remoting.server.handlers import Request, Response
+from triomq.remoting.server.requests import Request, Response
 
 
 @attrs.define(eq=False)
 class HaStatusRequests:
-    """A broker has either slaves or a master."""
+    """The handler; a broker has either slaves or a master."""
 
     store: MessageStore
     master: ReplicationMaster | None
     slave: ReplicationSlave | None
 
     def status(self, request: Request) -> Response:
-        """On a master: who follows, and how many bytes behind. On a slave: whom, and how far it is itself."""
+        """Return a master's slaves and their lag in bytes, or a slave's master and progress."""
         if self.slave is not None:
             return Response(body=HaStatus(master=False, client=self._client(self.slave)).encode())
         assert self.master is not None
@@ -44,20 +45,31 @@ class HaStatusRequests:
                     slave_ack_offset=link.acknowledged,
                     diff=end - link.acknowledged,
                     in_sync=master.replicas.is_in_sync(replica, end, now),
-                    transferred_bytes_per_second=connection.speed.per_second(connection.bytes_sent, now),
+                    transferred_bytes_per_second=connection.rate.per_second(
+                        connection.bytes_sent, now
+                    ),
                     transfer_from=link.next_offset,
                 )
             )
-        return HaStatus(master=True, master_log_max_offset=end, in_sync_slave_count=sum(state.in_sync for state in connections), connections=connections)
+        return HaStatus(
+            master=True,
+            master_log_max_offset=end,
+            in_sync_slave_count=sum(state.in_sync for state in connections),
+            connections=connections,
+        )
 
     def _client(self, slave: ReplicationSlave) -> HaClientState:
         link, now = slave.link, trio.current_time()
         wall_ms = self.store.clock()
         return HaClientState(
             master_address=slave.master.ha or "",
-            transferred_bytes_per_second=slave.speed.per_second(slave.bytes_received, now),
+            transferred_bytes_per_second=slave.rate.per_second(slave.bytes_received, now),
             max_offset=self.store.appended.value,
-            last_read_timestamp=wall_ms - round((now - link.heard) * 1000) if link is not None else 0,
-            last_write_timestamp=wall_ms - round((now - link.wrote) * 1000) if link is not None else 0,
+            last_read_timestamp=wall_ms - round((now - link.heard) * 1000)
+            if link is not None
+            else 0,
+            last_write_timestamp=wall_ms - round((now - link.wrote) * 1000)
+            if link is not None
+            else 0,
             master_flush_offset=0,
         )

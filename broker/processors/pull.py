@@ -1,8 +1,9 @@
-"""Messages going out: PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361), with long polling.
+"""Deliver messages: PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361), with long polling.
 
-The answer's body is records as they lie in the log.  A pull that finds nothing and may wait is handed to ``HeldPulls``; when something
-arrives, or its time is up, it goes through the pool again as a pull that may not wait.
-Source: broker/processor/PullMessageProcessor.java, DefaultPullMessageResultHandler.java.
+The body of the response is records in the format of the log. A pull that finds no message and may
+wait goes to ``HeldPulls``; when a message arrives, or its time is up, it goes through the pool
+again as a pull that may not wait. Source: broker/processor/PullMessageProcessor.java,
+DefaultPullMessageResultHandler.java.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ import trio
 
 from triomq.broker.filters.tokens import FilterInvalid
 from triomq.broker.processors.filtered_reads import filtered, get_filtered
+from triomq.broker.roles.slave_reads import SlaveReads
 from triomq.broker.services.cold_pulls import ColdPulls
 from triomq.broker.services.filters import ConsumerFilters, Wanted, compile_typed, is_filter
 from triomq.broker.services.groups import GroupTable
 from triomq.broker.services.held_pulls import HeldPull, HeldPulls
 from triomq.broker.services.live_settings import LiveSettings
 from triomq.broker.services.offsets import ConsumerOffsets
-from triomq.broker.services.slave_reads import SlaveReads
 from triomq.broker.services.statistics import Item, Statistics
 from triomq.broker.services.subscriptions import SubscriptionGroups
 from triomq.broker.services.topics import PERM_READ, Topics
@@ -33,24 +34,27 @@ from triomq.broker.store.store import MessageStore
 from triomq.remoting.errors import LocalProtocolError, Rejected
 from triomq.remoting.protocol import names
 from triomq.remoting.protocol.bodies.groups import SubscriptionGroupConfig
-from triomq.remoting.protocol.bodies.heartbeat import BROADCASTING, CONSUME_ACTIVELY, TAG, SubscriptionData
+from triomq.remoting.protocol.bodies.heartbeat import (
+    BROADCASTING,
+    CONSUME_ACTIVELY,
+    TAG,
+    SubscriptionData,
+)
 from triomq.remoting.protocol.bodies.route import MASTER_ID
 from triomq.remoting.protocol.bodies.topics import TopicConfig
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
 from triomq.remoting.protocol.headers.pull import (
     CLASS_FILTER,
     COMMIT_OFFSET,
+    RANGE_READ,
     SUBSCRIPTION,
     SUSPEND,
     PullMessageHeader,
     PullMessageResponseHeader,
 )
-from triomq.remoting.protocol.message import ALL_TAGS, subscription
+from triomq.remoting.protocol.tag_expressions import ALL_TAGS, subscription
 from triomq.remoting.server.connection import Connection
-from triomq.remoting.server.handlers import Request, Response
-
-# Why a pull is forbidden (header field ``forbiddenType``).
-FORBIDDEN_BROKER, FORBIDDEN_GROUP, FORBIDDEN_TOPIC, FORBIDDEN_BROADCAST = 1, 2, 3, 4
+from triomq.remoting.server.requests import Deferred, Request, Response
 
 CODES: dict[GetStatus, int] = {
     GetStatus.FOUND: ResponseCode.SUCCESS,
@@ -63,28 +67,38 @@ CODES: dict[GetStatus, int] = {
     GetStatus.NO_MATCHED_LOGIC_QUEUE: ResponseCode.PULL_NOT_FOUND,
     GetStatus.NO_MESSAGE_IN_QUEUE: ResponseCode.PULL_NOT_FOUND,
 }
-# What one answer may hold when the client names no limit (4.9 clients).
+# Largest body of a response if the client names no limit (4.9 clients).
 PULL_BYTES_MAX = 128 * 1024 * 1024
-# What nearly every answer needs, looked up once: an enum takes half a microsecond for its name, a quarter for its place in a dict.
+# What nearly every response needs, looked up once: an enum member takes 0.5 µs for its name, 0.25
+# µs as the key of a dict.
 FOUND, FOUND_REMARK, SUCCESS = GetStatus.FOUND, GetStatus.FOUND.name, int(ResponseCode.SUCCESS)
-# These two mean that the offset has moved, unless it was 0.
+# With these the response is PULL_OFFSET_MOVED, unless the offset was 0.
 EMPTY_QUEUE = (GetStatus.NO_MATCHED_LOGIC_QUEUE, GetStatus.NO_MESSAGE_IN_QUEUE)
-# ``request_source`` of a client that pulls for itself; proxies name theirs, from 0 on.
+# ``request_source`` of a client that pulls for itself; the numbers of proxies begin at 0.
 SOURCES_OF_CLIENTS = (None, -1)
 
 
 def compares_tags(header: PullMessageHeader) -> bool:
-    """Whether the client looks at the tags of what it gets, so that messages of other tags do no harm.
+    """Return whether the client compares the tags of messages, so that other tags do no harm.
 
-    Brokers compare hashes, so clients compare the text again.  Not so with SQL and filter classes, which are for brokers only; a proxy may hand on what it gets; and of clients
-    that name no type at all, some keep every message without a tag.
+    Brokers compare hashes, so clients compare the text again. They do not with SQL and filter
+    classes, which only brokers evaluate. A proxy may pass on all messages, and some clients that
+    name no expression type keep every message without a tag.
     """
-    return header.expression_type == TAG and not header.sys_flag & CLASS_FILTER and header.request_source in SOURCES_OF_CLIENTS
+    return (
+        header.expression_type == TAG
+        and not header.sys_flag & CLASS_FILTER
+        and header.request_source in SOURCES_OF_CLIENTS
+    )
+
+
+def bytes_max_of(header: PullMessageHeader) -> int:
+    return PULL_BYTES_MAX if header.message_bytes_max is None else header.message_bytes_max
 
 
 @attrs.define(eq=False)
 class PullMessages:
-    """The handler of both codes.  It never waits: pulls that must wait go to ``held`` or ``cold``."""
+    """The handler of both codes. A pull that must wait goes to ``held`` or ``cold``."""
 
     store: MessageStore
     topics: Topics
@@ -95,38 +109,51 @@ class PullMessages:
     statistics: Statistics
     live: LiveSettings
     broker_ip: str
-    slave_reads: SlaveReads = attrs.field(factory=SlaveReads)
-    cold: ColdPulls = attrs.field(factory=ColdPulls)
-    filters: ConsumerFilters | None = None
+    slave_reads: SlaveReads
+    cold: ColdPulls
+    filters: ConsumerFilters
     _get_items: dict[tuple[str, str], tuple[Item, Item]] = attrs.field(factory=dict, init=False)
     _generation: int = attrs.field(default=-1, init=False)
 
-    def handle(self, request: Request) -> Response | None:
+    def handle(self, request: Request) -> Response | Deferred:
+        """Return the messages of a queue from an offset on.
+
+        Raises: Rejected, LimitReached. Checkpoint: never.
+        """
         header: PullMessageHeader = request.header
         group = self._group(header)
         if request.code == RequestCode.LITE_PULL_MESSAGE and not self.live.lite_pulls:
-            raise Rejected(ResponseCode.NO_PERMISSION, f"the broker[{self.broker_ip}] for lite pull consumer is forbidden")
+            raise Rejected(
+                ResponseCode.NO_PERMISSION,
+                f"the broker[{self.broker_ip}] for lite pull consumer is forbidden",
+            )
         topic = self._topic(header)
         if not 0 <= header.queue_id < topic.read_queue_count:
             raise Rejected(
                 ResponseCode.INVALID_PARAMETER,
-                f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] "
-                f"topicConfig.readQueueNums:[{topic.read_queue_count}] consumer:[{request.connection.peer_text}]",
+                f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}]"
+                f" topicConfig.readQueueNums:[{topic.read_queue_count}]"
+                f" consumer:[{request.connection.peer_text}]",
             )
         tag_codes = self._tag_codes(request, group)
         wanted = self._wanted(header) if self.live.property_filter else None
         if self.groups.forbidden and not self.groups.may_read(header.consumer_group, header.topic):
-            remark = f"the consumer group[{header.consumer_group}] is forbidden for topic[{header.topic}]"
+            remark = (
+                f"the consumer group[{header.consumer_group}] is forbidden for"
+                f" topic[{header.topic}]"
+            )
             raise Rejected(ResponseCode.NO_PERMISSION, remark)
         if self.live.reject_pull_consumers:
-            self._refuse_strangers(request)
+            self._refuse_other_consumers(request)
         if self.offsets.resets and (moved := self._reset(header, topic, group)) is not None:
             return moved
         if header.sys_flag & COMMIT_OFFSET:
             self.offsets.require_room(header.consumer_group, header.topic, header.queue_id)
-            self.offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
+            self.offsets.commit(
+                header.consumer_group, header.topic, header.queue_id, header.commit_offset
+            )
         begin = time.perf_counter()
-        bytes_max = PULL_BYTES_MAX if header.message_bytes_max is None else header.message_bytes_max
+        bytes_max = bytes_max_of(header)
         if wanted is None:
             found = self.store.get(
                 header.topic,
@@ -135,6 +162,7 @@ class PullMessages:
                 messages_max=header.message_count_max,
                 bytes_max=bytes_max,
                 tag_codes=tag_codes,
+                is_range=bool(header.sys_flag & RANGE_READ),
             )
         else:
             limits = self.store.config
@@ -149,16 +177,33 @@ class PullMessages:
         if seconds > self.statistics.get_time_max:
             self.statistics.get_time_max = seconds
         if found is None:
-            if not self.cold.add(request.connection, partial(self._answer_cold, request, topic, group, tag_codes, wanted)):
-                raise Rejected(ResponseCode.SYSTEM_BUSY, "too many pulls wait for the disk, start flow control for a while")
-            return None
+            deferred = Deferred((request,))
+            if not self.cold.add(
+                request.connection,
+                partial(self._answer_cold, deferred, request, topic, group, tag_codes, wanted),
+            ):
+                raise Rejected(
+                    ResponseCode.SYSTEM_BUSY,
+                    "too many pulls wait for the disk, start flow control for a while",
+                )
+            return deferred
         return self._answer(request, topic, group, tag_codes, found, filtered_by=wanted)
 
-    def _get(self, header: PullMessageHeader, offset: int, messages_max: int, bytes_max: int) -> GetResult | None:
-        return self.store.get(header.topic, header.queue_id, offset, messages_max=messages_max, bytes_max=bytes_max)
+    def _get(
+        self, header: PullMessageHeader, offset: int, messages_max: int, bytes_max: int
+    ) -> GetResult | None:
+        return self.store.get(
+            header.topic, header.queue_id, offset, messages_max=messages_max, bytes_max=bytes_max
+        )
 
     async def _answer_cold(
-        self, request: Request, topic: TopicConfig, group: SubscriptionGroupConfig, tag_codes: frozenset[int] | None, wanted: Wanted | None
+        self,
+        deferred: Deferred,
+        request: Request,
+        topic: TopicConfig,
+        group: SubscriptionGroupConfig,
+        tag_codes: frozenset[int] | None,
+        wanted: Wanted | None,
     ) -> None:
         header: PullMessageHeader = request.header
         begin = time.perf_counter()
@@ -168,18 +213,32 @@ class PullMessages:
                 header.queue_id,
                 header.queue_offset,
                 messages_max=header.message_count_max,
-                bytes_max=PULL_BYTES_MAX if header.message_bytes_max is None else header.message_bytes_max,
+                bytes_max=bytes_max_of(header),
                 tag_codes=tag_codes,
+                is_range=bool(header.sys_flag & RANGE_READ),
             )
-            self.statistics.get_time_max = max(self.statistics.get_time_max, time.perf_counter() - begin)
-            answer = self._answer(request, topic, group, tag_codes, found if wanted is None else filtered(found, wanted), filtered_by=wanted)
-            if answer is not None:
-                request.reply(answer)
-        except Exception as error:  # as in a handler: its sender is told, the log gets a line
-            request.fail(error)
+            self.statistics.get_time_max = max(
+                self.statistics.get_time_max, time.perf_counter() - begin
+            )
+            answer = self._answer(
+                request,
+                topic,
+                group,
+                tag_codes,
+                found if wanted is None else filtered(found, wanted),
+                filtered_by=wanted,
+            )
+            deferred.finish(lambda: answer)
+        except Exception as error:
+            deferred.fail(error)
 
-    def _reset(self, header: PullMessageHeader, topic: TopicConfig, group: SubscriptionGroupConfig) -> Response | None:
-        """The answer that tells the group of a reset, once for each queue; None when there is none, or when the pull begins there anyway."""
+    def _reset(
+        self, header: PullMessageHeader, topic: TopicConfig, group: SubscriptionGroupConfig
+    ) -> Response | None:
+        """Return the response that tells the group of a reset, once for each queue; None otherwise.
+
+        None also if the pull begins at the new offset anyway.
+        """
         offset = self.offsets.take_reset(header.consumer_group, header.topic, header.queue_id)
         if offset is None or offset == header.queue_offset:
             return None
@@ -194,10 +253,11 @@ class PullMessages:
         )
         return Response(ResponseCode.PULL_OFFSET_MOVED, made, remark=GetStatus.OFFSET_RESET.name)
 
-    def resumable(self, request: Request) -> Request:
-        """A held request as it goes through the pool again: it may not wait, and what it committed is committed.
+    def _resume(self, request: Request) -> None:
+        """Send a held request through its pool again, without its commit and the right to wait.
 
-        One with a filter over properties may wait again, for the rest of its time: an arrival seldom is what it waits for.
+        A request with a filter over properties may wait again, for the rest of its time, since most
+        arrivals do not match its filter.
         """
         header: PullMessageHeader = request.header
         header.sys_flag &= ~COMMIT_OFFSET
@@ -207,7 +267,7 @@ class PullMessages:
             header.suspend_timeout_ms = 0
         if header.suspend_timeout_ms <= 0:
             header.sys_flag &= ~SUSPEND
-        return request
+        request.resubmit()
 
     def _is_filtered(self, header: PullMessageHeader) -> bool:
         if header.sys_flag & SUBSCRIPTION:
@@ -237,13 +297,18 @@ class PullMessages:
             remark = f"topic[{header.topic}] not exist, apply first please! {names.FAQ}"
             raise Rejected(ResponseCode.TOPIC_NOT_EXIST, remark)
         if not config.perm & PERM_READ:
-            raise Rejected(ResponseCode.NO_PERMISSION, f"the topic[{header.topic}] pulling message is forbidden")
+            raise Rejected(
+                ResponseCode.NO_PERMISSION,
+                f"the topic[{header.topic}] pulling message is forbidden",
+            )
         return config
 
     def _tag_codes(self, request: Request, group: SubscriptionGroupConfig) -> frozenset[int] | None:
-        """What the store must filter by: the request's own expression, or the one that the group's heartbeats brought.
+        """Return the tags that the store must filter by, None for all messages. Raises: Rejected.
 
-        By nothing if the client has a newer one: what that wants is not known, and what is not delivered now is lost to it.
+        They come from the request's own expression, or from the group's heartbeats. None if the
+        client has a newer subscription, which the broker has not received: a message that is not
+        delivered now would be lost to the client.
         """
         header: PullMessageHeader = request.header
         if header.sys_flag & SUBSCRIPTION:
@@ -267,7 +332,9 @@ class PullMessages:
                 return None
         return None if wanted.sub_string == ALL_TAGS else wanted.codes
 
-    def _registered_subscription(self, header: PullMessageHeader, group: SubscriptionGroupConfig) -> SubscriptionData:
+    def _registered_subscription(
+        self, header: PullMessageHeader, group: SubscriptionGroupConfig
+    ) -> SubscriptionData:
         connected = self.clients.consumers.get(header.consumer_group)
         if connected is None:
             remark = "the consumer's group info not exist" + names.FAQ
@@ -279,19 +346,31 @@ class PullMessages:
         if found is None:
             remark = "the consumer's subscription not exist" + names.FAQ
             raise Rejected(ResponseCode.SUBSCRIPTION_NOT_EXIST, remark)
-        # A Java broker always refuses. But a Java consumer gives its subscription a new version when it gets queues, and leaves out the heartbeat that should bring it when another
-        # thread holds the client's lock: its queues would stand still until the next one, up to 30 s.
-        if found.sub_version < header.sub_version and (is_filter(found.expression_type) or found.class_filter_mode or not compares_tags(header)):
-            raise Rejected(ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
+        # A Java broker always refuses. But a Java consumer gives its subscription a new version
+        # when it gets queues, and skips the heartbeat with this version if another thread holds the
+        # client's lock. Its queues would stand still until the next heartbeat, up to 30 s.
+        if found.sub_version < header.sub_version and (
+            is_filter(found.expression_type) or found.class_filter_mode or not compares_tags(header)
+        ):
+            raise Rejected(
+                ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest"
+            )
         return found
 
-    def _refuse_strangers(self, request: Request) -> None:
-        """Only members of push consumers' groups may pull; the system's own groups always may."""
+    def _refuse_other_consumers(self, request: Request) -> None:
+        """Raise Rejected unless a member of a push consumers' group or a system group pulls."""
         group = request.header.consumer_group
         connected = self.clients.consumers.get(group)
-        member = connected is not None and request.connection in connected.members and connected.consume_type != CONSUME_ACTIVELY
+        member = (
+            connected is not None
+            and request.connection in connected.members
+            and connected.consume_type != CONSUME_ACTIVELY
+        )
         if not member and not names.is_system_group(group):
-            remark = "the consumer's group info not exist, or the pull consumer is rejected by server." + names.FAQ
+            remark = (
+                "the consumer's group info not exist, or the pull consumer is rejected by server."
+                + names.FAQ
+            )
             raise Rejected(ResponseCode.SUBSCRIPTION_NOT_EXIST, remark)
 
     def _refuse_filter(self, expression_type: str | None) -> None:
@@ -300,26 +379,35 @@ class PullMessages:
             raise Rejected(ResponseCode.SYSTEM_ERROR, remark)
 
     def _wanted(self, header: PullMessageHeader) -> Wanted | None:
-        """The filter over properties, if the subscription has one; ``_tag_codes`` has found the subscription."""
+        """Return the filter over properties, None if the subscription has none.
+
+        ``_tag_codes`` was called before: the subscription exists. Raises: Rejected.
+        """
         if header.sys_flag & SUBSCRIPTION:
             if header.expression_type is None or not is_filter(header.expression_type):
                 return None
             try:
                 return compile_typed(header.expression_type, header.subscription or "")
             except FilterInvalid as error:
-                raise Rejected(ResponseCode.SUBSCRIPTION_PARSE_FAILED, f"parse the consumer's subscription failed: {error}") from None
+                raise Rejected(
+                    ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+                    f"parse the consumer's subscription failed: {error}",
+                ) from None
         connected = self.clients.consumers[header.consumer_group]
-        if self.filters is None or not is_filter(connected.subscriptions[header.topic].expression_type):
+        if not is_filter(connected.subscriptions[header.topic].expression_type):
             return None
         known = self.filters.find(header.topic, header.consumer_group)
         if known is None:
             remark = "The broker's consumer filter data is not exist!Your expression may be wrong!"
             raise Rejected(ResponseCode.FILTER_DATA_NOT_EXIST, remark)
         if known.version < header.sub_version:
-            raise Rejected(ResponseCode.FILTER_DATA_NOT_LATEST, "the consumer's consumer filter data not latest")
+            raise Rejected(
+                ResponseCode.FILTER_DATA_NOT_LATEST,
+                "the consumer's consumer filter data not latest",
+            )
         return known.wanted
 
-    # The answer
+    # The response
 
     def _answer(
         self,
@@ -330,8 +418,11 @@ class PullMessages:
         found: GetResult,
         *,
         filtered_by: Wanted | None,
-    ) -> Response | None:
-        """Build the answer, or hold the pull.  atomic: no checkpoint since the store was asked."""
+    ) -> Response | Deferred:
+        """Return the response, or hold the pull.
+
+        Between the read of the store and this call there is no checkpoint, so no arrival is missed.
+        """
         header: PullMessageHeader = request.header
         status = found.status
         code, remark = SUCCESS, FOUND_REMARK
@@ -352,13 +443,25 @@ class PullMessages:
             self._count_get(header, found)
         else:
             totals.gets_missed += 1
-            if status is GetStatus.NO_MATCHED_MESSAGE and filtered_by is not None and found.next_offset >= found.max_offset and header.sys_flag & SUSPEND:
-                header.queue_offset = found.next_offset  # nothing up to the end of the queue: wait behind it
+            if (
+                status is GetStatus.NO_MATCHED_MESSAGE
+                and filtered_by is not None
+                and found.next_offset >= found.max_offset
+                and header.sys_flag & SUSPEND
+            ):
+                # No message up to the end of the queue matches: wait for those behind it.
+                header.queue_offset = found.next_offset
                 if self._hold(request, tag_codes):
-                    return None
-            if code == ResponseCode.PULL_NOT_FOUND and header.sys_flag & SUSPEND and self._hold(request, tag_codes):
-                return None
-        self.offsets.note_pull(header.consumer_group, header.topic, header.queue_id, found.next_offset)
+                    return Deferred((request,))
+            if (
+                code == ResponseCode.PULL_NOT_FOUND
+                and header.sys_flag & SUSPEND
+                and self._hold(request, tag_codes)
+            ):
+                return Deferred((request,))
+        self.offsets.note_pull(
+            header.consumer_group, header.topic, header.queue_id, found.next_offset
+        )
         made = PullMessageResponseHeader(
             suggested,
             found.next_offset,
@@ -368,12 +471,17 @@ class PullMessages:
             topic.topic_sys_flag,
             group.group_sys_flag,
         )
-        # A bytearray is sent like bytes, and nobody changes it any more.
+        # A bytearray is sent like bytes; its content does not change any more.
         chunks = cast("Sequence[bytes | memoryview]", found.chunks)
         return Response(code, made, chunks, remark, None, found.size_bytes)
 
-    def _as_slave(self, code: int, suggested: int, header: PullMessageHeader, found: GetResult) -> tuple[int, int]:
-        """Code and suggestion of a slave; an offset that it does not have is the consumer's still: the master may know it."""
+    def _as_slave(
+        self, code: int, suggested: int, header: PullMessageHeader, found: GetResult
+    ) -> tuple[int, int]:
+        """Return the code and the suggested broker of a slave.
+
+        The consumer keeps an offset that the slave does not have: the master may have it.
+        """
         if code == ResponseCode.PULL_OFFSET_MOVED:
             found.next_offset = header.queue_offset
             code = ResponseCode.PULL_NOT_FOUND
@@ -395,7 +503,7 @@ class PullMessages:
             tag_codes,
             trio.current_time() + max(0.0, seconds),
             request.connection,
-            request,
+            partial(self._resume, request),
         )
         return self.held.hold(pull)
 

@@ -1,4 +1,4 @@
-"""Looking messages up: by key (12) and by log offset (33).
+"""Look messages up: QUERY_MESSAGE (12) by key, VIEW_MESSAGE_BY_ID (33) by log offset.
 
 Source: broker/processor/QueryMessageProcessor.java.
 """
@@ -10,20 +10,27 @@ import attrs
 from triomq.broker.store.store import MessageStore
 from triomq.remoting.errors import Rejected
 from triomq.remoting.protocol.codes import ResponseCode
-from triomq.remoting.protocol.headers.query import QueryMessageHeader, QueryMessageResponseHeader, ViewMessageHeader
-from triomq.remoting.server.handlers import Request, Response
+from triomq.remoting.protocol.headers.query import (
+    QueryMessageHeader,
+    QueryMessageResponseHeader,
+    ViewMessageHeader,
+)
+from triomq.remoting.server.requests import Request, Response
 
 UNIQUE_COUNT_MAX = 32
 
 
 @attrs.define(eq=False)
 class QueryMessages:
-    """Both look-ups read the disk where need be."""
+    """The handlers; both may wait for the disk."""
 
     store: MessageStore
 
     async def by_key(self, request: Request) -> Response:
-        """QUERY_MESSAGE: candidates from the key index; two keys may share a hash, so the client compares the keys itself."""
+        """Return the messages that the key index names; the client compares the keys.
+
+        The client must: two keys may share a hash.
+        """
         header: QueryMessageHeader = request.header
         unique = bool(header.unique_key)
         found = await self.store.query(
@@ -41,9 +48,14 @@ class QueryMessages:
         return Response(header=made, body=found.chunks)
 
     async def by_offset(self, request: Request) -> Response:
-        """VIEW_MESSAGE_BY_ID: one record at exactly this log offset."""
+        """Return the record that begins at a log offset."""
         header: ViewMessageHeader = request.header
-        record = await self.store.read_record(header.offset)
-        if record is None:
-            raise Rejected(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {header.offset}")
-        return Response(body=record)
+        return Response(body=await record_at(self.store, header.offset))
+
+
+async def record_at(store: MessageStore, offset: int) -> bytes:
+    """Return the record that begins at a log offset. Raises: Rejected."""
+    record = await store.read_record(offset)
+    if record is None:
+        raise Rejected(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}")
+    return record

@@ -1,9 +1,12 @@
-"""Offsets moved by an operator: reset by time or to an offset (222), and copied from another group (314).
+"""Move a group's offsets: by time, to an offset, or to those of another group.
 
-The broker itself stores the new offsets, whether members are connected or not, and tells the group at its next pull of each queue; until
-then the group's own commits are ignored.  With ``useServerSideResetOffset=false`` it only tells the members (220), as brokers before 5.x
-do, which is also the way to broadcasting groups: their offsets lie with the members.
-Source: broker/processor/AdminBrokerProcessor.java#resetOffset, #cloneGroupOffset, broker/client/net/Broker2Client.java#resetOffset.
+Codes: INVOKE_BROKER_TO_RESET_OFFSET (222), CLONE_GROUP_OFFSET (314). The broker itself stores the
+new offsets, even if no member is connected, and tells the group at its next pull of each queue;
+until then it ignores the group's own commits. With ``useServerSideResetOffset=false``, and for a
+broadcasting group, whose offsets are stored by the members, it only tells the members
+(RESET_CONSUMER_CLIENT_OFFSET 220), as brokers before 5.x do. Source:
+broker/processor/AdminBrokerProcessor.java#resetOffset, #cloneGroupOffset,
+broker/client/net/Broker2Client.java#resetOffset.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ from triomq.remoting.protocol.bodies.topics import TopicConfig
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.headers.offset import CloneGroupOffsetHeader, ResetOffsetHeader
 from triomq.remoting.server.connection import Connection
-from triomq.remoting.server.handlers import Request, Response
+from triomq.remoting.server.requests import Request, Response
 
 logger = logging.getLogger(__name__)
 
@@ -50,28 +53,47 @@ class Resets:
     limit: LogLimit = attrs.field(factory=LogLimit, init=False)
 
     async def reset(self, request: Request) -> Response:
-        """INVOKE_BROKER_TO_RESET_OFFSET: the answer lists where each queue goes on."""
+        """Reset a group's offsets in a topic; return the new offset of each queue."""
         header: ResetOffsetHeader = request.header
         topic = self.topics.find(header.topic)
         if topic is None:
             raise Rejected(ResponseCode.TOPIC_NOT_EXIST, f"Topic {header.topic} does not exist")
         if self.groups.find_or_create(header.group) is None:
-            raise Rejected(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {header.group} does not exist")
+            raise Rejected(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {header.group} does not exist"
+            )
         wanted = await self._wanted(header, topic)
         online = self.clients.consumers.get(header.group)
-        if not self.live.server_side_reset or (online is not None and online.message_model == BROADCASTING):
+        if not self.live.server_side_reset or (
+            online is not None and online.message_model == BROADCASTING
+        ):
             if online is None:
-                remark = f"Consumer not online, so can not reset offset. Group: {header.group} Topic: {header.topic} Timestamp: {header.timestamp}"
+                remark = (
+                    f"Consumer not online, so can not reset offset. Group: {header.group} Topic:"
+                    f" {header.topic} Timestamp: {header.timestamp}"
+                )
                 raise Rejected(ResponseCode.CONSUMER_NOT_ONLINE, remark)
             if not header.force and online.message_model != BROADCASTING:
-                wanted = {queue_id: min(offset, self._committed(header, queue_id, offset)) for queue_id, offset in wanted.items()}
+                wanted = {
+                    queue_id: min(offset, self._committed(header, queue_id, offset))
+                    for queue_id, offset in wanted.items()
+                }
             table = self._table(header.topic, wanted)
             self.relays.tell_reset(online, header, table)
         else:
             self.offsets.reset(header.group, header.topic, wanted)
             self.held.wake_topic(header.topic)
             table = self._table(header.topic, wanted)
-        self.limit.log(logger, logging.INFO, "%s reset group %s in topic %s: %s", request.connection.peer_text, header.group, header.topic, wanted, lines=50)
+        self.limit.log(
+            logger,
+            logging.INFO,
+            "%s reset group %s in topic %s: %s",
+            request.connection.peer_text,
+            header.group,
+            header.topic,
+            wanted,
+            lines=50,
+        )
         return Response(body=QueueOffsets(table).encode())
 
     def _committed(self, header: ResetOffsetHeader, queue_id: int, otherwise: int) -> int:
@@ -79,19 +101,29 @@ class Resets:
         return otherwise if offset is None else offset
 
     def _table(self, topic: str, offsets: dict[int, int]) -> dict[MessageQueue, int]:
-        return {MessageQueue(topic, self.broker_name, queue_id): offset for queue_id, offset in offsets.items()}
+        return {
+            MessageQueue(topic, self.broker_name, queue_id): offset
+            for queue_id, offset in offsets.items()
+        }
 
     async def _wanted(self, header: ResetOffsetHeader, topic: TopicConfig) -> dict[int, int]:
-        """Queue -> offset, each within what the queue has."""
+        """Return the new offset of each queue, within the queue's range. Raises: Rejected."""
         if header.queue_id >= 0:
             if header.queue_id >= topic.read_queue_count:
-                remark = f"queue {header.queue_id} of topic {header.topic} does not exist: it has {topic.read_queue_count} for reading"
+                remark = (
+                    f"queue {header.queue_id} of topic {header.topic} does not exist: it has"
+                    f" {topic.read_queue_count} for reading"
+                )
                 raise Rejected(ResponseCode.SYSTEM_ERROR, remark)
             return {header.queue_id: await self._target(header, header.queue_id)}
-        return {queue_id: await self._target(header, queue_id) for queue_id in range(topic.read_queue_count)}
+        return {
+            queue_id: await self._target(header, queue_id)
+            for queue_id in range(topic.read_queue_count)
+        }
 
     async def _target(self, header: ResetOffsetHeader, queue_id: int) -> int:
-        low, high = max(0, self.store.min_offset(header.topic, queue_id)), max(0, self.store.max_offset(header.topic, queue_id))
+        low = self.store.min_offset(header.topic, queue_id)
+        high = self.store.max_offset(header.topic, queue_id)
         if header.offset is not None and header.offset >= 0 and header.queue_id >= 0:
             if not low <= header.offset <= high:
                 remark = f"Target offset {header.offset} not in consume queue range [{low}-{high}]"
@@ -99,19 +131,30 @@ class Resets:
             return header.offset
         if header.timestamp < 0:
             return high
-        found = self.store.offset_by_time(header.topic, queue_id, header.timestamp)
-        if found is None:
-            found = await self.store.offset_by_time_cold(header.topic, queue_id, header.timestamp)
+        found = await self.store.offset_by_time(header.topic, queue_id, header.timestamp)
         return min(max(low, found), high)
 
     def clone(self, request: Request) -> Response:
-        """CLONE_GROUP_OFFSET: of one topic, or of all that the source has offsets for; with members online, of what they subscribe."""
+        """Copy a group's offsets in one topic, or in all topics of the source group.
+
+        Skips topics that connected members do not subscribe.
+        """
         header: CloneGroupOffsetHeader = request.header
         online = self.clients.consumers.get(header.source_group)
-        for topic in [header.topic] if header.topic else self.offsets.topics_of(header.source_group):
-            unwanted = online is not None and topic not in online.subscriptions and not header.offline
+        for topic in (
+            [header.topic] if header.topic else self.offsets.topics_of(header.source_group)
+        ):
+            unwanted = (
+                online is not None and topic not in online.subscriptions and not header.offline
+            )
             if self.topics.find(topic) is None or unwanted:
-                logger.warning("offsets of %s in %s are not copied to %s: no such topic, or not subscribed", header.source_group, topic, header.target_group)
+                logger.warning(
+                    "offsets of %s in %s are not copied to %s: the topic does not exist, or the"
+                    " group does not subscribe it",
+                    header.source_group,
+                    topic,
+                    header.target_group,
+                )
                 continue
             self.offsets.clone(header.source_group, header.target_group, topic)
             self.held.wake_topic(topic)

@@ -1,6 +1,8 @@
-"""Settings of consumer groups: create, delete, describe (200, 225, 201, 207, 352), and which topics a group may read (353).
+"""Requests about the settings of consumer groups, which ``services/subscriptions.py`` keeps.
 
-Source: broker/processor/AdminBrokerProcessor.java.
+Codes: UPDATE_AND_CREATE_SUBSCRIPTIONGROUP (200), UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST (225),
+GET_ALL_SUBSCRIPTIONGROUP_CONFIG (201), GET_SUBSCRIPTIONGROUP_CONFIG (352), DELETE_SUBSCRIPTIONGROUP
+(207), UPDATE_AND_GET_GROUP_FORBIDDEN (353). Source: broker/processor/AdminBrokerProcessor.java.
 """
 
 from __future__ import annotations
@@ -8,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Awaitable
 
 import attrs
-import trio
 
 from triomq.broker.services.offsets import ConsumerOffsets
 from triomq.broker.services.subscriptions import SubscriptionGroups
@@ -30,9 +31,7 @@ from triomq.remoting.protocol.headers.topic import (
     GroupForbiddenHeader,
     GroupHeader,
 )
-from triomq.remoting.server.handlers import Request, Response
-
-SETTLE_SECONDS = 3.0
+from triomq.remoting.server.requests import Request, Response
 
 
 @attrs.define(eq=False)
@@ -48,7 +47,7 @@ class GroupRequests:
         return self._settled()
 
     def put_list(self, request: Request, body: SubscriptionGroupList) -> Awaitable[Response]:
-        """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: those before one that is refused stay."""
+        """Create or change groups. If one is refused, the groups before it keep their change."""
         for config in body.group_config_list:
             self._put(config)
         return self._settled()
@@ -59,22 +58,27 @@ class GroupRequests:
             raise Rejected(ResponseCode.INVALID_PARAMETER, complaint)
         if config.retry_queue_count > QUEUES_MAX:
             raise Rejected(
-                ResponseCode.INVALID_PARAMETER, f"{config.retry_queue_count} retry queues are more than {QUEUES_MAX}, the most that a topic has on one broker: ask for fewer"
+                ResponseCode.INVALID_PARAMETER,
+                f"{config.retry_queue_count} retry queues are more than {QUEUES_MAX}, the most that"
+                " a topic has on one broker: ask for fewer",
             )
         try:
             self.groups.put(config)
         except ValueError as error:
             raise Rejected(ResponseCode.SYSTEM_ERROR, str(error)) from None
-        # Java makes the retry topic at the first heartbeat; until then its tools find no route to ask the group's brokers by.
+        # Java creates the retry topic at the first heartbeat. Its tools find a group's brokers by
+        # the route of that topic, so here it exists from the beginning.
         if config.retry_queue_count > 0:
             self.topics.ensure(names.retry_topic(config.group_name), config.retry_queue_count)
 
     def forbid(self, request: Request) -> Response | Awaitable[Response]:
-        """UPDATE_AND_GET_GROUP_FORBIDDEN: without ``readable`` only ask."""
+        """Allow or forbid a group to read a topic; without ``readable`` only return the state."""
         header: GroupForbiddenHeader = request.header
         if header.readable is not None:
             self.groups.allow_reading(header.group, header.topic, header.readable)
-        body = GroupForbidden(header.group, header.topic, self.groups.may_read(header.group, header.topic)).encode()
+        body = GroupForbidden(
+            header.group, header.topic, self.groups.may_read(header.group, header.topic)
+        ).encode()
         return self._settled(Response(body=body))
 
     def delete(self, request: Request) -> Awaitable[Response]:
@@ -85,10 +89,7 @@ class GroupRequests:
         return self._settled()
 
     async def _settled(self, response: Response | None = None) -> Response:
-        """Answer when the change would survive a crash."""
-        if self.groups.table.unsaved:
-            with trio.move_on_after(SETTLE_SECONDS):
-                await self.groups.table.wait_saved()
+        await self.groups.settled()
         return response or Response()
 
     def describe(self, request: Request) -> Response:
@@ -99,9 +100,11 @@ class GroupRequests:
         return Response(body=config.encode())
 
     def all(self, request: Request) -> Response:
-        """GET_ALL_SUBSCRIPTIONGROUP_CONFIG: the whole table; its size is named only to those who asked for pages."""
+        """Return all groups, with the total only for clients that request pages."""
         header: AllGroupsHeader = request.header
         paged = (header.first, header.data_version, header.count_max) != (None, None, None)
-        table = SubscriptionGroupTable(dict(self.groups.configs), self.groups.version.current, self.groups.forbidden)
+        table = SubscriptionGroupTable(
+            dict(self.groups.configs), self.groups.version.current, self.groups.forbidden
+        )
         total = len(self.groups.configs) if paged else None
         return Response(header=AllGroupsResponseHeader(total), body=table.encode())

@@ -1,5 +1,7 @@
-"""Master and slave: the log copied as it is, and how many copies a send waits for.  docs/replication.md has the state machines.
+"""Replication: slaves copy their master's log byte for byte, and sends may wait for them.
 
-SANS-IO: ``transfer`` (bytes <-> reports and frames), ``master_link`` and ``slave_link`` (one connection, seen from either end), ``replicas`` (who has how much, and
-whom a send waits for), ``pace``.  Trio: ``master``, ``slave``, ``waiting``.
+docs/architecture/replication.md has the state machines. SANS-IO: ``transfer`` (bytes <-> reports
+and frames), ``master_link`` and ``slave_link`` (one connection, seen from either end), ``replicas``
+(what each slave has, and which slaves a send waits for), ``rates``, ``connection_limits``. Trio:
+``master``, ``slave``, ``link_socket``, ``replicated_durability``.
 """

@@ -1,11 +1,14 @@
-"""One slave, as its master sees it: what it asked for, what it has, what to send next.  SANS-IO: the clock and the bounds of the log are given.
+"""One slave, as its master sees it: what it asked for, what it has, what to send next.
 
 ::
 
-    waiting ──report r──▶ transferring ──silence, wrong report──▶ (error: the connection is closed)
-       │                    frames of at most haTransferBatchSize, never across the end of a segment
-       └─ r = 0: begin at the last segment (Java's rule), or at the beginning of the log for one of ours
-          r > end of the log: LogsDiffer          r < beginning of the log: heartbeats only, the slave cannot be helped
+    waiting ── report r ──▶ transferring ── silence, wrong report ──▶ (error: the connection closes)
+
+SANS-IO: the caller passes the clock and the bounds of the log. A frame has at most
+haTransferBatchSize bytes and never crosses the end of a segment. With r = 0 the transfer begins at
+the last segment (Java's rule), or at the beginning of the log for a slave of TrioMQ. If r is beyond
+the end of the log, LogsDiffer is raised; if it is before the beginning, the slave gets heartbeats
+only, since what it needs is deleted.
 
 Source: store/ha/DefaultHAConnection.java, 4.9: HAConnection.java.
 """
@@ -21,7 +24,7 @@ from triomq.broker.replication.transfer import HELLO, NAME_MAX, ReportDecoder
 
 @attrs.frozen(kw_only=True)
 class LinkRules:
-    """What both ends of a connection go by; seconds and bytes."""
+    """The rules of both ends of a connection; seconds and bytes."""
 
     segment_size: int
     batch_bytes: int = 32 * 1024
@@ -38,21 +41,21 @@ class LogBounds(msgspec.Struct, frozen=True, gc=False):
 
 @attrs.define(eq=False)
 class MasterLink:
-    """State of one connection.  ``next_offset`` is None until the slave has said where it is."""
+    """State of one connection. ``next_offset`` is None until the first report."""
 
     rules: LinkRules
     peer: str
-    """Its address, for people."""
+    """The slave's address, for people."""
     heard: float
-    """When something came last."""
+    """Time of the last input."""
     wrote: float = attrs.field(default=0.0, init=False)
     next_offset: int | None = attrs.field(default=None, init=False)
     started_at: int = attrs.field(default=0, init=False)
     acknowledged: int = attrs.field(default=-1, init=False)
-    """End of what the slave has; -1: it has not said."""
+    """End of the slave's log; -1: not reported yet."""
     hellos: int = attrs.field(default=0, init=False)
     name: int | None = attrs.field(default=None, init=False)
-    """The number that a slave of ours has chosen for its life."""
+    """The number that a slave of TrioMQ has chosen when it started."""
     _reports: ReportDecoder = attrs.field(factory=ReportDecoder, init=False)
 
     @property
@@ -62,15 +65,25 @@ class MasterLink:
 
     @property
     def counts(self) -> bool:
-        """Whether its reports count as copies.
+        """Whether the slave's reports count as copies.
 
-        A slave of ours names itself once it has found the two logs to be the same. Before that it may be one whose log has parted from this one, or one that
-        has come back while its old connection still counts.
+        A slave of TrioMQ names itself once it has found the two logs to be the same. Before that,
+        its log may have parted from this one, or its old connection may still count.
         """
         return self.next_offset is not None and (self.name is not None or not self.is_ours)
 
+    @property
+    def copied(self) -> int:
+        """End of what a sender may count as this slave's copy.
+
+        It is 0 until the slave has acknowledged bytes that were sent over this connection. The
+        first report only says where to go on: any peer can claim to have the log, although no byte
+        was sent to it.
+        """
+        return self.acknowledged if self.acknowledged > self.started_at else 0
+
     def receive(self, data: bytes | memoryview, log: LogBounds, now: float) -> None:
-        """Take what came.  Raises LinkBroken, LogsDiffer."""
+        """Take in reports. Raises: LinkBroken, LogsDiffer."""
         self.heard = now
         for value in self._reports.receive(data):
             if self.next_offset is None:
@@ -81,17 +94,21 @@ class MasterLink:
             elif value <= NAME_MAX and self.is_ours:
                 self.name = value
             elif not 0 <= value <= self.next_offset:
-                raise LinkBroken(f"it reports {value}, but only what lies before {self.next_offset} was sent to it")
+                raise LinkBroken(
+                    f"it reports {value}, but only what lies before {self.next_offset} was sent"
+                    " to it"
+                )
             else:
                 self.acknowledged = max(self.acknowledged, value)
 
     def _begin(self, offset: int, log: LogBounds, now: float) -> None:
         if offset < 0:
-            raise LinkBroken(f"its first report is {offset}: this is no slave")
+            raise LinkBroken(f"its first report is {offset}: this is not a slave")
         if offset > log.end:
             raise LogsDiffer(
-                f"its log ends at {offset}, ours at {log.end}: it has messages that this master has not (any more); to keep them, make it the master; "
-                "to drop them, stop it, move its store directory away and start it: it copies everything again"
+                f"its log ends at {offset}, ours at {log.end}: it has messages that this master has"
+                " not (any more); to keep them, make it the master; to drop them, stop it, move"
+                " its store directory away and start it: it copies everything again"
             )
         self.acknowledged = self.next_offset = offset
         if offset == 0:
@@ -101,15 +118,18 @@ class MasterLink:
         self.wrote = now
 
     def needs_from(self) -> int:
-        """The smallest log offset that may still have to be sent, if the connection breaks now."""
+        """Return the smallest log offset that must be sent again if the connection breaks now."""
         return max(self.acknowledged, self.started_at)
 
     def too_far_behind(self, log: LogBounds) -> bool:
-        """Whether what it needs next has been deleted."""
+        """Return whether the bytes that the slave needs next have been deleted."""
         return self.next_offset is not None and self.next_offset < log.first
 
     def take_frames(self, log: LogBounds, now: float, bytes_max: int) -> list[tuple[int, int]]:
-        """The next frames as [start, end) of the log, a heartbeat as an empty one; they count as sent.  Empty: nothing to do now."""
+        """Return the next frames as [start, end) of the log; they count as sent.
+
+        A heartbeat is an empty range. An empty list: nothing to send now.
+        """
         start = self.next_offset
         if start is None:
             return []
@@ -129,11 +149,18 @@ class MasterLink:
         return frames
 
     def next_deadline(self) -> float:
-        """When ``take_frames`` or ``check_silence`` has something to do although nothing happened."""
+        """Return when to call ``take_frames`` and ``check_silence`` although nothing happened."""
         silent = self.heard + self.rules.silence_seconds
-        return silent if self.next_offset is None else min(silent, self.wrote + self.rules.heartbeat_seconds)
+        return (
+            silent
+            if self.next_offset is None
+            else min(silent, self.wrote + self.rules.heartbeat_seconds)
+        )
 
     def check_silence(self, now: float) -> None:
-        """Raises LinkSilent."""
+        """Check that the slave has reported in time. Raises: LinkSilent."""
         if now >= self.heard + self.rules.silence_seconds:
-            raise LinkSilent(f"it has reported nothing for {self.rules.silence_seconds:g} s (haHousekeepingInterval)")
+            raise LinkSilent(
+                f"it has reported nothing for {self.rules.silence_seconds:g} s"
+                " (haHousekeepingInterval)"
+            )

@@ -1,6 +1,7 @@
-"""The slave's side: one connection to the master at a time, made again for ever; what comes is appended, then reported.
+"""The slave's side of replication: one connection to the master at a time, made again without end.
 
-A report of a slave with SYNC_FLUSH says what its disk has; of one with ASYNC_FLUSH what its page cache has, as with Java.
+What comes is appended, then reported. A slave with SYNC_FLUSH reports what its disk has; with
+ASYNC_FLUSH what its page cache has, as Java does.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ import attrs
 import trio
 
 from triomq.broker.replication.errors import LinkBroken, LinkSilent, LogsDiffer, ReplicationError
+from triomq.broker.replication.link_socket import LinkSocket
 from triomq.broker.replication.master_link import LinkRules
-from triomq.broker.replication.pace import Speed
+from triomq.broker.replication.rates import RateMeter
 from triomq.broker.replication.slave_link import SlaveLink
 from triomq.broker.replication.transfer import NAME_MAX, Event, LogData, MasterHello, TablesChanged
-from triomq.broker.replication.wire import Wire
 from triomq.broker.store.config import FlushMode
 from triomq.broker.store.errors import CopyRefused, StoreIoError, StoreUnavailable
-from triomq.broker.store.log_copy import LogCopy
+from triomq.broker.store.follow.log_copy import LogCopy
 from triomq.broker.store.store import MessageStore
 from triomq.broker.store.watermark import Watermark
 from triomq.remoting.address import parse_address
@@ -36,30 +37,42 @@ CONNECT_SECONDS = 5.0
 RETRY_SECONDS_FIRST = 0.5
 RETRY_SECONDS_MAX = 5.0
 RECEIVES_A_TURN = 2
-"""Where more comes than a buffer takes, so many are filled before others get their turn."""
+"""Maximum consecutive full reads before yielding."""
 INDEXED_SECONDS_MAX = 1.0
-"""So long nothing is read for the sake of the indexes; then what little is read goes to them at once."""
-TELL_SECONDS = 60.0
-"""The same trouble is told so often."""
+"""Longest pause of reading while the indexer catches up; what is read then is indexed at once."""
+REPEAT_SECONDS = 60.0
+"""Interval at which the same reason is logged again."""
 
 
 @attrs.define(eq=False)
 class MasterAddress:
-    """Where the master is: its HA port, and the port that answers requests.  Set by the configuration or by name servers' answers."""
+    """Where the master is: its HA port, and the port that answers requests.
+
+    The configuration or answers of name servers set them.
+    """
 
     ha: str | None = None
     remoting: str | None = None
     ha_fixed: bool = False
-    """``haMasterAddress`` is set: name servers are not asked."""
+    """Whether ``haMasterAddress`` is set, so that answers of name servers do not count."""
     changed: trio.Event = attrs.field(factory=trio.Event, init=False)
     _limit: LogLimit = attrs.field(factory=LogLimit, init=False)
 
     def update(self, ha: str | None, remoting: str | None) -> None:
-        """Take a name server's answer; it says nothing while no master is registered, and then the old address stays. No checkpoint."""
+        """Take over a name server's answer. Checkpoint: never.
+
+        It is empty while no master is registered; the old address stays then.
+        """
         ha = self.ha if self.ha_fixed else ha or self.ha
         remoting = remoting or self.remoting
         if (ha, remoting) != (self.ha, self.remoting):
-            self._limit.log(logger, logging.INFO, "the master is %s, its HA port %s", remoting or "not known", ha or "not known")
+            self._limit.log(
+                logger,
+                logging.INFO,
+                "the master is %s, its HA port %s",
+                remoting or "not known",
+                ha or "not known",
+            )
             self.ha, self.remoting = ha, remoting
             event, self.changed = self.changed, trio.Event()
             event.set()
@@ -74,97 +87,109 @@ class ReplicationSlave:
     rules: LinkRules
     master: MasterAddress
     last_segment_only: bool = False
-    look: bool = False
-    """Look for messages before sleeping, if the master's senders wait for our reports."""
+    busy_poll: bool = False
+    """Whether to busy poll for messages if the master's senders wait for reports."""
     on_lost: list[Callable[[], None]] = attrs.field(factory=list)
     """Called when a connection has ended."""
     link: SlaveLink | None = attrs.field(default=None, init=False)
     """The present connection."""
-    tables_changed: trio.Event = attrs.field(factory=trio.Event, init=False)
-    """Set when the master says that its tables have changed; whoever copies them puts a fresh one here."""
+    tables_changed: Watermark = attrs.field(factory=Watermark, init=False)
+    """Grows by one whenever the tables of the master have changed, as far as this slave knows."""
     bytes_received: int = attrs.field(default=0, init=False)
-    speed: Speed = attrs.field(factory=Speed, init=False)
-    _name: int = attrs.field(init=False)
-    _followed: bool = attrs.field(default=False, init=False)
-    """Whether the present connection has brought anything."""
-    _told: tuple[str, float] = attrs.field(default=("", 0.0), init=False)
-
-    def __attrs_post_init__(self) -> None:
-        self._name = NAME_MAX - random.getrandbits(62)
-
-    @property
-    def following(self) -> bool:
-        """Whether the master is there: it has said something over the present connection."""
-        return self._followed
+    rate: RateMeter = attrs.field(factory=RateMeter, init=False)
+    following: bool = attrs.field(default=False, init=False)
+    """Whether the master has sent something over the present connection."""
+    _name: int = attrs.field(factory=lambda: NAME_MAX - random.getrandbits(62), init=False)
+    _logged: tuple[str, float] = attrs.field(default=("", 0.0), init=False)
 
     @property
     def position(self) -> Watermark:
-        """What is reported."""
-        return self.store.flushed if self.store.config.flush_mode is FlushMode.SYNC else self.store.appended
+        """The part of the log that is reported."""
+        return (
+            self.store.flushed
+            if self.store.config.flush_mode is FlushMode.SYNC
+            else self.store.appended
+        )
 
     async def run(self) -> None:
-        """The task "replication-slave"."""
+        """Run the task "replication-slave"."""
         retry_seconds = RETRY_SECONDS_FIRST
         while True:
-            address, changed = self.master.ha, self.master.changed
+            address = self.master.ha
             if address is None:
-                logger.info("waiting for a name server to say where the master is (or set haMasterAddress)")
-                await changed.wait()
+                logger.info(
+                    "waiting for a name server to say where the master is (or set haMasterAddress)"
+                )
+                await self.master.changed.wait()
                 continue
             reason = "the master is elsewhere now"
             async with trio.open_nursery() as nursery:
-
-                async def leave(scope: trio.CancelScope, changed: trio.Event = changed, address: str = address) -> None:
-                    while self.master.ha == address:
-                        await changed.wait()
-                        changed = self.master.changed
-                    scope.cancel()
-
-                nursery.start_soon(leave, nursery.cancel_scope, name="replication-address")
+                nursery.start_soon(
+                    self._leave, address, nursery.cancel_scope, name="replication-address"
+                )
                 reason = await self._follow(address)
                 nursery.cancel_scope.cancel()
             self.link = None
             self.copy.drop_rest()
-            retry_seconds = RETRY_SECONDS_FIRST if self._followed else min(retry_seconds * 2, RETRY_SECONDS_MAX)
-            self._followed = False
-            for told in self.on_lost:
-                told()
-            self._tell(address, reason, retry_seconds)
+            retry_seconds = (
+                RETRY_SECONDS_FIRST if self.following else min(retry_seconds * 2, RETRY_SECONDS_MAX)
+            )
+            self.following = False
+            for callback in self.on_lost:
+                callback()
+            self._log(address, reason, retry_seconds)
             await trio.sleep(retry_seconds)
 
-    def _tell(self, address: str, reason: str, retry_seconds: float) -> None:
+    async def _leave(self, address: str, scope: trio.CancelScope) -> None:
+        """Cancel the scope when the master's HA address changes."""
+        while self.master.ha == address:
+            await self.master.changed.wait()
+        scope.cancel()
+
+    def _log(self, address: str, reason: str, retry_seconds: float) -> None:
         now = trio.current_time()
-        if reason == self._told[0] and now < self._told[1] + TELL_SECONDS:
+        if reason == self._logged[0] and now < self._logged[1] + REPEAT_SECONDS:
             return
-        self._told = reason, now
-        logger.warning("not following master %s: %s; trying again every %g s", address, reason, retry_seconds)
+        self._logged = reason, now
+        logger.warning(
+            "not following master %s: %s; trying again every %g s", address, reason, retry_seconds
+        )
 
     async def _follow(self, address: str) -> str:
-        """One connection; why it ended."""
+        """Follow over one connection; return why it ended."""
         self.copy.drop_rest()
-        # What is reported is where the master goes on: with SYNC_FLUSH the disk may not have yet what came over the last connection.
+        # The master goes on at the reported offset. With SYNC_FLUSH the disk may not yet have what
+        # came over the last connection.
         await self.position.wait_reached(self.copy.received)
         try:
             host, port = parse_address(address)
             with trio.move_on_after(CONNECT_SECONDS) as connecting:
-                wire = Wire(await dial(host, port))
+                link_socket = LinkSocket(await dial(host, port))
             if connecting.cancelled_caught:
                 return f"no connection within {CONNECT_SECONDS:g} s"
             try:
-                return await self._run_tasks(address, wire)
+                return await self._run_tasks(link_socket)
             finally:
-                wire.close()
+                link_socket.close()
         except (OSError, ValueError) as error:
             return f"no connection ({error})"
 
-    async def _run_tasks(self, address: str, wire: Wire) -> str:
+    async def _run_tasks(self, link_socket: LinkSocket) -> str:
         copy = self.copy
         empty = copy.is_empty
-        link = self.link = SlaveLink(self.rules, None if empty else copy.received, self._name, trio.current_time(), self.last_segment_only)
+        link = self.link = SlaveLink(
+            self.rules,
+            None if empty else copy.received,
+            self._name,
+            trio.current_time(),
+            self.last_segment_only,
+        )
         broken = "the connection broke"
         reason = ""
         try:
-            await wire.send(link.opening(0 if empty else self.position.value, trio.current_time()))
+            await link_socket.send(
+                link.opening(0 if empty else self.position.value, trio.current_time())
+            )
         except trio.BrokenResourceError:
             return broken
 
@@ -173,7 +198,8 @@ class ReplicationSlave:
             try:
                 await run()
             except (ReplicationError, CopyRefused, StoreUnavailable, StoreIoError) as error:
-                reason = reason or str(error)  # whoever meets the first only sees that things do not fit any more
+                # Only the first error is the reason; the others follow from it.
+                reason = reason or str(error)
             except trio.BrokenResourceError:
                 reason = reason or broken
             scope.cancel()
@@ -181,77 +207,102 @@ class ReplicationSlave:
         try:
             with copy.writer.using():
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._report, link, wire, nursery.cancel_scope, name="replication-report")
-                    nursery.start_soon(fenced, self._write_behind, nursery.cancel_scope, name="replication-write")
-                    nursery.start_soon(fenced, partial(self._commit_written, link, wire), nursery.cancel_scope, name="replication-commit")
-                    await fenced(partial(self._receive, address, link, wire, nursery), nursery.cancel_scope)
+                    nursery.start_soon(
+                        self._report,
+                        link,
+                        link_socket,
+                        nursery.cancel_scope,
+                        name="replication-report",
+                    )
+                    nursery.start_soon(
+                        fenced, self._write_behind, nursery.cancel_scope, name="replication-write"
+                    )
+                    nursery.start_soon(
+                        fenced,
+                        partial(self._commit_written, link, link_socket),
+                        nursery.cancel_scope,
+                        name="replication-commit",
+                    )
+                    await fenced(
+                        partial(self._receive, link, link_socket, nursery),
+                        nursery.cancel_scope,
+                    )
                 try:
-                    await copy.writer.finish(copy.index_taken)  # what has come whole is kept, whoever sent it may be gone
+                    # Keep the whole records that have come: the master may be gone.
+                    await copy.writer.finish(copy.index_taken)
                 except (StoreUnavailable, StoreIoError) as error:
                     reason = reason or str(error)
         finally:
-            copy.ahead.stop()
+            copy.deferral.stop()
         return reason or broken
 
     async def _write_behind(self) -> None:
-        """Where much comes at once: write it."""
+        """Write what comes in bulk."""
         while True:
             await self.copy.writer.write_some()
 
-    async def _commit_written(self, link: SlaveLink, wire: Wire) -> None:
-        """And report it."""
+    async def _commit_written(self, link: SlaveLink, link_socket: LinkSocket) -> None:
+        """Commit what was written in bulk, and report it."""
 
         def committed() -> None:
-            """As ``_take``: append, then report, then index."""
+            """Report, then index, as ``_take`` does."""
             try:
-                self._post_report(link, wire)
+                self._post_report(link, link_socket)
             finally:
                 self.copy.index_taken()
 
         while True:
             await self.copy.writer.commit_some(committed)
 
-    async def _receive(self, address: str, link: SlaveLink, wire: Wire, nursery: trio.Nursery) -> None:
-        """Append what comes.  Raises why it ends."""
+    async def _receive(
+        self, link: SlaveLink, link_socket: LinkSocket, nursery: trio.Nursery
+    ) -> None:
+        """Append what comes. Raises: ReplicationError, and errors of the store and the socket."""
         events: Sequence[Event] = ()
         while True:
-            # One scope for all that comes: each time puts the end of silence off, and that is looked at when it has come.
+            # One scope for many reads: a scope for each would cost more than reading. The deadline
+            # is moved when it has come.
             with trio.move_on_at(link.heard + self.rules.silence_seconds):
-                events = await self._take_what_comes(address, link, wire)
+                events = await self._take_what_comes(link, link_socket)
             link.check_silence(trio.current_time())
             while events:
                 hello, *rest = events
                 assert isinstance(hello, MasterHello)
-                await self._meet(link, hello, wire)
-                self.copy.ahead.aim(hello.end)
-                if self.look and hello.awaited:
-                    wire.look(nursery)
-                events = self._take(address, link, wire, rest)
+                await self._answer_hello(link, hello, link_socket)
+                self.copy.deferral.aim(hello.end)
+                if self.busy_poll and hello.awaited:
+                    link_socket.busy_poll(nursery)
+                events = self._take(link, link_socket, rest)
             if self.copy.writer.is_full:
                 await self.copy.writer.wait_room()
-                link.heard = trio.current_time()  # nobody has listened meanwhile
+                link.heard = trio.current_time()  # silence does not count while nothing is read
             with self._bounded_send():
-                await wire.drain()
+                await link_socket.drain()
             if self.copy.is_spent:
                 with trio.move_on_after(INDEXED_SECONDS_MAX):
                     await self.copy.wait_indexed()
 
-    async def _take_what_comes(self, address: str, link: SlaveLink, wire: Wire) -> Sequence[Event]:
-        """Append and report, until there is something that takes waiting; what is left from a hello on."""
+    async def _take_what_comes(self, link: SlaveLink, link_socket: LinkSocket) -> Sequence[Event]:
+        """Append and report until there is a reason to wait; return the events from a hello on."""
         while True:
-            data: memoryview | None = await wire.receive()
+            data: memoryview | None = await link_socket.receive()
             turns = 0
             while data is not None:
                 if not data:
                     raise LinkBroken("the master closed the connection (its log says why)")
-                left = self._take(address, link, wire, link.receive(data, trio.current_time()))
-                if left or wire.is_full or self.copy.writer.is_full or self.copy.is_spent:
+                left = self._take(link, link_socket, link.receive(data, trio.current_time()))
+                if left or link_socket.is_full or self.copy.writer.is_full or self.copy.is_spent:
                     return left
                 turns += 1
-                data = wire.receive_more() if turns < RECEIVES_A_TURN else None
+                data = link_socket.receive_more() if turns < RECEIVES_A_TURN else None
 
-    def _take(self, address: str, link: SlaveLink, wire: Wire, events: Sequence[Event]) -> Sequence[Event]:
-        """Append, then report, then index: senders may be waiting for the report at the master. What is left from a hello on. No checkpoint."""
+    def _take(
+        self, link: SlaveLink, link_socket: LinkSocket, events: Sequence[Event]
+    ) -> Sequence[Event]:
+        """Append, report, index, in this order: senders at the master may wait for the report.
+
+        Return the events from a hello on. Checkpoint: never.
+        """
         left: Sequence[Event] = ()
         try:
             for index, event in enumerate(events):
@@ -262,64 +313,96 @@ class ReplicationSlave:
                     left = events[index:]
                     break
                 elif isinstance(event, TablesChanged):
-                    self.tables_changed.set()
-            self._post_report(link, wire)
+                    self.tables_changed.advance(self.tables_changed.value + 1)
+            self._post_report(link, link_socket)
         finally:
             self.copy.index_taken()
-        if not self._followed and not left:
-            self._followed = True
-            self.tables_changed.set()  # nobody has told us of what changed while we were away, and its messages come now
-            self._told = "", 0.0
-            logger.info("following master %s (%s) from log offset %s on", address, "TrioMQ" if link.master is not None else "RocketMQ", self.copy.received)
+        if not self.following and not left:
+            self.following = True
+            # Tables may have changed while there was no connection, and their messages come now.
+            self.tables_changed.advance(self.tables_changed.value + 1)
+            self._logged = "", 0.0
+            logger.info(
+                "following master %s (%s) from log offset %s on",
+                self.master.ha,
+                "TrioMQ" if link.master is not None else "RocketMQ",
+                self.copy.received,
+            )
         return left
 
     @contextmanager
     def _bounded_send(self) -> Iterator[None]:
-        """Whoever receives also watches for silence: a master that takes nothing must not keep it from that.  Raises LinkSilent."""
+        """Limit the time of a send by the receiving task. Raises: LinkSilent.
+
+        That task also watches for silence: a master that takes nothing must not keep it from that.
+        """
         with trio.move_on_after(self.rules.silence_seconds) as sending:
             yield
         if sending.cancelled_caught:
-            raise LinkSilent(f"it has taken nothing for {self.rules.silence_seconds:g} s (haHousekeepingInterval)")
+            raise LinkSilent(
+                f"it has taken nothing for {self.rules.silence_seconds:g} s"
+                " (haHousekeepingInterval)"
+            )
 
-    async def _meet(self, link: SlaveLink, hello: MasterHello, wire: Wire) -> None:
-        """Is our log the beginning of the master's?  Its last bytes tell."""
-        end = link.met_at
+    async def _answer_hello(
+        self, link: SlaveLink, hello: MasterHello, link_socket: LinkSocket
+    ) -> None:
+        """Check by its last bytes that this log begins the master's, then introduce this slave."""
+        end = link.hello_at
         if end is not None and max(hello.check_start, self.store.first_offset) < end:
             if hello.check_start < self.store.first_offset:
-                raise LogsDiffer(f"the master's segments are not ours: it compares from log offset {hello.check_start}, our log begins at {self.store.first_offset}; set mappedFileSizeCommitLog to its value")
+                raise LogsDiffer(
+                    "the master's segments are not ours: it compares from log offset"
+                    f" {hello.check_start}, our log begins at {self.store.first_offset}; set"
+                    " mappedFileSizeCommitLog to its value"
+                )
             found = self.store.log_bytes(hello.check_start, end)
-            link.check(hello, zlib.crc32(found if found is not None else await self.store.log_bytes_cold(hello.check_start, end)))
+            link.check(
+                hello,
+                zlib.crc32(
+                    found
+                    if found is not None
+                    else await self.store.log_bytes_cold(hello.check_start, end)
+                ),
+            )
         with self._bounded_send():
-            await wire.send(link.introduction())
+            await link_socket.send(link.introduction())
 
-    def _post_report(self, link: SlaveLink, wire: Wire) -> None:
-        """If there is something to report. No checkpoint."""
-        report = link.take_report(0 if self.copy.is_empty else self.position.value, trio.current_time())
+    def _post_report(self, link: SlaveLink, link_socket: LinkSocket) -> None:
+        """Send a report, if there is something to report. Checkpoint: never."""
+        report = link.take_report(
+            0 if self.copy.is_empty else self.position.value, trio.current_time()
+        )
         if report:
-            wire.post(report)
+            link_socket.post(report)
 
-    async def _report(self, link: SlaveLink, wire: Wire, scope: trio.CancelScope) -> None:
-        """Say how far the disk is when that changes, and how far we are now and then. What is in the log is reported by whoever put it there."""
+    async def _report(
+        self, link: SlaveLink, link_socket: LinkSocket, scope: trio.CancelScope
+    ) -> None:
+        """Report what the disk has when that changes, and send signs of life.
+
+        The step that appends to the log reports that itself.
+        """
         position = self.position
 
         def post() -> None:
             try:
-                self._post_report(link, wire)
-            except trio.BrokenResourceError:  # this task meets it, too
-                return
+                self._post_report(link, link_socket)
+            except trio.BrokenResourceError:
+                return  # the loop below meets it, too
 
         if position is not self.store.appended:
-            position.followers.append(post)
+            position.callbacks.append(post)
         try:
             while True:
                 with trio.move_on_at(link.wrote + self.rules.heartbeat_seconds):
                     if position is self.store.appended:
                         await trio.sleep_forever()
                     await position.wait_beyond(link.reported)
-                self._post_report(link, wire)
-                await wire.drain()
+                self._post_report(link, link_socket)
+                await link_socket.drain()
         except trio.BrokenResourceError:
             scope.cancel()
         finally:
             if position is not self.store.appended:
-                position.followers.remove(post)
+                position.callbacks.remove(post)

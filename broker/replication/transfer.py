@@ -1,17 +1,20 @@
-"""The replication stream: reports from the slave, frames from the master.  SANS-IO.
+"""The replication stream: reports from the slave, frames from the master. SANS-IO.
 
-=========  ======================================================================================================
+=========  ===================================================================================
 direction  content
-=========  ======================================================================================================
-to master  *reports*, i8 each: the end of the slave's log.  The first is where it wants to go on, all acknowledge
-to slave   *frames*: log offset i8, size i4, so many bytes of the log.  Size 0 is a sign of life
-=========  ======================================================================================================
+=========  ===================================================================================
+to master  *reports*, i8 each: the end of the slave's log; the first says where to go on
+to slave   *frames*: log offset i8, size i4, then ``size`` bytes of the log; size 0: heartbeat
+=========  ===================================================================================
 
-There is no handshake and no version.  Source: store/ha/DefaultHAConnection.java, DefaultHAClient.java; 4.9: HAConnection.java, HAService.java.
+There is no handshake and no version. Source: store/ha/DefaultHAConnection.java,
+DefaultHAClient.java; 4.9: HAConnection.java, HAService.java.
 
-Between two of ours there is more, in a form that a Java master cannot notice: our slave sends -1 before its first report, which Java takes for "nothing said yet"
-(``slaveRequestOffset < 0``).  A master of ours then answers with a frame of size ``HELLO_SIZE``, which no other slave ever gets, and may send further frames with
-negative sizes; the slave may then name itself by a report below -1.
+Between two brokers of TrioMQ there is more, in a form that a Java master does not notice. A slave
+of TrioMQ sends -1 before its first report, which Java takes for "nothing reported yet"
+(``slaveRequestOffset < 0``). A master of TrioMQ then answers with a frame of size ``HELLO_SIZE``,
+which no other slave ever gets, and may send further frames with negative sizes; the slave may then
+name itself by a report below -1.
 """
 
 from __future__ import annotations
@@ -29,9 +32,11 @@ FRAME = struct.Struct(">qi")
 FRAME_BYTES_MAX = 64 * 1024 * 1024
 
 HELLO = -1
-"""A report that only a master of ours understands.  Twice: an empty log is to begin at the master's last segment, as with Java."""
+"""A report that only a master of TrioMQ understands. Twice: an empty log begins at the master's
+last segment, as with Java.
+"""
 NAME_MAX = -2
-"""Reports from here down are names: a number that a slave chose when it started."""
+"""Reports from here down are names: the number that a slave chose when it started."""
 
 HELLO_SIZE = -1
 TABLES_CHANGED_SIZE = -2
@@ -40,7 +45,7 @@ CHECKED_BYTES = 4096
 
 
 class LogData(msgspec.Struct, frozen=True, gc=False):
-    """Bytes of the log, in any cuts."""
+    """Bytes of the log, cut anywhere."""
 
     start: int
     data: bytes
@@ -48,15 +53,16 @@ class LogData(msgspec.Struct, frozen=True, gc=False):
 
 @attrs.frozen
 class Heartbeat:
-    """A sign of life; ``offset`` is the next one to come."""
+    """A sign of life; ``offset`` is that of the next log byte to come."""
 
     offset: int
 
 
 @attrs.frozen
 class MasterHello:
-    """The master is one of ours.  Its log is [first, end); its bytes from ``check_start`` to where the slave goes on have this CRC-32.
+    """The answer of a master of TrioMQ, whose log is [first, end).
 
+    ``check_crc``: the CRC-32 of its bytes from ``check_start`` to where the slave goes on;
     ``awaited``: senders wait for this slave's reports.
     """
 
@@ -69,22 +75,26 @@ class MasterHello:
 
 @attrs.frozen
 class TablesChanged:
-    """Topics, groups or the like have changed on the master: copy them now."""
+    """Tables have changed on the master: copy them now."""
 
 
 Event: TypeAlias = LogData | Heartbeat | MasterHello | TablesChanged
 
 
 def report(offset: int) -> bytes:
+    """Return one report."""
     return REPORT.pack(offset)
 
 
 def frame_head(start: int, size: int) -> bytes:
+    """Return the head of a frame."""
     return FRAME.pack(start, size)
 
 
 def hello_frame(offset: int, hello: MasterHello) -> bytes:
-    return FRAME.pack(offset, HELLO_SIZE) + _HELLO.pack(hello.first, hello.end, hello.check_start, hello.check_crc, hello.awaited)
+    return FRAME.pack(offset, HELLO_SIZE) + _HELLO.pack(
+        hello.first, hello.end, hello.check_start, hello.check_crc, hello.awaited
+    )
 
 
 def tables_changed_frame(offset: int) -> bytes:
@@ -92,7 +102,10 @@ def tables_changed_frame(offset: int) -> bytes:
 
 
 def check_start(offset: int, segment_size: int) -> int:
-    """Where the bytes begin that tell whether two logs are the same up to ``offset``: both have all of the segment, if they have its end."""
+    """Return the start of the bytes that show whether two logs are the same up to ``offset``.
+
+    They are in one segment: a log with the end of a segment has the whole segment.
+    """
     if offset <= 0:
         return 0
     base = (offset - 1) - (offset - 1) % segment_size
@@ -114,25 +127,35 @@ class ReportDecoder:
 
 @attrs.define(eq=False)
 class FrameDecoder:
-    """Bytes in, events out.  Log bytes are handed on as they come, those of adjacent frames in one piece."""
+    """Bytes in, events out.
 
-    _head: bytearray = attrs.field(factory=bytearray)
+    Log bytes become events as they come, those of adjacent frames one event.
+    """
+
+    _rest: bytes = b""
+    """The part of a head that has come."""
     _next: int = 0
     _left: int = 0
 
     fault: LinkBroken | None = None
-    """Why nothing more can be read; what came before it is good."""
+    """Why nothing more can be read; the events before it are valid."""
 
     def receive(self, data: bytes | memoryview) -> list[Event]:
-        """What came; the caller looks at ``fault`` afterwards."""
+        """Return the events of what came; the caller checks ``fault`` afterwards."""
         events: list[Event] = []
         pieces: list[memoryview] = []
-        start = follows = 0
-        view, at = memoryview(data), 0
+        start = follows = at = 0
+        if self._rest:
+            data, self._rest = self._rest + data, b""
+        view = memoryview(data)
         try:
             while at < len(data):
                 if not self._left:
-                    event, at = self._read_head(data, at)
+                    end, event = self._read_head(view, at)
+                    if not end:
+                        self._rest = bytes(view[at:])
+                        break
+                    at = end
                     if event is not None:
                         flush(events, pieces, start)
                         events.append(event)
@@ -151,42 +174,32 @@ class FrameDecoder:
         flush(events, pieces, start)
         return events
 
-    def _read_head(self, data: bytes | memoryview, at: int) -> tuple[Event | None, int]:
-        """Take what has come of a head; its event, if it is a whole one without log bytes, and where it ends."""
-        if not self._head and len(data) - at >= FRAME.size:
-            offset, size = FRAME.unpack_from(data, at)
-            if size >= 0:  # nearly always
-                return self._begin(offset, size, b""), at + FRAME.size
-        taken = data[at : at + self._wanted() - len(self._head)]
-        self._head += taken
-        at += len(taken)
-        if len(self._head) < self._wanted():
-            return None, at
-        offset, size = FRAME.unpack_from(self._head)
-        body = bytes(self._head[FRAME.size :])
-        self._head.clear()
-        return self._begin(offset, size, body), at
+    def _read_head(self, data: memoryview, at: int) -> tuple[int, Event | None]:
+        """Return the end of the head at ``at``, and its event unless log bytes follow.
 
-    def _wanted(self) -> int:
-        """Length of the head that is being read: a hello's is known once its first part is there."""
-        if len(self._head) < FRAME.size:
-            return FRAME.size
-        return FRAME.size + (_HELLO.size if FRAME.unpack_from(self._head)[1] == HELLO_SIZE else 0)
-
-    def _begin(self, offset: int, size: int, body: bytes) -> Event | None:
-        """Begin with what follows a complete head."""
-        if size == HELLO_SIZE:
-            return MasterHello(*_HELLO.unpack(body))
+        The end is 0 if the head is not complete.
+        """
+        end = at + FRAME.size
+        if end > len(data):
+            return 0, None
+        offset, size = FRAME.unpack_from(data, at)
+        if 0 <= size <= FRAME_BYTES_MAX and offset >= 0:
+            self._next, self._left = offset, size
+            return end, None if size else Heartbeat(offset)
         if size == TABLES_CHANGED_SIZE:
-            return TablesChanged()
-        if offset < 0 or not 0 <= size <= FRAME_BYTES_MAX:
-            raise LinkBroken(f"a frame for log offset {offset} with {size} bytes: this is no master's HA port (haListenPort)")
-        self._next, self._left = offset, size
-        return None if size else Heartbeat(offset)
+            return end, TablesChanged()
+        if size == HELLO_SIZE:
+            if end + _HELLO.size > len(data):
+                return 0, None
+            return end + _HELLO.size, MasterHello(*_HELLO.unpack_from(data, end))
+        raise LinkBroken(
+            f"a frame for log offset {offset} with {size} bytes: this is not the HA port of a"
+            " master (haListenPort)"
+        )
 
 
 def flush(events: list[Event], pieces: list[memoryview], start: int) -> None:
-    """Make what was gathered one event."""
+    """Turn the pieces into one event."""
     if pieces:
         events.append(LogData(start, b"".join(pieces)))
         pieces.clear()

@@ -1,4 +1,5 @@
-"""State of the broker beside the log, each kind with its one owner: tables, groups, held pulls, locks, registration, statistics.
+"""State of the broker beside the log, each kind with one owner.
 
-Services know nothing of request codes or wire headers; they meet each other only in ``broker/app.py``.
+Services know nothing of request codes or wire headers, except those that send requests of their own
+(``registration``, ``remote_sender``). ``broker/wiring.py`` gives each what it needs.
 """

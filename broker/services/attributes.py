@@ -1,6 +1,6 @@
-"""Attributes of topics and groups: how a change is written (``+key=value,-key``), which keys there are, which values they take.
+"""Attributes of topics and groups: the known keys, their values, and how a change is written.
 
-Errors are ValueError with the words of a Java broker.
+A change is ``+key=value,-key``. Errors are ValueError with the words of a Java broker.
 Source: common/attribute/AttributeUtil.java, AttributeParser.java, common/TopicAttributes.java.
 """
 
@@ -13,15 +13,13 @@ import attrs
 
 @attrs.frozen
 class Attribute:
-    """One known key.  ``values`` None means a whole number of at least -1; ``refused`` names values that this broker cannot honour."""
+    """One known key. ``values``: those that it takes; None: an integer of at least -1."""
 
     values: frozenset[str] | None
     changeable: bool
-    refused: frozenset[str] = frozenset()
 
     def verify(self, key: str, value: str) -> None:
-        if value in self.refused:
-            raise ValueError(f"{key}={value} is not supported by this broker")
+        """Check a value. Raises: ValueError."""
         if self.values is not None:
             if value not in self.values:
                 raise ValueError(f"value is not in set: [{', '.join(sorted(self.values))}]")
@@ -31,9 +29,10 @@ class Attribute:
 
 TOPIC_ATTRIBUTES: Mapping[str, Attribute] = {
     "queue.type": Attribute(frozenset({"BatchCQ", "SimpleCQ"}), changeable=False),
-    "cleanup.policy": Attribute(frozenset({"DELETE", "COMPACTION"}), changeable=False, refused=frozenset({"COMPACTION"})),
+    "cleanup.policy": Attribute(frozenset({"DELETE", "COMPACTION"}), changeable=False),
     "message.type": Attribute(
-        frozenset({"UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED"}), changeable=True
+        frozenset({"UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED"}),
+        changeable=True,
     ),
     "reserve.time": Attribute(None, changeable=True),
 }
@@ -41,7 +40,7 @@ GROUP_ATTRIBUTES: Mapping[str, Attribute] = {}
 
 
 def parse_attribute_changes(text: str) -> dict[str, str]:
-    """``+a=1,-b`` -> ``{"+a": "1", "-b": ""}``."""
+    """Parse ``+a=1,-b`` into ``{"+a": "1", "-b": ""}``. Raises: ValueError."""
     changes: dict[str, str] = {}
     for item in text.split(",") if text else []:
         key, equals, value = item.partition("=")
@@ -56,9 +55,16 @@ def parse_attribute_changes(text: str) -> dict[str, str]:
 
 
 def alter_attributes(
-    known: Mapping[str, Attribute], current: Mapping[str, str], changes: Mapping[str, str], *, create: bool
+    known: Mapping[str, Attribute],
+    current: Mapping[str, str],
+    changes: Mapping[str, str],
+    *,
+    create: bool,
 ) -> dict[str, str]:
-    """The attributes after the changes; keys of ``changes`` carry their sign, those of the result do not."""
+    """Return the attributes after the changes. Raises: ValueError.
+
+    Keys of ``changes`` carry their sign, those of the result do not.
+    """
     result = dict(current)
     seen: set[str] = set()
     for signed, value in changes.items():
@@ -84,4 +90,9 @@ def alter_attributes(
         else:
             attribute.verify(key, value)
             result[key] = value
+    if result.get("cleanup.policy") == "COMPACTION" and result.get("queue.type") == "BatchCQ":
+        raise ValueError(
+            "cleanup.policy=COMPACTION does not go with queue.type=BatchCQ: a batch is one record"
+            " there, and has no key of its own; use queue.type=SimpleCQ"
+        )
     return result

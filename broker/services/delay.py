@@ -1,10 +1,11 @@
-"""Delayed messages by level: they lie in SCHEDULE_TOPIC_XXXX, one queue for each level, until their time has come.
+"""Delayed messages by level: each waits in a queue of SCHEDULE_TOPIC_XXXX until it is due.
 
-A message of level n waits ``messageDelayLevel[n]`` from its store time; since that is the same for all of a queue, the queue is in the order
-of delivery, and only its head must be watched.  How far each level has come is kept in delayOffset.json, saved every 10 s, and never further
-than the disk has the delivered copies: after a crash some messages may be delivered a second time, as with Java, but none is lost.
-`delay_delivery` has the tasks that deliver.
-Source: broker/schedule/ScheduleMessageService.java, broker/util/HookUtils.java.
+A message of level n waits ``messageDelayLevel[n]`` from its store time. The delay is the same for a
+whole queue, so the queue is in the order of delivery, and only its head must be watched. The
+progress of each level is kept in delayOffset.json, saved every 10 s, and never beyond what the disk
+has of the delivered copies: after a crash some messages may be delivered a second time, as with
+Java, but none is lost. ``delay_delivery`` has the tasks that deliver. Source:
+broker/schedule/ScheduleMessageService.java, broker/util/HookUtils.java.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from triomq.broker.store.draft import Draft
 from triomq.broker.store.store import MessageStore
 from triomq.remoting.protocol.bodies.offsets import DelayOffsetTable
 from triomq.remoting.protocol.bodies.schema import write_plain
-from triomq.remoting.protocol.message import REAL_QUEUE_ID, REAL_TOPIC, properties_text
+from triomq.remoting.protocol.message_properties import REAL_QUEUE_ID, REAL_TOPIC, properties_text
 from triomq.remoting.protocol.names import SCHEDULE_TOPIC
 from triomq.remoting.protocol.record import StoredMessage
 
@@ -33,51 +34,62 @@ CHANGES_PER_VERSION = 200
 
 
 @attrs.define(eq=False)
-class DelayedMessages:
+class DelayedMessages(PersistedTable):
     """The progress of each level, and when its messages are due.
 
-    ``offsets``: level -> next entry of its queue to deliver.  ``forward_only``: ignore progress of the master that is behind the own; set on a slave that
-    may act for its master.  ``replicated``: the messages come from a master.
+    ``offsets``: level -> next entry of its queue to deliver. ``forward_only``: ignore progress of
+    the master that is behind this broker's; set on a slave that may act for its master.
+    ``replicated``: the messages come from a master.
     """
 
     store: MessageStore
     topics: Topics
-    table: PersistedTable
     version: Version
     clock_ms: Callable[[], int]
     forward_only: bool = False
     replicated: bool = False
     offsets: dict[int, int] = attrs.field(factory=dict)
-    delivered: int = 0
     _times: dict[int, ArrivalTimes] = attrs.field(factory=dict, init=False)
     _arrivals: dict[int, trio.Event] = attrs.field(factory=dict, init=False)
     """Level -> event of its next arrival, for a task whose queue is empty."""
     _unflushed: dict[int, deque[tuple[int, int]]] = attrs.field(factory=dict, init=False)
-    """Level -> (next entry to deliver, end of the log with the copies of all before it), ascending."""
-    _durable: dict[int, int] = attrs.field(factory=dict, init=False)
-    """Level -> next entry to deliver as far as the disk has the copies.  Only this is saved."""
+    """Level -> (next entry to deliver, end of the log with the copies of all before it), ascending.
+    """
+    _durable: dict[int, int] = attrs.field(init=False)
+    """Level -> next entry to deliver as far as the disk has the copies. Only this is saved."""
     _changes: int = attrs.field(default=0, init=False)
+
+    @_durable.default
+    def _loaded_offsets(self) -> dict[int, int]:
+        return dict(self.offsets)
 
     @property
     def levels_ms(self) -> tuple[int, ...]:
         return self.store.config.delay_levels_ms
 
     def schedule(self, draft: Draft, level: int) -> None:
-        """Turn a draft into one that waits.  A level beyond the last counts as the last."""
+        """Turn a draft into one that waits. A level beyond the last counts as the last."""
         level = min(level, len(self.levels_ms))
         separator = b"" if not draft.properties or draft.properties.endswith(b"\x02") else b"\x02"
-        real = properties_text({REAL_TOPIC: draft.topic, REAL_QUEUE_ID: str(draft.queue_id)}).encode()
+        real = properties_text(
+            {REAL_TOPIC: draft.topic, REAL_QUEUE_ID: str(draft.queue_id)}
+        ).encode()
         draft.properties += separator + real
         draft.topic, draft.queue_id = SCHEDULE_TOPIC, level - 1
 
     def start_clock(self) -> None:
-        """Start the due times.  Messages that the queues hold now count as stored before the start."""
+        """Start the due times. Messages in the queues now count as stored before the start."""
         for level, delay_ms in enumerate(self.levels_ms, 1):
             end = self.store.max_offset(SCHEDULE_TOPIC, level - 1)
-            self._times[level] = ArrivalTimes(delay_ms / 1000, end, self.clock_ms(), trio.current_time(), self.replicated)
+            self._times[level] = ArrivalTimes(
+                delay_ms / 1000, end, self.clock_ms(), trio.current_time(), self.replicated
+            )
 
     def arrived(self, arrivals: Iterable[tuple[str, int, int, int]]) -> None:
-        """Wake the levels whose messages have become readable.  ``arrivals``: (topic, queue id, end offset, tags code) each.  Checkpoint: never."""
+        """Wake the levels whose messages have become readable. Checkpoint: never.
+
+        ``arrivals``: (topic, queue id, end offset, tags code) each.
+        """
         for topic, queue_id, end_offset, _ in arrivals:
             if topic == SCHEDULE_TOPIC:
                 level = queue_id + 1
@@ -89,15 +101,23 @@ class DelayedMessages:
                     waiting.set()
 
     def next_arrival(self, level: int) -> trio.Event:
-        """Return the event of a level's next arrival.  Call this before reading the queue, so that no arrival is missed."""
+        """Return the event of a level's next arrival.
+
+        Call this before reading the queue, so that no arrival is missed.
+        """
         return self._arrivals.setdefault(level, trio.Event())
 
     def wait_of(self, level: int, message: StoredMessage) -> float:
         """Return the seconds until a message of a level is due; 0 or less: it is due."""
-        return self._times[level].wait(message.queue_offset, message.store_timestamp, self.clock_ms(), trio.current_time())
+        return self._times[level].wait(
+            message.queue_offset, message.store_timestamp, self.clock_ms(), trio.current_time()
+        )
 
     def advance(self, level: int, offset: int, log_end: int = 0) -> None:
-        """Record that the entries below ``offset`` are delivered.  ``log_end``: end of the copies in this broker's log; 0 if there are none."""
+        """Record that the entries below ``offset`` are delivered.
+
+        ``log_end``: end of the copies in this broker's log; 0 if there are none.
+        """
         self.offsets[level] = offset
         waiting = self._unflushed.setdefault(level, deque())
         if log_end or waiting:
@@ -110,36 +130,42 @@ class DelayedMessages:
         self._changes += 1
         if self._changes % CHANGES_PER_VERSION == 0:
             self.version.bump()
-        self.table.touch()
+        self.touch()
 
     def replace(self, table: DelayOffsetTable) -> None:
-        """Take over how far the master has come: a slave delivers nothing, but it may become the master."""
+        """Take over the master's progress: this slave may become the master."""
         offsets = dict(table.offset_table)
         if self.forward_only:
             offsets = _farther(offsets, self.offsets)
         if offsets != self.offsets:
             self._set(offsets)
             self.version.load(table.data_version)
-            self.table.touch()
+            self.touch()
 
     def take_back(self, table: DelayOffsetTable) -> int:
-        """What a slave has delivered in place of this master; the number of levels that are farther now."""
+        """Take over the progress of a slave that delivered in place of this master.
+
+        Returns: the number of levels that advanced.
+        """
         offsets = _farther(self.offsets, dict(table.offset_table))
         changed = sum(offsets[level] != self.offsets.get(level) for level in offsets)
         if changed:
             self._set(offsets)
             self.version.bump()
-            self.table.touch()
+            self.touch()
         return changed
 
     def clamp(self) -> int:
-        """Set progress beyond the end of a queue to that end; return the number of such levels.  New messages will have these offsets."""
+        """Lower progress beyond the end of a queue to that end; return the number of such levels.
+
+        New messages will have these offsets.
+        """
         ends = {level: self.store.max_offset(SCHEDULE_TOPIC, level - 1) for level in self.offsets}
         beyond = [level for level, offset in self.offsets.items() if offset > ends[level]]
         if beyond:
             self._set({level: min(offset, ends[level]) for level, offset in self.offsets.items()})
             self.version.bump()
-            self.table.touch()
+            self.touch()
         return len(beyond)
 
     def _set(self, offsets: dict[int, int]) -> None:
@@ -148,7 +174,7 @@ class DelayedMessages:
         self._unflushed.clear()
 
     def progress(self) -> dict[int, tuple[int, int]]:
-        """Level -> (delivered up to, end of its queue), for levels that were ever used."""
+        """Return level -> (next entry to deliver, end of its queue) of levels in use."""
         found = {}
         for level in range(1, len(self.levels_ms) + 1):
             end = self.store.max_offset(SCHEDULE_TOPIC, level - 1)
@@ -157,18 +183,25 @@ class DelayedMessages:
         return found
 
     def encode(self) -> bytes:
-        """Return the file's content: progress up to the copies that the disk has.  The rest stays for the next save."""
+        """Return the file's content: progress up to the copies that the disk has.
+
+        The rest stays for the next save.
+        """
         flushed = self.store.flushed.value
         for level, waiting in self._unflushed.items():
             while waiting and waiting[0][1] <= flushed:
                 self._durable[level] = waiting.popleft()[0]
         if any(self._unflushed.values()):
-            self.table.touch()
-        return encode_pretty(write_plain(DelayOffsetTable(dict(sorted(self._durable.items())), self.version.current)))
+            self.touch()
+        return encode_pretty(
+            write_plain(DelayOffsetTable(dict(sorted(self._durable.items())), self.version.current))
+        )
 
 
 def _farther(one: dict[int, int], other: dict[int, int]) -> dict[int, int]:
-    return {level: max(one.get(level, 0), other.get(level, 0)) for level in one.keys() | other.keys()}
+    return {
+        level: max(one.get(level, 0), other.get(level, 0)) for level in one.keys() | other.keys()
+    }
 
 
 def open_delayed_messages(
@@ -181,13 +214,18 @@ def open_delayed_messages(
     forward_only: bool = False,
     replicated: bool = False,
 ) -> DelayedMessages:
-    """Load delayOffset.json, or begin with the first message of each level.  Raises DamagedTable."""
+    """Load delayOffset.json, or begin with each level's first message. Raises: DamagedTable."""
     path = directory / "delayOffset.json"
-    loaded = load_table(path, DelayOffsetTable.decode)
-    table = PersistedTable(path, bytes, gather_seconds=SAVE_SECONDS)
-    delayed = DelayedMessages(store, topics, table, version, clock_ms, forward_only, replicated)
-    table.encode = delayed.encode
-    if loaded is not None:
-        delayed._set(dict(loaded.offset_table))
-        version.load(loaded.data_version)
-    return delayed
+    loaded = load_table(path, DelayOffsetTable.decode) or DelayOffsetTable()
+    version.load(loaded.data_version)
+    return DelayedMessages(
+        path,
+        store,
+        topics,
+        version,
+        clock_ms,
+        forward_only,
+        replicated,
+        dict(loaded.offset_table),
+        gather_seconds=SAVE_SECONDS,
+    )

@@ -1,7 +1,7 @@
-"""The tasks that deliver delayed messages, one for each level: a backlog of one level, or a broker that it waits for, never delays another.
+"""The tasks that deliver delayed messages, one for each level, so that no level delays another.
 
-`LocalDelivery` appends the messages to this broker's own log.  `RemoteDelivery` is for a slave that acts for its master: its log takes nothing
-but its master's, so it sends them to other masters.
+``LocalDelivery`` appends the messages to this broker's own log. ``RemoteDelivery`` is for a slave
+that acts for its master: its log takes nothing but its master's, so it sends them to other masters.
 """
 
 from __future__ import annotations
@@ -13,14 +13,22 @@ import attrs
 import trio
 
 from triomq.broker.services.delay import DelayedMessages
-from triomq.broker.services.remote_sender import RemoteSender, RemoteSendFailed, RemoteSendRefused
+from triomq.broker.services.remote_sender import (
+    RemoteSender,
+    RemoteSendFailed,
+    RemoteSendRefused,
+    send_to_the_end,
+)
+from triomq.broker.services.statistics import Statistics
 from triomq.broker.store.draft import Draft
 from triomq.broker.store.errors import IllegalMessage, StoreIoError, StoreUnavailable
 from triomq.broker.store.results import GetResult, GetStatus
 from triomq.remoting.log_limit import LogLimit
-from triomq.remoting.protocol.message import REAL_QUEUE_ID, REAL_TOPIC, TRANSACTION_MASK
+from triomq.remoting.protocol.message_properties import REAL_QUEUE_ID, REAL_TOPIC
 from triomq.remoting.protocol.names import SCHEDULE_TOPIC
-from triomq.remoting.protocol.record import StoredMessage, decode_records
+from triomq.remoting.protocol.record import StoredMessage
+from triomq.remoting.protocol.record_reader import decode_records
+from triomq.remoting.protocol.sys_flags import TRANSACTION_MASK
 
 logger = logging.getLogger(__name__)
 
@@ -28,9 +36,9 @@ BATCH_MESSAGES = 32
 BATCH_BYTES = 1024 * 1024
 RETRY_SECONDS = 1.0
 REFUSED_SECONDS = 30.0
-"""Pause before a message that every other broker has refused for good is sent again: a new broker may accept it."""
-SEND_SECONDS = 5.0
-"""Longest wait for sends in flight when the acting slave must stop."""
+"""Pause before a message that every other broker has refused permanently is sent again: a new
+broker may accept it.
+"""
 
 
 @attrs.define(eq=False)
@@ -42,7 +50,10 @@ class Delivery(abc.ABC):
 
     @abc.abstractmethod
     async def deliver(self, level: int, messages: list[StoredMessage]) -> float:
-        """Deliver due messages in order and advance the level's progress; return 0, or after how many seconds to try the rest again."""
+        """Deliver due messages in order and advance the level's progress.
+
+        Returns: 0, or the seconds until the next try of the rest.
+        """
 
     async def run(self) -> None:
         """Run one task for each level."""
@@ -60,14 +71,19 @@ class Delivery(abc.ABC):
                 await trio.sleep(pause)
 
     async def _deliver_due(self, level: int) -> float | None:
-        """Deliver all of a level that is due; return how many seconds the next one must wait, None when there is none.  Checkpoint: between batches."""
+        """Deliver all messages of a level that are due.
+
+        Returns: the seconds until the next message is due; None if there is none.
+        Checkpoint: maybe, between batches.
+        """
         while True:
             offset = self.delayed.offsets.get(level, 0)
             found = await self._get(level, offset)
             if found.status is not GetStatus.FOUND:
                 if found.next_offset == offset:
                     return None
-                self.delayed.advance(level, found.next_offset)  # the messages in between were deleted with the log
+                # The messages in between were deleted with the log.
+                self.delayed.advance(level, found.next_offset)
                 continue
             messages = decode_records(b"".join(found.chunks))
             waits = [self.delayed.wait_of(level, message) for message in messages]
@@ -81,40 +97,56 @@ class Delivery(abc.ABC):
             await trio.lowlevel.checkpoint()
 
     async def _get(self, level: int, offset: int) -> GetResult:
-        store = self.delayed.store
-        found = store.get(SCHEDULE_TOPIC, level - 1, offset, messages_max=BATCH_MESSAGES, bytes_max=BATCH_BYTES)
-        if found is None:
-            found = await store.get_cold(SCHEDULE_TOPIC, level - 1, offset, messages_max=BATCH_MESSAGES, bytes_max=BATCH_BYTES)
-        return found
+        return await self.delayed.store.get_or_wait(
+            SCHEDULE_TOPIC,
+            level - 1,
+            offset,
+            messages_max=BATCH_MESSAGES,
+            bytes_max=BATCH_BYTES,
+        )
 
-    def homeless(self, message: StoredMessage) -> bool:
-        """Whether the topic that a message is for is gone; the log says so."""
-        topic, queue_text = message.properties.get(REAL_TOPIC, ""), message.properties.get(REAL_QUEUE_ID, "")
-        if self.delayed.topics.find(topic) is not None and queue_text.isascii() and queue_text.isdigit():
+    def topic_is_gone(self, message: StoredMessage) -> bool:
+        """Return whether the topic of a message is gone, and log it if so."""
+        topic, queue_text = (
+            message.properties.get(REAL_TOPIC, ""),
+            message.properties.get(REAL_QUEUE_ID, ""),
+        )
+        if (
+            self.delayed.topics.find(topic) is not None
+            and queue_text.isascii()
+            and queue_text.isdigit()
+        ):
             return False
-        logger.warning("delayed message %s is dropped: its topic %r does not exist (any more)", message.offset_message_id, topic)
+        logger.warning(
+            "delayed message %s is dropped: its topic %r does not exist (any more)",
+            message.offset_message_id,
+            topic,
+        )
         return True
 
 
 @attrs.define(eq=False)
 class LocalDelivery(Delivery):
-    """Stores messages where they belong, in this broker's log; those whose topic is gone are dropped."""
+    """Stores messages in their topics in this broker's log; drops those whose topic is gone."""
+
+    statistics: Statistics
 
     async def deliver(self, level: int, messages: list[StoredMessage]) -> float:
         store = self.delayed.store
         drafts = [draft for message in messages if (draft := self._real_draft(message)) is not None]
         try:
-            if drafts:
-                store.append(drafts)
+            places = store.append(drafts)
         except (StoreUnavailable, StoreIoError) as error:
-            self.limit.log(logger, logging.WARNING, "delayed messages of level %d must wait: %s", level, error)
+            self.limit.log(
+                logger, logging.WARNING, "delayed messages of level %d must wait: %s", level, error
+            )
             return RETRY_SECONDS
-        self.delayed.delivered += len(drafts)
+        self.statistics.note_delivered(drafts, places)
         self.delayed.advance(level, messages[-1].queue_offset + 1, store.appended.value)
         return 0.0
 
     def _real_draft(self, message: StoredMessage) -> Draft | None:
-        if self.homeless(message):
+        if self.topic_is_gone(message):
             return None
         properties = message.properties
         draft = Draft(
@@ -143,15 +175,15 @@ class LocalDelivery(Delivery):
 class RemoteDelivery(Delivery):
     """Sends messages to other masters, in order, one after the other.
 
-    A message that no master accepts waits for this group's own master, as in Java, and so do those behind it: the master takes over one number for each
-    level.
+    A message that no master accepts waits for the master of this broker group, as in Java, and so
+    do the messages behind it: the master takes over one number for each level.
     """
 
     sender: RemoteSender
     _acted: bool = attrs.field(default=False, init=False)
     """Whether something was sent in place of the master since ``run`` began."""
     _refused: dict[int, int] = attrs.field(factory=dict, init=False)
-    """Level -> queue offset of the last message logged as refused for good."""
+    """Level -> queue offset of the last message logged as refused permanently."""
 
     async def run(self) -> None:
         self._acted = False
@@ -159,42 +191,44 @@ class RemoteDelivery(Delivery):
 
     async def deliver(self, level: int, messages: list[StoredMessage]) -> float:
         for message in messages:
-            if message.log_offset >= self.delayed.topics.complete_to or not self.homeless(message):
+            if message.log_offset >= self.delayed.topics.complete_to or not self.topic_is_gone(
+                message
+            ):
                 pause = await self._send(level, message)
                 if pause:
                     return pause
-                self.delayed.delivered += 1
             self.delayed.advance(level, message.queue_offset + 1)
-            if not self._acted:  # a Java master takes our table over only if its version is newer
+            if not self._acted:  # a Java master takes over a table only if its version is newer
                 self._acted = True
                 self.delayed.version.bump()
             await trio.lowlevel.checkpoint_if_cancelled()
         return 0.0
 
     async def _send(self, level: int, message: StoredMessage) -> float:
-        # A send that is cancelled half-way may be stored or not, and the message would come twice.
-        with trio.move_on_after(SEND_SECONDS, shield=True):
-            try:
-                await self.sender.send(message)
-                return 0.0
-            except RemoteSendRefused as error:
-                if self._refused.get(level) != message.queue_offset:
-                    self._refused[level] = message.queue_offset
-                    logger.error(
-                        "delayed message %d of level %d (%s) is refused for good by every other master; it, and what comes behind it, must wait until this group has its master again: %s",
-                        message.queue_offset,
-                        level,
-                        message.offset_message_id,
-                        error,
-                    )
-                return REFUSED_SECONDS
-            except RemoteSendFailed as error:
-                self.limit.log(
-                    logger,
-                    logging.WARNING,
-                    "delayed messages of level %d, from the one at offset %d on, must wait until this group has its master again, or another takes them: %s",
-                    level,
+        try:
+            await send_to_the_end(self.sender, message)
+            return 0.0
+        except RemoteSendRefused as error:
+            if self._refused.get(level) != message.queue_offset:
+                self._refused[level] = message.queue_offset
+                logger.error(
+                    "delayed message %d of level %d (%s) is refused permanently by every other"
+                    " master; it and the messages behind it must wait until this group has its"
+                    " master again: %s",
                     message.queue_offset,
+                    level,
+                    message.offset_message_id,
                     error,
                 )
+            return REFUSED_SECONDS
+        except RemoteSendFailed as error:
+            self.limit.log(
+                logger,
+                logging.WARNING,
+                "delayed messages of level %d, from offset %d on, must wait until this group"
+                " has its master again, or another master takes them: %s",
+                level,
+                message.queue_offset,
+                error,
+            )
         return RETRY_SECONDS

@@ -1,8 +1,9 @@
-"""What groups filter by beside tags: SQL92 expressions that came with heartbeats, compiled, kept in consumerFilter.json.
+"""Filters of groups beside tags: SQL92 expressions, compiled, and kept in consumerFilter.json.
 
-A pull of a push consumer does not carry its expression, so the broker must know it; a newer version that cannot be compiled removes the older one, and the pull is told.
-A slave learns filters as a master does, from the heartbeats that consumers send to both.
-Source: broker/filter/ConsumerFilterManager.java, ConsumerFilterData.java.
+They come with heartbeats. A pull of a push consumer does not carry its expression, so the broker
+must know it. A newer version that cannot be compiled removes the older one, and the answer to the
+pull says so. A slave learns filters as a master does, from the heartbeats that consumers send to
+both. Source: broker/filter/ConsumerFilterManager.java, ConsumerFilterData.java.
 """
 
 from __future__ import annotations
@@ -16,24 +17,22 @@ import attrs
 import msgspec
 import trio
 
-from triomq.broker.filters.bloom import bloom_positions, bloom_size
+from triomq.broker.filters.bloom import BITS, bloom_positions
 from triomq.broker.filters.sql92 import compile_filter
 from triomq.broker.filters.tokens import FilterInvalid
 from triomq.broker.services.persisted import PersistedTable, encode_pretty, load_table
 from triomq.remoting.log_limit import LogLimit
 from triomq.remoting.protocol.bodies.heartbeat import TAG, SubscriptionData
-from triomq.remoting.protocol.loose_json import loads
+from triomq.remoting.protocol.fastjson import loads
 
 logger = logging.getLogger(__name__)
 
 SAVE_SECONDS = 10.0
-ERROR_PERCENT, GROUPS_EXPECTED = 20, 32
-"""maxErrorRateOfBloomFilter and expectConsumerNumUseFilter: with other numbers in it Java ignores the file."""
 SQL92 = "SQL92"
 HEARTBEAT_CHARACTERS_MAX = 65_536
-"""new expressions that are compiled for one heartbeat, about 0.1 s"""
+"""Length of all new expressions that are compiled for one heartbeat: about 0.1 s."""
 CHARACTERS_MAX = 4_194_304
-"""all expressions together, about 0.3 GiB when compiled"""
+"""Length of all expressions together: about 0.3 GiB when compiled."""
 EXPIRY_SECONDS = 60.0
 Wanted = Callable[[Mapping[str, str]], bool]
 
@@ -53,14 +52,17 @@ class StoredTopic(msgspec.Struct, rename="camel"):
 
 
 class StoredFilters(msgspec.Struct, rename="camel"):
-    """The file.  What else Java writes into it is computed from this."""
+    """The file. All other fields that Java writes are computed from these."""
 
     filter_data_by_topic: dict[str, StoredTopic] = {}
 
 
 @attrs.frozen
 class GroupFilter:
-    """One group's filter of one topic. ``dead_ms`` is 0 while the group has it; ``version`` is the client's, a time in ms."""
+    """One group's filter of one topic.
+
+    ``dead_ms`` is 0 while the group has it; ``version`` is the client's, a time in ms.
+    """
 
     topic: str
     group: str
@@ -72,22 +74,23 @@ class GroupFilter:
 
 
 def is_filter(expression_type: str | None) -> bool:
-    """Whether a subscription of this type needs more than tags."""
+    """Return whether a subscription of this type needs more than tags."""
     return bool(expression_type) and expression_type != TAG
 
 
 def compile_typed(expression_type: str, expression: str) -> Wanted:
-    """Compile an expression of a type.  Raises FilterInvalid."""
+    """Compile an expression of a type. Raises: FilterInvalid."""
     if expression_type != SQL92:
-        raise FilterInvalid(f"there are no filters of the type {expression_type}: TAG and SQL92 are known")
+        raise FilterInvalid(
+            f"there are no filters of the type {expression_type}: TAG and SQL92 are known"
+        )
     return compile_filter(expression)
 
 
 @attrs.define(eq=False)
-class ConsumerFilters:
-    """Filters by (topic, group).  ``connected`` says whether a group has members."""
+class ConsumerFilters(PersistedTable):
+    """Filters by (topic, group). ``connected`` returns whether a group has members."""
 
-    table: PersistedTable
     clock_ms: Callable[[], int]
     keep_dead_ms: int = 86_400_000
     connected: Callable[[str], bool] = attrs.field(default=lambda group: True)
@@ -102,7 +105,10 @@ class ConsumerFilters:
         return len(self._filters)
 
     def register(self, group: str, subscriptions: Iterable[SubscriptionData]) -> None:
-        """Take what a member's heartbeat says that its group subscribes; topics that it no longer names are dead from now on."""
+        """Take over the subscriptions of a member's heartbeat.
+
+        Filters of topics that it no longer names are dead from now on.
+        """
         named = set()
         room = HEARTBEAT_CHARACTERS_MAX
         for subscription in subscriptions:
@@ -115,22 +121,41 @@ class ConsumerFilters:
                 self._put(attrs.evolve(known, dead_ms=now))
 
     def _register(self, group: str, subscription: SubscriptionData, room: int) -> int:
-        """Take one subscription; how many characters were compiled for it."""
-        topic, expression, version = subscription.topic, subscription.sub_string, subscription.sub_version
+        """Take over one subscription; return the number of characters compiled for it."""
+        topic, expression, version = (
+            subscription.topic,
+            subscription.sub_string,
+            subscription.sub_version,
+        )
         known = self._filters.get((topic, group))
         if known is not None and version <= known.version:
             if version == known.version and known.dead_ms:
                 self._put(attrs.evolve(known, dead_ms=0))
             return 0
-        if known is not None and known.expression == expression and subscription.expression_type == SQL92:
+        if (
+            known is not None
+            and known.expression == expression
+            and subscription.expression_type == SQL92
+        ):
             self._put(attrs.evolve(known, version=version, dead_ms=0))
             return 0
         try:
             if len(expression) > min(room, CHARACTERS_MAX - self._characters):
-                raise FilterInvalid("there is no room for it among the expressions of one heartbeat, or of this broker")
+                raise FilterInvalid(
+                    "there is no room for it among the expressions of one heartbeat, or of this"
+                    " broker"
+                )
             wanted = compile_typed(subscription.expression_type, expression)
         except FilterInvalid as error:
-            self._log.log(logger, logging.WARNING, "group %s cannot filter topic %s by %.200r: %s", group, topic, expression, error)
+            self._log.log(
+                logger,
+                logging.WARNING,
+                "group %s cannot filter topic %s by %.200r: %s",
+                group,
+                topic,
+                expression,
+                error,
+            )
             self._drop((topic, group))
             return 0
         self._put(GroupFilter(topic, group, expression, version, self.clock_ms(), wanted))
@@ -140,10 +165,10 @@ class ConsumerFilters:
         known = self._filters.pop(key, None)
         if known is not None:
             self._characters -= len(known.expression)
-            self.table.touch()
+            self.touch()
 
     def expire(self) -> None:
-        """Note which groups have no members any more, and forget those that went long ago."""
+        """Mark filters of groups without members as dead; drop those dead for ``keep_dead_ms``."""
         now = self.clock_ms()
         for key, known in list(self._filters.items()):
             if not known.dead_ms and not self.connected(known.group):
@@ -152,25 +177,31 @@ class ConsumerFilters:
                 self._drop(key)
 
     async def run(self) -> None:
-        """The task "filters-expire"."""
+        """Run the task "filters-expire"."""
         while True:
             await trio.sleep(EXPIRY_SECONDS)
             self.expire()
 
     def _put(self, made: GroupFilter) -> None:
         before = self._filters.get((made.topic, made.group))
-        self._characters += len(made.expression) - (len(before.expression) if before is not None else 0)
+        self._characters += len(made.expression) - (
+            len(before.expression) if before is not None else 0
+        )
         self._filters[made.topic, made.group] = made
-        self.table.touch()
+        self.touch()
 
     def encode(self) -> bytes:
-        """The file."""
-        functions, bits = bloom_size(ERROR_PERCENT, GROUPS_EXPECTED)
+        """Return the file's content."""
         by_topic: dict[str, Any] = {}
         for _, known in sorted(self._filters.items()):
-            groups = by_topic.setdefault(known.topic, {"groupFilterData": {}, "topic": known.topic})["groupFilterData"]
+            groups = by_topic.setdefault(
+                known.topic, {"groupFilterData": {}, "topic": known.topic}
+            )["groupFilterData"]
             groups[known.group] = {
-                "bloomFilterData": {"bitNum": bits, "bitPos": bloom_positions(f"{known.group}#{known.topic}", functions, bits)},
+                "bloomFilterData": {
+                    "bitNum": BITS,
+                    "bitPos": bloom_positions(f"{known.group}#{known.topic}"),
+                },
                 "bornTime": known.born_ms,
                 "clientVersion": known.version,
                 "consumerGroup": known.group,
@@ -183,28 +214,45 @@ class ConsumerFilters:
         return encode_pretty({"filterDataByTopic": by_topic}, depth=4)
 
     def load(self, stored: StoredFilters) -> None:
-        """Take the file's filters as of groups that are not there: a heartbeat revives them."""
+        """Take over the file's filters as dead ones: a heartbeat of the group revives them."""
         now = self.clock_ms()
         for topic, groups in stored.filter_data_by_topic.items():
             for group, data in groups.group_filter_data.items():
                 try:
                     wanted = compile_typed(data.expression_type, data.expression)
                 except FilterInvalid as error:
-                    logger.warning("consumerFilter.json: the filter of group %s for topic %s is left out: %s", group, topic, error)
+                    logger.warning(
+                        "consumerFilter.json: the filter of group %s for topic %s is left out: %s",
+                        group,
+                        topic,
+                        error,
+                    )
                     continue
                 born = data.born_time or now
                 dead = data.dead_time or max(born, now - 30_000)
-                self._put(GroupFilter(topic, group, data.expression, data.client_version, born, wanted, dead))
+                self._put(
+                    GroupFilter(
+                        topic, group, data.expression, data.client_version, born, wanted, dead
+                    )
+                )
 
 
-def open_consumer_filters(directory: Path, clock_ms: Callable[[], int]) -> ConsumerFilters:
-    """Load consumerFilter.json.  Raises DamagedTable."""
-    path = directory / "consumerFilter.json"
-    filters = ConsumerFilters(PersistedTable(path, bytes, gather_seconds=SAVE_SECONDS), clock_ms)
-    filters.table.encode = filters.encode
-    loaded = load_table(path, _decode)
-    if loaded is not None:
-        filters.load(loaded)
+def open_consumer_filters(
+    directory: Path,
+    clock_ms: Callable[[], int],
+    *,
+    keep_dead_ms: int = 86_400_000,
+    connected: Callable[[str], bool] = lambda group: True,
+) -> ConsumerFilters:
+    """Load consumerFilter.json. Raises: DamagedTable."""
+    filters = ConsumerFilters(
+        directory / "consumerFilter.json",
+        clock_ms,
+        keep_dead_ms=keep_dead_ms,
+        connected=connected,
+        gather_seconds=SAVE_SECONDS,
+    )
+    filters.load(load_table(filters.path, _decode) or StoredFilters())
     return filters
 
 

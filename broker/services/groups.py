@@ -1,9 +1,10 @@
-"""Who is connected: producer and consumer groups, their members and subscriptions, learned from heartbeats.
+"""Connected clients: groups, their members and subscriptions, learned from heartbeats.
 
-The core is sans-IO: every method gets ``now`` (seconds of one monotonic clock) and returns the names of the consumer groups whose members
-must be told that something changed; ``ClientGroups`` around it sends these notices and looks for silent clients.  A member is one
-connection; the same client sends heartbeats over one connection to each broker.
-Source: broker/client/ConsumerManager.java, ConsumerGroupInfo.java, ProducerManager.java, ClientHousekeepingService.java.
+``GroupTable`` is SANS-IO: its methods get ``now`` (seconds of one monotonic clock) and return the
+names of the consumer groups whose members must be told of a change. ``ClientGroups`` sends these
+notices and looks for silent clients. A member is one connection; a client sends heartbeats over one
+connection to each broker. Source: broker/client/ConsumerManager.java, ConsumerGroupInfo.java,
+ProducerManager.java, ClientHousekeepingService.java.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from typing import Generic, TypeVar
 import attrs
 import trio
 
-from triomq.broker.services.limits import broker_limits
 from triomq.broker.services.subscription_check import Wants, mismatch_text, wants_of
+from triomq.broker.services.table_limits import broker_limits
 from triomq.remoting.limits import Limits
 from triomq.remoting.protocol.bodies.heartbeat import BROADCASTING, ConsumerData, SubscriptionData
 
@@ -35,7 +36,9 @@ class Member(Generic[C]):
     version: int
     last_seen: float
     wants: Wants | None = None
-    """what it subscribes; None when it has not said so (a producer, or a heartbeat of the second form without subscriptions)"""
+    """Its subscriptions; None if not known (a producer, or a heartbeat of the second form without
+    subscriptions).
+    """
 
 
 @attrs.define(eq=False)
@@ -50,12 +53,18 @@ class ConsumerGroup(Generic[C]):
     members: dict[C, Member[C]] = attrs.field(factory=dict)
     subscriptions: dict[str, SubscriptionData] = attrs.field(factory=dict)
     mismatch: str | None = None
-    """who wants what, while members do not subscribe the same"""
+    """The differences, while members do not subscribe the same."""
     mismatch_since: float = 0.0
 
     def compare_members(self, now: float) -> bool:
-        """Look whether all members subscribe the same; True when there is news of it."""
-        text = mismatch_text({member.client_id: member.wants for member in self.members.values() if member.wants is not None})
+        """Compare the subscriptions of all members; return whether the result has changed."""
+        text = mismatch_text(
+            {
+                member.client_id: member.wants
+                for member in self.members.values()
+                if member.wants is not None
+            }
+        )
         if text == self.mismatch:
             return False
         if self.mismatch is None:
@@ -70,13 +79,17 @@ class ConsumerGroup(Generic[C]):
 
 @attrs.frozen
 class HeartbeatOutcome:
-    """``members_changed``: somebody joined.  ``subscriptions_changed``: a topic or expression did.  ``fingerprint_changed``: send it all again."""
+    """What a heartbeat has changed.
+
+    ``members_changed``: a member joined. ``subscriptions_changed``: a topic or an expression has
+    changed. ``fingerprint_changed``: the client must send all subscriptions again.
+    """
 
     members_changed: bool
     subscriptions_changed: bool
     fingerprint_changed: bool
     agreement_changed: bool = False
-    """members began or ceased to subscribe the same"""
+    """Whether members began or ceased to subscribe the same."""
 
     @property
     def notice_due(self) -> bool:
@@ -89,46 +102,74 @@ class Memberships:
 
     consumer_groups: dict[str, None] = attrs.field(factory=dict)
     producer_groups: dict[str, None] = attrs.field(factory=dict)
+    producer_id: str | None = None
+    """The client id of its last heartbeat as a producer."""
 
 
 @attrs.define(eq=False)
 class GroupTable(Generic[C]):
-    """The pure part: tables of groups.  Checkpoint: never, in any method."""
+    """The tables of groups. Checkpoint: never, in any method."""
 
     consumers: dict[str, ConsumerGroup[C]] = attrs.field(factory=dict)
     producers: dict[str, dict[C, Member[C]]] = attrs.field(factory=dict)
     pulled: dict[tuple[str, str], float] = attrs.field(factory=dict)
-    """(group, topic) -> when a pull last brought its own expression: such groups need not send heartbeats."""
+    """(group, topic) -> time of the last pull with an expression of its own: such groups need not
+    send heartbeats.
+    """
     limits: Limits = attrs.field(factory=broker_limits)
     connections: dict[C, Memberships] = attrs.field(factory=dict, init=False)
-    """The same by connection: one that ends leaves its groups without a look at the others."""
+    """The same by connection, so that a connection that ends leaves its groups without a scan."""
+    _by_producer_id: dict[str, dict[C, None]] = attrs.field(factory=dict, init=False)
+    """Client id -> its connections as a producer; the one that came last is the last entry."""
 
-    def require_room(self, connection: C, consumers: Sequence[ConsumerData], producers: Iterable[str]) -> None:
-        """Refuse a heartbeat as a whole that names more groups or topics than the limits allow.
+    def require_room(
+        self, connection: C, consumers: Sequence[ConsumerData], producers: Iterable[str]
+    ) -> None:
+        """Refuse a heartbeat as a whole if it names more groups or topics than the limits allow.
 
         Raises: LimitReached.
         """
         known = self.connections.get(connection) or Memberships()
         names = set(producers)
-        count = len(known.consumer_groups.keys() | {data.group for data in consumers}) + len(known.producer_groups.keys() | names)
-        self.limits.require("groups_per_connection_max", count, f"the heartbeat would make its connection a member of {count} groups")
+        count = len(known.consumer_groups.keys() | {data.group for data in consumers}) + len(
+            known.producer_groups.keys() | names
+        )
+        self.limits.require(
+            "groups_per_connection_max",
+            count,
+            f"the heartbeat would make its connection a member of {count} groups",
+        )
         for data in consumers:
             count = len(data.subscriptions)
-            self.limits.require("subscriptions_per_group_max", count, f"the heartbeat subscribes {count} topics for group {data.group[:255]}")
+            self.limits.require(
+                "subscriptions_per_group_max",
+                count,
+                f"the heartbeat subscribes {count} topics for group {data.group[:255]}",
+            )
         new = len(names - self.producers.keys())
         if new:
-            self.limits.require("groups_max", len(self.producers) + new, f"the heartbeat brings {new} more producer groups")
+            self.limits.require(
+                "groups_max",
+                len(self.producers) + new,
+                f"the heartbeat brings {new} more producer groups",
+            )
 
     def consumer_heartbeat(
-        self, member: Member[C], data: ConsumerData, *, fingerprint: int = 0, without_subscriptions: bool = False
+        self,
+        member: Member[C],
+        data: ConsumerData,
+        *,
+        fingerprint: int = 0,
+        without_subscriptions: bool = False,
     ) -> HeartbeatOutcome:
-        """Note that a client is alive in one consumer group."""
+        """Record that a client is alive in one consumer group."""
         group = self.consumers.get(data.group)
         if group is None:
             group = self.consumers[data.group] = ConsumerGroup(
                 data.group, data.consume_type, data.message_model, data.consume_from_where
             )
-        self._memberships(member.connection).consumer_groups[data.group] = None
+        mine = self.connections.setdefault(member.connection, Memberships())
+        mine.consumer_groups[data.group] = None
         known = group.members.get(member.connection)
         joined = known is None or known.client_id != member.client_id
         group.members[member.connection] = member
@@ -141,11 +182,23 @@ class GroupTable(Generic[C]):
         if fingerprint != 0:
             group.fingerprint = fingerprint
         member.wants = wants_of(data.subscriptions)
-        news = (joined or known is None or known.wants != member.wants) and group.compare_members(member.last_seen)
-        return HeartbeatOutcome(joined, self._subscribe(group, data.subscriptions), fingerprint_changed, news)
+        agreement_changed = (
+            joined or known is None or known.wants != member.wants
+        ) and group.compare_members(member.last_seen)
+        return HeartbeatOutcome(
+            joined,
+            self._subscribe(group, data.subscriptions),
+            fingerprint_changed,
+            agreement_changed,
+        )
 
-    def _subscribe(self, group: ConsumerGroup[C], subscriptions: Iterable[SubscriptionData]) -> bool:
-        """Take over newer subscriptions and forget topics that are no longer named.  True when the set of topics or an expression changed."""
+    def _subscribe(
+        self, group: ConsumerGroup[C], subscriptions: Iterable[SubscriptionData]
+    ) -> bool:
+        """Take over newer subscriptions and forget topics that are no longer named.
+
+        Returns: whether the set of topics or an expression has changed.
+        """
         changed = False
         named = set()
         for subscription in subscriptions:
@@ -160,17 +213,35 @@ class GroupTable(Generic[C]):
         return changed
 
     def producer_heartbeat(self, member: Member[C], group: str) -> None:
-        self._memberships(member.connection).producer_groups[group] = None
+        mine = self.connections.setdefault(member.connection, Memberships())
+        mine.producer_groups[group] = None
         self.producers.setdefault(group, {})[member.connection] = member
+        if mine.producer_id != member.client_id:
+            self._forget_producer_id(member.connection, mine)
+            mine.producer_id = member.client_id
+            self._by_producer_id.setdefault(member.client_id, {})[member.connection] = None
 
-    def _memberships(self, connection: C) -> Memberships:
-        known = self.connections.get(connection)
-        if known is None:
-            known = self.connections[connection] = Memberships()
-        return known
+    def producer_connection(self, client_id: str) -> C | None:
+        """Return the newest connection of a producer, None if it has none here.
 
-    def leave(self, connection: C, *, consumer_group: str | None, producer_group: str | None) -> list[str]:
-        """A client unregisters from a group; return the consumer groups to tell."""
+        Source: broker/client/ProducerManager.java#findChannel.
+        """
+        connections = self._by_producer_id.get(client_id)
+        return next(reversed(connections)) if connections else None
+
+    def _forget_producer_id(self, connection: C, mine: Memberships) -> None:
+        if mine.producer_id is None:
+            return
+        connections = self._by_producer_id[mine.producer_id]
+        del connections[connection]
+        if not connections:
+            del self._by_producer_id[mine.producer_id]
+        mine.producer_id = None
+
+    def leave(
+        self, connection: C, *, consumer_group: str | None, producer_group: str | None
+    ) -> list[str]:
+        """Remove a client that unregisters from a group; return the consumer groups to tell."""
         if producer_group is not None:
             self._remove_producer(connection, producer_group)
         if consumer_group is not None and self._remove_consumer(connection, consumer_group):
@@ -178,26 +249,35 @@ class GroupTable(Generic[C]):
         return []
 
     def forget_connection(self, connection: C) -> list[str]:
-        """A connection is closed: it leaves every group.  Return the consumer groups to tell."""
+        """Remove a closed connection from every group; return the consumer groups to tell."""
         mine = self.connections.get(connection) or Memberships()
         for group in list(mine.producer_groups):
             self._remove_producer(connection, group)
-        return [group for group in list(mine.consumer_groups) if self._remove_consumer(connection, group)]
+        return [
+            group
+            for group in list(mine.consumer_groups)
+            if self._remove_consumer(connection, group)
+        ]
 
     def is_silent(self, connection: C, now: float, expiry_seconds: float) -> bool:
-        """Return whether a group has not heard from its member on this connection for too long (its owner closes it, which removes the member)."""
+        """Return whether a member on this connection has been silent for too long.
+
+        The caller closes the connection, which removes the member.
+        """
         mine = self.connections.get(connection) or Memberships()
         members = [self.consumers[name].members[connection] for name in mine.consumer_groups]
         members += [self.producers[name][connection] for name in mine.producer_groups]
         return any(now - member.last_seen > expiry_seconds for member in members)
 
     def groups_subscribing(self, topic: str) -> list[str]:
-        """Groups that subscribe the topic by heartbeat, or pulled it not too long ago."""
+        """Return the groups that subscribe the topic by heartbeat, or have recently pulled it."""
         found = [group.name for group in self.consumers.values() if topic in group.subscriptions]
-        return found + [group for group, pulled in self.pulled if pulled == topic and group not in found]
+        return found + [
+            group for group, pulled in self.pulled if pulled == topic and group not in found
+        ]
 
     def consumes_now(self, group: str, topic: str) -> bool:
-        """Has the group members, or did it pull this topic not too long ago?"""
+        """Return whether the group has members, or has recently pulled this topic."""
         return group in self.consumers or (group, topic) in self.pulled
 
     def note_pull(self, group: str, topic: str, now: float) -> None:
@@ -216,7 +296,7 @@ class GroupTable(Generic[C]):
         if group is None or group.members.pop(connection, None) is None:
             return False
         self.connections[connection].consumer_groups.pop(name, None)
-        self._forget_if_alone(connection)
+        self._forget_if_in_no_group(connection)
         if not group.members:
             del self.consumers[name]
         elif group.mismatch is not None:
@@ -227,12 +307,15 @@ class GroupTable(Generic[C]):
         members = self.producers.get(name, {})
         if members.pop(connection, None) is None:
             return
-        self.connections[connection].producer_groups.pop(name, None)
-        self._forget_if_alone(connection)
+        mine = self.connections[connection]
+        mine.producer_groups.pop(name, None)
+        if not mine.producer_groups:
+            self._forget_producer_id(connection, mine)
+        self._forget_if_in_no_group(connection)
         if not members:
             self.producers.pop(name, None)
 
-    def _forget_if_alone(self, connection: C) -> None:
+    def _forget_if_in_no_group(self, connection: C) -> None:
         mine = self.connections[connection]
         if not mine.consumer_groups and not mine.producer_groups:
             del self.connections[connection]
@@ -242,8 +325,9 @@ class GroupTable(Generic[C]):
 class ClientGroups(Generic[C]):
     """The table, the notices to members, and the scan for silent clients.
 
-    ``notify(connection, group)`` sends NOTIFY_CONSUMER_IDS_CHANGED without waiting; ``close(connection, reason)`` closes; ``wants_notice(group)``
-    asks the group's settings.
+    ``notify(connection, group)`` sends NOTIFY_CONSUMER_IDS_CHANGED without waiting;
+    ``close(connection, reason)`` closes; ``wants_notice(group)`` returns whether the group's
+    settings allow notices.
     """
 
     notify: Callable[[C, str], None]
@@ -251,11 +335,13 @@ class ClientGroups(Generic[C]):
     wants_notice: Callable[[str], bool]
     expiry_seconds: float = EXPIRY_SECONDS
     pull_expiry_seconds: float = PULL_EXPIRY_SECONDS
-    scan_seconds: float = SCAN_SECONDS
     table: GroupTable[C] = attrs.field(factory=GroupTable)
 
     def announce_change(self, groups: Iterable[str]) -> None:
-        """Tell every member of each group, so that they divide the queues again.  Broadcasting groups have nothing to divide."""
+        """Tell every member of each group, so that members divide the queues again.
+
+        Broadcasting groups have nothing to divide.
+        """
         for name in groups:
             group = self.table.consumers.get(name)
             if group is None or group.message_model == BROADCASTING or not self.wants_notice(name):
@@ -267,11 +353,12 @@ class ClientGroups(Generic[C]):
         self.announce_change(self.table.forget_connection(connection))
 
     async def run(self) -> None:
+        """Run the task "groups-expire"."""
         while True:
-            await trio.sleep(self.scan_seconds)
+            await trio.sleep(SCAN_SECONDS)
             now = trio.current_time()
             self.table.forget_pulls(now - self.pull_expiry_seconds)
             for connection in list(self.table.connections):
                 if self.table.is_silent(connection, now, self.expiry_seconds):
                     self.close(connection, f"no heartbeat for {self.expiry_seconds:g} s")
-                await trio.lowlevel.checkpoint()  # it may be a member of a thousand groups
+                await trio.lowlevel.checkpoint()  # one connection can be a member of 1,000 groups

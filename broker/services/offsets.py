@@ -1,18 +1,19 @@
-"""How far each consumer group has come: ``topic@group`` -> queue -> next offset to consume, kept in consumerOffset.json.
+"""The offsets of consumer groups, kept in consumerOffset.json.
 
-Source: broker/offset/ConsumerOffsetManager.java.
+The file has ``topic@group`` -> queue -> next offset to consume. Source:
+broker/offset/ConsumerOffsetManager.java.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import attrs
 
-from triomq.broker.services.limits import broker_limits
 from triomq.broker.services.persisted import PersistedTable, encode_pretty, load_table
+from triomq.broker.services.table_limits import broker_limits
 from triomq.broker.services.versions import Version
 from triomq.remoting.limits import Limits
 from triomq.remoting.protocol import names
@@ -20,28 +21,43 @@ from triomq.remoting.protocol.bodies.offsets import ConsumerOffsetTable, LightOf
 from triomq.remoting.protocol.bodies.schema import write_plain
 from triomq.remoting.protocol.bodies.topics import DataVersion
 
-# A plain commit is far too frequent to count as a new version of the table: slaves would copy it each time.
+# A plain commit is far too frequent to count as a new version of the table: slaves would copy it
+# each time.
 CHANGES_PER_VERSION = 500
 SAVE_SECONDS = 5.0
 
 
+class Forget(Protocol):
+    """Called when a topic, or a group, is deleted."""
+
+    def __call__(self, *, topic: str | None = None, group: str | None = None) -> None: ...
+
+
 @attrs.define(eq=False)
 class OwnCommits:
-    """What consumers have committed at a slave, until its master knows of it: they read there while the master was down.
+    """What consumers have committed at a slave while its master was down, until the master knows.
 
-    Java's slave forgets it: its master's older table is copied over it.
+    Java's slave loses it: the master's older table is copied over it.
     """
 
     commits: dict[tuple[str, str, int], tuple[int, bool]] = attrs.field(factory=dict)
-    """(group, topic, queue) -> offset, and whether somebody went back on purpose."""
+    """(group, topic, queue) -> offset, and whether a commit went back."""
 
     def note(self, group: str, topic: str, queue_id: int, offset: int, known: int | None) -> None:
-        """A consumer has committed `offset` where `known` was before."""
+        """Record that a consumer has committed ``offset`` in place of ``known``."""
         _, back = self.commits.get((group, topic, queue_id), (0, False))
-        self.commits[group, topic, queue_id] = offset, back or (known is not None and offset < known)
+        self.commits[group, topic, queue_id] = (
+            offset,
+            back or (known is not None and offset < known),
+        )
 
-    def beyond(self, committed: Mapping[str, Mapping[str, Mapping[int, int]]]) -> list[tuple[str, str, int, int]]:
-        """(group, topic, queue, offset) of what the master should take over: what is ahead of its table, and what went back on purpose."""
+    def beyond(
+        self, committed: Mapping[str, Mapping[str, Mapping[int, int]]]
+    ) -> list[tuple[str, str, int, int]]:
+        """Return the commits that the master must take over, as (group, topic, queue, offset).
+
+        These are commits ahead of its table, and those that went back.
+        """
         found = []
         for (group, topic, queue_id), (offset, back) in self.commits.items():
             theirs = committed.get(group, {}).get(topic, {}).get(queue_id, -1)
@@ -49,21 +65,31 @@ class OwnCommits:
                 found.append((group, topic, queue_id, offset))
         return found
 
-    def forget(self, told: Mapping[tuple[str, str, int], tuple[int, bool]]) -> None:
-        """The master knows of these `commits`; what has been committed since is kept."""
-        self.commits = {key: value for key, value in self.commits.items() if told.get(key) != value}
+    def forget(self, reported: Mapping[tuple[str, str, int], tuple[int, bool]]) -> None:
+        """Drop commits that the master knows now; keep what has been committed since."""
+        self.commits = {
+            key: value for key, value in self.commits.items() if reported.get(key) != value
+        }
+
+    def drop(self, *, group: str | None = None, topic: str | None = None) -> None:
+        """Drop the commits of a deleted group or topic.
+
+        The master would use them for the next one of that name.
+        """
+        self.commits = {
+            key: value for key, value in self.commits.items() if group != key[0] and topic != key[1]
+        }
 
 
 @attrs.define(eq=False)
-class ConsumerOffsets:
-    """The committed offsets (saved), the positions of the last pulls and the resets that no pull has taken yet (not saved).
+class ConsumerOffsets(PersistedTable):
+    """Committed offsets (saved); positions of the last pulls, and pending resets (not saved).
 
-    The first level is the group, then the topic, so that all topics of a group and all groups of a topic are at hand.  A reset is committed
-    at once and stays pending until the group's next pull of that queue has been told; commits in between come from a consumer that does not
-    know of it yet, and are ignored.
+    The first level is the group, then the topic. A reset is committed at once and stays pending
+    until the answer to the group's next pull of that queue has told it; commits in between come
+    from a consumer that does not know of the reset yet, and are ignored.
     """
 
-    table: PersistedTable
     version: Version
     committed: dict[str, dict[str, dict[int, int]]] = attrs.field(factory=dict)
     pulled: dict[str, dict[str, dict[int, int]]] = attrs.field(factory=dict)
@@ -74,18 +100,20 @@ class ConsumerOffsets:
     own: OwnCommits | None = None
     """On a slave: what consumers have committed here."""
     limits: Limits = attrs.field(factory=broker_limits)
-    _changes: int = 0
-    _count: int | None = None
-    """how many offsets there are; None: to be counted again"""
+    on_forget: list[Forget] = attrs.field(factory=list, init=False)
+    """Called with the topic, or the group, that is deleted: others keep progress of it as well."""
+    _changes: int = attrs.field(default=0, init=False)
+    _count: int | None = attrs.field(default=None, init=False)
+    """The number of offsets; None: to be counted again."""
 
     def committed_offset(self, group: str, topic: str, queue_id: int) -> int | None:
-        """The next offset the group wants of this queue; None when it never committed one."""
+        """Return the next offset that the group wants of this queue; None if it never committed."""
         topics = self.committed.get(group)
         queues = topics.get(topic) if topics is not None else None
         return queues.get(queue_id) if queues is not None else None
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Store an offset, also a smaller one: the consumer is the one that knows.  Checkpoint: never."""
+        """Store an offset, also a smaller one: the consumer decides. Checkpoint: never."""
         queues = self.committed.setdefault(group, {}).setdefault(topic, {})
         known = queues.get(queue_id)
         if known == offset:
@@ -98,31 +126,37 @@ class ConsumerOffsets:
         self._changes += 1
         if self._changes % CHANGES_PER_VERSION == 0:
             self.version.bump()
-        self.table.touch()
+        self.touch()
 
     def require_room(self, group: str, topic: str, queue_id: int) -> None:
-        """Refuse a client's first commit of a queue when there are too many offsets.
+        """Refuse a client's first commit of a queue if there are too many offsets.
 
-        Raises: LimitReached.  Checkpoint: never.
+        Raises: LimitReached. Checkpoint: never.
         """
         if self.committed_offset(group, topic, queue_id) is not None:
             return
         if self._count is None:
-            self._count = sum(len(queues) for topics in self.committed.values() for queues in topics.values())
-        self.limits.require("offsets_max", self._count + 1, f"the offset of group {group} in {topic}-{queue_id} is not stored")
+            self._count = sum(
+                len(queues) for topics in self.committed.values() for queues in topics.values()
+            )
+        self.limits.require(
+            "offsets_max",
+            self._count + 1,
+            f"the offset of group {group} in {topic}-{queue_id} is not stored",
+        )
 
     def reset(self, group: str, topic: str, queues: Mapping[int, int]) -> None:
-        """Send a group back or forward in some queues.  atomic: no checkpoint."""
+        """Send a group back or forward in some queues. Checkpoint: never."""
         for queue_id, offset in queues.items():
             self.commit(group, topic, queue_id, offset)
         self.resets.setdefault((group, topic), {}).update(queues)
 
     def pending_reset(self, group: str, topic: str, queue_id: int) -> int | None:
-        """The offset of a reset that the group does not know of yet."""
+        """Return the offset of a reset that the group does not know yet."""
         return self.resets.get((group, topic), {}).get(queue_id) if self.resets else None
 
     def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
-        """The same, and from now on the group knows."""
+        """Return the same offset, and count it as known to the group from now on."""
         queues = self.resets.get((group, topic))
         if queues is None or queue_id not in queues:
             return None
@@ -132,15 +166,18 @@ class ConsumerOffsets:
         return offset
 
     def clone(self, source: str, target: str, topic: str) -> None:
-        """Let one group begin where another one is."""
+        """Give one group the offsets of another."""
         for queue_id, offset in self.queues_of(source, topic).items():
             self.commit(target, topic, queue_id, offset)
 
-    def replace(self, table: ConsumerOffsetTable, queue_end: Callable[[str, int], int]) -> list[tuple[str, str, int, int]]:
-        """Become a copy of the master's table, but for what consumers have committed here and the master must hear of.
+    def replace(
+        self, table: ConsumerOffsetTable, queue_end: Callable[[str, int], int]
+    ) -> list[tuple[str, str, int, int]]:
+        """Become a copy of the master's table, except for commits that the master must take over.
 
-        That is returned as (group, topic, queue, offset).  Offsets are lowered to ``queue_end(topic, queue)``, the end of the own queue:
-        if this slave became the master, the group would skip the messages up to a higher offset.  Checkpoint: never.
+        Returns: these commits as (group, topic, queue, offset). Offsets are lowered to
+        ``queue_end(topic, queue)``, the end of the own queue: if this slave became the master, the
+        group would skip the messages up to a higher offset. Checkpoint: never.
         """
         committed = by_group(table)
         found = self.own.beyond(committed) if self.own is not None else []
@@ -150,22 +187,29 @@ class ConsumerOffsets:
         if committed != self.committed:
             self.committed, self._count = committed, None
             self.version.load(table.data_version)
-            self.table.touch()
+            self.touch()
         return found
 
     def clamp(self, queue_end: Callable[[str, int], int]) -> list[tuple[str, str, int, int]]:
-        """Lower offsets beyond the end of their queue, which the group would otherwise skip to; return them as (group, topic, queue, old offset)."""
+        """Lower offsets beyond the end of their queue: the group would skip messages.
+
+        Returns: these offsets as (group, topic, queue, old offset).
+        """
         found = clamp_offsets(self.committed, queue_end)
         if found:
             self.version.bump()
-            self.table.touch()
+            self.touch()
         return found
 
     def take_back(self, table: ConsumerOffsetTable) -> int:
-        """What consumers committed at a slave that acted for this master, if its table is not older than ours; how many.  atomic: no checkpoint.
+        """Take over commits at a slave that acted for this master.
 
-        Java compares the versions, too. That no group goes back is our addition: the slave's copy may be some seconds old. So is that times do not count:
-        a table that nobody has changed often enough has the time of its start, which says nothing.
+        A table older than this one is ignored. Java compares the versions, too. Two rules are ours:
+        no group goes back, since the slave's copy may be some seconds old; and times do not count,
+        since a table with few changes has the time of its start.
+
+        Returns: the number of offsets that changed.
+        Checkpoint: never.
         """
         if table.data_version is None or order(table.data_version) < order(self.version.current):
             return 0
@@ -197,8 +241,11 @@ class ConsumerOffsets:
         return dict(self.committed.get(group, {}).get(topic, {}))
 
     def forget_topic(self, topic: str) -> None:
+        """Forget a topic that is deleted. Checkpoint: never."""
         changed = False
         self._count = None
+        if self.own is not None:
+            self.own.drop(topic=topic)
         for topics in self.committed.values():
             changed = topics.pop(topic, None) is not None or changed
         for topics in self.pulled.values():
@@ -207,33 +254,52 @@ class ConsumerOffsets:
             del self.resets[key]
         if changed:
             self.version.bump()
-            self.table.touch()
+            self.touch()
+        for forget in self.on_forget:
+            forget(topic=topic)
 
     def forget_group(self, group: str) -> None:
+        """Forget a group that is deleted. Checkpoint: never."""
         self._count = None
+        if self.own is not None:
+            self.own.drop(group=group)
         self.pulled.pop(group, None)
         for key in [key for key in self.resets if key[0] == group]:
             del self.resets[key]
         if self.committed.pop(group, None) is not None:
             self.version.bump()
-            self.table.touch()
+            self.touch()
+        for forget in self.on_forget:
+            forget(group=group)
 
     def encode(self) -> bytes:
-        """The file's content: a row for each topic and group."""
+        """Return the file's content: a row for each topic and group."""
         groups = self.committed.items()
         content: dict[str, Any] = {"dataVersion": write_plain(self.version.current)}
         if self.light:
             content["lmqOffsetTable"] = {
-                f"{topic}@{group}": queues[0] for group, topics in groups if is_light(group) for topic, queues in topics.items() if 0 in queues
+                f"{topic}@{group}": queues[0]
+                for group, topics in groups
+                if is_light(group)
+                for topic, queues in topics.items()
+                if 0 in queues
             }
         rows = {
-            f"{topic}@{group}": queues for group, topics in groups if not (self.light and is_light(group)) for topic, queues in topics.items()
+            f"{topic}@{group}": queues
+            for group, topics in groups
+            if not (self.light and is_light(group))
+            for topic, queues in topics.items()
         }
         return encode_pretty({**content, "offsetTable": rows})
 
 
-def clamp_offsets(committed: dict[str, dict[str, dict[int, int]]], queue_end: Callable[[str, int], int]) -> list[tuple[str, str, int, int]]:
-    """Lower offsets beyond the end of their queue to that end; return them as (group, topic, queue, old offset)."""
+def clamp_offsets(
+    committed: dict[str, dict[str, dict[int, int]]], queue_end: Callable[[str, int], int]
+) -> list[tuple[str, str, int, int]]:
+    """Lower offsets beyond the end of their queue to that end.
+
+    Returns: these offsets as (group, topic, queue, old offset).
+    """
     found = []
     for group, topics in committed.items():
         for topic, queues in topics.items():
@@ -246,37 +312,54 @@ def clamp_offsets(committed: dict[str, dict[str, dict[int, int]]], queue_end: Ca
 
 
 def order(version: DataVersion) -> tuple[int, int]:
-    """By which versions are older and newer.  Source: remoting/protocol/DataVersion.java#compare, which goes on with the times."""
+    """Return the sort key of a version.
+
+    Source: remoting/protocol/DataVersion.java#compare, which compares the times, too.
+    """
     return version.state_version, version.counter
 
 
 def is_light(group: str) -> bool:
-    """Whether a group reads light queues only; each has one queue, number 0."""
+    """Return whether a group reads light queues only; each has one queue, number 0."""
     return group.startswith(names.LMQ_PREFIX)
 
 
 def open_consumer_offsets(
-    directory: Path, version: Version, *, save_seconds: float = SAVE_SECONDS, light: bool = False, limits: Limits | None = None
+    directory: Path,
+    version: Version,
+    *,
+    save_seconds: float = SAVE_SECONDS,
+    light: bool = False,
+    limits: Limits | None = None,
+    own: OwnCommits | None = None,
 ) -> ConsumerOffsets:
-    """Load the table of the config directory, or begin with an empty one.  Raises DamagedTable.
+    """Load the table of the config directory, or begin with an empty one. Raises: DamagedTable.
 
-    It is consumerOffset.json, and with ``light`` (enableLmq) lmqConsumerOffset.json, where groups of light queues have a table of their own; what the
-    other file has is taken over when that one does not exist yet.  Source: broker/offset/LmqConsumerOffsetManager.java.
+    The file is consumerOffset.json, or lmqConsumerOffset.json with ``light`` (enableLmq), where
+    groups of light queues have a table of their own. If only the other file exists, its content is
+    taken over. Source: broker/offset/LmqConsumerOffsetManager.java.
     """
     ordinary = directory / "consumerOffset.json"
     path = directory / "lmqConsumerOffset.json" if light else ordinary
-    offsets = ConsumerOffsets(PersistedTable(path, bytes, gather_seconds=save_seconds), version, light=light, limits=limits or broker_limits())
-    offsets.table.encode = offsets.encode
     loaded = load_table(path, decode_offsets)
     if loaded is None and light:
         loaded = load_table(ordinary, decode_offsets)
-    if loaded is not None:
-        offsets.committed, saved_version = loaded
-        version.load(saved_version)
-    return offsets
+    committed, saved_version = loaded or ({}, None)
+    version.load(saved_version)
+    return ConsumerOffsets(
+        path,
+        version,
+        committed,
+        light=light,
+        own=own,
+        limits=limits or broker_limits(),
+        gather_seconds=save_seconds,
+    )
 
 
-def decode_offsets(content: bytes) -> tuple[dict[str, dict[str, dict[int, int]]], DataVersion | None]:
+def decode_offsets(
+    content: bytes,
+) -> tuple[dict[str, dict[str, dict[int, int]]], DataVersion | None]:
     """Read the table of any RocketMQ release; 4.9 writes only ``offsetTable``."""
     table = ConsumerOffsetTable.decode(content)
     committed = by_group(table)
@@ -287,7 +370,7 @@ def decode_offsets(content: bytes) -> tuple[dict[str, dict[str, dict[int, int]]]
 
 
 def by_group(table: ConsumerOffsetTable) -> dict[str, dict[str, dict[int, int]]]:
-    """Group -> topic -> queue -> offset."""
+    """Return the offsets as group -> topic -> queue -> offset."""
     committed: dict[str, dict[str, dict[int, int]]] = {}
     for key, queues in table.offset_table.items():
         topic, _, group = key.partition("@")

@@ -1,6 +1,7 @@
-"""Locks by which the members of an orderly group own queues one at a time; memory only, 60 s from the last renewal.
+"""Locks of queues: in a group that consumes in order, one member at a time owns a queue.
 
-Source: broker/client/rebalance/RebalanceLockManager.java.
+They are kept in memory only, and last 60 s from the last renewal. Source:
+broker/client/rebalance/RebalanceLockManager.java.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Iterable
 import attrs
 import trio
 
-from triomq.broker.services.limits import broker_limits
+from triomq.broker.services.table_limits import broker_limits
 from triomq.remoting.limits import Limits
 from triomq.remoting.protocol.bodies.route import MessageQueue
 
@@ -26,19 +27,25 @@ class QueueLock:
 
 @attrs.define(eq=False)
 class QueueLocks:
-    """Pure but for ``run``: every method gets ``now`` in seconds of one monotonic clock."""
+    """SANS-IO except for ``run``: methods get ``now`` in seconds of one monotonic clock."""
 
-    life_seconds: float = LIFE_SECONDS
     limits: Limits = attrs.field(factory=broker_limits)
     _count: int = 0
     _groups: dict[str, dict[MessageQueue, QueueLock]] = attrs.field(factory=dict)
 
-    def lock(self, group: str, client_id: str, queues: Iterable[MessageQueue], now: float) -> list[MessageQueue]:
-        """Take what is free or expired, renew what is the client's own; return what it holds afterwards.  Raises LimitReached."""
+    def lock(
+        self, group: str, client_id: str, queues: Iterable[MessageQueue], now: float
+    ) -> list[MessageQueue]:
+        """Take free and expired locks, renew the client's own; return the queues that it holds now.
+
+        Raises: LimitReached.
+        """
         known = self._groups.get(group, {})
         queues = list(queues)
         new = len(set(queues) - known.keys())
-        self.limits.require("locks_max", self._count + new, f"group {group} gets no lock of {new} more queues")
+        self.limits.require(
+            "locks_max", self._count + new, f"group {group} gets no lock of {new} more queues"
+        )
         self._count += new
         locks = self._groups.setdefault(group, {})
         held = []
@@ -51,7 +58,7 @@ class QueueLocks:
         return held
 
     def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
-        """Give up the client's own locks; those of others stay."""
+        """Release the client's own locks; those of others stay."""
         locks = self._groups.get(group, {})
         for queue in queues:
             lock = locks.get(queue)
@@ -62,12 +69,15 @@ class QueueLocks:
             self._groups.pop(group, None)
 
     def any_alive(self, group: str, now: float) -> bool:
-        """Does any member hold a queue?  Then the group consumes in order, and what it gives up is dead."""
+        """Return whether any member holds a queue.
+
+        Then the group consumes in order, and a message that it gives up is dead.
+        """
         locks = self._groups.get(group)
         return locks is not None and any(self._alive(lock, now) for lock in locks.values())
 
     def expire(self, now: float) -> int:
-        """Drop locks that nobody renewed; return how many."""
+        """Drop locks that were not renewed; return their number."""
         dropped = 0
         for group, locks in list(self._groups.items()):
             dead = [queue for queue, lock in locks.items() if not self._alive(lock, now)]
@@ -80,9 +90,10 @@ class QueueLocks:
         return dropped
 
     def _alive(self, lock: QueueLock, now: float) -> bool:
-        return now - lock.renewed < self.life_seconds
+        return now - lock.renewed < LIFE_SECONDS
 
     async def run(self) -> None:
+        """Run the task "queue-locks-expire"."""
         while True:
             await trio.sleep(SWEEP_SECONDS)
             self.expire(trio.current_time())

@@ -1,9 +1,11 @@
-"""Announces this broker to every name server: at the start, every 30 s, and at once when a topic changes or a name server comes back.
+"""Keep this broker registered with every name server.
 
-Each name server has a child task of its own, so that one that is down delays nobody; it is tried again after 1 s, 2 s, … up to 30 s.
-Where name servers may move (a host name with several addresses, a web address that lists them), it is asked again where they are.
-Name servers know nothing of each other, and a broker that cannot reach any goes on serving whoever knows its address.
-Source: broker/BrokerController.java#registerBrokerAll, broker/out/BrokerOuterAPI.java.
+It registers at the start, every 30 s, and at once when a topic changes or a name server comes back.
+Each name server has a child task of its own, so one that is down delays no other; it is tried again
+after 1 s, 2 s, … up to 30 s. If name servers can move (a host name with several addresses, a web
+address that lists them), their addresses are looked up again and again. Name servers know nothing
+of each other, and a broker that reaches none of them goes on serving the clients that know its
+address. Source: broker/BrokerController.java#registerBrokerAll, broker/out/BrokerOuterAPI.java.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import attrs
 import trio
 
 from triomq.broker.services.live_settings import LiveSettings
+from triomq.broker.services.name_servers import NameServer, NameServerTable
 from triomq.broker.services.topics import Topics
 from triomq.remoting.errors import LocalProtocolError, RemoteProtocolError, RemotingError
 from triomq.remoting.protocol.bodies.cluster import KvTable
@@ -26,29 +29,26 @@ from triomq.remoting.protocol.codes import RequestCode, ResponseCode
 from triomq.remoting.protocol.command import Command, request
 from triomq.remoting.protocol.framing import FRAME_BYTES_MAX
 from triomq.remoting.protocol.headers.route import (
-    QueryDataVersionHeader,
+    BrokerHeader,
     QueryDataVersionResponseHeader,
     RegisterBrokerHeader,
     RegisterBrokerResponseHeader,
-    UnregisterBrokerHeader,
 )
 
 logger = logging.getLogger(__name__)
 
-PLAIN_BYTES_MAX = 4 * 1024 * 1024
-"""A registration that is longer as JSON is deflated, whatever the settings say: it is not far from what a frame holds."""
 BODY_BYTES_MAX = FRAME_BYTES_MAX - 64 * 1024
-"""of a registration: what a frame holds beside its header"""
+"""Bytes of a registration that fit into one frame beside its header."""
 RETRY_SECONDS_FIRST = 1.0
 RETRY_SECONDS_MAX = 30.0
 MASTER_SEARCH_SECONDS = 2.0
-"""A slave without its master registers so often: the answer is the only way to hear where it is."""
+"""Period of a slave without its master: only the answer to a registration says where it is."""
 UNREGISTER_SECONDS = 1.0
 FIRST_TRY_SECONDS = 1.0
 
 
 class Caller(Protocol):
-    """What is needed of ``triomq.remoting.client.Connector``."""
+    """The part of ``triomq.remoting.client.Connector`` that services and roles use."""
 
     async def invoke(self, address: str, command: Command, *, timeout: float) -> Command: ...
 
@@ -57,7 +57,7 @@ class Caller(Protocol):
 
 @attrs.frozen(kw_only=True)
 class RegistrationSettings:
-    """Who this broker is, and how often it says so."""
+    """What this broker says of itself, and how often."""
 
     cluster_name: str
     broker_name: str
@@ -70,83 +70,63 @@ class RegistrationSettings:
     acting_master: bool = False
     """Whether a slave may act for its master."""
     deflated: bool = False
-    """Send all topics in the deflated form."""
+    """Send all topics in the deflated form, which carries no system flags."""
     split_count: int = 0
-    """Send all topics in pieces of so many; 0: in one."""
+    """Topics in one REGISTER_BROKER; 0: all of them."""
     not_active_ms: int | None = None
-    """Name servers forget this broker after so long without a sign of life; None: their own time."""
+    """Silence after which name servers forget this broker; None: they use their own limit."""
 
 
 @attrs.frozen
-class Piece:
+class TopicsPart:
     """The body of one REGISTER_BROKER."""
 
     body: bytes
     count: int
-    """of topics"""
+    """Of topics."""
     deflated: bool
 
     def require_room(self) -> None:
-        """Refuse what no name server would read: it would close the connection without a word.
+        """Refuse a body that no frame holds: a name server closes the connection without an answer.
 
         Raises: LocalProtocolError.
         """
         if len(self.body) > BODY_BYTES_MAX:
             raise LocalProtocolError(
-                f"the registration of {self.count} topics has {len(self.body)} bytes, and a name server takes {BODY_BYTES_MAX}; "
-                "delete topics that nothing uses, or set enableSplitRegistration=true"
+                f"the registration of {self.count} topics has {len(self.body)} bytes, and a name"
+                f" server takes {BODY_BYTES_MAX}; delete topics that nothing uses, or set"
+                " enableSplitRegistration=true"
             )
 
 
 @attrs.define(eq=False)
-class NameServer:
-    """One name server as this broker sees it."""
-
-    address: str
-    registered: bool = False
-    tried: bool = False
-    generation: int = -1
-    pending: set[str] = attrs.field(factory=set)
-    wake: trio.Event = attrs.field(factory=trio.Event)
-    progress: trio.Event = attrs.field(factory=trio.Event)
-    scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
-    """around the task that keeps the broker registered there"""
-    started: bool = False
-
-    def note_progress(self) -> None:
-        self.tried = True
-        progress, self.progress = self.progress, trio.Event()
-        progress.set()
-
-
-@attrs.define(eq=False)
-class Registration:
-    """The tasks and what they have reached."""
+class Registrar:
+    """The tasks that keep this broker registered."""
 
     settings: RegistrationSettings
     topics: Topics
     live: LiveSettings
-    servers: dict[str, NameServer]
+    servers: NameServerTable
+    connector: Caller
     discover: Callable[[], Awaitable[Sequence[str]]] | None = None
-    """where the name servers are now, when that can change; raises RemotingError"""
+    """Return the present addresses of the name servers, if these can change. Raises: RemotingError.
+    """
     discover_seconds: float = 120.0
-    connector: Caller = attrs.field(init=False)
     on_master: Callable[[str | None, str | None], None] = lambda ha_address, address: None
-    """Told (HA address, address) of the master with every answer; name servers say it to slaves only."""
+    """Called with (HA address, address) of the master for every answer; name servers tell it to
+    slaves only.
+    """
     searching: Callable[[], bool] = lambda: False
-    """Whether this broker is a slave that has lost its master."""
+    """Return whether this broker is a slave that has lost its master."""
 
-    _whole: tuple[object, Sequence[Piece]] | None = attrs.field(default=None, init=False)
-    _blind: bool = attrs.field(default=False, init=False)
-    """the last question where they are was not answered, and the log says so"""
+    _all_topics: tuple[object, Sequence[TopicsPart]] | None = attrs.field(default=None, init=False)
+    _lookup_failed: bool = attrs.field(default=False, init=False)
+    """Whether the last lookup of addresses failed, which the log says once."""
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Keep the broker registered; ``started`` once every name server was tried (or is slow)."""
         async with trio.open_nursery() as nursery:
-            if self.discover is not None:
-                await self._follow(nursery, self.discover)
-            for server in self.servers.values():
-                self._start(nursery, server)
+            await self._follow(nursery)
             with trio.move_on_after(FIRST_TRY_SECONDS):
                 for server in list(self.servers.values()):
                     while not server.tried:
@@ -154,19 +134,26 @@ class Registration:
             task_status.started()
             while True:
                 await trio.sleep(self.discover_seconds)
-                if self.discover is not None:
-                    await self._follow(nursery, self.discover)
+                await self._follow(nursery)
 
-    async def _follow(self, nursery: trio.Nursery, discover: Callable[[], Awaitable[Sequence[str]]]) -> None:
-        """Register with name servers that are new, leave those that are gone; when nobody can tell, stay with those of now."""
-        try:
-            addresses = await discover()
-        except RemotingError as error:
-            level = logging.DEBUG if self._blind else logging.WARNING
-            logger.log(level, "cannot find out where the name servers are (%s); staying with %s", error, ", ".join(self.servers) or "none")
-            self._blind = True
-            return
-        self._blind = False
+    async def _follow(self, nursery: trio.Nursery) -> None:
+        """Register with new name servers and leave those that are gone.
+
+        If the lookup fails, the present ones stay.
+        """
+        addresses: Sequence[str] = list(self.servers)
+        if self.discover is not None:
+            try:
+                addresses = await self.discover()
+                self._lookup_failed = False
+            except RemotingError as error:
+                logger.log(
+                    logging.DEBUG if self._lookup_failed else logging.WARNING,
+                    "cannot find out where the name servers are (%s); staying with %s",
+                    error,
+                    ", ".join(self.servers) or "none",
+                )
+                self._lookup_failed = True
         for address in [address for address in self.servers if address not in addresses]:
             server = self.servers.pop(address)
             known, server.registered = server.registered, False
@@ -176,89 +163,84 @@ class Registration:
             if known:
                 nursery.start_soon(self._unregister_one, server)
         for address in addresses:
-            if address not in self.servers:
-                server = self.servers[address] = NameServer(address)
-                self._start(nursery, server)
-
-    def _start(self, nursery: trio.Nursery, server: NameServer) -> None:
-        if not server.started:
-            server.started = True
-            nursery.start_soon(self._keep_registered, server, name=f"registration-{server.address}")
-
-    def topics_changed(self, topics: list[str]) -> None:
-        """Announce these topics to every name server.  atomic: no checkpoint."""
-        for server in self.servers.values():
-            server.pending.update(topics)
-            server.wake.set()
-
-    def announce_again(self) -> None:
-        """Register everywhere now.  atomic: no checkpoint."""
-        for server in self.servers.values():
-            server.wake.set()
-
-    def connection_lost(self, address: str, reason: str) -> None:
-        """A name server forgets a broker whose connection closes: register again at once."""
-        server = self.servers.get(address)
-        if server is not None and server.registered:
-            server.registered = False
-            server.wake.set()
+            server = self.servers.setdefault(address, NameServer(address))
+            if not server.started:
+                server.started = True
+                nursery.start_soon(self._keep_registered, server, name=f"registration-{address}")
 
     async def wait_announced(self) -> None:
-        """Return when every name server that is reachable knows the topics of now.  The caller sets the deadline."""
+        """Return when every registered name server knows the present topics.
+
+        The caller sets the deadline.
+        """
         generation = self.topics.generation
         for server in list(self.servers.values()):
             while server.registered and server.generation < generation:
                 await server.progress.wait()
 
     async def _keep_registered(self, server: NameServer) -> None:
-        with server.scope:
-            await self._register_again_and_again(server)
-
-    async def _register_again_and_again(self, server: NameServer) -> None:
         retry_seconds = RETRY_SECONDS_FIRST
-        while True:
-            server.wake = trio.Event()
-            pending, server.pending = server.pending, set()
-            try:
-                await self._register(server, pending if server.registered else None)
-            except RemotingError as error:
-                server.registered = False
-                logger.warning(
-                    "name server %s: cannot register (%s); clients that ask it will not find this broker; next try in %g s",
-                    server.address,
-                    error,
-                    retry_seconds,
-                )
+        with server.scope:
+            while True:
+                server.wake = trio.Event()
+                pending, server.pending = server.pending, set()
+                try:
+                    await self._register(server, pending if server.registered else None)
+                except RemotingError as error:
+                    server.registered = False
+                    logger.warning(
+                        "name server %s: cannot register (%s); clients that ask it will not find"
+                        " this broker; next try in %g s",
+                        server.address,
+                        error,
+                        retry_seconds,
+                    )
+                    server.note_progress()
+                    await trio.sleep(retry_seconds)
+                    retry_seconds = min(retry_seconds * 2, RETRY_SECONDS_MAX)
+                    continue
+                retry_seconds = RETRY_SECONDS_FIRST
                 server.note_progress()
-                await trio.sleep(retry_seconds)
-                retry_seconds = min(retry_seconds * 2, RETRY_SECONDS_MAX)
-                continue
-            retry_seconds = RETRY_SECONDS_FIRST
-            server.note_progress()
-            with trio.move_on_after(MASTER_SEARCH_SECONDS if self.searching() else self.settings.period_seconds):
-                await server.wake.wait()
+                with trio.move_on_after(
+                    MASTER_SEARCH_SECONDS if self.searching() else self.settings.period_seconds
+                ):
+                    await server.wake.wait()
 
     async def _register(self, server: NameServer, changed: set[str] | None) -> None:
-        """Register with all topics, or with the changed ones where a name server has the others already."""
+        """Register with the changed topics, or with all of them if none has changed.
+
+        With ``forceRegister=false``, a name server that knows this broker gets all of them only
+        if it lacks some.
+        """
         generation = self.topics.generation
         configs = self.topics.configs
         if changed and not changed <= configs.keys():
-            changed = None  # one is deleted, which only a registration of all topics says
+            changed = None  # a topic was deleted: only a registration of all topics shows that
         if changed:
             configs = {name: configs[name] for name in changed}
-        elif changed is not None and not self.settings.send_always and not await self._outdated(server):
+        elif (
+            changed is not None
+            and not self.settings.send_always
+            and not await self._outdated(server)
+        ):
             return
-        pieces = [Piece(self._body(configs).encode(), len(configs), False)] if changed else await self._whole_pieces()
-        for piece in pieces:
-            piece.require_room()
-        for piece in pieces:
-            await self._send(server, piece)
+        parts = (
+            [TopicsPart(self._body(configs).encode(), len(configs), False)]
+            if changed
+            else await self._all_parts()
+        )
+        for part in parts:
+            part.require_room()
+        for part in parts:
+            await self._send(server, part)
         if not server.registered:
-            logger.info("registered with name server %s as %s", server.address, self.settings.broker_address)
+            logger.info(
+                "registered with name server %s as %s", server.address, self.settings.broker_address
+            )
         server.registered = True
         server.generation = max(server.generation, generation)
 
-    async def _send(self, server: NameServer, piece: Piece) -> None:
+    async def _send(self, server: NameServer, part: TopicsPart) -> None:
         header = RegisterBrokerHeader(
             broker_name=self.settings.broker_name,
             broker_addr=self.settings.broker_address,
@@ -267,42 +249,51 @@ class Registration:
             broker_id=self.settings.broker_id,
             heartbeat_timeout_ms=self.settings.not_active_ms,
             enable_acting_master=self.settings.acting_master,
-            compressed=piece.deflated,
-            body_crc=zlib.crc32(piece.body) & 0x7FFFFFFF,
+            compressed=part.deflated,
+            body_crc=zlib.crc32(part.body) & 0x7FFFFFFF,
         )
-        answer = await self._call(server, request(RequestCode.REGISTER_BROKER, header, piece.body))
+        answer = await self._call(server, request(RequestCode.REGISTER_BROKER, header, part.body))
         if self.settings.broker_id:
-            told = answer.header(RegisterBrokerResponseHeader)
-            self.on_master(told.ha_server_addr, told.master_addr)
+            header_of_answer = answer.header(RegisterBrokerResponseHeader)
+            self.on_master(header_of_answer.ha_server_addr, header_of_answer.master_addr)
         if answer.body:
             self.topics.mark_ordered(set(KvTable.decode(bytes(answer.body)).table))
 
     def _body(self, configs: Mapping[str, TopicConfig]) -> RegisterBrokerBody:
         mask = self.live.broker_permission
         if mask & 6 != 6:
-            configs = {name: attrs.evolve(config, perm=config.perm & mask) for name, config in configs.items()}
+            configs = {
+                name: attrs.evolve(config, perm=config.perm & mask)
+                for name, config in configs.items()
+            }
         return RegisterBrokerBody(TopicTable(dict(configs), self.topics.version.current))
 
-    async def _whole_pieces(self) -> Sequence[Piece]:
-        """All topics, encoded once for all name servers and until something changes: thousands of topics take a while."""
+    async def _all_parts(self) -> Sequence[TopicsPart]:
+        """Return all topics, encoded once for all name servers and kept until something changes.
+
+        Thousands of topics take a while.
+        """
         key = (self.topics.generation, self.topics.version.current, self.live.broker_permission)
-        if self._whole is None or self._whole[0] != key:
+        if self._all_topics is None or self._all_topics[0] != key:
             rows = list(self.topics.configs.items())
             size = self.settings.split_count or max(1, len(rows))
-            pieces = [await self._piece(dict(rows[start : start + size])) for start in range(0, len(rows), size)]
-            self._whole = (key, pieces)
-        return self._whole[1]
+            parts = [
+                await self._part(dict(rows[start : start + size]))
+                for start in range(0, len(rows), size)
+            ]
+            self._all_topics = (key, parts)
+        return self._all_topics[1]
 
-    async def _piece(self, configs: Mapping[str, TopicConfig]) -> Piece:
+    async def _part(self, configs: Mapping[str, TopicConfig]) -> TopicsPart:
         body = self._body(configs)
         plain = b"" if self.settings.deflated else body.encode()
-        if plain and len(plain) <= PLAIN_BYTES_MAX:
-            return Piece(plain, len(configs), False)
-        return Piece(await trio.to_thread.run_sync(encode_deflated, body), len(configs), True)
+        if plain and len(plain) <= BODY_BYTES_MAX:
+            return TopicsPart(plain, len(configs), False)
+        return TopicsPart(await trio.to_thread.run_sync(encode_deflated, body), len(configs), True)
 
     async def _outdated(self, server: NameServer) -> bool:
         """Ask whether the name server has an older version of our topics."""
-        header = QueryDataVersionHeader(
+        header = BrokerHeader(
             broker_name=self.settings.broker_name,
             broker_addr=self.settings.broker_address,
             cluster_name=self.settings.cluster_name,
@@ -313,20 +304,27 @@ class Registration:
         return bool(answer.header(QueryDataVersionResponseHeader).changed)
 
     async def _call(self, server: NameServer, command: Command) -> Command:
-        answer = await self.connector.invoke(server.address, command, timeout=self.settings.timeout_seconds)
+        answer = await self.connector.invoke(
+            server.address, command, timeout=self.settings.timeout_seconds
+        )
         if answer.code != ResponseCode.SUCCESS:
-            raise RemoteProtocolError(f"it answered {answer.code} {answer.remark}", "see the name server's log")
+            raise RemoteProtocolError(
+                f"it answered {answer.code} {answer.remark}", "see the name server's log"
+            )
         return answer
 
     async def unregister(self) -> None:
-        """Say goodbye to every name server that knows this broker: the first step of an orderly stop, after ``run`` was cancelled."""
+        """Unregister from every name server that knows this broker.
+
+        This is the first step of an orderly stop, after ``run`` was cancelled.
+        """
         async with trio.open_nursery() as nursery:
             for server in self.servers.values():
                 if server.registered:
                     nursery.start_soon(self._unregister_one, server)
 
     async def _unregister_one(self, server: NameServer) -> None:
-        header = UnregisterBrokerHeader(
+        header = BrokerHeader(
             broker_name=self.settings.broker_name,
             broker_addr=self.settings.broker_address,
             cluster_name=self.settings.cluster_name,
@@ -334,7 +332,14 @@ class Registration:
         )
         try:
             await self.connector.invoke(
-                server.address, request(RequestCode.UNREGISTER_BROKER, header), timeout=UNREGISTER_SECONDS
+                server.address,
+                request(RequestCode.UNREGISTER_BROKER, header),
+                timeout=UNREGISTER_SECONDS,
             )
         except RemotingError as error:
-            logger.warning("name server %s: cannot unregister (%s); it will notice by itself", server.address, error)
+            logger.warning(
+                "name server %s: cannot unregister (%s); it drops this broker when it hears no"
+                " more of it",
+                server.address,
+                error,
+            )

@@ -1,22 +1,27 @@
-"""What the broker has done: counters added to once per batch, and rates read from samples of them.
+"""Statistics of the broker: counters that grow once per batch, and rates from samples of them.
 
-Two grains.  The totals of the whole broker are sampled every second, for rates over the last 10 s, 60 s and 600 s.  Single items (a topic,
-a topic and group) are sampled every 10 s for the last minute, every 10 min for the hour and every hour for the day, as the names of a
-Java broker's statistics promise.
-Source: store/StoreStatsService.java, common/stats/StatsItem.java, store/stats/BrokerStatsManager.java.
+There are two grains. The totals of the whole broker are sampled every second, for rates over the
+last 10 s, 60 s and 600 s. Single items (a topic, a topic and group) are sampled every 10 s for the
+last minute, every 10 min for the hour and every hour for the day, as the names of a Java broker's
+statistics promise. Source: store/StoreStatsService.java, common/stats/StatsItem.java,
+store/stats/BrokerStatsManager.java.
 """
 
 from __future__ import annotations
 
 import datetime
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import attrs
 import trio
 
+from triomq.broker.store.draft import Appended, Draft
+from triomq.remoting.protocol.bodies.offsets import StatsItem
+
 RATE_WINDOWS_SECONDS = (10, 60, 600)
-ITEMS_A_STEP = 1_000
+ITEMS_PER_STEP = 1_000
 # Upper bounds of the put-time histogram, in milliseconds, as the runtime information prints them.
 PUT_TIME_BOUNDS_MS = (1, 10, 50, 100, 200, 500, 1000, 2000, 3000, 4000, 5000, 10000)
 
@@ -35,7 +40,7 @@ class Totals:
 
 @attrs.define(eq=False)
 class Item:
-    """One statistics item: a sum of values and how often something was added."""
+    """One statistics item: a sum of values, and the number of additions."""
 
     value: int = 0
     times: int = 0
@@ -44,40 +49,38 @@ class Item:
     day: deque[tuple[float, int, int]] = attrs.field(factory=lambda: deque(maxlen=25))
 
 
-@attrs.frozen
-class Snapshot:
-    """``total`` within the window, per second, and per addition."""
-
-    total: int
-    per_second: float
-    per_time: float
-
-
-def snapshot(samples: deque[tuple[float, int, int]]) -> Snapshot:
+def summary(samples: deque[tuple[float, int, int]]) -> StatsItem:
+    """Return the sum of the samples' period, per second, and per addition."""
     if len(samples) < 2:
-        return Snapshot(0, 0.0, 0.0)
+        return StatsItem()
     (begin, value_begin, times_begin), (end, value_end, times_end) = samples[0], samples[-1]
     total, times = value_end - value_begin, times_end - times_begin
-    return Snapshot(total, total / (end - begin) if end > begin else 0.0, total / times if times else 0.0)
+    return StatsItem(
+        total, total / (end - begin) if end > begin else 0.0, total / times if times else 0.0
+    )
 
 
 @attrs.define(eq=False)
 class Statistics:
-    """Owned by the broker; processors add to it, the runtime information reads it."""
+    """Processors add to it; the runtime information reads it."""
 
     clock_ms: Callable[[], int]
     cluster_name: str = ""
-    """key of the items of the whole broker (BROKER_PUT_NUMS and its like)"""
+    """Key of the items of the whole broker (such as BROKER_PUT_NUMS)."""
     is_system_topic: Callable[[str], bool] = lambda topic: False
     totals: Totals = attrs.field(factory=Totals)
     items: dict[tuple[str, str], Item] = attrs.field(factory=dict)
     _names: dict[str, set[tuple[str, str]]] = attrs.field(factory=dict, init=False)
-    """Each part of a key (topic, group) -> the items that have it: deleting one of 50,000 topics must not look at all of them."""
+    """Each part of a key (topic, group) -> the items with it: deleting one of 50,000 topics must
+    not scan all items.
+    """
     put_times: list[int] = attrs.field(factory=lambda: [0] * (len(PUT_TIME_BOUNDS_MS) + 1))
     put_time_max: float = 0.0
     get_time_max: float = 0.0
     boot_ms: int = 0
-    _samples: deque[tuple[float, int, int, int, int]] = attrs.field(factory=lambda: deque(maxlen=RATE_WINDOWS_SECONDS[-1] + 1))
+    _samples: deque[tuple[float, int, int, int, int]] = attrs.field(
+        factory=lambda: deque(maxlen=RATE_WINDOWS_SECONDS[-1] + 1)
+    )
     puts_at_midnights: tuple[int, int] = (0, 0)
     gets_at_midnights: tuple[int, int] = (0, 0)
     _day: datetime.date | None = None
@@ -86,7 +89,7 @@ class Statistics:
         self.boot_ms = self.clock_ms()
 
     def item(self, name: str, key: str) -> Item:
-        """One item, made at first use; a caller on a hot path may keep it."""
+        """Return an item, made at first use; a caller on a hot path may keep it."""
         item = self.items.get((name, key))
         if item is None:
             item = self.items[name, key] = Item()
@@ -95,7 +98,7 @@ class Statistics:
         return item
 
     def add(self, name: str, key: str, value: int) -> None:
-        """Add to one item, e.g. ``add("TOPIC_PUT_NUMS", topic, 64)``.  Cheap, but meant per batch."""
+        """Add to one item, as ``add("TOPIC_PUT_NUMS", topic, 64)``. Call it once per batch."""
         item = self.item(name, key)
         item.value += value
         item.times += 1
@@ -106,33 +109,37 @@ class Statistics:
         totals.put_bytes += size_bytes
         if seconds > self.put_time_max:
             self.put_time_max = seconds
-        milliseconds = seconds * 1000
-        if milliseconds < PUT_TIME_BOUNDS_MS[0]:
-            self.put_times[0] += messages
-            return
-        for bucket, bound in enumerate(PUT_TIME_BOUNDS_MS):
-            if milliseconds < bound:
-                self.put_times[bucket] += messages
-                return
-        self.put_times[-1] += messages
+        self.put_times[bisect_right(PUT_TIME_BOUNDS_MS, seconds * 1000)] += messages
+
+    def note_delivered(self, drafts: Sequence[Draft], places: Sequence[Appended]) -> None:
+        """Count messages that the broker has stored in their topics after they had waited.
+
+        They were counted before, when they were sent.
+        """
+        for draft, place in zip(drafts, places, strict=True):
+            self.add("TOPIC_PUT_NUMS", draft.topic, 1)
+            self.add("TOPIC_PUT_SIZE", draft.topic, place.size)
+        self.note_put(len(places), sum(place.size for place in places), 0.0)
 
     def put_time_quantile(self, share: float) -> float:
-        """An upper bound, in milliseconds, of the given share of all puts: the edge of the histogram's bucket."""
+        """Return an upper bound (ms) of the given share of all puts.
+
+        It is the upper edge of the histogram's bucket.
+        """
         wanted = share * sum(self.put_times)
         seen = 0
-        for count, bound in zip(self.put_times, (*PUT_TIME_BOUNDS_MS, self.put_time_max * 1000), strict=True):
+        for count, bound in zip(
+            self.put_times, (*PUT_TIME_BOUNDS_MS, self.put_time_max * 1000), strict=True
+        ):
             seen += count
             if count and seen >= wanted:
                 return float(bound)
         return 0.0
 
-    def topic_put_rate(self, topic: str) -> float:
-        item = self.items.get(("TOPIC_PUT_NUMS", topic))
-        return snapshot(item.minute).per_second if item is not None else 0.0
-
-    def group_get_rate(self, topic: str, group: str) -> float:
-        item = self.items.get(("GROUP_GET_NUMS", f"{topic}@{group}"))
-        return snapshot(item.minute).per_second if item is not None else 0.0
+    def rate(self, name: str, key: str) -> float:
+        """Return the sum of an item per second, in the last minute."""
+        item = self.items.get((name, key))
+        return summary(item.minute).tps if item is not None else 0.0
 
     def forget(self, topic: str) -> None:
         """Drop the items of a deleted topic."""
@@ -147,7 +154,9 @@ class Statistics:
 
     def sample_totals(self, now: float) -> None:
         totals = self.totals
-        self._samples.append((now, totals.puts, totals.gets_found, totals.gets_missed, totals.gets_messages))
+        self._samples.append(
+            (now, totals.puts, totals.gets_found, totals.gets_missed, totals.gets_messages)
+        )
         today = datetime.datetime.fromtimestamp(self.clock_ms() / 1000).date()
         if today != self._day:
             if self._day is not None:
@@ -155,16 +164,14 @@ class Statistics:
                 self.gets_at_midnights = (self.gets_at_midnights[1], totals.gets_messages)
             self._day = today
 
-    def sample_items(self, now: float, tick: int) -> None:
-        """Once every 10 s; ``tick`` counts the calls."""
-        for _ in self._sample_items(now, tick):
-            pass
+    def sample_items(self, now: float, tick: int) -> Iterator[None]:
+        """Sample every item, in steps between which other tasks can run.
 
-    def _sample_items(self, now: float, tick: int) -> Iterator[None]:
-        """The same in steps: tens of thousands of items are no reason to keep everybody else waiting."""
+        Call it every 10 s; ``tick`` counts the calls.
+        """
         self._sum_up()
         for number, item in enumerate(list(self.items.values()), 1):
-            if number % ITEMS_A_STEP == 0:
+            if number % ITEMS_PER_STEP == 0:
                 yield
             sample = (now, item.value, item.times)
             item.minute.append(sample)
@@ -174,21 +181,34 @@ class Statistics:
                 item.day.append(sample)
 
     def _sum_up(self) -> None:
-        """The items of the whole broker are made of the others, so that they cost nothing per message."""
+        """Sum up the items of the whole broker from the others.
+
+        So they cost nothing per message.
+        """
         if not self.cluster_name:
             return
         totals = self.totals
-        sums = {"BROKER_PUT_NUMS": (totals.puts, totals.puts), "BROKER_GET_NUMS": (totals.gets_messages, totals.gets_found)}
+        sums = {
+            "BROKER_PUT_NUMS": (totals.puts, totals.puts),
+            "BROKER_GET_NUMS": (totals.gets_messages, totals.gets_found),
+        }
         for kind, source in (("PUT", "TOPIC_PUT_NUMS"), ("GET", "GROUP_GET_NUMS")):
-            items = [item for (name, key), item in self.items.items() if name == source and not self.is_system_topic(key.partition("@")[0])]
-            sums[f"BROKER_{kind}_NUMS_WITHOUT_SYSTEM_TOPIC"] = (sum(item.value for item in items), sum(item.times for item in items))
+            items = [
+                item
+                for (name, key), item in self.items.items()
+                if name == source and not self.is_system_topic(key.partition("@")[0])
+            ]
+            sums[f"BROKER_{kind}_NUMS_WITHOUT_SYSTEM_TOPIC"] = (
+                sum(item.value for item in items),
+                sum(item.times for item in items),
+            )
         for name, (value, times) in sums.items():
             item = self.item(name, self.cluster_name)
-            # Topics that are deleted take their counts along; what was once counted stays counted.
+            # A deleted topic takes its counts away; the sum does not shrink.
             item.value, item.times = max(item.value, value), max(item.times, times)
 
     def rates(self, column: int) -> tuple[float, float, float]:
-        """Rates per second of one column of the samples over the last 10 s, 60 s and 600 s.
+        """Return the rates per second of one column of the samples over 10 s, 60 s and 600 s.
 
         Columns: 1 puts, 2 gets that found something, 3 gets that did not, 4 messages handed out.
         """
@@ -203,12 +223,13 @@ class Statistics:
         return (result[0], result[1], result[2])
 
     async def run(self) -> None:
+        """Run the task "statistics"."""
         tick = 0
         while True:
             now = trio.current_time()
             self.sample_totals(now)
             if tick % 10 == 0:
-                for _ in self._sample_items(now, tick // 10):
+                for _ in self.sample_items(now, tick // 10):
                     await trio.lowlevel.checkpoint()
             tick += 1
             await trio.sleep(1)

@@ -1,7 +1,8 @@
-"""Do all members of a group subscribe the same?  If not, queues go to members that do not want them, and messages are skipped in silence.
+"""Whether all members of a group subscribe the same. SANS-IO.
 
-Pure.  A heartbeat brings what one member wants; ``Wants`` is that in a form that compares equal whenever the effect is equal (the order of
-tags and blanks do not count).
+If not, queues go to members that do not want them, and messages are skipped without a trace.
+``Wants`` is what the heartbeat of one member subscribes, in a form that compares equal whenever the
+effect is equal (the order of tags and blanks do not count).
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from triomq.remoting.protocol.bodies.heartbeat import TAG, SubscriptionData
-from triomq.remoting.protocol.message import ALL_TAGS
+from triomq.remoting.protocol.tag_expressions import ALL_TAGS
 
 Wants = frozenset[tuple[str, str]]
 """(topic, expression) of everything that a member subscribes."""
@@ -18,7 +19,7 @@ CLIENTS_NAMED_MAX = 3
 
 
 def wants_of(subscriptions: Iterable[SubscriptionData]) -> Wants:
-    """What a heartbeat's subscriptions amount to."""
+    """Return what a heartbeat subscribes, in comparable form."""
     return frozenset((one.topic, expression_of(one)) for one in subscriptions)
 
 
@@ -31,14 +32,17 @@ def expression_of(subscription: SubscriptionData) -> str:
 
 
 def mismatch_text(members: Mapping[str, Wants]) -> str | None:
-    """Who wants what, by client id, as far as members differ; None when all want the same."""
+    """Return the differences between members, by client id; None if all subscribe the same."""
     if len(set(members.values())) < 2:
         return None
     shared = frozenset.intersection(*members.values())
     parties: dict[Wants, list[str]] = {}
     for client_id, wants in sorted(members.items()):
         parties.setdefault(wants - shared, []).append(client_id)
-    return "; ".join(f"{clients_text(clients)}: {wants_text(wants)}" for wants, clients in sorted(parties.items(), key=lambda party: party[1]))
+    return "; ".join(
+        f"{clients_text(clients)}: {wants_text(wants)}"
+        for wants, clients in sorted(parties.items(), key=lambda party: party[1])
+    )
 
 
 def clients_text(clients: list[str]) -> str:
@@ -47,4 +51,7 @@ def clients_text(clients: list[str]) -> str:
 
 
 def wants_text(wants: Wants) -> str:
-    return ", ".join(f"{topic} [{expression}]" for topic, expression in sorted(wants)) or "nothing more"
+    return (
+        ", ".join(f"{topic} [{expression}]" for topic, expression in sorted(wants))
+        or "nothing more"
+    )

@@ -1,6 +1,8 @@
-"""Settings of consumer groups, created by an admin or by the first member that connects; kept in subscriptionGroup.json.
+"""Settings of consumer groups, kept in subscriptionGroup.json.
 
-Source: broker/subscription/SubscriptionGroupManager.java, remoting/protocol/subscription/SubscriptionGroupConfig.java.
+An admin creates them, or the first member that connects. Source:
+broker/subscription/SubscriptionGroupManager.java,
+remoting/protocol/subscription/SubscriptionGroupConfig.java.
 """
 
 from __future__ import annotations
@@ -10,9 +12,9 @@ from pathlib import Path
 import attrs
 
 from triomq.broker.services.attributes import GROUP_ATTRIBUTES, alter_attributes
-from triomq.broker.services.limits import broker_limits
 from triomq.broker.services.live_settings import LiveSettings
 from triomq.broker.services.persisted import PersistedTable, encode_pretty, load_table
+from triomq.broker.services.table_limits import broker_limits
 from triomq.broker.services.versions import Version
 from triomq.remoting.limits import Limits
 from triomq.remoting.protocol import names
@@ -20,14 +22,13 @@ from triomq.remoting.protocol.bodies.groups import SubscriptionGroupConfig, Subs
 from triomq.remoting.protocol.bodies.schema import write_plain
 
 READ_FORBIDDEN = 1 << 2
-"""Bit 2 of a forbidden entry.  Source: common/constant/PermName.java#INDEX_PERM_READ."""
+"""Bit 2 of a forbidden entry. Source: common/constant/PermName.java#INDEX_PERM_READ."""
 
 
 @attrs.define(eq=False)
-class SubscriptionGroups:
-    """The table.  ``forbidden`` (group -> topic -> bits) says which topics a group may not read."""
+class SubscriptionGroups(PersistedTable):
+    """The table. ``forbidden`` (group -> topic -> bits): the topics that a group may not read."""
 
-    table: PersistedTable
     version: Version
     live: LiveSettings
     configs: dict[str, SubscriptionGroupConfig] = attrs.field(factory=dict)
@@ -37,17 +38,25 @@ class SubscriptionGroups:
     """Whether groups whose names begin with %LMQ% exist without being in the table."""
 
     def find(self, group: str) -> SubscriptionGroupConfig | None:
-        """The group's settings as they are stored."""
+        """Return the group's settings as they are stored."""
         return self.configs.get(group)
 
     def find_or_create(self, group: str) -> SubscriptionGroupConfig | None:
-        """The group's settings, made with the defaults if the broker may; None if it may not or the name is illegal.  Raises LimitReached."""
+        """Return the group's settings; create them with the defaults if they are missing.
+
+        None if the broker may not create them, or the name is illegal. Raises: LimitReached.
+        """
         config = self.configs.get(group)
         if config is not None:
             return config
         if self.light_groups and group.startswith(names.LMQ_PREFIX):
-            return SubscriptionGroupConfig(group_name=group)  # there may be as many as light queues: Source: broker/subscription/LmqSubscriptionGroupManager.java
-        if not (self.live.auto_create_groups or names.is_system_group(group)) or names.group_complaint(group) is not None:
+            # Not stored: there can be as many such groups as light queues.
+            # Source: broker/subscription/LmqSubscriptionGroupManager.java.
+            return SubscriptionGroupConfig(group_name=group)
+        if (
+            not (self.live.auto_create_groups or names.is_system_group(group))
+            or names.group_complaint(group) is not None
+        ):
             return None
         config = SubscriptionGroupConfig(group_name=group)
         self._require_room(group)
@@ -55,12 +64,17 @@ class SubscriptionGroups:
         return config
 
     def put(self, config: SubscriptionGroupConfig) -> None:
-        """Create or replace.  Attribute keys of ``config`` carry the sign of the change.  Raises ValueError for illegal ones, LimitReached."""
+        """Create or replace a group. Attribute keys of ``config`` carry the sign of the change.
+
+        Raises: ValueError, for illegal attributes; LimitReached.
+        """
         known = self.configs.get(config.group_name)
         if known is None:
             self._require_room(config.group_name)
         current = known.attributes if known is not None else {}
-        attributes = alter_attributes(GROUP_ATTRIBUTES, current, config.attributes, create=known is None)
+        attributes = alter_attributes(
+            GROUP_ATTRIBUTES, current, config.attributes, create=known is None
+        )
         config = attrs.evolve(config, attributes=attributes)
         if config != known:
             self._store(config)
@@ -73,11 +87,14 @@ class SubscriptionGroups:
         return True
 
     def may_read(self, group: str, topic: str) -> bool:
-        """False when an operator has forbidden this group this topic."""
+        """Return False if an operator has forbidden this group to read this topic."""
         return not self.forbidden.get(group, {}).get(topic, 0) & READ_FORBIDDEN
 
     def allow_reading(self, group: str, topic: str, allowed: bool) -> None:
-        """Forbid a group a topic, or allow it again; other topics of the group stay as they are (Java 5.5.0 drops them too)."""
+        """Forbid a group to read a topic, or allow it again.
+
+        Other topics of the group stay as they are (Java 5.5.0 drops them too).
+        """
         topics = dict(self.forbidden.get(group, {}))
         bits = topics.get(topic, 0)
         bits = bits & ~READ_FORBIDDEN if allowed else bits | READ_FORBIDDEN
@@ -93,22 +110,27 @@ class SubscriptionGroups:
         self._changed()
 
     def disable(self, group: str) -> None:
-        """Let nobody of this group consume until an operator allows it again (updateSubGroup -s true)."""
+        """Let no member of this group consume until an operator allows it again.
+
+        The command for that is ``updateSubGroup -s true``.
+        """
         config = self.configs.get(group)
         if config is not None and config.consume_enable:
             self._store(attrs.evolve(config, consume_enable=False))
 
     def replace(self, table: SubscriptionGroupTable) -> None:
-        """Become a copy of the master's table, its version included."""
+        """Become a copy of the master's table, with its version."""
         self.configs = dict(table.subscription_group_table)
         self.forbidden = dict(table.forbidden_table)
         self.version.load(table.data_version)
-        self.table.touch()
+        self.touch()
 
     def wants_notice(self, group: str) -> bool:
-        """May the members of this group be told that one came or went?"""
+        """Return whether members of this group are to be told when another member comes or goes."""
         config = self.configs.get(group)
-        return self.live.notify_consumer_changes and (config is None or config.notify_consumer_ids_changed_enable)
+        return self.live.notify_consumer_changes and (
+            config is None or config.notify_consumer_ids_changed_enable
+        )
 
     def _require_room(self, group: str) -> None:
         self.limits.require("groups_max", len(self.configs) + 1, f"group {group} is not created")
@@ -119,26 +141,37 @@ class SubscriptionGroups:
 
     def _changed(self) -> None:
         self.version.bump()
-        self.table.touch()
+        self.touch()
 
     def encode(self) -> bytes:
-        table = SubscriptionGroupTable(dict(sorted(self.configs.items())), self.version.current, self.forbidden)
+        table = SubscriptionGroupTable(
+            dict(sorted(self.configs.items())), self.version.current, self.forbidden
+        )
         return encode_pretty(write_plain(table))
 
 
-def open_subscription_groups(directory: Path, live: LiveSettings, version: Version, limits: Limits | None = None) -> SubscriptionGroups:
-    """Load subscriptionGroup.json and add the system's groups.  Raises DamagedTable."""
+def open_subscription_groups(
+    directory: Path,
+    live: LiveSettings,
+    version: Version,
+    limits: Limits | None = None,
+    *,
+    light_groups: bool = False,
+) -> SubscriptionGroups:
+    """Load subscriptionGroup.json and add the system's groups. Raises: DamagedTable."""
     path = directory / "subscriptionGroup.json"
-    groups = SubscriptionGroups(PersistedTable(path, bytes), version, live, limits=limits or broker_limits())
-    groups.table.encode = groups.encode
-    loaded = load_table(path, SubscriptionGroupTable.decode)
-    if loaded is not None:
-        groups.configs = dict(loaded.subscription_group_table)
-        groups.forbidden = dict(loaded.forbidden_table)
-        version.load(loaded.data_version)
-    missing = [name for name in names.SYSTEM_GROUPS if name not in groups.configs]
-    for name in missing:
-        groups.configs[name] = SubscriptionGroupConfig(group_name=name)
+    loaded = load_table(path, SubscriptionGroupTable.decode) or SubscriptionGroupTable()
+    configs = dict(loaded.subscription_group_table)
+    forbidden = dict(loaded.forbidden_table)
+    version.load(loaded.data_version)
+    missing = {
+        name: SubscriptionGroupConfig(group_name=name)
+        for name in names.SYSTEM_GROUPS
+        if name not in configs
+    }
+    groups = SubscriptionGroups(
+        path, version, live, configs | missing, forbidden, limits or broker_limits(), light_groups
+    )
     if missing:
         groups._changed()
     return groups

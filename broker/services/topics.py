@@ -1,20 +1,21 @@
-"""The topics of this broker: system topics, those created by an admin, and those created by the first message; kept in topics.json.
+"""The topics of this broker, kept in topics.json.
 
-Source: broker/topic/TopicConfigManager.java, common/attribute/AttributeUtil.java.
+There are system topics, those created by an admin, and those created by the first message. Source:
+broker/topic/TopicConfigManager.java, common/attribute/AttributeUtil.java.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import attrs
 
 from triomq.broker.services.attributes import TOPIC_ATTRIBUTES, alter_attributes
-from triomq.broker.services.limits import broker_limits
 from triomq.broker.services.live_settings import LiveSettings
 from triomq.broker.services.persisted import PersistedTable, encode_pretty, load_table
+from triomq.broker.services.table_limits import broker_limits
 from triomq.broker.services.versions import Version
 from triomq.remoting.limits import Limits
 from triomq.remoting.protocol import names
@@ -31,7 +32,7 @@ UNIT_FLAG, UNIT_SUBSCRIPTION_FLAG = 1, 2
 
 @attrs.frozen(kw_only=True)
 class TopicSettings:
-    """What of the broker's configuration concerns topics."""
+    """The settings of the broker that concern topics."""
 
     cluster_name: str
     broker_name: str
@@ -43,7 +44,7 @@ class TopicSettings:
 
 
 def system_topics(settings: TopicSettings, live: LiveSettings) -> list[TopicConfig]:
-    """The topics that every broker has from its start."""
+    """Return the topics that every broker has from its start."""
     inherit = PERM_INHERIT
     cluster_perm = inherit | (PERM_READ_WRITE if settings.cluster_topic_open else 0)
     broker_perm = inherit | (PERM_READ_WRITE if settings.broker_topic_open else 0)
@@ -62,59 +63,108 @@ def system_topics(settings: TopicSettings, live: LiveSettings) -> list[TopicConf
         (names.TIMER_TOPIC, 1, PERM_READ_WRITE),
     ]
     if live.auto_create_topics:
-        rows.insert(1, (names.DEFAULT_TOPIC, settings.default_queue_count, inherit | PERM_READ_WRITE))
+        rows.insert(
+            1, (names.DEFAULT_TOPIC, settings.default_queue_count, inherit | PERM_READ_WRITE)
+        )
     if settings.trace_topic is not None:
         rows.append((settings.trace_topic, 1, PERM_READ_WRITE))
     return [new_topic(name, queues, perm) for name, queues, perm in rows]
 
 
-def new_topic(name: str, queues: int, perm: int = PERM_READ_WRITE, *, sys_flag: int = 0) -> TopicConfig:
-    return TopicConfig(topic_name=name, read_queue_count=queues, write_queue_count=queues, perm=perm, topic_sys_flag=sys_flag)
+def new_topic(
+    name: str, queues: int, perm: int = PERM_READ_WRITE, *, sys_flag: int = 0
+) -> TopicConfig:
+    return TopicConfig(
+        topic_name=name,
+        read_queue_count=queues,
+        write_queue_count=queues,
+        perm=perm,
+        topic_sys_flag=sys_flag,
+    )
 
 
 def has_batch_queues(config: TopicConfig) -> bool:
-    """Source: common/utils/QueueTypeUtils.java#isBatchCq."""
+    """Return whether the topic keeps a batch as one record.
+
+    Source: common/utils/QueueTypeUtils.java#isBatchCq.
+    """
     return config.attributes.get("queue.type") == "BatchCQ"
 
 
-def batch_topics(directory: Path) -> set[str]:
-    """The topics with batch consume queues, before anything else is loaded: the store asks when it opens its queues.  Raises DamagedTable."""
-    loaded = load_table(directory / "topics.json", TopicTable.decode)
-    return {name for name, config in loaded.topic_config_table.items() if has_batch_queues(config)} if loaded is not None else set()
+def is_compacted(config: TopicConfig) -> bool:
+    """Return whether a topic keeps the newest value of each key only."""
+    policy = config.attributes.get("cleanup.policy")
+    return policy == "COMPACTION" and not has_batch_queues(config)
+
+
+def compaction_topics(configs: Iterable[TopicConfig]) -> dict[str, int]:
+    """Return the compaction topics with the number of their queues."""
+    return {
+        config.topic_name: max(config.read_queue_count, config.write_queue_count)
+        for config in configs
+        if config.attributes and is_compacted(config)
+    }
+
+
+def saved_topics(directory: Path) -> list[TopicConfig]:
+    """Return the topics of the file. Raises: DamagedTable.
+
+    The store asks for some of them when it opens its queues, before the table is loaded.
+    """
+    loaded = load_table(directory / "topics.json", TopicTable.decode) or TopicTable()
+    return list(loaded.topic_config_table.values())
+
+
+def batch_topics(configs: Iterable[TopicConfig]) -> set[str]:
+    """Return the topics with batch consume queues."""
+    return {config.topic_name for config in configs if has_batch_queues(config)}
 
 
 @attrs.define(eq=False)
-class Topics:
-    """The table.  ``version`` says what other nodes have of it; ``generation`` grows with every change, for caches in this process.
+class Topics(PersistedTable):
+    """The table of topics.
 
-    ``on_change`` is told the names of changed topics, so that name servers hear of them at once.
+    ``version`` is what other nodes compare; ``generation`` grows with every change, for caches in
+    this process. ``on_change`` is called with the names of changed topics, so that name servers
+    hear of them at once.
     """
 
     settings: TopicSettings
     live: LiveSettings
-    table: PersistedTable
     version: Version
     configs: dict[str, TopicConfig] = attrs.field(factory=dict)
     limits: Limits = attrs.field(factory=broker_limits)
-    generation: int = 0
     on_change: Callable[[list[str]], None] = lambda topics: None
-    complete_to: int = 0
-    """On a slave: messages before this place of the log were here when the table was copied, so a topic of theirs that it lacks is gone. Later ones may be of a new topic."""
+    generation: int = attrs.field(default=0, init=False)
+    complete_to: int = attrs.field(default=0, init=False)
+    """On a slave, the end of its log when the table was copied. A topic of an earlier message that
+    the table lacks is deleted; a later message may be of a new topic.
+    """
 
     def find(self, name: str) -> TopicConfig | None:
-        """The topic; a light queue is one with a single queue, without being in the table. Source: broker/topic/LmqTopicConfigManager.java."""
+        """Return the topic. A light queue is a topic with one queue that is not in the table.
+
+        Source: broker/topic/LmqTopicConfigManager.java.
+        """
         config = self.configs.get(name)
         if config is None and self.settings.light_queues and name.startswith(names.LMQ_PREFIX):
             return new_topic(name, 1)
         return config
 
     def has_batch_queues(self, name: str) -> bool:
-        """Whether a topic keeps batches as one record."""
+        """Return whether a topic keeps a batch as one record."""
         config = self.configs.get(name)
         return config is not None and has_batch_queues(config)
 
+    def compacted(self) -> dict[str, int]:
+        """Return the compaction topics with the number of their queues."""
+        return compaction_topics(self.configs.values())
+
     def is_system_topic(self, name: str) -> bool:
-        """Reserved names: the well-known ones, what this broker made at its start, and everything with the system's prefix."""
+        """Return whether a name is reserved.
+
+        Such names are well known, made by this broker at its start, or have the system's prefix.
+        """
         return (
             name in names.WELL_KNOWN_SYSTEM_TOPICS
             or name.startswith(names.SYSTEM_TOPIC_PREFIX)
@@ -123,15 +173,26 @@ class Topics:
         )
 
     def system_topic_names(self) -> list[str]:
-        return sorted({name for name in self.configs if self.is_system_topic(name)} | names.WELL_KNOWN_SYSTEM_TOPICS)
+        return sorted(
+            {name for name in self.configs if self.is_system_topic(name)}
+            | names.WELL_KNOWN_SYSTEM_TOPICS
+        )
 
     def altered_attributes(self, name: str, changes: Mapping[str, str]) -> dict[str, str]:
-        """A topic's attributes after the changes.  Raises ValueError for attributes that cannot be."""
+        """Return a topic's attributes after the changes. Raises: ValueError, for illegal ones."""
         known = self.configs.get(name)
-        return alter_attributes(TOPIC_ATTRIBUTES, known.attributes if known is not None else {}, changes, create=known is None)
+        return alter_attributes(
+            TOPIC_ATTRIBUTES,
+            known.attributes if known is not None else {},
+            changes,
+            create=known is None,
+        )
 
     def put(self, config: TopicConfig, attribute_changes: Mapping[str, str] | None = None) -> bool:
-        """Create or replace a topic; False when it is already exactly so.  Raises ValueError for attributes that cannot be, LimitReached."""
+        """Create or replace a topic; return False if nothing changes.
+
+        Raises: ValueError, for illegal attributes; LimitReached.
+        """
         known = self.configs.get(config.topic_name)
         if known is None:
             self._require_room(config.topic_name)
@@ -142,27 +203,38 @@ class Topics:
         self._store(config)
         return True
 
-    def create_on_send(self, name: str, default_topic: str, wanted_queues: int, *, sys_flag: int = 0) -> TopicConfig | None:
-        """Create a topic after the pattern that the sender names; None when it may not be inherited.  Raises LimitReached.  Checkpoint: never."""
-        pattern = self.configs.get(default_topic)
-        if pattern is None or not pattern.perm & PERM_INHERIT:
+    def create_on_send(
+        self, name: str, default_topic: str, wanted_queues: int, *, sys_flag: int = 0
+    ) -> TopicConfig | None:
+        """Create a topic like the one that the sender names as template.
+
+        Returns: the topic; None if the template may not be inherited. Raises: LimitReached.
+        Checkpoint: never.
+        """
+        template = self.configs.get(default_topic)
+        if template is None or not template.perm & PERM_INHERIT:
             return None
         if default_topic == names.DEFAULT_TOPIC and not self.live.auto_create_topics:
             return None
         self._require_room(name)
-        queues = max(0, min(wanted_queues, pattern.write_queue_count))
-        config = new_topic(name, queues, pattern.perm & ~PERM_INHERIT, sys_flag=sys_flag)
-        self._store(attrs.evolve(config, topic_filter_type=pattern.topic_filter_type))
+        queues = max(0, min(wanted_queues, template.write_queue_count))
+        config = new_topic(name, queues, template.perm & ~PERM_INHERIT, sys_flag=sys_flag)
+        self._store(attrs.evolve(config, topic_filter_type=template.topic_filter_type))
         return self.configs[name]
 
-    def ensure(self, name: str, queues: int, *, order: bool = False, sys_flag: int = 0) -> TopicConfig:
-        """The topic, created with read and write permission if it is missing.
+    def ensure(
+        self, name: str, queues: int, *, order: bool = False, sys_flag: int = 0
+    ) -> TopicConfig:
+        """Return the topic; create it with read and write permission if it is missing.
 
-        For retry and dead-letter topics: the limit of groups bounds them, and a failed message must have a place to go.
+        For retry and dead-letter topics: the limit of groups bounds their number, and a failed
+        message must have a place to go.
         """
         config = self.configs.get(name)
         if config is None:
-            config = attrs.evolve(new_topic(name, min(queues, QUEUES_MAX), sys_flag=sys_flag), order=order)
+            config = attrs.evolve(
+                new_topic(name, min(queues, QUEUES_MAX), sys_flag=sys_flag), order=order
+            )
             self._store(config)
         return config
 
@@ -173,26 +245,34 @@ class Topics:
         return True
 
     def replace(self, table: TopicTable) -> list[str]:
-        """Become a copy of the master's table, its version included; the names of topics that are gone.  atomic: no checkpoint."""
+        """Become a copy of the master's table, with its version.
+
+        Returns: the names of topics that are gone.
+        Checkpoint: never.
+        """
         before, self.configs = self.configs, bounded(table.topic_config_table)
         self.version.load(table.data_version)
         self.generation += 1
-        self.table.touch()
+        self.touch()
         changed = [name for name, config in self.configs.items() if before.get(name) != config]
         if changed:
             self.on_change(changed)
         return [name for name in before if name not in self.configs]
 
     def mark_ordered(self, ordered: set[str]) -> None:
-        """Set the order flag of the topics that the name servers call ordered; it is never cleared."""
-        changed = [name for name in ordered if (config := self.configs.get(name)) is not None and not config.order]
+        """Set the order flag of topics that name servers call ordered; nothing clears it."""
+        changed = [
+            name
+            for name in ordered
+            if (config := self.configs.get(name)) is not None and not config.order
+        ]
         for name in changed:
             self.configs[name] = attrs.evolve(self.configs[name], order=True)
         if changed:
             self._changed(changed)
 
     def touch_version(self) -> None:
-        """Something that is registered with every topic changed (the broker's permission)."""
+        """Register every topic again: the broker's permission, which goes with each, changed."""
         self._changed(list(self.configs))
 
     def _require_room(self, name: str) -> None:
@@ -205,39 +285,61 @@ class Topics:
     def _changed(self, topics: list[str]) -> None:
         self.generation += 1
         self.version.bump()
-        self.table.touch()
+        self.touch()
         if topics:
             self.on_change(topics)
 
     def encode(self) -> bytes:
-        return encode_pretty(write_plain(TopicTable(dict(sorted(self.configs.items())), self.version.current)))
+        return encode_pretty(
+            write_plain(TopicTable(dict(sorted(self.configs.items())), self.version.current))
+        )
 
 
 def bounded(configs: Mapping[str, TopicConfig]) -> dict[str, TopicConfig]:
-    """Return the topics of a file or a master with the number of queues cut to the limit; log which."""
+    """Return the topics of a file or a master with their numbers of queues cut to the limit.
+
+    The log says which were cut.
+    """
     found = dict(configs)
     for name, config in configs.items():
         count = max(config.read_queue_count, config.write_queue_count)
         if count > QUEUES_MAX:
-            logger.error("topic %s has %d queues, more than the limit; this broker gives it %d; set a number with mqadmin updateTopic", name, count, QUEUES_MAX)
+            logger.error(
+                "topic %s has %d queues, more than the limit; this broker gives it %d; set a number"
+                " with mqadmin updateTopic",
+                name,
+                count,
+                QUEUES_MAX,
+            )
             found[name] = attrs.evolve(
-                config, read_queue_count=min(config.read_queue_count, QUEUES_MAX), write_queue_count=min(config.write_queue_count, QUEUES_MAX)
+                config,
+                read_queue_count=min(config.read_queue_count, QUEUES_MAX),
+                write_queue_count=min(config.write_queue_count, QUEUES_MAX),
             )
     return found
 
 
-def open_topics(directory: Path, settings: TopicSettings, live: LiveSettings, version: Version, limits: Limits | None = None) -> Topics:
-    """Load topics.json and add what every broker has.  Raises DamagedTable."""
+def open_topics(
+    directory: Path,
+    settings: TopicSettings,
+    live: LiveSettings,
+    version: Version,
+    limits: Limits | None = None,
+    on_change: Callable[[list[str]], None] = lambda topics: None,
+) -> Topics:
+    """Load topics.json and add the system topics. Raises: DamagedTable."""
     path = directory / "topics.json"
-    topics = Topics(settings, live, PersistedTable(path, bytes), version, limits=limits or broker_limits())
-    topics.table.encode = topics.encode
-    loaded = load_table(path, TopicTable.decode)
-    if loaded is not None:
-        topics.configs = bounded(loaded.topic_config_table)
-        version.load(loaded.data_version)
-    missing = [config for config in system_topics(settings, live) if config.topic_name not in topics.configs]
-    for config in missing:
-        topics.configs[config.topic_name] = config
+    loaded = load_table(path, TopicTable.decode) or TopicTable()
+    configs = bounded(loaded.topic_config_table)
+    version.load(loaded.data_version)
+    missing = {
+        config.topic_name: config
+        for config in system_topics(settings, live)
+        if config.topic_name not in configs
+    }
+    topics = Topics(
+        path, settings, live, version, configs | missing, limits or broker_limits(), on_change
+    )
     if missing:
         topics._changed([])
     return topics

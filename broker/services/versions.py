@@ -1,6 +1,7 @@
-"""The version of a table that other nodes copy: it grows with every change, at the wall clock's time.
+"""The version of a table that other nodes copy.
 
-Source: remoting/protocol/DataVersion.java.
+It grows with every change, and carries the wall clock's time. Source:
+remoting/protocol/DataVersion.java.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ class Version:
     clock_ms: Callable[[], int]
     current: DataVersion = attrs.field()
     on_bump: Callable[[], None] = attrs.field(default=lambda: None, kw_only=True)
-    """Called after every change, so that slaves of ours hear of it at once."""
+    """Called after every change, so that slaves of TrioMQ hear of it at once."""
 
     @current.default
     def _fresh(self) -> DataVersion:

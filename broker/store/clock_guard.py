@@ -1,7 +1,8 @@
-"""The age of files under a wall clock that jumps ahead.  Pure: the caller passes the times.
+"""The age of files under a wall clock that jumps ahead. Pure: the caller passes the times.
 
-Files expire by wall time, so a clock that jumps ahead by days would expire all of them at once.  The guard therefore ignores a jump for
-`HOLD_SECONDS`, long enough for an operator to notice.  A full disk and an operator's request delete files regardless.
+Files expire by wall time, so a clock that jumps ahead by days would expire all of them at once. The
+guard therefore ignores a jump for ``HOLD_SECONDS``, long enough for an operator to notice. A full
+disk and an operator's request delete files regardless.
 """
 
 from __future__ import annotations
@@ -26,14 +27,17 @@ class ClockGuard:
 
     @classmethod
     def starting(cls, wall_ms: int, steady: float, newest_ms: int, reserved_ms: int) -> ClockGuard:
-        """Return a guard for a broker that starts.  If even the newest message has expired, the clock may have jumped while the broker was off."""
+        """Return a guard for a broker that starts.
+
+        If even the newest message has expired, the clock may have jumped while the broker was off.
+        """
         guard = cls(wall_ms, steady)
         if newest_ms and wall_ms - newest_ms > reserved_ms:
             guard._ignore(wall_ms - newest_ms, steady)
         return guard
 
     def now_ms(self, wall_ms: int, steady: float) -> int:
-        """Return the corrected wall time in ms.  ``wall_ms``, ``steady`` (seconds): the present times."""
+        """Return the corrected wall time (ms) for ``wall_ms`` and ``steady`` (seconds) of now."""
         gained = wall_ms - self._wall_ms - int((steady - self._steady) * 1000)
         self._wall_ms, self._steady = wall_ms, steady
         if gained > JUMP_MS_MAX:

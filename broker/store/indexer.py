@@ -1,10 +1,12 @@
 """The indexer: gives every confirmed record its queue entry and its keys, in log order.
 
-Law: one function, ``_apply``, feeds all indexes; its batches come straight from the append, or from the log, when those did not fit into memory or were left out. A batch is
-applied in place right after its append if nothing else waits, so a message is readable before its sender has an answer; otherwise the task takes over.
+Law: one function, ``_apply``, feeds all indexes. Its batches come straight from the append, or from
+the log if they did not fit into memory or their indexing was deferred. A batch is applied right
+after its append if no other batch waits, so a message is readable before its sender has an answer;
+otherwise the task takes over.
 
-What only queries need (the key index) is applied to many records at once: for a single record it costs ten times as much. Whoever asks or saves calls ``settle``
-first, so that nobody can see the difference.
+The key index, which only queries read, takes many records at once: a single record would cost ten
+times as much. Queries and checkpoints call ``flush_deferred`` first, so the delay is invisible.
 """
 
 from __future__ import annotations
@@ -12,87 +14,88 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
-from contextlib import closing
-from typing import Protocol
+from pathlib import Path
 
 import attrs
 import trio
 
-from triomq.broker.store.blocks_ahead import BlocksAhead
-from triomq.broker.store.draft import Batch, joined
 from triomq.broker.store.errors import DiskFull
 from triomq.broker.store.health import Health
-from triomq.broker.store.log_scan import LogScan
-from triomq.broker.store.queue_table import Arrival, QueueTable
+from triomq.broker.store.io.log_blocks import LogBlocks
+from triomq.broker.store.keys.index import KeyIndex
+from triomq.broker.store.log.scan import LogScan
+from triomq.broker.store.queues.batch import Batch, joined
+from triomq.broker.store.queues.table import Arrival, QueueTable
 from triomq.broker.store.watermark import Watermark
 
 logger = logging.getLogger(__name__)
 
 RETRY_SECONDS = 1.0
 TURN_MESSAGES_MAX = 512
-"""What one fsync may show at once before other tasks get their turn."""
+"""Limit of the messages that one fsync shows before other tasks get their turn."""
 DEFERRED_MESSAGES_MAX = 64
 DEFERRED_BYTES_MAX = 1024 * 1024
 FINISH_BYTES_MAX = 512 * 1024 * 1024
-"""What closing indexes: a few seconds' work. Whoever stops a broker may kill it after ten."""
-
-
-class Index(Protocol):
-    """Something derived from the log.
-
-    ``apply`` skips what it has already, and either takes a whole batch or, with DiskFull, may be called with it again.
-    """
-
-    def apply(self, batch: Batch) -> None: ...
+"""Limit of the bytes that closing indexes: a few seconds of work. A service manager may kill a
+broker that takes ten.
+"""
 
 
 @attrs.define(eq=False)
 class Indexer:
-    """``indexed`` is the end of the last record that the queues have; the ``others`` have it after ``settle``."""
+    """Feeds the indexes. An index skips records that it has already.
+
+    ``indexed`` is the end of the last record that the queues have. The key index has it after
+    ``flush_deferred``.
+    """
 
     queues: QueueTable
-    others: tuple[Index, ...]
+    key_index: KeyIndex | None
     confirmed: Watermark
-    """How far records may be shown to readers."""
+    """Log offset up to which records may be shown to readers."""
     health: Health
     scan: Callable[[int, int], LogScan]
-    """Makes a scan of the log from one offset to another."""
+    """Returns a scan of the log from one offset to another."""
     backlog_bytes_max: int
     limiter: trio.CapacityLimiter
-    on_arrival: Callable[[list[Arrival]], None] | None = None
+    on_arrival: list[Callable[[list[Arrival]], None]] = attrs.field(factory=list, init=False)
+    """Called after each indexed batch with (topic, queue id, new end offset, tags code) tuples, one
+    for each queue and tags code.
+    """
     indexed: Watermark = attrs.field(factory=Watermark, init=False)
     last: tuple[int, int, int] | None = attrs.field(default=None, init=False)
-    """(log offset, end, store time) of the last record applied."""
+    """(log offset, end, store time) of the last applied record."""
     _backlog: deque[Batch] = attrs.field(factory=deque, init=False)
-    _backlog_bytes: int = attrs.field(default=0, init=False)
+    backlog_bytes: int = attrs.field(default=0, init=False)
     _work: Watermark = attrs.field(factory=Watermark, init=False)
-    """End of what the task has to do: grows only when something is left for it."""
-    overruns: int = attrs.field(default=0, init=False)
-    _held: bool = attrs.field(default=False, init=False)
-    _released: trio.Event = attrs.field(factory=trio.Event, init=False)
+    """Log offset up to which the task has to index. Grows only when work is left for the task."""
+    _paused: bool = attrs.field(default=False, init=False)
+    _resumed: trio.Event = attrs.field(factory=trio.Event, init=False)
     _deferred: list[Batch] = attrs.field(factory=list, init=False)
-    """Batches that the ``others`` do not have yet."""
+    """Batches that the queues have and the key index does not have yet."""
     _deferred_messages: int = attrs.field(default=0, init=False)
     _deferred_bytes: int = attrs.field(default=0, init=False)
 
     def start_at(self, log_offset: int, last: tuple[int, int, int] | None) -> None:
-        """Tell what recovery has indexed."""
+        """Set what recovery has indexed."""
         self.indexed.advance(log_offset)
         self.last = last
 
-    @property
-    def backlog_bytes(self) -> int:
-        return self._backlog_bytes
-
     def offer(self, batch: Batch) -> None:
-        """Take the batch just appended. Atomic: no checkpoint. ``index_offered`` comes next, before anybody else can run."""
+        """Take the batch just appended. ``index_offered`` follows before the next checkpoint.
+
+        Checkpoint: never.
+        """
         self._backlog.append(batch)
-        self._backlog_bytes += batch.end - batch.start
+        self.backlog_bytes += batch.end - batch.start
 
     def index_offered(self) -> None:
-        """Index now what was offered, if that is possible, else leave it for ``index_confirmed`` or the task. Atomic: no checkpoint.
+        """Index the offered batch now, or leave it for ``index_confirmed`` or for the task.
 
-        If an index fails with a bug, the exception goes to the sender now and to the store's nursery as soon as the task tries again.
+        If an index fails with a bug, the exception goes to the sender now, and to the store's
+        nursery when the task tries again.
+
+        Checkpoint: never.
         """
         backlog = self._backlog
         if not backlog:
@@ -103,23 +106,33 @@ class Indexer:
             if confirmed and backlog[0].start == self.indexed.value and len(backlog) == 1:
                 self._apply_oldest()
         except DiskFull:
-            pass  # the message is stored; the task tries again and says so
+            pass  # the message is stored; the task tries again and logs the error
         finally:
             if backlog:
-                if self._backlog_bytes > self.backlog_bytes_max:
-                    logger.warning("the indexer is %s bytes behind; it reads the log instead of memory", self._backlog_bytes)
+                if self.backlog_bytes > self.backlog_bytes_max:
+                    logger.warning(
+                        "the indexer is %s bytes behind; it reads the log instead of memory",
+                        self.backlog_bytes,
+                    )
                     backlog.clear()
-                    self._backlog_bytes = 0
-                    self.overruns += 1
-                if confirmed:  # else whoever confirms them calls `index_confirmed`
+                    self.backlog_bytes = 0
+                if confirmed:  # otherwise the flusher calls `index_confirmed` later
                     self._work.advance(end)
 
     def index_confirmed(self) -> None:
-        """``confirmed`` has moved: index now what lies in memory, up to a bound, and leave the rest for the task. Atomic: no checkpoint."""
+        """Index up to ``TURN_MESSAGES_MAX`` newly confirmed messages; leave the rest for the task.
+
+        Checkpoint: never.
+        """
         backlog, confirmed = self._backlog, self.confirmed.value
         messages_left = TURN_MESSAGES_MAX
         try:
-            while backlog and backlog[0].start == self.indexed.value and backlog[0].end <= confirmed and messages_left > 0:
+            while (
+                backlog
+                and backlog[0].start == self.indexed.value
+                and backlog[0].end <= confirmed
+                and messages_left > 0
+            ):
                 messages_left -= len(backlog[0].places)
                 self._apply_oldest()
         except DiskFull:
@@ -132,12 +145,15 @@ class Indexer:
         batch = self._backlog[0]
         self._apply(batch)
         self._backlog.popleft()
-        self._backlog_bytes -= batch.end - batch.start
-        self._tell()
+        self.backlog_bytes -= batch.end - batch.start
+        self._report_arrivals()
 
     def _apply(self, batch: Batch) -> None:
-        """The one way into the indexes. Raises DiskFull, before anything has changed."""
-        if self.others:
+        """Apply a batch: the only way into the indexes.
+
+        Raises: DiskFull, before anything has changed.
+        """
+        if self.key_index is not None:
             self._defer(batch)
         self.queues.apply(batch)
         if batch.places:
@@ -148,36 +164,41 @@ class Indexer:
     def _defer(self, batch: Batch) -> None:
         count, size = len(batch.places), batch.end - batch.start
         if self._deferred and (
-            self._deferred_messages + count > DEFERRED_MESSAGES_MAX or self._deferred_bytes + size > DEFERRED_BYTES_MAX
+            self._deferred_messages + count > DEFERRED_MESSAGES_MAX
+            or self._deferred_bytes + size > DEFERRED_BYTES_MAX
         ):
-            self.settle()
+            self.flush_deferred()
         self._deferred.append(batch)
         self._deferred_messages += count
         self._deferred_bytes += size
 
-    def settle(self) -> None:
-        """Bring the ``others`` to where the queues are. Atomic: no checkpoint. Raises DiskFull, and then nothing is lost: call it again."""
-        if not self._deferred:
+    def flush_deferred(self) -> None:
+        """Apply the deferred batches to the key index. After an error, call it again.
+
+        Raises: DiskFull. Checkpoint: never.
+        """
+        if self.key_index is None or not self._deferred:
             return
-        batch = joined(self._deferred)
-        for index in self.others:
-            index.apply(batch)
+        self.key_index.apply(joined(self._deferred))
         self._deferred.clear()
         self._deferred_messages = self._deferred_bytes = 0
 
     @property
-    def settled(self) -> bool:
-        """Whether the ``others`` are where the queues are."""
-        return not self._deferred
+    def has_deferred(self) -> bool:
+        """Whether some records are in the queues, but not in the key index yet."""
+        return bool(self._deferred)
 
-    def try_settle(self) -> None:
-        """``settle``; on a full disk say so once, and refuse appends until a later call succeeds. No checkpoint."""
+    def try_flush_deferred(self) -> None:
+        """Flush the deferred batches; while the disk is full, refuse appends and log an error once.
+
+        Checkpoint: never.
+        """
         try:
-            self.settle()
+            self.flush_deferred()
         except DiskFull as error:
             self._note_fault(error)
         else:
-            if not self._backlog:  # else the task decides
+            if not self._backlog:  # otherwise the task decides
                 self.health.index_fault = None
 
     def _note_fault(self, error: DiskFull) -> None:
@@ -185,37 +206,44 @@ class Indexer:
             logger.error("the key index cannot grow, messages are refused until it can: %s", error)
         self.health.index_fault = error
 
-    def _tell(self) -> None:
-        """Report what has arrived. The last thing done: whoever is woken may append in turn."""
+    def _report_arrivals(self) -> None:
+        """Report the new entries. Called last, because a callback may append messages itself."""
         arrivals = self.queues.take_arrivals()
-        if self.on_arrival is not None and arrivals:
-            self.on_arrival(arrivals)
+        if arrivals:
+            for callback in self.on_arrival:
+                callback(arrivals)
 
-    def hold(self) -> None:
-        """Leave what is not indexed yet until ``release``: somebody who copies much needs the loop now. No checkpoint."""
-        self._held = True
+    def pause(self) -> None:
+        """Stop indexing until ``resume``: a long copy needs the loop now. Checkpoint: never."""
+        self._paused = True
 
-    def release(self, end: int) -> None:
-        """Go on: all up to this log offset is to be read from the log, as far as it was not offered. No checkpoint."""
-        if self._held:
-            self._held = False
-            event, self._released = self._released, trio.Event()
+    def resume(self, end: int) -> None:
+        """Go on indexing. Records up to ``end`` that were not offered are read from the log.
+
+        Checkpoint: never.
+        """
+        if self._paused:
+            self._paused = False
+            event, self._resumed = self._resumed, trio.Event()
             event.set()
         self._work.advance(end)
 
     async def run(self) -> None:
-        """The task "store-indexer": do what ``offer`` could not."""
+        """Run the task "store-indexer": index what could not be indexed in place."""
         while True:
             await self._work.wait_beyond(self.indexed.value)
             await self.confirmed.wait_beyond(self.indexed.value)
-            while self._held:
-                await self._released.wait()
+            while self._paused:
+                await self._resumed.wait()
             await self.catch_up()
 
     async def catch_up(self) -> None:
-        """Index all that is confirmed now. On a full disk: again every second, appends are refused meanwhile. Checkpoint: always."""
+        """Index all records that are confirmed now; on a full disk retry every second.
+
+        Checkpoint: always.
+        """
         await trio.lowlevel.checkpoint()
-        while self.indexed.value < self.confirmed.value and not self._held:
+        while self.indexed.value < self.confirmed.value and not self._paused:
             try:
                 if not await self._step():
                     return
@@ -227,11 +255,11 @@ class Indexer:
                 await trio.lowlevel.checkpoint()
 
     async def _step(self) -> bool:
-        """Apply one batch; False if the next one is not confirmed as a whole."""
+        """Apply a batch; return False if the next batch is not confirmed as a whole."""
         position = self.indexed.value
         while self._backlog and self._backlog[0].end <= position:
             batch = self._backlog.popleft()
-            self._backlog_bytes -= batch.end - batch.start
+            self.backlog_bytes -= batch.end - batch.start
         first = self._backlog[0] if self._backlog else None
         if first is not None and first.start <= position:
             if first.end > self.confirmed.value:
@@ -242,32 +270,49 @@ class Indexer:
         return end > position and await self._apply_from_log(position, end)
 
     async def _apply_from_log(self, start: int, end: int) -> bool:
-        """Read the log between ``start`` and ``end``, or as much of it as a hold lets pass; the disk's part in a thread."""
+        """Index the log from ``start`` to ``end``, or until a pause. A thread reads the disk."""
         scan = self.scan(start, end)
-        with closing(BlocksAhead(scan.disk, scan.segments, start, end)) as blocks:
-            while scan.position < end and not scan.stopped_by and not self._held:
-                block = await blocks.next()
-                if block is None:  # the disk has a fault, which the scan meets, too
-                    scan.take_over()
-                else:
-                    scan.give(*block)
-                while True:
-                    batch = scan.next_batch(fetch=False) or await trio.to_thread.run_sync(scan.next_batch, limiter=self.limiter)
-                    if batch is None:
-                        break
-                    self._apply(batch)
-                    self._tell()
-                    await trio.lowlevel.checkpoint()
-        assert scan.position == end or self._held, f"the log cannot be read at {scan.position}, before its end {end}: {scan.stopped_by}"
+        try:
+            await self._apply_scan(scan, start, end)
+        except OSError as error:
+            raise scan.disk.write_error(Path(error.filename or "the log"), error) from error
+        assert scan.position == end or self._paused, (
+            f"the log cannot be read at {scan.position}, before its end {end}: {scan.stopped_by}"
+        )
         return True
 
+    async def _apply_scan(self, scan: LogScan, start: int, end: int) -> None:
+        blocks = LogBlocks(scan.disk, scan.segments, start, end)
+        while scan.position < end and not scan.stopped_by and not self._paused:
+            block = await blocks.next()
+            if block is None:  # an error of the disk, which the scan then raises itself
+                scan.take_over()
+            else:
+                scan.give(*block)
+            while True:
+                batch = scan.next_batch(fetch=False) or await trio.to_thread.run_sync(
+                    scan.next_batch, limiter=self.limiter
+                )
+                if batch is None:
+                    break
+                self._apply(batch)
+                self._report_arrivals()
+                await trio.lowlevel.checkpoint()
+
     async def finish(self) -> None:
-        """Closing: index what is confirmed, but do not wait for a full disk, nor for much: the next start does it. Raises DiskFull."""
-        self._held = False
+        """Index all confirmed records before the store closes.
+
+        Waits neither for a full disk nor for a long backlog: the next start indexes the rest.
+
+        Raises: DiskFull.
+        """
+        self._paused = False
         missing = self.confirmed.value - self.indexed.value
         if missing > FINISH_BYTES_MAX:
-            logger.warning("the indexes are %s bytes behind the log: the next start indexes these", missing)
+            logger.warning(
+                "the indexes are %s bytes behind the log: the next start indexes these", missing
+            )
         else:
             while self.indexed.value < self.confirmed.value and await self._step():
                 pass
-        self.settle()
+        self.flush_deferred()

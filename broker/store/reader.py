@@ -1,6 +1,7 @@
-"""Reader: everything that is asked of a store, each as one synchronous function of a ``Reads`` (see reads.py).
+"""Reader: every query of a store as a synchronous function of a ``Reads`` (see ``io/reads.py``).
 
-Scan and size limits of a get, and the next offset of each status, are Java's. Source: store/…/DefaultMessageStore.java#getMessage, #queryMessage,
+The limits of a get and the next offset of each status are Java's. Source:
+store/…/DefaultMessageStore.java#getMessage, #queryMessage,
 store/…/ConsumeQueue.java#getOffsetInQueueByTime.
 """
 
@@ -13,18 +14,16 @@ from operator import add
 
 import attrs
 
-from triomq.broker.store.batch_queue import BatchQueue
 from triomq.broker.store.batch_reader import BatchReader
-from triomq.broker.store.commitlog import CommitLog, Run
 from triomq.broker.store.config import QUEUE_ENTRY_BYTES, StoreConfig
-from triomq.broker.store.consume_queue import ENTRY, SCAN_ENTRIES, ConsumeQueue
-from triomq.broker.store.entries_ahead import EntriesAhead
-from triomq.broker.store.key_index import KeyIndex
-from triomq.broker.store.queue_search import FILLER_SIZE, Entry, first_not
-from triomq.broker.store.queue_table import QueueTable
-from triomq.broker.store.reads import Buffer, Cold, Range, Reads
-from triomq.broker.store.results import GetResult, GetStatus, QueryResult
-from triomq.remoting.protocol.message import BORN_HOST_V6
+from triomq.broker.store.io.reads import Buffer, Cold, Range, Reads
+from triomq.broker.store.keys.index import KeyIndex
+from triomq.broker.store.log.commit_log import CommitLog, Run
+from triomq.broker.store.queues.batch_queue import BatchQueue
+from triomq.broker.store.queues.consume_queue import ENTRY, ConsumeQueue
+from triomq.broker.store.queues.search import FILLER_SIZE, first_not
+from triomq.broker.store.queues.table import QueueTable
+from triomq.broker.store.results import RANGE_LIMITS, GetLimits, GetResult, GetStatus, QueryResult
 from triomq.remoting.protocol.record import (
     BLANK,
     HEAD_V4,
@@ -35,41 +34,66 @@ from triomq.remoting.protocol.record import (
     MAGIC_V2,
     SYS_FLAG_AT,
 )
+from triomq.remoting.protocol.sys_flags import BORN_HOST_V6
 
 I8 = struct.Struct(">q")
 U4 = struct.Struct(">I")
 BORN_HOST_AT = 48
-QUERY_ROUNDS_MAX = 3
 
 
 @lru_cache(maxsize=256)
 def _places(count: int) -> struct.Struct:
-    """Log offset and size of so many queue entries, without their tags codes."""
+    """Return the layout of log offsets and sizes of ``count`` queue entries."""
     return struct.Struct(">" + count * "qi8x")
 
 
 @attrs.define(eq=False)
 class Reader:
-    """Reads only; owns nothing."""
+    """Reads log, queues and key index; changes nothing."""
 
     config: StoreConfig
     log: CommitLog
     queues: QueueTable
     key_index: KeyIndex
     memory_bytes_max: int
-    """Records farther than this behind the end of the log count as "on disk"."""
+    """A record farther than this behind the end of the log counts as "on disk"."""
     batches: BatchReader = attrs.field(init=False)
-    _ahead: EntriesAhead = attrs.field(factory=EntriesAhead, init=False)
+    _limits: GetLimits = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.batches = BatchReader(self.config, self.log, self.memory_bytes_max)
+        config = self.config
+        self.batches = BatchReader(config, self.log, self.memory_bytes_max)
+        self._limits = GetLimits(
+            config.transfer_count_memory_max,
+            config.transfer_bytes_memory_max,
+            config.transfer_count_disk_max,
+            config.transfer_bytes_disk_max,
+        )
+
+    def limits(self, *, is_range: bool) -> GetLimits:
+        """Return the limits of one get."""
+        return RANGE_LIMITS if is_range else self._limits
 
     # Messages of a queue
 
     def get(
-        self, topic: str, queue_id: int, offset: int, messages_max: int, bytes_max: int, tag_codes: frozenset[int] | None, reads: Reads
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        messages_max: int,
+        bytes_max: int,
+        tag_codes: frozenset[int] | None,
+        is_range: bool,
+        reads: Reads,
     ) -> GetResult:
-        """Messages from ``offset`` on, at most so many and so many bytes (the first one always, whatever its size). Raises Cold."""
+        """Return messages of a queue from ``offset`` on.
+
+        At most ``messages_max`` with at most ``bytes_max``, but always the first one. ``is_range``:
+        within ``RANGE_LIMITS``, otherwise within those of the settings.
+
+        Raises: Cold, StoreIoError.
+        """
         queue = self.queues.queues.get((topic, queue_id))
         if queue is None:
             return GetResult(GetStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
@@ -82,38 +106,49 @@ class Reader:
             return GetResult(GetStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
         if offset < low:
             return GetResult(GetStatus.OFFSET_TOO_SMALL, low, low, high)
+        limits = self.limits(is_range=is_range)
         if isinstance(queue, BatchQueue):
-            return self.batches.get(queue, offset, messages_max, bytes_max, tag_codes, reads)
+            return self.batches.get(
+                queue, offset, messages_max, bytes_max, tag_codes, limits, reads
+            )
         if tag_codes is None:
-            scan_count = min(messages_max, self.config.transfer_count_memory_max)
+            scan_count = min(messages_max, limits.count_in_memory)
         else:
             scan_count = max(self.config.filter_bytes_max // QUEUE_ENTRY_BYTES, messages_max)
-        entries = self._entries(queue, offset, max(1, min(scan_count, high - offset)), reads)
+        entries = queue.entries_from(offset, max(1, min(scan_count, high - offset)), reads)
         if tag_codes is None:
-            result = self._take_all(queue, offset, entries, bytes_max, reads)
+            result = self._take_all(queue, offset, entries, bytes_max, limits, reads)
             if result is not None:
                 return result
-        return self._collect(queue, offset, entries, messages_max, bytes_max, tag_codes, reads)
+        return self._collect(
+            queue, offset, entries, messages_max, bytes_max, tag_codes, limits, reads
+        )
 
-    def _entries(self, queue: ConsumeQueue, offset: int, count: int, reads: Reads) -> Buffer:
-        data = queue.in_memory(offset, count)
-        return data if data is not None else self._ahead.read(queue, offset, count, reads)
+    def _take_all(
+        self,
+        queue: ConsumeQueue,
+        offset: int,
+        entries: Buffer,
+        bytes_max: int,
+        limits: GetLimits,
+        reads: Reads,
+    ) -> GetResult | None:
+        """Return the result of ``_collect`` if all entries are taken; None if it is not certain.
 
-    def _take_all(self, queue: ConsumeQueue, offset: int, entries: Buffer, bytes_max: int, reads: Reads) -> GetResult | None:
-        """What ``_collect`` gives when every entry goes, which is the rule for a consumer that keeps up; None when it must look closer.
+        All are taken for a consumer that keeps up.
 
-        No step of Python for each record, which halves the cost of a get.
+        It has no step per record, which halves the cost of a get.
         """
         count = len(entries) // QUEUE_ENTRY_BYTES
-        if not count or count > self.config.transfer_count_memory_max:
+        if not count or count > limits.count_in_memory:
             return None
         fields = _places(count).unpack_from(entries)
         starts, sizes = fields[0::2], fields[1::2]
         size_bytes = sum(sizes)
         if (
             size_bytes > bytes_max
-            or size_bytes > self.config.transfer_bytes_memory_max
-            or size_bytes >= FILLER_SIZE  # as it is with a single filler; no answer holds so much
+            or size_bytes > limits.bytes_in_memory
+            or size_bytes >= FILLER_SIZE  # a filler is among them: no answer is that large
             or starts[0] < self.log.appended.value - self.memory_bytes_max
             or starts[0] < self.log.first_offset
         ):
@@ -123,17 +158,26 @@ class Reader:
         chunks: Sequence[Buffer] | None = self.log.slices(starts, sizes)
         if chunks is None:
             chunks = self.log.read(list(zip(starts, map(add, starts, sizes))), reads)
-        return GetResult(GetStatus.FOUND, offset + count, queue.min_offset, queue.end_offset, chunks, count, size_bytes, False)
+        low, high = queue.min_offset, queue.end_offset
+        return GetResult(GetStatus.FOUND, offset + count, low, high, chunks, count, size_bytes)
 
     def _collect(
-        self, queue: ConsumeQueue, offset: int, entries: Buffer, messages_max: int, bytes_max: int, tag_codes: frozenset[int] | None, reads: Reads
+        self,
+        queue: ConsumeQueue,
+        offset: int,
+        entries: Buffer,
+        messages_max: int,
+        bytes_max: int,
+        tag_codes: frozenset[int] | None,
+        limits: GetLimits,
+        reads: Reads,
     ) -> GetResult:
-        """Choose among ``entries``, which begin with number ``offset``; adjacent records become one run."""
+        """Select from ``entries``, which begin at ``offset``; adjacent records become one run."""
         end, log_min = self.log.appended.value, self.log.first_offset
         memory_start = end - self.memory_bytes_max
-        config = self.config
-        in_memory = False  # records ascend: once they are, all later ones are
-        count_max, size_max = min(messages_max, config.transfer_count_disk_max), min(bytes_max, config.transfer_bytes_disk_max)
+        in_memory = False  # records ascend: after the first one in memory all are
+        count_max = min(messages_max, limits.count_on_disk)
+        size_max = min(bytes_max, limits.bytes_on_disk)
         runs: list[Run] = []
         run_start = run_end = -1
         count = size_bytes = removed = passed = 0
@@ -148,9 +192,11 @@ class Reader:
                 continue
             if not in_memory and log_offset >= memory_start:
                 in_memory = True
-                count_max, size_max = min(messages_max, config.transfer_count_memory_max), min(bytes_max, config.transfer_bytes_memory_max)
+                count_max = min(messages_max, limits.count_in_memory)
+                size_max = min(bytes_max, limits.bytes_in_memory)
             size_bytes += size
-            if (count >= count_max or size_bytes > size_max) and count:  # the first one goes, whatever its size
+            # The first message is taken whatever its size.
+            if count and (count >= count_max or size_bytes > size_max):
                 size_bytes -= size
                 break
             if log_offset == run_end:
@@ -164,89 +210,121 @@ class Reader:
         low, high = queue.min_offset, queue.end_offset
         if not count:
             status = GetStatus.MESSAGE_WAS_REMOVING if removed else GetStatus.NO_MATCHED_MESSAGE
-            if next_offset == offset:  # the file was deleted while it was read
+            if next_offset == offset:  # the file was deleted meanwhile
                 return GetResult(GetStatus.OFFSET_FOUND_NULL, min(high, offset + 1), low, high)
             return GetResult(status, next_offset, low, high)
         runs.append((run_start, run_end))
         chunks = self.log.read(runs, reads)
-        return GetResult(GetStatus.FOUND, next_offset, low, high, chunks, count, size_bytes, log_offset < memory_start)
+        far = log_offset < memory_start
+        return GetResult(GetStatus.FOUND, next_offset, low, high, chunks, count, size_bytes, far)
 
     # Single records
 
     def record(self, log_offset: int, reads: Reads) -> bytes | None:
-        """The record that begins at a log offset; None if none does. Raises Cold."""
+        """Return the record that begins at a log offset; None if there is none.
+
+        Raises: Cold, StoreIoError.
+        """
         head = self._head(log_offset, reads)
         if head is None:
             return None
         size, magic = BLANK.unpack_from(head)
-        if magic not in (MAGIC_V1, MAGIC_V2) or size < HEAD_V4.size or I8.unpack_from(head, LOG_OFFSET_AT)[0] != log_offset:
+        if (
+            magic not in (MAGIC_V1, MAGIC_V2)
+            or size < HEAD_V4.size
+            or I8.unpack_from(head, LOG_OFFSET_AT)[0] != log_offset
+        ):
             return None
         if log_offset + size > self._readable_end(log_offset):
             return None
         (data,) = self.log.read([(log_offset, log_offset + size)], reads)
         return bytes(data)
 
+    def records(self, runs: Sequence[Run], reads: Reads) -> list[Buffer | None]:
+        """Return the bytes of records, by (begin, end) in ascending order; None for deleted ones.
+
+        Raises: Cold, StoreIoError.
+        """
+        there = [
+            run for run in runs if run[0] >= 0 and run[0] < run[1] <= self._readable_end(run[0])
+        ]
+        if not there:
+            return [None] * len(runs)
+        found = dict(zip(there, self.log.read(there, reads)))
+        return [found.get(run) for run in runs]
+
     def _readable_end(self, log_offset: int) -> int:
-        """End of what is written in the segment of a log offset; 0 if there is none."""
+        """Return the end of the written part of the segment of a log offset; 0 if there is none."""
         segment = self.log.segments.find(log_offset)
         return min(segment.end, self.log.appended.value) if segment is not None else 0
 
     def _head(self, log_offset: int, reads: Reads) -> Buffer | None:
-        """The fixed part of what may be a record."""
+        """Return the first bytes of what may be a record; None if there are too few."""
         if log_offset < 0 or log_offset + HEAD_V4.size > self._readable_end(log_offset):
             return None
         (head,) = self.log.read([(log_offset, log_offset + HEAD_V4.size)], reads)
         return head
 
     def store_time(self, log_offset: int, reads: Reads) -> int:
-        """Store time of the record at a log offset, 0 if it is gone. Raises Cold."""
+        """Return the store time of the record at a log offset; 0 if it is deleted.
+
+        Raises: Cold, StoreIoError.
+        """
         head = self._head(log_offset, reads)
         if head is None:
             return 0
         (sys_flag,) = U4.unpack_from(head, SYS_FLAG_AT)
-        (stored,) = I8.unpack_from(head, BORN_HOST_AT + (HOST_V6_BYTES if sys_flag & BORN_HOST_V6 else HOST_V4_BYTES))
+        (stored,) = I8.unpack_from(
+            head, BORN_HOST_AT + (HOST_V6_BYTES if sys_flag & BORN_HOST_V6 else HOST_V4_BYTES)
+        )
         return int(stored)
 
     def entry(self, queue: ConsumeQueue, offset: int, reads: Reads) -> tuple[int, int, int]:
-        """(log offset, size, tags code) of one entry. Raises Cold."""
+        """Return (log offset, size, tags code) of an entry. Raises: Cold, StoreIoError."""
         if isinstance(queue, BatchQueue):
             return self.batches.entry(queue, offset, reads)[:3]
-        log_offset, size, code = ENTRY.unpack(self._entries(queue, offset, 1, reads))
+        log_offset, size, code = ENTRY.unpack(queue.entries_from(offset, 1, reads))
         return log_offset, size, code
 
-    def entries(self, topic: str, queue_id: int, first: int, count: int, reads: Reads) -> list[tuple[int, int, int]]:
-        """(log offset, size, tags code) of some messages of a queue, as many as there are. Raises Cold."""
+    def entries(
+        self, topic: str, queue_id: int, first: int, count: int, reads: Reads
+    ) -> list[tuple[int, int, int]]:
+        """Return (log offset, size, tags code) of at most ``count`` messages of a queue.
+
+        Raises: Cold, StoreIoError.
+        """
         queue = self.queues.queues.get((topic, queue_id))
         if queue is None or first < queue.min_offset:
             return []
-        return [self.entry(queue, offset, reads) for offset in range(first, min(first + count, queue.end_offset))]
+        return [
+            self.entry(queue, offset, reads)
+            for offset in range(first, min(first + count, queue.end_offset))
+        ]
 
     def first_kept(self, queue: ConsumeQueue, log_min: int, reads: Reads) -> int:
-        """What the queue's ``min_offset`` becomes when the log begins at ``log_min``. Source: ConsumeQueue.java#correctMinOffset. Raises Cold."""
+        """Return the ``min_offset`` of a queue when the log begins at ``log_min``.
+
+        Raises: Cold, StoreIoError. Source: ConsumeQueue.java#correctMinOffset.
+        """
         low, high = queue.min_offset, queue.end_offset
-        if queue.log_end <= log_min:  # nothing is left, and nothing need be read
+        if queue.log_end <= log_min:  # no message is left: no need to read
             return high
         if isinstance(queue, BatchQueue):
             return self.batches.first_kept(queue, log_min, reads)
-        # The first look is at the oldest entry: most queues lose nothing.
-        return first_not(lambda _, entry: entry[0] < log_min, partial(self._next_real, queue, reads), low, high, first=low)
-
-    def _next_real(self, queue: ConsumeQueue, reads: Reads, start: int, stop: int) -> tuple[int, Entry] | None:
-        """The first entry in [start, stop) that is no filler. Raises Cold."""
-        count = 1
-        while start < stop:
-            entries = self._entries(queue, start, min(count, stop - start), reads)
-            if not entries:
-                return None  # its file has been deleted meanwhile
-            for entry in ENTRY.iter_unpack(entries):
-                if entry[1] != FILLER_SIZE:
-                    return start, entry
-                start += 1
-            count = SCAN_ENTRIES
-        return None
+        # The search begins at the oldest entry: most queues lose nothing.
+        return first_not(
+            lambda _, entry: entry[0] < log_min,
+            partial(queue.next_real, partial(queue.entries_from, reads=reads)),
+            low,
+            high,
+            first=low,
+        )
 
     def store_time_at(self, topic: str, queue_id: int, offset: int, reads: Reads) -> int:
-        """Store time of a queue's message, -1 if there is none. Raises Cold."""
+        """Return the store time of a message of a queue; -1 if there is no such message.
+
+        Raises: Cold, StoreIoError.
+        """
         queue = self.queues.queues.get((topic, queue_id))
         if queue is None or not queue.min_offset <= offset < queue.end_offset:
             return -1
@@ -254,8 +332,16 @@ class Reader:
 
     # By time
 
-    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, upper: bool, reads: Reads) -> int:
-        """Lower: the first message stored at or after the time, or the end of the queue. Upper: the last one stored at or before it. Raises Cold."""
+    def offset_by_time(
+        self, topic: str, queue_id: int, timestamp_ms: int, upper: bool, reads: Reads
+    ) -> int:
+        """Return the queue offset for a time.
+
+        The first message stored at or after the time, or the end of the queue; with ``upper`` the
+        last message stored at or before the time.
+
+        Raises: Cold, StoreIoError.
+        """
         queue = self.queues.queues.get((topic, queue_id))
         if queue is None:
             return 0
@@ -263,25 +349,37 @@ class Reader:
             return self.batches.offset_by_time(queue, timestamp_ms, upper, reads)
         low, high = queue.min_offset, queue.end_offset
         bound = timestamp_ms + 1 if upper else timestamp_ms
-        low = first_not(lambda _, entry: self.store_time(entry[0], reads) < bound, partial(self._next_real, queue, reads), low, high)
+        low = first_not(
+            lambda _, entry: self.store_time(entry[0], reads) < bound,
+            partial(queue.next_real, partial(queue.entries_from, reads=reads)),
+            low,
+            high,
+        )
         return max(queue.min_offset, low - 1) if upper else low
 
     # By key
 
-    def query(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int, unique: bool, reads: Reads) -> QueryResult:
-        """Records whose index entries have the hash of the key and a store time in the range. Raises Cold."""
-        count = self.config.query_unique_count_max if unique else min(max_count, self.config.query_count_max)
-        chunks: list[bytes] = []
-        for _ in range(QUERY_ROUNDS_MAX):
-            offsets = sorted(self.key_index.find(topic, key, begin_ms, end_ms, count, reads))
-            if not offsets:
-                break
-            chunks = self._records(offsets, reads)
-            if chunks:
-                break
-            end_ms = self.store_time(offsets[0], reads)  # all gone: what is older may still be there
-        last_update_ms, last_update_offset = self.key_index.last
-        return QueryResult(chunks, last_update_ms, last_update_offset)
+    def query(
+        self,
+        topic: str,
+        key: str,
+        max_count: int,
+        begin_ms: int,
+        end_ms: int,
+        unique: bool,
+        reads: Reads,
+    ) -> QueryResult:
+        """Return records by key: their index entries have its hash, and a store time in the range.
+
+        Raises: Cold, StoreIoError.
+        """
+        count = (
+            self.config.query_unique_count_max
+            if unique
+            else min(max_count, self.config.query_count_max)
+        )
+        offsets = sorted(self.key_index.find(topic, key, begin_ms, end_ms, count, reads))
+        return QueryResult(self._records(offsets, reads), *self.key_index.last)
 
     def _records(self, offsets: list[int], reads: Reads) -> list[bytes]:
         chunks: list[bytes] = []

@@ -1,4 +1,4 @@
-"""What the store answers: plain values, made once per request."""
+"""The results of the store's reads: plain values, made once per request."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ import attrs
 
 
 class GetStatus(enum.Enum):
-    """How a get ended; names are Java's, they travel as remarks. Source: store/…/GetMessageStatus.java."""
+    """The outcome of a get. The names are Java's and travel as remarks.
+
+    Source: store/…/GetMessageStatus.java.
+    """
 
     FOUND = "FOUND"
     NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
@@ -21,12 +24,15 @@ class GetStatus(enum.Enum):
     NO_MATCHED_LOGIC_QUEUE = "NO_MATCHED_LOGIC_QUEUE"
     NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
     OFFSET_RESET = "OFFSET_RESET"
-    """Never from the store: the broker answers so while a reset of the group's offset is pending."""
+    """Set by the broker, never by the store: a reset of the group's offset is pending."""
 
 
 @attrs.define(eq=False)
 class GetResult:
-    """``chunks`` joined are whole records, ready to be sent. They may be slices of a memory map: keep them no longer than needed."""
+    """``chunks`` joined are whole records, ready to be sent.
+
+    They may be slices of a memory map: keep them no longer than needed.
+    """
 
     status: GetStatus
     next_offset: int
@@ -36,38 +42,32 @@ class GetResult:
     count: int = 0
     size_bytes: int = 0
     far_behind: bool = False
-    """The reader lags by more than the memory of this machine: a slave could serve it as well (suggestWhichBrokerId)."""
+    """The reader lags by more than the memory of this machine, so a slave could serve it as well
+    (suggestWhichBrokerId).
+    """
 
 
 @attrs.define(eq=False)
 class QueryResult:
-    """Records found by key, oldest first; one chunk each. The newest entry of the index tells the asker how far it reaches."""
+    """Records found by key, oldest first, a chunk for each.
+
+    ``last_update_…`` is the newest entry of the index: the client learns how far the index reaches.
+    """
 
     chunks: Sequence[bytes]
     last_update_ms: int
     last_update_offset: int
 
 
-@attrs.frozen(kw_only=True)
-class StoreStatistics:
-    """Numbers for runtime information; cheap to take."""
+@attrs.frozen
+class GetLimits:
+    """How much one get returns at the most, though always one record."""
 
-    oldest: int
-    appended: int
-    flushed: int
-    confirmed: int
-    indexed: int
-    segment_count: int
-    queue_count: int
-    index_file_count: int
-    backlog_bytes: int
-    backlog_overruns: int
-    flush_count: int
-    last_store_timestamp: int
-    append_count: int
-    """Messages appended since the start."""
-    append_bytes: int
-    append_max_ms: float
-    """Longest append so far: a stall of the page cache shows here."""
-    open_queue_files: int
-    writable: bool
+    count_in_memory: int
+    bytes_in_memory: int
+    count_on_disk: int
+    bytes_on_disk: int
+
+
+RANGE_LIMITS = GetLimits(4096, 1024 * 1024, 4096, 1024 * 1024)
+"""For readers of ranges, which take all messages of a queue at once, and are few."""

@@ -1,1 +1,1 @@
-"""Administration: the `Admin` API (`admin.py`) and the program `mqadmin` (`cli.py`, `commands/`)."""
+"""Administration: the ``Admin`` API, and the program ``mqadmin`` (``cli.py``, ``commands/``)."""

@@ -1,13 +1,15 @@
-"""The administration API: what `mqadmin` does, for programs.
+"""The administration API: what ``mqadmin`` does, for programs.
 
     async with Admin("127.0.0.1:9876") as admin:
         await admin.create_topic("orders", queues=8)
         for broker in await admin.brokers():
             print(broker.name, await admin.broker_status(broker.address))
 
-Works with TrioMQ and RocketMQ clusters.  Questions go to the first name server that answers and to brokers directly; nothing is repeated at
-the same server.  Methods that ask several brokers return `Answers`: values of those that answered, failures of the others.  All errors are
-`TrioMQError`s.  Every method is a checkpoint and may be cancelled; whether a cancelled change took effect is then unknown.
+Works with TrioMQ and RocketMQ clusters. Requests go to brokers directly, and to the first name
+server that answers; a request is never repeated at the same server. Methods that ask several
+brokers return ``Answers``: values of those that answered, failures of the others. All errors are
+``TrioMQError``s. Every method is a checkpoint and may be cancelled; whether a cancelled change took
+effect is unknown.
 """
 
 from __future__ import annotations
@@ -20,23 +22,23 @@ from typing import Any, TypeVar
 import attrs
 import trio
 
-from triomq.client.admin import configs, messages
-from triomq.client.admin.calls import Answers, Calls, read_body, read_header
+from triomq.client.admin import groups, messages, topics
+from triomq.client.admin.answers import Answers, read_body, read_header
 from triomq.client.admin.cleaning import Cleaning
 from triomq.client.admin.errors import BrokerNotFound, ClusterNotFound
-from triomq.client.config import checked_access, namesrv_addresses
+from triomq.client.admin.requests import AdminRequests
+from triomq.client.admin.traces import MessageHistory, message_history
 from triomq.client.errors import (
+    BrokerFailed,
     GroupNotFound,
-    GroupOffline,
     NotRunning,
     RouteNotFound,
     TopicNotFound,
-    TrioMQError,
 )
-from triomq.client.session import listed_name_servers
-from triomq.remoting.client.config import ConnectorConfig
+from triomq.client.servers import checked_access, listed_name_servers, namesrv_addresses
 from triomq.remoting.client.connector import Connector
-from triomq.remoting.client.discovery import is_address_server
+from triomq.remoting.client.connector_config import ConnectorConfig
+from triomq.remoting.client.discovery import FETCH_SECONDS, is_address_server
 from triomq.remoting.protocol.bodies.cluster import ClusterTable, KvTable
 from triomq.remoting.protocol.bodies.groups import (
     ConsumerConnection,
@@ -46,42 +48,29 @@ from triomq.remoting.protocol.bodies.groups import (
     SubscriptionGroupTable,
 )
 from triomq.remoting.protocol.bodies.offsets import ConsumeStats, TopicStats
-from triomq.remoting.protocol.bodies.route import (
-    MASTER_ID,
-    PERM_READ,
-    PERM_WRITE,
-    BrokerData,
-    MessageQueue,
-    QueueData,
-    TopicRoute,
-)
+from triomq.remoting.protocol.bodies.route import MASTER_ID, PERM_READ, MessageQueue, TopicRoute
 from triomq.remoting.protocol.bodies.running import ConsumerRunning
 from triomq.remoting.protocol.bodies.topics import TopicConfig, TopicNames
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.command import Command
 from triomq.remoting.protocol.headers.admin import ConsumeStatsHeader
-from triomq.remoting.protocol.headers.client import (
-    ConsumerConnectionHeader,
-    ConsumerRunningHeader,
-    ProducerConnectionHeader,
-)
+from triomq.remoting.protocol.headers.client import ConsumerRunningHeader, ProducerConnectionHeader
 from triomq.remoting.protocol.headers.offset import (
     GetMaxOffsetHeader,
     GetMinOffsetHeader,
     OffsetResponseHeader,
     SearchOffsetHeader,
 )
+from triomq.remoting.protocol.headers.query import QueryMessageHeader, ViewMessageHeader
 from triomq.remoting.protocol.headers.route import GetRouteHeader, KvConfigHeader, PutKvConfigHeader
-from triomq.remoting.protocol.headers.topic import CreateTopicHeader, DeleteTopicHeader, TopicHeader
-from triomq.remoting.protocol.names import DEFAULT_TOPIC
+from triomq.remoting.protocol.headers.topic import DeleteTopicHeader, TopicHeader
+from triomq.remoting.protocol.names import ORDER_TOPIC_CONFIG, TRACE_TOPIC
 from triomq.remoting.protocol.record import StoredMessage
+from triomq.remoting.protocol.short_repr import short_text
 from triomq.remoting.protocol.signing import Credentials
 from triomq.remoting.tls.client import Tls
 
-DEFAULT_QUEUES = 8
-DEFAULT_PERM = PERM_READ | PERM_WRITE
-ORDER_NAMESPACE = "ORDER_TOPIC_CONFIG"
-ROUTE_POLL_SECONDS = 0.01
+DEFAULT_QUEUES = topics.DEFAULT_QUEUES
 CLIENT_TIMEOUT_SECONDS = 15.0
 """a broker waits 10 s for a client before it gives up"""
 T = TypeVar("T")
@@ -89,7 +78,7 @@ T = TypeVar("T")
 
 @attrs.frozen(order=True)
 class BrokerAddress:
-    """One broker process: `id` 0 is the master of its name."""
+    """One broker process: ``id`` 0 is the master of its name."""
 
     cluster: str
     name: str
@@ -98,11 +87,15 @@ class BrokerAddress:
 
 
 class Admin:
-    """Administration of one cluster; use it as `async with Admin(…) as admin`.
+    """Administration of one cluster: ``async with Admin(…) as admin``.
 
-    `namesrv` is `"host:9876;host2:9876"` or a list; None takes the environment variable NAMESRV_ADDR.  `timeout_seconds` is for each
-    single request; put a `trio.fail_after` around a call to limit the whole.  `tls` and `credentials` are as in `ClientSettings`.
+    ``namesrv`` is ``"host:9876;host2:9876"`` or a list; None takes the environment variable
+    NAMESRV_ADDR. ``timeout_seconds`` limits each single request; put ``trio.fail_after`` around a
+    call to limit the whole call. ``tls`` and ``credentials`` are as in ``ClientSettings``.
     """
+
+    namesrv_addresses: tuple[str, ...]
+    """the name servers, each as ``host:port``; with an address server, its list at the start"""
 
     def __init__(
         self,
@@ -116,51 +109,80 @@ class Admin:
         self._access = checked_access(tls, credentials)
         self._timeout_seconds = timeout_seconds
         self._stack = AsyncExitStack()
-        self._open_calls: Calls | None = None
+        self._open_requests: AdminRequests | None = None
+
+    def __repr__(self) -> str:
+        return f"<Admin of {short_text(';'.join(self.namesrv_addresses))}>"
 
     async def __aenter__(self) -> Admin:
         """Open the connector; the first connection is made by the first request."""
         if is_address_server(self.namesrv_addresses[0]):
-            self.namesrv_addresses = await listed_name_servers(self.namesrv_addresses[0])
-        connector = await self._stack.enter_async_context(Connector(ConnectorConfig(**self._access.options())))
-        self._open_calls = Calls(connector, self.namesrv_addresses, self._timeout_seconds)
+            self.namesrv_addresses = await listed_name_servers(
+                self.namesrv_addresses[0], min(self._timeout_seconds, FETCH_SECONDS)
+            )
+        connector = await self._stack.enter_async_context(
+            Connector(ConnectorConfig(**self._access.options()))
+        )
+        self._open_requests = AdminRequests(
+            connector, self.namesrv_addresses, self._timeout_seconds
+        )
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         """Close all connections."""
-        self._open_calls = None
+        self._open_requests = None
         await self._stack.__aexit__(kind, error, trace)
 
     @property
-    def _calls(self) -> Calls:
-        if self._open_calls is None:
+    def _requests(self) -> AdminRequests:
+        if self._open_requests is None:
             raise NotRunning(
-                "Admin is used outside of its block: write `async with Admin(…) as admin:` around the calls"
+                "Admin is used outside of its block: write `async with Admin(…) as admin:` around"
+                " the calls"
             )
-        return self._open_calls
+        return self._open_requests
 
     def limit_to(self, seconds: float) -> None:
-        """Let all requests from now on end within some seconds, however many they are."""
-        self._calls.limit_to(seconds)
+        """End all requests from now on within ``seconds``, in total."""
+        self._requests.limit_to(seconds)
 
-    # --- cluster -----------------------------------------------------------------------------------------------------------------------
+    # --- cluster
 
-    async def ask(self, address: str, code: RequestCode, header: object | None = None, body: bytes = b"") -> Command:
-        """Send any request to one server; for what has no method here.  An answer other than success is a `BrokerError`."""
-        return await self._calls.server(address, code, header, body)
+    async def ask(
+        self, address: str, code: RequestCode, header: object | None = None, body: bytes = b""
+    ) -> Command:
+        """Send any request to one server, for requests that have no method here.
 
-    async def for_each(self, names: Iterable[str], call: Callable[[str], Awaitable[T]]) -> Answers[T]:
-        """Run `call(name)` for many names at the same time, with a bound; by name."""
-        return await self._calls.fan_out({name: name for name in names}, call)
+        Raises: BrokerError for an answer other than success.
+        """
+        return await self._requests.server(address, code, header, body)
+
+    async def for_each(
+        self, names: Iterable[str], call: Callable[[str], Awaitable[T]]
+    ) -> Answers[T]:
+        """Run ``call(name)`` for many names at the same time; return the answers by name.
+
+        The number of requests in flight is limited.
+        """
+        return await self._requests.fan_out({name: name for name in names}, call)
 
     async def cluster(self) -> ClusterTable:
-        """Return clusters, broker names and addresses as the first answering name server knows them."""
-        return read_body(ClusterTable, await self._calls.any_name_server(RequestCode.GET_BROKER_CLUSTER_INFO))
+        """Return clusters, broker names and addresses, from the first name server that answers."""
+        answer = await self._requests.any_name_server(RequestCode.GET_BROKER_CLUSTER_INFO)
+        return read_body(ClusterTable, answer)
 
-    async def brokers(self, cluster: str | None = None, *, masters_only: bool = False) -> list[BrokerAddress]:
-        """Return the brokers of one cluster or of all; `ClusterNotFound` for an unknown name."""
+    async def brokers(
+        self, cluster: str | None = None, *, masters_only: bool = False
+    ) -> list[BrokerAddress]:
+        """Return the brokers of one cluster or of all.
+
+        Raises: ClusterNotFound.
+        """
         table = await self.cluster()
         if cluster is not None and cluster not in table.cluster_addr_table:
             raise ClusterNotFound(cluster, table.cluster_addr_table)
@@ -175,32 +197,43 @@ class Admin:
         ]
         return sorted(found)
 
+    async def _masters(self, cluster: str | None, address: str | None) -> list[str]:
+        """Return the given address, or those of all masters of a cluster (None: of all)."""
+        if address is not None:
+            return [address]
+        masters = await self.brokers(cluster, masters_only=True)
+        if not masters:
+            raise BrokerNotFound(cluster or "any", ())
+        return [broker.address for broker in masters]
+
     async def broker_status(self, address: str) -> dict[str, str]:
         """Return the runtime counters of one broker; all values are texts."""
-        return dict((await self._calls.body(KvTable, address, RequestCode.GET_BROKER_RUNTIME_INFO)).table)
+        code = RequestCode.GET_BROKER_RUNTIME_INFO
+        return dict((await self._requests.body(KvTable, address, code)).table)
 
     async def statuses(self, brokers: Iterable[BrokerAddress]) -> Answers[dict[str, str]]:
         """Return the runtime counters of many brokers, by address."""
-        return await self._calls.fan_out({broker.address: broker.address for broker in brokers}, self.broker_status)
+        return await self._requests.fan_out((at.address for at in brokers), self.broker_status)
 
     async def clean(self, what: Cleaning, addresses: Iterable[str]) -> Answers[Command]:
-        """Have brokers delete what is not needed any more; the answers, by address."""
-        return await self._calls.fan_out({address: address for address in addresses}, lambda address: self._calls.server(address, what.value))
+        """Make brokers delete what is not needed any more; return the answers by address."""
+        return await self._requests.servers(addresses, what.value)
 
-    # --- topics ------------------------------------------------------------------------------------------------------------------------
+    # --- topics
 
     async def topics(self) -> list[str]:
         """Return all topic names, system topics included."""
-        return sorted(
-            read_body(
-                TopicNames, await self._calls.any_name_server(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
-            ).topic_list
-        )
+        code = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
+        answer = await self._requests.any_name_server(code)
+        return sorted(read_body(TopicNames, answer).topic_list)
 
     async def route(self, topic: str) -> TopicRoute:
-        """Return where a topic lives; `RouteNotFound` if nobody has it."""
+        """Return the brokers and queues of a topic.
+
+        Raises: RouteNotFound if no broker has the topic.
+        """
         try:
-            response = await self._calls.any_name_server(
+            response = await self._requests.any_name_server(
                 RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRouteHeader(topic=topic)
             )
         except TopicNotFound:
@@ -208,14 +241,16 @@ class Admin:
         return read_body(TopicRoute, response)
 
     async def topic_brokers(self, topic: str) -> dict[str, str]:
-        """Return broker name → address of the brokers that have the topic: the master's, or a slave's where no master is known."""
+        """Return broker name → address of a topic's brokers: the master's, otherwise a slave's."""
         return {
-            data.broker_name: _address_of(data) for data in (await self.route(topic)).broker_datas if data.broker_addrs
+            data.broker_name: data.broker_addrs[min(data.broker_addrs)]
+            for data in (await self.route(topic)).broker_datas
+            if data.broker_addrs
         }
 
     async def topic_config(self, topic: str, address: str) -> TopicConfig | None:
-        """Return a topic's settings at one broker, None if it does not have the topic."""
-        return await configs.topic_config(self._calls, topic, address)
+        """Return a topic's settings at one broker, None if the broker does not have the topic."""
+        return await topics.topic_config(self._requests, topic, address)
 
     async def create_topic(
         self,
@@ -227,9 +262,12 @@ class Admin:
         cluster: str | None = None,
         attributes: str = "",
     ) -> None:
-        """Create a topic on all masters (of one cluster) with this many queues each; return when its route is complete.
+        """Create a topic on all masters (of one cluster) and wait until its route is complete.
 
-        `read_queues` and `write_queues` differ from `queues` only while a topic is shrunk.  Raises if any master refuses or is silent.
+        ``queues``: per master. ``read_queues`` and ``write_queues`` differ from it only while a
+        topic is shrunk.
+
+        Raises: TrioMQError if any master refuses or does not answer.
         """
         answers = await self.update_topic(
             topic,
@@ -254,131 +292,97 @@ class Admin:
         sys_flag: int | None = None,
         attributes: str = "",
     ) -> Answers[TopicConfig]:
-        """Create or change a topic at one address, or at all masters of a cluster (None: of all clusters), by address.
+        """Create or change a topic, and wait until the name servers show the change.
 
-        What is None keeps its value; a new topic gets 8 queues each and permission 6.  `attributes` is `+key=value,-key`.  Returns when
-        the name servers show the change (or after the time limit of one request; brokers also register by themselves).
+        It is done at one address, or at all masters of a cluster (None: of all clusters). A
+        setting that is None keeps its value; a new topic gets 8 queues per broker and permission
+        6. ``attributes`` is ``+key=value,-key``. The wait takes at most ``timeout_seconds``;
+        brokers also register by themselves.
+
+        Returns: the new settings by address.
         """
-        masters = await self.brokers(cluster, masters_only=True) if address is None else []
-        addresses = [address] if address is not None else [broker.address for broker in masters]
-        if not addresses:
-            raise BrokerNotFound(cluster or "any", ())
-
-        async def change(target: str) -> TopicConfig:
-            old = await self.topic_config(topic, target)
-            if old is None:
-                old = TopicConfig(
-                    topic_name=topic,
-                    read_queue_count=DEFAULT_QUEUES,
-                    write_queue_count=DEFAULT_QUEUES,
-                    perm=DEFAULT_PERM,
-                )
-            new = attrs.evolve(
-                old,
-                read_queue_count=old.read_queue_count if read_queues is None else read_queues,
-                write_queue_count=old.write_queue_count if write_queues is None else write_queues,
-                perm=old.perm if perm is None else perm,
-                order=old.order if order is None else order,
-                topic_sys_flag=old.topic_sys_flag if sys_flag is None else sys_flag,
-                attributes=_altered(old.attributes, attributes),
-            )
-            header = CreateTopicHeader(
-                topic=topic,
-                default_topic=DEFAULT_TOPIC,
-                read_queue_count=new.read_queue_count,
-                write_queue_count=new.write_queue_count,
-                perm=new.perm,
-                topic_filter_type="SINGLE_TAG",
-                topic_sys_flag=new.topic_sys_flag,
-                order=new.order,
-                attributes=attributes,
-            )
-            await self._calls.server(target, RequestCode.UPDATE_AND_CREATE_TOPIC, header)
-            return new
-
-        answers = await self._calls.fan_out({target: target for target in addresses}, change)
+        settings = {
+            "read_queue_count": read_queues,
+            "write_queue_count": write_queues,
+            "perm": perm,
+            "order": order,
+            "topic_sys_flag": sys_flag,
+        }
+        changes = {name: value for name, value in settings.items() if value is not None}
+        addresses = await self._masters(cluster, address)
+        answers = await self._requests.fan_out(
+            addresses,
+            lambda target: topics.update(self._requests, topic, target, changes, attributes),
+        )
         with trio.move_on_after(self._timeout_seconds):
             await self.wait_route(topic, answers.values)
         return answers
 
     async def wait_route(self, topic: str, configs: Mapping[str, TopicConfig]) -> None:
-        """Return when every name server that answers shows these queue counts at these addresses."""
-        for namesrv in self.namesrv_addresses:
-            while not await self._route_shows(namesrv, topic, configs):  # noqa: ASYNC110  (the state is in another process)
-                await trio.sleep(ROUTE_POLL_SECONDS)
-
-    async def _route_shows(self, namesrv: str, topic: str, configs: Mapping[str, TopicConfig]) -> bool:
-        try:
-            route = await self._calls.body(
-                TopicRoute, namesrv, RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRouteHeader(topic=topic)
-            )
-        except TopicNotFound:
-            return not configs
-        except TrioMQError:
-            return True  # a name server that is down shows nothing to anybody
-        queues = {data.broker_name: data for data in route.queue_datas}
-        shown = {
-            address: queues.get(data.broker_name)
-            for data in route.broker_datas
-            for address in data.broker_addrs.values()
-        }
-        return all(_shows(shown.get(address), config) for address, config in configs.items())
+        """Wait until every name server that answers shows these settings, by broker address."""
+        await topics.wait_route(self._requests, topic, configs)
 
     async def set_order_config(self, topic: str) -> Answers[Any]:
-        """Store at every name server how many queues each broker of a strictly ordered topic has; by name server."""
+        """Store the brokers and queues of a strictly ordered topic at every name server.
+
+        Returns: the answers by name server.
+        """
         value = ";".join(
-            f"{data.broker_name}:{data.write_queue_count}" for data in (await self.route(topic)).queue_datas
+            f"{data.broker_name}:{data.write_queue_count}"
+            for data in (await self.route(topic)).queue_datas
         )
-        return await self._calls.every_name_server(
-            RequestCode.PUT_KV_CONFIG, PutKvConfigHeader(namespace=ORDER_NAMESPACE, key=topic, value=value)
+        header = PutKvConfigHeader(namespace=ORDER_TOPIC_CONFIG, key=topic, value=value)
+        return await self._requests.servers(
+            self.namesrv_addresses, RequestCode.PUT_KV_CONFIG, header
         )
 
     async def delete_topic(self, topic: str, cluster: str | None = None) -> Answers[Any]:
-        """Delete a topic at all brokers of a cluster (None: all), then at every name server; by address.
+        """Delete a topic at all brokers of a cluster (None: of all), then at every name server.
 
-        Messages stay in the commit log until it is cut; queues and offsets go.
+        Queues and offsets are deleted; messages stay in the commit log until retention deletes
+        them.
+
+        Returns: the answers by address.
         """
-        brokers = await self.brokers(cluster)
+        brokers = [broker.address for broker in await self.brokers(cluster)]
+        namesrvs, ask = self.namesrv_addresses, self._requests.servers
         header = DeleteTopicHeader(topic=topic)
-        at_brokers = await self._calls.fan_out(
-            {broker.address: broker.address for broker in brokers},
-            lambda address: self._calls.server(address, RequestCode.DELETE_TOPIC_IN_BROKER, header),
+        at_brokers = await ask(brokers, RequestCode.DELETE_TOPIC_IN_BROKER, header)
+        header = DeleteTopicHeader(topic=topic, cluster_name=cluster)
+        at_namesrvs = await ask(namesrvs, RequestCode.DELETE_TOPIC_IN_NAMESRV, header)
+        order = KvConfigHeader(namespace=ORDER_TOPIC_CONFIG, key=topic)
+        await ask(namesrvs, RequestCode.DELETE_KV_CONFIG, order)
+        return Answers(
+            {**at_brokers.values, **at_namesrvs.values},
+            {**at_brokers.failures, **at_namesrvs.failures},
         )
-        at_namesrvs = await self._calls.every_name_server(
-            RequestCode.DELETE_TOPIC_IN_NAMESRV, DeleteTopicHeader(topic=topic, cluster_name=cluster)
-        )
-        await self._calls.every_name_server(
-            RequestCode.DELETE_KV_CONFIG, KvConfigHeader(namespace=ORDER_NAMESPACE, key=topic)
-        )
-        return Answers({**at_brokers.values, **at_namesrvs.values}, {**at_brokers.failures, **at_namesrvs.failures})
 
     async def topic_stats(self, topic: str) -> Answers[TopicStats]:
         """Return the first and next offsets of a topic's queues, by broker name."""
-
-        async def stats(address: str) -> TopicStats:
-            return await self._calls.body(
-                TopicStats, address, RequestCode.GET_TOPIC_STATS_INFO, TopicHeader(topic=topic)
-            )
-
-        return await self._calls.fan_out(await self.topic_brokers(topic), stats)
+        code, header = RequestCode.GET_TOPIC_STATS_INFO, TopicHeader(topic=topic)
+        return await self._requests.fan_out(
+            await self.topic_brokers(topic),
+            lambda address: self._requests.body(TopicStats, address, code, header),
+        )
 
     async def topic_groups(self, topic: str) -> list[str]:
-        """Return the consumer groups that consume a topic or have offsets in it, at any of its brokers."""
-
-        async def groups(address: str) -> list[str]:
-            return (
-                await self._calls.body(
-                    GroupNames, address, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, TopicHeader(topic=topic)
-                )
-            ).group_list
-
-        answers = (await self._calls.fan_out(await self.topic_brokers(topic), groups)).some()
+        """Return the consumer groups of a topic, online or not, at all its brokers that answer."""
+        answers = (await self.topic_groups_by_broker(topic)).some()
         return sorted({group for groups in answers.values() for group in groups})
 
-    # --- groups ------------------------------------------------------------------------------------------------------------------------
+    async def topic_groups_by_broker(self, topic: str) -> Answers[list[str]]:
+        """Return the groups that consume a topic or have offsets in it, by broker name."""
+        code, header = RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, TopicHeader(topic=topic)
+
+        async def names(address: str) -> list[str]:
+            return (await self._requests.body(GroupNames, address, code, header)).group_list
+
+        return await self._requests.fan_out(await self.topic_brokers(topic), names)
+
+    # --- groups
 
     async def leaders(self, cluster: str | None = None) -> dict[str, str]:
-        """Return broker name → address of all brokers: the master's, or a slave's where no master is known."""
+        """Return broker name → address of all brokers: the master's, otherwise a slave's."""
         first: dict[str, str] = {}
         for broker in await self.brokers(cluster):  # sorted by id within a name
             first.setdefault(broker.name, broker.address)
@@ -392,144 +396,128 @@ class Admin:
         cluster: str | None = None,
         address: str | None = None,
     ) -> Answers[SubscriptionGroupConfig]:
-        """Create or change a consumer group at one address, or at all masters of a cluster (None: of all), by address.
+        """Create or change a consumer group.
 
-        `change` gets the present settings, or the defaults of a new group, and returns the new ones (`attrs.evolve`).  Only attributes travel
-        as changes: they are empty in what `change` gets, and `{"+key": "value", "-other": ""}` in what it returns alters them.
+        It is done at one address, or at all masters of a cluster (None: of all clusters).
+        ``change`` gets the present settings, or the defaults of a new group, and returns the new
+        settings (``attrs.evolve``). Attributes are sent as changes: ``change`` gets none, and
+        returns for instance ``{"+key": "value", "-other": ""}``.
+
+        Returns: the new settings by address.
         """
-        addresses = (
-            [address]
-            if address is not None
-            else [broker.address for broker in await self.brokers(cluster, masters_only=True)]
-        )
-        if not addresses:
-            raise BrokerNotFound(cluster or "any", ())
 
         async def update(target: str) -> SubscriptionGroupConfig:
-            old = await self.group_config(group, target) or SubscriptionGroupConfig(group_name=group)
+            old = await self.group_config(group, target)
+            old = old or SubscriptionGroupConfig(group_name=group)
             new = change(attrs.evolve(old, attributes={}))
-            await self._calls.server(target, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=new.encode())
+            code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
+            await self._requests.server(target, code, body=new.encode())
             return new
 
-        return await self._calls.fan_out({target: target for target in addresses}, update)
+        return await self._requests.fan_out(await self._masters(cluster, address), update)
 
     async def group_config(self, group: str, address: str) -> SubscriptionGroupConfig | None:
-        """Return a group's settings at one broker, None if it does not know the group."""
-        return await configs.group_config(self._calls, group, address)
+        """Return a group's settings at one broker, None if the broker does not know the group."""
+        return await groups.group_config(self._requests, group, address)
 
     async def groups(self) -> Answers[list[str]]:
         """Return the names of the groups that each broker has settings for, by broker name."""
 
         async def names(address: str) -> list[str]:
-            return sorted(
-                (
-                    await self._calls.body(
-                        SubscriptionGroupTable, address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
-                    )
-                ).subscription_group_table
-            )
+            code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
+            table = await self._requests.body(SubscriptionGroupTable, address, code)
+            return sorted(table.subscription_group_table)
 
-        return await self._calls.fan_out(await self.leaders(), names)
+        return await self._requests.fan_out(await self.leaders(), names)
 
     async def consume_stats(self, group: str, topic: str | None = None) -> Answers[ConsumeStats]:
-        """Return a group's offsets per queue, by broker name.  A broker that does not know group or topic has an empty table."""
+        """Return a group's offsets per queue, by broker name.
+
+        A broker that does not know group or topic has an empty table.
+        """
+
+        code, header = RequestCode.GET_CONSUME_STATS, ConsumeStatsHeader(group, topic)
 
         async def stats(address: str) -> ConsumeStats:
             try:
-                return await self._calls.body(
-                    ConsumeStats,
-                    address,
-                    RequestCode.GET_CONSUME_STATS,
-                    ConsumeStatsHeader(consumer_group=group, topic=topic),
-                )
+                return await self._requests.body(ConsumeStats, address, code, header)
             except (GroupNotFound, TopicNotFound):
                 return ConsumeStats()
 
-        return await self._calls.fan_out(await self.leaders(), stats)
+        return await self._requests.fan_out(await self.leaders(), stats)
 
-    async def consumer_connections(self, group: str, address: str | None = None) -> Answers[ConsumerConnection]:
-        """Return who consumes with a group, by address; brokers where nobody of it is connected are left out.
+    async def consumer_connections(
+        self, group: str, address: str | None = None
+    ) -> Answers[ConsumerConnection]:
+        """Return the connected members of a group, by broker address; only brokers with members.
 
-        `GroupOffline` if nobody is connected anywhere.
+        Raises: GroupOffline if no broker has a member.
         """
-
-        async def connections(target: str) -> ConsumerConnection:
-            return await self._calls.body(
-                ConsumerConnection,
-                target,
-                RequestCode.GET_CONSUMER_CONNECTION_LIST,
-                ConsumerConnectionHeader(consumer_group=group),
-            )
-
-        targets = [address] if address is not None else [broker.address for broker in await self.brokers()]
-        answers = await self._calls.fan_out({target: target for target in targets}, connections)
-        offline = [error for error in answers.failures.values() if isinstance(error, GroupOffline)]
-        others = {target: error for target, error in answers.failures.items() if not isinstance(error, GroupOffline)}
-        if offline and not answers.values:
-            raise offline[0]
-        return Answers(answers.values, others)
+        addresses = (
+            [broker.address for broker in await self.brokers()] if address is None else [address]
+        )
+        return await groups.consumer_connections(self._requests, group, addresses)
 
     async def client_queues(self, address: str, group: str, client_id: str) -> list[MessageQueue]:
-        """Ask a consumer, through a broker that it is connected to, which queues it has."""
+        """Ask a consumer for its queues, through a broker that it is connected to."""
         header = ConsumerRunningHeader(consumer_group=group, client_id=client_id)
-        running = await self._calls.body(
-            ConsumerRunning,
-            address,
-            RequestCode.GET_CONSUMER_RUNNING_INFO,
-            header,
-            timeout_seconds=CLIENT_TIMEOUT_SECONDS,
+        code, seconds = RequestCode.GET_CONSUMER_RUNNING_INFO, CLIENT_TIMEOUT_SECONDS
+        running = await self._requests.body(
+            ConsumerRunning, address, code, header, timeout_seconds=seconds
         )
         return sorted(running.queues)
 
     async def producer_connections(self, group: str, topic: str) -> Answers[ProducerConnection]:
-        """Return who sends with a producer group to the brokers of a topic, by address."""
-
-        async def connections(target: str) -> ProducerConnection:
-            return await self._calls.body(
-                ProducerConnection,
-                target,
-                RequestCode.GET_PRODUCER_CONNECTION_LIST,
-                ProducerConnectionHeader(producer_group=group),
-            )
-
-        return await self._calls.fan_out(
-            {address: address for address in (await self.topic_brokers(topic)).values()}, connections
+        """Return a group's producers that are connected to the brokers of a topic, by address."""
+        code = RequestCode.GET_PRODUCER_CONNECTION_LIST
+        header = ProducerConnectionHeader(producer_group=group)
+        return await self._requests.fan_out(
+            (await self.topic_brokers(topic)).values(),
+            lambda address: self._requests.body(ProducerConnection, address, code, header),
         )
 
-    # --- offsets and messages ----------------------------------------------------------------------------------------------------------
+    # --- offsets and messages
 
     async def max_offset(self, queue: MessageQueue) -> int:
         """Return the offset that the next message of a queue will get."""
-        return await self._offset(
-            queue, RequestCode.GET_MAX_OFFSET, GetMaxOffsetHeader(topic=queue.topic, queue_id=queue.queue_id)
-        )
+        header = GetMaxOffsetHeader(topic=queue.topic, queue_id=queue.queue_id)
+        return await self._offset(queue, RequestCode.GET_MAX_OFFSET, header)
 
     async def min_offset(self, queue: MessageQueue) -> int:
         """Return the offset of the oldest message of a queue."""
-        return await self._offset(
-            queue, RequestCode.GET_MIN_OFFSET, GetMinOffsetHeader(topic=queue.topic, queue_id=queue.queue_id)
-        )
+        header = GetMinOffsetHeader(topic=queue.topic, queue_id=queue.queue_id)
+        return await self._offset(queue, RequestCode.GET_MIN_OFFSET, header)
 
     async def offset_by_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """Return the offset of the first message stored at that time or later."""
-        header = SearchOffsetHeader(topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp_ms)
+        header = SearchOffsetHeader(
+            topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp_ms
+        )
         return await self._offset(queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
 
     async def _offset(self, queue: MessageQueue, code: RequestCode, header: object) -> int:
-        response = await self._calls.server(await self.address_of(queue), code, header)
+        response = await self._requests.server(await self.address_of(queue), code, header)
         return read_header(OffsetResponseHeader, response).offset
 
     async def address_of(self, queue: MessageQueue) -> str:
-        """Return the address of the broker that has a queue; `BrokerNotFound` if the topic is not on that broker."""
+        """Return the address of the broker that has a queue.
+
+        Raises: BrokerNotFound if that broker does not have the topic.
+        """
         brokers = await self.topic_brokers(queue.topic)
         if queue.broker_name not in brokers:
             raise BrokerNotFound(queue.broker_name, brokers, f"with topic {queue.topic!r}")
         return brokers[queue.broker_name]
 
     async def queues(self, topic: str, broker_name: str | None = None) -> list[MessageQueue]:
-        """Return the queues that consumers of a topic read, of one broker or of all."""
+        """Return the readable queues of a topic, of one broker or of all.
+
+        Raises: BrokerNotFound if that broker does not have the topic.
+        """
         route = await self.route(topic)
-        if broker_name is not None and broker_name not in (names := [data.broker_name for data in route.queue_datas]):
+        if broker_name is not None and broker_name not in (
+            names := [data.broker_name for data in route.queue_datas]
+        ):
             raise BrokerNotFound(broker_name, names, f"with topic {topic!r}")
         return sorted(
             MessageQueue(topic, data.broker_name, queue_id)
@@ -547,9 +535,14 @@ class Admin:
         end_offset: int | None = None,
         group: str = messages.TOOLS_GROUP,
     ) -> list[StoredMessage]:
-        """Read up to `count` messages of a queue from `offset` on, and none at `end_offset` or behind it.  Nothing is committed."""
+        """Read up to ``count`` messages of a queue from ``offset`` on, before ``end_offset``.
+
+        No offset is committed.
+        """
         address = await self.address_of(queue)
-        return await messages.read(self._calls, address, queue, offset, count=count, end_offset=end_offset, group=group)
+        return await messages.read(
+            self._requests, address, queue, offset, count=count, end_offset=end_offset, group=group
+        )
 
     async def query(
         self,
@@ -561,39 +554,46 @@ class Admin:
         end_ms: int = messages.FAR_FUTURE_MS,
         unique: bool = False,
     ) -> Answers[list[StoredMessage]]:
-        """Find messages by key, or with `unique` by the id that their producer gave them; by broker name, newest first."""
+        """Find messages by key, or with ``unique`` by the id that their producer gave them.
 
-        async def find(address: str) -> list[StoredMessage]:
-            return await messages.query(
-                self._calls, address, topic, key, count=count, begin_ms=begin_ms, end_ms=end_ms, unique=unique
-            )
+        Returns: the messages by broker name, newest first.
+        """
+        header = QueryMessageHeader(
+            topic=topic,
+            key=key,
+            count_max=count,
+            begin_timestamp=begin_ms,
+            end_timestamp=end_ms,
+            unique_key=unique,
+        )
+        return await self._requests.fan_out(
+            await self.topic_brokers(topic),
+            lambda address: messages.query(self._requests, address, header),
+        )
 
-        return await self._calls.fan_out(await self.topic_brokers(topic), find)
+    async def message_trace(
+        self,
+        key: str,
+        *,
+        trace_topic: str = TRACE_TOPIC,
+        count: int = 64,
+        begin_ms: int = 0,
+        end_ms: int = messages.FAR_FUTURE_MS,
+    ) -> MessageHistory:
+        """Tell what happened to messages with an id or business key. Raises: TraceTopicMissing.
 
-    async def message_at(self, address: str, log_offset: int, topic: str | None = None) -> StoredMessage | None:
+        ``count``: maximum number of trace messages of each broker, stored between the two times.
+        """
+        found = self.query(trace_topic, key, count=count, begin_ms=begin_ms, end_ms=end_ms)
+        return await message_history(key, trace_topic, found)
+
+    async def message_at(
+        self, address: str, log_offset: int, topic: str | None = None
+    ) -> StoredMessage | None:
         """Return the message at a position of a broker's commit log, None if there is none."""
-        return await messages.view(self._calls, address, log_offset, topic)
-
-
-def _shows(data: QueueData | None, config: TopicConfig) -> bool:
-    """Tell whether a route's entry is that of these settings; a broker may announce fewer permissions than the topic has."""
-    if data is None:
-        return False
-    same_queues = (data.read_queue_count, data.write_queue_count) == (config.read_queue_count, config.write_queue_count)
-    return same_queues and not data.perm & ~config.perm
-
-
-def _altered(old: Mapping[str, str], changes: str) -> dict[str, str]:
-    """Apply `+key=value,-key` to attributes."""
-    new = dict(old)
-    for change in filter(None, (part.strip() for part in changes.split(","))):
-        key, _, value = change[1:].partition("=")
-        if change.startswith("+"):
-            new[key] = value
-        else:
-            new.pop(key, None)
-    return new
-
-
-def _address_of(data: BrokerData) -> str:
-    return data.broker_addrs[min(data.broker_addrs)]
+        header = ViewMessageHeader(offset=log_offset, topic=topic)
+        try:
+            response = await self._requests.server(address, RequestCode.VIEW_MESSAGE_BY_ID, header)
+        except BrokerFailed:
+            return None  # so a broker answers if no message begins there
+        return next(iter(messages.records(response)), None)

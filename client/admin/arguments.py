@@ -1,8 +1,9 @@
-"""Options of a command: how they are declared, and how an argument list becomes values.  Pure.
+"""Declare the options of a command, and parse an argument list into values. Pure.
 
-The names are those of RocketMQ's mqadmin, one letter and one long name each.  The rules of reading are getopt's: an option that takes a
-value always takes the next argument, whatever that looks like (``-a -message.type`` removes an attribute), ``-tValue``, ``--topic=Value``
-and ``-t=Value`` work too, letters without value may be joined.  Long names match without regard to case and inner dashes, so
+The names are those of RocketMQ's mqadmin: one letter and one long name. The rules are getopt's: an
+option with a value always takes the next argument, even if it begins with a dash (``-a
+-message.type`` removes an attribute); ``-tValue``, ``--topic=Value`` and ``-t=Value`` work too, and
+letters without value may be joined. Long names match without regard to case and inner dashes, so
 ``--brokerAddr`` and ``--broker-addr`` are the same.
 """
 
@@ -21,37 +22,99 @@ class UsageError(TrioMQError, ValueError):
     """The command line cannot be understood; nothing was done."""
 
 
+# --- kinds
+
+
+def truth(text: str) -> bool:
+    """Read ``true`` or ``false``."""
+    match text.strip().lower():
+        case "true":
+            return True
+        case "false":
+            return False
+    raise ValueError("use true or false")
+
+
+def whole(minimum: int, maximum: int | None = None) -> Callable[[str], int]:
+    """Return a reader of whole numbers within a range."""
+    limits = f"from {minimum} up" if maximum is None else f"from {minimum} to {maximum}"
+
+    def read(text: str) -> int:
+        try:
+            value = int(text.strip())
+        except ValueError:
+            raise ValueError(f"use a whole number {limits}") from None
+        if value < minimum or (maximum is not None and value > maximum):
+            raise ValueError(f"use a whole number {limits}")
+        return value
+
+    return read
+
+
+def filled(text: str) -> str:
+    """Read a text that must not be blank; blanks around it are dropped."""
+    if not (stripped := text.strip()):
+        raise ValueError("it is empty")
+    return stripped
+
+
+def attribute_changes(text: str) -> str:
+    """Check ``+key=value,-key`` before any broker sees it."""
+    keys = []
+    for part in filled(text).split(","):
+        sign, (key, _, value) = part.strip()[:1], part.strip()[1:].partition("=")
+        if not key or (sign, bool(value)) not in (("+", True), ("-", False)):
+            raise ValueError(f"{part!r} is neither +key=value nor -key")
+        keys.append(key)
+    if twice := sorted({key for key in keys if keys.count(key) > 1}):
+        raise ValueError(f"{twice[0]!r} occurs twice")
+    return text.replace(" ", "")
+
+
+# --- options
+
+
 @attrs.frozen
 class Option:
     """One option of a command."""
 
-    letter: str
-    """the short form without its dash; empty = only the long one"""
-    name: str
-    """the long form without its dashes, as Java spells it"""
+    spelling: str
+    """as help shows it: ``-t, --topic TOPIC``, ``--dir FOLDER``; ``--json`` is a flag"""
     meaning: str
-    kind: Callable[[str], Any] | None = str
-    """turns the text into a value, `ValueError` with the reason if it cannot; None = a flag without value"""
+    kind: Callable[[str], Any] = filled
+    """parser of the value, which raises ValueError with the reason; unused by a flag"""
     required: bool = attrs.field(default=False, kw_only=True)
     default: Any = attrs.field(default=None, kw_only=True)
-    placeholder: str = attrs.field(default="VALUE", kw_only=True)
-    ours: bool = attrs.field(default=False, kw_only=True)
-    """not in RocketMQ's mqadmin"""
+
+    @property
+    def letter(self) -> str:
+        """Return the short form without its dash; empty if there is only a long form."""
+        return self.spelling[1:2].removeprefix("-")
+
+    @property
+    def name(self) -> str:
+        """Return the long form without its dashes, as Java spells it."""
+        return self.spelling.partition("--")[2].partition(" ")[0]
+
+    @property
+    def placeholder(self) -> str:
+        """Return the word for the value; empty for a flag, which takes no value."""
+        return self.spelling.partition("--")[2].partition(" ")[2]
 
     @property
     def title(self) -> str:
-        """Return the option as messages name it, `-t/--topic`."""
+        """Return the option as messages name it, ``-t/--topic``."""
         return f"-{self.letter}/--{self.name}" if self.letter else f"--{self.name}"
 
 
 class Values:
-    """The options of one call, by long name.  A name that no option has is our own mistake (`KeyError`)."""
+    """The options of one call, by long name. An unknown name is a bug (KeyError)."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         self._values = dict(values)
 
     def __contains__(self, name: str) -> bool:
-        """Tell whether the option was given or has a default."""
+        """Return whether the option was given or has a default."""
         return self._values[name] is not None
 
     def text(self, name: str) -> str:
@@ -87,8 +150,15 @@ class Values:
         return self._values[name]
 
 
-def parse(options: Sequence[Option], arguments: Sequence[str], one_of: Sequence[Sequence[str]] = ()) -> Values:
-    """Read an argument list; `one_of` lists groups of long names of which exactly one must be given."""
+def parse(
+    options: Sequence[Option], arguments: Sequence[str], one_of: Sequence[Sequence[str]] = ()
+) -> Values:
+    """Read an argument list.
+
+    ``one_of``: groups of long names of which exactly one must be given.
+
+    Raises: UsageError.
+    """
     found: dict[str, Any] = {option.name: option.default for option in options}
     given: set[str] = set()
     rest = list(arguments)
@@ -96,7 +166,7 @@ def parse(options: Sequence[Option], arguments: Sequence[str], one_of: Sequence[
         token = rest.pop(0)
         option, text = _match(options, token, rest)
         given.add(option.name)
-        found[option.name] = True if option.kind is None else _convert(option, text)
+        found[option.name] = _convert(option, text) if option.placeholder else True
     for names in one_of:
         _check_one_of(options, names, given)
     for option in options:
@@ -106,17 +176,18 @@ def parse(options: Sequence[Option], arguments: Sequence[str], one_of: Sequence[
 
 
 def _match(options: Sequence[Option], token: str, rest: list[str]) -> tuple[Option, str]:
-    """Find the option that `token` names and take its text from `token` or from `rest`."""
+    """Find the option that ``token`` names and take its text from ``token`` or from ``rest``."""
     if not token.startswith("-") or token == "-":
         raise UsageError(
-            f"{token!r} belongs to no option: put a text with blanks in quotes, and give each value right after its option"
+            f"{token!r} does not belong to an option: put a text with blanks in quotes, and give"
+            " each value right after its option"
         )
     if token.startswith("--"):
         name, equals, text = token[2:].partition("=")
         option = next((option for option in options if _folded(option.name) == _folded(name)), None)
         if option is None:
             raise UsageError(_unknown(options, token.partition("=")[0]))
-        if option.kind is None:
+        if not option.placeholder:
             if equals:
                 raise UsageError(f"{option.title} takes no value")
             return option, ""
@@ -125,7 +196,7 @@ def _match(options: Sequence[Option], token: str, rest: list[str]) -> tuple[Opti
     if option is None:
         raise UsageError(_unknown(options, token))
     joined = token[2:]
-    if option.kind is None:
+    if not option.placeholder:
         if joined:
             rest.insert(0, f"-{joined}")
         return option, ""
@@ -139,7 +210,6 @@ def _next(option: Option, rest: list[str]) -> str:
 
 
 def _convert(option: Option, text: str) -> Any:
-    assert option.kind is not None
     try:
         return option.kind(text)
     except ValueError as error:
@@ -148,13 +218,11 @@ def _convert(option: Option, text: str) -> Any:
 
 def _check_one_of(options: Sequence[Option], names: Sequence[str], given: set[str]) -> None:
     titles = [option.title for option in options if option.name in names]
-    match len(given.intersection(names)):
-        case 1:
-            return
-        case 0:
-            raise UsageError(f"one of {' and '.join(titles)} is needed")
-        case _:
-            raise UsageError(f"give only one of {' and '.join(titles)}")
+    count = len(given.intersection(names))
+    if count == 0:
+        raise UsageError(f"one of {' and '.join(titles)} is needed")
+    if count > 1:
+        raise UsageError(f"give only one of {' and '.join(titles)}")
 
 
 def _unknown(options: Sequence[Option], token: str) -> str:
@@ -167,39 +235,3 @@ def _unknown(options: Sequence[Option], token: str) -> str:
 
 def _folded(name: str) -> str:
     return name.replace("-", "").lower()
-
-
-# --- kinds -----------------------------------------------------------------------------------------------------------------------------
-
-
-def truth(text: str) -> bool:
-    """Read `true` or `false`."""
-    match text.strip().lower():
-        case "true":
-            return True
-        case "false":
-            return False
-    raise ValueError("use true or false")
-
-
-def whole(minimum: int, maximum: int | None = None) -> Callable[[str], int]:
-    """Return a reader of whole numbers within a range."""
-    limits = f"from {minimum} up" if maximum is None else f"from {minimum} to {maximum}"
-
-    def read(text: str) -> int:
-        try:
-            value = int(text.strip())
-        except ValueError:
-            raise ValueError(f"use a whole number {limits}") from None
-        if value < minimum or (maximum is not None and value > maximum):
-            raise ValueError(f"use a whole number {limits}")
-        return value
-
-    return read
-
-
-def filled(text: str) -> str:
-    """Read a text that must not be blank; blanks around it are dropped."""
-    if not (stripped := text.strip()):
-        raise ValueError("it is empty")
-    return stripped

@@ -1,4 +1,4 @@
-"""What brokers can be asked to clean up, see `Admin.clean`."""
+"""The clean-ups that brokers offer; see ``Admin.clean``."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from triomq.remoting.protocol.codes import RequestCode
 
 
 class Cleaning(enum.Enum):
-    """Values are the request codes."""
+    """A clean-up; the value is its request code."""
 
     EXPIRED_COMMIT_LOG = RequestCode.DELETE_EXPIRED_COMMITLOG
     """commit log files older than fileReservedTime, without waiting for the hour of deleteWhen"""
     EXPIRED_QUEUES = RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE
-    """queues all of whose messages are gone; the next message of such a queue is number 0 again"""
+    """queues without messages; the next message of such a queue has offset 0"""
     UNUSED_TOPICS = RequestCode.CLEAN_UNUSED_TOPIC
     """queues of topics that do not exist any more"""

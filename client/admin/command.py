@@ -1,124 +1,193 @@
-"""What a command of mqadmin is: its declaration, and the result that it hands back for printing.
+"""A command of mqadmin: its declaration, and the result that it returns for printing.
 
-A command never prints and never exits.  It returns a `Result`: a JSON value with stable keys (``--json``) and the same facts as blocks of
-text and tables (for people).  `cli.py` decides which of the two is shown.
+A command never prints and never exits. It returns a ``Result``: a JSON value with stable keys
+(``--json``), and the same facts as blocks of text and tables. ``execution.py`` prints one of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from triomq.client.admin.admin import Admin
-from triomq.client.admin.arguments import Option, Values, whole
+from triomq.client.admin.arguments import Option, UsageError, Values, whole
+from triomq.client.admin.command_list import LIST
 
-GROUPS = ("cluster", "topic", "consumer", "producer", "message", "security")
-"""Sections of the command list, in order."""
-
-
-@attrs.frozen
-class Column:
-    """A column of a table; `title` is Java's, without the leading `#`."""
-
-    title: str
-    right: bool = False
-    """numbers stand right"""
+if TYPE_CHECKING:
+    from triomq.client.admin.admin import Admin
+    from triomq.client.admin.answers import Answers
+    from triomq.remoting.protocol.codes import RequestCode
+    from triomq.remoting.protocol.command import Command
 
 
 @attrs.frozen
 class Table:
-    """Rows of texts below titled columns.  Cells are never cut."""
+    """Rows below titled columns. Cells are never cut."""
 
-    columns: Sequence[Column]
-    rows: Sequence[Sequence[str]]
+    columns: Sequence[str]
+    """titles, Java's without the leading ``#``; ``>`` before a title aligns a column right"""
+    rows: Sequence[Sequence[object]]
+    """cells are printed as ``str`` does it, None as an empty cell"""
+
+
+def table_of(
+    rows: Iterable[Mapping[str, Any]],
+    columns: Mapping[str, str | Callable[[Mapping[str, Any]], object]],
+) -> Table:
+    """Return a table of documents.
+
+    ``columns``: title → key of a document, or a function that returns the cell of a document.
+    """
+    cells = [
+        [row[cell] if isinstance(cell, str) else cell(row) for cell in columns.values()]
+        for row in rows
+    ]
+    return Table(list(columns), cells)
 
 
 @attrs.frozen(kw_only=True)
 class Result:
-    """What a command found or did."""
+    """The result of a command."""
 
     document: Mapping[str, Any]
-    """what `--json` prints"""
+    """the output of ``--json``, without ``failures``"""
     blocks: Sequence[Table | str]
-    """what people see: tables, and lines of text"""
-    failures: Mapping[str, str] = attrs.field(factory=dict)
-    """servers that did not answer, and why; others did"""
+    """the output without ``--json``: tables, and lines of text"""
+    failures: Mapping[str, str] | None = None
+    """servers that did not answer → reason; None if ``--json`` has no ``failures``"""
     asked: int = 0
-    """how many servers were asked; only used with `failures`"""
+    """number of asked servers; only used with ``failures``"""
     notes: Sequence[str] = ()
     """warnings for stderr"""
     bad_news: bool = False
-    """the command did what it should, and what it found must end a script: exit code 1"""
+    """the command succeeded, but its finding must stop a script: exit code 1"""
+
+
+NO_BROKERS = "no broker is registered at the name server; start one with `mqbroker -n ADDRESSES`"
+
+
+async def chosen_brokers(admin: Admin, options: Values, *, masters_only: bool = True) -> list[str]:
+    """Return the address of --brokerAddr, or those of the brokers of --clusterName.
+
+    Raises: UsageError unless exactly one of the options is given.
+    """
+    address, cluster = options.maybe_text("brokerAddr"), options.maybe_text("clusterName")
+    if (address is None) == (cluster is None):
+        raise UsageError("give exactly one of -b/--brokerAddr and -c/--clusterName")
+    if address is not None:
+        return [address]
+    return [broker.address for broker in await admin.brokers(cluster, masters_only=masters_only)]
+
+
+def answered(
+    answers: Answers[Any],
+    document: Mapping[str, Any],
+    blocks: Sequence[Table | str],
+    *,
+    notes: Sequence[str] = (),
+) -> Result:
+    """Return the result of a command that asked several servers."""
+    return Result(
+        document=document,
+        blocks=blocks,
+        failures=answers.reasons(),
+        asked=answers.asked,
+        notes=notes,
+    )
+
+
+async def ask_each(
+    admin: Admin,
+    addresses: Iterable[str],
+    code: RequestCode,
+    header: object | None = None,
+    body: bytes = b"",
+) -> Answers[Command]:
+    """Send the same request to several servers.
+
+    Raises: TrioMQError if no server answers.
+    """
+    answers = await admin.for_each(addresses, lambda target: admin.ask(target, code, header, body))
+    answers.some()
+    return answers
 
 
 @attrs.frozen(kw_only=True)
-class Command:
+class AdminCommand:
     """One command of mqadmin."""
 
     name: str
     """Java's name; matched without regard to case, and in its kebab-case form"""
-    group: str = attrs.field(validator=attrs.validators.in_(GROUPS))
-    summary: str
     run: Callable[[Admin, Values], Awaitable[Result]] | None = None
     local: Callable[[Values], Awaitable[Result]] | None = None
-    """in place of `run` for a command that needs no cluster"""
+    """instead of ``run``, for a command that needs no cluster"""
     options: Sequence[Option] = ()
     one_of: Sequence[Sequence[str]] = ()
     """groups of long option names of which exactly one must be given"""
     examples: Sequence[str]
-    """what stands after `mqadmin `"""
+    """without ``mqadmin``"""
     document: str
     """the shape of the JSON document, for the manual"""
-    remarks: Sequence[str] = ()
-    """where we do more or other than RocketMQ's mqadmin, for the manual"""
+    remarks: str = ""
+    """differences from RocketMQ's mqadmin, one on each line"""
 
     @property
-    def alias(self) -> str:
-        """Return the kebab-case form, `topicList` → `topic-list`."""
-        return kebab(self.name)
+    def sentence(self) -> str:
+        """Return the description in the command list, as a sentence."""
+        summary = LIST[self.name].summary
+        return f"{summary[0].upper()}{summary[1:]}."
 
 
 def request_seconds(timeout: int) -> float:
-    """Return how many seconds one request may take, of `timeout` for the whole command."""
+    """Return the time limit of one request, for a command with a limit of ``timeout`` seconds."""
     return min(REQUEST_SECONDS, timeout * REQUEST_SHARE)
-
-
-def kebab(name: str) -> str:
-    """Return `topicList` as `topic-list`."""
-    return "".join(f"-{letter.lower()}" if letter.isupper() else letter for letter in name)
 
 
 REQUEST_SECONDS = 5.0
 REQUEST_SHARE = 1 / 3
-"""largest share of `--timeout` for one request: a server that hangs in the first step leaves time for the next ones"""
+"""largest share of ``--timeout`` for one request: a server that hangs in the first step must leave
+time for the next steps
+"""
 COMMON_OPTIONS: Sequence[Option] = (
     Option(
-        "n",
-        "namesrvAddr",
+        "-n, --namesrvAddr ADDRESSES",
         "name servers, 'host:9876;host2:9876' (default: the environment variable NAMESRV_ADDR)",
-        placeholder="ADDRESSES",
+        str,
     ),
     Option(
-        "",
-        "tls",
-        "use TLS, as this tls.properties file says (default: the environment variable TRIOMQ_TLS)",
-        placeholder="FILE",
-        ours=True,
+        "--tls FILE",
+        "use TLS with this tls.properties file (default: the environment variable TRIOMQ_TLS)",
+        str,
     ),
     Option(
-        "",
-        "credentials",
-        "sign requests with accessKey and secretKey of this file (default: the environment variable TRIOMQ_CREDENTIALS)",
-        placeholder="FILE",
-        ours=True,
+        "--credentials FILE",
+        "sign requests with accessKey and secretKey of this file (default: the environment variable"
+        " TRIOMQ_CREDENTIALS)",
+        str,
     ),
-    Option("h", "help", "describe the command and stop", None),
-    Option("", "json", "print one JSON document instead of text", None, ours=True),
+    Option("-h, --help", "describe the command and exit"),
+    Option("--json", "print one JSON document instead of text"),
     Option(
-        "", "timeout", "seconds that the command may take; what has not answered by then is named", whole(1, 3600), default=30, placeholder="SECONDS", ours=True
+        "--timeout SECONDS",
+        "time limit of the command in seconds; servers that have not answered by then are named",
+        whole(1, 3600),
+        default=30,
     ),
-    Option("", "verbose", "show the traceback of a failure", None, ours=True),
+    Option("--verbose", "show the traceback of a failure"),
 )
-"""Options that every command has."""
+"""options that every command has"""
+TOPIC = Option("-t, --topic TOPIC", "name of the topic", required=True)
+MASTERS = (
+    Option("-b, --brokerAddr ADDRESS", "at one broker, host:port"),
+    Option("-c, --clusterName NAME", "at all masters of a cluster"),
+)
+BROKERS = (
+    Option("-b, --brokerAddr ADDRESS", "one broker, host:port"),
+    Option("-c, --clusterName NAME", "all brokers of a cluster"),
+)
+ONE_PLACE = (("brokerAddr", "clusterName"),)
+"""``one_of`` of commands with ``MASTERS`` or ``BROKERS``"""
+ROUTE_CLUSTER = Option(
+    "-c, --cluster NAME", "accepted for old scripts; the topic alone determines the route"
+)

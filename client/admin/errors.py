@@ -1,36 +1,10 @@
-"""Errors that only administration has, and the exit code of each failure.  All are `TrioMQError`s: one line with cause and fix."""
+"""Errors that only administration has. All are ``TrioMQError``s: one line with cause and fix."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from triomq.client.admin.arguments import UsageError
-from triomq.client.errors import (
-    GroupNotFound,
-    GroupOffline,
-    NoNameServer,
-    RouteNotFound,
-    SettingsError,
-    TopicNotFound,
-    TrioMQError,
-)
-
-EXIT_OK = 0
-EXIT_FAILED = 1
-EXIT_USAGE = 2
-EXIT_PARTIAL = 3
-EXIT_NOT_FOUND = 4
-EXIT_NO_NAME_SERVER = 6
-
-EXIT_CODES: Mapping[int, str] = {
-    EXIT_OK: "done",
-    EXIT_FAILED: "the operation failed, for instance because a broker refused it",
-    EXIT_USAGE: "the command line cannot be understood; nothing was done",
-    EXIT_PARTIAL: "some brokers answered and some did not; what is printed is incomplete",
-    EXIT_NOT_FOUND: "the topic, group, cluster, broker or message does not exist",
-    EXIT_NO_NAME_SERVER: "no name server is configured, or none answered",
-}
-"""Exit codes of mqadmin and what they mean."""
+from triomq.client.errors import TrioMQError
 
 
 class ClusterNotFound(TrioMQError):
@@ -44,12 +18,15 @@ class ClusterNotFound(TrioMQError):
     def __str__(self) -> str:
         """Name the clusters that exist."""
         if not self.known:
-            return f"there is no cluster {self.name!r}: no broker is registered at all; start one with `mqbroker -n ADDRESSES`"
+            return (
+                f"there is no cluster {self.name!r}: no broker is registered; start one with"
+                " `mqbroker -n ADDRESSES`"
+            )
         return f"there is no cluster {self.name!r}: use one of {', '.join(self.known)}"
 
 
 class BrokerNotFound(TrioMQError):
-    """No broker of that name has what is asked for."""
+    """No broker of that name exists, or none with the wanted topic."""
 
     def __init__(self, name: str, known: Iterable[str], where: str = "in the cluster") -> None:
         super().__init__(name, tuple(known), where)
@@ -76,12 +53,49 @@ class MessageNotFound(TrioMQError):
         self.topic = topic
 
     def __str__(self) -> str:
-        """Say where was looked."""
-        return f"topic {self.topic!r} has no message with {self.what}: check topic and spelling; it may also be older than the brokers' retention"
+        """Name the topic, and why the message may be missing."""
+        return (
+            f"topic {self.topic!r} has no message with {self.what}: check topic and spelling; it"
+            " may also be older than the brokers' retention"
+        )
+
+
+class TraceNotFound(TrioMQError):
+    """The brokers have no trace of a message."""
+
+    def __init__(self, key: str, topic: str) -> None:
+        super().__init__(key, topic)
+        self.key = key
+        self.topic = topic
+
+    def __str__(self) -> str:
+        """Name what must be switched on."""
+        return (
+            f"topic {self.topic!r} has no trace of id or key {self.key!r}: clients trace with"
+            " ClientSettings(trace=True) (Java: enableTrace) and send it within 5 s; it may also be"
+            " older than the brokers' retention"
+        )
+
+
+class TraceTopicMissing(TrioMQError):
+    """No broker has the topic for message traces."""
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(topic)
+        self.topic = topic
+
+    def __str__(self) -> str:
+        """Name the broker's setting."""
+        return (
+            f"no broker has the topic {self.topic!r} for message traces: set traceTopicEnable=true"
+            " on a broker and restart it, or create it with `mqadmin updateTopic -c CLUSTER -t"
+            f" {self.topic}`; then let clients trace (ClientSettings(trace=True), Java:"
+            " enableTrace)"
+        )
 
 
 class NoBrokerAnswered(TrioMQError):
-    """Every broker that was asked failed; `reasons` maps each to what happened there."""
+    """Every asked broker failed; ``reasons`` maps each broker to its failure."""
 
     def __init__(self, reasons: Mapping[str, str]) -> None:
         super().__init__(dict(reasons))
@@ -96,21 +110,16 @@ class NoBrokerAnswered(TrioMQError):
         )
 
 
-def exit_code(error: BaseException) -> int:
-    """Return the exit code that belongs to a failure."""
-    match error:
-        case UsageError() | SettingsError():
-            return EXIT_USAGE
-        case NoNameServer():
-            return EXIT_NO_NAME_SERVER
-        case (
-            RouteNotFound()
-            | TopicNotFound()
-            | GroupNotFound()
-            | GroupOffline()
-            | ClusterNotFound()
-            | BrokerNotFound()
-            | MessageNotFound()
-        ):
-            return EXIT_NOT_FOUND
-    return EXIT_FAILED
+class CommandTimeout(TrioMQError, TimeoutError):
+    """The command took longer than ``--timeout`` allows."""
+
+    def __init__(self, seconds: int) -> None:
+        super().__init__(seconds)
+        self.seconds = seconds
+
+    def __str__(self) -> str:
+        """Say that the outcome is unknown."""
+        return (
+            f"the command did not end within {self.seconds} s, and whether a change took effect is"
+            " unknown; give it more time with --timeout"
+        )

@@ -1,8 +1,8 @@
-"""Print results: JSON for programs, rich tables on a terminal, plain aligned columns into a pipe or file.
+"""Print results: JSON for programs, tables on a terminal, plain columns into a pipe or file.
 
-Plain columns have RocketMQ's titles (`#Broker Name`), are as wide as their widest cell and are separated by two blanks, so that `awk` and
-eyes can both read them; nothing is cut.  `rich` is imported when a table goes to a terminal and only then: it costs as much as the rest of
-the program.
+Plain columns have RocketMQ's titles (``#Broker Name``), are as wide as their widest cell and are
+separated by two blanks, for ``awk`` and for people; nothing is cut. ``rich`` is imported only for a
+table on a terminal: its import takes as long as the rest of the program.
 """
 
 from __future__ import annotations
@@ -16,13 +16,17 @@ from triomq.client.admin.command import Result, Table
 from triomq.remoting.printable import printable_json, printable_lines
 
 FOLDED_WIDTH_MIN = 24
-"""columns of a terminal below which folding the last cell of a row makes it harder to read, not easier"""
+"""narrowest last column that is folded; lines run on if the terminal leaves less"""
 
 
 def print_result(result: Result, stream: TextIO, *, as_json: bool) -> None:
-    """Write a result to `stream`."""
+    """Write a result to ``stream``."""
     if as_json:
-        stream.write(printable_json(json.dumps(result.document, ensure_ascii=False, separators=(",", ":"))) + "\n")
+        document = dict(result.document)
+        if result.failures is not None:
+            document["failures"] = result.failures
+        text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
+        stream.write(printable_json(text) + "\n")
         return
     for position, block in enumerate(result.blocks):
         if position and isinstance(block, Table):
@@ -37,27 +41,38 @@ def print_result(result: Result, stream: TextIO, *, as_json: bool) -> None:
 
 def plain(table: Table) -> str:
     """Return a table as aligned columns, one line a row."""
-    titles = [f"#{column.title}" for column in table.columns]
-    cells = [titles, *[[_one_line(cell) or "-" for cell in row] for row in table.rows]]
+    titles, *rows = _texts(table)
+    cells = [[f"#{title}" for title in titles], *[[cell or "-" for cell in row] for row in rows]]
     widths = _widths(cells)
     lines = []
     for row in cells:
         padded = []
         for cell, width, column in zip(row, widths, table.columns, strict=True):
             blanks = " " * (width - shown_width(cell))
-            padded.append(blanks + cell if column.right else cell + blanks)
+            padded.append(blanks + cell if column.startswith(">") else cell + blanks)
         lines.append("  ".join(padded).rstrip() + "\n")
     return "".join(lines)
 
 
 def shown_width(text: str) -> int:
-    """Return how many columns of a terminal a text takes: Chinese characters take two."""
+    """Return the width of a text in columns of a terminal: Chinese characters take two."""
     if text.isascii():
         return len(text)
     return sum(
-        0 if unicodedata.combining(letter) else 2 if unicodedata.east_asian_width(letter) in "WF" else 1
+        0
+        if unicodedata.combining(letter)
+        else 2
+        if unicodedata.east_asian_width(letter) in "WF"
+        else 1
         for letter in text
     )
+
+
+def _texts(table: Table) -> list[list[str]]:
+    """Return the titles and the cells of a table."""
+    titles = [column.removeprefix(">") for column in table.columns]
+    rows = [["" if cell is None else _one_line(str(cell)) for cell in row] for row in table.rows]
+    return [titles, *rows]
 
 
 def _widths(rows: Sequence[Sequence[str]]) -> list[int]:
@@ -68,33 +83,39 @@ def _one_line(cell: str) -> str:
     """Keep a row on its line: control characters become escapes."""
     if cell.isprintable():
         return cell
-    return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in cell)
+    return "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode()
+        for letter in cell
+    )
 
 
 def _print_rich(table: Table, stream: TextIO) -> None:
-    """Print to a terminal: only the last column is folded, and only if that leaves it some room; else lines run on, as they are."""
+    """Print to a terminal.
+
+    Only the last column is folded, if it has ``FOLDED_WIDTH_MIN`` columns; otherwise lines run on.
+    """
     from rich.box import SIMPLE_HEAD  # only for tables on a terminal: start-up time
     from rich.console import Console  # likewise
     from rich.table import Table as RichTable  # likewise
     from rich.text import Text  # likewise
 
-    cells = [[_one_line(cell) for cell in row] for row in table.rows]
-    widths = _widths([[column.title for column in table.columns], *cells])
+    titles, *rows = _texts(table)
+    widths = _widths([titles, *rows])
     console = Console(file=stream)
     needed = sum(widths) + 2 * len(widths)
     room = console.width - (needed - widths[-1])
     if room < min(widths[-1], FOLDED_WIDTH_MIN):
         console.width = needed
     pretty = RichTable(box=SIMPLE_HEAD, header_style="bold", show_edge=False, padding=(0, 1, 0, 0))
-    for index, column in enumerate(table.columns):
-        last = index == len(table.columns) - 1
+    for index, title in enumerate(titles):
+        last = index == len(titles) - 1
         pretty.add_column(
-            column.title,
-            justify="right" if column.right else "left",
+            title,
+            justify="right" if table.columns[index].startswith(">") else "left",
             overflow="fold",
             no_wrap=not last,
             min_width=None if last else widths[index],
         )
-    for row in cells:
+    for row in rows:
         pretty.add_row(*map(Text, row))
     console.print(pretty)

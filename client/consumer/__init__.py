@@ -1,1 +1,1 @@
-"""Receiving: push and pull consumers, and what they are made of."""
+"""Receiving: push and pull consumers, and the parts they share."""

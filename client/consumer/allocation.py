@@ -1,13 +1,16 @@
-"""Who gets which queue: pure functions that every member of a group evaluates alone.
+"""Which member owns which queue: pure functions that every member of a group evaluates alone.
 
-There is no coordinator.  Members agree because they sort the same queues and the same member ids and apply the same rule, so a rule
-must give exactly what the official client's rule of that name gives.  Members are sorted as Python sorts text; Java sorts by UTF-16
-code units, which differs only for characters above U+FFFF and client ids are ASCII.
+There is no coordinator. Members agree because they sort the same queues and the same member ids and
+apply the same rule, so a rule must return exactly what the official client's rule of that name
+returns. Members are sorted as Python sorts texts; Java sorts by UTF-16 code units, which differs
+only above U+FFFF, and client ids are ASCII.
 
-Where an input cannot be divided (a queue whose room is unknown), a rule raises `ValueError` and the round changes nothing.
+If an input cannot be divided (a queue whose room is unknown), a rule raises ``ValueError`` and the
+round changes nothing.
 
-Source: client/…/consumer/rebalance/AllocateMessageQueueAveragely.java, AllocateMessageQueueAveragelyByCircle.java,
-AllocateMessageQueueConsistentHash.java (common/…/consistenthash/ConsistentHashRouter.java), AllocateMessageQueueByMachineRoom.java,
+Source: client/…/consumer/rebalance/AllocateMessageQueueAveragely.java,
+AllocateMessageQueueAveragelyByCircle.java, AllocateMessageQueueConsistentHash.java
+(common/…/consistenthash/ConsistentHashRouter.java), AllocateMessageQueueByMachineRoom.java,
 AllocateMachineRoomNearby.java, AllocateMessageQueueByConfig.java.
 """
 
@@ -19,85 +22,81 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import lru_cache
 from typing import TypeVar
 
+from triomq.remoting.protocol.allocation import allocate_average, allocate_circle
 from triomq.remoting.protocol.bodies.route import MessageQueue
+
+__all__ = [
+    "Allocation",
+    "allocate_average",
+    "allocate_circle",
+    "allocate_config",
+    "allocate_consistent_hash",
+    "allocate_machine_room",
+    "allocate_machine_room_nearby",
+]
 
 Allocation = Callable[[str, Sequence[MessageQueue], Sequence[str]], list[MessageQueue]]
 """(own member id, sorted queues, sorted member ids) → own queues"""
 
 
-def allocate_average(member: str, queues: Sequence[MessageQueue], members: Sequence[str]) -> list[MessageQueue]:
-    """Contiguous shares whose sizes differ by at most one; the first members get the larger ones.  Java's name: `AVG`.
-
-    A member that is not (yet) in the list gets nothing, which is normal right after its start.
-    """
-    if member not in members:
-        return []
-    index = members.index(member)
-    size, left_over = divmod(len(queues), len(members))
-    start = index * size + min(index, left_over)
-    return list(queues[start : start + size + (1 if index < left_over else 0)])
-
-
-def allocate_circle(member: str, queues: Sequence[MessageQueue], members: Sequence[str]) -> list[MessageQueue]:
-    """Deal the queues like cards.  Java's name: `AVG_BY_CIRCLE`."""
-    if member not in members:
-        return []
-    return list(queues[members.index(member) :: len(members)])
-
-
 VIRTUAL_NODES = 10
-"""places of a member on the ring, Java's default"""
+"""Places of each member on the ring (Java's default)."""
 
 
-def allocate_consistent_hash(member: str, queues: Sequence[MessageQueue], members: Sequence[str]) -> list[MessageQueue]:
-    """Put members on a ring of hashes, ten times each; a queue belongs to the next member on it.  Java's name: `CONSISTENT_HASH`.
+def allocate_consistent_hash(
+    member: str, queues: Sequence[MessageQueue], members: Sequence[str]
+) -> list[MessageQueue]:
+    """Divide the queues by a ring of hashes (Java's ``CONSISTENT_HASH``).
 
-    When a member comes or goes, only queues from or to it move; the price is uneven shares.
+    Each member has ten places on the ring; a queue belongs to the member at the next place. When a
+    member joins or leaves, only queues to or from that member move; the cost is uneven shares.
     """
-    return consistent_hash(VIRTUAL_NODES)(member, queues, members)
-
-
-def consistent_hash(virtual_nodes: int) -> Allocation:
-    """Return the consistent-hash rule with so many places for each member; all members must use the same number."""
-    if virtual_nodes < 1:
-        raise ValueError(f"virtual_nodes must be 1 or greater, not {virtual_nodes}")
-
-    def allocate(member: str, queues: Sequence[MessageQueue], members: Sequence[str]) -> list[MessageQueue]:
-        if member not in members:
-            return []
-        places, owners = _ring(tuple(members), virtual_nodes)
-        return [queue for queue in queues if owners[bisect_left(places, _queue_hash(queue)) % len(places)] == member]
-
-    return allocate
+    if member not in members:
+        return []
+    places, owners = _ring(tuple(members))
+    return [
+        queue
+        for queue in queues
+        if owners[bisect_left(places, _queue_hash(queue)) % len(places)] == member
+    ]
 
 
 @lru_cache(maxsize=16)
-def _ring(members: tuple[str, ...], virtual_nodes: int) -> tuple[list[int], list[str]]:
-    """Return the places in ascending order, and who sits there; of two at one place the later member stays."""
-    ring = {_ring_hash(f"{member}-{number}"): member for member in members for number in range(virtual_nodes)}
+def _ring(members: tuple[str, ...]) -> tuple[list[int], list[str]]:
+    """Return the places in ascending order and their members; of two at one place, the later."""
+    ring = {
+        _ring_hash(f"{member}-{number}"): member
+        for member in members
+        for number in range(VIRTUAL_NODES)
+    }
     places = sorted(ring)
     return places, [ring[place] for place in places]
 
 
 @lru_cache(maxsize=65536)
 def _queue_hash(queue: MessageQueue) -> int:
-    """Return the hash of Java's text of a queue (`MessageQueue.toString`)."""
-    return _ring_hash(f"MessageQueue [topic={queue.topic}, brokerName={queue.broker_name}, queueId={queue.queue_id}]")
+    """Return the hash of Java's text of a queue (``MessageQueue.toString``)."""
+    return _ring_hash(
+        f"MessageQueue [topic={queue.topic}, brokerName={queue.broker_name},"
+        f" queueId={queue.queue_id}]"
+    )
 
 
 def _ring_hash(text: str) -> int:
-    """Return the first four bytes of the MD5, big endian, unsigned: a place, not a secret."""
+    """Return the first four bytes of the MD5 as a big-endian number; not for security."""
     return int.from_bytes(hashlib.md5(text.encode(), usedforsecurity=False).digest()[:4])
 
 
 def allocate_config(queues: Iterable[MessageQueue]) -> Allocation:
-    """Return the rule that gives this member exactly these queues, whatever the group looks like.  Java's name: `CONFIG`.
+    """Return the rule that gives this member exactly these queues (Java's ``CONFIG``).
 
-    Nobody checks that every queue has one owner: that is the configuration's business.
+    The configuration must give every queue one owner; that is not checked.
     """
     fixed = sorted(set(queues))
 
-    def allocate(member: str, queues: Sequence[MessageQueue], members: Sequence[str]) -> list[MessageQueue]:
+    def allocate(
+        member: str, queues: Sequence[MessageQueue], members: Sequence[str]
+    ) -> list[MessageQueue]:
         topics = {queue.topic for queue in queues}
         return [queue for queue in fixed if queue.topic in topics]
 
@@ -105,11 +104,16 @@ def allocate_config(queues: Iterable[MessageQueue]) -> Allocation:
 
 
 def allocate_machine_room(rooms: Collection[str]) -> Allocation:
-    """Return the rule that divides only the queues of brokers called `room@name` with one of these rooms.  Java's name: `MACHINE_ROOM`."""
+    """Return the rule that divides the queues of these machine rooms (Java's ``MACHINE_ROOM``).
+
+    A broker is in a room if it is called ``room@name``; queues of other rooms are not divided.
+    """
 
     wanted = frozenset([rooms] if isinstance(rooms, str) else rooms)
 
-    def allocate(member: str, queues: Sequence[MessageQueue], members: Sequence[str]) -> list[MessageQueue]:
+    def allocate(
+        member: str, queues: Sequence[MessageQueue], members: Sequence[str]
+    ) -> list[MessageQueue]:
         if member not in members:
             return []
         local = [queue for queue in queues if _room_prefix(queue) in wanted]
@@ -136,12 +140,16 @@ T = TypeVar("T")
 def allocate_machine_room_nearby(
     room_of_queue: RoomOfQueue, room_of_member: RoomOfMember, inner: Allocation = allocate_average
 ) -> Allocation:
-    """Return the rule that divides each room's queues among the members of that room; rooms without members are divided among all.
+    """Return the rule that divides each room's queues among the members of that room.
 
-    `room_of_queue` gets a queue, `room_of_member` a client id; both return the room's name.  Java's name: `MACHINE_ROOM_NEARBY-<inner>`.
+    Rooms without members are divided among all members. ``room_of_queue`` gets a queue and
+    ``room_of_member`` a client id; both return the room's name. Java's name:
+    ``MACHINE_ROOM_NEARBY-<inner>``.
     """
 
-    def allocate(member: str, queues: Sequence[MessageQueue], members: Sequence[str]) -> list[MessageQueue]:
+    def allocate(
+        member: str, queues: Sequence[MessageQueue], members: Sequence[str]
+    ) -> list[MessageQueue]:
         if member not in members:
             return []
         queues_in, members_in = _by_room(queues, room_of_queue), _by_room(members, room_of_member)
@@ -160,7 +168,8 @@ def _by_room(things: Iterable[T], room_of: Callable[[T], str]) -> dict[str, list
         room = room_of(thing)
         if not room or not room.strip():
             raise ValueError(
-                f"the machine room of {thing} is not known: the resolver must name one for every queue and every member"
+                f"the machine room of {thing} is not known: the resolver must name one for every"
+                " queue and every member"
             )
         rooms.setdefault(room, []).append(thing)
     return rooms

@@ -1,46 +1,187 @@
-"""`GroupConsumer`: what push and pull consumers have in common as objects."""
+"""``GroupConsumer``: what push and pull consumers have in common."""
 
 from __future__ import annotations
 
-from triomq.client.arguments import check_settings
-from triomq.client.config import ConsumerSettings
+from abc import abstractmethod
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import ClassVar, Self
+
+import trio
+
+from triomq.client.arguments import check_callable, check_settings
+from triomq.client.config import ConsumerSettings, namesrv_addresses
+from triomq.client.consumer.allocation import Allocation
+from triomq.client.consumer.inbox import InboxClosed
+from triomq.client.consumer.member_spec import AssignmentChange
 from triomq.client.consumer.membership import Membership
-from triomq.client.errors import NotRunning
+from triomq.client.consumer.observed import Observers
+from triomq.client.consumer.offsets import Start, StartPoint
+from triomq.client.consumer.received import ReceivedMessage
+from triomq.client.consumer.subscribing import Subscriptions, check_filters, make_subscriptions
+from triomq.client.errors import NotRunning, SettingsError
+from triomq.client.heartbeats import JoinedGroups
 from triomq.client.lifetime import Lifetime
-from triomq.client.names import check_group
+from triomq.client.names import check_group, check_topic
+from triomq.client.session import Session, open_session
+from triomq.client.spans.consuming import add_spans
+from triomq.client.trace.dispatcher import open_trace
+from triomq.remoting.protocol.bodies.heartbeat import BROADCASTING, CLUSTERING, ConsumerData
 from triomq.remoting.protocol.bodies.route import MessageQueue
 
 
 class GroupConsumer(Lifetime):
     """A member of a consumer group, running or not."""
 
-    def __init__(self, group: str, settings: ConsumerSettings | None) -> None:
+    group: str
+    """The consumer group."""
+    settings: ConsumerSettings
+    """The settings as given, or the defaults."""
+
+    _consume_type: ClassVar[str]
+    _message_model = CLUSTERING
+
+    def __init__(
+        self,
+        namesrv: str | Iterable[str] | None,
+        group: str,
+        subscriptions: Subscriptions,
+        consume_from: Start,
+        allocate: Allocation,
+        on_assignment: Callable[[AssignmentChange], object] | None,
+        settings: ConsumerSettings | None,
+    ) -> None:
+        for name, function in (("allocate", allocate), ("on_assignment", on_assignment)):
+            check_callable(name, function)
         self.group = check_group(group)
         self.settings = check_settings(settings, ConsumerSettings)
+        self._namesrv = namesrv_addresses(namesrv)
+        self._subscriptions = make_subscriptions(subscriptions)
+        self._subscribed = bool(self._subscriptions)
+        """whether the group shares the queues, instead of ``PullConsumer.assign``"""
+        self._start = StartPoint.of(consume_from)
+        self._allocate = allocate
+        self._on_assignment = on_assignment
         self._membership: Membership | None = None
+        self._observers = Observers(group, self.settings.consume_hooks)
 
     def __repr__(self) -> str:
-        state = f"owns {len(self._membership.fetcher.assignments)} queues" if self._membership else "not running"
+        membership = self._membership  # read once: the façades call this from other threads
+        state = (
+            f"owns {len(membership.fetcher.assignments)} queues" if membership else "not running"
+        )
         return f"<{type(self).__name__} of {self.group}: {state}>"
 
     @property
     def client_id(self) -> str:
-        """The name under which the brokers know this member."""
+        """This member's name on the brokers."""
         return self._member().session.client_id
 
     @property
     def assignment(self) -> tuple[MessageQueue, ...]:
-        """The queues that this consumer owns now, sorted; those of a push consumer include its retry queues."""
-        return tuple(sorted(self._member().fetcher.assignments.copy()))  # the façades ask from other threads
+        """The queues that this consumer owns, sorted; a push consumer's retry queues included."""
+        # A copy, since the façades call this from other threads.
+        return tuple(sorted(self._member().fetcher.assignments.copy()))
 
     async def wait_assigned(self) -> None:
-        """Wait until this member has its first share of the queues (which may be none, if there are more members than queues).
+        """Wait until this member has its first share of the queues.
 
-        Errors: `NotRunning` outside of the `async with` block, and when it ends before there was a share.
+        The share is empty if the group has more members than queues.
+
+        Raises: ``NotRunning`` outside the ``async with`` block, and when it ends before the first
+        share; ``SettingsError`` if nothing is subscribed (queues of ``assign`` need no wait).
         """
-        await self._member().rebalancer.wait_balanced()
+        membership = self._member()
+        if not self._subscribed:
+            raise SettingsError(
+                "nothing is subscribed, so there is no share to wait for: call `subscribe` first;"
+                " queues of `assign` are there at once"
+            )
+        await membership.rebalancer.wait_balanced()
+
+    async def subscribe(self, subscriptions: Subscriptions) -> None:
+        """Consume further topics, or other tags; all members of the group should do the same.
+
+        Raises: ``SettingsError`` after ``assign``; ``SettingsError`` or ``SubscriptionInvalid`` for
+        a filter that a broker refuses, and then nothing changes.
+        """
+        membership = self._sharing_member()
+        added = make_subscriptions(subscriptions)
+        await check_filters(membership.session, self.group, added.values())
+        await membership.begin(added)
+        membership = self._sharing_member()  # the consumer may have stopped during the waits
+        self._subscriptions.update(added)
+        if not self._subscribed:
+            # Before anything can fail or be cancelled, so that a second call finds it running.
+            self._subscribed = True
+            membership.start_rebalancing()
+        await membership.join(added, again=True)
+
+    async def unsubscribe(self, topic: str) -> None:
+        """Stop consuming a topic: its queues go to the members that still subscribe to it.
+
+        Raises: ``SettingsError`` if the topic is not subscribed.
+        """
+        membership = self._member()
+        if not self._subscribed or check_topic(topic) not in self._subscriptions:
+            raise SettingsError(f"topic {topic} is not subscribed")
+        del self._subscriptions[topic]
+        await membership.join({}, again=True)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> ReceivedMessage:
+        if self._membership is None and self._context is not None:  # the consumer has stopped
+            await trio.lowlevel.checkpoint()
+            raise StopAsyncIteration
+        try:
+            return await self._next()
+        except InboxClosed:
+            raise StopAsyncIteration from None
+
+    @abstractmethod
+    def _next(self) -> Awaitable[ReceivedMessage]:
+        """Return an awaitable of the next message. Raises: ``InboxClosed``, ``NotRunning``."""
+
+    def _open_session(self) -> AbstractAsyncContextManager[Session]:
+        groups = JoinedGroups(consumer_group=self.group, consumer_data=self._describe)
+        return open_session(self._namesrv, self.settings.client, groups)
+
+    @asynccontextmanager
+    async def _observing(self) -> AsyncIterator[None]:
+        """Trace messages for the length of the block, if the settings say so."""
+        settings = self.settings
+        add_spans(self._observers, settings, broadcast=self._message_model == BROADCASTING)
+        async with open_trace(
+            self.group,
+            "CONSUME",
+            self._namesrv,
+            settings.client,
+            consume_timeout=settings.consume_timeout,
+        ) as trace:
+            if trace is not None:
+                self._observers.consume_hooks = (*self._observers.consume_hooks, trace)
+            yield
+
+    def _describe(self) -> ConsumerData:
+        return ConsumerData(
+            group=self.group,
+            consume_type=self._consume_type,
+            message_model=self._message_model,
+            consume_from_where=self._start.where.value,
+            subscriptions=list(self._subscriptions.values()) if self._subscribed else [],
+        )
 
     def _member(self) -> Membership:
         if self._membership is None:
             raise NotRunning("this consumer is not running: use it inside `async with`")
         return self._membership
+
+    def _sharing_member(self) -> Membership:
+        membership = self._member()
+        if membership.fetcher.assignments and not self._subscribed:
+            raise SettingsError(
+                "subscribe and assign exclude each other: use one consumer for each"
+            )
+        return membership

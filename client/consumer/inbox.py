@@ -1,7 +1,7 @@
-"""The place where pulled messages wait for the application: lists come in, single messages go out, nobody is held up.
+"""``Inbox``: pulled messages wait here for the application; nothing here limits their number.
 
-The bound is elsewhere: each queue stops pulling when too much of it is unsettled (`process_queue.Limits`), so a slow application slows the
-pulls and nothing is dropped.
+Each queue stops pulling when too many of its messages are unsettled (``process_queue.PullLimits``),
+so a slow application slows the pulls, and nothing is dropped.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ import trio
 from triomq.client.consumer.received import ReceivedMessage
 
 MESSAGES_BETWEEN_CHECKPOINTS = 32
-"""A full checkpoint costs as much as handling a small message; so one task may take this many before it lets others run.  Every `get` is a
-cancel point."""
+"""Messages that a task takes before it lets others run; a full checkpoint costs as much as one.
+
+Every ``get`` can be cancelled.
+"""
 
 
 class InboxClosed(Exception):
@@ -33,20 +35,20 @@ class Inbox:
     _paused: bool = attrs.field(default=False, init=False)
     _taken_in_a_row: int = attrs.field(default=0, init=False)
     _woken: bool = attrs.field(default=False, init=False)
-    """whether somebody who waited is about to run: he wakes the next one, if he leaves anything"""
+    """whether a woken task is about to run; it wakes the next one if it leaves messages"""
 
     def __len__(self) -> int:
         return len(self._messages)
 
     def put(self, messages: Sequence[ReceivedMessage]) -> None:
-        """Take in a batch; once it is closed, leave it: nobody gets that any more, and it comes again.  Atomic: no checkpoint."""
+        """Add a batch; a closed inbox drops it, and the messages come again elsewhere."""
         if self._closed:
             return
         self._messages.extend(messages)
         self._wake_one()
 
     def put_back(self, messages: Sequence[ReceivedMessage]) -> None:
-        """Take back what was handed out and nobody works on: it comes next.  Atomic: no checkpoint."""
+        """Put back messages whose handler was cancelled; they come next."""
         if self._closed:
             return
         for message in messages:
@@ -55,19 +57,19 @@ class Inbox:
         self._wake_one()
 
     def _wake_one(self) -> None:
-        """Wake one who waits, for who handles messages quickly takes many of them before others could; else he wakes the next one."""
+        """Wake one waiting task, which wakes the next one if it leaves messages."""
         if self._messages and self._waiting and not self._woken:
             self._woken = True
             self._waiting.unpark()
 
     def close(self) -> None:
-        """Hand out nothing more; whoever waits is told so."""
+        """Hand out no more messages; wake the waiting tasks, which get ``InboxClosed``."""
         self._closed = True
         self._messages.clear()
         self._waiting.unpark_all()
 
     def pause(self) -> None:
-        """Hand out nothing until `resume`."""
+        """Hand out nothing until ``resume``."""
         self._paused = True
 
     def resume(self) -> None:
@@ -75,7 +77,11 @@ class Inbox:
         self._waiting.unpark_all()
 
     async def get(self) -> ReceivedMessage:
-        """Wait for a message whose queue is still ours.  Errors: `InboxClosed`."""
+        """Wait for a message whose queue is still owned, and return it.
+
+        Raises: ``InboxClosed``.
+        Checkpoint: maybe; can always be cancelled.
+        """
         if self._messages and self._taken_in_a_row < MESSAGES_BETWEEN_CHECKPOINTS:
             self._taken_in_a_row += 1
             await trio.lowlevel.checkpoint_if_cancelled()
@@ -97,9 +103,12 @@ class Inbox:
                 self._woken = False
 
     async def get_some(self, count_max: int, *, one_queue: bool = False) -> list[ReceivedMessage]:
-        """Wait for a message and return it with what else is here, at most `count_max`.  Errors: `InboxClosed`.
+        """Wait for a message; return it with others that are here, at most ``count_max`` in all.
 
-        With `one_queue` only messages of one queue are returned together, as batch handlers want them.
+        With ``one_queue`` all are of one queue, for batch handlers.
+
+        Raises: ``InboxClosed``.
+        Checkpoint: maybe; can always be cancelled.
         """
         messages = [await self.get()]
         now = messages[0].handed_out

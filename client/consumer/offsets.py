@@ -1,6 +1,8 @@
-"""The group's offsets on the brokers: where to begin, and storing how far it has come.
+"""The group's offsets on the brokers: where to begin, and storing how far the group has come.
 
-Source for the rules: client/…/impl/consumer/RebalancePushImpl.java#computePullFromWhereWithException, store/RemoteBrokerOffsetStore.java.
+Source for the rules:
+client/…/impl/consumer/RebalancePushImpl.java#computePullFromWhereWithException,
+store/RemoteBrokerOffsetStore.java.
 """
 
 from __future__ import annotations
@@ -8,17 +10,20 @@ from __future__ import annotations
 import datetime
 import enum
 import logging
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Literal, TypeVar
 
 import attrs
 import trio
 
 from triomq.client.arguments import shown
+from triomq.client.back_off import until_reached
+from triomq.client.calls import read_header
 from triomq.client.consumer.assignment import Assignment
 from triomq.client.errors import OffsetNotFound, RouteNotFound, SettingsError, TrioMQError
+from triomq.client.failure_log import FailureLog
+from triomq.client.retry import may_ask_again
 from triomq.client.session import Session
-from triomq.client.trouble import TroubleLog
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.command import Command, request
@@ -27,7 +32,6 @@ from triomq.remoting.protocol.headers.offset import (
     GetMinOffsetHeader,
     OffsetResponseHeader,
     QueryConsumerOffsetHeader,
-    QueryConsumerOffsetResponseHeader,
     SearchOffsetHeader,
     UpdateConsumerOffsetHeader,
 )
@@ -35,185 +39,335 @@ from triomq.remoting.protocol.names import RETRY_PREFIX
 
 logger = logging.getLogger(__name__)
 
-H = TypeVar("H")
-
+T = TypeVar("T")
 
 
 class ConsumeFrom(enum.Enum):
     """Where a group begins in a queue for which it has no offset."""
 
     LAST = "CONSUME_FROM_LAST_OFFSET"
-    """With what is sent from now on.  A young queue (nothing deleted yet, its beginning still in memory) is read from its beginning all
-    the same: brokers answer 0 there, for every client."""
+    """With messages that are sent after the group's first start; see ``OffsetStore.begin``."""
     FIRST = "CONSUME_FROM_FIRST_OFFSET"
     TIMESTAMP = "CONSUME_FROM_TIMESTAMP"
 
 
 Start = Literal["first", "earliest", "last", "latest"] | ConsumeFrom | datetime.datetime
-"""Where a group begins, as users write it; `earliest` and `latest` are Kafka's words for `first` and `last`."""
+"""Where a group begins, as users write it; ``earliest`` and ``latest`` are Kafka's words."""
 
 
 def timestamp_ms(what: str, instant: datetime.datetime) -> int:
-    """Return an instant as brokers count it.  Errors: `SettingsError` if it is no `datetime`, or has no time zone."""
+    """Return an instant in milliseconds since 1970.
+
+    Raises: ``SettingsError`` for a value that is not a ``datetime``, or has no time zone.
+    """
     if not isinstance(instant, datetime.datetime):
-        raise SettingsError(f"{what} must be an aware datetime, not {shown(instant)}: use datetime.now(UTC), or datetime.fromtimestamp(seconds, UTC)")
+        raise SettingsError(
+            f"{what} must be an aware datetime, not {shown(instant)}: use datetime.now(UTC), or"
+            " datetime.fromtimestamp(seconds, UTC)"
+        )
     if instant.tzinfo is None:
-        raise SettingsError(f"{what} {instant!r} has no time zone: use datetime.now(UTC) or .astimezone()")
+        raise SettingsError(
+            f"{what} {instant!r} has no time zone: use datetime.now(UTC) or .astimezone()"
+        )
     return round(instant.timestamp() * 1000)
 
 
 @attrs.frozen
 class StartPoint:
-    """`ConsumeFrom` with the instant that `TIMESTAMP` needs."""
+    """A ``ConsumeFrom``, with the instant that ``TIMESTAMP`` needs."""
 
     where: ConsumeFrom
     timestamp_ms: int = 0
 
     @classmethod
     def of(cls, value: Start) -> StartPoint:
-        """Read `"first"` (or `"earliest"`), `"last"` (or `"latest"`), a `ConsumeFrom`, or an aware `datetime`."""
+        """Return the start point of ``consume_from=``. Raises: ``SettingsError``."""
         if isinstance(value, datetime.datetime):
             return cls(ConsumeFrom.TIMESTAMP, timestamp_ms("consume_from", value))
         if value in ("first", "earliest", ConsumeFrom.FIRST):
             return cls(ConsumeFrom.FIRST)
         if value in ("last", "latest", ConsumeFrom.LAST):
             return cls(ConsumeFrom.LAST)
-        raise SettingsError(f"consume_from must be 'first' (or 'earliest'), 'last' (or 'latest') or an aware datetime, not {shown(value)}")
+        raise SettingsError(
+            "consume_from must be 'first' (or 'earliest'), 'last' (or 'latest') or an aware"
+            f" datetime, not {shown(value)}"
+        )
+
+
+async def ask_each(
+    ask: Callable[[MessageQueue], Awaitable[T]], queues: Iterable[MessageQueue]
+) -> tuple[dict[MessageQueue, T], list[TrioMQError]]:
+    """Ask about all queues at the same time; return the answers, and the errors of the others."""
+    answers: dict[MessageQueue, T] = {}
+    errors: list[TrioMQError] = []
+
+    async def one(queue: MessageQueue) -> None:
+        try:
+            answers[queue] = await ask(queue)
+        except TrioMQError as error:
+            errors.append(error)
+
+    async with trio.open_nursery() as nursery:
+        for queue in queues:
+            nursery.start_soon(one, queue)
+    return answers, errors
+
+
+async def ask_all(
+    ask: Callable[[MessageQueue], Awaitable[T]], queues: Iterable[MessageQueue]
+) -> dict[MessageQueue, T]:
+    """Ask about all queues at the same time; return the answers.
+
+    Raises: one of the errors, when all requests have ended.
+    """
+    answers, errors = await ask_each(ask, queues)
+    if errors:
+        raise errors[0]
+    return answers
 
 
 @attrs.define(eq=False)
-class GroupOffsets:
-    """Questions and updates about the offsets of one group."""
+class OffsetStore:
+    """Reads and stores the offsets of one group."""
 
     group: str
     session: Session
     timeout: float
-    _trouble: TroubleLog = attrs.field(factory=lambda: TroubleLog(logger), init=False)
+    """seconds for each request"""
+    waits: bool = False
+    """whether a request to an unreachable broker is repeated, with growing waits, until ``timeout``
+    is over: for calls of the application. Background tasks repeat theirs anyway, and must not hold
+    up the queues of other brokers.
+    """
+    begins: dict[MessageQueue, int] = attrs.field(factory=dict)
+    """offsets at which ``begin`` lets the group begin"""
+    _failures: FailureLog = attrs.field(factory=lambda: FailureLog(logger), init=False)
 
-    async def start_position(self, queue: MessageQueue, start: StartPoint) -> tuple[int, int]:
-        """Return (where to pull from, offset stored on the broker or -1) for a queue that was just gained.  Errors: `TrioMQError`.
+    async def begin(self, queues: Sequence[MessageQueue], *, keep: bool) -> None:
+        """Let a group that is new to a topic begin at the current end of all its queues.
 
-        The end of the queue is asked for before the group's offset, not after it as in the official client: a message that is stored between the
-        two requests then lies behind the start, and is not skipped.
+        ``keep``: whether these offsets are stored on the brokers.
+
+        RocketMQ has no such step. There each member asks for its queues' offsets, and a broker
+        answers 0 while the queue is young (nothing deleted yet, its beginning in memory), so that
+        queues added after the group lose nothing; but a new group then reads young queues from
+        their beginning, whatever its setting. Here a group is new if it has no offset in any queue
+        of the topic, and only then the current ends count. Other queues follow the broker's rule:
+        those of a grown topic or a new broker, of brokers before 5.0 (which cannot answer "no
+        offset"), and all queues if a broker does not answer: in doubt messages are delivered.
         """
-        retry_topic = queue.topic.startswith(RETRY_PREFIX)
-        end = await self.max_offset(queue) if start.where is ConsumeFrom.LAST and not retry_topic else 0
-        stored = await self.stored(queue)
-        if stored >= 0:  # of a 0 nobody knows whether it is stored, or the answer for a young queue, which will not be young for ever
+        try:
+            # The usual case: the group is known, and no other question is needed.
+            if not queues or await self.stored(queues[0], exactly=True) >= 0:
+                return
+            # The ends first: if another member begins now, its ends are not before these.
+            ends = await ask_all(self.max_offset, queues)
+            found = await ask_all(lambda queue: self.stored(queue, exactly=True), queues)
+        except TrioMQError as error:
+            logger.debug(
+                "group %s: where it begins in %s is left to the brokers: %s",
+                self.group,
+                queues[0].topic,
+                error,
+            )
+            return
+        if any(offset >= 0 for offset in found.values()):
+            return
+        self.begins.update(ends)
+        if keep:
+            await self._keep_begins(ends)
+
+    async def _keep_begins(self, ends: Mapping[MessageQueue, int]) -> None:
+        """Store where the group begins; log failures, as gaining a queue stores it again."""
+        _, errors = await ask_each(lambda queue: self._update(queue, ends[queue]), ends)
+        for error in errors:
+            logger.debug("group %s: a first offset is not stored: %s", self.group, error)
+
+    async def start_position(
+        self, queue: MessageQueue, start: StartPoint, *, exactly: bool = False
+    ) -> tuple[int, int]:
+        """Return where to pull a queue that was just gained, and its offset on the broker or -1.
+
+        The end of the queue is requested before the group's offset (the official client: after it):
+        a message stored between the two requests is then behind the start, and is not skipped.
+        ``exactly``: as in ``stored``; a ``begin`` and an instant imply it.
+
+        Raises: ``TrioMQError``.
+        """
+        where = start.where
+        if queue.topic.startswith(RETRY_PREFIX):  # its messages are newer than the group
+            where = ConsumeFrom.FIRST
+        begin = self.begins.get(queue)
+        end = begin
+        if where is ConsumeFrom.LAST and end is None:
+            end = await self.max_offset(queue)
+        stored = await self.stored(
+            queue, exactly=exactly or begin is not None or where is ConsumeFrom.TIMESTAMP
+        )
+        if stored >= 0:
+            # A 0 may be stored, or be the broker's answer for a young queue, which does not last.
             return stored, stored or -1
-        if start.where is ConsumeFrom.FIRST:
-            return 0, -1  # if 0 is too old the broker answers the first pull with the lowest valid offset
-        if start.where is ConsumeFrom.LAST:
-            return end, -1
-        return await (self.max_offset(queue) if retry_topic else self.offset_for_time(queue, start.timestamp_ms)), -1
+        if where is ConsumeFrom.TIMESTAMP:
+            return await self.offset_for_time(queue, start.timestamp_ms), -1
+        # If 0 is too old, the broker answers the first pull with the lowest valid offset.
+        return end or 0, -1
 
     async def stored(self, queue: MessageQueue, *, exactly: bool = False) -> int:
-        """Return the group's offset as the broker has it, -1 if it has none.
+        """Return the group's offset on the broker, or -1 if it has none.
 
-        Without one, brokers answer 0 for a young queue, which is where a new group begins then; with `exactly` they say that there is none
-        (Java's `setZeroIfNotFound`; brokers before 5.0 do not know it).
+        For a young queue without an offset brokers answer 0, which is where a new group begins
+        then; with ``exactly`` they answer that there is none (Java's ``setZeroIfNotFound``, unknown
+        to brokers before 5.0).
+
+        Raises: ``TrioMQError``.
         """
-        header = QueryConsumerOffsetHeader(
-            consumer_group=self.group,
-            topic=queue.topic,
-            queue_id=queue.queue_id,
-            set_zero_if_not_found=False if exactly else None,
-            broker_name=queue.broker_name,
-        )
         try:
-            answer = await self._ask(
-                queue, request(RequestCode.QUERY_CONSUMER_OFFSET, header), QueryConsumerOffsetResponseHeader
+            return await self._offset(
+                queue,
+                RequestCode.QUERY_CONSUMER_OFFSET,
+                QueryConsumerOffsetHeader,
+                consumer_group=self.group,
+                set_zero_if_not_found=False if exactly else None,
             )
         except OffsetNotFound:
             return -1
-        return answer.offset
 
     async def max_offset(self, queue: MessageQueue) -> int:
-        """Return the offset that the next message of the queue will get."""
-        header = GetMaxOffsetHeader(topic=queue.topic, queue_id=queue.queue_id, broker_name=queue.broker_name)
-        return (await self._ask(queue, request(RequestCode.GET_MAX_OFFSET, header), OffsetResponseHeader)).offset
+        """Return the offset that the queue's next message will get. Raises: ``TrioMQError``."""
+        return await self._offset(queue, RequestCode.GET_MAX_OFFSET, GetMaxOffsetHeader)
 
     async def min_offset(self, queue: MessageQueue) -> int:
-        """Return the lowest offset that can still be read."""
-        header = GetMinOffsetHeader(topic=queue.topic, queue_id=queue.queue_id, broker_name=queue.broker_name)
-        return (await self._ask(queue, request(RequestCode.GET_MIN_OFFSET, header), OffsetResponseHeader)).offset
+        """Return the lowest offset that can still be read. Raises: ``TrioMQError``."""
+        return await self._offset(queue, RequestCode.GET_MIN_OFFSET, GetMinOffsetHeader)
 
     async def offset_for_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """Return the offset of the first message stored at or after an instant."""
-        header = SearchOffsetHeader(
-            topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp_ms, broker_name=queue.broker_name
-        )
-        return (
-            await self._ask(queue, request(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header), OffsetResponseHeader)
-        ).offset
+        """Return the offset of the first message stored at or after an instant.
+
+        Raises: ``TrioMQError``.
+        """
+        code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
+        return await self._offset(queue, code, SearchOffsetHeader, timestamp=timestamp_ms)
 
     async def store(self, assignments: Iterable[Assignment]) -> None:
-        """Tell the brokers how far the group has come, where that is new; failures are logged and tried again next time.
+        """Store the offsets that are new on the brokers.
 
-        The requests are answered (the official client sends them one-way), so that an offset counts as stored only when it is.
-        Errors that are no `TrioMQError` come out when all others are stored.
+        Failures are logged, and the offsets stored the next time. The requests are answered (the
+        official client sends them one-way), so an offset counts as stored only when it is.
+
+        Raises: errors other than ``TrioMQError``, when all other offsets are stored.
         """
         crashes: list[Exception] = []
         async with trio.open_nursery() as nursery:
             for assignment in assignments:
                 if assignment.to_store >= 0 and assignment.to_store != assignment.stored:
-                    nursery.start_soon(self._store_fenced, assignment, crashes)
+                    nursery.start_soon(self._store_logged, assignment, crashes)
         if len(crashes) == 1:
             raise crashes[0]
         if crashes:
             raise ExceptionGroup("storing offsets", crashes)
 
-    async def _store_fenced(self, assignment: Assignment, crashes: list[Exception]) -> None:
+    async def _store_logged(self, assignment: Assignment, crashes: list[Exception]) -> None:
         what = (
-            f"storing the offset of {assignment.queue.topic} {assignment.queue.broker_name}:{assignment.queue.queue_id}"
+            f"storing the offset of {assignment.queue.topic}"
+            f" {assignment.queue.broker_name}:{assignment.queue.queue_id}"
         )
         try:
             await self.store_one(assignment)
         except TrioMQError as error:
-            self._trouble.failed(what, error)
-        except Exception as error:  # of no kind that we know: it must not take the other queues' offsets with it
+            self._failures.failed(what, error)
+        except Exception as error:  # unexpected; the other queues' offsets are stored all the same
             crashes.append(error)
         else:
-            self._trouble.worked(what)
+            self._failures.worked(what)
 
     async def store_one(self, assignment: Assignment) -> None:
-        """Tell the broker how far the group has come in one queue.  Errors: `TrioMQError`.
+        """Store the offset of one queue on its broker.
 
-        Until the answer to the last such request is there, and for good if it never comes, nobody knows what the broker has: whatever is
-        to be stored next is then sent, also if it is what was stored before.
+        Until the request is answered, and for good if it never is, the broker's offset is unknown;
+        the next offset is then sent even if it is the same.
+
+        Raises: ``TrioMQError``.
         """
-        queue, offset = assignment.queue, assignment.to_store
-        header = UpdateConsumerOffsetHeader(
-            consumer_group=self.group,
-            topic=queue.topic,
-            queue_id=queue.queue_id,
-            commit_offset=offset,
-            broker_name=queue.broker_name,
-        )
-        command = request(RequestCode.UPDATE_CONSUMER_OFFSET, header)
-        address = self._address(queue)
+        offset = assignment.to_store
         assignment.stored = -1
         assignment.stores += 1
         turn = assignment.stores
-        await self.session.call(address, command, self.timeout)
-        if turn == assignment.stores:  # else a later one is under way, or was given up: it counts
+        await self._update(assignment.queue, offset)
+        if turn == assignment.stores:  # otherwise a later request decides
             assignment.stored = offset
 
-    async def _ask(self, queue: MessageQueue, command: Command, answer: type[H]) -> H:
-        address = self.session.routes.any_address(queue.broker_name)
-        if address is None and await self.session.refresh(queue.topic) is None:  # nobody has asked for the topic yet
-            raise RouteNotFound(queue.topic)
-        return await self.session.ask(address or self._address(queue), command, self.timeout, answer)
+    async def _update(self, queue: MessageQueue, offset: int) -> None:
+        await self._call(
+            queue,
+            RequestCode.UPDATE_CONSUMER_OFFSET,
+            UpdateConsumerOffsetHeader,
+            consumer_group=self.group,
+            commit_offset=offset,
+        )
 
-    def _address(self, queue: MessageQueue) -> str:
-        """Return the queue's master, or a slave if there is none.  Errors: `RouteNotFound`."""
-        address = self.session.routes.any_address(queue.broker_name)
+    async def _offset(
+        self, queue: MessageQueue, code: RequestCode, kind: Callable[..., object], **fields: object
+    ) -> int:
+        response, address = await self._call(queue, code, kind, **fields)
+        return read_header(response, OffsetResponseHeader, address).offset
+
+    async def _call(
+        self, queue: MessageQueue, code: RequestCode, kind: Callable[..., object], **fields: object
+    ) -> tuple[Command, str]:
+        """Ask about a queue; return the answer, and the broker's address.
+
+        ``kind``: the class of the header, whose further ``fields`` are given.
+
+        Raises: ``TrioMQError``.
+        """
+        header = kind(
+            topic=queue.topic, queue_id=queue.queue_id, broker_name=queue.broker_name, **fields
+        )
+
+        async def call(seconds: float) -> tuple[Command, str]:
+            address = await self._find_address(queue)
+            try:
+                return await self.session.call(address, request(code, header), seconds), address
+            except TrioMQError as error:
+                if error.refresh_route:
+                    self.session.finder.invalidate(queue.topic)
+                raise
+
+        def again(error: TrioMQError) -> bool:
+            away = (
+                isinstance(error, RouteNotFound) and queue.broker_name in self.session.routes.seen
+            )
+            return away or may_ask_again(error)
+
+        return (
+            await until_reached(call, self.timeout, again=again)
+            if self.waits
+            else await call(self.timeout)
+        )
+
+    async def _find_address(self, queue: MessageQueue) -> str:
+        """Return the address of the queue's master or a slave; look up the route if needed.
+
+        Raises: ``RouteNotFound``, ``NoNameServer``.
+        """
+        routes = self.session.routes
+        address = routes.any_address(queue.broker_name)
+        # The route of the topic may not have been looked up yet.
+        unknown = address is None and (self.waits or routes.topic(queue.topic) is None)
+        if unknown and await self.session.finder.refresh(queue.topic) is None:
+            raise RouteNotFound(queue.topic)
+        address = routes.any_address(queue.broker_name)
         if address is None:
-            known = self.session.routes.topic(queue.topic)
+            known = routes.topic(queue.topic)
             raise RouteNotFound(
                 queue.topic,
                 f"broker {queue.broker_name} is in no route",
-                f"the topic is on {', '.join(known.brokers) or 'no broker'} now: see `mqadmin topicRoute -t {queue.topic}`" if known is not None else "",
+                (
+                    f"the topic is on {', '.join(known.brokers) or 'no broker'} now: see `mqadmin"
+                    f" topicRoute -t {queue.topic}`"
+                    if known is not None
+                    else ""
+                ),
                 offered=known is not None,
             )
         return address

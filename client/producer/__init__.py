@@ -1,1 +1,1 @@
-"""Sending: the public class, its tries, the choice of a queue, the wire form of messages."""
+"""Sending: the class Producer, its retries, the choice of a queue, the encoding of messages."""

@@ -1,16 +1,18 @@
-"""Automatic batches: messages of one topic that are sent at about the same time travel, and are stored, together.
+"""Automatic batches: messages of one topic that are sent at about the same time are sent together.
 
-A message joins the open pile of its (topic, queue, wait_stored, tag).  While no batch of these is under way, a pile leaves at once, with
-everything that is sent in the same turn of the loop.  Otherwise it fills until that batch is answered, until its oldest message has waited
-for `auto_batch_hold`, or until it holds `auto_batch_bytes`.  So a single sender waits for nobody (and a message
-that finds no others is sent as an ordinary one), and the more are sent the larger batches become.  (Java holds every message for that time.)
+A message joins the open batch of its (topic, queue, wait_stored, tag). While no batch with that key
+is in flight, a batch is dispatched at once, with everything that is sent in the same turn of the
+loop. Otherwise it fills until the batch in flight is answered, until its oldest message has waited
+for ``auto_batch_hold``, or until it holds ``auto_batch_bytes``. So a single sender never waits for
+others (a message that meets no others is sent as an ordinary one), and batches grow with the load.
+(Java holds every message for the whole time.)
 
-Whoever sends waits for its own message: for the receipt, the error of the batch, or its own deadline.  Who is cancelled before the pile leaves
-stays behind; later the message is with the others, and only when nobody waits any more the batch is given up.  Off by default, as in Java
-(`autoBatch`).
+A sender waits for the receipt of its own message, the error of the batch, or its own deadline. A
+send that is cancelled before dispatch is dropped; after dispatch the batch is abandoned only when
+no sender waits any more. Off by default, as in Java (``autoBatch``).
 
-    producer's nursery ─┬ one task for each pile: wait, send, wake the senders
-                        └ the deadlines of those who wait
+    producer's nursery ─┬ one task for each batch: wait, send, wake the senders
+                        └ the deadlines of the senders
 
 Source: client/…/producer/ProduceAccumulator.java.
 """
@@ -18,7 +20,7 @@ Source: client/…/producer/ProduceAccumulator.java.
 from __future__ import annotations
 
 import copy
-from collections.abc import Awaitable, Callable
+import time
 from math import inf
 
 import attrs
@@ -27,28 +29,22 @@ import trio
 
 from triomq.client.config import ProducerSettings
 from triomq.client.errors import NotRunning, SendFailed, SendTimeout, TrioMQError
-from triomq.client.producer.encoding import ELEMENT_BYTES, Outgoing, OutgoingBatch, make_carrier
+from triomq.client.producer.encoding import OutgoingMessage, make_carrier
 from triomq.client.producer.receipt import SendReceipt, split_receipt
+from triomq.client.producer.sender import Sender
+from triomq.remoting.protocol.batch import ELEMENT_BYTES
 from triomq.remoting.protocol.bodies.route import MessageQueue
-from triomq.remoting.protocol.message import TAGS, properties_text
+from triomq.remoting.protocol.codes import RequestCode
+from triomq.remoting.protocol.message_properties import TAGS, properties_text
 
-PileKey = tuple[str, MessageQueue | None, bool, str | None]
+BatchKey = tuple[str, MessageQueue | None, bool, str | None]
 """topic, queue of a directed send, wait_stored, tag"""
 
-FindRoute = Callable[[str], Awaitable[None]]
-"""(topic) → when its route is known"""
 
-SendBatch = Callable[[OutgoingBatch, MessageQueue | None, float], Awaitable[SendReceipt]]
-"""(batch, queue, deadline) → the broker's answer"""
+class BatchedSend(msgspec.Struct, eq=False):
+    """One message of a batch, and the task that waits for its receipt."""
 
-SendOne = Callable[[Outgoing, MessageQueue | None, float], Awaitable[SendReceipt]]
-"""the same for a message that travels alone"""
-
-
-class Passenger(msgspec.Struct, eq=False):
-    """One message in a pile, and the task that waits for it."""
-
-    outgoing: Outgoing
+    outgoing: OutgoingMessage
     deadline: float
     task: trio.lowlevel.Task
     waiting: bool = True
@@ -56,53 +52,50 @@ class Passenger(msgspec.Struct, eq=False):
     error: Exception | None = None
 
     def wake(self) -> None:
-        """Let the sender go on, if it still waits.  Atomic: no checkpoint."""
+        """Wake the sender if it still waits."""
         if self.waiting:
             self.waiting = False
             trio.lowlevel.reschedule(self.task)
 
 
 @attrs.define(eq=False)
-class Pile:
-    """One batch that fills, then travels."""
+class AutoBatch:
+    """A batch that fills, is dispatched and is answered."""
 
-    key: PileKey
+    key: BatchKey
     since: float
-    """trio time of its beginning"""
-    passengers: list[Passenger] = attrs.field(factory=list)
+    """trio time of its first message"""
+    sends: list[BatchedSend] = attrs.field(factory=list)
     size: int = 0
-    left: bool = False
-    """whether nobody can join any more"""
-    go: trio.Event = attrs.field(factory=trio.Event)
-    """set when there is nothing more to wait for"""
-    departed: bool = False
-    """whether the messages may be on their way, of those that waited then"""
-    journey: trio.CancelScope = attrs.field(factory=trio.CancelScope)
-    """from then to the answer; cancelled when nobody waits for that any more"""
+    closed: bool = False
+    """whether no message can join any more"""
+    ready: trio.Event = attrs.field(factory=trio.Event)
+    """set when the batch need not wait any longer"""
+    dispatched: bool = False
+    """whether the messages of the senders that waited at that time may have been sent"""
+    in_flight: trio.CancelScope = attrs.field(factory=trio.CancelScope)
+    """from dispatch to the answer; cancelled when no sender waits any more"""
 
 
 @attrs.define(eq=False)
 class Accumulator:
-    """The piles of one producer."""
+    """The batches of one producer."""
 
     settings: ProducerSettings
     nursery: trio.Nursery
-    find_route: FindRoute
-    send_batch: SendBatch
-    send_one: SendOne
-    new_id: Callable[[], str]
+    sender: Sender
     size_bytes: int = attrs.field(default=0, init=False)
-    """of all piles, waiting and under way"""
-    _open: dict[PileKey, Pile] = attrs.field(factory=dict, init=False)
-    _under_way: dict[PileKey, int] = attrs.field(factory=dict, init=False)
-    """how many piles have left and are not answered"""
-    _piles: set[Pile] = attrs.field(factory=set, init=False)
-    """all of both kinds"""
+    """of all batches, open and in flight"""
+    _open: dict[BatchKey, AutoBatch] = attrs.field(factory=dict, init=False)
+    _in_flight: dict[BatchKey, int] = attrs.field(factory=dict, init=False)
+    """number of batches that are dispatched and not answered"""
+    _batches: set[AutoBatch] = attrs.field(factory=set, init=False)
+    """all batches that are not answered"""
     _earliest: float = attrs.field(default=inf, init=False)
     _timer: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
 
-    def takes(self, outgoing: Outgoing) -> bool:
-        """Say whether a message can join a pile: it is small, not compressed, and there is room."""
+    def takes(self, outgoing: OutgoingMessage) -> bool:
+        """Return whether a message can join a batch: small, not compressed, and there is room."""
         size = _size_of(outgoing)
         settings = self.settings
         return (
@@ -111,140 +104,153 @@ class Accumulator:
             and self.size_bytes + size <= settings.auto_batch_total_bytes
         )
 
-    async def send(self, outgoing: Outgoing, key: PileKey, deadline: float) -> SendReceipt:
-        """Send a message that `takes` accepted with others.  Errors: those of the batch; `SendTimeout` at the message's own deadline;
-        when the producer stops `SendFailed`, or `NotRunning` if it had not left yet."""
-        pile = self._open.get(key)
-        if pile is None:
-            pile = self._open[key] = Pile(key, trio.current_time())
-            self._piles.add(pile)
-            self.nursery.start_soon(self._carry, pile, name="automatic batch")
-        passenger = Passenger(outgoing, deadline, trio.lowlevel.current_task())
-        pile.passengers.append(passenger)
+    async def send(self, outgoing: OutgoingMessage, key: BatchKey, deadline: float) -> SendReceipt:
+        """Send a message that ``takes`` accepted, in a batch with others.
+
+        Raises: the errors of the batch; ``SendTimeout`` at the message's own deadline; when the
+        producer stops, ``NotRunning`` before dispatch and ``SendFailed`` after it.
+        """
+        batch = self._open.get(key)
+        if batch is None:
+            batch = self._open[key] = AutoBatch(key, trio.current_time())
+            self._batches.add(batch)
+            self.nursery.start_soon(self._run_batch, batch, name="automatic batch")
+        pending = BatchedSend(outgoing, deadline, trio.lowlevel.current_task())
+        batch.sends.append(pending)
         size = _size_of(outgoing)
-        pile.size += size
+        batch.size += size
         self.size_bytes += size
-        if pile.size >= self.settings.auto_batch_bytes:
-            self._close(pile)
+        if batch.size >= self.settings.auto_batch_bytes:
+            self._close(batch)
         if deadline < self._earliest:
             self._earliest = self._timer.deadline = deadline
 
         def give_up(_raise_cancel: object) -> trio.lowlevel.Abort:
-            passenger.waiting = False  # one that has not left stays behind
-            if pile.departed and not any(other.waiting for other in pile.passengers):
-                pile.journey.cancel()
+            pending.waiting = False  # before dispatch this drops the message from the batch
+            if batch.dispatched and not any(other.waiting for other in batch.sends):
+                batch.in_flight.cancel()
             return trio.lowlevel.Abort.SUCCEEDED
 
         await trio.lowlevel.wait_task_rescheduled(give_up)
-        if passenger.receipt is not None:
-            return passenger.receipt
-        error = passenger.error
+        if pending.receipt is not None:
+            return pending.receipt
+        error = pending.error
         if error is None:
-            raise NotRunning("the producer stopped before the message left with an automatic batch: it is not stored")
-        if isinstance(error, TrioMQError):  # each sender its own, since tracebacks grow
+            raise NotRunning(
+                "the producer stopped before the message was sent with an automatic batch: it is"
+                " not stored"
+            )
+        if isinstance(error, TrioMQError):  # a copy for each sender, since tracebacks grow
             raise copy.copy(error) from error
         raise error
 
-    def _close(self, pile: Pile) -> None:
-        """Let nobody join any more, and the pile leave.  Atomic: no checkpoint."""
-        if self._open.get(pile.key) is pile:
-            del self._open[pile.key]
-        pile.left = True
-        pile.go.set()
+    def _close(self, batch: AutoBatch) -> None:
+        """Close the batch to further messages and dispatch it."""
+        if self._open.get(batch.key) is batch:
+            del self._open[batch.key]
+        batch.closed = True
+        batch.ready.set()
 
-    async def _carry(self, pile: Pile) -> None:
-        """The life of one pile."""
+    async def _run_batch(self, batch: AutoBatch) -> None:
+        """Wait until a batch may be dispatched, send it and wake its senders."""
         try:
-            if not pile.left and self._under_way.get(pile.key) and self.settings.auto_batch_hold:
-                with trio.move_on_at(pile.since + self.settings.auto_batch_hold):
-                    await pile.go.wait()
-                    if not pile.left:  # a batch was answered: its senders, who are about to go on, come along
+            hold = self.settings.auto_batch_hold
+            if not batch.closed and self._in_flight.get(batch.key) and hold:
+                with trio.move_on_at(batch.since + hold):
+                    await batch.ready.wait()
+                    if not batch.closed:
+                        # A batch was answered: its senders run now, and their next messages join.
                         await trio.lowlevel.checkpoint()
-            await self.find_route(pile.key[0])
-            self._close(pile)
-            aboard = [passenger for passenger in pile.passengers if passenger.waiting]
-            if aboard:
-                pile.departed = True
-                with pile.journey:
-                    await self._travel(pile, aboard)
+            await self.sender.find_route(batch.key[0])
+            self._close(batch)
+            waiting = [pending for pending in batch.sends if pending.waiting]
+            if waiting:
+                batch.dispatched = True
+                with batch.in_flight:
+                    await self._dispatch(batch, waiting)
         except trio.Cancelled:
-            if pile.departed:
-                _tell(pile, _unanswered(pile))
+            if batch.dispatched:
+                reason = "the producer stopped before the automatic batch was answered"
+                _fail(batch, SendFailed(batch.key[0], (), maybe_stored=True, reason=reason))
             raise
-        except Exception as error:  # whatever it is (a check's, for instance), it belongs to the senders
-            _tell(pile, error)
+        except Exception as error:  # any error, for example of a check, belongs to the senders
+            _fail(batch, error)
         finally:
-            self._close(pile)
-            self._piles.discard(pile)
-            self.size_bytes -= pile.size
-            for passenger in pile.passengers:
-                passenger.wake()
+            self._close(batch)
+            self._batches.discard(batch)
+            self.size_bytes -= batch.size
+            for pending in batch.sends:
+                pending.wake()
 
-    async def _travel(self, pile: Pile, aboard: list[Passenger]) -> None:
-        """Be under way, and let the next pile go afterwards."""
-        key = pile.key
-        self._under_way[key] = self._under_way.get(key, 0) + 1
+    async def _dispatch(self, batch: AutoBatch, waiting: list[BatchedSend]) -> None:
+        """Send a batch, and let the next one go when it is answered."""
+        key = batch.key
+        self._in_flight[key] = self._in_flight.get(key, 0) + 1
         try:
-            await self._send(pile, aboard, max(passenger.deadline for passenger in aboard))
+            await self._send(batch, waiting, max(pending.deadline for pending in waiting))
         finally:
-            left = self._under_way.pop(key) - 1
-            if left:
-                self._under_way[key] = left
-            elif (next_one := self._open.get(key)) is not None:
-                next_one.go.set()
+            others = self._in_flight.pop(key) - 1
+            if others:
+                self._in_flight[key] = others
+            elif (following := self._open.get(key)) is not None:
+                following.ready.set()
 
-    async def _send(self, pile: Pile, aboard: list[Passenger], deadline: float) -> None:
-        """Send what has come together and hand out the receipts; a single message needs no batch."""
-        topic, queue, wait_stored, tag = pile.key
-        messages = [passenger.outgoing for passenger in aboard]
+    async def _send(self, batch: AutoBatch, waiting: list[BatchedSend], deadline: float) -> None:
+        """Send the messages and hand out the receipts; a single message needs no batch."""
+        topic, queue, wait_stored, tag = batch.key
+        messages = [pending.outgoing for pending in waiting]
         if len(messages) == 1:
-            aboard[0].receipt = await self.send_one(messages[0], queue, deadline)
+            waiting[0].receipt = await self.sender.send(
+                messages[0], target=queue, deadline=deadline
+            )
             return
         parts = [(message.flag, message.body, message.properties.encode()) for message in messages]
-        carrier = make_carrier(topic, wait_stored, parts, self.new_id(), messages[0].born_timestamp)
-        if tag is not None:  # where the batch is stored as one record, consumers filter it by this
+        batch_id = self.sender.ids.next(time.time_ns() // 1_000_000)
+        carrier = make_carrier(topic, wait_stored, parts, batch_id, messages[0].born_timestamp)
+        if tag is not None:  # consumers filter by it where the batch is stored as one record
             carrier.properties += properties_text({TAGS: tag})
-        batch = OutgoingBatch(carrier, [message.message_id for message in messages])
-        receipt = await self.send_batch(batch, queue, deadline)
-        for passenger, its_own in zip(aboard, split_receipt(receipt, batch.message_ids)):
-            passenger.receipt = its_own
+        code = RequestCode.SEND_BATCH_MESSAGE
+        receipt = await self.sender.send(carrier, target=queue, code=code, deadline=deadline)
+        message_ids = [message.message_id for message in messages]
+        for pending, own_receipt in zip(waiting, split_receipt(receipt, message_ids)):
+            pending.receipt = own_receipt
 
     async def watch_deadlines(self) -> None:
-        """Wake everyone whose own time is over, whatever becomes of the batch; for ever."""
+        """Wake each sender at its own deadline, whatever becomes of its batch; runs for ever."""
         while True:
-            waiting = (passenger for pile in self._piles for passenger in pile.passengers if passenger.waiting)
-            self._earliest = min((passenger.deadline for passenger in waiting), default=inf)
+            deadlines = (
+                pending.deadline
+                for batch in self._batches
+                for pending in batch.sends
+                if pending.waiting
+            )
+            self._earliest = min(deadlines, default=inf)
             with trio.CancelScope(deadline=self._earliest) as self._timer:
                 await trio.sleep_forever()
             now = trio.current_time()
-            for pile in self._piles:
-                for passenger in pile.passengers:
-                    if passenger.waiting and passenger.deadline <= now:
-                        passenger.error = _late(pile)
-                        passenger.wake()
+            for batch in self._batches:
+                for pending in batch.sends:
+                    if pending.waiting and pending.deadline <= now:
+                        pending.error = _timed_out(batch)
+                        pending.wake()
 
 
-def _tell(pile: Pile, error: Exception) -> None:
-    """Let this be the outcome for all that still wait for one."""
-    for passenger in pile.passengers:
-        if passenger.waiting:
-            passenger.error = error
+def _fail(batch: AutoBatch, error: Exception) -> None:
+    """Make this the outcome of all sends that still wait for one."""
+    for pending in batch.sends:
+        if pending.waiting:
+            pending.error = error
 
 
-def _late(pile: Pile) -> SendTimeout:
-    """The error of a message whose time is over before its batch is answered; one that has not left stays behind."""
-    if not pile.departed:
-        reason = "it waited for the topic's route, or for others to travel with (auto_batch_hold)"
-        return SendTimeout(pile.key[0], (), reason=reason)
-    return SendTimeout(
-        pile.key[0], (), maybe_stored=True, reason="the automatic batch that it travels in has no answer yet"
+def _timed_out(batch: AutoBatch) -> SendTimeout:
+    """Return the error of a send whose deadline is over before its batch is answered."""
+    reason = (
+        "its automatic batch has no answer yet"
+        if batch.dispatched
+        else "it waited for the topic's route, or for others in its batch (auto_batch_hold)"
     )
+    return SendTimeout(batch.key[0], (), maybe_stored=batch.dispatched, reason=reason)
 
 
-def _unanswered(pile: Pile) -> SendFailed:
-    """The error of a message that was under way when the producer stopped."""
-    return SendFailed(pile.key[0], (), maybe_stored=True, reason="the producer stopped before the automatic batch was answered")
-
-
-def _size_of(outgoing: Outgoing) -> int:
+def _size_of(outgoing: OutgoingMessage) -> int:
     return ELEMENT_BYTES + len(outgoing.body) + len(outgoing.properties)

@@ -1,4 +1,6 @@
-"""The broker detector: asks brokers that could not be reached if they are back.  Runs with `latency_faults` and `detect_brokers`.
+"""The broker detector asks unreachable brokers whether they are back.
+
+It runs with ``latency_faults`` and ``detect_brokers``.
 
 Source: client/…/latency/LatencyFaultToleranceImpl.java#detectByOneRound.
 """
@@ -16,8 +18,10 @@ from triomq.remoting.protocol.command import request
 from triomq.remoting.protocol.headers.offset import GetMaxOffsetHeader
 
 
-async def detect_brokers(faults: LatencyFaults, session: Session, settings: ProducerSettings) -> None:
-    """Ask every broker that has a record, each `detect_interval`; for ever."""
+async def detect_brokers(
+    faults: LatencyFaults, session: Session, settings: ProducerSettings
+) -> None:
+    """Ask every broker that has a record, each every ``detect_interval``; runs for ever."""
     while True:
         await trio.sleep(settings.detect_interval)
         async with trio.open_nursery() as nursery:
@@ -35,5 +39,5 @@ async def _ask(faults: LatencyFaults, session: Session, known: BrokerFault, time
     try:
         await session.call(address, request(RequestCode.GET_MAX_OFFSET, header), timeout)
     except TrioMQError:
-        return  # it stays as it is
-    faults.found(queue.broker_name)
+        return  # still not reachable
+    faults.answered(queue.broker_name)

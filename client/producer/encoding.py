@@ -1,6 +1,9 @@
-"""From a user's message to what goes on the wire: checks, properties text, message id, compression.  Pure but for the clock given in.
+"""The wire form of a user's message: checks, properties text, message id, compression.
 
-Source for the rules: client/…/Validators.java, impl/producer/DefaultMQProducerImpl.java#tryToCompressMessage, common/…/message/MessageBatch.java.
+Pure: the clock is an argument. What cannot be sent raises ``MessageInvalid``.
+
+Source for the rules: client/…/Validators.java,
+impl/producer/DefaultMQProducerImpl.java#tryToCompressMessage, common/…/message/MessageBatch.java.
 """
 
 from __future__ import annotations
@@ -16,9 +19,11 @@ from triomq.client.config import ProducerSettings
 from triomq.client.errors import MessageInvalid, TopicInvalid
 from triomq.client.names import check_topic
 from triomq.remoting.errors import LocalProtocolError
-from triomq.remoting.protocol.batch import encode_batch
+from triomq.remoting.protocol.batch import ELEMENT_BYTES, encode_batch
 from triomq.remoting.protocol.compression import compress_body
-from triomq.remoting.protocol.message import (
+from triomq.remoting.protocol.ids import UniqueIds
+from triomq.remoting.protocol.message import Message
+from triomq.remoting.protocol.message_properties import (
     DELAY,
     KEYS,
     PROPERTIES_BYTES_MAX,
@@ -26,8 +31,6 @@ from triomq.remoting.protocol.message import (
     TAGS,
     UNIQ_KEY,
     WAIT,
-    Message,
-    UniqueIds,
     properties_text,
     user_properties,
 )
@@ -37,16 +40,13 @@ DELAY_LEVEL_MAX = 18
 TAG_LENGTH_MAX = 128
 _TAGS_REMEMBERED = 1024
 _ID_LENGTH_MAX = 64
-"""of ids that are written by the short way; those made here have 32 or 56 characters"""
-_good_tags: set[str] = set()
-_beginnings: dict[tuple[str | None, bool], str] = {}
+"""Longest message id for the fast path; ids made here have 32 or 56 characters."""
+_prefixes: dict[tuple[str | None, bool], str] = {}
 _BYTES = (bytes, bytearray, memoryview)
-ELEMENT_BYTES = 22
-"""what a message of a batch needs besides its body and properties"""
 
 
-class Outgoing(msgspec.Struct, eq=False, gc=False):
-    """A checked message, ready but for its queue."""
+class OutgoingMessage(msgspec.Struct, eq=False, gc=False):
+    """A checked message that only lacks its queue."""
 
     topic: str
     body: bytes
@@ -55,39 +55,42 @@ class Outgoing(msgspec.Struct, eq=False, gc=False):
     flag: int
     sys_flag: int
     born_timestamp: int
+    timed: bool = False
+    """Whether it has a time of delivery."""
 
 
 @attrs.define(eq=False)
 class OutgoingBatch:
-    """Messages that travel, and are stored, together."""
+    """Messages that are sent, and stored, together."""
 
-    carrier: Outgoing
+    carrier: OutgoingMessage
     """the whole batch as one message"""
     message_ids: list[str]
 
 
 def check_sendable(topic: str) -> None:
-    """Refuse topics that no broker lets anybody write.  Errors: `TopicInvalid`."""
+    """Refuse a topic that no broker accepts messages for. Raises: ``TopicInvalid``."""
     check_topic(topic)
     if topic in TOPICS_CLOSED_TO_CLIENTS:
         raise TopicInvalid(f"topic {topic!r} belongs to the brokers; send to a topic of your own")
 
 
 def check_text(what: str, value: str) -> str:
-    """Return what is a text.  Errors: `MessageInvalid`."""
+    """Return a value that must be a text."""
     if not isinstance(value, str):
         raise MessageInvalid(f"{what} must be a text, not {shown(value)}")
     return value
 
 
 def check_tag(tag: str) -> None:
-    """Refuse a tag that no subscription could name.  Errors: `MessageInvalid`."""
+    """Refuse a tag that no subscription could name."""
     if not isinstance(tag, str):
         raise MessageInvalid(f"the tag must be a text, not {type(tag).__name__}")
     if tag != tag.strip() or "|" in tag or len(tag) > TAG_LENGTH_MAX or not tag.isprintable():
         raise MessageInvalid(
-            f"tag {tag[:40]!r} cannot be used: 1 to {TAG_LENGTH_MAX} visible characters without '|' and without blanks at its ends; "
-            "a message has one tag, further words belong into keys or properties"
+            f"tag {tag[:40]!r} cannot be used: 1 to {TAG_LENGTH_MAX} visible characters without '|'"
+            " and without blanks at its ends; a message has one tag, further words belong into"
+            " keys or properties"
         )
 
 
@@ -105,14 +108,19 @@ def prepare(
     wait_stored: bool = True,
     sharding_key: str | None = None,
     delay_level: SupportsIndex = 0,
-) -> Outgoing:
-    """Check one message and bring it into its wire form.  Errors: `MessageInvalid`."""
+    timer: tuple[str, str] | None = None,
+) -> OutgoingMessage:
+    """Check one message and return its wire form.
+
+    Messages with nothing but a tag take the fast path: the properties text up to the id is made
+    once.
+    """
     if type(body) is not bytes or not 0 < len(body) <= settings.message_bytes_max:
-        _check_body(topic, body, settings)
+        _check_body(topic, body, settings, deletes=bool(keys))
     if flag:
         flag = _check_flag(flag)
     if (
-        not (keys or properties or delay_level)
+        not (keys or properties or delay_level or timer)
         and sharding_key is None
         and type(message_id) is str
         and len(message_id) <= _ID_LENGTH_MAX
@@ -120,28 +128,27 @@ def prepare(
         and message_id.isascii()
     ):
         try:
-            beginning = _beginnings.get((tag, wait_stored))
-        except TypeError:  # not hashable: no text either, as is said below
-            beginning = None
-        text = f"{beginning or _beginning(tag, wait_stored)}{message_id}\x02"
+            prefix = _prefixes.get((tag, wait_stored))
+        except TypeError:  # a tag that cannot be hashed is not a text: refused below
+            prefix = None
+        text = f"{prefix or _make_prefix(tag, wait_stored)}{message_id}\x02"
     else:
-        text = _whole_text(message_id, tag, keys, properties, wait_stored, sharding_key, delay_level)
+        text = _whole_text(
+            message_id, tag, keys, properties, wait_stored, sharding_key, delay_level, timer
+        )
     sys_flag = 0
     if len(body) >= settings.compress_over_bytes:
         body, sys_flag = compress(body, settings)
-    return Outgoing(topic, body, text, message_id, flag, sys_flag, now_ms)
+    return OutgoingMessage(topic, body, text, message_id, flag, sys_flag, now_ms, timer is not None)
 
 
-def _beginning(tag: str | None, wait_stored: bool) -> str:
-    """Return the properties text up to the id, for messages that have nothing but a tag; checked once, kept for the next.
-
-    Errors: `MessageInvalid`.
-    """
+def _make_prefix(tag: str | None, wait_stored: bool) -> str:
+    """Return the properties text up to the id for messages with only a tag; checked once, kept."""
     whole = _text(_properties("", tag, (), None, wait_stored))
-    beginning = whole.removesuffix("\x02")
-    if len(_beginnings) < _TAGS_REMEMBERED:
-        _beginnings[tag, wait_stored] = beginning
-    return beginning
+    prefix = whole.removesuffix("\x02")
+    if len(_prefixes) < _TAGS_REMEMBERED:
+        _prefixes[tag, wait_stored] = prefix
+    return prefix
 
 
 def _whole_text(
@@ -152,21 +159,26 @@ def _whole_text(
     wait_stored: bool,
     sharding_key: str | None,
     delay_level: SupportsIndex,
+    timer: tuple[str, str] | None = None,
 ) -> str:
-    """Return the properties text of a message that may have anything.  Errors: `MessageInvalid`."""
+    """Return the properties text of any message."""
     made = _properties(message_id, tag, keys, properties, wait_stored)
     if sharding_key is not None:
         made[SHARDING_KEY] = check_text("the sharding key", sharding_key)
     if delay_level and (level := check_delay_level(delay_level, DELAY_LEVEL_MAX)):
         made[DELAY] = str(level)
+    if timer is not None:
+        made[timer[0]] = timer[1]
     return _text(made)
 
 
 def compress(body: bytes, settings: ProducerSettings) -> tuple[bytes, int]:
-    """Return the body as it travels, and its flag bits; as it is if compression makes it no shorter.
+    """Return the body as it travels, and its flag bits.
 
-    (Java sends the longer one, so that a body close to the limit may be refused by the broker, and everyone unpacks for nothing.)
-    Errors: `MessageInvalid`, for instance for a level that does not exist.
+    A body that compression does not shorten is unchanged. (Java sends the longer one, which may be
+    refused if it is close to the limit, and every reader decompresses for nothing.)
+
+    Raises: ``MessageInvalid``, for example for a level that does not exist.
     """
     try:
         packed, bits = compress_body(
@@ -175,9 +187,10 @@ def compress(body: bytes, settings: ProducerSettings) -> tuple[bytes, int]:
             level=settings.compress_level,
             compression=settings.compression,
         )
-    except Exception as error:  # each library has its own kinds
+    except Exception as error:  # each compression library has its own error classes
         raise MessageInvalid(
-            f"the body cannot be compressed with {settings.compression.name} at level {settings.compress_level}: {error}"
+            f"the body cannot be compressed with {settings.compression.name} at level"
+            f" {settings.compress_level}: {error}"
         ) from error
     return (packed, bits) if len(packed) < len(body) else (body, 0)
 
@@ -190,24 +203,28 @@ def prepare_batches(
     *,
     sharding_key: str | None = None,
 ) -> Iterator[OutgoingBatch]:
-    """Check messages of one topic and pack them into batches of at most `batch_bytes_max` (a larger single message goes alone).
+    """Check the messages of one topic and pack them into batches of at most ``batch_bytes_max``.
 
-    All are checked before the first batch is yielded.  Errors: `MessageInvalid`.
+    A single message that is larger goes alone. All are checked before the first batch is yielded.
     """
     topic, wait_stored = messages[0].topic, messages[0].wait_stored
-    check_batch_topic(topic)
+    if topic.startswith(RETRY_PREFIX):
+        raise MessageInvalid("a retry topic takes no batches: send the messages one by one")
     if sharding_key is not None:
         check_text("the sharding key", sharding_key)
     elements: list[tuple[int, bytes, bytes]] = []
     message_ids: list[str] = []
     for message in messages:
         if not isinstance(message, Message):
-            raise MessageInvalid(f"a batch is a list of Message(topic=…, body=…), not of {shown(message)}")
+            raise MessageInvalid(
+                f"a batch is a list of Message(topic=…, body=…), not of {shown(message)}"
+            )
         if message.topic != topic or message.wait_stored is not wait_stored:
             raise MessageInvalid(
-                "a batch goes to one topic with one wait_stored: sort the messages by them and send each list"
+                "a batch goes to one topic with one wait_stored: sort the messages by them and send"
+                " each list"
             )
-        _check_body(topic, message.body, settings)
+        _check_body(topic, message.body, settings, deletes=bool(message.keys))
         flag = _check_flag(message.flag)
         message_id = ids.next(now_ms)
         message_ids.append(message_id)
@@ -218,18 +235,16 @@ def prepare_batches(
     return _pack(topic, wait_stored, elements, message_ids, settings.batch_bytes_max, ids, now_ms)
 
 
-def check_batch_topic(topic: str) -> None:
-    """Refuse topics that take no batches.  Errors: `MessageInvalid`."""
-    if topic.startswith(RETRY_PREFIX):
-        raise MessageInvalid("a retry topic takes no batches: send the messages one by one")
-
-
 def make_carrier(
-    topic: str, wait_stored: bool, elements: Sequence[tuple[int, bytes, bytes]], batch_id: str, now_ms: int
-) -> Outgoing:
-    """Make one message of several: (flag, body, encoded properties) each."""
+    topic: str,
+    wait_stored: bool,
+    elements: Sequence[tuple[int, bytes, bytes]],
+    batch_id: str,
+    now_ms: int,
+) -> OutgoingMessage:
+    """Return one message made of several: (flag, body, encoded properties) each."""
     text = properties_text({UNIQ_KEY: batch_id, WAIT: "true" if wait_stored else "false"})
-    return Outgoing(topic, encode_batch(elements), text, batch_id, 0, 0, now_ms)
+    return OutgoingMessage(topic, encode_batch(elements), text, batch_id, 0, 0, now_ms)
 
 
 def _pack(
@@ -254,18 +269,24 @@ def _pack(
         begin = end
 
 
-def _check_body(topic: str, body: object, settings: ProducerSettings) -> None:
+def _check_body(topic: str, body: object, settings: ProducerSettings, *, deletes: bool) -> None:
+    """Refuse a body that no broker takes. ``deletes``: without a body the message deletes a key."""
     if not isinstance(body, _BYTES):
         raise MessageInvalid(
-            f"the body must be bytes, not {type(body).__name__}: encode it, for example with .encode()"
+            f"the body must be bytes, not {type(body).__name__}: encode it, for example with"
+            " .encode()"
         )
     size = len(body)
-    if not size:
-        raise MessageInvalid(f"a message to {topic!r} has an empty body; brokers refuse it, so send at least one byte")
+    if not size and not deletes:
+        raise MessageInvalid(
+            f"a message to {topic!r} has an empty body, so send at least one byte; only with keys,"
+            " in a compaction topic, an empty body has a meaning: it deletes the key"
+        )
     if size > settings.message_bytes_max:
         raise MessageInvalid(
-            f"a message to {topic!r} has {size} bytes, the limit is {settings.message_bytes_max} (message_bytes_max, and "
-            "maxMessageSize on the broker): split it, or store the payload elsewhere and send a reference"
+            f"a message to {topic!r} has {size} bytes, the limit is {settings.message_bytes_max}"
+            " (message_bytes_max, and maxMessageSize on the broker): split it, or store the"
+            " payload elsewhere and send a reference"
         )
 
 
@@ -291,13 +312,9 @@ def _properties(
             made = user_properties(properties)
         except LocalProtocolError as error:
             raise MessageInvalid(str(error)) from error
-    if tag is not None and type(tag) is not str:
+    if tag is not None:
         check_tag(tag)
     if tag:
-        if tag not in _good_tags:
-            check_tag(tag)
-            if len(_good_tags) < _TAGS_REMEMBERED:
-                _good_tags.add(tag)
         made[TAGS] = tag
     if keys and (words := key_words(keys)):
         made[KEYS] = " ".join(words)
@@ -317,6 +334,7 @@ def _text(properties: dict[str, str]) -> str:
         raise MessageInvalid(f"a property is not valid text: {error}") from error
     if size > PROPERTIES_BYTES_MAX:
         raise MessageInvalid(
-            f"the properties have {size} bytes, the limit is {PROPERTIES_BYTES_MAX}: put them into the body"
+            f"the properties have {size} bytes, the limit is {PROPERTIES_BYTES_MAX}: put them into"
+            " the body"
         )
     return text

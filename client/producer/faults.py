@@ -1,8 +1,10 @@
-"""Latency fault tolerance: brokers that were slow or failed are left out for a while.  Pure; times are the caller's, in seconds.
+"""Latency fault tolerance: brokers that were slow or failed are left out for a while.
 
-After each try the broker's latency decides for how long it is *not available*; a failed try counts as 10 s of latency.  A queue is chosen
-among brokers that are available and did not just fail, else among *reachable* ones, else anywhere.  A period is only ever extended.
-Off by default, as in Java (`sendLatencyEnable`); the tables are those of 5.x, `latency_max` and `not_available` of the settings.
+Pure: times are arguments, in seconds. After each attempt the broker's latency decides for how long
+it is *not available*; a failed attempt counts as 10 s of latency. A queue is chosen among brokers
+that are available and did not just fail, otherwise among *reachable* brokers, otherwise among all.
+A period is only ever extended. Off by default, as in Java (``sendLatencyEnable``); the tables are
+those of 5.x: ``latency_max`` and ``not_available`` in the settings.
 
 Source: client/…/latency/LatencyFaultToleranceImpl.java, MQFaultStrategy.java.
 """
@@ -18,15 +20,15 @@ from triomq.client.producer.queue_choice import Q, RoundRobin
 from triomq.remoting.protocol.bodies.route import MessageQueue
 
 ISOLATED_SECONDS = 10.0
-"""the latency that a failed try counts as"""
+"""The latency that a failed attempt counts as."""
 
 
 @attrs.define(eq=False)
 class BrokerFault:
-    """What is known about one broker."""
+    """The record of one broker."""
 
     queue: MessageQueue
-    """the last one that was tried there; the detector asks for its offset"""
+    """the queue that was tried last; the detector requests its offset"""
     latency: float
     available_from: float
     reachable: bool = True
@@ -35,19 +37,21 @@ class BrokerFault:
 
 @attrs.define(eq=False)
 class LatencyFaults:
-    """The table of one producer."""
+    """The records of one producer, by broker."""
 
     latency_max: Sequence[float]
-    """ascending; the highest one that is reached counts"""
+    """seconds, ascending; the highest entry that a latency reaches counts"""
     not_available: Sequence[float]
-    """how long a broker is left out for each of them"""
+    """seconds for which a broker is then left out, one entry for each of ``latency_max``"""
     detecting: bool
-    """whether somebody looks if an unreachable broker is back; otherwise transport errors do not make it unreachable"""
+    """whether the detector runs; otherwise transport errors do not make a broker unreachable"""
     random_position: Callable[[], int]
     _brokers: dict[str, BrokerFault] = attrs.field(factory=dict, init=False)
 
-    def record(self, queue: MessageQueue, latency: float, now: float, *, isolate: bool, reachable: bool) -> None:
-        """Note the outcome of a try."""
+    def record(
+        self, queue: MessageQueue, latency: float, now: float, *, isolate: bool, reachable: bool
+    ) -> None:
+        """Note the outcome of an attempt."""
         if isolate:
             latency = ISOLATED_SECONDS
         place = bisect_right(self.latency_max, latency) - 1
@@ -66,29 +70,33 @@ class LatencyFaults:
         known = self._brokers.get(broker_name)
         return known is None or known.reachable
 
-    def choose(self, turn: RoundRobin, queues: Sequence[Q], avoid_broker: str | None, now: float) -> Q:
-        """Return the next queue of an available broker, else of a reachable one, else of any."""
+    def choose(
+        self, turn: RoundRobin, queues: Sequence[Q], avoid_broker: str | None, now: float
+    ) -> Q:
+        """Return the next queue of an available broker, otherwise of a reachable one or any."""
         if avoid_broker is not None:
             turn.jump(self.random_position())
         return (
-            turn.choose_where(queues, lambda name: name != avoid_broker and self.available(name, now))
+            turn.choose_where(
+                queues, lambda name: name != avoid_broker and self.available(name, now)
+            )
             or turn.choose_where(queues, lambda name: name != avoid_broker and self.reachable(name))
             or turn.choose(queues)
         )
 
     def to_check(self, now: float, interval: float) -> list[BrokerFault]:
-        """Return the brokers that the detector has to ask now; each comes again after `interval`."""
+        """Return the brokers for the detector to ask now; each is due again after ``interval``."""
         due = [known for known in self._brokers.values() if known.check_due <= now]
         for known in due:
             known.check_due = now + interval
         return due
 
-    def found(self, broker_name: str) -> None:
-        """The detector had an answer."""
+    def answered(self, broker_name: str) -> None:
+        """Note that a broker answered the detector."""
         known = self._brokers.get(broker_name)
         if known is not None:
             known.reachable = True
 
     def forget(self, broker_name: str) -> None:
-        """No route names the broker any more."""
+        """Remove the record of a broker that no route names any more."""
         self._brokers.pop(broker_name, None)

@@ -1,6 +1,7 @@
-"""Back-pressure: a bound for the messages, and their bytes, that are on their way.
+"""Back-pressure: limits for the messages, and their bytes, that are in flight.
 
-A send beyond the bound waits, which counts towards its `send_timeout`.  Off by default, as in Java (`enableBackpressureForAsyncMode`).
+A send over a limit waits, which counts towards its ``send_timeout``. Off by default, as in Java
+(``enableBackpressureForAsyncMode``).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ class Claim:
 
 @attrs.define(eq=False)
 class InFlight:
-    """Two budgets of one producer.  First come, first served: a small message does not overtake a large one that waits."""
+    """The two budgets of one producer, messages and bytes: first come, first served."""
 
     messages_max: int
     bytes_max: int
@@ -30,11 +31,16 @@ class InFlight:
     _claims: deque[Claim] = attrs.field(factory=deque, init=False)
 
     def _has_room(self, size: int) -> bool:
-        """A message larger than the whole budget may go when nothing else is under way."""
-        return self.messages < self.messages_max and (self.size_bytes + size <= self.bytes_max or not self.messages)
+        """Return whether a message fits; one above the byte budget fits when none is in flight."""
+        return self.messages < self.messages_max and (
+            self.size_bytes + size <= self.bytes_max or not self.messages
+        )
 
     async def acquire(self, size: int, deadline: float) -> bool:
-        """Wait for room for one message; False if there was none before the deadline.  A checkpoint only if it waits."""
+        """Wait for room for one message; return False if there was none before the deadline.
+
+        Checkpoint: maybe, only when it waits.
+        """
         if not self._claims and self._has_room(size):
             self._take(size)
             return True
@@ -51,7 +57,7 @@ class InFlight:
         return False
 
     def release(self, size: int) -> None:
-        """Give the room back; who waits gets it.  Atomic."""
+        """Free the room for the sends that wait."""
         self.messages -= 1
         self.size_bytes -= size
         self._grant()

@@ -1,97 +1,132 @@
-"""`Producer`: sends messages.
+"""``Producer``: sends messages.
 
-    async with Producer("ns1:9876;ns2:9876", group="orders") as producer:
-        receipt = await producer.send("Orders", b"...", tag="paid", keys=["o-1"])
-
-What a cancelled `send` means: while it waits for a route or a connection, nothing was sent; later the outcome is unknown, the answer is
-discarded when it comes, and the connection stays usable.  With `auto_batch` it is unknown as soon as the batch has left with other messages.  A message given its `message_id` beforehand (`Producer.new_message_id`) can be
-sent again without doubt: consumers see the same id.
+A ``send`` that is cancelled while it waits for a route or a connection has sent nothing. Later its
+outcome is unknown: the answer is discarded when it comes, and the connection stays usable. With
+``auto_batch`` the outcome is unknown as soon as the batch is dispatched. A message with an id from
+``Producer.new_message_id`` can be sent again safely: consumers see the same id.
 """
 
 from __future__ import annotations
 
-import ipaddress
-import os
-import random
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from datetime import datetime, timedelta
 from typing import SupportsIndex, overload
 
 import trio
 
-from triomq.client.arguments import check_count, check_settings, key_words, shown
+from triomq.client.arguments import check_callable, check_count, check_settings, key_words, shown
 from triomq.client.background import open_background
 from triomq.client.config import ProducerSettings, namesrv_addresses
 from triomq.client.errors import BatchIncomplete, MessageInvalid, NotRunning, TrioMQError
-from triomq.client.heartbeats import Member
-from triomq.client.lifetime import Lifetime
+from triomq.client.heartbeats import JoinedGroups
 from triomq.client.names import check_group, check_topic
 from triomq.client.producer.auto_batch import Accumulator
 from triomq.client.producer.destinations import TOPICS_REMEMBERED
 from triomq.client.producer.detector import detect_brokers
-from triomq.client.producer.encoding import Outgoing, OutgoingBatch, check_sendable, prepare, prepare_batches
-from triomq.client.producer.queue_choice import Selector, choose_by_key
+from triomq.client.producer.encoding import check_sendable, prepare, prepare_batches
+from triomq.client.producer.message_arguments import (
+    MESSAGE_AND_FIELDS,
+    NO_BODY,
+    as_message,
+    queue_choice,
+)
+from triomq.client.producer.queue_choice import Selector
+from triomq.client.producer.recalls import RecallMethods
 from triomq.client.producer.receipt import SendReceipt, split_receipt
-from triomq.client.producer.sender import Sender, Target
+from triomq.client.producer.sender import Sender, SendTarget
+from triomq.client.producer.timed import timer_property
+from triomq.client.requests.methods import RequestMethods
+from triomq.client.requests.requests import Requests
 from triomq.client.session import open_session
+from triomq.client.spans.producing import make_accumulator, make_sender
+from triomq.client.trace.dispatcher import open_trace
+from triomq.client.transactions.checked_message import CheckHandler
+from triomq.client.transactions.methods import ProducerTransactions, TransactionMethods
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.codes import RequestCode
-from triomq.remoting.protocol.message import Message, UniqueIds
+from triomq.remoting.protocol.message import Message
 from triomq.remoting.protocol.names import RETRY_PREFIX
 
-_BOTH = "a Message brings its own body, tag, keys, properties and flag: give one or the other"
-_NO_BODY = "a message needs a body: send(topic, body), or send(Message(…))"
 
+class Producer(TransactionMethods, RequestMethods, RecallMethods):
+    """Sends messages for a producer group; used with ``async with``.
 
-class Producer(Lifetime):
-    """Sends messages for a producer group, used with `async with`.
+        async with Producer("ns1:9876;ns2:9876", group="orders") as producer:
+            receipt = await producer.send("Orders", b"...", tag="paid", keys=["o-1"])
 
-    One producer serves any number of tasks; make one for the life of the application, not one for each message.
+    One producer serves any number of tasks. Make one for the life of the application, not one for
+    each message.
     """
 
+    group: str
+    """The producer group."""
+    settings: ProducerSettings
+    """The settings as given, or the defaults."""
+
     def __init__(
-        self, namesrv: str | Iterable[str] | None = None, *, group: str, settings: ProducerSettings | None = None
+        self,
+        namesrv: str | Iterable[str] | None = None,
+        *,
+        group: str,
+        check: CheckHandler | None = None,
+        settings: ProducerSettings | None = None,
     ) -> None:
         """Describe a producer; nothing is started.
 
-        `namesrv` is `"host:9876;host2:9876"`, a list, or None for the environment variable NAMESRV_ADDR.
+        ``namesrv`` is ``"host:9876;host2:9876"``, a list of such addresses, or None for the
+        environment variable NAMESRV_ADDR. ``check``: the check handler of transactions, an async
+        or a plain function; a broker asks it how the local transaction of a message ended.
+
+        Raises: ``SettingsError``, ``NoNameServer``.
         """
         self.group = check_group(group)
+        check_callable("check", check)
         self.settings = check_settings(settings, ProducerSettings)
         self._namesrv = namesrv_addresses(namesrv)
+        self._check = check
         self._sender: Sender | None = None
         self._accumulator: Accumulator | None = None
-        self._ids: UniqueIds | None = None
         self._known_topics: set[str] = set()
 
     def __repr__(self) -> str:
         return f"<Producer of {self.group}: {'running' if self._sender else 'not running'}>"
 
-    # -- life -------------------------------------------------------------------------------------------------------------------
+    # Start and stop
 
     @asynccontextmanager
     async def _open(self) -> AsyncIterator[None]:
         settings = self.settings
-        async with open_session(self._namesrv, settings.client, Member(producer_group=self.group)) as session:
-            await session.check_name_server()
-            self._ids = _make_ids(session.client_id.partition("@")[0])
-            sender = Sender(self.group, session, settings)
+        async with (
+            open_session(
+                self._namesrv, settings.client, JoinedGroups(producer_group=self.group)
+            ) as session,
+            open_trace(self.group, "PRODUCE", self._namesrv, settings.client) as trace,
+        ):
+            await session.finder.check_name_server()
+            sender = make_sender(self.group, session, settings, trace)
             async with open_background() as nursery:
                 if sender.faults is not None and settings.detect_brokers:
-                    nursery.start_soon(detect_brokers, sender.faults, session, settings, name="broker detector")
-                if settings.auto_batch:
-                    self._accumulator = Accumulator(
-                        settings, nursery, sender.find_route, self._send_pile, self._send_alone, self.new_message_id
+                    nursery.start_soon(
+                        detect_brokers, sender.faults, session, settings, name="broker detector"
                     )
-                    nursery.start_soon(self._accumulator.watch_deadlines, name="automatic batches' deadlines")
+                if settings.auto_batch:
+                    self._accumulator = make_accumulator(settings, nursery, sender)
+                    nursery.start_soon(
+                        self._accumulator.watch_deadlines, name="automatic batches' deadlines"
+                    )
+                self._transactions = ProducerTransactions.start(sender, self._check, nursery)
+                self._requests = Requests(sender)
+                nursery.start_soon(self._requests.run, name="heartbeats for replies")
                 self._sender = sender
                 try:
                     yield
                 finally:
                     self._sender = self._accumulator = None
+                    self._transactions = self._requests = None
 
-    # -- sending ----------------------------------------------------------------------------------------------------------------
+    # Sending
 
     @overload
     async def send(
@@ -108,6 +143,8 @@ class Producer(Lifetime):
         sharding_key: str | None = None,
         select: Selector | None = None,
         delay_level: SupportsIndex = 0,
+        delay: float | timedelta | None = None,
+        deliver_at: datetime | None = None,
         message_id: str | None = None,
     ) -> SendReceipt: ...
 
@@ -120,6 +157,8 @@ class Producer(Lifetime):
         sharding_key: str | None = None,
         select: Selector | None = None,
         delay_level: SupportsIndex = 0,
+        delay: float | timedelta | None = None,
+        deliver_at: datetime | None = None,
         message_id: str | None = None,
     ) -> SendReceipt: ...
 
@@ -137,36 +176,48 @@ class Producer(Lifetime):
         sharding_key: str | None = None,
         select: Selector | None = None,
         delay_level: SupportsIndex = 0,
+        delay: float | timedelta | None = None,
+        deliver_at: datetime | None = None,
         message_id: str | None = None,
     ) -> SendReceipt:
-        """Send one message and wait until a broker has it.
+        """Send one message and wait until a broker has stored it.
 
-        The queue is the next one in turn; or `queue`, a `MessageQueue` or an index of the publish list; or what `select` chooses; or the
-        one that belongs to `sharding_key`, always the same for equal keys.  With one of them there is one try only, so that order is kept.
-        `delay_level` 1–18 delivers after 1 s … 2 h.  `wait_stored=False` lets the broker answer before disk and slave have it.
+        ``tag`` is what consumers filter by; ``keys`` are the message's business keys, by which it
+        can be looked up; ``properties`` are the application's own. ``delay_level``: 1 to 18
+        delivers after 1 s to 2 h, 0 at once. ``delay`` (seconds or a timedelta) and ``deliver_at``
+        (a datetime with a time zone) deliver to the millisecond, up to three days ahead
+        (timerMaxDelaySec); such a message can be taken back with ``recall``.
+        ``wait_stored=False`` lets the broker answer before disk and slave have the message.
+        ``message_id``: an id from ``new_message_id``.
 
-        Errors: `MessageInvalid`, `TopicInvalid` (not sent); `RouteNotFound`, `NoNameServer` (not sent); `BrokerError` (refused);
-        `SendTimeout`, `SendFailed` (see their `maybe_stored`).
+        The queue is the next one in turn, and a failed attempt is retried, on another broker if
+        there is one. Or the queue is ``queue`` (a ``MessageQueue``, or an index of
+        ``queues(topic)``), or what ``select`` returns, or the queue of ``sharding_key``, the same
+        for equal keys; then there is one attempt only, so that the order is kept.
+
+        Raises: ``MessageInvalid``, ``TopicInvalid``, ``RouteNotFound``, ``NoNameServer`` (not
+        sent); ``TimersUnavailable``; ``BrokerError`` (refused); ``SendTimeout``, ``SendFailed``,
+        whose ``maybe_stored`` tells whether a broker may have the message.
         """
         sender = self._active()
         if isinstance(topic, Message):
             if body is not None or tag is not None or keys or properties or flag or not wait_stored:
-                raise MessageInvalid(_BOTH)
+                raise MessageInvalid(MESSAGE_AND_FIELDS)
             body, tag, keys, properties = topic.body, topic.tag, topic.keys, topic.properties
             flag, wait_stored, topic = topic.flag, topic.wait_stored, topic.topic
         elif body is None:
-            raise MessageInvalid(_NO_BODY)
-        elif keys and select is not None:  # read twice, which not every kind can be
+            raise MessageInvalid(NO_BODY)
+        elif keys and select is not None:  # read twice below, so an iterator must be kept
             keys = key_words(keys)
         if type(topic) is not str or topic not in self._known_topics:
             self._check_topic(topic)
+        timer = timer_property(delay, deliver_at, delay_level)
         now_ms = time.time_ns() // 1_000_000
-        assert self._ids is not None
         outgoing = prepare(
             topic,
             body,
             self.settings,
-            message_id or self._ids.next(now_ms),
+            message_id or sender.ids.next(now_ms),
             now_ms,
             tag=tag,
             keys=keys,
@@ -175,18 +226,25 @@ class Producer(Lifetime):
             wait_stored=wait_stored,
             sharding_key=sharding_key,
             delay_level=delay_level,
+            timer=timer,
         )
-        target: Target | None = queue
+        target: SendTarget | None = queue
         if target is None and (sharding_key is not None or select is not None):
-            message = select and _as_message(topic, body, tag, keys, properties, flag, wait_stored)
-            target = _choice(message, sharding_key, select)
-        pool = self._accumulator
-        if pool is None or delay_level or not pool.takes(outgoing) or topic.startswith(RETRY_PREFIX):
+            message = select and as_message(topic, body, tag, keys, properties, flag, wait_stored)
+            target = queue_choice(message, sharding_key, select)
+        accumulator = self._accumulator
+        if (
+            accumulator is None
+            or delay_level
+            or timer
+            or not accumulator.takes(outgoing)
+            or topic.startswith(RETRY_PREFIX)
+        ):
             return await sender.send(outgoing, target=target)
         deadline = sender.deadline()
         chosen = await sender.queue_for(topic, target, deadline) if target is not None else None
-        self._active()  # it may have stopped meanwhile
-        return await pool.send(outgoing, (topic, chosen, wait_stored, tag), deadline)
+        self._active()  # the producer may have stopped while this task waited
+        return await accumulator.send(outgoing, (topic, chosen, wait_stored, tag), deadline)
 
     async def send_oneway(
         self,
@@ -202,17 +260,21 @@ class Producer(Lifetime):
         select: Selector | None = None,
         delay_level: SupportsIndex = 0,
     ) -> None:
-        """Send one message and ask for no answer: fast, and without any guarantee.  Returns when the bytes are written."""
+        """Send one message without waiting for an answer: fast, and without any guarantee.
+
+        The arguments are those of ``send``. The call returns when the bytes are written.
+
+        Raises: as ``send``, for failures before the bytes are written.
+        """
         sender = self._active()
-        message = _as_message(topic, body, tag, keys, properties, flag)
+        message = as_message(topic, body, tag, keys, properties, flag)
         self._check_topic(message.topic)
         now_ms = time.time_ns() // 1_000_000
-        assert self._ids is not None
         outgoing = prepare(
             message.topic,
             message.body,
             self.settings,
-            self._ids.next(now_ms),
+            sender.ids.next(now_ms),
             now_ms,
             tag=message.tag,
             keys=message.keys,
@@ -222,7 +284,9 @@ class Producer(Lifetime):
             sharding_key=sharding_key,
             delay_level=delay_level,
         )
-        target: Target | None = queue if queue is not None else _choice(message, sharding_key, select)
+        target: SendTarget | None = (
+            queue if queue is not None else queue_choice(message, sharding_key, select)
+        )
         await sender.send_oneway(outgoing, target=target)
 
     async def send_batch(
@@ -233,27 +297,38 @@ class Producer(Lifetime):
         sharding_key: str | None = None,
         select: Selector | None = None,
     ) -> list[SendReceipt]:
-        """Send messages of one topic, many in each request; returns their receipts in the same order.
+        """Send messages of one topic, many in each request, and return their receipts in order.
 
-        A list beyond `batch_bytes_max` is cut into several requests, one after the other, each stored as a whole.  `sharding_key` and
-        `select` choose one queue for the whole list (`select` sees its first message).  Errors: as `send`; `BatchIncomplete` if a
-        request fails after others were stored.
+        A list over ``batch_bytes_max`` is cut into several requests, sent one after the other;
+        each request is stored as a whole. ``queue``, ``sharding_key`` and ``select`` choose one
+        queue for the whole list (``select`` sees its first message).
+
+        Raises: as ``send``; ``BatchIncomplete`` if a request fails after others were stored.
         """
         sender = self._active()
-        if not isinstance(messages, Sequence) or (messages and not isinstance(messages[0], Message)):
-            raise MessageInvalid(f"a batch is a list of Message(topic=…, body=…), not {shown(messages)}")
+        if not isinstance(messages, Sequence) or (
+            messages and not isinstance(messages[0], Message)
+        ):
+            raise MessageInvalid(
+                f"a batch is a list of Message(topic=…, body=…), not {shown(messages)}"
+            )
         if not messages:
             await trio.lowlevel.checkpoint()
             return []
         self._check_topic(messages[0].topic)
-        assert self._ids is not None
         now_ms = time.time_ns() // 1_000_000
-        batches = prepare_batches(messages, self.settings, self._ids, now_ms, sharding_key=sharding_key)
-        target: Target | None = queue if queue is not None else _choice(messages[0], sharding_key, select)
+        batches = prepare_batches(
+            messages, self.settings, sender.ids, now_ms, sharding_key=sharding_key
+        )
+        target: SendTarget | None = (
+            queue if queue is not None else queue_choice(messages[0], sharding_key, select)
+        )
         receipts: list[SendReceipt] = []
         for batch in batches:
             try:
-                receipt = await sender.send(batch.carrier, target=target, code=RequestCode.SEND_BATCH_MESSAGE)
+                receipt = await sender.send(
+                    batch.carrier, target=target, code=RequestCode.SEND_BATCH_MESSAGE
+                )
             except TrioMQError as error:
                 if not receipts:
                     raise
@@ -262,10 +337,15 @@ class Producer(Lifetime):
             target = receipt.queue if target is not None else None
         return receipts
 
-    async def send_many(self, messages: Iterable[Message], *, window: SupportsIndex = 64) -> list[SendReceipt]:
-        """Send messages with up to `window` of them under way; return the receipts in the order of the messages.
+    async def send_many(
+        self, messages: Iterable[Message], *, window: SupportsIndex = 64
+    ) -> list[SendReceipt]:
+        """Send messages, up to ``window`` of them at a time, and return their receipts in order.
 
-        After a failure no further message is taken; when those under way have ended the first error is raised, with a note that says how many are stored.
+        After a failure no further message is taken. When the sends in flight have ended, the first
+        error is raised, with a note that says how many messages are stored.
+
+        Raises: as ``send``; ``SettingsError``.
         """
         limiter = trio.Semaphore(check_count("window", window))
         receipts: dict[int, SendReceipt] = {}
@@ -291,35 +371,34 @@ class Producer(Lifetime):
             raise errors[0]
         return [receipts[number] for number in sorted(receipts)]
 
-    async def _send_pile(self, batch: OutgoingBatch, queue: MessageQueue | None, deadline: float) -> SendReceipt:
-        """Send an automatic batch."""
-        code = RequestCode.SEND_BATCH_MESSAGE
-        return await self._active().send(batch.carrier, target=queue, code=code, deadline=deadline)
-
-    async def _send_alone(self, outgoing: Outgoing, queue: MessageQueue | None, deadline: float) -> SendReceipt:
-        """Send a message that found no others to travel with."""
-        return await self._active().send(outgoing, target=queue, deadline=deadline)
-
     def new_message_id(self) -> str:
-        """Return an id for `send(message_id=…)`, to be kept by who wants to send the same message again after a doubt."""
-        self._active()
-        assert self._ids is not None
-        return self._ids.next(time.time_ns() // 1_000_000)
+        """Return an id for ``send(message_id=…)``.
 
-    # -- what it knows ----------------------------------------------------------------------------------------------------------
+        Keep it to send the same message again when the outcome of the first send is unknown.
+
+        Raises: ``NotRunning``.
+        """
+        return self._active().ids.next(time.time_ns() // 1_000_000)
+
+    # State
 
     @property
     def client_id(self) -> str:
-        """The name under which the brokers know this producer."""
+        """This producer's name on the brokers."""
         return self._active().session.client_id
 
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """Return the publish list of a topic: what `queue=` counts in.  Errors: `RouteNotFound`, `NoNameServer`."""
+        """Return the publish list of a topic, which ``queue=`` indexes.
+
+        Raises: ``RouteNotFound``, ``NoNameServer``, ``TopicInvalid``.
+        """
         settings = self.settings
         session = self._active().session
         check_topic(topic)
         await trio.lowlevel.checkpoint()
-        return await session.publish_queues(topic, settings.create_topic_key, settings.default_topic_queues)
+        return await session.finder.publish_queues(
+            topic, settings.create_topic_key, settings.default_topic_queues
+        )
 
     def _check_topic(self, topic: str) -> None:
         if not isinstance(topic, str) or topic not in self._known_topics:
@@ -332,45 +411,3 @@ class Producer(Lifetime):
         if self._sender is None:
             raise NotRunning("this producer is not running: use it inside `async with`")
         return self._sender
-
-
-def _as_message(
-    topic: str | Message,
-    body: bytes | None,
-    tag: str | None,
-    keys: Iterable[str],
-    properties: Mapping[str, str] | None,
-    flag: int,
-    wait_stored: bool = True,
-) -> Message:
-    if isinstance(topic, Message):
-        if body is not None or tag is not None or keys or properties or flag or not wait_stored:
-            raise MessageInvalid(_BOTH)
-        return topic
-    if body is None:
-        raise MessageInvalid(_NO_BODY)
-    return Message(
-        topic=topic,
-        body=body,
-        tag=tag,
-        keys=tuple(key_words(keys)) if keys else (),
-        properties=properties or {},
-        flag=flag,
-        wait_stored=wait_stored,
-    )
-
-
-def _choice(message: Message | None, sharding_key: str | None, select: Selector | None) -> Target | None:
-    """Return how the queue of a directed send is found; None for one that is not directed."""
-    if select is not None:
-        if not callable(select):
-            raise MessageInvalid(f"select must be a function, not {shown(select)}")
-        assert message is not None
-        return lambda queues: select(queues, message)
-    return None if sharding_key is None else lambda queues: choose_by_key(queues, sharding_key)
-
-
-def _make_ids(host: str) -> UniqueIds:
-    address = ipaddress.ip_address(host.strip("[]"))
-    utc_offset = time.localtime().tm_gmtoff
-    return UniqueIds(address.packed, os.getpid(), random.getrandbits(32), utc_offset_seconds=utc_offset)

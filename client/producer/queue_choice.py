@@ -1,6 +1,7 @@
 """Which queue a message goes to: pure functions over the publish list of a topic.
 
-Source: client/…/impl/producer/TopicPublishInfo.java, client/…/producer/selector/SelectMessageQueueByHash.java, …ByRandom.java,
+Source: client/…/impl/producer/TopicPublishInfo.java,
+client/…/producer/selector/SelectMessageQueueByHash.java, …ByRandom.java,
 rocketmq-client-go/producer/selector.go.
 """
 
@@ -15,14 +16,15 @@ import attrs
 from triomq.client.arguments import shown, whole_number
 from triomq.client.errors import MessageInvalid
 from triomq.remoting.protocol.bodies.route import MessageQueue
-from triomq.remoting.protocol.message import Message, java_hash
+from triomq.remoting.protocol.java_hash import index_by_hash
+from triomq.remoting.protocol.message import Message
 
 Selector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
-"""An application's own choice: (publish list, message) → one of the queues.  Pure and quick; called once for a message."""
+"""(publish list, message) → one of the queues; must be pure and quick; called once per message"""
 
 
 class OfBroker(Protocol):
-    """A queue, or what leads to one."""
+    """A queue, or its destination."""
 
     @property
     def broker_name(self) -> str: ...
@@ -33,13 +35,16 @@ Q = TypeVar("Q", bound=OfBroker)
 
 @attrs.define(eq=False)
 class RoundRobin:
-    """Deal messages over the queues of one topic in turn, so that n·k messages put k into each of n queues."""
+    """Takes the queues of one topic in turn, so that n·k messages put k into each of n queues."""
 
     _next: int
-    """a random start keeps many producers from all beginning at queue 0"""
+    """index of the next queue; a random start keeps many producers from all beginning at queue 0"""
 
     def choose(self, queues: Sequence[Q], avoid_broker: str | None = None) -> Q:
-        """Return the next queue; with `avoid_broker` (the one that just failed) the next queue of another broker, if there is any."""
+        """Return the next queue.
+
+        ``avoid_broker``: the broker that just failed; its queues are skipped if there are others.
+        """
         position = self._next
         self._next = position + 1
         chosen = queues[position % len(queues)]
@@ -48,14 +53,16 @@ class RoundRobin:
         return self._search(queues, position + 1, lambda name: name != avoid_broker) or chosen
 
     def choose_where(self, queues: Sequence[Q], accept: Callable[[str], bool]) -> Q | None:
-        """Return the next queue whose broker is accepted; None, and no turn is taken, if there is none."""
+        """Return the next queue whose broker is accepted, or None, which takes no turn."""
         return self._search(queues, self._next, accept)
 
     def jump(self, position: int) -> None:
-        """Go on somewhere else."""
+        """Continue at another position."""
         self._next = position
 
-    def _search(self, queues: Sequence[Q], position: int, accept: Callable[[str], bool]) -> Q | None:
+    def _search(
+        self, queues: Sequence[Q], position: int, accept: Callable[[str], bool]
+    ) -> Q | None:
         for step in range(len(queues)):
             queue = queues[(position + step) % len(queues)]
             if accept(queue.broker_name):
@@ -65,21 +72,24 @@ class RoundRobin:
 
 
 def choose_by_key(queues: Sequence[MessageQueue], sharding_key: str) -> MessageQueue:
-    """Return the queue of a sharding key, as Java's `SelectMessageQueueByHash` does.
+    """Return the queue of a sharding key, as Java's ``SelectMessageQueueByHash`` does.
 
-    Java's hash of the text, remainder with the sign of the dividend, absolute value.  The Go client uses another hash, so Java and Go
-    producers do not send equal keys to equal queues; we follow Java (and `select_by_go_hash` follows Go).
+    The Go client uses another hash, so Java and Go producers send equal keys to different
+    queues; this follows Java, ``select_by_go_hash`` follows Go.
     """
-    return queues[abs(java_hash(sharding_key)) % len(queues)]
+    return queues[index_by_hash(sharding_key, len(queues))]
 
 
 def select_by_hash(key: str) -> Selector:
-    """Select by Java's hash of a text, as `sharding_key` does, but without writing the key into the message."""
+    """Return a selector by Java's hash of a text.
+
+    It chooses as ``sharding_key`` does, but does not write the key into the message.
+    """
     return lambda queues, message: choose_by_key(queues, key)
 
 
 def select_by_go_hash(key: str) -> Selector:
-    """Select as the Go client's `NewHashQueueSelector` does for this sharding key: FNV-1a, 32 bits."""
+    """Return a selector that chooses as Go's ``NewHashQueueSelector`` does (FNV-1a, 32 bits)."""
 
     def select(queues: Sequence[MessageQueue], message: Message) -> MessageQueue:
         value = 0x811C9DC5
@@ -91,15 +101,16 @@ def select_by_go_hash(key: str) -> Selector:
 
 
 def select_by_random() -> Selector:
-    """Select any queue, all equally likely."""
+    """Return a selector of any queue, all equally likely."""
     return lambda queues, message: random.choice(queues)
 
 
 def select_by_machine_room(rooms: Iterable[str]) -> Selector:
-    """Select among the brokers of these machine rooms, all equally likely; a broker tells its room by its name, `room@broker`.
+    """Return a selector among the brokers of these machine rooms, all queues equally likely.
 
-    The names are those that RocketMQ's consumers allocate by; its producers have a selector of this name that returns nothing.  The selector
-    raises `MessageInvalid` if no queue lies in one of the rooms.
+    A broker names its room in its own name, ``room@broker``, as RocketMQ's consumers expect it;
+    RocketMQ's producers have a selector of this name that returns nothing. The selector raises
+    ``MessageInvalid`` if no queue is in one of the rooms.
     """
     wanted = frozenset([rooms] if isinstance(rooms, str) else rooms)
 
@@ -108,43 +119,60 @@ def select_by_machine_room(rooms: Iterable[str]) -> Selector:
         if not near:
             brokers = sorted({queue.broker_name for queue in queues})
             raise MessageInvalid(
-                f"no broker of topic {message.topic!r} lies in the machine rooms {sorted(wanted)}: brokers are named "
-                f"'room@name', and these are {brokers}; add a room, or send without the selector"
+                f"no broker of topic {message.topic!r} is in the machine rooms {sorted(wanted)}:"
+                f" brokers are named 'room@name', and these are {brokers}; add a room, or send"
+                " without the selector"
             )
         return random.choice(near)
 
     return select
 
 
-def find_queue(queues: Sequence[MessageQueue], wanted: MessageQueue | SupportsIndex) -> MessageQueue:
+def find_queue(
+    queues: Sequence[MessageQueue], wanted: MessageQueue | SupportsIndex
+) -> MessageQueue:
     """Return the queue that the caller named, by value or by its index in the publish list.
 
-    Errors: `MessageInvalid` for an index beyond the list.  A `MessageQueue` is trusted: the route may be younger here than there.
+    A ``MessageQueue`` is trusted: the caller's route may be newer.
+
+    Raises: ``MessageInvalid``, for example for an index outside the list.
     """
     if isinstance(wanted, MessageQueue):
         if wanted.topic != queues[0].topic:
             raise MessageInvalid(
-                f"{wanted} is a queue of topic {wanted.topic!r}, and the message goes to {queues[0].topic!r}: take one of `await producer.queues(topic)`"
+                f"{wanted} is a queue of topic {wanted.topic!r}, and the message goes to"
+                f" {queues[0].topic!r}: take one of `await producer.queues(topic)`"
             )
         return wanted
     index = whole_number(wanted)
     if index is None:
-        raise MessageInvalid(f"queue must be a MessageQueue or an index of the topic's publish list, not {shown(wanted)}")
+        raise MessageInvalid(
+            "queue must be a MessageQueue or an index of the topic's publish list, not"
+            f" {shown(wanted)}"
+        )
     if not 0 <= index < len(queues):
         raise MessageInvalid(
-            f"queue {index} does not exist: the topic's publish list has queues 0 to {len(queues) - 1}"
+            f"queue {index} does not exist: the topic's publish list has queues 0 to"
+            f" {len(queues) - 1}"
         )
     return queues[index]
 
 
-def selected(queues: Sequence[MessageQueue], select: Callable[[Sequence[MessageQueue]], MessageQueue]) -> MessageQueue:
-    """Return the queue that an application's own choice names.  Errors: `MessageInvalid` if it names none; its own."""
+def selected(
+    queues: Sequence[MessageQueue], select: Callable[[Sequence[MessageQueue]], MessageQueue]
+) -> MessageQueue:
+    """Return the queue that an application's selector chooses.
+
+    Raises: ``MessageInvalid`` if the result is not one of the queues; the selector's own errors.
+    """
     queue = select(queues)
     if not isinstance(queue, MessageQueue):
-        raise MessageInvalid(f"a selector must return one of the queues that it gets, not {shown(queue)}")
+        raise MessageInvalid(
+            f"a selector must return one of the queues that it gets, not {shown(queue)}"
+        )
     return find_queue(queues, queue)
 
 
 def has_several_brokers(queues: Sequence[MessageQueue]) -> bool:
-    """Say whether a publish list has more than one broker: its queues are grouped by broker, so its ends tell."""
+    """Return whether a publish list, which is grouped by broker, has more than one broker."""
     return queues[0].broker_name != queues[-1].broker_name

@@ -1,58 +1,42 @@
-"""The request that carries a message: a header of which only a few fields differ between the messages of a queue."""
+"""The request that carries a message.
+
+Only a few fields of its header differ between the messages of a queue; a template has the rest.
+"""
 
 from __future__ import annotations
 
 import attrs
 
 from triomq.client.config import ProducerSettings
-from triomq.client.producer.encoding import Outgoing
+from triomq.client.producer.encoding import OutgoingMessage
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.codes import RequestCode
-from triomq.remoting.protocol.command import ONEWAY_FLAG, Command
-from triomq.remoting.protocol.command import Outgoing as OutgoingRequest
-from triomq.remoting.protocol.command import request as generic_request
-from triomq.remoting.protocol.header_fast import LatestNumbers, RequestTemplate
+from triomq.remoting.protocol.command import Command, request
 from triomq.remoting.protocol.headers.send import SendMessageHeader
+from triomq.remoting.protocol.request_template import RequestTemplate
 
-TEMPLATES_REMEMBERED = 4096
-"""of a producer that sends to ever new queues"""
 _VARYING = ("sys_flag", "born_timestamp", "flag", "properties")
 
 
 @attrs.define(eq=False)
 class SendRequests:
-    """Makes requests of one producer group."""
+    """Makes the requests of one producer group."""
 
     group: str
     settings: ProducerSettings
-    _templates: dict[tuple[int, MessageQueue], RequestTemplate] = attrs.field(factory=dict, init=False)
-    """by request code and queue"""
-    _latest: LatestNumbers = attrs.field(factory=LatestNumbers, init=False)
 
-    def make(
-        self, outgoing: Outgoing, queue: MessageQueue, code: int, *, oneway: bool = False, hooked: bool = False
-    ) -> OutgoingRequest:
-        """Make the request for one message; a `Command`, which costs three times as much, only if hooks are to see it."""
-        if hooked:
-            header = self._header(queue, code)
-            header.sys_flag, header.born_timestamp = outgoing.sys_flag, outgoing.born_timestamp
-            header.flag, header.properties = outgoing.flag, outgoing.properties
-            command: Command = generic_request(code, header, outgoing.body, oneway=oneway)
-            return command
-        numbers = (outgoing.sys_flag, outgoing.born_timestamp, outgoing.flag)
-        flag = ONEWAY_FLAG if oneway else 0
-        return self.template(queue, code).make(numbers, outgoing.properties, outgoing.body, flag)
+    def command(
+        self, outgoing: OutgoingMessage, queue: MessageQueue, code: int, *, oneway: bool = False
+    ) -> Command:
+        """Return the request for one message as RPC hooks see it; a template costs a third."""
+        header = self._header(queue, code)
+        header.sys_flag, header.born_timestamp = outgoing.sys_flag, outgoing.born_timestamp
+        header.flag, header.properties = outgoing.flag, outgoing.properties
+        return request(code, header, outgoing.body, oneway=oneway)
 
     def template(self, queue: MessageQueue, code: int) -> RequestTemplate:
         """Return the template of the requests to one queue."""
-        template = self._templates.get((code, queue))
-        if template is None:
-            if len(self._templates) >= TEMPLATES_REMEMBERED:
-                self._templates.clear()
-            template = self._templates[code, queue] = RequestTemplate(
-                code, self._header(queue, code), _VARYING, latest=self._latest, short=True
-            )
-        return template
+        return RequestTemplate(code, self._header(queue, code), _VARYING)
 
     def _header(self, queue: MessageQueue, code: int) -> SendMessageHeader:
         return SendMessageHeader(

@@ -1,7 +1,9 @@
-"""The tries of one send: which queue, how long, what next after a failure.
+"""The attempts of one send: which queue, how long, what to do after a failure.
 
-Source: client/…/impl/producer/DefaultMQProducerImpl.java#sendDefaultImpl, sendKernelImpl; MQClientAPIImpl.java#processSendResponse.
-What differs from there is said in `client/retry.py`.
+``client/retry.py`` describes how this differs from the official client.
+
+Source: client/…/impl/producer/DefaultMQProducerImpl.java#sendDefaultImpl, sendKernelImpl;
+MQClientAPIImpl.java#processSendResponse.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from typing import SupportsIndex
 import attrs
 import trio
 
+from triomq.client.back_off import back_off, until_reached
 from triomq.client.calls import read_header
 from triomq.client.config import ProducerSettings
 from triomq.client.errors import (
@@ -22,15 +25,20 @@ from triomq.client.errors import (
     ConnectionFailed,
     SendFailed,
     SendTimeout,
+    TimersUnavailable,
     TrioMQError,
     broker_error,
     from_remoting,
     request_name,
 )
-from triomq.client.hooks import SendContext, tell
-from triomq.client.producer.back_off import back_off
-from triomq.client.producer.destinations import Destination, Destinations, TopicDestinations, random_position
-from triomq.client.producer.encoding import Outgoing
+from triomq.client.message_hooks import SendContext, SendHook, call_hooks
+from triomq.client.producer.destinations import (
+    DestinationTable,
+    QueueDestination,
+    TopicDestinations,
+    random_position,
+)
+from triomq.client.producer.encoding import OutgoingMessage
 from triomq.client.producer.faults import LatencyFaults
 from triomq.client.producer.in_flight import InFlight
 from triomq.client.producer.queue_choice import find_queue, selected
@@ -45,18 +53,24 @@ from triomq.client.retry import (
     try_seconds,
 )
 from triomq.client.session import Session
+from triomq.client.trace.message_trace import MessageTrace
+from triomq.client.unique_ids import make_unique_ids
 from triomq.remoting.client.connector import Connector
 from triomq.remoting.errors import RemotingError
 from triomq.remoting.protocol.bodies.route import MessageQueue
-from triomq.remoting.protocol.codes import RequestCode
-from triomq.remoting.protocol.command import Command
+from triomq.remoting.protocol.codes import RequestCode, ResponseCode, version_name
+from triomq.remoting.protocol.command import ONEWAY_FLAG, Command
 from triomq.remoting.protocol.headers.send import SendMessageResponseHeader
+from triomq.remoting.protocol.ids import UniqueIds
+from triomq.remoting.protocol.message_properties import TRACE_ON
 
-Target = MessageQueue | SupportsIndex | Callable[[Sequence[MessageQueue]], MessageQueue]
-"""Where a directed send goes: a queue, an index of the publish list, or a function that chooses from the list."""
+SendTarget = MessageQueue | SupportsIndex | Callable[[Sequence[MessageQueue]], MessageQueue]
+"""Where a directed send goes: a queue, its index in the publish list, or a function of the list."""
 
 _STORED = SendStatus.STORED
 _DEFAULT_REGION = "DefaultRegion"
+_VERSION_WITH_TIMERS = 413
+"""V5_0_0"""
 
 
 @attrs.define(eq=False)
@@ -66,125 +80,186 @@ class Sender:
     group: str
     session: Session
     settings: ProducerSettings
+    trace: MessageTrace | None = None
+    """notes what happens to messages; None if traces are off"""
+    ids: UniqueIds = attrs.field(init=False)
     faults: LatencyFaults | None = attrs.field(init=False)
     _connector: Connector = attrs.field(init=False)
     _has_hooks: bool = attrs.field(init=False)
+    _hooks: Sequence[SendHook] = attrs.field(init=False)
     _requests: SendRequests = attrs.field(init=False)
     _in_flight: InFlight | None = attrs.field(init=False)
-    _topics: TopicDestinations = attrs.field(init=False)
+    _topics: DestinationTable = attrs.field(init=False)
     _tries: int = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         settings = self.settings
+        self.ids = make_unique_ids(self.session.client_id)
         self._connector = self.session.connector
-        self._has_hooks = bool(settings.send_hooks or settings.check_forbidden)
+        self._hooks = (*settings.send_hooks, *(() if self.trace is None else (self.trace,)))
+        self._has_hooks = bool(self._hooks or settings.check_forbidden)
         self._requests = SendRequests(self.group, settings)
-        self._topics = TopicDestinations(self.session.routes, self._requests)
+        self._topics = DestinationTable(self.session.routes, self._requests)
         self._tries = 1 + settings.retries
-        self.session.forget_unused(self._topics.was_used)
+        self.session.observe(self._topics)
         messages, size = settings.in_flight_messages_max, settings.in_flight_bytes_max
         unbounded = 1 << 62
-        self._in_flight = InFlight(messages or unbounded, size or unbounded) if messages or size else None
+        self._in_flight = (
+            InFlight(messages or unbounded, size or unbounded) if messages or size else None
+        )
         self.faults = (
-            LatencyFaults(settings.latency_max, settings.not_available, settings.detect_brokers, random_position)
+            LatencyFaults(
+                settings.latency_max,
+                settings.not_available,
+                settings.detect_brokers,
+                random_position,
+            )
             if settings.latency_faults
             else None
         )
 
     def send(
         self,
-        outgoing: Outgoing,
+        outgoing: OutgoingMessage,
         *,
-        target: Target | None = None,
+        target: SendTarget | None = None,
         code: int = RequestCode.SEND_MESSAGE_V2,
         deadline: float | None = None,
     ) -> Coroutine[None, None, SendReceipt]:
-        """Send a message and wait for the broker's answer, within the bounds of back-pressure.
+        """Send a message and wait for the broker's answer, within the limits of back-pressure.
 
-        Without `target` a failed try is followed by others, on another broker where there is one.  Errors: `SendTimeout`, `SendFailed`,
-        `BrokerError` for a refusal that no other try can mend, `RouteNotFound`, `NoNameServer`.
+        Without ``target`` a failed attempt is retried, on another broker if there is one.
+        ``deadline`` is a trio time.
+
+        Raises: ``SendTimeout``, ``SendFailed``; ``BrokerError`` for a refusal that no retry can
+        change; ``RouteNotFound``, ``NoNameServer``.
         """
-        now = trio.current_time()
         if deadline is None:
-            timeout = self.settings.send_timeout
-            deadline = now + timeout if timeout is not None else inf
+            deadline = self.deadline()
         if self._in_flight is not None:
-            return self._send_in_turn(self._in_flight, outgoing, target, code, deadline)
-        return self._send(outgoing, target, code, now, deadline)
+            return self._send_within_limits(self._in_flight, outgoing, target, code, deadline)
+        return self._send(outgoing, target, code, deadline)
 
-    async def _send_in_turn(
-        self, budget: InFlight, outgoing: Outgoing, target: Target | None, code: int, deadline: float
+    async def _send_within_limits(
+        self,
+        budget: InFlight,
+        outgoing: OutgoingMessage,
+        target: SendTarget | None,
+        code: int,
+        deadline: float,
     ) -> SendReceipt:
-        """Send within the bounds of back-pressure."""
         await self._wait_for_room(budget, outgoing, deadline)
         try:
-            return await self._send(outgoing, target, code, trio.current_time(), deadline)
+            return await self._send(outgoing, target, code, deadline)
         finally:
             budget.release(len(outgoing.body))
 
-    async def send_oneway(self, outgoing: Outgoing, *, target: Target | None = None) -> None:
-        """Send a message once and ask for no answer; returns when the bytes are written.  Errors: as `send`, for what is known by then."""
+    async def send_oneway(
+        self, outgoing: OutgoingMessage, *, target: SendTarget | None = None
+    ) -> None:
+        """Send a message without waiting for an answer; return when its bytes are written.
+
+        Attempts that find no connection are repeated within ``send_timeout``; any other failure
+        ends the call.
+
+        Raises: as ``send``, for failures before the bytes are written.
+        """
         deadline = self.deadline()
         budget = self._in_flight
         if budget is not None:
             await self._wait_for_room(budget, outgoing, deadline)
-            budget.release(len(outgoing.body))  # nobody says when it has arrived
-        places = self._topics.find(outgoing.topic) or await self._find_destinations(outgoing.topic, deadline)
-        now = trio.current_time()
-        destination = self._directed(places, target) if target is not None else self._choose(places, None, now)
-        address = self._address(destination)
-        context = self._begin(outgoing, destination.queue, address, RequestCode.SEND_MESSAGE_V2, oneway=True)
-        request = self._requests.make(
-            outgoing, destination.queue, RequestCode.SEND_MESSAGE_V2, oneway=True, hooked=self._connector.hooked
+            budget.release(len(outgoing.body))  # no answer will tell when it has arrived
+        destinations = self._topics.find(outgoing.topic) or await self._find_destinations(
+            outgoing.topic, deadline
+        )
+        directed = self._directed(destinations, target) if target is not None else None
+
+        async def try_once(seconds: float) -> None:
+            await self._oneway(
+                outgoing,
+                directed
+                or self._choose(
+                    self._topics.find(outgoing.topic) or destinations, None, trio.current_time()
+                ),
+                seconds,
+            )
+
+        await until_reached(try_once, deadline - trio.current_time(), again=is_unconnected)
+
+    async def _oneway(
+        self, outgoing: OutgoingMessage, destination: QueueDestination, seconds: float
+    ) -> None:
+        address, code = self._address(destination), RequestCode.SEND_MESSAGE_V2
+        context = self._begin(outgoing, destination.queue, address, code, oneway=True)
+        request = (
+            self._requests.command(outgoing, destination.queue, code, oneway=True)
+            if self._connector.hooked
+            else destination.request(outgoing, code, ONEWAY_FLAG)
         )
         try:
-            await self.session.oneway(address, request, deadline - now)
+            await self.session.oneway(address, request, seconds)
         except TrioMQError as error:
             self._end(context, None, error)
+            if error.refresh_route:
+                self.session.finder.invalidate(outgoing.topic)
             raise
         self._end(context, None, None)
 
     def deadline(self) -> float:
-        """Return until when a send that begins now may take."""
+        """Return the trio time at which a send that begins now times out."""
         timeout = self.settings.send_timeout
         return trio.current_time() + timeout if timeout is not None else inf
 
-    async def _wait_for_room(self, budget: InFlight, outgoing: Outgoing, deadline: float) -> None:
+    async def _wait_for_room(
+        self, budget: InFlight, outgoing: OutgoingMessage, deadline: float
+    ) -> None:
         if not await budget.acquire(len(outgoing.body), deadline):
-            reason = f"{budget.messages} messages of {budget.size_bytes} bytes were on their way all the time, and in_flight_messages_max or in_flight_bytes_max allow no more"
+            reason = (
+                f"{budget.messages} messages of {budget.size_bytes} bytes were in flight all the"
+                " time, and in_flight_messages_max or in_flight_bytes_max allow no more"
+            )
             raise SendTimeout(outgoing.topic, (), reason=reason)
 
     async def _send(
-        self, outgoing: Outgoing, target: Target | None, code: int, began: float, deadline: float
+        self,
+        outgoing: OutgoingMessage,
+        target: SendTarget | None,
+        code: int,
+        deadline: float,
     ) -> SendReceipt:
         topic = outgoing.topic
-        places = self._topics.find(topic)
-        if places is None:
-            places = await self._find_destinations(topic, deadline)
-            began = trio.current_time()
-        directed = self._directed(places, target) if target is not None else None
+        destinations = self._topics.find(topic) or await self._find_destinations(topic, deadline)
+        began = trio.current_time()
+        directed = self._directed(destinations, target) if target is not None else None
         tries = 1 if directed is not None else self._tries
         connector = self._connector
         attempts: list[Attempt] | None = None
         not_stored: SendReceipt | None = None
         failed_broker: str | None = None
-        number = 0  # tries whose request may have been sent
+        number = 0  # of attempts whose request may have been sent
         unconnected = 0
         while number < tries:
             number += 1
             if attempts or not_stored is not None:
-                if not await back_off(self.settings.busy_backoff, attempts, deadline, unconnected // (2 if places.several_brokers else 1)):
+                if not await back_off(
+                    self.settings.busy_backoff,
+                    attempts,
+                    deadline,
+                    unconnected // (2 if destinations.several_brokers else 1),
+                ):
                     break
                 began = trio.current_time()
                 if began >= deadline:
                     break
-            destination = directed or self._choose(places, failed_broker, began)
+            destination = directed or self._choose(destinations, failed_broker, began)
             seconds = deadline - began
-            if tries > 1 and (places.several_brokers or self.settings.try_timeout is not None):
+            if tries > 1 and (
+                destinations.several_brokers or self.settings.try_timeout is not None
+            ):
                 seconds = try_seconds(
                     seconds,
                     last_try=number == tries,
-                    other_broker=places.several_brokers,
+                    other_broker=destinations.several_brokers,
                     longest=self.settings.try_timeout,
                 )
             context: SendContext | None = None
@@ -192,11 +267,14 @@ class Sender:
                 address = destination.address or self._address(destination)
                 if self._has_hooks:
                     context = self._begin(outgoing, destination.queue, address, code)
-                if connector.hooked:
-                    request = self._requests.make(outgoing, destination.queue, code, hooked=True)
-                else:
-                    request = destination.request(outgoing, code)
-                response = await connector.invoke(address, request, timeout=seconds, deadline=began + seconds)
+                request = (
+                    self._requests.command(outgoing, destination.queue, code)
+                    if connector.hooked
+                    else destination.request(outgoing, code)
+                )
+                response = await connector.invoke(
+                    address, request, timeout=seconds, deadline=began + seconds
+                )
                 receipt = self._read(response, outgoing, destination.queue, code, address)
             except (TrioMQError, RemotingError) as reason:
                 if isinstance(reason, RemotingError):
@@ -206,19 +284,26 @@ class Sender:
                     error = reason
                 now = trio.current_time()
                 earlier = attempts or []
-                attempts = [*earlier, Attempt(broker=destination.broker_name, seconds=now - began, error=error)]
+                attempts = [
+                    *earlier,
+                    Attempt(broker=destination.broker_name, seconds=now - began, error=error),
+                ]
                 self._end(context, None, error)
                 self._note_failure(destination.queue, error, now - began, now)
                 if error.refresh_route:
-                    self.session.doubt(topic)
+                    self.session.finder.invalidate(topic)
                 if not may_send_again(error, self.settings.retry_codes):
-                    if not_stored is None and not any(may_be_stored(attempt.error) for attempt in attempts):
+                    if not_stored is None and not any(
+                        may_be_stored(attempt.error) for attempt in attempts
+                    ):
                         raise error from error.__cause__
-                    break  # a refusal says nothing about the tries before it, and a SYSTEM_ERROR not even about its own
+                    # A refusal does not settle earlier attempts, and SYSTEM_ERROR not even its own.
+                    break
                 failed_broker = destination.broker_name
-                places = self._topics.find(topic) or places
+                destinations = self._topics.find(topic) or destinations
                 unconnected = unconnected + 1 if is_unconnected(error) else 0
-                if unconnected and deadline < inf:  # nothing was sent, so send_timeout limits these tries, not `retries`
+                if unconnected and deadline < inf:
+                    # Nothing was sent, so `send_timeout` limits these attempts, not `retries`.
                     number -= 1
                     attempts = listed_attempts(attempts)
             except BaseException:  # cancelled
@@ -226,37 +311,79 @@ class Sender:
                 raise
             else:
                 if context is not None:
+                    context.trace_on = (response.ext or {}).get(TRACE_ON) != "false"
                     self._end(context, receipt, None)
                 if self.faults is not None:
                     now = trio.current_time()
-                    self.faults.record(destination.queue, now - began, now, isolate=False, reachable=True)
+                    self.faults.record(
+                        destination.queue, now - began, now, isolate=False, reachable=True
+                    )
                 if receipt.status is _STORED or not self.settings.retry_not_stored:
                     return receipt
                 not_stored, failed_broker = receipt, destination.broker_name
         if not_stored is not None:
             return not_stored
         assert attempts is not None
-        raise self._failure(topic, attempts, deadline) from attempts[-1].error
+        kind = SendTimeout if trio.current_time() >= deadline else SendFailed
+        stored = any(may_be_stored(attempt.error) for attempt in attempts)
+        raise kind(topic, attempts, maybe_stored=stored) from attempts[-1].error
 
-    def _note_failure(self, queue: MessageQueue, error: TrioMQError, latency: float, now: float) -> None:
-        """A broker that refuses is left out and unreachable; one that cannot be reached is left out, too, and unreachable if a detector looks."""
+    def _note_failure(
+        self, queue: MessageQueue, error: TrioMQError, latency: float, now: float
+    ) -> None:
+        """Record a failed attempt for ``latency_faults``: its broker is left out for a while.
+
+        A broker that refused counts as unreachable; one without a connection only while the broker
+        detector runs, which finds out when it is back.
+        """
         if self.faults is not None and concerns_broker(error):
             refused = isinstance(error, BrokerError)
-            self.faults.record(queue, latency, now, isolate=True, reachable=not refused and not self.faults.detecting)
+            self.faults.record(
+                queue,
+                latency,
+                now,
+                isolate=True,
+                reachable=not refused and not self.faults.detecting,
+            )
 
-    def _read(self, response: Command, outgoing: Outgoing, queue: MessageQueue, code: int, address: str) -> SendReceipt:
-        """Make the receipt of an answer.  Errors: `BrokerError`, `ProtocolBroken`."""
+    def _read(
+        self,
+        response: Command,
+        outgoing: OutgoingMessage,
+        queue: MessageQueue,
+        code: int,
+        address: str,
+    ) -> SendReceipt:
+        """Return the receipt of an answer. Raises: ``BrokerError``, ``ProtocolBroken``."""
         status = STATUS_OF_CODE.get(response.code)
         if status is None:
-            error = broker_error(response.code, response.remark, f"{queue.broker_name} ({address})", request_name(code))
+            error = broker_error(
+                response.code,
+                response.remark,
+                f"{queue.broker_name} ({address})",
+                request_name(code),
+            )
             if isinstance(error, BrokerStopping):
                 self.session.reconnect(address)
             raise error
+        if outgoing.timed and response.version < _VERSION_WITH_TIMERS:
+            raise TimersUnavailable(
+                ResponseCode.VERSION_NOT_SUPPORTED,
+                f"the broker is of version {version_name(response.version)}, knows no times of"
+                " delivery, and has delivered the message at once",
+                f"{queue.broker_name} ({address})",
+                request_name(code),
+            )
         fields = response.ext or {}
         try:
-            offset_id, queue_id, offset = fields["msgId"], int(fields["queueId"]), int(fields["queueOffset"])
+            offset_id, queue_id, offset = (
+                fields["msgId"],
+                int(fields["queueId"]),
+                int(fields["queueOffset"]),
+            )
         except (KeyError, ValueError):
-            header = read_header(response, SendMessageResponseHeader, address)  # says what is wrong
+            # The slow path raises an error that names the wrong field.
+            header = read_header(response, SendMessageResponseHeader, address)
             offset_id, queue_id, offset = header.message_id, header.queue_id, header.queue_offset
         return SendReceipt(
             outgoing.message_id,
@@ -268,12 +395,18 @@ class Sender:
             fields.get("recallHandle"),
         )
 
-    # -- hooks ------------------------------------------------------------------------------------------------------------------
+    # Hooks
 
     def _begin(
-        self, outgoing: Outgoing, queue: MessageQueue, address: str, code: int, *, oneway: bool = False
+        self,
+        outgoing: OutgoingMessage,
+        queue: MessageQueue,
+        address: str,
+        code: int,
+        *,
+        oneway: bool = False,
     ) -> SendContext | None:
-        """Ask and tell the hooks, if there are any.  Errors: what a check raises."""
+        """Call the checks and hooks before an attempt, if any. Raises: the errors of the checks."""
         settings = self.settings
         if not self._has_hooks:
             return None
@@ -290,60 +423,65 @@ class Sender:
         )
         for check in settings.check_forbidden:
             check(context)
-        tell(settings.send_hooks, "before_send", context)
+        call_hooks(self._hooks, "before_send", context)
         return context
 
-    def _end(self, context: SendContext | None, receipt: SendReceipt | None, error: TrioMQError | None) -> None:
+    def _end(
+        self, context: SendContext | None, receipt: SendReceipt | None, error: TrioMQError | None
+    ) -> None:
         if context is not None:
             context.receipt, context.error = receipt, error
-            tell(self.settings.send_hooks, "after_send", context)
+            call_hooks(self._hooks, "after_send", context)
 
-    # -- queues -----------------------------------------------------------------------------------------------------------------
+    # Queues
 
-    def _choose(self, places: Destinations, avoid: str | None, now: float) -> Destination:
+    def _choose(
+        self, destinations: TopicDestinations, avoid: str | None, now: float
+    ) -> QueueDestination:
         if self.faults is None:
-            return places.turn.choose(places.ways, avoid)
-        return self.faults.choose(places.turn, places.ways, avoid, now)
+            return destinations.turn.choose(destinations.all, avoid)
+        return self.faults.choose(destinations.turn, destinations.all, avoid, now)
 
-    def _directed(self, places: Destinations, target: Target) -> Destination:
-        queue = _chosen(places.queues, target)
-        return places.of_queue(queue) or self._topics.destination(queue)
+    def _directed(self, destinations: TopicDestinations, target: SendTarget) -> QueueDestination:
+        queues = destinations.queues
+        queue = selected(queues, target) if callable(target) else find_queue(queues, target)
+        return destinations.of_queue(queue) or self._topics.destination(queue)
 
-    def _address(self, destination: Destination) -> str:
-        """Return where the queue's master is.  Errors: `ConnectionFailed`."""
+    def _address(self, destination: QueueDestination) -> str:
+        """Return the address of the queue's master. Raises: ``ConnectionFailed`` without one."""
         if destination.address is None:
-            raise ConnectionFailed(destination.broker_name, "the route names no master for this broker")
+            raise ConnectionFailed(
+                destination.broker_name, "the route names no master for this broker"
+            )
         return destination.address
 
-    async def _find_destinations(self, topic: str, deadline: float) -> Destinations:
-        while True:
-            await self._find_queues(topic, deadline)
-            places = self._topics.find(topic)
-            if places is not None:  # else the route has changed since
-                return places
-
-    async def _find_queues(self, topic: str, deadline: float) -> tuple[MessageQueue, ...]:
+    async def _find_destinations(self, topic: str, deadline: float) -> TopicDestinations:
+        settings = self.settings
         with trio.move_on_at(deadline):
-            return await self.session.publish_queues(
-                topic, self.settings.create_topic_key, self.settings.default_topic_queues
-            )
+            while True:
+                seconds = deadline - trio.current_time() if deadline < inf else None
+                await self.session.finder.publish_queues(
+                    topic, settings.create_topic_key, settings.default_topic_queues, seconds
+                )
+                destinations = self._topics.find(topic)
+                if destinations is not None:  # otherwise the route has changed
+                    return destinations
         raise SendTimeout(topic, (), reason="the time went by while the route was looked up")
 
     async def find_route(self, topic: str) -> None:
-        """Make sure that a send need not look up the topic's route.  A checkpoint only if it is not known.  Errors: `RouteNotFound`, `NoNameServer`."""
+        """Make sure that the topic's route is known.
+
+        Raises: ``RouteNotFound``, ``NoNameServer``.
+        Checkpoint: maybe, only when the route is not known.
+        """
         if not self.session.routes.publish(topic):
-            await self._find_queues(topic, inf)
+            await self._find_destinations(topic, inf)
 
-    async def queue_for(self, topic: str, target: Target, deadline: float) -> MessageQueue:
-        """Return the queue of a directed send.  Errors: as `send`; those of the application's own choice."""
-        queues = self.session.routes.publish(topic) or await self._find_queues(topic, deadline)
-        return _chosen(queues, target)
+    async def queue_for(self, topic: str, target: SendTarget, deadline: float) -> MessageQueue:
+        """Return the queue of a directed send.
 
-    def _failure(self, topic: str, attempts: Sequence[Attempt], deadline: float) -> SendFailed | SendTimeout:
-        stored = any(may_be_stored(attempt.error) for attempt in attempts)
-        kind = SendTimeout if trio.current_time() >= deadline else SendFailed
-        return kind(topic, attempts, maybe_stored=stored)
-
-
-def _chosen(queues: Sequence[MessageQueue], target: Target) -> MessageQueue:
-    return selected(queues, target) if callable(target) else find_queue(queues, target)
+        Raises: as ``send``; the errors of the application's selector.
+        Checkpoint: maybe, only when the route is not known.
+        """
+        destinations = self._topics.find(topic) or await self._find_destinations(topic, deadline)
+        return self._directed(destinations, target).queue

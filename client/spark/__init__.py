@@ -1,6 +1,8 @@
-"""The Spark source: topics of a RocketMQ-compatible cluster as DataFrames, streaming and batch, in pure Python.
+"""The Spark source: topics as DataFrames, streaming and batch, in pure Python.
 
-`source` is what Spark sees; `options`, `columns` and `offsets` hold what users write; `planning` cuts work into tasks; `cluster`
-asks name servers and brokers from the driver; `stream_reader` and `batch_reader` tie these together; `pull` and `decode` run in
-the tasks, with blocking sockets and Arrow.  Nothing here imports Trio.
+``source`` is the entry point for Spark; ``options``, ``columns`` and ``offset_options`` read what
+users write; ``planning`` cuts a batch into tasks; ``driver_client`` asks name servers and brokers
+from the driver; ``stream_reader`` and ``batch_reader`` use all of these; ``task_pull`` and
+``decode`` run in the tasks, with blocking sockets and Arrow. ``sink`` writes topics, ``store``
+reads store directories. Nothing here imports Trio.
 """

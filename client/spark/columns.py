@@ -1,7 +1,7 @@
-"""The columns that the source offers, their Spark and Arrow types, and the check of a user's schema.
+"""The columns of the source, their Spark and Arrow types, and the check of a user's schema.
 
-A schema given by `.schema("value binary, offset bigint")` is the source's column pruning: Spark tells a Python source nothing of a
-later `select`, so only columns that the schema names are decoded.
+Only columns that the schema names are decoded, as in ``.schema("value binary, offset bigint")``:
+Spark does not tell a Python source about a later ``select``.
 """
 
 import difflib
@@ -41,7 +41,7 @@ ARROW_TYPES: tuple[tuple[DataType, pa.DataType], ...] = (
 
 @attrs.frozen(kw_only=True)
 class Column:
-    """One column that a query may ask for; the first type is the usual one."""
+    """A column of the source; the first type is the default."""
 
     name: str
     types: tuple[DataType, ...]
@@ -65,19 +65,38 @@ COLUMNS: tuple[Column, ...] = (
         meaning="the body, decompressed; as string: UTF-8, damaged bytes replaced",
     ),
     Column(name="topic", types=(STRING,), by_default=True, meaning="the topic"),
-    Column(name="brokerName", types=(STRING,), by_default=True, meaning="name of the broker that holds the queue"),
-    Column(name="queueId", types=(INTEGER,), by_default=True, meaning="number of the queue on its broker"),
-    Column(name="offset", types=(LONG,), by_default=True, meaning="position in the queue"),
-    Column(name="timestamp", types=(TIMESTAMP,), by_default=True, meaning="when the broker stored the message"),
-    Column(name="tags", types=(STRING,), by_default=True, may_be_null=True, meaning="property TAGS"),
     Column(
-        name="headers", types=(STRING_MAP,), meaning="all properties; in the default schema with includeHeaders=true"
+        name="brokerName",
+        types=(STRING,),
+        by_default=True,
+        meaning="name of the broker that holds the queue",
+    ),
+    Column(
+        name="queueId",
+        types=(INTEGER,),
+        by_default=True,
+        meaning="number of the queue on its broker",
+    ),
+    Column(name="offset", types=(LONG,), by_default=True, meaning="position in the queue"),
+    Column(
+        name="timestamp",
+        types=(TIMESTAMP,),
+        by_default=True,
+        meaning="when the broker stored the message",
+    ),
+    Column(
+        name="tags", types=(STRING,), by_default=True, may_be_null=True, meaning="property TAGS"
+    ),
+    Column(
+        name="headers",
+        types=(STRING_MAP,),
+        meaning="all properties; in the default schema with includeHeaders=true",
     ),
     Column(name="bornTimestamp", types=(TIMESTAMP,), meaning="when the producer made the message"),
     Column(
         name="msgId",
         types=(STRING,),
-        meaning="the producer's unique id (UNIQ_KEY), else the broker's offset message id",
+        meaning="the producer's unique id (UNIQ_KEY), otherwise the broker's offset message id",
     ),
     Column(
         name="messageGroup",
@@ -91,26 +110,36 @@ COLUMNS: tuple[Column, ...] = (
         types=(INTEGER,),
         meaning="RocketMQ's flag bits (compressed, transaction state, address families)",
     ),
-    Column(name="reconsumeTimes", types=(INTEGER,), meaning="how often consumers gave the message back"),
+    Column(
+        name="reconsumeTimes", types=(INTEGER,), meaning="how often consumers gave the message back"
+    ),
     Column(name="bornHost", types=(STRING,), meaning="producer's address, ip:port"),
     Column(name="storeHost", types=(STRING,), meaning="broker's address, ip:port"),
     Column(name="storeSize", types=(INTEGER,), meaning="bytes of the stored record"),
     Column(name="commitLogOffset", types=(LONG,), meaning="position in the broker's commit log"),
-    Column(name="properties", types=(STRING,), meaning="the properties as stored: name 0x01 value 0x02 …"),
+    Column(
+        name="properties",
+        types=(STRING,),
+        meaning="the properties as stored: name 0x01 value 0x02 …",
+    ),
 )
 BY_NAME = {column.name: column for column in COLUMNS}
 
 
 def default_schema(*, include_headers: bool) -> StructType:
-    """The schema of a query that gives none."""
-    wanted = [column for column in COLUMNS if column.by_default or (include_headers and column.name == "headers")]
+    """Return the schema of a query that gives none."""
+    wanted = [
+        column
+        for column in COLUMNS
+        if column.by_default or (include_headers and column.name == "headers")
+    ]
     return StructType([StructField(column.name, column.types[0]) for column in wanted])
 
 
 def check_schema(schema: StructType) -> None:
-    """Accept any choice of known columns with exactly the offered types.
+    """Check that a schema has known columns with exactly the offered types.
 
-    Raises OptionError that names the column and what would be right.
+    Raises: OptionError that names the column and the rule.
     """
     if not schema.fields:
         raise OptionError(f"the schema has no columns; choose from {', '.join(BY_NAME)}")
@@ -119,25 +148,35 @@ def check_schema(schema: StructType) -> None:
         if column is None:
             near = difflib.get_close_matches(field.name, BY_NAME, n=1, cutoff=0.5)
             hint = f"did you mean {near[0]!r}? " if near else ""
-            raise OptionError(f"the source has no column {field.name!r}; {hint}it offers {', '.join(BY_NAME)}")
+            raise OptionError(
+                f"the source has no column {field.name!r}; {hint}it offers {', '.join(BY_NAME)}"
+            )
         if field.dataType not in column.types:
             offered = " or ".join(each.simpleString() for each in column.types)
             raise OptionError(
-                f"column {field.name!r} cannot be {field.dataType.simpleString()}; declare it as {offered} and cast in the query"
+                f"column {field.name!r} cannot be {field.dataType.simpleString()}; declare it as"
+                f" {offered} and cast in the query"
             )
         if column.may_be_null and not field.nullable:
-            raise OptionError(f"column {field.name!r} is null for some messages; declare it without NOT NULL")
+            raise OptionError(
+                f"column {field.name!r} is null for some messages; declare it without NOT NULL"
+            )
     if len({field.name for field in schema.fields}) != len(schema.fields):
-        raise OptionError(f"the schema names a column twice: {', '.join(field.name for field in schema.fields)}")
+        raise OptionError(
+            f"the schema names a column twice: {', '.join(field.name for field in schema.fields)}"
+        )
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """The Arrow schema that Spark demands of our record batches, to the letter: order, types, UTC, nullability."""
+    """Return the Arrow schema that Spark demands: order, types, UTC, nullability."""
     return pa.schema(
-        [pa.field(field.name, arrow_type(field.dataType), nullable=field.nullable) for field in schema.fields]
+        [
+            pa.field(field.name, arrow_type(field.dataType), nullable=field.nullable)
+            for field in schema.fields
+        ]
     )
 
 
 def arrow_type(spark_type: DataType) -> pa.DataType:
-    """The Arrow type of one of our Spark types."""
+    """Return the Arrow type of one of our Spark types."""
     return next(arrow for known, arrow in ARROW_TYPES if known == spark_type)

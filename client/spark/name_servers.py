@@ -1,10 +1,11 @@
-"""Routes from the name servers, over a blocking connection: which brokers hold a topic, where they are, how many queues each has."""
+"""Read routes from the name servers over a blocking connection."""
 
 import logging
 import random
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 import attrs
 
@@ -13,25 +14,36 @@ from triomq.client.spark.offsets import Queue
 from triomq.remoting.client.access import Access
 from triomq.remoting.client.blocking import BlockingConnection
 from triomq.remoting.errors import RemotingError
-from triomq.remoting.protocol.bodies.route import MASTER_ID, PERM_READ, TopicRoute
+from triomq.remoting.protocol.bodies.route import MASTER_ID, PERM_READ, PERM_WRITE, TopicRoute
+from triomq.remoting.protocol.bodies.topics import TopicNames
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
-from triomq.remoting.protocol.command import request
+from triomq.remoting.protocol.command import Command, request
 from triomq.remoting.protocol.headers.route import GetRouteHeader
+from triomq.remoting.protocol.names import (
+    DLQ_PREFIX,
+    RETRY_PREFIX,
+    SYSTEM_TOPIC_PREFIX,
+    WELL_KNOWN_SYSTEM_TOPICS,
+)
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 REQUEST_SECONDS = 3.0
 
 
 @attrs.frozen
-class ReadRoute:
-    """What a reader needs of a topic's route."""
+class TopicAddresses:
+    """The part of a topic's route that a reader or a writer needs."""
 
     topic: str
     addresses: Mapping[str, str]
-    """broker name → address of its master; a broker without master is left out"""
+    """broker name → address of its master, of a slave while it has no master"""
     queue_counts: Mapping[str, int]
-    """broker name → number of queues to read"""
+    """broker name → number of queues"""
+    slaves: frozenset[str] = frozenset()
+    """the brokers whose address is a slave's"""
 
     def queues(self) -> list[Queue]:
         return [
@@ -41,8 +53,51 @@ class ReadRoute:
         ]
 
 
+def readable(topic: str, route: TopicRoute) -> TopicAddresses:
+    """Return the readable queues of brokers that have a master or a slave."""
+    addresses: dict[str, str] = {}
+    slaves = set()
+    for broker in route.broker_datas:
+        if broker.broker_addrs:
+            broker_id = min(broker.broker_addrs)
+            addresses[broker.broker_name] = broker.broker_addrs[broker_id]
+            if broker_id != MASTER_ID:
+                slaves.add(broker.broker_name)
+    counts = {
+        queues.broker_name: queues.read_queue_count
+        for queues in route.queue_datas
+        if queues.perm & PERM_READ and queues.broker_name in addresses
+    }
+    return TopicAddresses(topic, addresses, counts, frozenset(slaves))
+
+
+def writable(topic: str, route: TopicRoute) -> TopicAddresses:
+    """Return the queues of brokers with a master that take messages."""
+    masters = {
+        broker.broker_name: broker.broker_addrs[MASTER_ID]
+        for broker in route.broker_datas
+        if MASTER_ID in broker.broker_addrs
+    }
+    counts = {
+        queues.broker_name: queues.write_queue_count
+        for queues in route.queue_datas
+        if queues.perm & PERM_WRITE and queues.broker_name in masters
+    }
+    return TopicAddresses(topic, masters, counts)
+
+
+def read_names(answer: Command, address: str) -> set[str]:
+    """Return the topics of an answer. Raises: SourceError for a refusal."""
+    if answer.code != ResponseCode.SUCCESS:
+        raise SourceError(
+            f"name server {address} refuses its list of topics with {answer.code}: {answer.remark};"
+            " name the topics in 'subscribe'"
+        )
+    return set(TopicNames.decode(bytes(answer.body)).topic_list)
+
+
 class NameServers:
-    """Asks one name server after the other until one answers, and stays with it."""
+    """The name servers; the first that answers is asked first the next time."""
 
     def __init__(self, addresses: Sequence[str], access: Access = Access()) -> None:  # noqa: B008  (frozen)
         self._access = access
@@ -53,7 +108,10 @@ class NameServers:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()
 
@@ -62,56 +120,91 @@ class NameServers:
             self._connection.close()
             self._connection = None
 
-    def routes(self, topics: Sequence[str]) -> dict[str, ReadRoute | None]:
-        """The route of every topic; None where the name server knows no such topic.
+    def routes(
+        self,
+        topics: Sequence[str],
+        part: Callable[[str, TopicRoute], TopicAddresses] = readable,
+    ) -> dict[str, TopicAddresses | None]:
+        """Return the route of every topic, None for a topic that the name server does not know.
 
-        Raises Unreachable with the reason of each name server, SourceError when one refuses.
+        Raises: Unreachable with the reason of each name server; SourceError if a name server
+            refuses.
         """
+        return self._first_answer(
+            lambda connection, address: self._ask(connection, address, topics, part)
+        )
+
+    def topics(self, pattern: re.Pattern[str]) -> list[str]:
+        """Return the topics whose whole name matches, without those of the system. Sorted.
+
+        Raises: Unreachable with the reason of each name server; SourceError if a name server
+            refuses.
+        """
+
+        def ask(connection: BlockingConnection, address: str) -> list[str]:
+            all_topics, of_system = (
+                read_names(connection.invoke(request(code), REQUEST_SECONDS), address)
+                for code in (
+                    RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
+                    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS,
+                )
+            )
+            return sorted(
+                topic
+                for topic in all_topics - of_system - WELL_KNOWN_SYSTEM_TOPICS
+                if pattern.fullmatch(topic)
+                and not topic.startswith((SYSTEM_TOPIC_PREFIX, RETRY_PREFIX, DLQ_PREFIX))
+            )
+
+        return self._first_answer(ask)
+
+    def _first_answer(self, ask: Callable[[BlockingConnection, str], T]) -> T:
         reasons = []
-        for _ in range(len(self._addresses) + 1):  # one more: a connection that was idle may have died
+        # One attempt more than name servers: an idle connection may have died.
+        for _ in range(len(self._addresses) + 1):
             address = self._addresses[0]
             try:
                 if self._connection is None:
-                    self._connection = BlockingConnection(address, timeout=REQUEST_SECONDS, **self._access.options())
-                return self._ask(self._connection, address, topics)
+                    self._connection = BlockingConnection(
+                        address, timeout=REQUEST_SECONDS, **self._access.options()
+                    )
+                return ask(self._connection, address)
             except (RemotingError, OSError) as error:
                 reasons.append(str(error))
                 logger.debug("name server %s: %s", address, error)
                 self.close()
                 self._addresses.append(self._addresses.pop(0))
         raise Unreachable(
-            f"no name server answers ({'; '.join(dict.fromkeys(reasons))}); check the option 'nameServer' and that mqnamesrv runs there"
+            f"no name server answers ({'; '.join(dict.fromkeys(reasons))}); check the option"
+            " 'nameServer' and that mqnamesrv runs there"
         )
 
-    def _ask(self, connection: BlockingConnection, address: str, topics: Sequence[str]) -> dict[str, ReadRoute | None]:
+    def _ask(
+        self,
+        connection: BlockingConnection,
+        address: str,
+        topics: Sequence[str],
+        part: Callable[[str, TopicRoute], TopicAddresses],
+    ) -> dict[str, TopicAddresses | None]:
         sent = [
-            (topic, connection.send(request(RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRouteHeader(topic=topic))))
+            (
+                topic,
+                connection.send(
+                    request(RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRouteHeader(topic=topic))
+                ),
+            )
             for topic in topics
         ]
-        routes: dict[str, ReadRoute | None] = {}
+        routes: dict[str, TopicAddresses | None] = {}
         for topic, opaque in sent:
             response = connection.receive(opaque, REQUEST_SECONDS)
             if response.code == ResponseCode.TOPIC_NOT_EXIST:
                 routes[topic] = None
             elif response.code != ResponseCode.SUCCESS:
                 raise SourceError(
-                    f"name server {address} refuses the route of topic {topic} with {response.code}: {response.remark}"
+                    f"name server {address} refuses the route of topic {topic} with"
+                    f" {response.code}: {response.remark}"
                 )
             else:
-                routes[topic] = read_route(topic, TopicRoute.decode(bytes(response.body)))
+                routes[topic] = part(topic, TopicRoute.decode(bytes(response.body)))
         return routes
-
-
-def read_route(topic: str, route: TopicRoute) -> ReadRoute:
-    """Reduce a route to readable queues of brokers that have a master."""
-    addresses = {
-        broker.broker_name: broker.broker_addrs[MASTER_ID]
-        for broker in route.broker_datas
-        if MASTER_ID in broker.broker_addrs
-    }
-    counts = {
-        queues.broker_name: queues.read_queue_count
-        for queues in route.queue_datas
-        if queues.perm & PERM_READ and queues.broker_name in addresses
-    }
-    return ReadRoute(topic, addresses, counts)

@@ -1,27 +1,37 @@
-"""The source's position in its queues, and the JSON form that Spark keeps in the checkpoint.
+"""The source's position in its queues, and its JSON form in Spark's checkpoint. Pure.
 
-    {"v":1, "q":{"orders":{"broker-a":{"0":1200,"1":1187}}}, "from":{"orders":{"broker-a":{"0":0}}}}
+    {"v":2, "began":1764000000000, "q":{"orders":{"broker-a":{"0":1200,"1":1187}}},
+     "stored":{"orders":{"broker-a":{"0":1763999999871,"1":1763999999630}}},
+     "from":{"orders":{"broker-a":{"0":0}}}}
 
-`q` is the next offset to read of every known queue, always.  `from` is the first offset of the queues that are not part of the
-batch's start: all of them in the first batch, later only new ones.  Spark does not log where the first batch starts, so without
-`from` a replay of that batch would begin wherever the queues stand by then, and lose messages without a word.
+``began`` is the time when the query began (epoch, ms). ``q`` is the next offset to read of every
+known queue. ``from`` is the first offset of the queues that the batch's start does not have: all
+queues in the first batch, later only new queues. Spark does not log the start of the first batch,
+so without ``from`` a replay of that batch would begin at the present offsets, and lose messages
+silently.
 
-The law of this file: pure values; and the JSON is built in one order (topics, brokers, queue numbers), because Spark compares
-offsets as text and would run empty batches for ever.
+``stored`` is the store time (ms) of the message before the next one: if it has another store time
+later, the topic has been deleted and created again.
+
+The JSON is built in one order (topics, brokers, queue numbers): Spark compares offsets as text, and
+another order would look like a new batch. Version 1 lacks ``began`` and ``stored``.
 """
 
-from collections.abc import Mapping
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import attrs
 
 from triomq.client.spark.errors import OffsetError
 
-VERSION = 1
+VERSION = 2
+VERSIONS_READ = (1, VERSION)
 
 
 class Queue(NamedTuple):
-    """One queue of one broker, by names that outlive addresses."""
+    """One queue of one broker, by the broker's name: its address may change."""
 
     topic: str
     broker: str
@@ -36,31 +46,54 @@ Offsets = dict[Queue, int]
 
 @attrs.frozen
 class Bounds:
-    """What a broker holds of a queue: offsets [least, end)."""
+    """The messages of a queue that a broker has: offsets [least, end)."""
 
     least: int
     end: int
+    of_slave: bool = False
+    """whether a slave answered, which may lack the newest messages"""
 
 
 @attrs.frozen(kw_only=True)
 class Position:
-    """Where a query stands: what one entry of Spark's offset log says."""
+    """The position of a query: one entry of Spark's offset log."""
 
     next: Offsets
     """queue → offset of the next message to read"""
     first: Offsets = attrs.field(factory=dict)
-    """queue → offset where this batch begins, for queues that its start does not have"""
+    """queue → begin of this batch, for queues that its start does not have"""
     filter_hash: str | None = None
     """hash of the tag expression; None for all messages"""
+    began_ms: int | None = None
+    """when the query began; None in a checkpoint of version 1"""
+    stored: Mapping[Queue, int] = attrs.field(factory=dict)
+    """queue → store time (ms) of the message before ``next``, if there is one"""
 
     @property
     def is_initial(self) -> bool:
-        """Whether nothing has been read yet: this is what `initialOffset` returned, or an empty first batch."""
+        """Whether nothing has been read yet.
+
+        That is the result of ``initialOffset``, or an empty first batch.
+        """
         return self.first == self.next
 
+    def only(self, is_read: Callable[[Queue], bool]) -> Position:
+        """Return the position without the queues that the query does not read any more."""
+        return attrs.evolve(
+            self,
+            next={queue: offset for queue, offset in self.next.items() if is_read(queue)},
+            first={queue: offset for queue, offset in self.first.items() if is_read(queue)},
+            stored={queue: time for queue, time in self.stored.items() if is_read(queue)},
+        )
+
     def to_json(self) -> dict[str, Any]:
-        """The object for Spark's offset log; equal positions give equal text."""
-        document: dict[str, Any] = {"v": VERSION, "q": nested(self.next)}
+        """Return the object for Spark's offset log; equal positions give equal text."""
+        document: dict[str, Any] = {"v": VERSION}
+        if self.began_ms is not None:
+            document["began"] = self.began_ms
+        document["q"] = nested(self.next)
+        if self.stored:
+            document["stored"] = nested(self.stored)
         if self.first:
             document["from"] = nested(self.first)
         if self.filter_hash is not None:
@@ -69,74 +102,85 @@ class Position:
 
 
 def read_position(document: Any) -> Position:
-    """Read what `Position.to_json` made.
+    """Read the result of ``Position.to_json``, of this version or version 1.
 
-    Raises OffsetError for another version or another shape.
+    Raises: OffsetError for another version or another shape.
     """
     if not isinstance(document, dict) or "v" not in document:
         raise OffsetError(
-            f"the checkpoint holds {document!r}, which this source did not write; use another checkpointLocation for this query"
+            f"the checkpoint holds {document!r}, which this source did not write; use another"
+            " checkpointLocation for this query"
         )
-    if document["v"] != VERSION:
+    if document["v"] not in VERSIONS_READ:
         raise OffsetError(
-            f"the checkpoint holds offsets of version {document['v']}, and this release of triomq reads version {VERSION}; "
-            "run the query with the release that wrote them, or start with a new checkpointLocation"
+            f"the checkpoint holds offsets of version {document['v']}, and this release of triomq"
+            f" reads versions 1 to {VERSION}; run the query with the release that wrote them, or"
+            " start with a new checkpointLocation"
         )
-    filter_hash = document.get("fh")
     return Position(
-        next=flat(document.get("q"), "q"), first=flat(document.get("from", {}), "from"), filter_hash=filter_hash
+        next=flat(document.get("q"), "q"),
+        first=flat(document.get("from", {}), "from"),
+        filter_hash=document.get("fh"),
+        began_ms=document.get("began"),
+        stored=flat(document.get("stored", {}), "stored"),
     )
 
 
 def nested(offsets: Mapping[Queue, int]) -> dict[str, dict[str, dict[str, int]]]:
-    """{topic: {broker: {queue number: offset}}} in sorted order, queue numbers as numbers."""
+    """Return {topic: {broker: {queue number: offset}}}, sorted; queue numbers by value."""
     result: dict[str, dict[str, dict[str, int]]] = {}
     for queue in sorted(offsets):
-        result.setdefault(queue.topic, {}).setdefault(queue.broker, {})[str(queue.queue_id)] = offsets[queue]
+        result.setdefault(queue.topic, {}).setdefault(queue.broker, {})[str(queue.queue_id)] = (
+            offsets[queue]
+        )
     return result
 
 
 def flat(document: Any, where: str) -> Offsets:
-    """The inverse of `nested`.  Raises OffsetError that names the member *where*."""
+    """Return the inverse of ``nested``.
+
+    Raises: OffsetError that names the member ``where``.
+    """
     result: Offsets = {}
     try:
         for topic, brokers in document.items():
             for broker, queues in brokers.items():
                 for queue_id, offset in queues.items():
                     if type(offset) is not int:
-                        raise TypeError(f"{offset!r} is no offset")
+                        raise TypeError(f"{offset!r} is not an offset")
                     result[Queue(topic, broker, int(queue_id))] = offset
     except (AttributeError, TypeError, ValueError) as error:
         raise OffsetError(
-            f"member {where!r} of the offsets is not {{topic: {{broker: {{queue: offset}}}}}}: {error}"
+            f"member {where!r} of the offsets is not {{topic: {{broker: {{queue: offset}}}}}}:"
+            f" {error}"
         ) from error
     return result
 
 
-def advance(
-    start: Position, heads: Mapping[Queue, int], born: Mapping[Queue, int], filter_hash: str | None = None
-) -> Position:
-    """The end of a batch that starts at *start* and reads up to *heads*.
+def advance(start: Position, heads: Mapping[Queue, int], born: Mapping[Queue, int]) -> Position:
+    """Return the end of a batch that starts at ``start`` and reads up to ``heads``.
 
-    *heads* may leave queues out: those stand still.  *born* gives the first offset of queues that *start* does not know, and of
-    known queues that begin anew (failOnDataLoss=false after a topic was deleted and created again).
+    Queues that ``heads`` leaves out do not move. ``born``: the first offset of queues that
+    ``start`` does not know, and of known queues that begin again (failOnDataLoss=false after a
+    topic was deleted and created again).
     """
     begins = {**start.next, **born}
     ends = {queue: max(begin, heads.get(queue, begin)) for queue, begin in begins.items()}
-    return Position(next=ends, first=begins if start.is_initial else dict(born), filter_hash=filter_hash)
+    return attrs.evolve(start, next=ends, first=begins if start.is_initial else dict(born))
 
 
 def batch_starts(start: Position, end: Position) -> Offsets:
-    """Where each queue of *end* begins in the batch (start, end).
+    """Return the begin of each queue of ``end`` in the batch (start, end).
 
-    Raises OffsetError when neither side knows: that would be a hole in the log.
+    Raises: OffsetError if neither position has it: the offset log is damaged.
     """
     starts: Offsets = {}
     for queue in end.next:
         first = end.first.get(queue, start.next.get(queue))
         if first is None:
             raise OffsetError(
-                f"the offset log does not say where {queue} begins; the checkpoint is damaged, start with a new checkpointLocation"
+                f"the offset log does not say where {queue} begins; the checkpoint is damaged,"
+                " start with a new checkpointLocation"
             )
         starts[queue] = first
     return starts

@@ -1,6 +1,7 @@
-"""How the text of an option becomes its value.
+"""Parse the text of an option.
 
-Each parser takes what a user wrote and raises ValueError that says what would be right; `options` adds the name of the option.
+Each parser takes what a user wrote, and raises ValueError with the rule; ``options`` adds the name
+of the option.
 """
 
 import json
@@ -22,6 +23,13 @@ def text(value: str) -> str:
     return value.strip()
 
 
+def pattern(value: str) -> re.Pattern[str]:
+    try:
+        return re.compile(text(value))
+    except re.error as error:
+        raise ValueError(f"it is not a regular expression: {error}") from error
+
+
 def boolean(value: str) -> bool:
     if value.strip().lower() not in {"true", "false"}:
         raise ValueError("it must be true or false")
@@ -29,13 +37,14 @@ def boolean(value: str) -> bool:
 
 
 def integer(least: int, most: int = (1 << 63) - 1) -> Callable[[str], int]:
-    """A parser of whole numbers between *least* and *most*."""
+    """Return a parser of whole numbers between ``least`` and ``most``."""
 
     def parse(value: str) -> int:
         number = int(value) if re.fullmatch(r"\s*-?\d+\s*", value) else None
         if number is None or not least <= number <= most:
             raise ValueError(
-                f"it must be a whole number of at least {least}" + (f" and at most {most}" if most < 1 << 62 else "")
+                f"it must be a whole number of at least {least}"
+                + (f" and at most {most}" if most < 1 << 62 else "")
             )
         return number
 
@@ -43,20 +52,22 @@ def integer(least: int, most: int = (1 << 63) - 1) -> Callable[[str], int]:
 
 
 def size(least: int, most: int) -> Callable[[str], int]:
-    """A parser of byte counts such as `262144`, `256k` or `1m`."""
+    """Return a parser of byte counts such as ``262144``, ``256k`` or ``1m``."""
 
     def parse(value: str) -> int:
         match = re.fullmatch(r"\s*(\d+)\s*([kmg]?)b?\s*", value.lower())
         number = int(match[1]) * SIZE_UNITS[match[2]] if match else -1
         if not least <= number <= most:
-            raise ValueError(f"it must be a size such as 262144, 256k or 1m, from {least} to {most} bytes")
+            raise ValueError(
+                f"it must be a size such as 262144, 256k or 1m, from {least} to {most} bytes"
+            )
         return number
 
     return parse
 
 
 def milliseconds(value: str) -> int:
-    """`1500`, `1500ms`, `30s`, `10m` or `1h`."""
+    """Parse ``1500``, ``1500ms``, ``30s``, ``10m`` or ``1h``."""
     match = re.fullmatch(r"\s*(\d+)\s*(ms|s|m|h|)\s*", value.lower())
     if not match:
         raise ValueError("it must be a time such as 1500, 1500ms, 30s or 10m")
@@ -73,12 +84,12 @@ def one_of(*choices: str) -> Callable[[str], str]:
 
 
 def addresses(value: str) -> tuple[str, ...]:
-    """`host:port;host:port`."""
+    """Parse ``host:port;host:port``."""
     return tuple(parse_address_list(value))
 
 
 def topics(value: str) -> tuple[str, ...]:
-    """Comma-separated topic names."""
+    """Parse comma-separated topic names."""
     names = tuple(dict.fromkeys(name.strip() for name in value.split(",") if name.strip()))
     if not names:
         raise ValueError("it names no topic")
@@ -89,18 +100,20 @@ def topics(value: str) -> tuple[str, ...]:
 
 def check_topic(name: Any) -> None:
     if not isinstance(name, str) or not TOPIC_PATTERN.fullmatch(name):
-        raise ValueError(f"{name!r} is no topic name (letters, digits, and any of % | _ -)")
+        raise ValueError(f"{name!r} is not a topic name (letters, digits, and any of % | _ -)")
 
 
 def assignment(value: str) -> tuple[Queue, ...]:
-    """`{"topicA":{"broker-a":[0,1]}}`."""
+    """Parse ``{"topicA":{"broker-a":[0,1]}}``."""
     queues = []
     try:
         for topic, brokers in json.loads(value).items():
             check_topic(topic)
             for broker, numbers in brokers.items():
                 queues += [Queue(topic, broker, number) for number in numbers]
-        if not queues or any(type(queue.queue_id) is not int or queue.queue_id < 0 for queue in queues):
+        if not queues or any(
+            type(queue.queue_id) is not int or queue.queue_id < 0 for queue in queues
+        ):
             raise ValueError("queue numbers are whole and not negative")
     except (AttributeError, TypeError, json.JSONDecodeError) as error:
         raise ValueError('it must be JSON like {"topicA":{"broker-a":[0,1]}}') from error
@@ -108,6 +121,6 @@ def assignment(value: str) -> tuple[Queue, ...]:
 
 
 def tag_expression(value: str) -> tuple[str, ...]:
-    """`A || B` as its tags; nothing or `*` means all messages, which is no tag at all."""
+    """Parse ``A || B`` into its tags; an empty text and ``*`` mean all messages: no tags."""
     names = tuple(sorted({name.strip() for name in value.split("||") if name.strip()}))
     return () if not names or "*" in names else names

@@ -1,124 +1,201 @@
-"""The options of the source: names, defaults, checks.  Everything is checked while a query is planned, never in its tasks.
+"""The options of the source: names, defaults, checks. All checks happen while a query is planned.
 
-Names are those of Spark's Kafka source wherever the meaning is the same, RocketMQ's otherwise.  Spark hands option names over in
-lower case.  An option that nobody knows is an error with the nearest name, because a typing error must not change a query silently.
+Names are those of Spark's Kafka source if the meaning is the same, otherwise RocketMQ's.
 """
 
-import difflib
-import os
+import re
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import attrs
 
 from triomq.client.spark.errors import OptionError
+from triomq.client.spark.offset_options import (
+    ANY,
+    GROUP,
+    OffsetOption,
+    parse_end,
+    parse_start,
+    parse_times,
+)
 from triomq.client.spark.offsets import Queue
+from triomq.client.spark.option_table import (
+    ACCESS_OPTIONS,
+    NAME_SERVER,
+    Option,
+    access_of,
+    parse_table,
+)
 from triomq.client.spark.option_values import (
-    addresses,
     assignment,
     boolean,
     integer,
     milliseconds,
     one_of,
+    pattern,
     size,
     tag_expression,
     text,
     topics,
 )
-from triomq.client.spark.starting import Start, end_text, start_text
 from triomq.remoting.client.access import Access
-from triomq.remoting.protocol.signing import Credentials
-from triomq.remoting.settings import ConfigError
-from triomq.remoting.tls.client import Tls
-
-
-@attrs.frozen(kw_only=True)
-class Option:
-    """One option: the names users write, its default as they would write it, and what it is for."""
-
-    name: str
-    parse: Callable[[str], Any]
-    default: str | None
-    meaning: str
-    aliases: tuple[str, ...] = ()
-    stream: bool = True
-    batch: bool = True
-    batch_default: str | None = None
-
 
 OPTIONS: tuple[Option, ...] = (
-    Option(
-        name="nameServer",
-        parse=addresses,
-        default=None,
-        aliases=("rocketmq.namesrv.addr",),
-        meaning="name servers, `host:port;host:port`; required",
-    ),
+    NAME_SERVER,
     Option(
         name="subscribe",
         parse=topics,
         default=None,
         aliases=("topic",),
-        meaning="topics, separated by commas; this or `assign` is required",
+        meaning="topics, separated by commas; this, `subscribePattern` or `assign` is required",
     ),
     Option(
-        name="assign", parse=assignment, default=None, meaning='exactly these queues: `{"topicA":{"broker-a":[0,1]}}`'
+        name="subscribePattern",
+        parse=pattern,
+        default=None,
+        meaning=(
+            "a regular expression that whole names of topics match, also of topics that are created"
+            " later; instead of `subscribe`"
+        ),
+    ),
+    Option(
+        name="assign",
+        parse=assignment,
+        default=None,
+        meaning='exactly these queues: `{"topicA":{"broker-a":[0,1]}}`',
     ),
     Option(
         name="startingOffsets",
-        parse=start_text,
+        parse=parse_start,
         default="latest",
         batch_default="earliest",
-        meaning='where a new query begins: `earliest`, `latest` (streams), or JSON `{"topicA":{"broker-a":{"0":23,"*":-2}}}` with -2 for earliest and -1 for latest',
+        meaning=(
+            "where a new query begins: `earliest`, `latest` (streams), `group` (the offsets that"
+            " `groupId` has stored), or JSON"
+            ' `{"topicA":{"broker-a":{"0":23,"*":-2}}}` with -2 for earliest and -1 for latest'
+        ),
     ),
     Option(
         name="startingTimestamp",
         parse=integer(0),
         default=None,
-        meaning="begin with the first message stored at this time (epoch, ms) or later; wins over startingOffsets",
+        meaning=(
+            "begin with the first message stored at this time (epoch, ms) or later; wins over"
+            " startingOffsets"
+        ),
+    ),
+    Option(
+        name="startingOffsetsByTimestamp",
+        parse=parse_times,
+        default=None,
+        meaning=(
+            "times (epoch, ms) of single queues, in the shape of startingOffsets; wins over"
+            " startingOffsets"
+        ),
     ),
     Option(
         name="startingOffsetsByTimestampStrategy",
         parse=one_of("error", "latest"),
         default="error",
-        meaning="what to do with queues that have no message that young: fail, or begin at their end",
+        meaning=(
+            "what to do with queues without a message of that time or later: fail, or begin at"
+            " their end"
+        ),
     ),
     Option(
         name="endingOffsets",
-        parse=end_text,
+        parse=parse_end,
         default="latest",
         stream=False,
-        meaning="where a batch query ends (exclusive): `latest` or JSON as in startingOffsets, -1 for latest",
+        meaning=(
+            "where a batch query ends (exclusive): `latest` or JSON as in startingOffsets, -1 for"
+            " latest"
+        ),
     ),
     Option(
         name="endingTimestamp",
         parse=integer(0),
         default=None,
         stream=False,
-        meaning="end before the first message stored at this time (epoch, ms) or later; wins over endingOffsets",
+        meaning=(
+            "end before the first message stored at this time (epoch, ms) or later; wins over"
+            " endingOffsets"
+        ),
+    ),
+    Option(
+        name="endingOffsetsByTimestamp",
+        parse=parse_times,
+        default=None,
+        stream=False,
+        meaning=(
+            "times (epoch, ms) of single queues, in the shape of endingOffsets; wins over"
+            " endingOffsets"
+        ),
+    ),
+    Option(
+        name="groupOffsetsReset",
+        parse=one_of("earliest", "latest"),
+        default="earliest",
+        meaning="with startingOffsets=group: where queues begin of which the group has no offset",
     ),
     Option(
         name="failOnDataLoss",
         parse=boolean,
         default="true",
-        meaning="fail when messages are gone before they were read; with false, warn and go on behind them",
+        meaning=(
+            "fail when messages are gone before they were read; with false, warn and skip them"
+        ),
     ),
     Option(
         name="maxOffsetsPerTrigger",
         parse=integer(1),
         default=None,
         batch=False,
-        meaning="about so many messages per micro-batch, shared among the queues by backlog",
+        meaning="approximate messages per micro-batch, shared among the queues by backlog",
+    ),
+    Option(
+        name="maxBytesPerTrigger",
+        parse=size(1 << 10, 1 << 50),
+        default=None,
+        batch=False,
+        meaning=(
+            "approximate stored bytes per micro-batch: messages × their mean size, sampled where"
+            " the batch begins; with maxOffsetsPerTrigger the smaller batch wins"
+        ),
+    ),
+    Option(
+        name="minOffsetsPerTrigger",
+        parse=integer(1),
+        default=None,
+        batch=False,
+        meaning="wait until there are about so many messages, at most for `maxTriggerDelay`",
+    ),
+    Option(
+        name="maxTriggerDelay",
+        parse=milliseconds,
+        default="15m",
+        batch=False,
+        meaning="the longest wait for `minOffsetsPerTrigger`",
     ),
     Option(
         name="minPartitions",
         parse=integer(1),
         default=None,
-        meaning="cut big ranges until there are about so many tasks",
+        meaning="approximate least number of tasks: large ranges are cut",
     ),
-    Option(name="maxRecordsPerPartition", parse=integer(1), default=None, meaning="no task reads more messages"),
-    Option(name="minRecordsPerPartition", parse=integer(1), default="10000", meaning="smaller ranges share a task"),
+    Option(
+        name="maxRecordsPerPartition",
+        parse=integer(1),
+        default=None,
+        meaning="maximum messages per task",
+    ),
+    Option(
+        name="minRecordsPerPartition",
+        parse=integer(1),
+        default="10000",
+        meaning="ranges with fewer messages share a task",
+    ),
     Option(
         name="includeHeaders",
         parse=boolean,
@@ -133,149 +210,130 @@ OPTIONS: tuple[Option, ...] = (
         meaning="only messages with these tags, `A || B`; the broker filters",
     ),
     Option(
+        name="filterSql",
+        parse=text,
+        default=None,
+        meaning=(
+            "only messages for which this SQL92 expression over properties is true; the broker"
+            " filters (`enablePropertyFilter=true`)"
+        ),
+    ),
+    Option(
         name="groupId",
         parse=text,
         default=None,
         aliases=("kafka.group.id",),
-        meaning="group under which the brokers keep the query's progress, for lag displays",
+        meaning="consumer group whose offsets show the query's progress, for lag displays",
     ),
     Option(
         name="groupIdPrefix",
         parse=text,
         default="spark-rocketmq-source",
-        meaning="without groupId the pulls go under this prefix and a random id",
+        meaning="without groupId, prefix of the random group name of the pulls",
     ),
     Option(
         name="commitGroupOffsets",
         parse=boolean,
         default=None,
         batch=False,
-        meaning="write progress to the brokers; by default when groupId is given",
+        meaning="write the group's offsets to the brokers; by default if groupId is given",
     ),
     Option(
         name="pullBatchSize",
         parse=integer(1, 100_000),
-        default="1024",
-        meaning="messages asked for per pull; brokers may give fewer",
+        default="4096",
+        meaning="requested messages per pull; brokers may send fewer",
     ),
     Option(
         name="pullMaxBytes",
         parse=size(1 << 10, 15 << 20),
         default="1m",
-        meaning="bytes asked for per pull; brokers may give fewer",
+        meaning="requested bytes per pull; brokers may send fewer",
     ),
     Option(name="pullDepth", parse=integer(1, 64), default="4", meaning="pulls in flight per task"),
     Option(
         name="recordBatchBytes",
         parse=size(1 << 10, 64 << 20),
         default="1m",
-        meaning="answers are joined to about this size before they are decoded",
+        meaning="approximate bytes of answers that are decoded together",
     ),
     Option(
         name="pollTimeoutMs",
         parse=milliseconds,
         default="120000",
         aliases=("kafkaConsumer.pollTimeoutMs",),
-        meaning="a task fails after so long without any message that it was promised",
+        meaning="a task fails after this time without an expected message",
     ),
     Option(
         name="fetchOffset.numRetries",
         parse=integer(0, 1000),
         default="5",
-        meaning="repetitions of a failed request of the driver",
+        meaning="retries of a failed request of the driver",
     ),
     Option(
         name="fetchOffset.retryIntervalMs",
         parse=milliseconds,
         default="200",
-        meaning="wait before the first repetition; doubles each time",
+        meaning="pause before the first retry; doubles each time",
     ),
     Option(
         name="metadataRefreshMs",
         parse=milliseconds,
         default="5000",
         batch=False,
-        meaning="how often to look for new queues and moved brokers",
+        meaning="time between two searches for new queues and moved brokers",
     ),
     Option(
         name="pollIntervalMs",
         parse=milliseconds,
         default="100",
         batch=False,
-        meaning="least time between two questions for new messages",
+        meaning="least time between two polls for new messages",
     ),
     Option(
         name="unavailableBrokerPolicy",
         parse=one_of("wait", "fail"),
         default="wait",
         batch=False,
-        meaning="when a broker cannot be reached: let its queues stand still, or fail the query",
+        meaning="when a broker cannot be reached: pause its queues, or fail the query",
     ),
     Option(
         name="unavailableBrokerTimeout",
         parse=milliseconds,
         default="10m",
         batch=False,
-        meaning="how long to wait for it",
+        meaning="maximum time of such a pause",
     ),
-    Option(
-        name="useTls", parse=boolean, default=None, meaning="connect with TLS; by default when a file for it is named"
-    ),
-    Option(
-        name="tlsCaFile",
-        parse=text,
-        default=None,
-        meaning="PEM file of the certificate authorities to trust, on every node; without it the system's",
-    ),
-    Option(
-        name="tlsConfigFile",
-        parse=text,
-        default=None,
-        meaning="a `tls.properties` file on the driver, for more than `tlsCaFile` says: client certificates, host names. The files that it names must be on every node",
-    ),
-    Option(name="accessKey", parse=text, default=None, meaning="sign requests with this access key"),
-    Option(
-        name="secretKey",
-        parse=text,
-        default=None,
-        meaning="the secret key; `env:NAME` takes it from an environment variable of the driver",
-    ),
+    *ACCESS_OPTIONS,
 )
-
-IGNORED = frozenset({"path", "inferschema", "mergeschema"})
-"""reader options of Spark itself"""
-NOT_OFFERED = {
-    "subscribepattern": "name the topics in `subscribe`",
-    "filtersql": "use `tags`, or filter in the query",
-    "startingoffsetsbytimestamp": "use `startingTimestamp`, or offsets in `startingOffsets`",
-    "endingoffsetsbytimestamp": "use `endingTimestamp`, or offsets in `endingOffsets`",
-    "groupoffsetsreset": "use `startingOffsets`",
-    "minoffsetspertrigger": "use a processing-time trigger",
-    "maxtriggerdelay": "use a processing-time trigger",
-    "maxbytespertrigger": "use `maxOffsetsPerTrigger`",
-}
-"""options of the same or other sources that somebody may expect here → what to do instead"""
 
 
 @attrs.frozen(kw_only=True)
 class SourceOptions:
-    """The checked options of one query.  Durations are milliseconds; `None` means no limit."""
+    """The checked options of one query. Durations are milliseconds; None means no limit."""
 
     name_server: tuple[str, ...]
     subscribe: tuple[str, ...]
+    pattern: re.Pattern[str] | None
     assign: tuple[Queue, ...]
-    starting_offsets: Start
-    starting_timestamp: int | None
+    starting_offsets: OffsetOption
+    starting_times: OffsetOption | None
+    """times (epoch, ms) where a new query begins; wins over ``starting_offsets``"""
     timestamp_strategy: str
-    ending_offsets: Start
-    ending_timestamp: int | None
+    group_reset: str
+    ending_offsets: OffsetOption
+    ending_times: OffsetOption | None
     fail_on_data_loss: bool
     max_offsets_per_trigger: int | None
+    max_bytes_per_trigger: int | None
+    min_offsets_per_trigger: int | None
+    max_trigger_delay_ms: int
     min_partitions: int | None
     max_records_per_partition: int | None
     min_records_per_partition: int
     include_headers: bool
     tags: tuple[str, ...]
+    filter_sql: str | None
     group: str
     commit_group_offsets: bool
     pull_batch_size: int
@@ -290,65 +348,77 @@ class SourceOptions:
     unavailable_broker_policy: str
     unavailable_broker_timeout_ms: int
     access: Access = attrs.field(factory=Access)
-    """TLS and credentials; travels to the executors"""
+    """TLS and credentials; sent to the executors"""
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """The topics of the query, sorted."""
+        """The topics that the options name, sorted; none with a pattern."""
         return tuple(sorted(self.subscribe or {queue.topic for queue in self.assign}))
 
+    def reads(self, queue: Queue) -> bool:
+        """Return whether the query reads a queue of this name."""
+        if self.pattern is not None:
+            return self.pattern.fullmatch(queue.topic) is not None
+        return queue in self.assign if self.assign else queue.topic in self.subscribe
+
     @property
-    def tag_text(self) -> str:
-        """The subscription as brokers read it."""
-        return " || ".join(self.tags) or "*"
+    def expression(self) -> tuple[str, str]:
+        """The type and the text of the subscription, as brokers read them."""
+        if self.filter_sql is not None:
+            return "SQL92", self.filter_sql
+        return "TAG", " || ".join(self.tags) or "*"
+
+    @property
+    def filters(self) -> bool:
+        """Whether the broker leaves messages out."""
+        return self.filter_sql is not None or bool(self.tags)
 
     @property
     def filter_hash(self) -> str | None:
-        """Identifies the tag expression in the offset log; a replay with another one would yield other rows."""
-        return f"{zlib.crc32(self.tag_text.encode()):08x}" if self.tags else None
+        """The identity of the filter in the offset log.
+
+        A replay with another filter would yield other rows.
+        """
+        kind, expression = self.expression
+        text = expression if kind == "TAG" else f"{kind} {expression}"
+        return f"{zlib.crc32(text.encode()):08x}" if self.filters else None
 
 
-def parse_options(options: Mapping[str, str], *, streaming: bool, query: str = "0") -> SourceOptions:
-    """Check the options of a query; *query* tells it apart where the user names no group.
+def parse_options(
+    options: Mapping[str, str], *, streaming: bool, query: str = "0"
+) -> SourceOptions:
+    """Check the options of a query.
 
-    Raises OptionError that names the option, what is wrong, and what would be right.
+    ``query``: part of the group's name if the user names no group.
+
+    Raises: OptionError that names the option, the cause and the rule.
     """
-    known = {name.lower(): option for option in OPTIONS for name in (option.name, *option.aliases)}
-    values: dict[str, Any] = {option.name: default_of(option, streaming=streaming) for option in OPTIONS}
-    given: dict[str, str] = {}
-    for key, raw in options.items():
-        option = known.get(key.lower())
-        if option is None:
-            if key.lower() in IGNORED:
-                continue
-            raise unknown_option(key, known)
-        if not (option.stream if streaming else option.batch):
-            raise OptionError(
-                f"option {option.name!r} has no meaning for a {'stream' if streaming else 'batch query'}; leave it out"
-            )
-        if option.name in given:
-            raise OptionError(f"options {given[option.name]!r} and {key!r} mean the same; give one of them")
-        given[option.name] = key
-        values[option.name] = parsed(option, raw)
+    values, given = parse_table(OPTIONS, options, {}, streaming=streaming)
     check_together(values, given, streaming=streaming)
     if values["commitGroupOffsets"] is None:
         values["commitGroupOffsets"] = streaming and "groupId" in given
     return SourceOptions(
         name_server=values["nameServer"],
         subscribe=values["subscribe"] or (),
+        pattern=values["subscribePattern"],
         assign=values["assign"] or (),
         starting_offsets=values["startingOffsets"],
-        starting_timestamp=values["startingTimestamp"],
+        starting_times=times_of(values, "starting"),
         timestamp_strategy=values["startingOffsetsByTimestampStrategy"],
         ending_offsets=values["endingOffsets"],
-        ending_timestamp=values["endingTimestamp"],
+        ending_times=times_of(values, "ending"),
+        group_reset=values["groupOffsetsReset"],
         fail_on_data_loss=values["failOnDataLoss"],
         max_offsets_per_trigger=values["maxOffsetsPerTrigger"],
+        max_bytes_per_trigger=values["maxBytesPerTrigger"],
+        min_offsets_per_trigger=values["minOffsetsPerTrigger"],
+        max_trigger_delay_ms=values["maxTriggerDelay"],
         min_partitions=values["minPartitions"],
         max_records_per_partition=values["maxRecordsPerPartition"],
         min_records_per_partition=values["minRecordsPerPartition"],
         include_headers=values["includeHeaders"],
         tags=values["tags"],
+        filter_sql=values["filterSql"],
         group=values["groupId"] or f"{values['groupIdPrefix']}-{query}",
         commit_group_offsets=values["commitGroupOffsets"],
         pull_batch_size=values["pullBatchSize"],
@@ -366,82 +436,54 @@ def parse_options(options: Mapping[str, str], *, streaming: bool, query: str = "
     )
 
 
-def access_of(values: Mapping[str, Any]) -> Access:
-    """TLS and credentials of the options; what they leave open, the driver's environment says.  Raises OptionError."""
-    use_tls, ca_file, config_file = values["useTls"], values["tlsCaFile"], values["tlsConfigFile"]
-    if use_tls is False and (ca_file or config_file):
-        raise OptionError("option 'useTls' is false, and a file for TLS is named; leave one of them out")
-    if ca_file and config_file:
-        raise OptionError(
-            "give one of the options 'tlsCaFile' and 'tlsConfigFile'; the file has tls.client.trustCertPath"
-        )
-    access_key, secret_key = values["accessKey"], values["secretKey"]
-    if (access_key is None) != (secret_key is None):
-        raise OptionError("options 'accessKey' and 'secretKey' belong together; give both")
-    if secret_key is not None and secret_key.startswith("env:"):
-        name = secret_key.removeprefix("env:")
-        secret_key = os.environ.get(name, "")
-        if not secret_key:
-            raise OptionError(
-                f"option 'secretKey' names the environment variable {name}, which is not set on the driver"
-            )
-    try:
-        tls = None
-        if config_file:
-            tls = Tls.from_file(config_file)
-        elif use_tls or ca_file:
-            tls = Tls(ca_file=ca_file)
-        credentials = Credentials(access_key=access_key, secret_key=secret_key) if access_key is not None else None
-        access = Access(tls=tls, credentials=credentials)
-        if use_tls is not False:
-            access = access.or_environment()
-        access.check()
-    except ConfigError as error:
-        raise OptionError(f"TLS cannot be used: {error}") from error
-    return access
-
-
-def default_of(option: Option, *, streaming: bool) -> Any:
-    default = option.batch_default if not streaming and option.batch_default else option.default
-    return None if default is None else parsed(option, default)
-
-
-def parsed(option: Option, raw: str) -> Any:
-    """The value of one option.  Raises OptionError."""
-    try:
-        return option.parse(str(raw))
-    except ValueError as error:
-        raise OptionError(f"option {option.name!r} = {raw!r}: {error}") from error
-
-
-def unknown_option(key: str, known: Mapping[str, Option]) -> OptionError:
-    """The error for a name that is not in the table."""
-    if key.lower() in NOT_OFFERED:
-        return OptionError(f"option {key!r} is not offered by this release of the source; {NOT_OFFERED[key.lower()]}")
-    if key.lower().startswith("kafka."):
-        return OptionError(f"option {key!r} belongs to Spark's Kafka source and has no meaning here; remove it")
-    near = difflib.get_close_matches(key.lower(), known, n=1, cutoff=0.5)
-    hint = (
-        f"did you mean {known[near[0]].name!r}?"
-        if near
-        else f"known are {', '.join(option.name for option in OPTIONS)}"
-    )
-    return OptionError(f"unknown option {key!r}; {hint}")
+def times_of(values: Mapping[str, Any], which: str) -> OffsetOption | None:
+    """Return the times of ``startingTimestamp`` or ``startingOffsetsByTimestamp`` (or ending…)."""
+    if values[f"{which}Timestamp"] is not None:
+        return OffsetOption({ANY: values[f"{which}Timestamp"]})
+    times: OffsetOption | None = values[f"{which}OffsetsByTimestamp"]
+    return times
 
 
 def check_together(values: Mapping[str, Any], given: Mapping[str, str], *, streaming: bool) -> None:
-    """Rules that involve more than one option.  Raises OptionError."""
-    if not values["nameServer"]:
-        raise OptionError('option \'nameServer\' is missing; add .option("nameServer", "host:9876")')
-    if bool(values["subscribe"]) == bool(values["assign"]):
-        raise OptionError("give exactly one of the options 'subscribe' and 'assign'")
+    """Check the rules that involve more than one option.
+
+    Raises: OptionError.
+    """
+    if sum(bool(values[name]) for name in ("subscribe", "subscribePattern", "assign")) != 1:
+        raise OptionError(
+            "give exactly one of the options 'subscribe', 'subscribePattern' and 'assign'"
+        )
     if values["commitGroupOffsets"] and "groupId" not in given:
-        raise OptionError("option 'commitGroupOffsets' needs 'groupId': offsets are kept under a group's name")
-    start: Start = values["startingOffsets"]
+        raise OptionError(
+            "option 'commitGroupOffsets' needs 'groupId': offsets are kept under a group's name"
+        )
+    if values["tags"] and values["filterSql"] is not None:
+        raise OptionError("give one of the options 'tags' and 'filterSql'")
+    most, least = values["maxOffsetsPerTrigger"], values["minOffsetsPerTrigger"]
+    if most is not None and least is not None and least > most:
+        raise OptionError(
+            f"option 'minOffsetsPerTrigger' = {least} is more than 'maxOffsetsPerTrigger' = {most}"
+        )
+    start: OffsetOption = values["startingOffsets"]
     if not streaming and start.allows_latest:
-        raise OptionError("a batch query cannot begin at latest (-1); give 'startingOffsets' as earliest or offsets")
+        raise OptionError(
+            "a batch query cannot begin at latest (-1); give 'startingOffsets' as earliest or"
+            " offsets"
+        )
+    if start.tree == {ANY: GROUP} and "groupId" not in given:
+        raise OptionError("option 'startingOffsets' = 'group' needs 'groupId'")
+    if values["subscribePattern"]:
+        return
     named = set(values["subscribe"] or (queue.topic for queue in values["assign"]))
-    for option, positions in (("startingOffsets", start), ("endingOffsets", values["endingOffsets"])):
-        strangers = sorted(positions.topics - named)
-        if strangers:
-            raise OptionError(f"option {option!r} names topics that the query does not read: {', '.join(strangers)}")
+    for option in (
+        "startingOffsets",
+        "endingOffsets",
+        "startingOffsetsByTimestamp",
+        "endingOffsetsByTimestamp",
+    ):
+        positions: OffsetOption = values[option] or OffsetOption({})
+        unknown = sorted(positions.topics - named)
+        if unknown:
+            raise OptionError(
+                f"option {option!r} names topics that the query does not read: {', '.join(unknown)}"
+            )

@@ -1,7 +1,7 @@
-"""How much a batch reads, and how it is cut into tasks.
+"""Limit a batch, and cut it into tasks.
 
-The law of this file: pure.  The same (start, end, options) give the same tasks, so that a replayed batch is the batch that was
-logged; no clock, no addresses, no live metadata decide anything here.
+Pure: the same (start, end, options) give the same tasks, so that a replayed batch equals the logged
+batch; no clock, no addresses and no live metadata are used.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,6 +10,9 @@ from typing import NamedTuple
 import attrs
 
 from triomq.client.spark.offsets import Offsets, Position, Queue, batch_starts
+
+UNKNOWN_BYTES = 1024
+"""the assumed size of a message if no broker gives a sample"""
 
 
 class QueueRange(NamedTuple):
@@ -26,44 +29,48 @@ class QueueRange(NamedTuple):
 
 @attrs.frozen(kw_only=True)
 class TaskSizes:
-    """How big tasks should be, in offsets (with a tag filter, rows may be fewer)."""
+    """The sizes of tasks, in offsets (with a tag filter, rows may be fewer)."""
 
     min_partitions: int | None = None
-    """split ranges until there are about so many tasks"""
+    """approximate least number of tasks: large ranges are cut"""
     max_records: int | None = None
-    """no task reads more"""
+    """maximum messages per task"""
     min_records: int = 10_000
-    """ranges below this share a task: a Python task costs 20-60 ms before its first row"""
+    """smaller ranges share a task: a Python task takes 20-60 ms before its first row"""
 
 
 def ranges_between(start: Position, end: Position) -> list[QueueRange]:
-    """The non-empty ranges of the batch (start, end), in the order of their queues.
+    """Return the non-empty ranges of the batch (start, end), in the order of their queues.
 
-    Raises OffsetError when the start of a queue is unknown.
+    Raises: OffsetError if the start of a queue is unknown.
     """
     starts = batch_starts(start, end)
-    ranges = [QueueRange(queue, starts[queue], offset) for queue, offset in sorted(end.next.items())]
+    ranges = [
+        QueueRange(queue, starts[queue], offset) for queue, offset in sorted(end.next.items())
+    ]
     return [each for each in ranges if each.message_count > 0]
 
 
 def plan_tasks(ranges: Iterable[QueueRange], sizes: TaskSizes) -> list[tuple[QueueRange, ...]]:
-    """Cut and pack *ranges* into tasks; each task lists its ranges in the order in which it reads them."""
-    by_broker = sorted(ranges, key=lambda each: (each.queue.broker, each.queue.topic, each.queue.queue_id, each.first))
+    """Cut and pack ``ranges`` into tasks; a task reads its ranges in their order."""
+    by_broker = sorted(
+        ranges,
+        key=lambda each: (each.queue.broker, each.queue.topic, each.queue.queue_id, each.first),
+    )
     piece_max = sizes.max_records
     pack_below = sizes.min_records
     total = sum(each.message_count for each in by_broker)
     if sizes.min_partitions and total:
         wanted = -(-total // sizes.min_partitions)
         piece_max = min(piece_max, wanted) if piece_max else wanted
-        pack_below = min(
-            pack_below, max(1, wanted // 2)
-        )  # equal cuts may fall a little below `wanted`: those stay alone
+        # Equal cuts may be a little smaller than `wanted`: each stays a task.
+        pack_below = min(pack_below, max(1, wanted // 2))
     pieces = [piece for each in by_broker for piece in split(each, piece_max)]
     return pack(pieces, pack_below, sizes.max_records)
 
 
 def split(whole: QueueRange, piece_max: int | None) -> list[QueueRange]:
-    """Cut a range into equal pieces (± 1) of at most *piece_max* messages."""
+    """Cut a range into equal pieces (± 1) of at most ``piece_max`` messages."""
     if piece_max is None or whole.message_count <= piece_max:
         return [whole]
     parts = -(-whole.message_count // piece_max)
@@ -71,8 +78,13 @@ def split(whole: QueueRange, piece_max: int | None) -> list[QueueRange]:
     return [QueueRange(whole.queue, cuts[part], cuts[part + 1]) for part in range(parts)]
 
 
-def pack(pieces: Sequence[QueueRange], pack_below: int, task_max: int | None) -> list[tuple[QueueRange, ...]]:
-    """Let neighbours below *pack_below* share a task until it has about that many messages; *task_max* holds in any case."""
+def pack(
+    pieces: Sequence[QueueRange], pack_below: int, task_max: int | None
+) -> list[tuple[QueueRange, ...]]:
+    """Pack neighbours of fewer than ``pack_below`` messages into tasks of about that size.
+
+    No task gets more than ``task_max``.
+    """
     tasks: list[tuple[QueueRange, ...]] = []
     open_task: list[QueueRange] = []
     filled = 0
@@ -93,15 +105,43 @@ def pack(pieces: Sequence[QueueRange], pack_below: int, task_max: int | None) ->
     return tasks
 
 
-def limit_heads(begins: Mapping[Queue, int], heads: Mapping[Queue, int], limit: int | None) -> Offsets:
-    """Lower *heads* so that about *limit* messages lie between *begins* and them.
-
-    Each queue gets its share in proportion to its backlog and at least one message, so that no queue starves; with more waiting
-    queues than *limit* the sum is the number of queues.
-    """
-    backlog = {
-        queue: head - begins[queue] for queue, head in sorted(heads.items()) if queue in begins and head > begins[queue]
+def backlog_of(begins: Mapping[Queue, int], heads: Mapping[Queue, int]) -> dict[Queue, int]:
+    """Return how many messages wait in each queue that has some, in the order of the queues."""
+    return {
+        queue: head - begins[queue]
+        for queue, head in sorted(heads.items())
+        if queue in begins and head > begins[queue]
     }
+
+
+def largest(backlog: Mapping[Queue, int], count: int) -> list[Queue]:
+    """Return the queues with the most messages, at most ``count``."""
+    return sorted(backlog, key=lambda queue: (-backlog[queue], queue))[:count]
+
+
+def messages_in(
+    byte_limit: int, backlog: Mapping[Queue, int], mean_bytes: Mapping[Queue, float]
+) -> int:
+    """Return how many messages of the backlog make about ``byte_limit`` bytes; at least one.
+
+    ``mean_bytes``: of some queues; the others have the mean of these.
+    """
+    messages = sum(backlog[queue] for queue in mean_bytes)
+    if not messages:
+        return max(1, byte_limit // UNKNOWN_BYTES)
+    mean = sum(backlog[queue] * size for queue, size in mean_bytes.items()) / messages
+    return max(1, int(byte_limit / mean))
+
+
+def limit_heads(
+    begins: Mapping[Queue, int], heads: Mapping[Queue, int], limit: int | None
+) -> Offsets:
+    """Lower ``heads`` so that the batch from ``begins`` has about ``limit`` messages.
+
+    Each queue gets a share in proportion to its backlog, and at least one message, so that no queue
+    starves; with more queues than ``limit``, the batch has one message per queue.
+    """
+    backlog = backlog_of(begins, heads)
     total = sum(backlog.values())
     if limit is None or total <= limit:
         return dict(heads)

@@ -1,36 +1,49 @@
-"""Decisions of the driver about positions: where a query begins, what is new, what is lost, and when an AvailableNow run is over.
+"""Decisions of the driver about positions. Pure, except for warnings in the log.
 
-The law of this file: pure; offsets of the cluster come in as arguments.  Warnings go to the log.
+The begin of a query, new queues, lost messages, and the end of an AvailableNow run.
 """
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from types import MappingProxyType
 
 import attrs
 
 from triomq.client.spark.errors import OptionError, data_loss, lost
+from triomq.client.spark.offset_options import EARLIEST, GROUP, LATEST, OffsetOption
 from triomq.client.spark.offsets import Bounds, Offsets, Position, Queue
-from triomq.client.spark.starting import EARLIEST, LATEST, Start
 
 logger = logging.getLogger(__name__)
 
 
-def resolve(option: str, start: Start, bounds: Mapping[Queue, Bounds], *, fail_on_data_loss: bool) -> Offsets:
-    """The offset of each queue that *start* stands for.
+def resolve(
+    option: str,
+    start: OffsetOption,
+    bounds: Mapping[Queue, Bounds],
+    *,
+    fail_on_data_loss: bool,
+    committed: Mapping[Queue, int] = MappingProxyType({}),
+) -> Offsets:
+    """Return the offset of each queue. ``committed``: those of the group, where wanted.
 
-    Raises OptionError for queues that it leaves out, that do not exist, or that end before the wanted offset; DataLoss for offsets
-    that are gone already.
+    Raises: OptionError for queues that ``start`` leaves out, that do not exist, or that end before
+        the wanted offset; DataLoss for offsets that are gone already.
     """
     absent = [str(queue) for queue in start.queues() if queue not in bounds]
     if absent:
-        raise OptionError(f"option {option!r} names queues that do not exist or are not read: {', '.join(absent)}")
+        raise OptionError(
+            f"option {option!r} names queues that do not exist or are not read: {', '.join(absent)}"
+        )
     offsets: Offsets = {}
     losses = []
     for queue, found in sorted(bounds.items()):
         wanted = start.of(queue)
+        if wanted == GROUP:
+            wanted = committed[queue]
         if wanted is None:
             raise OptionError(
-                f'option {option!r} says nothing about {queue}; name it, or add "*": -2 for the earliest offset of all others (-1 for the latest)'
+                f'option {option!r} has no entry for {queue}; add the queue, or "*": -2 for the'
+                " earliest offset of all others (-1 for the latest)"
             )
         if wanted == EARLIEST:
             offsets[queue] = found.least
@@ -38,7 +51,9 @@ def resolve(option: str, start: Start, bounds: Mapping[Queue, Bounds], *, fail_o
             offsets[queue] = found.end
         else:
             if wanted > found.end:
-                raise OptionError(f"option {option!r} wants offset {wanted} of {queue}, which ends at {found.end}")
+                raise OptionError(
+                    f"option {option!r} wants offset {wanted} of {queue}, which ends at {found.end}"
+                )
             if wanted < found.least:
                 losses.append(lost(*queue, wanted, found.least, f"earliest is {found.least}"))
             offsets[queue] = max(wanted, found.least)
@@ -46,22 +61,34 @@ def resolve(option: str, start: Start, bounds: Mapping[Queue, Bounds], *, fail_o
     return offsets
 
 
-def at_timestamp(found: Offsets, bounds: Mapping[Queue, Bounds], timestamp_ms: int, strategy: str) -> Offsets:
-    """Offsets by time.  A broker without any message that young answers with the queue's end, which *strategy* judges.
+def at_timestamps(
+    found: Offsets, bounds: Mapping[Queue, Bounds], times: Mapping[Queue, int], strategy: str
+) -> Offsets:
+    """Return offsets by time.
 
-    Raises OptionError.
+    For a queue without a message of that time or later, the broker answers with the queue's end.
+    For an empty queue that is no mistake of the user.
+
+    Raises: OptionError for such a queue, if ``strategy`` is ``error``.
     """
-    old = sorted(str(queue) for queue, offset in found.items() if offset >= bounds[queue].end)
+    old = sorted(
+        f"{queue} at {times[queue]}"
+        for queue, offset in found.items()
+        if offset >= bounds[queue].end > bounds[queue].least
+    )
     if old and strategy == "error":
         raise OptionError(
-            f"no message of {', '.join(old)} was stored at {timestamp_ms} or later; choose an earlier startingTimestamp, "
-            "or set startingOffsetsByTimestampStrategy=latest to begin at the end of these queues"
+            f"no message was stored then or later: {', '.join(old)}; choose an earlier time, or set"
+            " startingOffsetsByTimestampStrategy=latest to begin at the end of these queues"
         )
     return {queue: min(offset, bounds[queue].end) for queue, offset in found.items()}
 
 
 def report_losses(losses: Iterable[str], *, fail_on_data_loss: bool) -> None:
-    """Raise DataLoss, or warn, about each of *losses*."""
+    """Warn about each loss, or raise one error for all.
+
+    Raises: DataLoss with ``fail_on_data_loss``.
+    """
     messages = list(losses)
     if messages and fail_on_data_loss:
         raise data_loss(messages)
@@ -70,19 +97,38 @@ def report_losses(losses: Iterable[str], *, fail_on_data_loss: bool) -> None:
 
 
 @attrs.frozen
-class Changes:
-    """What a look at the cluster says about a query that stands at a certain position."""
+class QueueChanges:
+    """New queues and lost messages since a query's position."""
 
     born: Offsets
-    """queues that begin (or begin anew) in the next batch, and where"""
+    """first offset of queues that begin, or begin again, in the next batch"""
     losses: list[str]
 
 
-def changes_since(position: Position, bounds: Mapping[Queue, Bounds]) -> Changes:
-    """Compare a query's position with what the brokers hold.
+def recreated_queues(position: Position, stored: Mapping[Queue, int | None]) -> set[Queue]:
+    """Return the queues whose topic is not the one that the query has read.
 
-    New queues begin at their earliest offset.  Lost are offsets that retention took before they were read, offsets of a topic that
-    was made anew, and the beginning of a new queue of a topic that the query was reading already.
+    ``stored``: the store time (ms) now of the message before the next one; None if it is gone, and
+    then a change cannot be seen.
+    """
+    return {
+        queue
+        for queue, known in position.stored.items()
+        if (found := stored.get(queue)) is not None and found != known
+    }
+
+
+def changes_since(
+    position: Position,
+    bounds: Mapping[Queue, Bounds],
+    begins: Mapping[Queue, int],
+    recreated: Collection[Queue] = (),
+) -> QueueChanges:
+    """Compare a query's position with the bounds of the queues.
+
+    ``begins``: the first offset to read of queues that the position does not have. Lost are offsets
+    that retention deleted before they were read, offsets of a topic that was created again, and the
+    deleted begin of a new queue of a known topic.
     """
     born: Offsets = {}
     losses: list[str] = []
@@ -90,36 +136,56 @@ def changes_since(position: Position, bounds: Mapping[Queue, Bounds]) -> Changes
     for queue, found in sorted(bounds.items()):
         here = position.next.get(queue)
         if here is None:
-            born[queue] = found.least
-            if found.least > 0 and queue.topic in topics:
+            if queue not in begins:
+                continue
+            born[queue] = begins[queue]
+            if 0 < found.least == begins[queue] and queue.topic in topics:
                 losses.append(
-                    lost(*queue, 0, found.least, f"the queue is new to this query and begins at {found.least}")
+                    lost(
+                        *queue,
+                        0,
+                        found.least,
+                        f"the queue is new to this query and begins at {found.least}",
+                    )
                 )
+        elif queue in recreated:
+            born[queue] = found.least
+            losses.append(
+                f"topic {queue.topic} on {queue.broker} was deleted and created again after the"
+                f" query had read {queue} up to {here}; the queue begins at {found.least} now"
+            )
         elif here < found.least:
             born[queue] = found.least
             losses.append(lost(*queue, here, found.least, f"earliest is {found.least}"))
         elif here > found.end:
             born[queue] = found.least
             losses.append(
-                f"{queue} ends at {found.end}, but the query has read up to {here}: the topic was deleted and created again, "
-                f"or a broker failed over and lost messages; what the queue holds now begins at {found.least}"
+                f"{queue} ends at {found.end}, but the query has read up to {here}: the topic was"
+                " deleted and created again, or a broker failed over and lost messages; the queue"
+                f" begins at {found.least} now"
             )
-    return Changes(born, losses)
+    return QueueChanges(born, losses)
 
 
 @attrs.define(eq=False)
 class AvailableNowTarget:
-    """Where an AvailableNow run ends: the heads at its first look, never before its start."""
+    """The end of an AvailableNow run: the ends of the queues at its first poll."""
 
     offsets: Offsets
 
     @classmethod
-    def at(cls, position: Position, born: Mapping[Queue, int], heads: Mapping[Queue, int]) -> "AvailableNowTarget":
+    def at(
+        cls, position: Position, born: Mapping[Queue, int], heads: Mapping[Queue, int]
+    ) -> "AvailableNowTarget":
+        """Fix the target, for no queue before the start of the run."""
         begins = {**position.next, **born}
         return cls({queue: max(begin, heads.get(queue, begin)) for queue, begin in begins.items()})
 
     def heads(self, bounds: Mapping[Queue, Bounds]) -> Offsets:
-        """What to read up to now.  A queue that no longer reaches its target has the target lowered: the run must end."""
+        """Return the end of each queue for this run.
+
+        A target beyond the queue's end is lowered, so that the run ends.
+        """
         for queue, found in bounds.items():
             if queue in self.offsets and found.end < self.offsets[queue]:
                 self.offsets[queue] = found.end

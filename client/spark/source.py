@@ -1,4 +1,4 @@
-"""What Spark sees: `format("rocketmq")`."""
+"""The entry point for Spark: ``format("rocketmq")``."""
 
 import uuid
 
@@ -7,38 +7,74 @@ from pyspark.sql.types import StructType
 
 from triomq.client.spark.batch_reader import RocketMQBatchReader
 from triomq.client.spark.columns import check_schema, default_schema
+from triomq.client.spark.errors import OptionError
 from triomq.client.spark.options import parse_options
+from triomq.client.spark.shipped import Shipped
+from triomq.client.spark.sink.sink_columns import check_sink_schema
+from triomq.client.spark.sink.sink_options import parse_sink_options
+from triomq.client.spark.sink.writer import RocketMQBatchWriter, RocketMQStreamWriter
 from triomq.client.spark.stream_reader import RocketMQStreamReader
 
 
-class RocketMQDataSource(DataSource):
-    """Topics of a RocketMQ-compatible cluster as DataFrames: `spark.readStream.format("rocketmq")`, `spark.read.format("rocketmq")`."""
+class RocketMQDataSource(DataSource, metaclass=Shipped):
+    """Topics of a RocketMQ-compatible cluster as DataFrames: ``format("rocketmq")``."""
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
-        self._query = uuid.uuid4().hex[:12]  # made once, pickled with the source: the same name for driver and tasks
+        # Pickled with the source, so driver and tasks have the same name.
+        self._query = uuid.uuid4().hex[:12]
 
     @classmethod
     def name(cls) -> str:
         return "rocketmq"
 
     def schema(self) -> StructType:
-        """The columns of a query that names none."""
-        wish = {key.lower(): value for key, value in self.options.items()}
-        headers = wish.get("includeheaders", wish.get("includeproperties", "false"))
+        """Return the columns of a query that names none."""
+        given = {key.lower(): value for key, value in self.options.items()}
+        headers = given.get("includeheaders", given.get("includeproperties", "false"))
         return default_schema(include_headers=headers.strip().lower() == "true")
 
     def streamReader(self, schema: StructType) -> RocketMQStreamReader:  # noqa: N802
-        """Check options and schema.  Raises OptionError."""
+        """Check options and schema, and return the reader of a stream.
+
+        Raises: OptionError.
+        """
         options = parse_options(self._plain_options(), streaming=True, query=self._query)
         check_schema(schema)
         return RocketMQStreamReader(options, schema)
 
     def reader(self, schema: StructType) -> RocketMQBatchReader:
-        """Check options and schema.  Raises OptionError."""
+        """Check options and schema, and return the reader of a batch query.
+
+        Raises: OptionError.
+        """
         options = parse_options(self._plain_options(), streaming=False, query=self._query)
         check_schema(schema)
         return RocketMQBatchReader(options, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> RocketMQBatchWriter:
+        """Check options and schema, and return the writer of a batch query.
+
+        Raises: OptionError.
+        """
+        if overwrite:
+            raise OptionError(
+                'a topic cannot be overwritten: write with .mode("append"), or INSERT INTO'
+            )
+        options = parse_sink_options(self._plain_options(), streaming=False)
+        return RocketMQBatchWriter(options, check_sink_schema(schema, options.topic))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> RocketMQStreamWriter:  # noqa: N802
+        """Check options and schema, and return the writer of a stream.
+
+        Raises: OptionError.
+        """
+        if overwrite:
+            raise OptionError(
+                'a topic cannot be overwritten: write with .outputMode("append") or "update"'
+            )
+        options = parse_sink_options(self._plain_options(), streaming=True)
+        return RocketMQStreamWriter(options, check_sink_schema(schema, options.topic))
 
     def _plain_options(self) -> dict[str, str]:
         return dict(self.options.items())

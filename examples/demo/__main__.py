@@ -1,6 +1,7 @@
-"""Run the demo: start the cluster, send, consume with two consumers and with Spark, compare, report.
+"""Run the demo: start the cluster, send, consume with two consumers and with Spark, compare.
 
-Exit code 0 when every number agrees, 1 when one differs or something failed, 2 when something is missing.
+The exit code is 0 if every number agrees, 1 if one differs or something failed, and 2 if something
+is missing.
 """
 
 import argparse
@@ -28,7 +29,7 @@ TOPIC = "flights"
 PRODUCERS, CONSUMERS, SPARK = "flights-producers", "flights-consumers", "flights-spark"
 QUEUES_PER_BROKER = 4
 QUIET_SECONDS_MAX = 45.0
-"""the demo ends, and reports what is missing, when nothing moves for so long"""
+"""The demo ends, and reports what is missing, after this time without progress."""
 
 
 @attrs.define(eq=False)
@@ -48,9 +49,12 @@ class Run:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the demo with these command-line arguments and return the exit code."""
     parser = argparse.ArgumentParser(
-        prog="python -m examples.demo", description="TrioMQ's main job on real data, with all numbers checked."
+        prog="python -m examples.demo",
+        description="TrioMQ's main job on real data, with all numbers checked.",
     )
-    parser.add_argument("--rows", type=int, help="send only the first so many flights")
+    parser.add_argument(
+        "--rows", type=int, help="number of flights to send, the first ones of the file"
+    )
     parser.add_argument(
         "--dir",
         type=Path,
@@ -77,16 +81,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         say(f"demo: {error}")
         return 1
     consumers = [folder / "consumer-1.csv", folder / "consumer-2.csv"]
-    found = checks(wanted, len(run.sent.keys), run.sent.messages, run.stored, folder, consumers, run.lags)
-    tell_result(run, found, consumed(consumers)[2], worst_months(wanted), time.monotonic() - begin)
+    found = checks(
+        wanted, len(run.sent.keys), run.sent.messages, run.stored, folder, consumers, run.lags
+    )
+    print_result(run, found, consumed(consumers)[2], worst_months(wanted), time.monotonic() - begin)
     return 0 if all(check.good for check in found) else 1
 
 
 def wiped(folder: Path) -> Path:
-    """Make *folder* empty.  Raises DemoFailed when it holds something that is not the demo's."""
+    """Make ``folder`` empty.
+
+    Raises: ``DemoFailed`` if it holds files that are not the demo's.
+    """
     mark = folder / ".triomq-demo"
     if folder.exists() and any(folder.iterdir()) and not mark.exists():
-        raise DemoFailed(f"{folder} is not empty and not from an earlier demo; choose another folder with --dir")
+        raise DemoFailed(
+            f"{folder} is not empty and not from an earlier demo; choose another folder with --dir"
+        )
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     mark.touch()
@@ -94,7 +105,10 @@ def wiped(folder: Path) -> Path:
 
 
 async def perform(run: Run) -> None:
-    """Everything between the first process and the last.  Raises DemoFailed."""
+    """Run the processes of the demo from start to end.
+
+    Raises: ``DemoFailed``.
+    """
     try:
         await with_processes(run)
     except* DemoFailed as group:
@@ -120,11 +134,19 @@ async def with_processes(run: Run) -> None:
             await admin.create_topic(TOPIC, queues=QUEUES_PER_BROKER)
         run.seconds["cluster"] = time.monotonic() - begin
         say(f"Two name servers and two brokers run ({run.seconds['cluster']:.1f} s): {namesrv}")
-        spark = await start("spark", module("examples.demo.spark_job", namesrv, SPARK, TOPIC, str(folder)))
+        spark = await start(
+            "spark", module("examples.demo.spark_job", namesrv, SPARK, TOPIC, str(folder))
+        )
         consumers = [
             await start(
                 f"consumer-{n}",
-                module("examples.demo.consume", namesrv, CONSUMERS, TOPIC, str(folder / f"consumer-{n}.csv")),
+                module(
+                    "examples.demo.consume",
+                    namesrv,
+                    CONSUMERS,
+                    TOPIC,
+                    str(folder / f"consumer-{n}.csv"),
+                ),
             )
             for n in (1, 2)
         ]
@@ -136,24 +158,25 @@ async def with_processes(run: Run) -> None:
         }
         async with progress(run.total, counters):
             await send_all(run, namesrv)
-            await spark.tell(str(run.total))
+            await spark.send_line(str(run.total))
             await complete_or_quiet(run.total, counters["consumed"])
             run.seconds["consumed"] = time.monotonic() - begin
             await spark.until("done")
             run.seconds["spark"] = time.monotonic() - begin
         for consumer in consumers:
-            await consumer.tell("")
+            await consumer.send_line("")
         for consumer in consumers:
             await consumer.until("done")
             await consumer.process.wait()
-        await look_at_brokers(run, namesrv)
+        await read_broker_numbers(run, namesrv)
         nursery.cancel_scope.cancel()
 
 
 async def both_have_queues(one: Worker, other: Worker) -> None:
-    """Wait until the group has divided the queues: a message that changes hands later may be delivered twice.
+    """Wait until the group has divided the queues.
 
-    The first consumer begins with all queues; both own some of the group's retry topic, too.
+    A message of a queue that changes hands later may be delivered twice. The first consumer begins
+    with all queues; both own some of the group's retry topic, too.
     """
     while not other.said.get("queues") or one.said.get("queues") != other.said["queues"]:
         async with trio.open_nursery() as nursery:
@@ -173,7 +196,10 @@ async def send_all(run: Run, namesrv: str) -> None:
 
 
 async def complete_or_quiet(total: int, count: Callable[[], int]) -> None:
-    """Wait until the consumers have everything, or until nothing has come for a while: then the report says what is missing."""
+    """Wait until the consumers have all messages, or until no message came for a while.
+
+    The report then says what is missing.
+    """
     last, since = -1, trio.current_time()
     while last < total and trio.current_time() - since < QUIET_SECONDS_MAX:
         if (now := count()) != last:
@@ -181,8 +207,8 @@ async def complete_or_quiet(total: int, count: Callable[[], int]) -> None:
         await trio.sleep(0.1)
 
 
-async def look_at_brokers(run: Run, namesrv: str) -> None:
-    """Ask the brokers what they hold and how far the two groups are."""
+async def read_broker_numbers(run: Run, namesrv: str) -> None:
+    """Ask the brokers how many messages they have and how far the two groups are."""
     async with Admin(namesrv) as admin:
         stats = await admin.topic_stats(TOPIC)
         run.stored = sum(
@@ -192,7 +218,11 @@ async def look_at_brokers(run: Run, namesrv: str) -> None:
         )
         for group in (CONSUMERS, SPARK):
             progress_of = await admin.consume_stats(group, TOPIC)
-            offsets = [offset for broker in progress_of.values.values() for offset in broker.offset_table.values()]
+            offsets = [
+                offset
+                for broker in progress_of.values.values()
+                for offset in broker.offset_table.values()
+            ]
             run.lags[group] = (
                 sum(offset.broker_offset - max(0, offset.consumer_offset) for offset in offsets)
                 if offsets
@@ -200,8 +230,10 @@ async def look_at_brokers(run: Run, namesrv: str) -> None:
             )
 
 
-def tell_result(run: Run, found: Sequence[Check], again: int, taste: Sequence[str], seconds: float) -> None:
-    """The report."""
+def print_result(
+    run: Run, found: Sequence[Check], again: int, taste: Sequence[str], seconds: float
+) -> None:
+    """Print the report."""
     say()
     for check in found:
         say(
@@ -212,14 +244,19 @@ def tell_result(run: Run, found: Sequence[Check], again: int, taste: Sequence[st
     if run.seconds.get("sending"):
         rate = run.sent.messages / run.seconds["sending"]
         say(
-            f"Sent {run.sent.messages:,} messages ({run.sent.payload_bytes / 1e6:.0f} MB) in {run.seconds['sending']:.1f} s: {rate:,.0f} messages/s, while both readers ran."
+            f"Sent {run.sent.messages:,} messages ({run.sent.payload_bytes / 1e6:.0f} MB) in"
+            f" {run.seconds['sending']:.1f} s: {rate:,.0f} messages/s, while both readers ran."
         )
     for reader, name in (("consumed", "the two consumers"), ("spark", "Spark")):
         if reader in run.seconds:
-            say(f"Everything was read by {name} {run.seconds[reader]:.1f} s after the start of the cluster.")
+            say(
+                f"Everything was read by {name} {run.seconds[reader]:.1f} s after the start of the"
+                " cluster."
+            )
     if again:
         say(
-            f"{again:,} messages were delivered twice (at-least-once delivery when a queue changes hands) and counted once."
+            f"{again:,} messages were delivered twice (at-least-once delivery when a queue changes"
+            " hands) and counted once."
         )
     for line in taste:
         say(f"  {line}")
@@ -233,7 +270,8 @@ def tell_result(run: Run, found: Sequence[Check], again: int, taste: Sequence[st
     folder = run.folder
     say()
     say(
-        f"Files:  {folder}/cluster (messages, configuration, logs), {folder}/logs, {folder}/spark.json, {folder}/checkpoint"
+        f"Files:  {folder}/cluster (messages, configuration, logs), {folder}/logs,"
+        f" {folder}/spark.json, {folder}/checkpoint"
     )
     say("Try next, with the same messages:")
     bin_folder = Path(sys.executable).parent

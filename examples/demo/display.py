@@ -1,4 +1,4 @@
-"""Progress while the demo works: bars on a terminal, plain lines elsewhere."""
+"""The progress of the demo: bars on a terminal, plain lines elsewhere."""
 
 import sys
 import time
@@ -18,7 +18,7 @@ console = Console(highlight=False)
 
 @asynccontextmanager
 async def progress(total: int, counters: Counters) -> AsyncIterator[None]:
-    """Show *counters* (what → how many of *total*) while the block runs."""
+    """Show ``counters`` (name → function that counts up to ``total``) while the block runs."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(show_bars if console.is_terminal else show_lines, total, counters)
         try:
@@ -28,7 +28,12 @@ async def progress(total: int, counters: Counters) -> AsyncIterator[None]:
 
 
 async def show_bars(total: int, counters: Counters) -> None:
-    columns = (TextColumn("{task.description:>14}"), BarColumn(bar_width=40), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (
+        TextColumn("{task.description:>14}"),
+        BarColumn(bar_width=40),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
     with Progress(*columns, console=console) as bars:
         tasks = {name: bars.add_task(name, total=total) for name in counters}
         try:

@@ -1,4 +1,4 @@
-"""Do the numbers agree?  What pandas computes from the file, what the consumers read, what Spark computed, and what the brokers say."""
+"""Compare the numbers: of pandas from the file, of the consumers, of Spark, and of the brokers."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ MESSAGE = ["broker", "queue", "offset"]
 
 @attrs.frozen
 class Check:
-    """One thing that must hold."""
+    """One number that must be right."""
 
     what: str
     found: int
@@ -26,24 +26,31 @@ class Check:
 
 
 def truth(file: Path, rows: int | None) -> pd.DataFrame:
-    """Flights, departed flights and minutes of departure delay per carrier and month, from the file itself."""
+    """Return flights, departed flights and minutes of delay per carrier and month, from the file
+    itself.
+    """
     flights = pd.read_csv(file, usecols=[*CELL, "dep_delay"], nrows=rows)
     return cells(flights)
 
 
 def cells(flights: pd.DataFrame) -> pd.DataFrame:
-    """The three numbers per carrier and month; whole numbers, so that equal means equal."""
+    """Return the three numbers per carrier and month, as whole numbers that compare exactly."""
     groups = flights.groupby(CELL)["dep_delay"]
     return pd.DataFrame(
-        {"flights": groups.size(), "departed": groups.count(), "delay_minutes": groups.sum().astype("int64")}
+        {
+            "flights": groups.size(),
+            "departed": groups.count(),
+            "delay_minutes": groups.sum().astype("int64"),
+        }
     ).sort_index()
 
 
 def consumed(files: Sequence[Path]) -> tuple[pd.DataFrame, int, int]:
-    """What the consumers read: the numbers, the count of messages, and how many were delivered more than once.
+    """Return the consumers' numbers, their count of messages, and that of repeated deliveries.
 
-    Delivery is at least once, so a message that moves from one consumer to the other may come twice; it is told by its place in the
-    queue, so that a message *sent* twice still counts twice.
+    Delivery is at least once, so a message whose queue moves from one consumer to the other may
+    come twice. Such a message is recognised by its place in the queue, so a message that was *sent*
+    twice still counts twice.
     """
     tables = [
         pd.read_csv(file, names=[*MESSAGE, *CELL, "dep_delay"])
@@ -58,7 +65,7 @@ def consumed(files: Sequence[Path]) -> tuple[pd.DataFrame, int, int]:
 
 
 def streamed(file: Path) -> tuple[pd.DataFrame, int]:
-    """What Spark computed: the numbers, and the count of messages."""
+    """Return Spark's numbers, and its count of messages."""
     rows = json.loads(file.read_text()) if file.exists() else []
     table = (
         pd.DataFrame(rows, columns=[*CELL, *NUMBERS])
@@ -69,7 +76,7 @@ def streamed(file: Path) -> tuple[pd.DataFrame, int]:
 
 
 def differences(wanted: pd.DataFrame, found: pd.DataFrame) -> int:
-    """How many cells of carrier and month disagree in any number, or exist on one side only."""
+    """Return the number of cells that disagree in any number, or exist on one side only."""
     both = wanted.join(found, how="outer", lsuffix="_wanted", rsuffix="_found")
     unequal = pd.Series(False, index=both.index)
     for number in NUMBERS:
@@ -86,7 +93,7 @@ def checks(
     consumers: Sequence[Path],
     lags: Mapping[str, int],
 ) -> list[Check]:
-    """Everything that must hold at the end, with 0 differences everywhere."""
+    """Return everything that must hold at the end."""
     total = int(wanted["flights"].sum())
     by_consumers, received, _ = consumed(consumers)
     by_spark, read = streamed(folder / "spark.json")
@@ -96,17 +103,23 @@ def checks(
         Check("messages in the brokers", stored, total),
         Check("messages received by the consumers", received, total),
         Check("messages read by Spark", read, total),
-        Check("carrier-months that differ, consumers to pandas", differences(wanted, by_consumers), 0),
+        Check(
+            "carrier-months that differ, consumers to pandas", differences(wanted, by_consumers), 0
+        ),
         Check("carrier-months that differ, Spark to pandas", differences(wanted, by_spark), 0),
         *(Check(f"lag of group {group}", lag, 0) for group, lag in lags.items()),
     ]
 
 
 def worst_months(wanted: pd.DataFrame, count: int = 3) -> list[str]:
-    """A taste of the result: the carriers and months with the longest mean delay, of those with many flights."""
+    """Return a taste of the result: the carriers and months with the longest mean delay.
+
+    Only those with many flights count.
+    """
     busy = wanted[wanted["departed"] >= max(1, wanted["departed"].quantile(0.25))]
     means = (busy["delay_minutes"] / busy["departed"]).sort_values(ascending=False).head(count)
     return [
-        f"{carrier} in month {month}: {mean:.2f} min mean departure delay over {wanted.loc[(carrier, month), 'departed']:,} flights"
+        f"{carrier} in month {month}: {mean:.2f} min mean departure delay over"
+        f" {wanted.loc[(carrier, month), 'departed']:,} flights"
         for (carrier, month), mean in means.items()
     ]

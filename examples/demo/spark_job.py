@@ -1,7 +1,10 @@
-"""The Spark query, as a process of its own: flights and departure delays per carrier and month, kept up to date while messages come.
+"""The Spark query, as a process of its own: flights and delays per carrier and month.
 
-`python -m examples.demo.spark_job NAMESRV GROUP TOPIC FOLDER` prints a line of JSON after every micro-batch.  Its standard input takes one
-line, the number of messages to expect, when the producer is done; then it reads what is left, writes FOLDER/spark.json and ends.
+    python -m examples.demo.spark_job NAMESRV GROUP TOPIC FOLDER
+
+It prints a line of JSON after every micro-batch. Its standard input gets one line, the number of
+messages to expect, when the producer is done; then it reads what is left, writes FOLDER/spark.json
+and ends.
 """
 
 import json
@@ -20,13 +23,14 @@ IDLE_ROUNDS_MAX = 20
 
 
 def open_session(folder: Path) -> SparkSession:
-    """A small local session; nothing of it is kept outside *folder*."""
+    """Return a small local session that keeps all its files in ``folder``."""
     settings = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "ERROR",
         "spark.driver.memory": "1g",
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",  # a short run: halves the JVM's work
+        # a short run: halves the JVM's work
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.local.dir": str(folder / "spark-local"),
@@ -42,7 +46,7 @@ def open_session(folder: Path) -> SparkSession:
 
 
 def delays(spark: SparkSession, namesrv: str, group: str, topic: str) -> DataFrame:
-    """The streaming query: exact sums, so that means can be compared exactly."""
+    """Return the streaming query: exact sums, so that means can be compared exactly."""
     messages = (
         spark.readStream.format("rocketmq")
         .schema("value string")
@@ -54,12 +58,14 @@ def delays(spark: SparkSession, namesrv: str, group: str, topic: str) -> DataFra
     )
     flights = messages.select(F.from_json("value", FLIGHT).alias("flight")).select("flight.*")
     return flights.groupBy("carrier", "month").agg(
-        F.count("*").alias("flights"), F.count("dep_delay").alias("departed"), F.sum("dep_delay").alias("delay_minutes")
+        F.count("*").alias("flights"),
+        F.count("dep_delay").alias("departed"),
+        F.sum("dep_delay").alias("delay_minutes"),
     )
 
 
 class Result:
-    """The newest complete result, and what it counts."""
+    """The newest complete result, and the number of its messages."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -72,10 +78,10 @@ class Result:
         partial = self.file.with_suffix(".partial")
         partial.write_text(json.dumps(rows))
         partial.replace(self.file)
-        tell(messages=self.messages, batch=batch)
+        report(messages=self.messages, batch=batch)
 
 
-def tell(**facts: Any) -> None:
+def report(**facts: Any) -> None:
     print(json.dumps(facts), flush=True)
 
 
@@ -83,7 +89,9 @@ def main(namesrv: str, group: str, topic: str, folder: Path) -> None:
     """Run the query until the expected number of messages is counted."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     expected: list[int] = []
-    listener = threading.Thread(target=lambda: expected.append(int(sys.stdin.readline() or 0)), daemon=True)
+    listener = threading.Thread(
+        target=lambda: expected.append(int(sys.stdin.readline() or 0)), daemon=True
+    )
     listener.start()
     spark = open_session(folder)
     result = Result(folder / "spark.json")
@@ -95,7 +103,7 @@ def main(namesrv: str, group: str, topic: str, folder: Path) -> None:
         .trigger(processingTime="3 seconds")
         .start()
     )
-    tell(messages=0, ready=True)
+    report(messages=0, ready=True)
     while not expected and query.isActive:
         time.sleep(0.1)
     if query.exception() is not None:
@@ -106,7 +114,7 @@ def main(namesrv: str, group: str, topic: str, folder: Path) -> None:
             break
         time.sleep(0.5)
     query.stop()
-    tell(messages=result.messages, done=True)
+    report(messages=result.messages, done=True)
     spark.stop()
 
 

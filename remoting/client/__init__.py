@@ -1,4 +1,4 @@
-"""The other side of a connection: `connector` for Trio programs, `blocking` for plain threads.
+"""The client side: ``connector`` for Trio programs, ``blocking`` for threads without a loop.
 
-Import the modules, not this package: `blocking` must not bring Trio along.
+Import the modules, not this package: ``blocking`` must not bring Trio along.
 """

@@ -1,8 +1,9 @@
-"""How servers are approached: with TLS or not, with signed requests or not, with JSON or binary headers. One value for SDK, mqadmin, Spark and scripts.
+"""How servers are accessed: TLS, signatures, proxies, form of headers; for every client.
 
-Where the caller says nothing, environment variables do: TRIOMQ_TLS names a ``tls.properties`` file, TRIOMQ_CREDENTIALS a file with
-the lines ``accessKey: ...`` and ``secretKey: ...`` (Java's ``conf/tools.yml``), and ROCKETMQ_SERIALIZE_TYPE, as for Java's clients, the
-form of headers, ``JSON`` or ``ROCKETMQ``. TRIOMQ_SOCKS_PROXIES holds what Java's clients call ``socksProxyConfig``.
+Environment variables stand in for missing values: TRIOMQ_TLS names a ``tls.properties`` file,
+TRIOMQ_CREDENTIALS a file with the lines ``accessKey: ...`` and ``secretKey: ...`` (Java's
+``conf/tools.yml``), ROCKETMQ_SERIALIZE_TYPE the form of headers, ``JSON`` or ``ROCKETMQ``, as for
+Java's clients, and TRIOMQ_SOCKS_PROXIES holds what Java's clients call ``socksProxyConfig``.
 """
 
 from __future__ import annotations
@@ -14,13 +15,12 @@ from typing import Any
 
 import attrs
 
-from triomq.remoting.client.hooks import RpcHook, Serialisation, Signing
 from triomq.remoting.client.proxies import SocksProxies
-from triomq.remoting.properties import PropertiesError, decode_text, parse_properties
+from triomq.remoting.client.rpc_hooks import RpcHook, Serialisation, Signing
 from triomq.remoting.protocol.codes import SerializeType
 from triomq.remoting.protocol.signing import Credentials
 from triomq.remoting.settings import ConfigError
-from triomq.remoting.tls.client import Tls
+from triomq.remoting.tls.client import Tls, read_properties
 
 CREDENTIALS_FILE_VARIABLE = "TRIOMQ_CREDENTIALS"
 SOCKS_VARIABLE = "TRIOMQ_SOCKS_PROXIES"
@@ -29,7 +29,7 @@ SERIALIZE_VARIABLE = "ROCKETMQ_SERIALIZE_TYPE"
 
 @attrs.frozen(kw_only=True)
 class Access:
-    """`tls` and `credentials`; None where there is none. `serialize`: the form of headers; None is JSON. `socks`: the proxies that lead to servers."""
+    """How one client accesses servers; ``serialize`` is the form of headers (None: JSON)."""
 
     tls: Tls | None = None
     credentials: Credentials | None = None
@@ -37,18 +37,25 @@ class Access:
     socks: SocksProxies = attrs.field(factory=SocksProxies)
 
     def or_environment(self, environment: Mapping[str, str] | None = None) -> Access:
-        """The same, with what the environment names in place of what is missing. Raises ConfigError for an unusable file."""
+        """Return the same, with missing values taken from the environment.
+
+        Raises: ConfigError for an unusable file.
+        """
         environment = os.environ if environment is None else environment
         name = environment.get(CREDENTIALS_FILE_VARIABLE, "").strip()
         return Access(
             tls=self.tls or Tls.from_environment(environment),
             credentials=self.credentials or (read_credentials(Path(name)) if name else None),
-            serialize=_form(environment.get(SERIALIZE_VARIABLE, "")) if self.serialize is None else self.serialize,
-            socks=self.socks if self.socks.ranges else SocksProxies.parse(environment.get(SOCKS_VARIABLE, "")),
+            serialize=_form(environment.get(SERIALIZE_VARIABLE, ""))
+            if self.serialize is None
+            else self.serialize,
+            socks=self.socks
+            if self.socks.ranges
+            else SocksProxies.parse(environment.get(SOCKS_VARIABLE, "")),
         )
 
     def check(self) -> None:
-        """Load the files of TLS now. Raises ConfigError with cause and fix."""
+        """Load the files of TLS now. Raises: ConfigError with cause and fix."""
         if self.tls is not None:
             from triomq.remoting.tls.contexts import current_client_context  # ssl, only with TLS
 
@@ -56,48 +63,40 @@ class Access:
 
     @property
     def hooks(self) -> tuple[RpcHook, ...]:
-        """The RPC hooks that a connection needs for this."""
+        """The hooks that a connection needs."""
         hooks: list[RpcHook] = []
-        if self.serialize:  # JSON is what commands have anyway
+        if self.serialize:  # JSON is the default of commands
             hooks.append(Serialisation(self.serialize))
         if self.credentials is not None:
             hooks.append(Signing(self.credentials))
         return tuple(hooks)
 
     def options(self) -> dict[str, Any]:
-        """Keyword arguments of a `BlockingConnection` or a `ConnectorConfig`; none for plain, unsigned connections."""
-        options: dict[str, Any] = {}
-        if self.tls is not None:
-            options["tls"] = self.tls
-        if self.socks.ranges:
-            options["socks"] = self.socks
-        if hooks := self.hooks:
-            options["hooks"] = hooks
-        return options
+        """Return the keyword arguments of a ``BlockingConnection`` or a ``ConnectorConfig``."""
+        return {"tls": self.tls, "socks": self.socks, "hooks": self.hooks}
 
 
 def _form(text: str) -> SerializeType | None:
-    """The form that the environment names, whatever its case; None for nothing."""
+    """Return the form that the environment names, in any case; None for an empty text."""
     name = text.strip().upper()
     if name and name not in SerializeType.__members__:
         raise ConfigError(
-            SERIALIZE_VARIABLE, f"{text!r} is no form of headers", "set it to JSON or ROCKETMQ, or unset it"
+            SERIALIZE_VARIABLE,
+            f"{text!r} is not a form of headers",
+            "set it to JSON or ROCKETMQ, or unset it",
         )
     return SerializeType[name] if name else None
 
 
 def read_credentials(path: Path) -> Credentials:
-    """Read a file with `accessKey`, `secretKey` and perhaps `securityToken`, one a line, after a colon or an equals sign."""
+    """Read the lines ``accessKey``, ``secretKey`` and optionally ``securityToken`` of a file.
+
+    A colon or an equals sign separates each from its value.
+
+    Raises: ConfigError.
+    """
     path = path.expanduser()
-    try:
-        entries = parse_properties(decode_text(path.read_bytes()))
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise ConfigError(
-            str(path), f"cannot be read ({reason})", "name a file with the lines accessKey and secretKey"
-        ) from None
-    except PropertiesError as error:
-        raise ConfigError(f"{path}:{error.line}", error.reason, "correct the line") from None
+    entries = read_properties(path, "name a file with the lines accessKey and secretKey")
     texts = {key: value.strip().strip("'\"") for key, value in entries.items()}
     try:
         return Credentials(
@@ -107,5 +106,7 @@ def read_credentials(path: Path) -> Credentials:
         )
     except ValueError as error:
         raise ConfigError(
-            str(path), str(error).partition(":")[0], "write the lines accessKey: NAME and secretKey: SECRET"
+            str(path),
+            str(error).partition(":")[0],
+            "write the lines accessKey: NAME and secretKey: SECRET",
         ) from None

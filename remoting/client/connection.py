@@ -1,9 +1,9 @@
 """One connection of a connector: a reader, a writer, and the requests that wait for their answers.
 
-A request that finds nothing else in flight goes straight to the socket; many at once are joined into few sends: a full piece leaves
-at once, so that the server works on it while the rest is being made, and the writer task sends what remains at the end of a turn of
-the loop. The bytes belong to the connection as soon as they are posted: a caller that is cancelled never leaves half a frame
-behind, only an answer that nobody takes.
+A request with no other request in flight goes straight to the socket. Many at once are joined into
+few sends: a full piece is sent at once, so that the server works on it while the rest is encoded,
+and the writer task sends the remainder at the end of a turn of the loop. Posted bytes belong to the
+connection: a cancelled caller never leaves half a frame, only an answer that is dropped.
 """
 
 import logging
@@ -16,7 +16,7 @@ import msgspec
 import trio
 
 from triomq.remoting.busy_poll import BusyPoll, busy_poll
-from triomq.remoting.client.ends import with_hint
+from triomq.remoting.client.loss_reason import sending_failed, with_hint
 from triomq.remoting.errors import ConnectionLost, RemotingError, RequestTimeout
 from triomq.remoting.log_limit import LogLimit
 from triomq.remoting.protocol.codes import ResponseCode
@@ -31,7 +31,9 @@ _log = logging.getLogger(__name__)
 _READ_BYTES = 64 * 1024
 _SEND_BYTES = 256 * 1024
 _PIECE_BYTES = 16 * 1024
-"""a full piece of output: enough for a system call to cost little for each request, and little enough that server and client work side by side"""
+"""a full piece of output: large enough to make the system call cheap for each request, small enough
+that server and client work at the same time
+"""
 _GO_AWAY = int(ResponseCode.GO_AWAY)
 
 _wait_rescheduled = trio.lowlevel.wait_task_rescheduled
@@ -41,11 +43,13 @@ _GIVEN_UP = trio.lowlevel.Abort.SUCCEEDED
 
 
 class Waiter(msgspec.Struct, eq=False):
-    """A task that waits for an answer, and what it got."""
+    """A task that waits for an answer, and the answer."""
 
     task: trio.lowlevel.Task
     answer: Command | None = None
-    waiting: bool = False  # not yet while its request is being posted: a task that runs must not be woken
+    expired: bool = False
+    # False while the request is being posted: a task that runs must not be woken.
+    waiting: bool = False
 
     def wake(self) -> None:
         if self.waiting:
@@ -53,12 +57,18 @@ class Waiter(msgspec.Struct, eq=False):
 
 
 Repeat: TypeAlias = Callable[["ClientConnection", Outgoing, float, float], Awaitable[Command]]
-"""(connection whose server is going away, request, deadline, timeout) -> the answer from elsewhere"""
+"""(connection whose server is going away, request, deadline, timeout) -> the answer over a new
+connection
+"""
 
 
 @attrs.define(eq=False)
 class ClientConnection:
-    """`on_request` is called with every request of the server, `on_lost` once, when the connection has ended."""
+    """A connection to one address.
+
+    ``on_request`` is called with every request of the server, ``on_lost`` once, when the connection
+    has ended, ``on_deadline`` with every deadline for the connector's timer.
+    """
 
     address: str
     sock: socket.socket
@@ -66,14 +76,14 @@ class ClientConnection:
     outbox_high_bytes: int
     on_request: Callable[["ClientConnection", Command], None]
     on_lost: Callable[["ClientConnection"], None]
-    on_deadline: Callable[[float], None]  # told every deadline that the connector's timer must know of
+    on_deadline: Callable[[float], None]
     limit: LogLimit = attrs.field(factory=LogLimit)
     tls: "TlsStream | None" = None
     on_going_away: Repeat | None = None
-    look: bool = True  # for answers, before the loop sleeps
+    busy_poll: bool = True
     lost: bool = attrs.field(default=False, init=False)
     reason: str = attrs.field(default="", init=False)
-    traffic: int = attrs.field(default=0, init=False)  # reads and sends; the idle scan looks whether it moves
+    traffic: int = attrs.field(default=0, init=False)  # reads and sends, for the idle scan
     idle_traffic: int = attrs.field(default=-1, init=False)
     idle_since: float = attrs.field(default=0.0, init=False)
     _retired: bool = attrs.field(default=False, init=False)
@@ -81,17 +91,23 @@ class ClientConnection:
     _outbox_bytes: int = attrs.field(default=0, init=False)
     _writer: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
     _writing: bool = attrs.field(default=False, init=False)  # the writer is awake
-    _rest: memoryview = attrs.field(default=memoryview(b""), init=False)  # what the writer is sending
+    # What the writer is sending.
+    _rest: memoryview = attrs.field(default=memoryview(b""), init=False)
     _room: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
     _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
-    _looking: BusyPoll | None = attrs.field(default=None, init=False)
+    _busy_poll: BusyPoll | None = attrs.field(default=None, init=False)
 
     # Requests
 
-    async def invoke(self, command: Outgoing, *, deadline: float, timeout: float, again: bool = True) -> Command:
-        """Send a request and wait for its answer; ConnectionLost, RequestTimeout, LocalProtocolError.
+    async def invoke(
+        self, command: Outgoing, *, deadline: float, timeout: float, again: bool = True
+    ) -> Command:
+        """Send a request and wait for its answer.
 
-        An answer that says GO_AWAY is the business of `on_going_away`, unless *again* is False.
+        With *again*, a GO_AWAY answer is passed to ``on_going_away``.
+
+        Raises: ConnectionLost, RequestTimeout, LocalProtocolError.
+        Checkpoint: always.
         """
         if self.lost or self._outbox_bytes > self.outbox_high_bytes:
             await self._wait_for_room(command, deadline, timeout)
@@ -105,7 +121,7 @@ class ClientConnection:
             peer.give_up(pending.opaque)
             return _GIVEN_UP
 
-        if not self.lost:  # else it was lost while posting, and nobody wakes us
+        if not self.lost:  # otherwise it was lost while posting, and no task would wake this one
             waiter.waiting = True
             await _wait_rescheduled(give_up)
         answer = waiter.answer
@@ -113,12 +129,13 @@ class ClientConnection:
             if answer.code == _GO_AWAY and again and self.on_going_away is not None:
                 return await self.on_going_away(self, command, deadline, timeout)
             return answer
-        if self.lost:
+        # A retired connection is closed as soon as its last request has expired.
+        if self.lost and not waiter.expired:
             raise ConnectionLost(self.address, self.reason)
         raise RequestTimeout(self.address, int(command.code), timeout)
 
     async def oneway(self, command: Outgoing, *, deadline: float, timeout: float) -> None:
-        """Send a request that is never answered; returns when it is posted. ConnectionLost, RequestTimeout."""
+        """Post a one-way request. Raises: ConnectionLost, RequestTimeout. Checkpoint: always."""
         await self._wait_for_room(command, deadline, timeout)
         self.post(self.peer.send_oneway(command), alone=not self.peer.pending_count)
         await trio.lowlevel.checkpoint()
@@ -134,15 +151,19 @@ class ClientConnection:
             raise RequestTimeout(self.address, int(command.code), timeout)
 
     def expire(self, now: float) -> None:
-        """Wake those whose time is over. No checkpoint."""
+        """Wake the callers whose deadline is over. Checkpoint: never."""
         for pending in self.peer.expire(now):
+            pending.token.expired = True
             pending.token.wake()
         self._close_if_retired()
 
     # Output
 
     def post(self, data: bytes, *, alone: bool = False) -> None:
-        """Send a frame after all earlier ones. No checkpoint. `alone`: nothing else is in flight, so do it at once."""
+        """Send a frame after all earlier frames; at once if *alone*: no other request is in flight.
+
+        Checkpoint: never.
+        """
         if self.lost:
             return
         if self.tls is not None:
@@ -168,26 +189,26 @@ class ClientConnection:
             self._send_piece()
 
     def _send_piece(self) -> None:
-        """Send what has come together; what the socket does not take is left to the writer, which is awake."""
+        """Send the next piece; leave the rest to the writer, which is awake."""
         data = self._take()
         sent = self._send_some(data)
         if sent < len(data) and not self.lost:
             self._rest = memoryview(data)[sent:]
 
     def _send_some(self, data: bytes | memoryview) -> int:
-        """How many bytes the socket has taken; 0 if it is full, or lost now."""
+        """Return how many bytes the socket took; 0 if it is full, or lost now."""
         try:
             sent = self.sock.send(data)
         except BlockingIOError:
             return 0
         except OSError as error:
-            self.close(self._why(f"sending failed: {error.strerror or error}"))
+            self.close(sending_failed(error, self.peer.statistics(), self.sock, self.tls))
             return 0
         self.traffic += 1
         return sent
 
     async def _write(self) -> None:
-        """The writer task: join what was posted, send it, sleep."""
+        """Join and send what was posted, until cancelled: the writer task."""
         while True:
             if not self._rest:
                 if not self._outbox:
@@ -205,7 +226,7 @@ class ClientConnection:
             await trio.lowlevel.checkpoint()
 
     def _take(self) -> bytes:
-        """The next piece to send: whole posts, joined up to a size that the socket takes in a few bites."""
+        """Remove and return the next piece to send: whole posts, joined up to ``_SEND_BYTES``."""
         count = size = 0
         for data in self._outbox:
             if count and size + len(data) > _SEND_BYTES:
@@ -220,36 +241,31 @@ class ClientConnection:
         return joined
 
     def flush_nowait(self) -> None:
-        """Before a close: hand the socket what it takes of the posted frames. No checkpoint."""
+        """Send what the socket takes of the posted frames, before a close. Checkpoint: never."""
         data = b"".join((self._rest, *self._outbox))
         if data and not self.lost:
-            try:
-                self.sock.send(data)
-            except OSError as error:
-                _log.debug("the last %d bytes for %s were not sent: %s", len(data), self.address, error)
+            self._send_last(data)
 
     # Input
 
     async def run(self) -> None:
-        """The reader task, with the writer as its child; returns when the connection has ended."""
+        """Read and write until the connection has ended; the writer is a task of its own."""
         try:
             with self._scope:
                 async with trio.open_nursery() as nursery:
-                    if self.look and not self.lost:
-                        looking = busy_poll()
-                        if looking.watch(self.sock.fileno(), self._expects, nursery):
-                            self._looking = looking
+                    if self.busy_poll and not self.lost:
+                        shared = busy_poll()
+                        if shared.watch(
+                            self.sock.fileno(), lambda: self.peer.pending_count, nursery
+                        ):
+                            self._busy_poll = shared
                     nursery.start_soon(self._write, name=f"writer {self.address}")
                     await self._read()
         finally:
             self.close("the connector was closed")
 
-    def _expects(self) -> int:
-        """Is an answer due?"""
-        return self.peer.pending_count
-
     async def _read(self) -> None:
-        """Read until the connection ends, wake the callers whose answers came."""
+        """Read until the connection ends, and wake the callers whose answers came."""
         while not self.lost:
             await trio.lowlevel.wait_readable(self.sock)
             try:
@@ -267,7 +283,9 @@ class ClientConnection:
                 self.close(self._hinted(f"reading failed: {error.strerror or error}"))
                 return
             except RemotingError as error:
-                self.limit.log(_log, logging.WARNING, "closing the connection to %s: %s", self.address, error)
+                self.limit.log(
+                    _log, logging.WARNING, "closing the connection to %s: %s", self.address, error
+                )
                 self.close(str(error))
                 return
             for pending, answer in received.replies:
@@ -282,25 +300,18 @@ class ClientConnection:
     def _decrypted(self, tls: "TlsStream", data: bytes) -> bytes:
         try:
             return tls.received(data)
-        finally:  # an error has last words, too
-            said = tls.to_send(b"")
-            if said:
-                self._post(said, alone=not self._outbox)
+        finally:  # after an error too: an alert of TLS
+            own = tls.to_send(b"")
+            if own:
+                self._post(own, alone=not self._outbox)
 
     def _hinted(self, reason: str) -> str:
-        return with_hint(reason, self.peer.statistics(), tls=self.tls is not None)
-
-    def _why(self, reason: str) -> str:
-        if self.tls is None:
-            return self._hinted(reason)
-        from triomq.remoting.client.secure import last_words  # ssl, only with TLS
-
-        return last_words(self.sock, self.tls, self._hinted(reason))
+        return with_hint(reason, self.peer.statistics(), self.tls)
 
     # The end
 
     def retire(self) -> None:
-        """No new requests (the connector has forgotten us); close as soon as nobody waits for an answer. No checkpoint."""
+        """Close as soon as no answer is due; the connector sends no new requests."""
         self._retired = True
         self._close_if_retired()
 
@@ -309,7 +320,10 @@ class ClientConnection:
             self.close("the server asked to go away")
 
     def close(self, reason: str) -> None:
-        """End the connection now: all who wait get ConnectionLost at once. No checkpoint; the first reason stays."""
+        """End the connection with ConnectionLost for all callers; the first reason stays.
+
+        Checkpoint: never.
+        """
         if self.lost:
             return
         self.lost = True
@@ -318,16 +332,16 @@ class ClientConnection:
             pending.token.wake()
         self._room.unpark_all()
         if self.tls is not None and not self._writing:
-            self._say_farewell(self.tls.closing())
-        self._scope.cancel()  # first: then nobody waits for the socket any more
-        if self._looking is not None:
-            self._looking.unwatch(self.sock.fileno())
+            self._send_last(self.tls.closing())
+        self._scope.cancel()  # first: then no task waits for the socket
+        if self._busy_poll is not None:
+            self._busy_poll.unwatch(self.sock.fileno())
         trio.lowlevel.notify_closing(self.sock)
         self.sock.close()
         self.on_lost(self)
 
-    def _say_farewell(self, data: bytes) -> None:
+    def _send_last(self, data: bytes) -> None:
         try:
             self.sock.send(data)
         except OSError as error:
-            _log.debug("no farewell to %s: %s", self.address, error)
+            _log.debug("the last %d bytes for %s were not sent: %s", len(data), self.address, error)

@@ -1,29 +1,29 @@
-"""The connector: address -> connection. One lazily opened connection for each address, shared by all callers.
+"""The connector: one connection for each address, opened on demand, shared by all callers.
 
 ::
 
     async with Connector(ConnectorConfig()) as connector:
-        answer = await connector.invoke("127.0.0.1:9876", request(RequestCode.GET_BROKER_CLUSTER_INFO))
+        command = request(RequestCode.GET_BROKER_CLUSTER_INFO)
+        answer = await connector.invoke("127.0.0.1:9876", command)
 
-Tasks, all inside the `async with`: per address a reader and a writer; one timer for all deadlines; one idle scan; one task for
-each request of a server that is being answered. A request is never repeated by itself, with one exception: a server that is
-shutting down answers GO_AWAY instead of working, and then the request goes once more, over a new connection.
+Tasks, all inside the ``async with``: a reader and a writer for each address, one timer for all
+deadlines, one idle scan, and one task for each request of a server. The connector repeats a request
+in one case only: a server that is shutting down answers GO_AWAY without having done anything, and
+the request is sent once more over a new connection.
 """
 
 import logging
 import math
-import socket
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import attrs
 import trio
 
 from triomq.remoting.address import parse_address
-from triomq.remoting.client.config import ConnectorConfig
 from triomq.remoting.client.connection import ClientConnection
+from triomq.remoting.client.connector_config import ConnectorConfig
 from triomq.remoting.client.dial import dial, dial_through
 from triomq.remoting.errors import (
     ConnectFailed,
@@ -34,8 +34,15 @@ from triomq.remoting.errors import (
     TlsFailed,
 )
 from triomq.remoting.log_limit import LogLimit
+from triomq.remoting.open_files import explained
 from triomq.remoting.protocol.codes import ResponseCode
-from triomq.remoting.protocol.command import RESPONSE_FLAG, Command, Outgoing, encode_command, response_to
+from triomq.remoting.protocol.command import (
+    RESPONSE_FLAG,
+    Command,
+    Outgoing,
+    encode_command,
+    response_to,
+)
 from triomq.remoting.protocol.peer import ClientPeer
 from triomq.remoting.settings import ConfigError
 from triomq.remoting.tls.client import Tls
@@ -48,7 +55,9 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 PeerHandler = Callable[[str, Command], Awaitable[Command | None]]
-"""(address, request of that server) -> response; None if there is none to give. May raise Rejected."""
+InstantHandler = Callable[[str, Command], Command | None]
+"""The same without waiting: it runs where the request is read, so any number may come at once."""
+"""(address, request of that server) -> response; None: no response. May raise Rejected."""
 
 _IDLE_SCANS_PER_PERIOD = 4
 
@@ -59,20 +68,9 @@ def _context_of(tls: Tls) -> "ssl.SSLContext":
     return current_client_context(tls)
 
 
-async def _secured(sock: socket.socket, tls: Tls, host: str) -> "TlsStream":
-    from triomq.remoting.client.secure import secure  # ssl, only with TLS
-
-    try:
-        context = _context_of(tls)
-    except ConfigError:
-        sock.close()
-        raise
-    return await secure(sock, context, host)
-
-
 @attrs.define(eq=False)
 class _Attempt:
-    """One try to connect, shared by all who want that address."""
+    """One attempt to connect, shared by all callers for that address."""
 
     done: trio.Event = attrs.field(factory=trio.Event)
     connection: ClientConnection | None = None
@@ -81,7 +79,11 @@ class _Attempt:
 
 @attrs.frozen(kw_only=True)
 class ConnectorStatistics:
-    """`opened` connections since the start, `open` ones now, `pending` requests, `late` answers that nobody waited for (open ones)."""
+    """Connections ``opened`` since the start and ``open`` now.
+
+    ``pending`` requests and ``late`` answers, which came after the caller had given up, are those
+    of open connections.
+    """
 
     open: int
     opened: int
@@ -91,10 +93,14 @@ class ConnectorStatistics:
 
 @attrs.define(eq=False)
 class Connector:
-    """`handlers` answer the requests of servers; `on_connected(address)` and `on_lost(address, reason)` are told, and must not wait."""
+    """Sends requests to any address; ``handlers`` answer the requests of servers.
+
+    ``on_connected(address)`` and ``on_lost(address, reason)`` are callbacks and must not block.
+    """
 
     config: ConnectorConfig = attrs.Factory(ConnectorConfig)
     handlers: Mapping[int, PeerHandler] = attrs.field(factory=dict, kw_only=True)
+    instant_handlers: dict[int, InstantHandler] = attrs.field(factory=dict, init=False)
     on_connected: Callable[[str], None] | None = attrs.field(default=None, kw_only=True)
     on_lost: Callable[[str, str], None] | None = attrs.field(default=None, kw_only=True)
     _connections: dict[str, ClientConnection] = attrs.field(factory=dict, init=False)
@@ -105,21 +111,21 @@ class Connector:
     _limit: LogLimit = attrs.field(factory=LogLimit, init=False)
     _serving: int = attrs.field(default=0, init=False)
     _opened: int = attrs.field(default=0, init=False)
-    _opening: AbstractAsyncContextManager[trio.Nursery, bool | None] | None = attrs.field(default=None, init=False)
+    _opening: AbstractAsyncContextManager[trio.Nursery, bool | None] | None = attrs.field(
+        default=None, init=False
+    )
     _nursery: trio.Nursery | None = attrs.field(default=None, init=False)
 
     async def __aenter__(self) -> "Connector":
         if self.config.tls is not None:
-            _context_of(self.config.tls)  # what is wrong with its files shows now
+            _context_of(self.config.tls)  # raises if its files cannot be used
         self._opening = trio.open_nursery()
         self._nursery = await self._opening.__aenter__()
         self._nursery.start_soon(self._run_timer, name="connector-timer")
         self._nursery.start_soon(self._scan_idle, name="connector-idle-scan")
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *raised: Any) -> None:
         assert self._opening is not None
         assert self._nursery is not None
         crashed = self._nursery.cancel_scope.cancel_called
@@ -127,80 +133,100 @@ class Connector:
         for connection in (*self._connections.values(), *self._retiring):
             connection.flush_nowait()
             connection.close("the connector was closed")
-        if crashed:
-            await self._opening.__aexit__(kind, error, trace)
-        else:
-            await self._opening.__aexit__(None, None, None)  # an error of the body stays what it is: no group around it
+        # The body's error only after a crash: otherwise it is raised without a group around it.
+        await self._opening.__aexit__(*(raised if crashed else (None, None, None)))
 
     # Requests
 
     @property
     def hooked(self) -> bool:
-        """Whether hooks want to see requests: then they must be Commands."""
+        """Whether there are hooks: then requests must be Commands."""
         return bool(self.config.hooks)
 
     def invoke(
-        self, address: str, command: Outgoing, *, timeout: float = 3.0, deadline: float | None = None
+        self,
+        address: str,
+        command: Outgoing,
+        *,
+        timeout: float = 3.0,
+        deadline: float | None = None,
     ) -> Coroutine[Any, Any, Command]:
-        """Send a request and wait for its answer, whatever its code. Connecting counts towards *timeout*, which begins now unless *deadline*
-        says when it ends.
+        """Send a request and wait for its answer, whatever its code.
 
-        Raises ConnectFailed, ConnectionLost, RequestTimeout. ValueError for an address that is none.
+        *timeout*: seconds, connecting included, from now unless there is a *deadline*.
+
+        Raises: ConnectFailed, ConnectionLost, RequestTimeout; ValueError for an invalid address.
+        Checkpoint: always.
         """
         if deadline is None:
             deadline = trio.current_time() + timeout
         connection = self._connections.get(address)
-        if connection is not None and not self.config.hooks:  # the usual case, by the shortest way
+        if connection is not None and not self.config.hooks:  # fast path
             return connection.invoke(command, deadline=deadline, timeout=timeout)
         return self._invoke(address, command, deadline, timeout)
 
     async def _invoke(
-        self, address: str, command: Outgoing, deadline: float, timeout: float, *, again: bool = True
+        self,
+        address: str,
+        command: Outgoing,
+        deadline: float,
+        timeout: float,
+        *,
+        again: bool = True,
     ) -> Command:
-        """The same with everything that may be in the way: a connection to be made, hooks to be asked."""
-        connection = self._connections.get(address) or await self._connect(address, deadline, timeout)
+        """Do the same where a connection must be made or hooks must be called."""
+        connection = await self._connection(address, deadline, timeout)
         if self.config.hooks:
             self._before_request(address, command)
         answer = await connection.invoke(command, deadline=deadline, timeout=timeout, again=again)
-        if again and self.config.hooks:  # they are told of the last answer only
+        if again and self.config.hooks:  # hooks see the last answer only
             assert isinstance(command, Command)
             for hook in self.config.hooks:
                 hook.after_response(address, command, answer)
         return answer
 
-    async def _ask_elsewhere(
+    async def _repeat(
         self, connection: ClientConnection, command: Outgoing, deadline: float, timeout: float
     ) -> Command:
-        """The server of a connection is going away and has done nothing: ask once more, over a new connection."""
+        """Repeat a request over a new connection: the server is going away and has done nothing."""
         self._retire(connection)
         return await self._invoke(connection.address, command, deadline, timeout, again=False)
 
     def _before_request(self, address: str, command: Outgoing) -> None:
         if not isinstance(command, Command):
-            raise TypeError(f"hooks can change Commands only, not {type(command).__name__}: see `hooked`")
+            raise TypeError(
+                f"hooks can change Commands only, not {type(command).__name__}: see `hooked`"
+            )
         for hook in self.config.hooks:
             hook.before_request(address, command)
 
     async def oneway(self, address: str, command: Outgoing, *, timeout: float = 3.0) -> None:
-        """Send a request that is never answered. Raises as `invoke`; nobody tells whether it arrived."""
+        """Send a one-way request; whether it arrives is not known.
+
+        Raises: ConnectFailed, ConnectionLost, RequestTimeout; ValueError for an invalid address.
+        Checkpoint: always.
+        """
         deadline = trio.current_time() + timeout
-        connection = self._connections.get(address) or await self._connect(address, deadline, timeout)
+        connection = await self._connection(address, deadline, timeout)
         if self.config.hooks:
             self._before_request(address, command)
         await connection.oneway(command, deadline=deadline, timeout=timeout)
 
     def close_address(self, address: str) -> None:
-        """Close the connection to an address, if there is one; who waits on it gets ConnectionLost."""
+        """Close the connection to an address, if there is one; its callers get ConnectionLost."""
         connection = self._connections.get(address)
         if connection is not None:
             connection.close("closed by this side")
 
     def connected(self, address: str) -> bool:
-        """Whether there is a connection now."""
+        """Return whether there is a connection now."""
         return address in self._connections
 
     def statistics(self) -> ConnectorStatistics:
-        peers = [connection.peer.statistics() for connection in (*self._connections.values(), *self._retiring)]
+        peers = [
+            connection.peer.statistics()
+            for connection in (*self._connections.values(), *self._retiring)
+        ]
         return ConnectorStatistics(
             open=len(peers),
             opened=self._opened,
@@ -210,7 +236,10 @@ class Connector:
 
     # Connections
 
-    async def _connect(self, address: str, deadline: float, timeout: float) -> ClientConnection:
+    async def _connection(self, address: str, deadline: float, timeout: float) -> ClientConnection:
+        """Return the connection to an address, after connecting if there is none."""
+        if address in self._connections:
+            return self._connections[address]
         parse_address(address)
         if self._nursery is None or self._nursery.cancel_scope.cancel_called:
             raise ConnectFailed(address, "the connector is not open; use it inside `async with`")
@@ -229,20 +258,25 @@ class Connector:
         return attempt.connection
 
     async def _dial(self, address: str, attempt: _Attempt) -> None:
-        """One try. It goes on when the callers who wanted it are cancelled: others may want it too."""
+        """Connect once. Goes on when its callers are cancelled: other callers may wait for it."""
         assert self._nursery is not None
         stream: TlsStream | None = None
         try:
             with trio.fail_after(self.config.connect_seconds):
                 host, port = parse_address(address)
                 proxy = self.config.socks.for_host(host)
-                sock = await (dial(host, port) if proxy is None else dial_through(proxy, host, port))
-                if self.config.tls is not None:
-                    stream = await _secured(sock, self.config.tls, host)
+                context = None if self.config.tls is None else _context_of(self.config.tls)
+                sock = await (
+                    dial(host, port) if proxy is None else dial_through(proxy, host, port)
+                )
+                if context is not None:
+                    from triomq.remoting.client.tls_handshake import secure  # ssl, only with TLS
+
+                    stream = await secure(sock, context, host)
         except trio.TooSlowError:
             attempt.reason = f"no answer within {self.config.connect_seconds:g} s"
         except OSError as error:
-            attempt.reason = error.strerror or str(error)
+            attempt.reason = explained(error)
         except (TlsFailed, RemoteProtocolError, ConfigError) as error:
             attempt.reason = str(error)
         else:
@@ -256,21 +290,21 @@ class Connector:
                 self._watch_deadline,
                 self._limit,
                 stream,
-                self._ask_elsewhere,
+                self._repeat,
                 self.config.busy_poll,
             )
             connection.idle_since = trio.current_time()
             attempt.connection = self._connections[address] = connection
             self._opened += 1
             self._nursery.start_soon(connection.run, name=f"reader {address}")
-            self._tell(self.on_connected, address)
+            self._call_back(self.on_connected, address)
         finally:
             del self._attempts[address]
             attempt.reason = attempt.reason or "the connector was closed"
             attempt.done.set()
 
     def _retire(self, connection: ClientConnection) -> None:
-        """The server wants us to leave: answers on the way may still come, new requests take a new connection."""
+        """Send new requests over a new connection after GO_AWAY; let answers in flight arrive."""
         if self._connections.get(connection.address) is connection:
             del self._connections[connection.address]
             self._retiring.add(connection)
@@ -281,9 +315,9 @@ class Connector:
         if self._connections.get(connection.address) is connection:
             del self._connections[connection.address]
         _log.debug("connection to %s ended: %s", connection.address, connection.reason)
-        self._tell(self.on_lost, connection.address, connection.reason)
+        self._call_back(self.on_lost, connection.address, connection.reason)
 
-    def _tell(self, callback: Callable[..., None] | None, *arguments: str) -> None:
+    def _call_back(self, callback: Callable[..., None] | None, *arguments: str) -> None:
         if callback is None:
             return
         try:
@@ -298,11 +332,13 @@ class Connector:
             self._watched = self._timer.deadline = deadline
 
     async def _run_timer(self) -> None:
-        """Sleep until the earliest deadline of all; a new request may bring it forward."""
+        """Expire requests at the earliest deadline, which a new request may bring forward."""
         while True:
-            everyone = (*self._connections.values(), *self._retiring)
-            deadlines = [connection.peer.next_deadline() for connection in everyone]
-            earliest = min((deadline for deadline in deadlines if deadline is not None), default=math.inf)
+            connections = (*self._connections.values(), *self._retiring)
+            deadlines = [connection.peer.next_deadline() for connection in connections]
+            earliest = min(
+                (deadline for deadline in deadlines if deadline is not None), default=math.inf
+            )
             self._watched = earliest
             with trio.CancelScope(deadline=earliest) as self._timer:
                 await trio.sleep_forever()
@@ -311,7 +347,7 @@ class Connector:
                 connection.expire(now)
 
     async def _scan_idle(self) -> None:
-        """Close connections without traffic; those that wait for an answer stay."""
+        """Close connections without traffic and without pending requests."""
         while True:
             await trio.sleep(self.config.idle_seconds / _IDLE_SCANS_PER_PERIOD)
             now = trio.current_time()
@@ -325,31 +361,47 @@ class Connector:
     # Requests of servers
 
     def _take_request(self, connection: ClientConnection, command: Command) -> None:
-        """A server asks: answer in a task of its own, or say at once why not. No checkpoint."""
+        """Answer a request of a server in a new task, or refuse it at once. Checkpoint: never."""
         assert self._nursery is not None
+        instant = self.instant_handlers.get(command.code)
+        if instant is not None:
+            self._serve_at_once(connection, command, instant)
+            return
         handler = self.handlers.get(command.code)
-        if handler is None:
-            remark = f" request type {command.code} not supported"
-            self._answer(
-                connection, command, response_to(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark)
-            )
-        elif self._serving >= self.config.peer_requests_max:
-            remark = "[OVERLOAD]system busy, start flow control for a while"
-            self._answer(connection, command, response_to(command, ResponseCode.SYSTEM_BUSY, remark=remark))
-        else:
+        if handler is not None and self._serving < self.config.peer_requests_max:
             self._serving += 1
             self._nursery.start_soon(
-                self._serve, connection, command, handler, name=f"answer {command.code} of {connection.address}"
+                self._serve,
+                connection,
+                command,
+                handler,
+                name=f"answer {command.code} of {connection.address}",
             )
+            return
+        code, remark = (
+            (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {command.code} not supported")
+            if handler is None
+            else (ResponseCode.SYSTEM_BUSY, "[OVERLOAD]system busy, start flow control for a while")
+        )
+        self._answer(connection, command, response_to(command, code, remark=remark))
 
-    async def _serve(self, connection: ClientConnection, command: Command, handler: PeerHandler) -> None:
+    def _serve_at_once(
+        self, connection: ClientConnection, command: Command, handler: InstantHandler
+    ) -> None:
+        try:
+            answer = handler(connection.address, command)
+        except Exception as error:
+            answer = _failure(connection, command, error)
+        if answer is not None:
+            self._answer(connection, command, answer)
+
+    async def _serve(
+        self, connection: ClientConnection, command: Command, handler: PeerHandler
+    ) -> None:
         try:
             answer = await handler(connection.address, command)
-        except Rejected as error:
-            answer = response_to(command, error.code, remark=error.remark)
         except Exception as error:
-            _log.exception("request %d from %s failed in its handler", command.code, connection.address)
-            answer = response_to(command, ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")
+            answer = _failure(connection, command, error)
         finally:
             self._serving -= 1
         if answer is not None:
@@ -364,4 +416,18 @@ class Connector:
         try:
             connection.post(encode_command(answer))
         except LocalProtocolError:
-            _log.exception("the answer to request %d of %s cannot be encoded", command.code, connection.address)
+            _log.exception(
+                "the answer to request %d of %s cannot be encoded", command.code, connection.address
+            )
+
+
+def _failure(connection: ClientConnection, command: Command, error: Exception) -> Command:
+    """Return the answer to a request whose handler raised; log unexpected errors."""
+    if isinstance(error, Rejected):
+        return response_to(command, error.code, remark=error.remark)
+    _log.error(
+        "request %d from %s failed in its handler", command.code, connection.address, exc_info=error
+    )
+    return response_to(
+        command, ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}"
+    )

@@ -1,4 +1,4 @@
-"""Open a TCP connection, without threads unless a host name must be looked up; directly, or through a SOCKS5 proxy."""
+"""Open a TCP connection, directly or through a SOCKS5 proxy; only host names need a thread."""
 
 import errno
 import os
@@ -12,7 +12,11 @@ from triomq.remoting.protocol.socks import SocksDialogue
 
 
 async def dial(host: str, port: int) -> socket.socket:
-    """A connected, non-blocking socket with TCP_NODELAY. Tries every address of the host; OSError of the last one if none works."""
+    """Return a connected, non-blocking socket with TCP_NODELAY. Tries every address of the host.
+
+    Raises: OSError of the last address.
+    Checkpoint: always.
+    """
     found = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     failure: OSError = OSError(errno.EADDRNOTAVAIL, "the host has no address")
     for family, kind, protocol, _, where in found:
@@ -24,19 +28,16 @@ async def dial(host: str, port: int) -> socket.socket:
 
 
 async def dial_through(proxy: SocksProxy, host: str, port: int) -> socket.socket:
-    """The same by way of a proxy, which looks the host up. OSError, or RemoteProtocolError if the proxy refuses."""
+    """Do the same through a proxy, which looks the host up.
+
+    Raises: OSError, RemoteProtocolError if the proxy refuses.
+    Checkpoint: always.
+    """
     dialogue = SocksDialogue(host, port, proxy.username, proxy.password)
     sock = await dial(*parse_address(proxy.address))
     try:
-        data = dialogue.start()
-        while True:
-            while data:
-                try:
-                    data = data[sock.send(data) :]
-                except BlockingIOError:
-                    await trio.lowlevel.wait_writable(sock)
-            if dialogue.done:
-                return sock
+        await send_all(sock, dialogue.start())
+        while not dialogue.done:
             await trio.lowlevel.wait_readable(sock)
             try:
                 got = sock.recv(dialogue.wanted())
@@ -44,10 +45,20 @@ async def dial_through(proxy: SocksProxy, host: str, port: int) -> socket.socket
                 continue
             if not got:
                 raise proxy_left(proxy)
-            data = dialogue.received(got)
+            await send_all(sock, dialogue.received(got))
     except BaseException:
         sock.close()
         raise
+    return sock
+
+
+async def send_all(sock: socket.socket, data: bytes) -> None:
+    """Send all bytes on a non-blocking socket. Raises: OSError. Checkpoint: maybe."""
+    while data:
+        try:
+            data = data[sock.send(data) :]
+        except BlockingIOError:
+            await trio.lowlevel.wait_writable(sock)
 
 
 async def _dial_one(sock: socket.socket, where: tuple[object, ...]) -> socket.socket:
@@ -63,7 +74,8 @@ async def _dial_one(sock: socket.socket, where: tuple[object, ...]) -> socket.so
         else:
             await trio.lowlevel.checkpoint()
         if sock.getsockname() == sock.getpeername():
-            # A port of the ephemeral range can meet itself (TCP simultaneous open) while nobody listens there.
+            # An ephemeral port can connect to itself (TCP simultaneous open) while no server
+            # listens there.
             raise OSError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     except BaseException:

@@ -1,8 +1,11 @@
-"""Where name servers are, asked again and again: a web address that lists them, or a host name that has several addresses.
+"""Find name servers: from a web address that lists them, or from the addresses of a host name.
 
-RocketMQ's address server answers a GET of ``http://DOMAIN:8080/rocketmq/nsaddr`` with ``host:9876;host2:9876``.  A host name is looked up in
-any case whenever a connection is made; `all_addresses` is for those who must reach every machine behind a name, as brokers must.
-Source: common/namesrv/DefaultTopAddressing.java, common/MixAll.java#getWSAddr, broker/out/BrokerOuterAPI.java#dnsLookupAddressByDomain.
+RocketMQ's address server answers a GET of ``http://DOMAIN:8080/rocketmq/nsaddr`` with
+``host:9876;host2:9876``. A host name is looked up whenever a connection is made; ``all_addresses``
+is for brokers, which must reach every machine behind a name.
+
+Source: common/namesrv/DefaultTopAddressing.java, common/MixAll.java#getWSAddr,
+broker/out/BrokerOuterAPI.java#dnsLookupAddressByDomain.
 """
 
 from __future__ import annotations
@@ -23,12 +26,15 @@ ANSWER_BYTES_MAX = 64 * 1024
 
 
 def is_address_server(text: str) -> bool:
-    """Is this the web address of a list of name servers, and not such a list?"""
+    """Return whether this is the web address of a list of name servers, not the list itself."""
     return text.strip().lower().startswith(("http://", "https://"))
 
 
 def address_server_url(domain: str, subgroup: str = DEFAULT_SUBGROUP) -> str:
-    """The web address that ``rocketmq.namesrv.domain`` and ``rocketmq.namesrv.domain.subgroup`` mean; a whole one is taken as it is."""
+    """Return the web address for ``rocketmq.namesrv.domain`` and its ``.subgroup``.
+
+    A *domain* that is a web address is returned unchanged.
+    """
     if is_address_server(domain):
         return domain.strip()
     host = domain.strip()
@@ -36,14 +42,21 @@ def address_server_url(domain: str, subgroup: str = DEFAULT_SUBGROUP) -> str:
 
 
 async def fetch_addresses(url: str, timeout: float = FETCH_SECONDS) -> tuple[str, ...]:
-    """What an address server lists.  Raises ConnectFailed when it does not answer, or not with addresses."""
+    """Return the addresses that an address server lists.
+
+    Raises: ConnectFailed if it does not answer, or not with addresses.
+    Checkpoint: always.
+    """
     try:
-        with trio.fail_after(timeout):  # of the whole; urllib's own is one for each piece that comes
-            text = await trio.to_thread.run_sync(partial(_get, url, timeout), abandon_on_cancel=True)
+        # For the whole answer: urllib's timeout is for each piece of it.
+        with trio.fail_after(timeout):
+            text = await trio.to_thread.run_sync(
+                partial(_get, url, timeout), abandon_on_cancel=True
+            )
         addresses = parse_address_list(text)
     except trio.TooSlowError:
         raise ConnectFailed(url, f"no whole answer within {timeout:g} s") from None
-    except (OSError, ValueError) as error:  # urllib's errors are OSErrors; a text that is no list is a ValueError
+    except (OSError, ValueError) as error:  # urllib's errors are OSErrors
         raise ConnectFailed(url, str(getattr(error, "reason", None) or error)) from None
     if not addresses:
         raise ConnectFailed(url, "its list of name servers is empty")
@@ -66,13 +79,17 @@ def _get(url: str, timeout: float) -> str:
 
 
 async def all_addresses(addresses: Sequence[str]) -> tuple[str, ...]:
-    """Every machine behind these addresses: ``ip:port`` for each address of a name.  Raises ConnectFailed for a name that nobody knows."""
-    found: dict[str, None] = {}
+    """Return ``ip:port`` of every machine behind these addresses.
+
+    Raises: ConnectFailed for an unknown host name.
+    Checkpoint: always.
+    """
+    found: set[str] = set()
     for address in addresses:
         host, port = parse_address(address)
         try:
             entries = await trio.socket.getaddrinfo(bare_host(host), port, type=socket.SOCK_STREAM)
         except OSError as error:
             raise ConnectFailed(address, error.strerror or str(error)) from None
-        found.update(dict.fromkeys(format_address(str(where[0]), port) for _, _, _, _, where in entries))
+        found.update(format_address(str(where[0]), port) for _, _, _, _, where in entries)
     return tuple(sorted(found))

@@ -1,10 +1,15 @@
-"""Which SOCKS5 proxy leads to which server: Java's `socksProxyConfig`, a JSON object from address ranges to proxies.
+"""Choose the SOCKS5 proxy for a server from Java's ``socksProxyConfig``.
 
 ::
 
-    {"10.0.0.0/8": {"addr": "proxy:1080", "username": "me", "password": "secret"}, "0.0.0.0/0": {"addr": "[::1]:1080"}}
+    {
+        "10.0.0.0/8": {"addr": "proxy:1080", "username": "me", "password": "secret"},
+        "0.0.0.0/0": {"addr": "[::1]:1080"}
+    }
 
-The first range that holds the server's address counts; ``0.0.0.0/0`` stands for every server, named ones too.  An empty object: none.
+The first range that contains the server's address is used; ``0.0.0.0/0`` stands for every server,
+including host names. An empty object: no proxies.
+
 Source: remoting/…/netty/NettyRemotingClient.java (getProxy), proxy/SocksProxyConfig.java.
 """
 
@@ -14,11 +19,12 @@ import ipaddress
 import socket
 
 import attrs
-import msgspec
 
 from triomq.remoting.address import parse_address
 from triomq.remoting.errors import RemoteProtocolError
+from triomq.remoting.protocol.short_repr import short_count
 from triomq.remoting.protocol.socks import SocksDialogue
+from triomq.remoting.protocol.structs import msgspec
 from triomq.remoting.settings import ConfigError
 
 EVERY_SERVER = "0.0.0.0/0"
@@ -27,7 +33,7 @@ _EXAMPLE = 'write {"0.0.0.0/0":{"addr":"host:1080"}}'
 
 @attrs.frozen
 class SocksProxy:
-    """One proxy; `username` is empty where it asks for none."""
+    """One proxy; ``username`` is empty if the proxy needs none."""
 
     address: str
     username: str = ""
@@ -38,21 +44,21 @@ class SocksProxy:
 class SocksProxies:
     """(range, proxy) in the order in which they are tried."""
 
-    ranges: tuple[tuple[str, SocksProxy], ...] = ()
+    ranges: tuple[tuple[str, SocksProxy], ...] = attrs.field(default=(), repr=short_count)
 
     @classmethod
     def parse(cls, text: str) -> SocksProxies:
-        """Read Java's JSON text; ConfigError for anything that it is not."""
+        """Read Java's JSON text. Raises: ConfigError."""
         try:
             document = msgspec.json.decode(text or "{}")
         except msgspec.DecodeError as error:
             raise ConfigError("socksProxyConfig", f"is not JSON ({error})", _EXAMPLE) from None
         if not isinstance(document, dict):
-            raise ConfigError("socksProxyConfig", "is no JSON object", _EXAMPLE)
+            raise ConfigError("socksProxyConfig", "is not a JSON object", _EXAMPLE)
         return cls(tuple((cidr, _proxy(cidr, entry)) for cidr, entry in document.items()))
 
     def for_host(self, host: str) -> SocksProxy | None:
-        """The proxy to a server, None for a direct connection."""
+        """Return the proxy to a server, None for a direct connection."""
         for cidr, proxy in self.ranges:
             if cidr == EVERY_SERVER or _holds(cidr, host):
                 return proxy
@@ -73,13 +79,18 @@ def _proxy(cidr: str, entry: object) -> SocksProxy:
 
 def _holds(cidr: str, host: str) -> bool:
     try:
-        return ipaddress.ip_address(host.partition("%")[0]) in ipaddress.ip_network(cidr, strict=False)
+        return ipaddress.ip_address(host.partition("%")[0]) in ipaddress.ip_network(
+            cidr, strict=False
+        )
     except ValueError:
-        return False  # a name: only the range of every server holds it
+        return False  # a host name: only the range of every server contains it
 
 
 def dial_through_blocking(proxy: SocksProxy, host: str, port: int, timeout: float) -> socket.socket:
-    """A socket that leads to *host* and *port* by way of a proxy, which looks the host up. OSError, RemoteProtocolError."""
+    """Return a socket that is connected through a proxy, which looks the host up.
+
+    Raises: OSError, RemoteProtocolError.
+    """
     dialogue = SocksDialogue(host, port, proxy.username, proxy.password)
     sock = socket.create_connection(parse_address(proxy.address), timeout)
     try:
@@ -97,5 +108,6 @@ def dial_through_blocking(proxy: SocksProxy, host: str, port: int, timeout: floa
 
 def proxy_left(proxy: SocksProxy) -> RemoteProtocolError:
     return RemoteProtocolError(
-        f"the SOCKS proxy {proxy.address} closed the connection", "check socksProxyConfig and the proxy"
+        f"the SOCKS proxy {proxy.address} closed the connection",
+        "check socksProxyConfig and the proxy",
     )

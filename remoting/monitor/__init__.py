@@ -1,1 +1,1 @@
-"""The HTTP port of a service: probes (`/live`, `/ready`, `/status`) and figures for Prometheus (`/metrics`)."""
+"""The HTTP port of a server: ``/live``, ``/ready``, ``/status``, and ``/metrics`` (Prometheus)."""

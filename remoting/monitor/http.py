@@ -1,6 +1,7 @@
-"""The few words of HTTP that probes and scrapers speak.  Pure: bytes in, bytes out.
+"""The small part of HTTP that probes and scrapers need. Pure: bytes in, bytes out.
 
-One request a connection, GET or HEAD, no body: `Connection: close` is said in every answer, so nothing has to be kept in step.
+One request for each connection, GET or HEAD, without a body; every answer has ``Connection:
+close``.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _METHODS = (b"GET", b"HEAD")
 
 
 class BadRequest(Exception):
-    """What came is not a request that is answered here; ``status`` says why."""
+    """Input that is not a valid request; ``status`` is the answer."""
 
     def __init__(self, status: HTTPStatus, reason: str) -> None:
         super().__init__(reason)
@@ -26,7 +27,7 @@ class BadRequest(Exception):
 
 @attrs.frozen
 class HttpRequest:
-    """A request as far as it matters here."""
+    """The relevant parts of a request."""
 
     path: str
     """without the query"""
@@ -43,7 +44,7 @@ class HttpAnswer:
     content_type: str = TEXT
 
     def encode(self, *, head: bool = False) -> bytes:
-        """Return the answer as it travels."""
+        """Return the bytes of the answer."""
         lines = [
             f"HTTP/1.1 {self.status.value} {self.status.phrase}",
             f"Content-Type: {self.content_type}",
@@ -58,15 +59,21 @@ class HttpAnswer:
 
 
 def read_request(data: bytes | bytearray) -> HttpRequest | None:
-    """Read the head of a request; None while it is not complete.  Raises BadRequest."""
+    """Read the head of a request; None while it is not complete. Raises: BadRequest."""
     end = data.find(b"\r\n\r\n")
-    if end > HEAD_BYTES_MAX or (end < 0 and len(data) > HEAD_BYTES_MAX + 3):  # in pieces as in one piece
-        raise BadRequest(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"the head of the request is longer than {HEAD_BYTES_MAX} bytes")
+    # The same limit for a head that comes in pieces.
+    if end > HEAD_BYTES_MAX or (end < 0 and len(data) > HEAD_BYTES_MAX + 3):
+        raise BadRequest(
+            HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
+            f"the head of the request is longer than {HEAD_BYTES_MAX} bytes",
+        )
     if end < 0:
         return None
     words = bytes(data[:end]).split(b"\r\n", 1)[0].split(b" ")
     if len(words) != 3 or not words[2].startswith(b"HTTP/1.") or not words[1].isascii():
-        raise BadRequest(HTTPStatus.BAD_REQUEST, "this is not HTTP/1: the port is for probes and scrapers")
+        raise BadRequest(
+            HTTPStatus.BAD_REQUEST, "this is not HTTP/1: the port is for probes and scrapers"
+        )
     if words[0] not in _METHODS:
         raise BadRequest(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD are answered")
     return HttpRequest(words[1].decode("ascii").partition("?")[0], words[0] == b"HEAD")

@@ -1,12 +1,14 @@
-"""Figures in Prometheus' text format (version 0.0.4).  Pure.
+"""Write metrics in Prometheus' text format (version 0.0.4). Pure.
 
-A `Family` is one metric name with its type and its samples; names and units follow Prometheus' rules, RocketMQ's names are kept
-where RocketMQ has the figure.  Source of the format: prometheus.io, "Exposition formats".
+A ``Family`` is one metric name with its type and its samples. Names and units follow Prometheus'
+rules, except for metrics that RocketMQ has, which keep its names.
+
+Source: prometheus.io, "Exposition formats".
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import attrs
@@ -17,7 +19,7 @@ Labels = Mapping[str, str]
 
 @attrs.frozen
 class Sample:
-    """One value; ``suffix`` is that of a histogram's series (``_bucket``, ``_sum``, ``_count``)."""
+    """One value; ``suffix`` is ``_bucket``, ``_sum`` or ``_count`` in a histogram."""
 
     value: float
     labels: Labels = attrs.field(factory=dict)
@@ -26,7 +28,7 @@ class Sample:
 
 @attrs.frozen
 class Family:
-    """One metric: its name, what it means, and its samples."""
+    """One metric: its name, its meaning and its samples."""
 
     name: str
     kind: Literal["counter", "gauge", "histogram"]
@@ -34,18 +36,33 @@ class Family:
     samples: Sequence[Sample]
 
 
-def gauge(name: str, meaning: str, value: float) -> Family:
-    """Return a gauge with one sample."""
-    return Family(name, "gauge", meaning, [Sample(value)])
+def gauge(name: str, meaning: str, value: float | Sequence[Sample]) -> Family:
+    """Return a gauge. A number is its only sample, without labels."""
+    return Family(name, "gauge", meaning, _samples(value))
 
 
-def counter(name: str, meaning: str, value: float) -> Family:
-    """Return a counter with one sample."""
-    return Family(name, "counter", meaning, [Sample(value)])
+def counter(name: str, meaning: str, value: float | Sequence[Sample]) -> Family:
+    """Return a counter. A number is its only sample, without labels."""
+    return Family(name, "counter", meaning, _samples(value))
 
 
-def histogram_samples(labels: Labels, edges: Sequence[float], counts: Sequence[int], total: float) -> list[Sample]:
-    """Return the series of one histogram: `counts` of each bucket up to its edge, one more count for all that is beyond, `total` the sum."""
+def _samples(value: float | Sequence[Sample]) -> Sequence[Sample]:
+    return value if isinstance(value, Sequence) else [Sample(value)]
+
+
+def samples_by_limit(refused: Mapping[str, int]) -> list[Sample]:
+    """Return the numbers of refusals, with the limits' names as labels."""
+    return [Sample(count, {"limit": name}) for name, count in sorted(refused.items())]
+
+
+def histogram_samples(
+    labels: Labels, edges: Sequence[float], counts: Sequence[int], total: float
+) -> list[Sample]:
+    """Return the series of one histogram.
+
+    ``counts``: one for each bucket up to its edge, and one more for larger values; ``total``: the
+    sum of the values.
+    """
     samples, seen = [], 0
     for edge, count in zip(edges, counts, strict=False):
         seen += count
@@ -55,19 +72,19 @@ def histogram_samples(labels: Labels, edges: Sequence[float], counts: Sequence[i
     return [*samples, Sample(total, labels, "_sum"), Sample(everything, labels, "_count")]
 
 
-def exposition(families: Iterable[Family], common: Labels) -> str:
-    """Return the page; every sample gets the `common` labels.  A family without samples is left out."""
-    return "".join(family_text(family, common) for family in families)
-
-
 def family_text(family: Family, common: Labels) -> str:
-    """Return the lines of one family."""
+    """Return the lines of one family, none without samples. Every sample gets ``common`` labels."""
     if not family.samples:
         return ""
-    lines = [f"# HELP {family.name} {_escape(family.meaning)}", f"# TYPE {family.name} {family.kind}"]
+    lines = [
+        f"# HELP {family.name} {_escape(family.meaning)}",
+        f"# TYPE {family.name} {family.kind}",
+    ]
     for sample in family.samples:
         labels = {**common, **sample.labels}
-        inside = ",".join(f'{name}="{_escape(value, quotes=True)}"' for name, value in labels.items())
+        inside = ",".join(
+            f'{name}="{_escape(value, quotes=True)}"' for name, value in labels.items()
+        )
         lines.append(f"{family.name}{sample.suffix}{{{inside}}} {_number(sample.value)}")
     return "\n".join([*lines, ""])
 

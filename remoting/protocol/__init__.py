@@ -1,4 +1,4 @@
 """The wire protocol and the record layout, without I/O: bytes or values in, values or bytes out.
 
-Nothing below this package knows sockets, files, clocks or tasks.
+The modules of this package know no sockets, files, clocks or tasks.
 """

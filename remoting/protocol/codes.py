@@ -1,14 +1,14 @@
 """Numbers that both sides must agree on: request and response codes, languages, releases.
 
-Source: remoting/…/protocol/RequestCode.java, ResponseCode.java, RemotingSysResponseCode.java, LanguageCode.java,
-SerializeType.java and common/…/MQVersion.java.
+Source: remoting/…/protocol/RequestCode.java, ResponseCode.java, RemotingSysResponseCode.java,
+LanguageCode.java, SerializeType.java and common/…/MQVersion.java.
 """
 
 from enum import IntEnum
 
 
 class RequestCode(IntEnum):
-    """What a request asks for; the same numbers in both directions of a connection."""
+    """The kind of a request; the same numbers in both directions of a connection."""
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11
@@ -182,7 +182,7 @@ class RequestCode(IntEnum):
 
 
 class ResponseCode(IntEnum):
-    """How a request ended. 0, 10, 11 and 12 all mean that a send was accepted."""
+    """The result of a request. 0, 10, 11 and 12 all mean that a send was accepted."""
 
     SUCCESS = 0
     SYSTEM_ERROR = 1
@@ -255,7 +255,7 @@ class ResponseCode(IntEnum):
 
 
 class LanguageCode(IntEnum):
-    """What a peer is written in: a number in the binary header, the name in the JSON header."""
+    """The language of a peer: a number in a binary header, a name in a JSON header."""
 
     JAVA = 0
     CPP = 1
@@ -274,30 +274,33 @@ class LanguageCode(IntEnum):
 
 
 class SerializeType(IntEnum):
-    """The first byte of a frame: how its header is written."""
+    """The form of a header, from the first byte of the frame."""
 
     JSON = 0
     ROCKETMQ = 1
 
 
 PROTOCOL_VERSION = 479
-"""The release that we present ourselves as, V5_3_3: name servers send us standard JSON, clients trust our heartbeats."""
+"""The release in our headers, V5_3_3: name servers send us standard JSON, and clients trust our
+heartbeats.
+"""
 
-_FIRST_RELEASES = tuple(
+_FIRST_RELEASES = [
     f"V3_0_0_{stage}"
-    for stage in (
-        *("SNAPSHOT", "ALPHA1", "BETA1", "BETA2", "BETA3", "BETA4", "BETA5", "BETA6_SNAPSHOT", "BETA6"),
-        *("BETA7_SNAPSHOT", "BETA7", "BETA8_SNAPSHOT", "BETA8", "BETA9_SNAPSHOT", "BETA9", "FINAL"),
-    )
-)
-_REGULAR_FROM = 212  # V4_0_0_SNAPSHOT; from here on each minor release has ten patches, each after its snapshot
+    for stage in """
+    SNAPSHOT ALPHA1 BETA1 BETA2 BETA3 BETA4 BETA5 BETA6_SNAPSHOT BETA6 BETA7_SNAPSHOT BETA7
+    BETA8_SNAPSHOT BETA8 BETA9_SNAPSHOT BETA9 FINAL
+    """.split()  # noqa: SIM905
+]
+# V4_0_0_SNAPSHOT: from here on, each minor release has ten patches, each after its snapshot.
+_REGULAR_FROM = 212
 _HIGHER_VERSION = 612
 
 
 def version_name(version: int) -> str:
-    """Name the release behind a header's version number, for example ``V5_3_3`` for 479.
+    """Return the name of the release with a version number: ``V5_3_3`` for 479.
 
-    Numbers that no release has are named as Java does: HIGHER_VERSION above, and the first release below 0.
+    As in Java, HIGHER_VERSION for numbers above all releases, and the first release below 0.
     """
     if version >= _HIGHER_VERSION:
         return "HIGHER_VERSION"

@@ -1,4 +1,4 @@
-"""One request or response, decoded, and its way to and from a frame.
+"""A request or response in its generic form, to and from a frame.
 
 ::
 
@@ -7,18 +7,20 @@
 Source: remoting/…/protocol/RemotingCommand.java.
 """
 
-from collections.abc import Callable
-from struct import Struct
 from typing import Protocol, TypeVar
-
-import msgspec
 
 from triomq.remoting.errors import HeaderFieldError, LocalProtocolError, RemoteProtocolError
 from triomq.remoting.protocol import header_binary, header_json
-from triomq.remoting.protocol.codes import PROTOCOL_VERSION, LanguageCode, RequestCode, SerializeType
+from triomq.remoting.protocol.codes import (
+    PROTOCOL_VERSION,
+    LanguageCode,
+    RequestCode,
+    SerializeType,
+)
 from triomq.remoting.protocol.fields import codec_of
 from triomq.remoting.protocol.framing import split_frame
-from triomq.remoting.protocol.header_fast import FRAME_HEAD, HeadEncoder, compile_head_encoder
+from triomq.remoting.protocol.header_json_fast import FRAME_HEAD, HeadEncoder, compile_head_encoder
+from triomq.remoting.protocol.structs import msgspec
 
 H = TypeVar("H")
 
@@ -28,10 +30,9 @@ ONEWAY_FLAG = 2
 SHORT_NAME_CODES = frozenset(
     {RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2}
 )
-"""Requests whose header uses the one-letter names."""
+"""Requests whose headers use the one-letter names."""
 
 _JSON_TYPE = SerializeType.JSON
-_word: Callable[..., tuple[int]] = Struct(">I").unpack_from
 _read_json = header_json.read_typed
 _PYTHON = LanguageCode.PYTHON
 
@@ -50,7 +51,7 @@ class Command(msgspec.Struct, eq=False, gc=False):
     serialize: SerializeType = _JSON_TYPE
 
     def encode(self) -> bytes:
-        """The whole frame; see ``encode_command``."""
+        """Return the whole frame; see ``encode_command``."""
         return encode_command(self)
 
     @property
@@ -62,7 +63,10 @@ class Command(msgspec.Struct, eq=False, gc=False):
         return bool(self.flag & ONEWAY_FLAG)
 
     def header(self, cls: type[H]) -> H:
-        """The ext fields as a header object; HeaderFieldError for a missing or unreadable one."""
+        """Return the ext fields as a header object.
+
+        Raises: HeaderFieldError for a missing or unreadable field.
+        """
         short = self.code in SHORT_NAME_CODES and not self.flag & RESPONSE_FLAG
         try:
             return codec_of(cls).from_ext(self.ext, short=short)
@@ -71,7 +75,7 @@ class Command(msgspec.Struct, eq=False, gc=False):
 
 
 class Outgoing(Protocol):
-    """What a connection sends: a Command, or a request from a template."""
+    """A request for a connection to send: a Command, or a request from a template."""
 
     opaque: int
     flag: int
@@ -80,11 +84,11 @@ class Outgoing(Protocol):
     def code(self) -> int: ...
 
     def encode(self) -> bytes:
-        """The whole frame, with the opaque number and the flag of this moment."""
+        """Return the whole frame, with the present opaque number and flag."""
 
 
 class Answerable(Protocol):
-    """What a response must copy from its request: a Command, or a server's Request."""
+    """The values that a response copies from its request: a Command, or a server's Request."""
 
     @property
     def opaque(self) -> int: ...
@@ -93,9 +97,15 @@ class Answerable(Protocol):
     def serialize(self) -> SerializeType: ...
 
 
-def request(code: int, header: object | None = None, body: bytes | memoryview = b"", *, oneway: bool = False) -> Command:
-    """A request; its opaque number is filled in by whoever sends it."""
-    ext = None if header is None else codec_of(type(header)).to_ext(header, short=code in SHORT_NAME_CODES)
+def request(
+    code: int, header: object | None = None, body: bytes | memoryview = b"", *, oneway: bool = False
+) -> Command:
+    """Return a request; the connection that sends it fills in the opaque number."""
+    ext = (
+        None
+        if header is None
+        else codec_of(type(header)).to_ext(header, short=code in SHORT_NAME_CODES)
+    )
     return Command(code=code, flag=ONEWAY_FLAG if oneway else 0, ext=ext, body=body)
 
 
@@ -106,7 +116,7 @@ def response_to(
     body: bytes | memoryview = b"",
     remark: str | None = None,
 ) -> Command:
-    """The response to a request: same opaque number, same serialisation."""
+    """Return the response to a request: same opaque number, same serialisation."""
     ext = None if header is None else codec_of(type(header)).to_ext(header)
     return Command(
         code=code,
@@ -120,7 +130,11 @@ def response_to(
 
 
 def encode_command(command: Command) -> bytes:
-    """The whole frame. A binary header that cannot carry the code (POP requests) becomes JSON, as Java peers expect."""
+    """Return the whole frame.
+
+    A code that does not fit a binary header (POP requests) gets a JSON header, as Java peers
+    expect.
+    """
     body = command.body
     return b"".join((_head_of(command, len(body)), body))
 
@@ -130,42 +144,41 @@ def _head_of(command: Command, body_size: int) -> bytes:
     if serialize and not header_binary.fits_binary(command.code, command.version):
         serialize = SerializeType.JSON
     encode = header_binary.encode_header if serialize else header_json.encode_header
-    header = encode(
-        command.code,
-        command.opaque,
-        command.flag,
-        command.version,
-        command.language,
-        command.remark,
-        command.ext,
-    )
-    return _frame_head(serialize, len(header), body_size) + header
-
-
-def _frame_head(serialize: int, header_size: int, body_size: int) -> bytes:
-    if header_size >= 1 << 24 or header_size + body_size >= 1 << 31:
-        raise LocalProtocolError(f"a frame cannot hold a header of {header_size} and a body of {body_size} bytes")
-    return FRAME_HEAD.pack(4 + header_size + body_size, serialize << 24 | header_size)
+    c = command
+    header = encode((c.code, c.opaque, c.flag, c.version, c.language, c.remark, c.ext))
+    size = len(header)
+    if size >= 1 << 24 or size + body_size >= 1 << 31:
+        raise LocalProtocolError(
+            f"a frame cannot hold a header of {size} and a body of {body_size} bytes"
+        )
+    return FRAME_HEAD.pack(4 + size + body_size, serialize << 24 | size) + header
 
 
 def decode_frame(frame: bytes | bytearray | memoryview) -> Command:
-    """Decode a frame without its first four bytes; RemoteProtocolError if it is damaged."""
-    (word,) = _word(frame) if len(frame) >= 4 else (0xFF000000,)
-    end = 4 + (word & 0x00FFFFFF)
-    if end <= len(frame) and word >> 24 == 0:  # what nearly every frame is, without a call for each part of it
+    """Return the command of a frame without its first four bytes.
+
+    Raises: RemoteProtocolError if the frame is damaged.
+    """
+    kind, header, body = split_frame(frame)
+    if kind == 0:  # fast path: nearly every frame, without a call for each part
         try:
-            typed = _read_json(bytes(frame[4:end]))
+            typed = _read_json(header)
         except (ValueError, RecursionError):
-            pass  # unusual, or damaged: the other road tells
+            pass  # unusual or damaged: the slow path tells
         else:
             language = header_json.LANGUAGE_NUMBERS.get(typed.language)  # type: ignore[arg-type]
             if language is None:
                 language = header_json.language_number(typed.language)
-            body = bytes(frame[end:])
             return Command(
-                typed.code, typed.opaque, typed.flag, language, typed.version, typed.remark, typed.ext_fields, body
+                typed.code,
+                typed.opaque,
+                typed.flag,
+                language,
+                typed.version,
+                typed.remark,
+                typed.ext_fields,
+                body,
             )
-    kind, header, body = split_frame(frame)
     serialize = serialize_type(kind)
     decode = header_binary.decode_header if serialize else header_json.decode_header
     code, opaque, flag, version, language, remark, ext = decode(header)
@@ -173,19 +186,24 @@ def decode_frame(frame: bytes | bytearray | memoryview) -> Command:
 
 
 def serialize_type(kind: int) -> SerializeType:
-    """The header's form by the frame's type byte; RemoteProtocolError for an unknown one."""
+    """Return the form of a header by the frame's type byte.
+
+    Raises: RemoteProtocolError for an unknown type.
+    """
     if kind == 0:
         return SerializeType.JSON
     if kind == 1:
         return SerializeType.ROCKETMQ
-    raise RemoteProtocolError(f"unknown header type {kind} in a frame", "use header type 0 (JSON) or 1 (ROCKETMQ)")
+    raise RemoteProtocolError(
+        f"unknown header type {kind} in a frame", "use header type 0 (JSON) or 1 (ROCKETMQ)"
+    )
 
 
 _head_encoders: dict[type, HeadEncoder] = {}
 
 
 def head_encoder(cls: type | None) -> HeadEncoder:
-    """The function that writes response frames with a JSON header of *cls*, up to their bodies; made once."""
+    """Return the function that writes response frames of a header class, up to their bodies."""
     kind = type(None) if cls is None else cls
     encoder = _head_encoders.get(kind)
     if encoder is None:
@@ -202,24 +220,25 @@ def encode_response_head(
     serialize: int = 0,
     ext: dict[str, str] | None = None,
 ) -> bytes:
-    """A response's frame up to its body, by the shortest way: what a server calls once for every request.
+    """Return the frame of a response up to its body.
 
-    Pass arguments by position: keywords would cost a quarter of the whole.
-    *ext* are entries besides those of *header*. The caller sends *body_size* more bytes after what this returns.
+    `body_size`: the size of the body, which the caller sends after the returned bytes.
+    `ext`: entries besides those of ``header``.
+
+    A server calls this for every request. Pass arguments by position: keywords would add a quarter
+    to its time.
     """
     if ext is None and not serialize:
-        encoder = _head_encoders.get(header.__class__) or head_encoder(None if header is None else type(header))
+        encoder = _head_encoders.get(header.__class__) or head_encoder(
+            None if header is None else type(header)
+        )
         return encoder(header, code, opaque, RESPONSE_FLAG, remark, body_size)
     entries: dict[str, str] | None = None
     if header is not None or ext is not None:
-        entries = {**(codec_of(type(header)).to_ext(header) if header is not None else {}), **(ext or {})}
+        entries = {
+            **(codec_of(type(header)).to_ext(header) if header is not None else {}),
+            **(ext or {}),
+        }
     response = Command(code=code, opaque=opaque, flag=RESPONSE_FLAG, remark=remark, ext=entries)
     response.serialize = SerializeType(serialize)
     return _head_of(response, body_size)
-
-
-def describe(command: Command) -> str:
-    """A short text for logs and errors: direction, code and size, never content."""
-    kind = "response" if command.is_response else "one-way request" if command.is_oneway else "request"
-    return f"{kind} {int(command.code)} opaque {command.opaque} with {len(command.body)} body bytes"
-

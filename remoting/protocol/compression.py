@@ -1,16 +1,18 @@
-"""Bodies compressed by the sending client: sysFlag bit 0, and bits 8 to 10 for how.
+"""Bodies compressed by the sending client: sysFlag bit 0, and bits 8 to 10 for the method.
 
-zlib (RFC 1950) is always there; LZ4 (frame format) and Zstandard need the packages of the extras ``lz4`` and ``zstd``.
-Source: common/…/compression/CompressionType.java, ZlibCompressor.java, Lz4Compressor.java, ZstdCompressor.java.
+zlib (RFC 1950) is always there; LZ4 (frame format) and Zstandard need the packages of the extras
+``lz4`` and ``zstd``. Source: common/…/compression/CompressionType.java, ZlibCompressor.java,
+Lz4Compressor.java, ZstdCompressor.java.
 """
 
 import enum
 import zlib
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 from triomq.remoting.errors import LocalProtocolError, RemoteProtocolError
-from triomq.remoting.protocol.message import (
+from triomq.remoting.protocol.sys_flags import (
     COMPRESSED,
     COMPRESSION_LZ4,
     COMPRESSION_MASK,
@@ -24,7 +26,7 @@ BODY_BYTES_MAX = 64 * 1024 * 1024
 
 
 class Compression(enum.Enum):
-    """How bodies are compressed; the value is the name that RocketMQ's ``rocketmq.message.compressType`` takes."""
+    """How bodies are compressed; values as in ``rocketmq.message.compressType``."""
 
     ZLIB = "ZLIB"
     LZ4 = "LZ4"
@@ -32,14 +34,19 @@ class Compression(enum.Enum):
 
     @classmethod
     def of(cls, name: "str | Compression") -> "Compression":
-        """The member of a name in any case. LocalProtocolError for another name, and if its package is not installed."""
+        """Return the member with this name, in upper or lower case.
+
+        Raises: LocalProtocolError for an unknown name, and if the package is not installed.
+        """
         if not isinstance(name, Compression):
             try:
                 name = cls[str(name).upper()]
             except KeyError:
-                raise LocalProtocolError(f"compression {name!r} is not known: use zlib, lz4 or zstd") from None
+                raise LocalProtocolError(
+                    f"compression {name!r} is not known: use zlib, lz4 or zstd"
+                ) from None
         try:
-            _MODULES[name]()
+            _library(name)
         except ImportError as error:
             raise LocalProtocolError(_missing(name, error)) from None
         return name
@@ -52,42 +59,57 @@ def compress_body(
     level: int = LEVEL,
     compression: Compression = Compression.ZLIB,
 ) -> tuple[bytes, int]:
-    """The body to send and the sysFlag bits that describe it; short bodies stay as they are.
+    """Return the body to send and its bits of sysFlag; short bodies stay as they are.
 
-    As in Java the result is taken even where it is longer. *level*: zlib 0 to 9, Zstandard up to 22; LZ4 knows none in RocketMQ.
+    As in Java, a result that is longer than the body is sent, too.
+
+    `level`: zlib 0 to 9, Zstandard up to 22; LZ4 has no levels in RocketMQ.
     """
     if len(body) < threshold_bytes:
         return body, 0
-    pack, bits = _PACKERS[compression]
-    return pack(body, level), COMPRESSED | bits
+    library = _library(compression)
+    if compression is Compression.ZSTD:
+        packed = library.ZstdCompressor(level=level).compress(body)
+    elif compression is Compression.LZ4:
+        packed = library.compress(body)
+    else:
+        packed = library.compress(body, level)
+    return packed, COMPRESSED | _BITS[compression]
 
 
 def plain_body(body: bytes, sys_flag: int, *, bytes_max: int = BODY_BYTES_MAX) -> bytes:
-    """The body as its producer had it, however it was compressed.
+    """Return the body as its producer had it, however it was compressed.
 
-    RemoteProtocolError if it cannot be read, is longer than *bytes_max*, or needs a package that is not installed.
+    Raises: RemoteProtocolError if the body is damaged or longer than ``bytes_max``, or if it needs
+    a package that is not installed.
     """
     if not sys_flag & COMPRESSED:
         return body
     compression = _OF_BITS.get(sys_flag & COMPRESSION_MASK)
     if compression is None:
         kind = (sys_flag & COMPRESSION_MASK) >> 8
-        raise RemoteProtocolError(f"a body is compressed with type {kind}", "let producers use zlib, lz4 or zstd")
+        raise RemoteProtocolError(
+            f"a body is compressed with type {kind}", "let producers use zlib, lz4 or zstd"
+        )
     try:
         plain, complete = _UNPACKERS[compression](body, bytes_max)
     except ImportError as error:
         raise RemoteProtocolError("a body cannot be read", _missing(compression, error)) from None
     except _Broken as error:
-        raise RemoteProtocolError(f"a compressed body cannot be inflated: {error}", "send it again") from None
+        raise RemoteProtocolError(
+            f"a compressed body cannot be inflated: {error}", "send it again"
+        ) from None
     if len(plain) > bytes_max:
-        raise RemoteProtocolError(f"a body inflates to more than {bytes_max} bytes", "send smaller messages")
+        raise RemoteProtocolError(
+            f"a body inflates to more than {bytes_max} bytes", "send smaller messages"
+        )
     if not complete:
         raise RemoteProtocolError("a compressed body ends too early", "send it again")
     return plain
 
 
 class _Broken(Exception):
-    """A library's own complaint."""
+    """A library cannot read the body."""
 
 
 def _missing(compression: Compression, error: ImportError) -> str:
@@ -95,7 +117,7 @@ def _missing(compression: Compression, error: ImportError) -> str:
     return f"install {compression.value} with: pip install 'triomq[{extra}]' ({error})"
 
 
-# Each reader returns at most one byte more than asked for, and whether the compressed data ended where it should.
+# Each reader returns at most bytes_max + 1 bytes, and whether the compressed data was complete.
 
 
 def _inflate(body: bytes, bytes_max: int) -> tuple[bytes, bool]:
@@ -108,7 +130,7 @@ def _inflate(body: bytes, bytes_max: int) -> tuple[bytes, bool]:
 
 
 def _read_lz4(body: bytes, bytes_max: int) -> tuple[bytes, bool]:
-    reader = _lz4().LZ4FrameDecompressor()
+    reader = _library(Compression.LZ4).LZ4FrameDecompressor()
     try:
         plain: bytes = reader.decompress(body, bytes_max + 1)
     except RuntimeError as error:
@@ -117,8 +139,11 @@ def _read_lz4(body: bytes, bytes_max: int) -> tuple[bytes, bool]:
 
 
 def _read_zstd(body: bytes, bytes_max: int) -> tuple[bytes, bool]:
-    """Piece by piece, since the library has no limit for its output: 4 bytes can become 128 KiB, so one piece at most 16 MiB."""
-    zstandard = _zstd()
+    """Decompress in pieces, since the library cannot limit its output.
+
+    Four bytes can become 128 KiB, so a piece can become 16 MiB.
+    """
+    zstandard = _library(Compression.ZSTD)
     reader = zstandard.ZstdDecompressor().decompressobj()
     plain: list[bytes] = []
     size = position = 0
@@ -133,47 +158,24 @@ def _read_zstd(body: bytes, bytes_max: int) -> tuple[bytes, bool]:
     return b"".join(plain), reader.eof
 
 
-def _pack_lz4(body: bytes, level: int) -> bytes:
-    packed: bytes = _lz4().compress(body)
-    return packed
-
-
-def _pack_zstd(body: bytes, level: int) -> bytes:
-    packed: bytes = _zstd().ZstdCompressor(level=level).compress(body)
-    return packed
-
-
-def _lz4() -> Any:
-    import lz4.frame  # an optional extra
-
-    return lz4.frame
-
-
-def _zstd() -> Any:
-    import zstandard  # an optional extra
-
-    return zstandard
+def _library(compression: Compression) -> Any:
+    return import_module(_LIBRARIES[compression])
 
 
 _PIECE_BYTES = 512
-_PACKERS: dict[Compression, tuple[Callable[[bytes, int], bytes], int]] = {
-    Compression.ZLIB: (zlib.compress, COMPRESSION_ZLIB),
-    Compression.LZ4: (_pack_lz4, COMPRESSION_LZ4),
-    Compression.ZSTD: (_pack_zstd, COMPRESSION_ZSTD),
+_LIBRARIES = {
+    Compression.ZLIB: "zlib",
+    Compression.LZ4: "lz4.frame",  # of an optional extra, as the next
+    Compression.ZSTD: "zstandard",
 }
+_BITS = {
+    Compression.ZLIB: COMPRESSION_ZLIB,
+    Compression.LZ4: COMPRESSION_LZ4,
+    Compression.ZSTD: COMPRESSION_ZSTD,
+}
+_OF_BITS = {0: Compression.ZLIB} | {bits: compression for compression, bits in _BITS.items()}
 _UNPACKERS: dict[Compression, Callable[[bytes, int], tuple[bytes, bool]]] = {
     Compression.ZLIB: _inflate,
     Compression.LZ4: _read_lz4,
     Compression.ZSTD: _read_zstd,
-}
-_OF_BITS = {
-    0: Compression.ZLIB,
-    COMPRESSION_ZLIB: Compression.ZLIB,
-    COMPRESSION_LZ4: Compression.LZ4,
-    COMPRESSION_ZSTD: Compression.ZSTD,
-}
-_MODULES: dict[Compression, Callable[[], Any]] = {
-    Compression.ZLIB: lambda: zlib,
-    Compression.LZ4: _lz4,
-    Compression.ZSTD: _zstd,
 }

@@ -1,26 +1,29 @@
 """The JSON header: one compact object with the fixed members and ``extFields``.
 
-``{"code":105,"extFields":{"topic":"T"},"flag":0,"language":"PYTHON","opaque":7,"serializeTypeCurrentRPC":"JSON","version":479}``
+::
 
-Reading is as tolerant as fastjson: any member order, quoted numbers, numbers and bools in ``extFields``, a numeric or
-unknown language, missing members. What Java could not decode either (an opaque outside 32 bits, text that is no object)
-raises RemoteProtocolError. Source: remoting/…/protocol/RemotingCommand.java, RemotingSerializable.java.
+    {"code":105,"extFields":{"topic":"T"},"flag":0,"language":"PYTHON","opaque":7,
+    "serializeTypeCurrentRPC":"JSON","version":479}
+
+Reading is as tolerant as fastjson: any member order, quoted numbers, numbers and bools in
+``extFields``, a numeric or unknown language, missing members. A header that Java could not decode
+either (an opaque outside 32 bits, text that is not an object) raises RemoteProtocolError. Source:
+remoting/…/protocol/RemotingCommand.java, RemotingSerializable.java.
 """
 
 import re
 from typing import Any, TypeAlias
 
-import msgspec
-
 from triomq.remoting.errors import LocalProtocolError, RemoteProtocolError
 from triomq.remoting.protocol.codes import LanguageCode, SerializeType
+from triomq.remoting.protocol.fastjson import REQUEST_LIMITS, loads
 from triomq.remoting.protocol.fields import I32, LIMITS
-from triomq.remoting.protocol.loose_json import LOOSE_BYTES_MAX, loads
+from triomq.remoting.protocol.structs import msgspec
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 HeaderTuple: TypeAlias = tuple[int, int, int, int, int, str | None, dict[str, str] | None]
-"""code, opaque, flag, version, language, remark, ext fields: what both header codecs read."""
+"""code, opaque, flag, version, language, remark, ext fields."""
 
 LANGUAGE_NUMBERS: dict[str, int] = {language.name: language.value for language in LanguageCode}
 LANGUAGE_NAMES: dict[int, str] = {language.value: language.name for language in LanguageCode}
@@ -31,7 +34,7 @@ _INT = re.compile(r"[ \t]*([+-]?\d{1,20})(?:\.0*)?[ \t]*\Z")
 
 
 class _TypedHeader(msgspec.Struct, kw_only=True, gc=False):
-    """The shape that every known client sends; anything else takes the slow road."""
+    """The shape that every known client sends; any other takes the slow path."""
 
     code: I32 = 0
     opaque: I32 = 0
@@ -43,17 +46,23 @@ class _TypedHeader(msgspec.Struct, kw_only=True, gc=False):
 
 
 read_typed = msgspec.json.Decoder(_TypedHeader, strict=False).decode
-"""Reads the usual shape; ValueError for any other, which ``decode_header`` may still read."""
+"""Read the common shape; ValueError for any other shape, which ``decode_header`` may read."""
 
 
 def find_code(header: Buffer) -> int:
-    """The request code, by a look at the bytes; -1 if none is seen. A guess: compare it with the decoded code."""
+    """Return the first request code in the bytes, -1 without any.
+
+    This is a guess: compare it with the decoded code.
+    """
     match = _CODE.search(header)
     return int(match[1]) if match is not None else -1
 
 
 def decode_header(header: Buffer) -> HeaderTuple:
-    """Read a JSON header; RemoteProtocolError if it is none."""
+    """Return the content of a JSON header.
+
+    Raises: RemoteProtocolError if the bytes are not a JSON header.
+    """
     try:
         typed = read_typed(header)
     except (ValueError, RecursionError):
@@ -69,10 +78,12 @@ def decode_header(header: Buffer) -> HeaderTuple:
     )
 
 
-def encode_header(
-    code: int, opaque: int, flag: int, version: int, language: int, remark: str | None, ext: dict[str, str] | None
-) -> bytes:
-    """Write a JSON header, members in Java's order; LocalProtocolError for text that is not Unicode."""
+def encode_header(fields: HeaderTuple) -> bytes:
+    """Return a JSON header, members in Java's order.
+
+    Raises: LocalProtocolError for text that is not Unicode.
+    """
+    code, opaque, flag, version, language, remark, ext = fields
     members: dict[str, Any] = {"code": int(code)}
     if ext is not None:
         members["extFields"] = ext
@@ -90,15 +101,22 @@ def encode_header(
 
 
 def language_number(language: str | int | None) -> int:
-    """The number of a language by name or number: JAVA if none is given, as in Java, OTHER for what Java would not know."""
+    """Return the number of a language.
+
+    As in Java: JAVA without a language, OTHER for an unknown name.
+    """
     if isinstance(language, str):
         number = LANGUAGE_NUMBERS.get(language)
-        return LANGUAGE_NUMBERS.get(language.upper(), LanguageCode.OTHER.value) if number is None else number
+        return (
+            LANGUAGE_NUMBERS.get(language.upper(), LanguageCode.OTHER.value)
+            if number is None
+            else number
+        )
     return LanguageCode.JAVA.value if language is None else language
 
 
 def _decode_loosely(header: Buffer) -> HeaderTuple:
-    members = loads(header, LOOSE_BYTES_MAX)
+    members = loads(header, REQUEST_LIMITS)
     if not isinstance(members, dict):
         raise RemoteProtocolError("the JSON header is not an object", _FIX)
     remark = members.get("remark")
@@ -113,7 +131,9 @@ def _decode_loosely(header: Buffer) -> HeaderTuple:
         _whole_number(members, "version"),
         language_number(language if isinstance(language, str | int) else None),
         None if remark is None else _text(remark),
-        None if ext is None else {name: _text(value) for name, value in ext.items() if value is not None},
+        None
+        if ext is None
+        else {name: _text(value) for name, value in ext.items() if value is not None},
     )
 
 
@@ -124,12 +144,14 @@ def _whole_number(members: dict[str, Any], name: str) -> int:
     low, high = LIMITS[32]
     match = _INT.match(value if isinstance(value, str) else repr(value))
     if match is None or isinstance(value, bool) or not low <= int(match[1]) <= high:
-        raise RemoteProtocolError(f"{name} of the JSON header is not a 32-bit number: {str(value)[:40]!r}", _FIX)
+        raise RemoteProtocolError(
+            f"{name} of the JSON header is not a 32-bit number: {str(value)[:40]!r}", _FIX
+        )
     return int(match[1])
 
 
 def _text(value: Any) -> str:
-    """A scalar or nested value as fastjson turns it into text."""
+    """Return a scalar or nested value as the text that fastjson makes of it."""
     if isinstance(value, str):
         return value
     return msgspec.json.encode(value).decode()

@@ -1,27 +1,30 @@
-"""Inner batches: one record that holds many messages, as brokers store a batch for a topic with batch consume queues.
+"""Inner batches: records with many messages, as brokers store them for batch consume queues.
 
-The body is that of a SEND_BATCH_MESSAGE request; what its messages do not say themselves (topic, queue, times, hosts, flags) is the record's.
-Source: common/…/message/MessageDecoder.java#decodeMessage.
+The body is that of a SEND_BATCH_MESSAGE request. Its messages take from the record what they do not
+have themselves: topic, queue, times, hosts, flags. Source:
+common/…/message/MessageDecoder.java#decodeMessage.
 """
 
 from collections.abc import Iterable
 
 from triomq.remoting.protocol.batch import decode_batch
-from triomq.remoting.protocol.message import INNER_BATCH, NEED_UNWRAP
 from triomq.remoting.protocol.record import StoredMessage, body_crc
+from triomq.remoting.protocol.sys_flags import INNER_BATCH, NEED_UNWRAP
 
 INNER_FLAGS = INNER_BATCH | NEED_UNWRAP
 
 
 def is_inner_batch(message: StoredMessage) -> bool:
-    """Whether a record must be taken apart."""
+    """Return whether a record must be unwrapped."""
     return message.sys_flag & INNER_FLAGS == INNER_FLAGS
 
 
 def unwrap(message: StoredMessage) -> list[StoredMessage]:
-    """The messages of an inner batch, each with a queue offset of its own; RemoteProtocolError if the body is none.
+    """Return the messages of an inner batch, each with its own queue offset.
 
-    The offset in the log, and so the offset id, is that of the record for all of them.
+    All have the log offset of the record, and so the same offset id.
+
+    Raises: RemoteProtocolError if the body is not a batch.
     """
     return [
         StoredMessage(
@@ -30,7 +33,7 @@ def unwrap(message: StoredMessage) -> list[StoredMessage]:
             message.queue_offset + number,
             message.log_offset,
             message.size,
-            element.flag,
+            flag,
             message.sys_flag & ~INNER_FLAGS,
             message.born_timestamp,
             message.born_host_bytes,
@@ -38,16 +41,19 @@ def unwrap(message: StoredMessage) -> list[StoredMessage]:
             message.store_host_bytes,
             message.reconsume_times,
             message.prepared_transaction_offset,
-            element.body,
-            body_crc(element.body),
-            element.properties,
+            body,
+            body_crc(body),
+            properties,
         )
-        for number, element in enumerate(decode_batch(message.body))
+        for number, (flag, body, properties) in enumerate(decode_batch(message.body))
     ]
 
 
 def unwrapped(messages: Iterable[StoredMessage], first_offset: int = 0) -> list[StoredMessage]:
-    """All messages with inner batches taken apart, without those of a batch that lie before ``first_offset``: a broker gives a record as a whole."""
+    """Return all messages, inner batches unwrapped.
+
+    Without the messages of a batch before ``first_offset``: a broker sends whole records.
+    """
     found: list[StoredMessage] = []
     for message in messages:
         if is_inner_batch(message):

@@ -1,4 +1,4 @@
-"""Names that mean something to brokers and clients: which are legal, which are the system's own, what retry and dead-letter topics are called.
+"""Names of topics and groups: legal names, the system's names, retry and dead-letter topics.
 
 Source: common/topic/TopicValidator.java, common/MixAll.java.
 """
@@ -28,24 +28,27 @@ SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
 OFFSET_MOVED_TOPIC = "OFFSET_MOVED_EVENT"
 CHECKPOINT_TOPIC = "CHECKPOINT_TOPIC"
 TIMER_TOPIC = "rmq_sys_wheel_timer"
+TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
+"""whose offsets say how far the half queue and the op queue are done"""
+ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"
+"""namespace of the name servers' key-value table: topic -> ``broker-a:8;broker-b:8``"""
 
-WELL_KNOWN_SYSTEM_TOPICS = frozenset(
+TOPICS_CLOSED_TO_CLIENTS = frozenset(
     {
-        DEFAULT_TOPIC,
         SCHEDULE_TOPIC,
-        BENCHMARK_TOPIC,
         HALF_TOPIC,
         OP_HALF_TOPIC,
-        TRACE_TOPIC,
         CHECK_MAX_TIME_TOPIC,
         SELF_TEST_TOPIC,
         OFFSET_MOVED_TOPIC,
-        CHECKPOINT_TOPIC,
     }
 )
-TOPICS_CLOSED_TO_CLIENTS = frozenset(
-    {SCHEDULE_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, CHECK_MAX_TIME_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC}
-)
+WELL_KNOWN_SYSTEM_TOPICS = TOPICS_CLOSED_TO_CLIENTS | {
+    DEFAULT_TOPIC,
+    BENCHMARK_TOPIC,
+    TRACE_TOPIC,
+    CHECKPOINT_TOPIC,
+}
 SYSTEM_GROUPS = (
     "TOOLS_CONSUMER",
     "FILTERSRV_CONSUMER",
@@ -54,36 +57,54 @@ SYSTEM_GROUPS = (
     "CID_ONSAPI_PULL",
     "CID_ONSAPI_PERMISSION",
     "CID_ONSAPI_OWNER",
-    "CID_RMQ_SYS_TRANS",
+    TRANSACTION_GROUP,
 )
 
 FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 LEGAL_PATTERN = "^[%|a-zA-Z0-9_-]+$"
 _legal = re.compile(r"[%|a-zA-Z0-9_-]+")
 
+REPLY_MESSAGE = "reply"
+"""the type (property MSG_TYPE) of a reply"""
+
+
+def reply_topic(cluster: str) -> str:
+    """Return the topic of the replies of request-reply. Source: common/MixAll.java."""
+    return f"{cluster}_REPLY_TOPIC"
+
 
 def topic_complaint(topic: str) -> str | None:
-    """What is wrong with a topic name, in the words of a Java broker; None when it is legal."""
-    if not topic.strip():
-        return "The specified topic is blank."
-    if not _legal.fullmatch(topic):
-        return f"The specified topic: {topic}, contains illegal characters, allowing only {LEGAL_PATTERN}"
+    """Return what is wrong with a topic name, in a Java broker's words; None for a legal name."""
+    if (complaint := _text_complaint("topic", topic)) is not None:
+        return complaint
     if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
         if len(topic) > RETRY_TOPIC_LENGTH_MAX:
-            return f"The specified topic is DLQ or Retry topic: {topic}, and it's longer than topic max length: {RETRY_TOPIC_LENGTH_MAX}"
+            return (
+                f"The specified topic is DLQ or Retry topic: {topic}, and it's longer than topic"
+                f" max length: {RETRY_TOPIC_LENGTH_MAX}"
+            )
     elif len(topic) > TOPIC_LENGTH_MAX:
         return f"The specified topic: {topic}, is longer than topic max length: {TOPIC_LENGTH_MAX}"
     return None
 
 
 def group_complaint(group: str) -> str | None:
-    """The same for the name of a group."""
-    if not group.strip():
-        return "The specified group is blank."
-    if not _legal.fullmatch(group):
-        return f"The specified group: {group}, contains illegal characters, allowing only {LEGAL_PATTERN}"
+    """Return what is wrong with a group name, in a Java broker's words; None for a legal name."""
+    if (complaint := _text_complaint("group", group)) is not None:
+        return complaint
     if len(group) > GROUP_LENGTH_MAX:
         return f"The specified group: {group}, is longer than group max length: {GROUP_LENGTH_MAX}"
+    return None
+
+
+def _text_complaint(kind: str, name: str) -> str | None:
+    if not name.strip():
+        return f"The specified {kind} is blank."
+    if not _legal.fullmatch(name):
+        return (
+            f"The specified {kind}: {name}, contains illegal characters, allowing only"
+            f" {LEGAL_PATTERN}"
+        )
     return None
 
 

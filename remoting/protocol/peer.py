@@ -1,16 +1,23 @@
-"""The requesting side of one connection, without the connection: opaque numbers, pending requests, matching replies.
+"""The requesting side of a connection, without I/O: opaque numbers, pending requests, replies.
 
-Both the Trio connector and the blocking connection drive a ``ClientPeer``: they give it what they read and send what it
-returns. Times are plain numbers of the caller's clock, in seconds.
+The Trio connector and the blocking connection each drive a ``ClientPeer``: they feed it the bytes
+that they read and send the bytes that it returns. Times are seconds of the caller's clock.
 """
 
+from collections.abc import Iterable
 from typing import Generic, TypeVar
 
 import attrs
-import msgspec
 
-from triomq.remoting.protocol.command import ONEWAY_FLAG, RESPONSE_FLAG, Command, Outgoing, decode_frame
+from triomq.remoting.protocol.command import (
+    ONEWAY_FLAG,
+    RESPONSE_FLAG,
+    Command,
+    Outgoing,
+    decode_frame,
+)
 from triomq.remoting.protocol.framing import FRAME_BYTES_MAX, FrameBuffer
+from triomq.remoting.protocol.structs import msgspec
 
 T = TypeVar("T")
 
@@ -19,51 +26,49 @@ _SIGN = 1 << 31
 
 
 class Pending(msgspec.Struct, Generic[T], eq=False):
-    """A request that waits for its reply. *token* is whatever the caller needs to wake the one who waits."""
+    """A request that waits for its reply; the caller wakes its own task by ``token``."""
 
     opaque: int
     token: T
     deadline: float
 
 
-@attrs.frozen
+@attrs.define
 class PeerStatistics:
     """Counters since the start of the connection."""
 
-    pending: int
-    sent: int
-    replied: int
-    late_replies: int
-    """Replies to requests that were given up, or answered before, or never sent."""
-    peer_requests: int
+    pending: int = 0
+    sent: int = 0
+    replied: int = 0
+    late_replies: int = 0
+    """Replies to requests that were given up, answered before, or never sent."""
+    peer_requests: int = 0
 
 
 @attrs.define(eq=False)
 class Received(Generic[T]):
-    """What one piece of input contained, in order of arrival."""
+    """The replies and requests of one piece of input, in order of arrival."""
 
     replies: list[tuple[Pending[T], Command]]
     requests: list[Command]
 
 
 class ClientPeer(Generic[T]):
-    """Numbers requests, remembers them, and finds the request that a reply belongs to.
+    """Numbers requests and finds the request of each reply.
 
-    An opaque number is never used while a request with the same number waits for its reply; it may wrap to negative.
-    Requests from the other side have numbers of their own: only the response bit of the flag tells them apart.
+    A number is not used while a request with the same number waits for its reply; it may wrap to
+    negative. Requests from the other side have numbers of their own: only the response bit of the
+    flag tells the two kinds apart.
     """
 
     def __init__(self, *, frame_max_bytes: int = FRAME_BYTES_MAX, first_opaque: int = 0) -> None:
         self._frames = FrameBuffer(frame_max_bytes)
         self._next = first_opaque % _WRAP
         self._pending: dict[int, Pending[T]] = {}
-        self._sent = 0
-        self._replied = 0
-        self._late_replies = 0
-        self._peer_requests = 0
+        self._counters = PeerStatistics()  # without the pending requests
 
     def __repr__(self) -> str:
-        return f"<ClientPeer {len(self._pending)} pending, {self._sent} sent>"
+        return f"<ClientPeer {len(self._pending)} pending, {self._counters.sent} sent>"
 
     @property
     def pending_count(self) -> int:
@@ -71,22 +76,19 @@ class ClientPeer(Generic[T]):
 
     @property
     def next_opaque(self) -> int:
-        """The number of the next request, for a peer that goes on where this one ends: late answers of both stay apart."""
+        """The number of the next request.
+
+        A peer that replaces this one begins there, so that no late reply matches a new request.
+        """
         return self._next
 
     def statistics(self) -> PeerStatistics:
-        return PeerStatistics(
-            pending=len(self._pending),
-            sent=self._sent,
-            replied=self._replied,
-            late_replies=self._late_replies,
-            peer_requests=self._peer_requests,
-        )
+        return attrs.evolve(self._counters, pending=len(self._pending))
 
     def send(self, command: Outgoing, token: T, deadline: float) -> tuple[Pending[T], bytes]:
-        """Number a request, remember it until *deadline*, and encode it; the caller writes the bytes.
+        """Number a request, remember it until ``deadline``, and return its bytes for sending.
 
-        LocalProtocolError if it cannot be encoded; nothing is remembered then.
+        Raises: LocalProtocolError if the request cannot be encoded; it is not remembered then.
         """
         opaque = self._next
         if opaque in self._pending or opaque >= _SIGN:
@@ -96,40 +98,59 @@ class ClientPeer(Generic[T]):
         command.opaque = opaque
         data = command.encode()
         pending = self._pending[opaque] = Pending(opaque, token, deadline)
-        self._sent += 1
+        self._counters.sent += 1
         return pending, data
 
     def send_oneway(self, command: Outgoing) -> bytes:
-        """Number a request that is never answered, set its flag, and encode it."""
+        """Number a request that is never answered, set its flag, and return its bytes."""
         command.opaque = self._free_opaque()
         command.flag |= ONEWAY_FLAG
         data = command.encode()
-        self._sent += 1
+        self._counters.sent += 1
         return data
 
     def receive(self, data: bytes) -> Received[T]:
-        """Take what was read from the peer: replies with their requests, and requests of the peer.
+        """Return the replies and requests in bytes from the peer.
 
-        RemoteProtocolError if the bytes cannot be followed; the connection must then be closed. What came before the
-        damage in the same *data* is lost with it, as it would be had the connection closed a moment earlier.
+        Raises: RemoteProtocolError if the bytes are damaged; the caller must close the connection.
+        Replies before the damage in the same ``data`` are lost, as if the connection had closed a
+        moment earlier.
         """
+        return self.receive_frames(self._frames.feed(data))
+
+    def room(self) -> memoryview | None:
+        """Return where the rest of a large frame may be received; see ``FrameBuffer.room``."""
+        return self._frames.room()
+
+    def receive_in_room(self, count: int) -> Received[T]:
+        """Return the reply that is complete after ``count`` more bytes in ``room``.
+
+        Raises: RemoteProtocolError as ``receive`` does.
+        """
+        return self.receive_frames(self._frames.fill(count))
+
+    def receive_frames(self, frames: Iterable[bytes | memoryview]) -> Received[T]:
+        """Take frames that were already cut from the stream. Raises: RemoteProtocolError."""
         received: Received[T] = Received([], [])
-        for frame in self._frames.feed(data):
+        for frame in frames:
             command = decode_frame(frame)
             if not command.flag & RESPONSE_FLAG:
-                self._peer_requests += 1
+                self._counters.peer_requests += 1
                 received.requests.append(command)
                 continue
             pending = self._pending.pop(command.opaque, None)
             if pending is None:
-                self._late_replies += 1
+                self._counters.late_replies += 1
             else:
-                self._replied += 1
+                self._counters.replied += 1
                 received.replies.append((pending, command))
         return received
 
     def give_up(self, opaque: int) -> Pending[T] | None:
-        """Forget a request whose caller no longer waits; its reply will count as late. None if it is not pending."""
+        """Forget and return a request whose caller no longer waits; None if it is not pending.
+
+        Its reply will count as late.
+        """
         return self._pending.pop(opaque, None)
 
     def expire(self, now: float) -> list[Pending[T]]:
@@ -140,17 +161,17 @@ class ClientPeer(Generic[T]):
         return expired
 
     def next_deadline(self) -> float | None:
-        """When ``expire`` will next have something to do; None if nothing is pending."""
+        """Return the earliest deadline of the pending requests; None without any."""
         return min((pending.deadline for pending in self._pending.values()), default=None)
 
     def lose(self) -> list[Pending[T]]:
-        """The connection is gone: forget and return all pending requests."""
+        """Forget and return all pending requests, as the connection is gone."""
         lost = list(self._pending.values())
         self._pending.clear()
         return lost
 
     def _free_opaque(self) -> int:
-        while True:  # ends: far fewer requests can be pending than there are numbers
+        while True:  # ends, since there are more numbers than pending requests
             number = self._next
             self._next = (number + 1) % _WRAP
             opaque = number - _WRAP if number & _SIGN else number

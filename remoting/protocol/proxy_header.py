@@ -1,8 +1,9 @@
-"""The PROXY protocol: what a load balancer says about the real client before the first byte of that client.
+"""The PROXY protocol: a load balancer sends the client's address ahead of the client's bytes.
 
-Version 1 is one line of text of at most 107 bytes, version 2 a signature of twelve bytes, a head and addresses in binary. The
-header may arrive in any pieces; nothing after it is touched. Addresses that tell nothing (``UNKNOWN``, ``LOCAL``, Unix sockets)
-leave the connection's own address in force. Source: haproxy.org/download/3.0/doc/proxy-protocol.txt, sections 2.1 and 2.2.
+Version 1 is one line of text of at most 107 bytes; version 2 is a signature of twelve bytes, a head
+and binary addresses. The header may arrive in any pieces. If it has no address (``UNKNOWN``,
+``LOCAL``, Unix sockets), the connection keeps its own. Source:
+haproxy.org/download/3.0/doc/proxy-protocol.txt, sections 2.1 and 2.2.
 """
 
 import ipaddress
@@ -16,30 +17,35 @@ V1_PREFIX = b"PROXY "
 V2_SIGNATURE = b"\r\n\r\n\x00\r\nQUIT\n"
 V1_BYTES_MAX = 107
 V2_BYTES_MAX = 16 + 4096
-"""The addresses take up to 216 bytes; what follows them are notes of the load balancer, which we step over."""
+"""The addresses take up to 216 bytes; additional values of the load balancer follow, and are
+skipped.
+"""
 
 _V2_HEAD = Struct(">BBH")
 _V2_INET = Struct(">4s4sHH")
 _V2_INET6 = Struct(">16s16sHH")
-_FIX = "let the load balancer send a PROXY header of version 1 or 2 (HAProxy: send-proxy or send-proxy-v2)"
+_FIX = (
+    "let the load balancer send a PROXY header of version 1 or 2 (HAProxy: send-proxy or"
+    " send-proxy-v2)"
+)
 
 
 @attrs.frozen
 class ProxyHeader:
-    """A whole header: its length in bytes, and the client's (host, port), None if the header does not say."""
+    """A whole header: its size in bytes, and host and port of the client if it names them."""
 
     size: int
     client: tuple[str, int] | None
 
 
-class NoProxyHeader(Exception):  # a verdict about bytes, not a failure
-    """The first bytes are no PROXY header, and no more of them can make one."""
+class NoProxyHeader(Exception):  # says something about bytes, and is not a failure
+    """The first bytes are not a PROXY header, and more bytes cannot make them one."""
 
 
 def read_proxy_header(data: bytes) -> ProxyHeader | None:
-    """Read the header at the start of *data*; None while it is incomplete.
+    """Return the header at the start of ``data``; None while it is incomplete.
 
-    Raises NoProxyHeader if there is none, FrameError if there is one and it is malformed.
+    Raises: NoProxyHeader if no header begins there, FrameError if a header is malformed.
     """
     if data.startswith(V1_PREFIX):
         return _version_1(data)
@@ -93,7 +99,7 @@ def _version_2(data: bytes) -> ProxyHeader | None:
     begin += _V2_HEAD.size
     size = begin + length
     if size > V2_BYTES_MAX:
-        raise _malformed(2, f"{length} bytes of addresses and notes")
+        raise _malformed(2, f"{length} bytes of addresses and additional values")
     if len(data) < size:
         return None
     if version_command & 15 == 0:  # LOCAL: the load balancer itself, for instance its health check
@@ -108,6 +114,6 @@ def _version_2(data: bytes) -> ProxyHeader | None:
 
 
 def _plain(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> str:
-    """An IPv4 client behind an IPv6 balancer shows its IPv4 address."""
+    """Return the text of an address: IPv4 for an IPv4 client behind an IPv6 load balancer."""
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     return str(mapped or address)

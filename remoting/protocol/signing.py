@@ -1,9 +1,10 @@
-"""Request signing: who sends a request, proven by a shared secret. Pure; client and server compute the same text.
+"""Request signing: the sender of a request proves with a shared secret who it is.
 
-The signature is Base64(HMAC-SHA1(secret, content)); content is the *values* of all ext fields but ``Signature`` itself, in the
-order of their names (UTF-16 code units, as Java sorts), one right after the other in UTF-8, and then the body as it stands in
-the frame. Code, opaque number, flag and remark are not covered, and nothing stops a replay: use TLS as well.
-Source: acl/…/common/AclClientRPCHook.java, AclUtils.java, AclSigner.java.
+The signature is Base64(HMAC-SHA1(secret, content)). The content is the values of all ext fields
+except ``Signature``, in the order of their names (UTF-16 code units, as Java sorts), joined in
+UTF-8, and then the body as it is in the frame. Code, opaque number, flag and remark are not
+covered, and nothing prevents a replay: use TLS as well. Source:
+acl/…/common/AclClientRPCHook.java, AclUtils.java, AclSigner.java.
 """
 
 import base64
@@ -14,14 +15,15 @@ from collections.abc import Mapping
 import attrs
 
 from triomq.remoting.errors import LocalProtocolError
-from triomq.remoting.protocol.reprs import masked
+from triomq.remoting.protocol.short_repr import masked
 
 ACCESS_KEY = "AccessKey"
 SIGNATURE = "Signature"
 SECURITY_TOKEN = "SecurityToken"
 
 _UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
-_UNIQUE_KEY_QUERY_UNSIGNED_VERSION_MAX = 399  # V4_9_3: clients up to here add that field after signing
+# Clients up to V4_9_3 add that field after signing.
+_UNIQUE_KEY_QUERY_UNSIGNED_VERSION_MAX = 399
 
 
 def _secret(instance: object, attribute: "attrs.Attribute[str]", value: str) -> None:
@@ -31,17 +33,29 @@ def _secret(instance: object, attribute: "attrs.Attribute[str]", value: str) -> 
 
 @attrs.frozen(kw_only=True)
 class Credentials:
-    """An access key with its secret key, and a security token if a token service handed them out. Secrets do not show in `repr`."""
+    """An access key and its secret key, and the security token if a token service issued them.
+
+    ``repr`` shows no secrets.
+    """
 
     access_key: str = attrs.field(validator=_secret, repr=masked)
     secret_key: str = attrs.field(validator=_secret, repr=False)
     security_token: str | None = attrs.field(default=None, repr=False)
 
 
-def content_to_sign(ext: Mapping[str, str], body: bytes | memoryview, *, version: int | None = None) -> bytes:
-    """The signed bytes. *version* is that of the request on the server's side: old clients leave one field out."""
+def content_to_sign(
+    ext: Mapping[str, str], body: bytes | memoryview, *, version: int | None = None
+) -> bytes:
+    """Return the bytes to sign.
+
+    `version`: on a server, the version of the request: old clients leave one field out.
+    """
     names = [name for name in ext if name != SIGNATURE]
-    if version is not None and version <= _UNIQUE_KEY_QUERY_UNSIGNED_VERSION_MAX and _UNIQUE_KEY_QUERY in ext:
+    if (
+        version is not None
+        and version <= _UNIQUE_KEY_QUERY_UNSIGNED_VERSION_MAX
+        and _UNIQUE_KEY_QUERY in ext
+    ):
         names.remove(_UNIQUE_KEY_QUERY)
     names.sort(key=_java_order)
     return "".join([ext[name] for name in names]).encode("utf-8", "surrogatepass") + bytes(body)
@@ -52,22 +66,30 @@ def _java_order(name: str) -> bytes:
 
 
 def signature_of(content: bytes, secret_key: str) -> str:
-    """The value of the field ``Signature``."""
+    """Return the value of the field ``Signature``."""
     return base64.b64encode(hmac.digest(secret_key.encode(), content, hashlib.sha1)).decode("ascii")
 
 
 def signed(
-    ext: Mapping[str, str] | None, body: bytes | memoryview, credentials: Credentials, *, binary: bool = False
+    ext: Mapping[str, str] | None,
+    body: bytes | memoryview,
+    credentials: Credentials,
+    *,
+    binary: bool = False,
 ) -> dict[str, str]:
-    """The ext fields with key, token and signature; an older signature is replaced.
+    """Return the ext fields with key, token and signature; replace an older signature.
 
-    With *binary* (the ROCKETMQ serialisation) empty values are left out: a Java server reads them as absent, and would sign
-    the text "null" in their place.
+    `binary`: whether the header is a ROCKETMQ header. Empty values are left out then: a Java server
+    reads them as absent, and would sign the text "null" instead.
+
+    Raises: LocalProtocolError for a field that is not text.
     """
     fields = dict(ext or {})
     for name, value in fields.items():
         if not isinstance(value, str):
-            raise LocalProtocolError(f"ext field {name} is no text; a request is signed as it is sent")
+            raise LocalProtocolError(
+                f"ext field {name} is not text; a request is signed as it is sent"
+            )
     if binary:
         fields = {name: value for name, value in fields.items() if value}
     fields.pop(SIGNATURE, None)
@@ -81,6 +103,11 @@ def signed(
 def is_signed_by(
     ext: Mapping[str, str], body: bytes | memoryview, secret_key: str, *, version: int | None = None
 ) -> bool:
-    """Whether the field ``Signature`` is that of this secret. Takes the same time wherever the two differ."""
+    """Return whether the field ``Signature`` was made with this secret.
+
+    The comparison takes the same time wherever the two differ.
+    """
     expected = signature_of(content_to_sign(ext, body, version=version), secret_key)
-    return hmac.compare_digest(expected.encode(), ext.get(SIGNATURE, "").encode("utf-8", "surrogatepass"))
+    return hmac.compare_digest(
+        expected.encode(), ext.get(SIGNATURE, "").encode("utf-8", "surrogatepass")
+    )

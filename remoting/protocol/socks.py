@@ -1,4 +1,6 @@
-"""The client's side of a SOCKS5 dialogue, as bytes: greeting, perhaps user and password, CONNECT, and then the bytes of the target.
+"""The client's side of a SOCKS5 dialogue, as bytes.
+
+The client sends a greeting, user and password if the proxy requests them, and CONNECT.
 
 Source: RFC 1928 (SOCKS5), RFC 1929 (user and password).
 """
@@ -20,13 +22,16 @@ _REFUSALS = {
     5: "the target refused the connection",
     6: "the time to live expired",
     7: "it does not know CONNECT",
-    8: "it does not know that kind of address",
+    8: "it does not know this kind of address",
 }
 _FIX = "check socksProxyConfig and the proxy"
 
 
 class SocksDialogue:
-    """Asks a proxy to connect to *host* and *port*. `done` once it has; what the proxy sends after that belongs to the target."""
+    """Asks a proxy to connect to a host and port.
+
+    ``done`` is True once the proxy has; all bytes after that belong to the target.
+    """
 
     def __init__(self, host: str, port: int, username: str = "", password: str = "") -> None:
         self._target = _address(host) + port.to_bytes(2, "big")
@@ -40,16 +45,21 @@ class SocksDialogue:
         self.done = False
 
     def start(self) -> bytes:
-        """The greeting."""
-        methods = bytes([_NO_AUTHENTICATION, _USER_AND_PASSWORD] if self._username else [_NO_AUTHENTICATION])
+        """Return the greeting."""
+        methods = bytes(
+            [_NO_AUTHENTICATION, _USER_AND_PASSWORD] if self._username else [_NO_AUTHENTICATION]
+        )
         return bytes([_VERSION, len(methods)]) + methods
 
     def wanted(self) -> int:
-        """How many bytes to read next, at most: never one that belongs to the target."""
+        """Return the number of bytes to read next: never more, they would belong to the target."""
         return self._needed - len(self._data)
 
     def received(self, data: bytes) -> bytes:
-        """Bytes from the proxy in, the next ones for it out (b"" for none). RemoteProtocolError if it refuses."""
+        """Take bytes from the proxy; return the next bytes for it, b"" for none.
+
+        Raises: RemoteProtocolError if the proxy refuses.
+        """
         self._data += data
         if len(self._data) < self._needed:
             return b""
@@ -64,16 +74,23 @@ class SocksDialogue:
         if data[1] == _NO_AUTHENTICATION:
             return self._connect()
         if data[1] == _USER_AND_PASSWORD and self._username:
-            self._step = self._judged
+            self._step = self._checked
             user, secret = self._username, self._password
             return bytes([_PASSWORD_VERSION, len(user)]) + user + bytes([len(secret)]) + secret
-        wish = "a user and a password" if not self._username else "an authentication that we do not know"
-        raise RemoteProtocolError(f"the SOCKS proxy demands {wish}", "set username and password in socksProxyConfig")
+        wish = (
+            "a user and a password"
+            if not self._username
+            else "an authentication other than user and password"
+        )
+        raise RemoteProtocolError(
+            f"the SOCKS proxy demands {wish}", "set username and password in socksProxyConfig"
+        )
 
-    def _judged(self, data: bytes) -> bytes:
+    def _checked(self, data: bytes) -> bytes:
         if data[1] != 0:
             raise RemoteProtocolError(
-                "the SOCKS proxy does not accept user and password", "correct them in socksProxyConfig"
+                "the SOCKS proxy does not accept user and password",
+                "correct them in socksProxyConfig",
             )
         return self._connect()
 
@@ -93,7 +110,9 @@ class SocksDialogue:
             )
         sizes = {_IPV4: 4, _IPV6: 16, _NAME: 1 + data[4]}
         if data[3] not in sizes:
-            raise RemoteProtocolError(f"the SOCKS proxy answers with an address of kind {data[3]}", _FIX)
+            raise RemoteProtocolError(
+                f"the SOCKS proxy answers with an address of kind {data[3]}", _FIX
+            )
         self._data, self._needed = data, 4 + sizes[data[3]] + 2
         self._step = self._finished
         return b""

@@ -1,24 +1,21 @@
-"""From answers to bytes: encoded in the requests' own serialisation, joined per connection, written once."""
+"""Write responses: encode each in its request's form, join them per connection, write once."""
 
 import logging
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
-from triomq.remoting.errors import LocalProtocolError, Rejected
+from triomq.remoting.errors import LocalProtocolError
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.command import encode_response_head
-
-if TYPE_CHECKING:
-    from triomq.remoting.server.connection import Connection
-    from triomq.remoting.server.handlers import Request, Response
+from triomq.remoting.server.connection import Connection
+from triomq.remoting.server.requests import Request, Response
 
 _log = logging.getLogger(__name__)
 
 Chunks = list[bytes | memoryview]
 _ONE_PIECE = (bytes, memoryview)
 _REMARK_CHARACTERS_MAX = 2000
-# Answers that say "nothing there" in good order.
-_NO_ERRORS = frozenset(
+# Answers that report an ordinary absence of messages.
+_NOT_ERRORS = frozenset(
     {
         ResponseCode.PULL_NOT_FOUND,
         ResponseCode.PULL_RETRY_IMMEDIATELY,
@@ -29,16 +26,16 @@ _NO_ERRORS = frozenset(
 )
 
 
-def send_answers(requests: Iterable["Request"], answers: Iterable["Response | None"]) -> None:
-    """Write the answers of a batch. None and the answers of one-way requests are not sent. No checkpoint."""
+def send_answers(requests: Iterable[Request], answers: Iterable[Response | None]) -> None:
+    """Write the answers of a batch; skip None and the answers to one-way requests."""
     current: Connection | None = None
     chunks: Chunks = []
     others: dict[Connection, Chunks] | None = None
     for request, answer in zip(requests, answers):
         if answer is None:
             continue
-        if answer.code and request.route is not None and answer.code not in _NO_ERRORS:
-            request.route.errors += 1
+        if answer.code and request.destination is not None and answer.code not in _NOT_ERRORS:
+            request.destination.counters.errors += 1
         if request.oneway:
             continue
         if request.connection is not current:
@@ -56,10 +53,18 @@ def send_answers(requests: Iterable["Request"], answers: Iterable["Response | No
             size = sum(map(len, body))
         try:
             head = encode_response_head(
-                answer.header, answer.code, request.opaque, answer.remark, size, request.serialize, answer.ext
+                answer.header,
+                answer.code,
+                request.opaque,
+                answer.remark,
+                size,
+                request.serialize,
+                answer.ext,
             )
         except (LocalProtocolError, TypeError) as error:
-            _log.exception("the answer to request %d of %s cannot be encoded", request.code, current.peer_text)
+            _log.exception(
+                "the answer to request %d of %s cannot be encoded", request.code, current.peer_text
+            )
             chunks.append(error_head(request, ResponseCode.SYSTEM_ERROR, error_remark(error)))
             continue
         chunks.append(head)
@@ -75,29 +80,32 @@ def send_answers(requests: Iterable["Request"], answers: Iterable["Response | No
         current.write(chunks)
 
 
-def send_error(requests: Iterable["Request"], code: int, remark: str) -> None:
-    """Give all these requests the same refusal; one-way requests get nothing."""
+def send_error(requests: Iterable[Request], code: int, remark: str) -> None:
+    """Refuse all these requests with one code and remark; one-way requests get nothing."""
     by_connection: dict[Connection, Chunks] = {}
     for request in requests:
         if not request.oneway:
-            by_connection.setdefault(request.connection, []).append(error_head(request, code, remark))
+            by_connection.setdefault(request.connection, []).append(
+                error_head(request, code, remark)
+            )
     for connection, chunks in by_connection.items():
         connection.write(chunks)
 
 
-def error_head(request: "Request", code: int, remark: str) -> bytes:
-    """A whole frame: a refusal has no body."""
+def error_head(request: Request, code: int, remark: str) -> bytes:
+    """Return the whole frame of a refusal, which has no body."""
     return encode_response_head(None, code, request.opaque, remark, 0, request.serialize)
 
 
 def error_remark(error: BaseException) -> str:
-    """What the caller is told about an error in a handler: class, message and the place, as Java does."""
-    if isinstance(error, Rejected):
-        return error.remark
+    """Return the remark for an error in a handler: its class, message and place, as Java does."""
     text = f"{type(error).__name__}: {error}"
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
     if trace is not None:
-        text += f", {trace.tb_frame.f_code.co_filename.rsplit('/', 1)[-1]}:{trace.tb_lineno} in {trace.tb_frame.f_code.co_name}"
+        text += (
+            f", {trace.tb_frame.f_code.co_filename.rsplit('/', 1)[-1]}:{trace.tb_lineno} in"
+            f" {trace.tb_frame.f_code.co_name}"
+        )
     return text[:_REMARK_CHARACTERS_MAX].encode("utf-8", "replace").decode()

@@ -1,4 +1,4 @@
-"""The boss: accepts connections and deals them to the selectors, `n % N`."""
+"""The boss: accept the connections of one port and deal them to selectors (``n % N``) or tasks."""
 
 import errno
 import itertools
@@ -9,28 +9,37 @@ from collections.abc import Callable
 import attrs
 import trio
 
+from triomq.remoting.log_limit import LogLimit
+from triomq.remoting.open_files import NONE_LEFT, Places, explained
+
 _log = logging.getLogger(__name__)
 
 _ACCEPTS_PER_TURN = 64
-# Out of descriptors or memory: the connection stays in the backlog until something is closed.
-_EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+# Out of descriptors or memory: the connection stays in the backlog until another is closed.
+_EXHAUSTED = NONE_LEFT | {errno.ENOBUFS, errno.ENOMEM}
 _EXHAUSTED_PAUSE_SECONDS = 0.1
 
 
 @attrs.define(eq=False)
 class Boss:
-    """`deal(number, socket)` takes a new, non-blocking socket; `number` counts accepted connections from 0."""
+    """Accepts connections; ``deal(number, socket)`` takes each new, non-blocking socket.
+
+    ``number`` counts accepted connections from 0. ``places`` counts how often no descriptor was
+    left for a connection; ``what`` names the connections in the log.
+    """
 
     listener: socket.socket
     deal: Callable[[int, socket.socket], None]
+    places: Places
+    what: str = "connections"
+    limit: LogLimit = attrs.field(factory=LogLimit, kw_only=True)
     accepted: int = attrs.field(default=0, init=False)
-    failed: int = attrs.field(default=0, init=False)
-    _exhausted: bool = attrs.field(default=False, init=False)
 
     async def run(self) -> None:
         """Accept until cancelled."""
         while True:
-            await trio.lowlevel.checkpoint_if_cancelled()  # before its first step the listener may be closed already
+            # The listener may be closed before the first step of this task.
+            await trio.lowlevel.checkpoint_if_cancelled()
             await trio.lowlevel.wait_readable(self.listener)
             for _ in itertools.repeat(None, _ACCEPTS_PER_TURN):
                 try:
@@ -39,11 +48,10 @@ class Boss:
                     break
                 except OSError as error:
                     if error.errno not in _EXHAUSTED:
-                        self.failed += 1  # the peer gave up while it was in the backlog (ECONNABORTED and its kin)
+                        # The peer gave up while it was in the backlog (ECONNABORTED and its kin).
                         continue
                     await self._wait_for_resources(error)
                     break
-                self._exhausted = False
                 sock.setblocking(False)
                 number = self.accepted
                 self.accepted += 1
@@ -51,11 +59,9 @@ class Boss:
             await trio.lowlevel.checkpoint()
 
     async def _wait_for_resources(self, error: OSError) -> None:
-        self.failed += 1
-        if not self._exhausted:
-            self._exhausted = True
-            _log.error(
-                "cannot accept connections: %s; raise the limit of open files (ulimit -n) or close clients",
-                error.strerror,
-            )
+        if error.errno in NONE_LEFT:
+            self.places.failed_accepts += 1
+        self.limit.log(
+            _log, logging.ERROR, "cannot accept %s for now: %s", self.what, explained(error)
+        )
         await trio.sleep(_EXHAUSTED_PAUSE_SECONDS)

@@ -1,4 +1,4 @@
-"""Settings of one server. Sizes in bytes, times as their names say; the defaults are those that the benchmarks ran with."""
+"""What one server is made with. The defaults are those of the benchmarks."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -6,16 +6,17 @@ import attrs
 from attrs import validators
 
 from triomq.remoting.server.connection import BytesFilter, Connection
-from triomq.remoting.server.hooks import RequestHook
 from triomq.remoting.server.poller import Poller, open_poller
+from triomq.remoting.server.request_hooks import RequestHook
 
 
 @attrs.frozen(kw_only=True)
 class PoolConfig:
-    """Bounds of one business pool.
+    """Limits of one business pool.
 
-    `workers` says how many batches may wait (for durability, for another server) at once; it is no measure of speed.
-    `wait_ms_max` is how long a request may lie in the queue before it is refused as Java does (0: any time).
+    ``workers``: how many batches may wait at once, for durability or for another server; more
+    workers are not faster. ``wait_ms_max``: how long a request may be in the queue before it is
+    refused as Java does (0: without limit).
     """
 
     workers: int = attrs.field(default=1, validator=validators.ge(1))
@@ -26,9 +27,9 @@ class PoolConfig:
 
 @attrs.frozen(kw_only=True)
 class SidePort:
-    """A second port: served by the same handlers and pools, but for some request codes, which are unknown there.
+    """A second port with the same handlers and pools, but without ``exclude_codes``.
 
-    `setting` is named in the error when the port cannot be opened.
+    ``setting``: named in the error when the port cannot be opened.
     """
 
     name: str
@@ -41,9 +42,10 @@ class SidePort:
 class ServerConfig:
     """One listening server.
 
-    `pools` names every pool that the handler table uses. `selector_count` and `codec_count` are knobs of fairness, not of
-    speed. `filter_factory` may give each connection a `BytesFilter`, the place of TLS. `request_hooks` see every request before its
-    pool does, in this order; one that raises `Rejected` answers in the handler's place.
+    ``pools``: every pool that the handler table uses. ``selector_count`` and ``codec_count`` affect
+    fairness, not speed. ``filter_factory`` may give each connection a ``BytesFilter``, such as TLS.
+    ``request_hooks`` see every request before its pool does, in this order; a hook that raises
+    ``Rejected`` answers in the handler's place.
     """
 
     host: str = "0.0.0.0"

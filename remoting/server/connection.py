@@ -1,8 +1,9 @@
-"""One accepted connection: its outbox, its facts, and the requests that the server itself sends on it.
+"""One accepted connection: its outbox, its counters, and the requests that the server sends.
 
-`write` is synchronous: it tries the socket at once and keeps what does not fit in the outbox, which the owning selector flushes
-when the socket takes bytes again. An outbox above its high mark stops reading from that peer (it should first take its
-answers); above the hard mark the connection is closed.
+``write`` is synchronous: it calls the socket at once and keeps in the outbox what the socket does
+not take; the owning selector flushes the outbox when the socket takes bytes again. While an outbox
+is above its high mark the server reads nothing more from that peer; above the hard mark the
+connection is closed.
 """
 
 import contextlib
@@ -13,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import islice
 from struct import Struct
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import attrs
 import trio
@@ -29,33 +30,38 @@ from triomq.remoting.server.poller import READABLE, WRITABLE, Poller
 _log = logging.getLogger(__name__)
 
 _PORT = Struct(">i")
-_FRAME_TOTAL = Struct(">i")
-_RESET = Struct("ii").pack(1, 0)  # linger for no time: closing sends a reset
-TOO_MUCH = "closing %s: all connections keep more than %d bytes in memory, and this one %d of them"
+_RESET = Struct("ii").pack(1, 0)  # SO_LINGER with 0 seconds: closing sends a reset
 _PIECES_PER_SEND = 64
-# Joining small pieces is cheaper than giving the kernel a vector of them; from about 8 KiB a piece it is dearer.
+# Up to about 8 KiB a piece, joining pieces is cheaper than giving the kernel a vector of them.
 _JOIN_PIECE_BYTES_MAX = 8 * 1024
 _JOIN_PIECES_MAX = 512
 
 
 class BytesFilter(Protocol):
-    """What may stand between socket and frames: TLS. A plain connection has none."""
+    """What may be between socket and frames: TLS. Unencrypted connections have none."""
 
     def received(self, data: bytes) -> bytes:
-        """Bytes from the socket -> bytes for the framing (b"" if there are none yet). RemotingError ends the connection."""
+        """Turn bytes from the socket into bytes for the framing; b"" if there are none yet.
+
+        Raises: RemotingError, which ends the connection.
+        """
 
     def to_send(self, data: bytes) -> bytes:
-        """Bytes of frames -> bytes for the socket. Called with b"" after each `received`, for what the filter itself must say."""
+        """Turn bytes of frames into bytes for the socket.
+
+        Called with b"" after each ``received``, for bytes of the filter itself.
+        """
 
     def closing(self) -> bytes:
-        """The last bytes for the socket: this side is about to close."""
+        """Return the last bytes for the socket: this side is about to close."""
 
 
 @attrs.define(eq=False)
 class Outboxes:
-    """What the outboxes of all connections hold together, and the marks of each, in bytes.
+    """The bytes in all outboxes together, and the marks of each outbox, in bytes.
 
-    While the total is above its limit, a connection whose outbox grows beyond the high mark is closed: its peer does not read.
+    While the total is above its limit, a connection whose outbox grows beyond the high mark is
+    closed: its peer does not read.
     """
 
     high_bytes: int
@@ -65,10 +71,10 @@ class Outboxes:
     """Set when the total passes its limit; the guard replaces it."""
     total_bytes: int = attrs.field(default=0, init=False)
     closed_count: int = attrs.field(default=0, init=False)
-    """connections that were closed for the sake of the total"""
+    """connections closed because of the total"""
 
     def add(self, size: int) -> None:
-        """So many bytes more (less, if negative) are kept.  Checkpoint: never."""
+        """Add *size* bytes (negative: remove them). Checkpoint: never."""
         self.total_bytes += size
         if self.total_bytes > self.total_bytes_max:
             self.full.set()
@@ -78,17 +84,25 @@ class Outboxes:
         return self.total_bytes > self.total_bytes_max
 
 
+Answered: TypeAlias = Callable[[Command | None], None]
+"""Takes the client's answer, or None if the connection ended before; called once."""
+
+
 @attrs.define(eq=False)
 class _Waiter:
-    """Somebody waits for the client's answer; `done` without an answer means that the connection ended."""
+    """A task that waits for the client's answer; ``done`` without one: the connection ended."""
 
     done: trio.Event = attrs.field(factory=trio.Event)
     answer: Command | None = None
 
+    def answered(self, answer: Command | None) -> None:
+        self.answer = answer
+        self.done.set()
+
 
 @attrs.define(eq=False)
 class Connection:
-    """Changed by its codec (input), any synchronous `write` (output), and its selector (flush, close); all in one loop."""
+    """Changed in one loop by its codec (input), calls of ``write`` (output) and its selector."""
 
     sock: socket.socket
     number: int
@@ -96,7 +110,7 @@ class Connection:
     outboxes: Outboxes
     frames: FrameBuffer
     poller: Poller
-    ended: Callable[["Connection"], None]  # the selector's: forget me
+    ended: Callable[["Connection"], None]  # the selector removes the connection
     limit: LogLimit = attrs.field(factory=LogLimit)
     fd: int = attrs.field(init=False)
     peer_text: str = attrs.field(init=False)
@@ -104,20 +118,20 @@ class Connection:
     filter: BytesFilter | None = attrs.field(default=None, init=False)
     closed: bool = attrs.field(default=False, init=False)
     close_reason: str = attrs.field(default="", init=False)
-    read_count: int = attrs.field(default=0, init=False)
-    write_count: int = attrs.field(default=0, init=False)
-    sent_bytes: int = attrs.field(default=0, init=False)
-    idle_traffic: int = attrs.field(default=-1, init=False)  # the idle scan's: reads and writes when it last looked
+    traffic: int = attrs.field(default=0, init=False)  # reads and sends, for the idle scan
+    idle_traffic: int = attrs.field(default=-1, init=False)
     idle_since: float = attrs.field(default=0.0, init=False)
+    sent_bytes: int = attrs.field(default=0, init=False)
     reading: bool = attrs.field(default=True, init=False)
     outbox_bytes: int = attrs.field(default=0, init=False)
     receive_into: Callable[[bytearray], int] = attrs.field(init=False)
     _send: Callable[[bytes | memoryview], int] = attrs.field(init=False)
-    _peer: ClientPeer["_Waiter"] | None = attrs.field(default=None, init=False)
+    _peer: ClientPeer[Answered] | None = attrs.field(default=None, init=False)
     _outbox: deque[bytes | memoryview] = attrs.field(factory=deque, init=False)
-    _events: int | None = attrs.field(default=None, init=False)  # what the poller was told; None = it does not know us
-    _stopped: bool = attrs.field(default=False, init=False)  # the server takes no more from it
-    _finished: bool = attrs.field(default=False, init=False)  # the peer has said its last word
+    # The events that the poller watches; None: not registered.
+    _events: int | None = attrs.field(default=None, init=False)
+    _stopped: bool = attrs.field(default=False, init=False)  # the server reads no more from it
+    _finished: bool = attrs.field(default=False, init=False)  # the peer sends no more
     _reset_at_end: bool = attrs.field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -127,7 +141,7 @@ class Connection:
         self._send = self.sock.send
 
     def set_peer(self, peer: tuple[str, int]) -> None:
-        """Who the peer is: the socket's other end, or whom a load balancer speaks for."""
+        """Set the peer's address: the socket's other end, or the client of a load balancer."""
         host, port = self.peer = peer
         self.peer_text = format_address(host, port)
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -136,7 +150,10 @@ class Connection:
     # Output
 
     def write(self, pieces: Sequence[bytes | memoryview], *, filtered: bool = False) -> None:
-        """Send these bytes, in this order, after all earlier ones. No checkpoint; nothing happens on a closed connection."""
+        """Send bytes after all earlier bytes; do nothing on a closed connection.
+
+        Checkpoint: never.
+        """
         if self.closed:
             return
         if self.filter is not None and not filtered:
@@ -145,7 +162,7 @@ class Connection:
             except RemotingError as error:
                 self.close(str(error))
                 return
-        self.write_count += 1
+        self.traffic += 1
         if self._outbox:
             self._keep(b"".join(pieces))
             return
@@ -156,7 +173,7 @@ class Connection:
                 size = len(data)
                 sent = self._send(data)
             else:
-                # The last piece stands for all: adding up their sizes would take as long as joining them.
+                # Only the last piece is measured: adding up all sizes takes as long as joining.
                 if len(pieces[-1]) <= _JOIN_PIECE_BYTES_MAX or count > _JOIN_PIECES_MAX:
                     data = b"".join(pieces)
                     size = len(data)
@@ -172,7 +189,7 @@ class Connection:
             return
         self.sent_bytes += sent
         if sent != size:
-            # A copy, since a piece may be a view of a file that is to be unmapped.
+            # A copy: a piece may be a view of a file that will be unmapped.
             self._keep(bytes(memoryview(data or b"".join(pieces))[sent:]))
 
     def _keep(self, rest: bytes) -> None:
@@ -191,18 +208,16 @@ class Connection:
                 self.outboxes.hard_bytes,
             )
             self.close("the outbox is above its hard mark")
-            return
-        if self.outboxes.overfull and self.outbox_bytes > self.outboxes.high_bytes:
-            self.outboxes.closed_count += 1
-            self.limit.log(_log, logging.WARNING, TOO_MUCH, self.peer_text, self.outboxes.total_bytes_max, self.outbox_bytes)
-            self.close("too many bytes kept in memory")
-            return
-        if self.outbox_bytes > self.outboxes.high_bytes:
+        elif self.outbox_bytes <= self.outboxes.high_bytes:
+            self.watch()
+        elif self.outboxes.overfull:
+            self.close_greedy(self.outbox_bytes)
+        else:
             self.reading = False
-        self.watch()
+            self.watch()
 
     def flush(self) -> None:
-        """Send from the outbox what the socket takes; called by the selector when it takes bytes again."""
+        """Send what the socket takes; the selector calls this when the socket takes bytes again."""
         outbox = self._outbox
         while outbox:
             try:
@@ -212,7 +227,7 @@ class Connection:
             except OSError as error:
                 self.close(f"sending failed: {error.strerror or error}")
                 return
-            self.write_count += 1
+            self.traffic += 1
             self.sent_bytes += sent
             self.outbox_bytes -= sent
             self.outboxes.add(-sent)
@@ -230,10 +245,12 @@ class Connection:
     # Its place in the poller
 
     def watch(self) -> None:
-        """Tell the poller what this connection waits for now."""
+        """Tell the poller which events this connection waits for now."""
         if self.closed or self._finished:
             return
-        events = (READABLE if self.reading and not self._stopped else 0) | (WRITABLE if self._outbox else 0)
+        events = (READABLE if self.reading and not self._stopped else 0) | (
+            WRITABLE if self._outbox else 0
+        )
         if events == self._events:
             return
         if self._events is None:
@@ -243,20 +260,21 @@ class Connection:
         self._events = events
 
     def stop_reading(self) -> None:
-        """The server stops: take no more from this peer, but let it have its answers."""
+        """Read no more from this peer, but send its answers: the server stops."""
         self._stopped = True
         self.watch()
 
     def refuse_in_silence(self) -> None:
-        """A request was read that will not be answered: read no more, and end the connection with a reset.
+        """Leave a request unanswered: read no more, and end the connection with a reset.
 
-        Java 4.9 gives up its calls when a connection is reset; after an orderly close it waits for their time-outs.
+        Java 4.9 gives up its calls when a connection is reset; after an orderly close it waits for
+        their time-outs.
         """
         self._reset_at_end = True
         self.stop_reading()
 
     def finish(self, reason: str) -> None:
-        """The peer has said its last word: no more events from this socket. What it said before is still being worked on."""
+        """Stop polling: the peer closed its sending side. Requests already read are finished."""
         self.close_reason = self.close_reason or reason
         self._finished = True
         if self._events is not None:
@@ -266,39 +284,59 @@ class Connection:
     # Requests of the server
 
     def oneway(self, command: Command) -> None:
-        """Send a request that is never answered. No checkpoint; nothing happens on a closed connection."""
+        """Send a one-way request; do nothing on a closed connection. Checkpoint: never."""
         self.write((self._requester().send_oneway(command),))
 
     async def invoke(self, command: Command, timeout: float) -> Command:
-        """Send a request to the client and wait for its answer; RequestTimeout after *timeout* seconds, ConnectionLost at its end.
+        """Send a request to the client and wait for its answer, up to *timeout* seconds.
 
-        Whoever is cancelled here leaves the connection as it is; the late answer is dropped.
+        Cancellation leaves the connection unchanged; the late answer is dropped.
+
+        Raises: RequestTimeout, ConnectionLost.
+        Checkpoint: always.
         """
-        if self.closed:
-            raise ConnectionLost(self.peer_text, self.close_reason)
         waiter = _Waiter()
-        requester = self._requester()
-        pending, data = requester.send(command, waiter, trio.current_time() + timeout)
-        self.write((data,))
+        number = self.ask(command, trio.current_time() + timeout, waiter.answered)
         try:
             with trio.move_on_after(timeout):
                 await waiter.done.wait()
         finally:
-            requester.give_up(pending.opaque)
+            self.give_up(number)
         if waiter.answer is not None:
             return waiter.answer
         if self.closed:
             raise ConnectionLost(self.peer_text, self.close_reason)
         raise RequestTimeout(self.peer_text, int(command.code), timeout)
 
-    def take_response(self, frame: bytes) -> None:
-        """The codec found an answer to one of our requests among the frames. RemoteProtocolError if it is damaged."""
-        for pending, command in self._requester().receive(_FRAME_TOTAL.pack(len(frame)) + frame).replies:
-            pending.token.answer = command
-            pending.token.done.set()
+    def ask(self, command: Command, deadline: float, answered: Answered) -> int:
+        """Send a request to the client and return its number; no task waits.
 
-    def _requester(self) -> ClientPeer["_Waiter"]:
-        """Most connections never carry a request of ours: made at the first one."""
+        ``answered`` may be called before this returns, if the connection ends now. The caller calls
+        ``give_up`` at the deadline.
+
+        Raises: ConnectionLost.
+        Checkpoint: never.
+        """
+        if self.closed:
+            raise ConnectionLost(self.peer_text, self.close_reason)
+        pending, data = self._requester().send(command, answered, deadline)
+        self.write((data,))
+        return pending.opaque
+
+    def give_up(self, number: int) -> None:
+        """Drop the answer to a request when it comes. Checkpoint: never."""
+        self._requester().give_up(number)
+
+    def take_response(self, frame: bytes) -> None:
+        """Pass a frame that answers a request of this server to its caller.
+
+        Raises: RemoteProtocolError for a damaged frame.
+        """
+        for pending, answer in self._requester().receive_frames((frame,)).replies:
+            pending.token(answer)
+
+    def _requester(self) -> ClientPeer[Answered]:
+        """Return the requesting side, made at the first use: most connections never need it."""
         if self._peer is None:
             self._peer = ClientPeer()
         return self._peer
@@ -306,30 +344,43 @@ class Connection:
     # The end
 
     def close(self, reason: str = "closed by this side") -> None:
-        """Close at once; queued output is dropped. No checkpoint. The first call decides the reason."""
+        """Close at once and drop queued output. The reason of the first call stays.
+
+        Checkpoint: never.
+        """
         if self.closed:
             return
         self.finish(reason)
         self.closed = True
         if self.filter is not None:
-            self._say_farewell(self.filter)
+            self._send_close_notify(self.filter)
         self._outbox.clear()
         self.outboxes.add(-self.outbox_bytes)
         self.outbox_bytes = 0
         if self._reset_at_end:
-            with contextlib.suppress(OSError):  # the peer may have been faster
+            with contextlib.suppress(OSError):  # the peer may have closed it already
                 self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
         self.sock.close()
         if self._peer is not None:
             for pending in self._peer.lose():
-                pending.token.done.set()
+                pending.token(None)
         self.ended(self)
 
-    def _say_farewell(self, bytes_filter: BytesFilter) -> None:
-        """TLS tells its peer that nothing was cut off; only possible where nothing else waits to be sent."""
+    def close_greedy(self, size: int) -> None:
+        """Close, since all connections keep too many bytes in memory, and this one *size* bytes."""
+        self.outboxes.closed_count += 1
+        message = (
+            "closing %s: all connections keep more than %d bytes in memory, and this one %d of them"
+        )
+        most = self.outboxes.total_bytes_max
+        self.limit.log(_log, logging.WARNING, message, self.peer_text, most, size)
+        self.close("too many bytes kept in memory")
+
+    def _send_close_notify(self, bytes_filter: BytesFilter) -> None:
+        """Send TLS's close_notify if the outbox is empty: the peer sees that nothing is missing."""
         last = bytes_filter.closing()
         if last and not self._outbox:
             try:
                 self._send(last)
             except OSError as error:
-                _log.debug("no farewell to %s: %s", self.peer_text, error)
+                _log.debug("no close_notify to %s: %s", self.peer_text, error)

@@ -1,4 +1,4 @@
-"""Open the listening socket, and say clearly why that failed."""
+"""Open a listening socket, with errors that name cause and fix."""
 
 import errno
 import os
@@ -9,7 +9,7 @@ from triomq.remoting.errors import RemotingError
 
 
 class ListenFailed(RemotingError, OSError):
-    """The server cannot listen on *address*; *fix* says what its owner can do. Carries the system's `errno`."""
+    """The server cannot listen on *address*; *fix*: what to do. ``errno`` is the system's."""
 
     def __init__(self, address: str, number: int, reason: str, fix: str) -> None:
         super().__init__(number, f"cannot listen on {address}: {reason}; {fix}")
@@ -27,20 +27,29 @@ class AddressInUse(ListenFailed):
 
     def __init__(self, address: str, setting: str = "") -> None:
         fix = f"set {setting} to another port" if setting else "configure another port"
-        super().__init__(address, errno.EADDRINUSE, "the port is in use", f"stop the process that holds it or {fix}")
+        super().__init__(
+            address,
+            errno.EADDRINUSE,
+            "the port is in use",
+            f"stop the process that holds it or {fix}",
+        )
 
 
 _FIXES = {
     errno.EACCES: "ports below 1024 need privileges: configure a higher port",
-    errno.EADDRNOTAVAIL: "the address does not belong to this machine: configure one that does, or 0.0.0.0",
+    errno.EADDRNOTAVAIL: (
+        "the address does not belong to this machine: configure one that does, or 0.0.0.0"
+    ),
 }
 
 
 def open_listener(host: str, port: int, backlog: int, setting: str = "") -> socket.socket:
-    """Bind and listen, non-blocking. An empty host means every IPv4 address; `::` takes IPv4 peers too.
+    """Bind and listen, non-blocking. Looking a host name up may block: call this at start-up.
 
-    `setting` is where the port comes from: an error tells its owner what to change.
-    Raises AddressInUse or ListenFailed. A host that is a name is looked up, so this may block for a moment: call it at start-up.
+    An empty host means every IPv4 address; ``::`` takes IPv4 peers too. ``setting``: the setting of
+    the port, which an error names.
+
+    Raises: AddressInUse, ListenFailed.
     """
     address = format_address(host, port)
     host = bare_host(host)
@@ -50,7 +59,10 @@ def open_listener(host: str, port: int, backlog: int, setting: str = "") -> sock
         )[0]
     except socket.gaierror as error:
         raise ListenFailed(
-            address, errno.EADDRNOTAVAIL, f"unknown host ({error.strerror})", "configure an address of this machine"
+            address,
+            errno.EADDRNOTAVAIL,
+            f"unknown host ({error.strerror})",
+            "configure an address of this machine",
         ) from None
     listener = socket.socket(family, kind, protocol)
     try:
@@ -66,6 +78,9 @@ def open_listener(host: str, port: int, backlog: int, setting: str = "") -> sock
         if number == errno.EADDRINUSE:
             raise AddressInUse(address, setting) from None
         raise ListenFailed(
-            address, number, os.strerror(number), _FIXES.get(number, "check host and port in the configuration")
+            address,
+            number,
+            os.strerror(number),
+            _FIXES.get(number, "check host and port in the configuration"),
         ) from None
     return listener

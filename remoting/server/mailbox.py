@@ -1,7 +1,7 @@
 """A bounded mailbox between two stages: a deque and a parking lot.
 
-`put` is synchronous, so a stage can hand over from anywhere; whoever fills a mailbox asks `full` first and waits for `room`.
-Items are batches: a hop between tasks costs about 8 µs, and per batch that is nothing.
+``put`` is synchronous, so a stage can hand over from anywhere; a producer asks ``full`` first and
+waits for ``room``. Items are batches: a task switch costs about 8 µs, which is little for a batch.
 """
 
 from collections import deque
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 @attrs.define(eq=False)
 class Mailbox(Generic[T]):
-    """`capacity` batches; one consuming task, any number of producers."""
+    """Holds ``capacity`` batches for one consuming task and any number of producers."""
 
     capacity: int
     _items: deque[T] = attrs.field(factory=deque, init=False)
@@ -32,35 +32,35 @@ class Mailbox(Generic[T]):
 
     @property
     def idle(self) -> bool:
-        """Nothing is queued and the consumer is asleep: its work may be done in place."""
+        """Whether nothing is queued and the consumer sleeps: its work may be done in place."""
         return self._sleeping and not self._items
 
     def put(self, item: T) -> None:
-        """Queue an item and wake the consumer. No checkpoint; may exceed the capacity by what producers put without asking."""
+        """Queue an item and wake the consumer, even above the capacity. Checkpoint: never."""
         self._items.append(item)
         if self._sleeping:
             self._sleeping = False
             self._consumer.unpark()
 
     async def room(self) -> None:
-        """Wait until the mailbox is no longer full. Checkpoint: only if it is full."""
+        """Wait until the mailbox is no longer full. Checkpoint: maybe."""
         while self.full:
             await self._producers.park()
 
     async def emptied(self) -> None:
-        """Wait until nothing is queued. Checkpoint: only if something is."""
+        """Wait until nothing is queued. Checkpoint: maybe."""
         while self._items:
             await self._producers.park()
 
     async def take(self) -> T:
-        """The oldest item. Checkpoint: only if there is none."""
+        """Wait for the oldest item and remove it. Checkpoint: maybe."""
         while not self._items:
             self._sleeping = True
             await self._consumer.park()
         return self._pop()
 
     def take_nowait(self) -> T | None:
-        """The oldest item, None if there is none. No checkpoint."""
+        """Remove the oldest item; None if there is none. Checkpoint: never."""
         return self._pop() if self._items else None
 
     def _pop(self) -> T:

@@ -1,5 +1,6 @@
-"""TLS: what is configured (`settings`, `client`), what certificates say (`certificates`, `authority`), and the bytes (`stream`, `contexts`).
+"""TLS: settings, certificates and connections.
 
-Import the modules, not this package: only `stream` and `contexts` bring `ssl`, only `certificates` and `authority` bring
-`cryptography`, and a process without TLS needs none of them.
+Import the modules, not this package: only ``contexts``, ``reload`` and ``stream`` import ``ssl``,
+only ``certificates``, ``authority`` and ``development`` import ``cryptography``; a process without
+TLS loads neither.
 """

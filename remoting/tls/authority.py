@@ -1,6 +1,6 @@
-"""A certificate authority for development: certificates that verify, in a minute, without openssl's command line.
+"""A certificate authority for development.
 
-Keys are P-256 in PKCS#8, which Java, OpenSSL and Go read.  Brings `cryptography`.
+Keys are P-256 in PKCS#8, which Java, OpenSSL and Go read. Imports ``cryptography``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from triomq.remoting.settings import ConfigError
 from triomq.remoting.tls.certificates import load_certificates, load_key
 
 _CLOCK_TOLERANCE = timedelta(hours=1)
-"""machines of one network do not agree on the time; a certificate begins a little in the past"""
+"""A certificate begins in the past, because the clocks of machines differ."""
 
 
 @attrs.frozen
@@ -34,40 +34,56 @@ class Pair:
         return self.certificate.public_bytes(serialization.Encoding.PEM)
 
     def key_pem(self, password: str | None = None) -> bytes:
-        """PKCS#8; encrypted (PBES2, AES-256) with a password."""
+        """Return the key as PKCS#8, encrypted (PBES2, AES-256) if there is a password."""
         encryption = (
-            serialization.BestAvailableEncryption(password.encode()) if password else serialization.NoEncryption()
+            serialization.BestAvailableEncryption(password.encode())
+            if password
+            else serialization.NoEncryption()
         )
-        return self.key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption)
+        return self.key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption
+        )
 
 
 def make_authority(name: str, days: int, now: datetime | None = None) -> Pair:
-    """A new authority that signs its own certificate."""
+    """Make an authority that signs its own certificate."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    builder = _builder(subject, subject, key, days, now).add_extension(
-        x509.BasicConstraints(ca=True, path_length=0), critical=True
-    )
-    builder = builder.add_extension(_usage(authority=True), critical=True)
+    builder = _builder(subject, subject, key, days, now, authority=True)
     return Pair(builder.sign(key, hashes.SHA256()), key)
 
 
 def load_authority(certificate: Path, key: Path) -> Pair:
-    """An authority from its two files. Raises ConfigError if they cannot be used as one."""
+    """Read an authority from its two files. Raises: ConfigError."""
     loaded, private = load_certificates(certificate)[0], load_key(key, None)
-    if not isinstance(private, ec.EllipticCurvePrivateKey) or private.public_key() != loaded.public_key():
+    if (
+        not isinstance(private, ec.EllipticCurvePrivateKey)
+        or private.public_key() != loaded.public_key()
+    ):
         raise ConfigError(
-            str(key), f"is not the P-256 key of {certificate}", "move both files away to begin with a new authority"
+            str(key),
+            f"is not the P-256 key of {certificate}",
+            "move both files away to begin with a new authority",
         )
     if loaded.not_valid_after_utc < datetime.now(UTC):
-        raise ConfigError(str(certificate), "has expired", "move it and ca-key.pem away to begin with a new authority")
+        raise ConfigError(
+            str(certificate),
+            "has expired",
+            "move it and ca-key.pem away to begin with a new authority",
+        )
     return Pair(loaded, private)
 
 
 def issue(
-    authority: Pair, name: str, hosts: Sequence[str], days: int, *, server: bool, now: datetime | None = None
+    authority: Pair,
+    name: str,
+    hosts: Sequence[str],
+    days: int,
+    *,
+    server: bool,
+    now: datetime | None = None,
 ) -> Pair:
-    """A certificate for a server (good for *hosts*, names or addresses) or for a client."""
+    """Make a certificate for a server (with *hosts*, names or addresses) or for a client."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     purposes = (
@@ -76,11 +92,12 @@ def issue(
         else [ExtendedKeyUsageOID.CLIENT_AUTH]
     )
     builder = (
-        _builder(subject, authority.certificate.subject, key, days, now)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(authority=False), critical=True)
+        _builder(subject, authority.certificate.subject, key, days, now, authority=False)
         .add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.key.public_key()), critical=False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.key.public_key()),
+            critical=False,
+        )
     )
     if hosts:
         builder = builder.add_extension(
@@ -90,8 +107,25 @@ def issue(
 
 
 def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, days: int, now: datetime | None
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePrivateKey,
+    days: int,
+    now: datetime | None,
+    *,
+    authority: bool,
 ) -> x509.CertificateBuilder:
+    usage = x509.KeyUsage(
+        digital_signature=not authority,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=authority,
+        crl_sign=authority,
+        encipher_only=False,
+        decipher_only=False,
+    )
     begin = (now or datetime.now(UTC)) - _CLOCK_TOLERANCE
     return (
         x509.CertificateBuilder()
@@ -102,20 +136,10 @@ def _builder(
         .not_valid_before(begin)
         .not_valid_after(begin + timedelta(days=days))
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-    )
-
-
-def _usage(*, authority: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=not authority,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=authority,
-        crl_sign=authority,
-        encipher_only=False,
-        decipher_only=False,
+        .add_extension(
+            x509.BasicConstraints(authority, path_length=0 if authority else None), critical=True
+        )
+        .add_extension(usage, critical=True)
     )
 
 

@@ -1,4 +1,4 @@
-"""The files of a development set-up: authority, server and client certificates, and a ``tls.properties`` that names them."""
+"""Write development certificates (authority, server, client) and their ``tls.properties``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import attrs
 
-from triomq.remoting.properties import format_properties
+from triomq.remoting.properties_file import format_properties
 from triomq.remoting.tls.authority import Pair, issue, load_authority, make_authority
 
 AUTHORITY_DAYS = 3650
@@ -17,7 +17,7 @@ AUTHORITY_DAYS = 3650
 
 @attrs.frozen(kw_only=True)
 class Development:
-    """What was made: `config` is the ``tls.properties`` file."""
+    """The result: ``config`` is the ``tls.properties`` file."""
 
     config: Path
     valid_until: datetime
@@ -25,9 +25,17 @@ class Development:
 
 
 def initialise(
-    folder: Path, hosts: Sequence[str], *, days: int = 365, password: str | None = None, mutual: bool = False
+    folder: Path,
+    hosts: Sequence[str],
+    *,
+    days: int = 365,
+    password: str | None = None,
+    mutual: bool = False,
 ) -> Development:
-    """Write all files; an authority that is there already issues the new certificates. Raises ConfigError, OSError, ValueError (a host)."""
+    """Write all files; an existing authority issues the new certificates.
+
+    Raises: ConfigError, OSError, ValueError for an invalid host.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     authority, known = _authority(folder)
     server = issue(authority, hosts[0], hosts, days, server=True)
@@ -36,8 +44,12 @@ def initialise(
         _write(folder / f"{name}-key.pem", pair.key_pem(password), secret=True)
         _write(folder / f"{name}.pem", pair.certificate_pem())
     config = folder / "tls.properties"
-    _write(config, _properties(folder, password, mutual=mutual).encode(), secret=password is not None)
-    return Development(config=config, valid_until=server.certificate.not_valid_after_utc, new_authority=not known)
+    _write(
+        config, _properties(folder, password, mutual=mutual).encode(), secret=password is not None
+    )
+    return Development(
+        config=config, valid_until=server.certificate.not_valid_after_utc, new_authority=not known
+    )
 
 
 def _authority(folder: Path) -> tuple[Pair, bool]:
@@ -51,10 +63,12 @@ def _authority(folder: Path) -> tuple[Pair, bool]:
 
 
 def _write(path: Path, data: bytes, *, secret: bool = False) -> None:
-    """Replace a file in one step: a server that watches it never sees half of it."""
+    """Replace a file in one step: a server that reloads it never reads half a file."""
     fresh = path.with_name(path.name + ".new")
     fresh.unlink(missing_ok=True)
-    with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if secret else 0o644), "wb") as file:
+    with open(
+        os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if secret else 0o644), "wb"
+    ) as file:
         file.write(data)
     fresh.replace(path)
 
@@ -74,5 +88,8 @@ def _properties(folder: Path, password: str | None, *, mutual: bool) -> str:
         "tls.client.keyPath": str(folder / "client-key.pem"),
         "tls.client.keyPassword": password,
     }
-    head = "# Written by `mqadmin tls init`. Java reads tls.server.mode and tls.enable from its command line only.\n"
+    head = (
+        "# Written by `mqadmin tls init`. Java reads tls.server.mode and tls.enable from its"
+        " command line only.\n"
+    )
     return head + format_properties({key: text for key, text in lines.items() if text is not None})

@@ -1,13 +1,17 @@
-"""Load on any broker that speaks RocketMQ's remoting protocol: pre-encoded frames over sockets, with or without TLS, one process, one epoll.
+"""Load on any broker that speaks RocketMQ's remoting protocol: pre-encoded frames over sockets,
+with or without TLS, one process, one epoll.
 
-    python tests/bench/bench_broker.py 127.0.0.1:10911 --seconds 5 --shapes 1x1,1x64,64x8 [--request echo] [--tls]
+    python tests/bench/bench_broker.py 127.0.0.1:10911 --seconds 5 --shapes 1x1,1x64,64x8
+        [--request echo] [--tls]
 
-``send`` is SEND_MESSAGE_V2 with a body of 1 KiB; ``echo`` is GET_MAX_OFFSET, the least that a broker can be asked, so that the stages show and not the store;
-``pull`` is PULL_MESSAGE for 32 messages at a time of a queue that ``send`` has filled, and counts messages.
+``send`` is SEND_MESSAGE_V2 with a body of 1 KiB; ``echo`` is GET_MAX_OFFSET, the least that a
+broker can be asked, so that the stages show and not the store; ``pull`` is PULL_MESSAGE for 32
+messages at a time of a queue that ``send`` has filled, and counts messages.
 
-A shape is connections × requests in flight per connection.  Every request is a frame of its own with its own opaque number, queue and
-UNIQ_KEY (patched into the frame, so that the client costs little); a response frees its place for the next request.  The program knows
-nothing of TrioMQ, so that the same load can be put on the Java broker.
+A shape is connections × requests in flight per connection. Every request is a frame of its own with
+its own opaque number, queue and UNIQ_KEY (patched into the frame, so that the client costs little);
+a response frees its place for the next request. The program knows nothing of TrioMQ, so that the
+same load can be put on the Java broker.
 """
 
 from __future__ import annotations
@@ -46,8 +50,18 @@ class ShapeResult:
         return self.messages / self.seconds
 
 
-def frame(code: int, fields: dict[str, str] | None, body: bytes = b"", opaque: int = OPAQUE_FIRST) -> bytes:
-    header = {"code": code, "extFields": fields or {}, "flag": 0, "language": "JAVA", "opaque": opaque, "serializeTypeCurrentRPC": "JSON", "version": 513}
+def frame(
+    code: int, fields: dict[str, str] | None, body: bytes = b"", opaque: int = OPAQUE_FIRST
+) -> bytes:
+    header = {
+        "code": code,
+        "extFields": fields or {},
+        "flag": 0,
+        "language": "JAVA",
+        "opaque": opaque,
+        "serializeTypeCurrentRPC": "JSON",
+        "version": 513,
+    }
     head = json.dumps(header, separators=(",", ":")).encode()
     return struct.pack(">II", 4 + len(head) + len(body), len(head)) + head + body
 
@@ -74,8 +88,10 @@ def call(sock: socket.socket, request: bytes) -> tuple[dict[str, object], bytes]
 
 def create_topic(address: str, topic: str, attributes: str = "") -> None:
     fields = {
-        "topic": topic, "defaultTopic": "TBW102", "readQueueNums": str(QUEUES), "writeQueueNums": str(QUEUES), "perm": "6",
-        "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false", "attributes": attributes, "force": "false",
+        "topic": topic, "defaultTopic": "TBW102", "readQueueNums": str(QUEUES),
+        "writeQueueNums": str(QUEUES), "perm": "6",
+        "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false",
+        "attributes": attributes, "force": "false",
     }  # fmt: skip
     with connect(address) as sock:
         header, _ = call(sock, frame(17, fields))
@@ -93,16 +109,30 @@ class RequestTemplates(Protocol):
 
 
 class Templates:
-    """As many frames in one buffer as a connection may have in flight; opaque, queue and key are patched in place."""
+    """As many frames in one buffer as a connection may have in flight; opaque, queue and key are
+    patched in place.
+    """
 
     messages_each = 1
 
-    def __init__(self, topic: str, body: bytes, count: int, run_key: str, topics: list[str] | None = None, per_topic: int = QUEUES, wait: bool = True) -> None:
+    def __init__(
+        self,
+        topic: str,
+        body: bytes,
+        count: int,
+        run_key: str,
+        topics: list[str] | None = None,
+        per_topic: int = QUEUES,
+        wait: bool = True,
+    ) -> None:
         born = str(int(time.time() * 1000))
         key = run_key + "0" * KEY_DIGITS
-        properties = f"UNIQ_KEY\x01{key}\x02WAIT\x01{'true' if wait else 'false'}\x02TAGS\x01TagA\x02"
+        properties = (
+            f"UNIQ_KEY\x01{key}\x02WAIT\x01{'true' if wait else 'false'}\x02TAGS\x01TagA\x02"
+        )
         fields = {
-            "a": "bench", "b": topic, "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": born, "h": "0", "i": properties,
+            "a": "bench", "b": topic, "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": born,
+            "h": "0", "i": properties,
             "j": "0", "k": "false", "m": "false", "n": "broker-a",
         }  # fmt: skip
         one = frame(310, fields, body)
@@ -120,7 +150,12 @@ class Templates:
     def take(self, first: int, count: int) -> memoryview:
         """Patch the first ``count`` frames for the messages ``first``, ``first + 1``, …"""
         buffer, size = self.buffer, self.size
-        opaque_at, queue_at, key_at, per_topic = self.opaque_at, self.queue_at, self.key_at, self.per_topic
+        opaque_at, queue_at, key_at, per_topic = (
+            self.opaque_at,
+            self.queue_at,
+            self.key_at,
+            self.per_topic,
+        )
         for number in range(first, first + count):
             buffer[opaque_at : opaque_at + 7] = b"%d" % (OPAQUE_FIRST + number % 8_000_000)
             buffer[queue_at] = 48 + number % per_topic
@@ -161,7 +196,8 @@ PULL_OFFSETS = range(10_000, 100_000)  # always five digits
 
 
 class PullTemplates:
-    """The same for PULL_MESSAGE: opaque number and offset change; the queue is read again and again.
+    """The same for PULL_MESSAGE: opaque number and offset change; the queue is read again and
+    again.
 
     ``step`` messages at a time: where each record has many messages, it is to be that number.
     """
@@ -169,8 +205,10 @@ class PullTemplates:
     def __init__(self, topic: str, count: int, end_offset: int, step: int = PULL_COUNT) -> None:
         self.first = -(-PULL_OFFSETS.start // step) * step
         fields = {
-            "consumerGroup": "bench", "topic": topic, "queueId": "0", "queueOffset": str(self.first), "maxMsgNums": str(step), "sysFlag": "4",
-            "commitOffset": "0", "suspendTimeoutMillis": "0", "subscription": "*", "subVersion": "0", "expressionType": "TAG",
+            "consumerGroup": "bench", "topic": topic, "queueId": "0",
+            "queueOffset": str(self.first), "maxMsgNums": str(step), "sysFlag": "4",
+            "commitOffset": "0", "suspendTimeoutMillis": "0", "subscription": "*",
+            "subVersion": "0", "expressionType": "TAG",
         }  # fmt: skip
         one = frame(11, fields)
         self.messages_each = step
@@ -179,7 +217,10 @@ class PullTemplates:
         self.offset_at = one.index(b'"queueOffset":"') + 15
         self.steps = (min(end_offset, PULL_OFFSETS.stop) - step - self.first) // step
         if self.steps < 1:
-            raise SystemExit(f"queue 0 of {topic} has {end_offset} messages: send at least {8 * (self.first + 2 * step)} first")
+            raise SystemExit(
+                f"queue 0 of {topic} has {end_offset} messages: send at least"
+                f" {8 * (self.first + 2 * step)} first"
+            )
         self.buffer = bytearray(one * count)
         self.view = memoryview(self.buffer)
 
@@ -187,7 +228,9 @@ class PullTemplates:
         position = 0
         for number in range(first, first + count):
             offset = self.first + number % self.steps * self.messages_each
-            self.buffer[position + self.opaque_at : position + self.opaque_at + 7] = b"%d" % (OPAQUE_FIRST + number % 8_000_000)
+            self.buffer[position + self.opaque_at : position + self.opaque_at + 7] = b"%d" % (
+                OPAQUE_FIRST + number % 8_000_000
+            )
             self.buffer[position + self.offset_at : position + self.offset_at + 5] = b"%d" % offset
             position += self.size
         return self.view[: count * self.size]
@@ -206,7 +249,7 @@ WAIT = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 def trusting_context() -> ssl.SSLContext:
-    """The load does not look at certificates."""
+    """The load does not check certificates."""
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -240,16 +283,34 @@ def count_responses(data: bytes) -> tuple[int, int, int]:
     return frames, failed, position
 
 
-def run_shape(address: str, topic: str, connections: int, in_flight: int, seconds: float, body_size: int = 1024, *, prefix: str | None = None, request: str = "send", tls: bool = False,
-    requests_max: int | None = None, topics: list[str] | None = None, per_topic: int = QUEUES,
+def run_shape(
+    address: str,
+    topic: str,
+    connections: int,
+    in_flight: int,
+    seconds: float,
+    body_size: int = 1024,
+    *,
+    prefix: str | None = None,
+    request: str = "send",
+    tls: bool = False,
+    requests_max: int | None = None,
+    topics: list[str] | None = None,
+    per_topic: int = QUEUES,
     templates: RequestTemplates | None = None,
-) -> ShapeResult:  # fmt: skip
-    """Put the load on for ``seconds``, or until ``requests_max`` are sent, then let what is in flight come back.
+) -> ShapeResult:
+    """Put the load on for ``seconds``, or until ``requests_max`` are sent, then let what is in
+    flight come back.
 
-    ``topics``, with names of one length: messages go to ``per_topic`` queues of each in turn, instead of to ``topic``.
-    ``templates``: other requests than those that ``request`` names, enough for ``in_flight``.
+    ``topics``, with names of one length: messages go to ``per_topic`` queues of each in turn,
+    instead of to ``topic``. ``templates``: other requests than those that ``request`` names, enough
+    for ``in_flight``.
     """
-    run_key = prefix if prefix is not None else f"{os.getpid():08X}{int(time.time() * 1000) & 0xFFFFFFFF:08X}"
+    run_key = (
+        prefix
+        if prefix is not None
+        else f"{os.getpid():08X}{int(time.time() * 1000) & 0xFFFFFFFF:08X}"
+    )
     if templates is not None:
         pass
     elif request == "echo":
@@ -257,9 +318,17 @@ def run_shape(address: str, topic: str, connections: int, in_flight: int, second
     elif request == "pull":
         templates = PullTemplates(topic, in_flight, end_offset(address, topic))
     else:
-        templates = Templates(topic if topics is None else topics[0], os.urandom(body_size // 2).hex().encode()[:body_size], in_flight, run_key, topics, per_topic)
+        templates = Templates(
+            topic if topics is None else topics[0],
+            os.urandom(body_size // 2).hex().encode()[:body_size],
+            in_flight,
+            run_key,
+            topics,
+            per_topic,
+        )
     context = trusting_context() if tls else None
-    # One for all reads: malloc may map and unmap fresh memory for each one of that size, which more than halves what this process can do.
+    # One for all reads: malloc may map and unmap fresh memory for each one of that size, which more
+    # than halves what this process can do.
     buffer = bytearray(262144)
     view = memoryview(buffer)
     selector = selectors.DefaultSelector()
@@ -333,7 +402,10 @@ def run_shape(address: str, topic: str, connections: int, in_flight: int, second
             now = time.perf_counter()
             round_trips.append(now - loader.sent_at)
             if frames and now < stop:
-                send(loader, frames if requests_max is None else max(0, min(frames, requests_max - sent)))
+                send(
+                    loader,
+                    frames if requests_max is None else max(0, min(frames, requests_max - sent)),
+                )
         now = time.perf_counter()
     elapsed = time.perf_counter() - begin
     for loader in loaders:
@@ -356,12 +428,21 @@ def parse_shapes(text: str) -> list[tuple[int, int]]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Send load to a RocketMQ broker and print messages per second.")
+    parser = argparse.ArgumentParser(
+        description="Send load to a RocketMQ broker and print messages per second."
+    )
     parser.add_argument("address", help="host:port of the broker")
     parser.add_argument("--topic", default="BenchTopic")
     parser.add_argument("--seconds", type=float, default=5.0, help="per shape")
-    parser.add_argument("--warm-up", type=float, default=0.0, help="seconds of 1x64 before the first shape (a Java broker needs 40)")
-    parser.add_argument("--shapes", default=SHAPES, help=f"connections x in flight, default {SHAPES}")
+    parser.add_argument(
+        "--warm-up",
+        type=float,
+        default=0.0,
+        help="seconds of 1x64 before the first shape (a Java broker needs 40)",
+    )
+    parser.add_argument(
+        "--shapes", default=SHAPES, help=f"connections x in flight, default {SHAPES}"
+    )
     parser.add_argument("--body", type=int, default=1024, help="bytes")
     parser.add_argument("--request", choices=("send", "echo", "pull"), default="send")
     parser.add_argument("--tls", action="store_true")
@@ -373,12 +454,21 @@ def main(argv: list[str] | None = None) -> int:
     rows = []
     for connections, in_flight in parse_shapes(options.shapes):
         result = run_shape(
-            options.address, options.topic, connections, in_flight, options.seconds, options.body, request=options.request, tls=options.tls
+            options.address,
+            options.topic,
+            connections,
+            in_flight,
+            options.seconds,
+            options.body,
+            request=options.request,
+            tls=options.tls,
         )
         rows.append(result)
         if not options.json:
             print(
-                f"{connections:>3} x {in_flight:<4} {result.rate:>10,.0f} msgs/s   p50 {result.p50_ms:.2f} ms   p99 {result.p99_ms:.2f} ms   p99.9 {result.p999_ms:.2f} ms   failed {result.failed}",
+                f"{connections:>3} x {in_flight:<4} {result.rate:>10,.0f} msgs/s   p50"
+                f" {result.p50_ms:.2f} ms   p99 {result.p99_ms:.2f} ms   p99.9 {result.p999_ms:.2f}"
+                f" ms   failed {result.failed}",
                 flush=True,
             )
     if options.json:

@@ -1,11 +1,15 @@
-"""What a route lookup costs a name server that knows thousands of topics, and what many clients see that ask at once.
+"""What a route lookup costs a name server that knows thousands of topics, and what many clients see
+that ask at once.
 
-    python tests/bench/bench_namesrv.py [--topics 5000] [--brokers 8] [--clients 200] [--rate 1000] [--seconds 3] [--change 10]
+    python tests/bench/bench_namesrv.py [--topics 5000] [--brokers 8] [--clients 200]
+        [--rate 1000] [--seconds 3] [--change 10]
 
-Two parts.  The handler alone: first lookup (encodes), further ones (cached), and a lookup right after a broker has left (everything is encoded
-again).  Then name server and clients in one process over real sockets: every client looks topics up in an order of its own, ``--rate`` a
-second all together (2,000 clients of 15 topics ask 1,000 times a second; 0: as fast as it goes, then it is waiting that is measured), while a
-broker registers changed topics ``--change`` times a second; the latencies are those that the clients see, their own share included.
+Two parts. The handler alone: first lookup (encodes), further ones (cached), and a lookup right
+after a broker has left (everything is encoded again). Then name server and clients in one process
+over real sockets: every client looks topics up in an order of its own, ``--rate`` a second all
+together (2,000 clients of 15 topics ask 1,000 times a second; 0: as fast as it goes, then it is
+waiting that is measured), while a broker registers changed topics ``--change`` times a second; the
+latencies are those that the clients see, their own share included.
 """
 
 from __future__ import annotations
@@ -20,8 +24,9 @@ from time import perf_counter
 import trio
 
 from triomq.namesrv.app import NamesrvReady, run_namesrv
+from triomq.namesrv.broker_registration import BrokerRegistration
 from triomq.namesrv.config import NamesrvConfig
-from triomq.namesrv.routes import Registration, RouteTable
+from triomq.namesrv.routes import RouteTable
 from triomq.remoting.client.connector import Connector
 from triomq.remoting.protocol.bodies.registration import RegisterBrokerBody
 from triomq.remoting.protocol.bodies.topics import DataVersion, TopicConfig, TopicTable
@@ -34,20 +39,31 @@ WARM_UP_SECONDS = 1.0
 
 
 def table(names: list[str], version: int = 1, queues: int = 8) -> TopicTable:
-    configs = {name: TopicConfig(topic_name=name, read_queue_count=queues, write_queue_count=queues) for name in names}
+    configs = {
+        name: TopicConfig(topic_name=name, read_queue_count=queues, write_queue_count=queues)
+        for name in names
+    }
     return TopicTable(configs, DataVersion(0, 0, version))
 
 
-def registration(number: int, names: list[str]) -> Registration:
-    return Registration(
-        cluster="C", broker_name=f"broker-{number}", broker_id=0, address=f"10.0.0.{number}:10911", ha_address=f"10.0.0.{number}:10912", table=table(names)
+def registration(number: int, names: list[str]) -> BrokerRegistration:
+    return BrokerRegistration(
+        cluster="C",
+        broker_name=f"broker-{number}",
+        broker_id=0,
+        address=f"10.0.0.{number}:10911",
+        ha_address=f"10.0.0.{number}:10912",
+        table=table(names),
     )
 
 
 def show(what: str, seconds: list[float]) -> None:
     seconds.sort()
     p50, p99 = seconds[len(seconds) // 2], seconds[int(len(seconds) * 0.99)]
-    print(f"{what:52} mean {statistics.fmean(seconds) * 1e6:8.1f}  p50 {p50 * 1e6:8.1f}  p99 {p99 * 1e6:8.1f}  max {seconds[-1] * 1e6:9.1f} µs")
+    print(
+        f"{what:52} mean {statistics.fmean(seconds) * 1e6:8.1f}  p50 {p50 * 1e6:8.1f}  p99"
+        f" {p99 * 1e6:8.1f}  max {seconds[-1] * 1e6:9.1f} µs"
+    )
 
 
 def timed(routes: RouteTable, names: list[str]) -> list[float]:
@@ -74,9 +90,13 @@ def handler_alone(names: list[str], brokers: int) -> None:
 
 async def over_sockets(names: list[str], arguments: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        config = NamesrvConfig(listen_host="127.0.0.1", listen_port=0, kv_path=Path(folder) / "kv.json")
+        config = NamesrvConfig(
+            listen_host="127.0.0.1", listen_port=0, kv_path=Path(folder) / "kv.json"
+        )
         async with trio.open_nursery() as nursery:
-            ready: NamesrvReady = await nursery.start(lambda task_status: run_namesrv(config, task_status=task_status))
+            ready: NamesrvReady = await nursery.start(
+                lambda task_status: run_namesrv(config, task_status=task_status)
+            )
             address = f"127.0.0.1:{ready.port}"
             latencies: list[float] = []
             async with Connector() as registrar, trio.open_nursery() as load:
@@ -84,31 +104,58 @@ async def over_sockets(names: list[str], arguments: argparse.Namespace) -> None:
                     await register(registrar, address, number, table(names))
                 with trio.move_on_after(arguments.seconds + WARM_UP_SECONDS):
                     async with trio.open_nursery() as clients:
-                        clients.start_soon(keep_changing, registrar, address, names, arguments.change)
+                        clients.start_soon(
+                            keep_changing, registrar, address, names, arguments.change
+                        )
                         for seed in range(arguments.clients):
-                            clients.start_soon(look_up, address, names, seed, arguments.clients / arguments.rate if arguments.rate else 0.0, latencies)
+                            clients.start_soon(
+                                look_up,
+                                address,
+                                names,
+                                seed,
+                                arguments.clients / arguments.rate if arguments.rate else 0.0,
+                                latencies,
+                            )
                 load.cancel_scope.cancel()
-            show(f"{arguments.clients} clients at once, {len(latencies) / arguments.seconds:,.0f} lookups a second", latencies)
+            show(
+                f"{arguments.clients} clients at once, {len(latencies) / arguments.seconds:,.0f}"
+                " lookups a second",
+                latencies,
+            )
             nursery.cancel_scope.cancel()
 
 
 async def register(connector: Connector, address: str, number: int, topics: TopicTable) -> None:
     header = RegisterBrokerHeader(
-        broker_name=f"broker-{number}", broker_addr=f"10.0.0.{number}:10911", cluster_name="C", ha_server_addr=f"10.0.0.{number}:10912", broker_id=0
+        broker_name=f"broker-{number}",
+        broker_addr=f"10.0.0.{number}:10911",
+        cluster_name="C",
+        ha_server_addr=f"10.0.0.{number}:10912",
+        broker_id=0,
     )
-    answer = await connector.invoke(address, request(RequestCode.REGISTER_BROKER, header, RegisterBrokerBody(topics).encode()), timeout=30)
+    answer = await connector.invoke(
+        address,
+        request(RequestCode.REGISTER_BROKER, header, RegisterBrokerBody(topics).encode()),
+        timeout=30,
+    )
     assert answer.code == 0, answer.remark
 
 
-async def keep_changing(connector: Connector, address: str, names: list[str], per_second: int) -> None:
+async def keep_changing(
+    connector: Connector, address: str, names: list[str], per_second: int
+) -> None:
     version = 1
     while per_second:
         await trio.sleep(1 / per_second)
         version += 1
-        await register(connector, address, 0, table(random.sample(names, 2), version, queues=4 + version % 8))
+        await register(
+            connector, address, 0, table(random.sample(names, 2), version, queues=4 + version % 8)
+        )
 
 
-async def look_up(address: str, names: list[str], seed: int, pause: float, latencies: list[float]) -> None:
+async def look_up(
+    address: str, names: list[str], seed: int, pause: float, latencies: list[float]
+) -> None:
     await trio.sleep(random.random() * pause)
     counts_from = trio.current_time() + WARM_UP_SECONDS
     order = random.Random(seed).sample(names, len(names))
@@ -116,7 +163,10 @@ async def look_up(address: str, names: list[str], seed: int, pause: float, laten
         while True:
             for name in order:
                 await trio.sleep(random.expovariate(1 / pause) if pause else 0)
-                command: Command = request(RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRouteHeader(name, accept_standard_json_only=True))
+                command: Command = request(
+                    RequestCode.GET_ROUTEINFO_BY_TOPIC,
+                    GetRouteHeader(name, accept_standard_json_only=True),
+                )
                 begin = perf_counter()
                 answer = await connector.invoke(address, command, timeout=30)
                 if trio.current_time() > counts_from:
@@ -125,13 +175,22 @@ async def look_up(address: str, names: list[str], seed: int, pause: float, laten
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--topics", type=int, default=5000)
     parser.add_argument("--brokers", type=int, default=8)
     parser.add_argument("--clients", type=int, default=200)
-    parser.add_argument("--rate", type=int, default=1000, help="lookups a second of all clients together, 0 for no limit")
+    parser.add_argument(
+        "--rate",
+        type=int,
+        default=1000,
+        help="lookups a second of all clients together, 0 for no limit",
+    )
     parser.add_argument("--seconds", type=float, default=3.0)
-    parser.add_argument("--change", type=int, default=10, help="registrations of two changed topics, a second")
+    parser.add_argument(
+        "--change", type=int, default=10, help="registrations of two changed topics, a second"
+    )
     arguments = parser.parse_args()
     names = [f"topic-{number:05}" for number in range(arguments.topics)]
     print(f"{arguments.topics} topics on {arguments.brokers} brokers")

@@ -1,11 +1,14 @@
-"""The SDK beside nats-py with JetStream, in one run, on this machine: `make bench-nats`.
+"""The SDK beside nats-py with JetStream, in one run, on this machine: ``make bench-nats``.
 
-    python tests/bench/bench_nats.py [--seconds 2] [--rounds 5] [--kept 60000] [--size 1024] [--json FILE] [--base CHECKOUT] [--no-nats]
+    python tests/bench/bench_nats.py [--seconds 2] [--rounds 5] [--kept 60000] [--size 1024]
+        [--json FILE] [--base CHECKOUT] [--no-nats]
 
-nats-server with JetStream file storage, and our name server and broker, run at the same time with their own defaults; so do the client
-processes, of which one works at a time, in turns, so that a noisy minute hits all.  Each cell is the median of the rounds.  Neither store
-waits for the disk: JetStream syncs its files every two minutes, our broker (ASYNC_FLUSH) every half second.  nats-py lives in an environment
-of its own below `.bench`; the server is the system's `nats-server` (or NATS_SERVER names one).
+nats-server with JetStream file storage, and our name server and broker, run at the same time with
+their own defaults; so do the client processes, of which one works at a time, in turns, so that a
+noisy minute hits all. Each cell is the median of the rounds. Neither store waits for the disk:
+JetStream syncs its files every two minutes, our broker (ASYNC_FLUSH) every half second.  nats-py
+lives in an environment of its own below ``.bench``; the server is the system's ``nats-server`` (or
+NATS_SERVER names one).
 """
 
 from __future__ import annotations
@@ -35,12 +38,20 @@ NATS_PY = "nats-py>=2.9"
 DEPTHS = (1, 64, 256)
 SERVER_MISSING = """\
 nats-server is not installed. On Debian: apt-get install nats-server
-(or without root: apt-get download nats-server && dpkg -x nats-server_*.deb nats && export NATS_SERVER=$PWD/nats/usr/sbin/nats-server)"""
-CLIENT_MISSING = "nats-py cannot be installed into {folder}: {reason}\nIt needs a package index: pip download nats-py, or run with network."
+(or without root: apt-get download nats-server && dpkg -x nats-server_*.deb nats \
+&& export NATS_SERVER=$PWD/nats/usr/sbin/nats-server)"""
+CLIENT_MISSING = (
+    "nats-py cannot be installed into {folder}: {reason}\nIt needs a package index: pip download"
+    " nats-py, or run with network."
+)
 
 
 def nats_server() -> str:
-    found = os.environ.get("NATS_SERVER") or shutil.which("nats-server") or shutil.which("nats-server", path="/usr/sbin:/usr/local/sbin:/usr/local/bin")
+    found = (
+        os.environ.get("NATS_SERVER")
+        or shutil.which("nats-server")
+        or shutil.which("nats-server", path="/usr/sbin:/usr/local/sbin:/usr/local/bin")
+    )
     if found is None:
         raise SystemExit(SERVER_MISSING)
     return found
@@ -53,9 +64,16 @@ def nats_python() -> str:
     ready = folder / ".ready"
     if not ready.exists():
         venv.create(folder, with_pip=True, clear=True)
-        done = subprocess.run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", NATS_PY], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", NATS_PY],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         if done.returncode:
-            raise SystemExit(CLIENT_MISSING.format(folder=folder, reason=done.stderr.strip()[-500:]))
+            raise SystemExit(
+                CLIENT_MISSING.format(folder=folder, reason=done.stderr.strip()[-500:])
+            )
         ready.touch()
     return str(python)
 
@@ -63,19 +81,35 @@ def nats_python() -> str:
 @contextlib.contextmanager
 def nats_running(folder: Path) -> Iterator[str]:
     port = processes.free_port()
-    command = [nats_server(), "-js", "-sd", str(folder / "jetstream"), "-a", "127.0.0.1", "-p", str(port)]
+    command = [
+        nats_server(),
+        "-js",
+        "-sd",
+        str(folder / "jetstream"),
+        "-a",
+        "127.0.0.1",
+        "-p",
+        str(port),
+    ]
     with processes.running(command, folder / "nats.log", port=port):
         yield f"127.0.0.1:{port}"
 
 
 class Client:
-    """One client process that does what it is told, and says what it came to."""
+    """One client process, which carries out requests and reports their results."""
 
-    def __init__(self, command: list[str], log: Path, environment: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, command: list[str], log: Path, environment: dict[str, str] | None = None
+    ) -> None:
         self._log = log
         with log.open("ab") as errors:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, env={**os.environ, **(environment or {})}
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                env={**os.environ, **(environment or {})},
             )
 
     def ask(self, **request: Any) -> dict[str, float]:
@@ -85,7 +119,10 @@ class Client:
         self._process.stdin.flush()
         line = self._process.stdout.readline()
         if not line:
-            raise SystemExit(f"{self._process.args!r} ended while it was asked for {request}:\n{self._log.read_text()[-4000:]}")
+            raise SystemExit(
+                f"{self._process.args!r} ended while it was asked for"
+                f" {request}:\n{self._log.read_text()[-4000:]}"
+            )
         answer: dict[str, float] = json.loads(line)
         return answer
 
@@ -103,7 +140,10 @@ def work_list(kept: int, seconds: float, size: int) -> list[tuple[str, str, str,
     """(row, column, side, request) of one round."""
     work: list[tuple[str, str, str, dict[str, Any]]] = []
     for depth in DEPTHS:
-        row, load = f"publish, {depth} in flight", {"in_flight": depth, "seconds": seconds, "size": size}
+        row, load = (
+            f"publish, {depth} in flight",
+            {"in_flight": depth, "seconds": seconds, "size": size},
+        )
         work += [
             (row, "ours", "ours", {"verb": "publish", **load}),
             (row, "nats-py", "nats", {"verb": "publish", **load}),
@@ -130,10 +170,14 @@ def measure(options: argparse.Namespace) -> dict[str, dict[str, list[dict[str, f
         clients: dict[str, Client] = {}
         if options.nats:
             server, python = nats_server(), nats_python()
-            version = subprocess.run([server, "--version"], capture_output=True, text=True, check=True).stdout.strip()
+            version = subprocess.run(
+                [server, "--version"], capture_output=True, text=True, check=True
+            ).stdout.strip()
             print(f"{version}; Python {sys.version.split()[0]}", file=sys.stderr)
             address = stack.enter_context(nats_running(folder))
-            clients["nats"] = Client([python, str(BENCH / "nats_client.py"), address], folder / "nats-client.log")
+            clients["nats"] = Client(
+                [python, str(BENCH / "nats_client.py"), address], folder / "nats-client.log"
+            )
         namesrv = stack.enter_context(processes.our_name_server(folder))
         stack.enter_context(processes.our_broker(folder, "broker-a", namesrv))
         ours = [sys.executable, str(BENCH / "sdk_client.py"), namesrv]
@@ -145,7 +189,9 @@ def measure(options: argparse.Namespace) -> dict[str, dict[str, list[dict[str, f
         for side in clients.keys() - {"base"}:
             clients[side].ask(verb="fill", count=options.kept, size=options.size)
         for number in range(options.rounds):
-            for row, column, side, request in work_list(options.kept, options.seconds, options.size):
+            for row, column, side, request in work_list(
+                options.kept, options.seconds, options.size
+            ):
                 if options.only not in row:
                     continue
                 sides = {column: side}
@@ -155,7 +201,12 @@ def measure(options: argparse.Namespace) -> dict[str, dict[str, list[dict[str, f
                     if sides[name] in clients:
                         answer = clients[sides[name]].ask(**request)
                         results.setdefault(row, {}).setdefault(name, []).append(answer)
-                        print(f"{row:<50} {name:<26} {rate(answer):>9,.0f} /s  {cost(answer):6.1f} µs of CPU each", file=sys.stderr, flush=True)
+                        print(
+                            f"{row:<50} {name:<26} {rate(answer):>9,.0f} /s  {cost(answer):6.1f} µs"
+                            " of CPU each",
+                            file=sys.stderr,
+                            flush=True,
+                        )
     return results
 
 
@@ -168,15 +219,24 @@ def cost(answer: dict[str, float]) -> float:
 
 
 def table(results: dict[str, dict[str, list[dict[str, float]]]]) -> str:
-    """Markdown: messages a second (and µs of the client's CPU for each), medians; the ratio is that of ours to the best of nats-py."""
-    lines = ["| | ours | nats-py | ours : best of nats-py | otherwise |", "|---|---:|---:|---:|---|"]
+    """Markdown: messages a second (and µs of the client's CPU for each), medians; the ratio is that
+    of ours to the best of nats-py.
+    """
+    lines = [
+        "| | ours | nats-py | ours : best of nats-py | otherwise |",
+        "|---|---:|---:|---:|---|",
+    ]
     for row, columns in results.items():
         middle = {name: statistics.median(map(rate, answers)) for name, answers in columns.items()}
         price = {name: statistics.median(map(cost, answers)) for name, answers in columns.items()}
         text = {name: f"{middle[name]:,.0f} ({price[name]:.1f})" for name in columns}
-        best = max((value for name, value in middle.items() if name.startswith("nats-py")), default=0.0)
+        best = max(
+            (value for name, value in middle.items() if name.startswith("nats-py")), default=0.0
+        )
         ratio = f"{middle['ours'] / best:.2f}" if best else ""
-        others = "; ".join(f"{name}: {text[name]}" for name in columns if name not in ("ours", "nats-py"))
+        others = "; ".join(
+            f"{name}: {text[name]}" for name in columns if name not in ("ours", "nats-py")
+        )
         lines.append(f"| {row} | {text['ours']} | {text.get('nats-py', '')} | {ratio} | {others} |")
     return "\n".join(lines)
 
@@ -188,8 +248,16 @@ def main() -> None:
     parser.add_argument("--kept", type=int, default=60_000, help="messages that consumers read")
     parser.add_argument("--size", type=int, default=1024)
     parser.add_argument("--json", type=Path, help="write every single result there")
-    parser.add_argument("--folder", type=Path, help="where both stores lie (default: the system's folder for temporary files)")
-    parser.add_argument("--base", type=Path, help="another checkout of TrioMQ, whose SDK is measured in turns with this one")
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        help="folder of both stores (default: the system's folder for temporary files)",
+    )
+    parser.add_argument(
+        "--base",
+        type=Path,
+        help="another checkout of TrioMQ, whose SDK is measured in turns with this one",
+    )
     parser.add_argument("--only", default="", help="measure only rows whose names hold this text")
     parser.add_argument("--no-nats", dest="nats", action="store_false", help="only ours")
     options = parser.parse_args()

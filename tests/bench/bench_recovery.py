@@ -1,8 +1,11 @@
-"""How fast a store comes back: ``python tests/bench/bench_recovery.py [--mib 256] [--rounds 5] [--profile]``.
+"""How fast a store comes back: ``python tests/bench/bench_recovery.py [--mib 256] [--rounds 5]
+[--profile]``.
 
-A log of 1 KiB messages, each with a unique key and a tag, eight queues, in this process. Three ways to lose what can be made again from it: the queues after a
-clean stop; queues, key index and checkpoint after a crash; and a crash that lost nothing but the memory, so that only what the last checkpoint does not cover
-is read. Best of several rounds, in MiB/s of log (the machine's page cache as it is; ``--cold`` drops the log from it first).
+A log of 1 KiB messages, each with a unique key and a tag, eight queues, in this process. Three ways
+to lose what can be made again from it: the queues after a clean stop; queues, key index and
+checkpoint after a crash; and a crash that lost nothing but the memory, so that only what the last
+checkpoint does not cover is read. Best of several rounds, in MiB/s of log (the machine's page cache
+as it is; ``--cold`` drops the log from it first).
 """
 
 from __future__ import annotations
@@ -22,8 +25,8 @@ import trio
 from bench_store import GIVEN, make_drafts
 
 from triomq.broker.store.config import StoreConfig
-from triomq.broker.store.disk import Disk
-from triomq.broker.store.store import open_store
+from triomq.broker.store.io.disk import Disk
+from triomq.broker.store.opening import open_store
 
 MIB = 1 << 20
 LOST = ("queues", "queues+index", "nothing")
@@ -31,7 +34,9 @@ LOST = ("queues", "queues+index", "nothing")
 
 @attrs.frozen
 class Recovery:
-    """One measurement: seconds from the lock to a store that could serve, and how much of the log was read."""
+    """One measurement: seconds from the lock to a store that could serve, and how much of the log
+    was read.
+    """
 
     seconds: float
     cpu_seconds: float
@@ -86,11 +91,17 @@ async def recover(root: Path, profile: cProfile.Profile | None) -> Recovery:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--mib", type=int, default=256, help="size of the log")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--lost", choices=LOST, action="append", help="what is missing (all of them in turn)")
-    parser.add_argument("--cold", action="store_true", help="drop the log from the page cache before each round")
+    parser.add_argument(
+        "--lost", choices=LOST, action="append", help="what is missing (all of them in turn)"
+    )
+    parser.add_argument(
+        "--cold", action="store_true", help="drop the log from the page cache before each round"
+    )
     parser.add_argument("--profile", action="store_true", help="print where the time goes")
     options = parser.parse_args(argv)
     logging.disable(logging.WARNING)
@@ -105,8 +116,10 @@ def main(argv: list[str] | None = None) -> int:
                 rounds.append(trio.run(recover, root, profile))
             best = min(rounds, key=lambda result: result.seconds)
             print(
-                f"lost: {lost:12} read {best.mib:7.0f} MiB, {best.records:9,} records in {best.seconds:6.2f} s: {best.rate:6.0f} MiB/s, "
-                f"{best.seconds / max(1, best.records) * 1e6:5.2f} µs a record ({best.cpu_seconds:.2f} s of CPU)",
+                f"lost: {lost:12} read {best.mib:7.0f} MiB, {best.records:9,} records in"
+                f" {best.seconds:6.2f} s: {best.rate:6.0f} MiB/s,"
+                f" {best.seconds / max(1, best.records) * 1e6:5.2f} µs a record"
+                f" ({best.cpu_seconds:.2f} s of CPU)",
                 flush=True,
             )
     finally:

@@ -1,9 +1,11 @@
-"""How many echoes a second the staged server gives, against the same work on plain Trio streams (a task a connection, no stages),
-and against a bare epoll loop that looks into nothing.
+"""How many echoes a second the staged server gives, against the same work on plain Trio streams (a
+task a connection, no stages), and against a bare epoll loop that looks into nothing.
 
-    python tests/bench/bench_remoting.py [--seconds 2] [--shapes 1x1 1x64] [--handler single|batch|async] [--profile FILE]
+    python tests/bench/bench_remoting.py [--seconds 2] [--shapes 1x1 1x64]
+        [--handler single|batch|async] [--profile FILE]
 
-Server and load run in two processes. Each connection keeps a fixed number of 124-byte requests in flight, encoded beforehand.
+Server and load run in two processes. Each connection keeps a fixed number of 124-byte requests in
+flight, encoded beforehand.
 """
 
 import argparse
@@ -28,7 +30,8 @@ from triomq.remoting.protocol.fields import header, wire
 from triomq.remoting.protocol.framing import FrameBuffer
 from triomq.remoting.protocol.request_decoder import RequestDecoder
 from triomq.remoting.server.config import PoolConfig, ServerConfig
-from triomq.remoting.server.handlers import Handler, HandlerTable, Request, Response
+from triomq.remoting.server.handlers import Handler, HandlerTable
+from triomq.remoting.server.requests import Request, Response
 from triomq.remoting.server.server import Server
 
 SHAPES = ("1x1", "1x64", "8x1", "64x1", "64x8", "500x1")
@@ -44,7 +47,9 @@ class EchoHeader:
 
 
 def one_request(size_bytes: int) -> bytes:
-    command = Command(int(RequestCode.GET_MAX_OFFSET), ext={"topic": "T", "queueId": "3"}, opaque=1000)
+    command = Command(
+        int(RequestCode.GET_MAX_OFFSET), ext={"topic": "T", "queueId": "3"}, opaque=1000
+    )
     frame = encode_command(command)
     command.body = b"x" * max(0, size_bytes - len(frame))
     return encode_command(command)
@@ -68,7 +73,9 @@ HANDLERS = {"single": (answer, False), "batch": (answer_all, True), "async": (an
 
 async def serve(kind: str, selector_count: int, codec_count: int) -> None:
     call, batch = HANDLERS[kind]
-    table = HandlerTable([Handler(RequestCode.GET_MAX_OFFSET, call, "echo", EchoHeader, batch=batch)])
+    table = HandlerTable(
+        [Handler(RequestCode.GET_MAX_OFFSET, call, "echo", EchoHeader, batch=batch)]
+    )
     config = ServerConfig(
         host="127.0.0.1",
         selector_count=selector_count,
@@ -86,7 +93,9 @@ async def serve(kind: str, selector_count: int, codec_count: int) -> None:
 
 
 async def serve_streams() -> None:
-    """What one would write first: a task for each connection, which decodes a request, answers it, and reads on."""
+    """What one would write first: a task for each connection, which decodes a request, answers it,
+    and reads on.
+    """
     decoder = RequestDecoder({RequestCode.GET_MAX_OFFSET: (EchoHeader, False)})
 
     async def serve_one(stream: trio.SocketStream) -> None:
@@ -95,7 +104,10 @@ async def serve_streams() -> None:
             async for data in stream:
                 for frame in frames.feed(data):
                     decoded = decoder.decode(frame)
-                    await stream.send_all(encode_response_head(decoded[6], 0, decoded[1], None, len(decoded[9])) + decoded[9])
+                    await stream.send_all(
+                        encode_response_head(decoded[6], 0, decoded[1], None, len(decoded[9]))
+                        + decoded[9]
+                    )
         except trio.BrokenResourceError:
             return
 
@@ -143,7 +155,9 @@ class Load:
 
     def run(self, seconds: float) -> tuple[float, int]:
         """Answers a second, and how many came in all."""
-        sockets = [socket.create_connection(("127.0.0.1", self.port)) for _ in range(self.connections)]
+        sockets = [
+            socket.create_connection(("127.0.0.1", self.port)) for _ in range(self.connections)
+        ]
         poller = select.epoll()
         partial: dict[int, tuple[socket.socket, list[int]]] = {}
         for sock in sockets:
@@ -189,7 +203,9 @@ def start(*arguments: str) -> tuple[subprocess.Popen[str], int]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--shapes", nargs="+", default=SHAPES)
     parser.add_argument("--size", type=int, default=124)
@@ -220,7 +236,10 @@ def main() -> None:
         "bare epoll": start("--serve", "bare"),
     }
     frame = one_request(options.size)
-    print(f"{len(frame)}-byte requests; median of {options.repeat}, {options.seconds:g} s each: answers a second (CPU an answer)")
+    print(
+        f"{len(frame)}-byte requests; median of {options.repeat}, {options.seconds:g} s each:"
+        " answers a second (CPU an answer)"
+    )
     for shape in options.shapes:
         connections, in_flight = map(int, shape.split("x"))
         rates: dict[str, list[float]] = {name: [] for name in servers}
@@ -231,7 +250,11 @@ def main() -> None:
                 rate, count = Load(port, connections, in_flight, frame).run(options.seconds)
                 rates[name].append(rate)
                 cpu[name].append((cpu_seconds(process.pid) - before) / count * 1e6)
-        cells = [f"{name} {statistics.median(rates[name]):9,.0f} ({statistics.median(cpu[name]):5.1f} µs)" for name in servers]
+        cells = [
+            f"{name} {statistics.median(rates[name]):9,.0f}"
+            f" ({statistics.median(cpu[name]):5.1f} µs)"
+            for name in servers
+        ]
         print(f"{shape:>7}: " + "   ".join(cells), flush=True)
     for process, _port in servers.values():
         process.terminate()

@@ -1,8 +1,11 @@
-"""What one process reaches through the SDK, against a name server and a broker in processes of their own.
+"""What one process reaches through the SDK, against a name server and a broker in processes of
+their own.
 
-    .venv/bin/python tests/bench/bench_sdk.py [--messages 100000] [--size 1024] [--tasks 64] [--namesrv host:port]
+    .venv/bin/python tests/bench/bench_sdk.py [--messages 100000] [--size 1024] [--tasks 64]
+        [--namesrv host:port]
 
-Prints one line for each way to send and to consume.  With `--profile` the SDK's own time is shown by function.
+Prints one line for each way to send and to consume. With ``--profile`` the SDK's own time is shown
+by function.
 """
 
 from __future__ import annotations
@@ -20,7 +23,15 @@ from pathlib import Path
 
 import trio
 
-from triomq import ConsumerSettings, Message, Producer, ProducerSettings, PullConsumer, PushConsumer, ReceivedMessage
+from triomq import (
+    ConsumerSettings,
+    Message,
+    Producer,
+    ProducerSettings,
+    PullConsumer,
+    PushConsumer,
+    ReceivedMessage,
+)
 from triomq.client.admin.admin import Admin
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))
@@ -51,7 +62,11 @@ async def report(name: str, count: int, work: Callable[[], Awaitable[None]], pro
         profiler.disable()
     seconds, after = time.perf_counter() - began, os.times()
     user, system = ((after[place] - before[place]) / count * 1e6 for place in (0, 1))
-    print(f"{name:<30} {count / seconds:>9,.0f} msg/s; CPU of this process: {user:5.1f} + {system:5.1f} µs each", flush=True)
+    print(
+        f"{name:<30} {count / seconds:>9,.0f} msg/s; CPU of this process: {user:5.1f} +"
+        f" {system:5.1f} µs each",
+        flush=True,
+    )
     if profiler:
         pstats.Stats(profiler).sort_stats("tottime").print_stats(22)
 
@@ -63,7 +78,9 @@ async def bench(namesrv: str, messages: int, size: int, tasks: int, profile: boo
         await admin.create_topic("Bench", queues=8)
     async with Producer(namesrv, group="bench") as producer:
 
-        async def in_tasks(send: Callable[[], Awaitable[object]], count: int, task_count: int) -> None:
+        async def in_tasks(
+            send: Callable[[], Awaitable[object]], count: int, task_count: int
+        ) -> None:
             async def some() -> None:
                 for _ in range(count // task_count):
                     await send()
@@ -84,17 +101,34 @@ async def bench(namesrv: str, messages: int, size: int, tasks: int, profile: boo
                 await producer.send_batch(lists)
 
         await in_tasks(one, 1000, 4)
-        await report("send, one task", messages // 10, lambda: in_tasks(one, messages // 10, 1), profile)
-        await report(f"send, {tasks} tasks", messages, lambda: in_tasks(one, messages, tasks), profile)
-        await report(f"send, {4 * tasks} tasks", messages, lambda: in_tasks(one, messages, 4 * tasks), profile)
-        await report("send_oneway, one task", messages // 4, lambda: in_tasks(oneway, messages // 4, 1), profile)
+        await report(
+            "send, one task", messages // 10, lambda: in_tasks(one, messages // 10, 1), profile
+        )
+        await report(
+            f"send, {tasks} tasks", messages, lambda: in_tasks(one, messages, tasks), profile
+        )
+        await report(
+            f"send, {4 * tasks} tasks",
+            messages,
+            lambda: in_tasks(one, messages, 4 * tasks),
+            profile,
+        )
+        await report(
+            "send_oneway, one task",
+            messages // 4,
+            lambda: in_tasks(oneway, messages // 4, 1),
+            profile,
+        )
         await report("send_batch of 256, one task", messages // 256 * 256, batches, profile)
         await trio.sleep(1)
 
     settings = ProducerSettings(auto_batch=True, auto_batch_hold=0)
     async with Producer(namesrv, group="bench", settings=settings) as producer:
         await report(
-            f"automatic batches, {4 * tasks} tasks", messages, lambda: in_tasks(one, messages, 4 * tasks), profile
+            f"automatic batches, {4 * tasks} tasks",
+            messages,
+            lambda: in_tasks(one, messages, 4 * tasks),
+            profile,
         )
     total = 0
 
@@ -108,12 +142,16 @@ async def bench(namesrv: str, messages: int, size: int, tasks: int, profile: boo
             if total == messages:
                 done.set()
 
-        async with PushConsumer(namesrv, group="handlers", subscriptions="Bench", consume_from="first", handler=handle):
+        async with PushConsumer(
+            namesrv, group="handlers", subscriptions="Bench", consume_from="first", handler=handle
+        ):
             await done.wait()
 
     async def drain_by_iteration() -> None:
         count = 0
-        async with PushConsumer(namesrv, group="iterators", subscriptions="Bench", consume_from="first") as consumer:
+        async with PushConsumer(
+            namesrv, group="iterators", subscriptions="Bench", consume_from="first"
+        ) as consumer:
             async for message in consumer:
                 message.ack_nowait()
                 count += 1
@@ -133,7 +171,9 @@ async def bench(namesrv: str, messages: int, size: int, tasks: int, profile: boo
 
     async def drain_by_poll() -> None:
         count = 0
-        async with PullConsumer(namesrv, group="pollers", subscriptions="Bench", consume_from="first") as consumer:
+        async with PullConsumer(
+            namesrv, group="pollers", subscriptions="Bench", consume_from="first"
+        ) as consumer:
             while count < messages:
                 count += len(await consumer.poll(max_messages=256))
 

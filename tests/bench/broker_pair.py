@@ -1,4 +1,6 @@
-"""Our broker and the Java broker 5.5.0 as processes that a benchmark can stop, kill and start again, each with its own store and name server."""
+"""Our broker and the Java broker 5.5.0 as processes that a benchmark can stop, kill and start
+again, each with its own store and name server.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,9 @@ class Broker:
         return self.folder / "store"
 
     def start(self) -> float:
-        """Start it; seconds until it has answered a request. If somebody has taken one of its ports meanwhile, it is tried again."""
+        """Start it; return the seconds until it has answered a request. Try again if another
+        process has one of its ports meanwhile.
+        """
         for _ in range(START_TRIES):
             size = log.stat().st_size if (log := self.folder / "broker.log").exists() else 0
             seconds = self._start_once()
@@ -70,7 +74,9 @@ class Broker:
     def _start_once(self) -> float | None:
         begun = time.perf_counter()
         with (self.folder / "broker.log").open("ab") as log:
-            self.process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
+            self.process = subprocess.Popen(
+                self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+            )
         self.side.pid = self.process.pid
         while time.perf_counter() - begun < START_SECONDS_MAX:
             with suppress(OSError, struct.error), connect(self.address) as sock:
@@ -95,7 +101,12 @@ class Broker:
 
     def files(self) -> list[Path]:
         """Log and consume queues."""
-        return [path for name in ("commitlog", "consumequeue") for path in (self.store / name).rglob("*") if path.is_file()]
+        return [
+            path
+            for name in ("commitlog", "consumequeue")
+            for path in (self.store / name).rglob("*")
+            if path.is_file()
+        ]
 
     def drop_cache(self) -> None:
         """Have the page cache forget the store, but for what a process has mapped and touched."""
@@ -108,7 +119,9 @@ class Broker:
                 os.close(fd)
 
     def fill(self, messages: int, topic: str = TOPIC) -> int:
-        """Send so many messages of 1 KiB, 64 in flight, with the keys that ``key_of`` gives; how many were acknowledged."""
+        """Send so many messages of 1 KiB, 64 in flight, with the keys that ``key_of`` gives; how
+        many were acknowledged.
+        """
         result = run_shape(self.address, topic, 1, 64, 3600, prefix=RUN_KEY, requests_max=messages)
         return result.messages
 
@@ -133,7 +146,9 @@ def end_offset_of(sock: socket.socket, topic: str, queue: int) -> int:
 
 @contextmanager
 def broker_pair(*, with_java: bool = True, **settings: object) -> Iterator[list[Broker]]:
-    """Both brokers, started, with these lines in their configurations; everything is ended and removed afterwards."""
+    """Both brokers, started, with these lines in their configurations; everything is ended and
+    removed afterwards.
+    """
     if with_java and processes.java_home("5.5.0") is None:
         raise SystemExit("the Java broker is not installed: run `make peers`, or give --no-java")
     folder = Path(tempfile.mkdtemp(prefix="broker-pair-", dir=os.environ.get("BENCH_DIR")))
@@ -160,16 +175,28 @@ def telling_of_the_dead(brokers: list[Broker]) -> Iterator[None]:
     except BaseException:
         for broker in brokers:
             if broker.process is not None and broker.process.poll() is not None:
-                print(f"{broker.name} in {broker.folder.name} ended with {broker.process.returncode}; its log ends with\n{(broker.folder / 'broker.log').read_text(errors='replace')[-3000:]}", file=sys.stderr)
+                print(
+                    f"{broker.name} in {broker.folder.name} ended with {broker.process.returncode};"
+                    " its log ends"
+                    f" with\n{(broker.folder / 'broker.log').read_text(errors='replace')[-3000:]}",
+                    file=sys.stderr,
+                )
         raise
 
 
 def _ours(stack: ExitStack, folder: Path, settings: dict[str, object]) -> Broker:
-    return our_server(folder, stack.enter_context(processes.our_name_server(folder)), "broker-ours", **settings)
+    return our_server(
+        folder, stack.enter_context(processes.our_name_server(folder)), "broker-ours", **settings
+    )
 
 
 def _java(stack: ExitStack, folder: Path, settings: dict[str, object]) -> Broker:
-    return java_server(folder, stack.enter_context(processes.java_name_server("5.5.0", folder / "namesrv")), "broker-java", **settings)
+    return java_server(
+        folder,
+        stack.enter_context(processes.java_name_server("5.5.0", folder / "namesrv")),
+        "broker-java",
+        **settings,
+    )
 
 
 def our_server(folder: Path, namesrv: str, name: str, **settings: object) -> Broker:
@@ -183,8 +210,17 @@ def java_server(folder: Path, namesrv: str, name: str, **settings: object) -> Br
     """The same of Java 5.5.0."""
     port = processes.free_port(span=2)
     processes.write_logback(folder)
-    conf = processes.write_broker_conf(folder, name, namesrv, port, haListenPort=port + 1, **settings)
-    command = processes.java_command("5.5.0", "org.apache.rocketmq.broker.BrokerStartup", "-c", str(conf), home=folder, heap=JAVA_HEAP)
+    conf = processes.write_broker_conf(
+        folder, name, namesrv, port, haListenPort=port + 1, **settings
+    )
+    command = processes.java_command(
+        "5.5.0",
+        "org.apache.rocketmq.broker.BrokerStartup",
+        "-c",
+        str(conf),
+        home=folder,
+        heap=JAVA_HEAP,
+    )
     return Broker("Java", folder, command, port, namesrv)
 
 
@@ -192,4 +228,6 @@ def warm_up(brokers: list[Broker], seconds: float) -> None:
     """Java's compiler needs load before it is fast; ours gets a tenth of it."""
     for broker in brokers:
         if seconds:
-            run_shape(broker.address, TOPIC, 1, 64, seconds if broker.name == "Java" else seconds / 10)
+            run_shape(
+                broker.address, TOPIC, 1, 64, seconds if broker.name == "Java" else seconds / 10
+            )

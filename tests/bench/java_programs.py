@@ -1,12 +1,18 @@
-"""RocketMQ's own benchmark programs, unmodified, against our broker and the Java broker 5.5.0 in turns: `make bench-java-programs`.
+"""RocketMQ's own benchmark programs, unmodified, against our broker and the Java broker 5.5.0 in
+turns: ``make bench-java-programs``.
 
-    python tests/bench/java_programs.py [--rounds 2] [--seconds 20] [--warm-up 30] [--json FILE] [--no-java-broker]
+    python tests/bench/java_programs.py [--rounds 2] [--seconds 20] [--warm-up 30]
+        [--json FILE] [--no-java-broker]
 
-Producer, BatchProducer and Consumer of `rocketmq-example` 5.5.0 print what they reach over the last ten snapshots, one a second; that line is the figure here (the best one of a run:
-the first ones have the JVM's start in them: with one thread it takes more than ten seconds until the client's code is compiled). They say nothing about percentiles (Consumer: average and largest, in whole ms), so latency is measured by `LatencyPeer`, the official producer
-and push consumer in one JVM, the same for both brokers. A push consumer of Java's
-may stand still for up to 30 s after its start, when a heartbeat of its own is left out (RocketMQ's broker refuses its pulls until the next one); such a start is tried again, and told.
-Both brokers run all the time with their default configuration; the load goes to one at a time. Java is warmed up first.
+Producer, BatchProducer, TransactionProducer and Consumer of ``rocketmq-example`` 5.5.0 print what
+they reach over the last ten snapshots, one a second; that line is the figure here (the best one of
+a run: the first ones have the JVM's start in them: with one thread it takes more than ten seconds
+until the client's code is compiled). They say nothing about percentiles (Consumer: average and
+largest, in whole ms), so latency is measured by ``LatencyPeer``, the official producer and push
+consumer in one JVM, the same for both brokers. A push consumer of Java's may stand still for up to
+30 s after its start, when a heartbeat of its own is left out (RocketMQ's broker refuses its pulls
+until the next one); such a start is tried again, and reported. Both brokers run all the time
+with their default configuration; the load goes to one at a time. Java is warmed up first.
 """
 
 from __future__ import annotations
@@ -32,11 +38,11 @@ VERSION = "5.5.0"
 PACKAGE = "org.apache.rocketmq.example.benchmark."
 CLIENT_HEAP = "512m"
 THREADS = (64, 8, 1)
-PARTS = ("producer", "batch", "consumer", "latency")
+PARTS = ("producer", "batch", "transactions", "consumer", "latency")
 FACTORS = {64: 1.3, 8: 1.3, 1: 1.5}
 SECONDS_MAX = 1800
 SNAPSHOTS = 10
-"""The programs print nothing before they have so many, one a second."""
+"""The programs print nothing before they have this number of snapshots, one a second."""
 START_SECONDS_MAX = 60
 STARTS_MAX = 3
 STALLED_MS = 1000
@@ -47,6 +53,7 @@ LATENCY_TOPIC = "LatencyBench"
 
 SENT = re.compile(r"Send TPS: (\d+) .*Send Failed: (\d+)[ |]+Response Failed: (\d+)")
 BATCHES_SENT = re.compile(r"Send MPS: (\d+) .*Send Failed: (\d+)[ |]+Send Message Failed: (\d+)")
+COMMITTED = re.compile(r"Send TPS: +(\d+) .*Send Failed: (\d+) .*DuplicatedCheck: (\d+)")
 CONSUMED = re.compile(r"Consume TPS: (\d+) .*Consume Fail: (\d+)")
 
 
@@ -56,7 +63,10 @@ class Stalled(SystemExit):
 
 def need_peers() -> None:
     if shutil.which("java") is None:
-        raise Missing("java is missing: install a JDK of at least 17 (Debian: apt-get install openjdk-17-jdk-headless), then run `make peers`")
+        raise Missing(
+            "java is missing: install a JDK of at least 17 (Debian: apt-get install"
+            " openjdk-17-jdk-headless), then run `make peers`"
+        )
     home = processes.java_home(VERSION)
     missing = [] if home else [f"RocketMQ {VERSION}"]
     if home and not (home / "jars" / f"rocketmq-example-{VERSION}.jar").exists():
@@ -64,15 +74,21 @@ def need_peers() -> None:
     if home and not (home / "classes" / "LatencyPeer.class").exists():
         missing.append("LatencyPeer (tests/compat/java)")
     if missing:
-        raise Missing(f"missing: {', '.join(missing)}; run `make peers` (needs Maven: apt-get install maven)")
+        raise Missing(
+            f"missing: {', '.join(missing)}; run `make peers` (needs Maven: apt-get install maven)"
+        )
 
 
 @contextlib.contextmanager
 def program(name: str, *arguments: str, log: Path) -> Iterator[subprocess.Popen[bytes]]:
     """One of the programs, ended with the block: by itself it runs for ever."""
-    command = processes.java_command(VERSION, PACKAGE + name, *arguments, home=log.parent / "client", heap=CLIENT_HEAP)
+    command = processes.java_command(
+        VERSION, PACKAGE + name, *arguments, home=log.parent / "client", heap=CLIENT_HEAP
+    )
     with log.open("wb") as output:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
+        )
     try:
         yield process
     finally:
@@ -84,35 +100,71 @@ def program(name: str, *arguments: str, log: Path) -> Iterator[subprocess.Popen[
             process.wait()
 
 
-def printed_rate(log: Path, process: subprocess.Popen[bytes], pattern: re.Pattern[str], seconds: float) -> float:
-    """Let a program run until its lines cover so many seconds; the best line. Failed requests end the benchmark."""
+def printed_rate(
+    log: Path, process: subprocess.Popen[bytes], pattern: re.Pattern[str], seconds: float
+) -> float:
+    """Run a program until its lines cover ``seconds``; return the best line. Failed requests end
+    the benchmark.
+    """
     deadline = time.monotonic() + START_SECONDS_MAX + seconds
     wanted = max(1, round(seconds) - SNAPSHOTS + 1)
     while len(lines := pattern.findall(log.read_text(errors="replace"))) < wanted:
         if process.poll() is not None or time.monotonic() > deadline:
-            raise Stalled(f"{process.args!r} printed {len(lines)} figures instead of {wanted}; its output ends with\n{log.read_text(errors='replace')[-3000:]}")
+            raise Stalled(
+                f"{process.args!r} printed {len(lines)} figures instead of {wanted}; its output"
+                f" ends with\n{log.read_text(errors='replace')[-3000:]}"
+            )
         time.sleep(0.1)
     if failed := sum(int(count) for count in lines[-1][1:] if count):
-        raise SystemExit(f"{failed} requests of {process.args!r} failed:\n{log.read_text(errors='replace')[-1000:]}")
+        raise SystemExit(
+            f"{failed} requests of {process.args!r}"
+            f" failed:\n{log.read_text(errors='replace')[-1000:]}"
+        )
     return max(float(line[0]) for line in lines)
 
 
 def producer_rate(
-    broker: Broker, log: Path, seconds: float, threads: int, *more: str, name: str = "Producer", pattern: re.Pattern[str] = SENT, at_the_end: Callable[[], None] = lambda: None
+    broker: Broker,
+    log: Path,
+    seconds: float,
+    threads: int,
+    *more: str,
+    name: str = "Producer",
+    pattern: re.Pattern[str] = SENT,
+    at_the_end: Callable[[], None] = lambda: None,
 ) -> float:
     """What Producer or BatchProducer says; ``at_the_end`` is called while it still sends."""
     before = stored(broker)
-    with program(name, "-n", broker.namesrv, "-t", TOPIC, "-w", str(threads), "-s", "1024", "-ri", "1000", *more, log=log) as process:
+    with program(
+        name,
+        "-n",
+        broker.namesrv,
+        "-t",
+        TOPIC,
+        "-w",
+        str(threads),
+        "-s",
+        "1024",
+        "-ri",
+        "1000",
+        *more,
+        log=log,
+    ) as process:
         rate = printed_rate(log, process, pattern, seconds)
         at_the_end()
     if (count := stored(broker) - before) < rate:
-        raise SystemExit(f"{name} says {rate:,.0f} a second, but {broker.name} has only {count} more messages")
+        raise SystemExit(
+            f"{name} says {rate:,.0f} a second, but {broker.name} has only {count} more messages"
+        )
     return rate
 
 
 def memory_mb(pid: int) -> tuple[float, float]:
     """(resident, of it anonymous), from smaps_rollup."""
-    fields = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:])
+    fields = dict(
+        line.split(":", 1)
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
+    )
     resident, anonymous = (int(fields[name].split()[0]) / 1024 for name in ("Rss", "Anonymous"))
     return resident, anonymous
 
@@ -122,7 +174,7 @@ def stored(broker: Broker) -> int:
 
 
 def route_known(broker: Broker, topic: str) -> None:
-    """Until the name server tells clients where a topic is."""
+    """Wait until the name server has the route of a topic."""
     deadline = time.monotonic() + 60
     while True:
         with connect(broker.namesrv) as sock:
@@ -135,13 +187,29 @@ def route_known(broker: Broker, topic: str) -> None:
 
 
 def start_group(broker: Broker, group: str, backlog: int) -> None:
-    """A consumer group that has so many of the newest messages before it, whatever a broker thinks of new groups."""
-    body = b'{"groupName":"%s","consumeEnable":true,"consumeFromMinEnable":true,"consumeBroadcastEnable":true,"brokerId":0,"retryQueueNums":1,"retryMaxTimes":16,"whichBrokerWhenConsumeSlowly":1}'
+    """A consumer group that has so many of the newest messages before it, whatever a broker thinks
+    of new groups.
+    """
+    body = (
+        b'{"groupName":"%s","consumeEnable":true,"consumeFromMinEnable":true,'
+        b'"consumeBroadcastEnable":true,"brokerId":0,"retryQueueNums":1,"retryMaxTimes":16,'
+        b'"whichBrokerWhenConsumeSlowly":1}'
+    )
     with connect(broker.address) as sock:
         requests = [frame(200, None, body % group.encode())]
         for queue, end in enumerate(broker.end_offsets(queues=QUEUES)):
             start = max(0, end - backlog // QUEUES)
-            requests.append(frame(15, {"consumerGroup": group, "topic": TOPIC, "queueId": str(queue), "commitOffset": str(start)}))
+            requests.append(
+                frame(
+                    15,
+                    {
+                        "consumerGroup": group,
+                        "topic": TOPIC,
+                        "queueId": str(queue),
+                        "commitOffset": str(start),
+                    },
+                )
+            )
         for request in requests:
             header, _ = call(sock, request)
             if header["code"] != 0:
@@ -149,13 +217,17 @@ def start_group(broker: Broker, group: str, backlog: int) -> None:
 
 
 def committed(broker: Broker, group: str) -> int:
-    """What a group has told the broker, over all queues."""
+    """Return the sum of a group's committed offsets over all queues."""
     total = 0
     with connect(broker.address) as sock:
         for queue in range(QUEUES):
-            header, _ = call(sock, frame(14, {"consumerGroup": group, "topic": TOPIC, "queueId": str(queue)}))
+            header, _ = call(
+                sock, frame(14, {"consumerGroup": group, "topic": TOPIC, "queueId": str(queue)})
+            )
             fields = header.get("extFields")
-            total += int(fields["offset"]) if header["code"] == 0 and isinstance(fields, dict) else 0
+            total += (
+                int(fields["offset"]) if header["code"] == 0 and isinstance(fields, dict) else 0
+            )
     return total
 
 
@@ -183,15 +255,32 @@ class Measurements:
         self.runs += 1
         return self.folder / f"program-{self.runs}.log"
 
-    def sends(self, broker: Broker, name: str, pattern: re.Pattern[str], threads: int, *more: str) -> None:
+    def sends(
+        self, broker: Broker, name: str, pattern: re.Pattern[str], threads: int, *more: str
+    ) -> None:
         what, before, cpu = title(name, threads), stored(broker), cpu_seconds(broker.side.pid)
 
         def at_the_end() -> None:
-            self.loaded[broker.name] = max(self.loaded.get(broker.name, (0.0, 0.0)), memory_mb(broker.side.pid))
+            self.loaded[broker.name] = max(
+                self.loaded.get(broker.name, (0.0, 0.0)), memory_mb(broker.side.pid)
+            )
             spent, count = cpu_seconds(broker.side.pid) - cpu, stored(broker) - before
             self.note(f"{what}, CPU", broker, spent / max(count, 1) * 1e6)
 
-        self.note(what, broker, producer_rate(broker, self._log(), self.options.seconds, threads, *more, name=name, pattern=pattern, at_the_end=at_the_end))
+        self.note(
+            what,
+            broker,
+            producer_rate(
+                broker,
+                self._log(),
+                self.options.seconds,
+                threads,
+                *more,
+                name=name,
+                pattern=pattern,
+                at_the_end=at_the_end,
+            ),
+        )
 
     def trying(self, measured: Callable[[], None], name: str, broker: Broker) -> None:
         """Again if it stalls, with a note."""
@@ -202,37 +291,82 @@ class Measurements:
             except Stalled as stalled:
                 if start == STARTS_MAX:
                     raise SystemExit(f"{name} stalled {start} times: {stalled}") from stalled
-                self.report.notes.append(f"{name} on {broker.name} stood still and was started again")
+                self.report.notes.append(
+                    f"{name} on {broker.name} stood still and was started again"
+                )
 
     def consumes(self, broker: Broker, number: int) -> None:
         group, log = f"benchmark_consumer_{number}_{self.runs}", self._log()
         start_group(broker, group, self.options.backlog)
         begun = committed(broker, group)
         cpu = cpu_seconds(broker.side.pid)
-        with program("Consumer", "-n", broker.namesrv, "-t", TOPIC, "-g", group, "-p", "false", "-ri", "1000", log=log) as process:
+        with program(
+            "Consumer",
+            "-n",
+            broker.namesrv,
+            "-t",
+            TOPIC,
+            "-g",
+            group,
+            "-p",
+            "false",
+            "-ri",
+            "1000",
+            log=log,
+        ) as process:
             rate = printed_rate(log, process, CONSUMED, self.options.consumer_seconds)
             spent = cpu_seconds(broker.side.pid) - cpu
-            self.loaded[broker.name] = max(self.loaded.get(broker.name, (0.0, 0.0)), memory_mb(broker.side.pid))
+            self.loaded[broker.name] = max(
+                self.loaded.get(broker.name, (0.0, 0.0)), memory_mb(broker.side.pid)
+            )
             deadline = time.monotonic() + 20  # it commits every five seconds
             while (done := committed(broker, group)) <= begun and time.monotonic() < deadline:
                 time.sleep(0.2)
         if done <= begun:
-            raise SystemExit(f"Consumer says {rate:,.0f} a second, but {broker.name} knows of no consumed message")
+            raise SystemExit(
+                f"Consumer says {rate:,.0f} a second, but {broker.name} knows of no consumed"
+                " message"
+            )
         if done >= stored(broker):
-            self.report.notes.append(f"Consumer emptied the queues of {broker.name} ({done - begun:,} messages) within its run: its best window may have idle time in it; raise --backlog")
+            self.report.notes.append(
+                f"Consumer emptied the queues of {broker.name} ({done - begun:,} messages) within"
+                " its run: its best window may have idle time in it; raise --backlog"
+            )
         self.note("Consumer", broker, rate)
-        self.note("Consumer, CPU", broker, spent / max(rate * self.options.consumer_seconds, 1) * 1e6)
+        self.note(
+            "Consumer, CPU", broker, spent / max(rate * self.options.consumer_seconds, 1) * 1e6
+        )
 
     def latency(self, broker: Broker) -> None:
         seconds = self.options.latency_seconds
         create_topic(broker.address, LATENCY_TOPIC)
         route_known(broker, LATENCY_TOPIC)
-        arguments = [broker.namesrv, LATENCY_TOPIC, str(LATENCY_RATE), str(seconds / 2), str(seconds)]
-        command = processes.java_command(VERSION, "LatencyPeer", *arguments, home=self.folder / "client", heap=CLIENT_HEAP)
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120 + seconds * 2, check=False, stdin=subprocess.DEVNULL)
-        line = next((line for line in done.stdout.splitlines() if line.startswith("LATENCY\t")), None)
+        arguments = [
+            broker.namesrv,
+            LATENCY_TOPIC,
+            str(LATENCY_RATE),
+            str(seconds / 2),
+            str(seconds),
+        ]
+        command = processes.java_command(
+            VERSION, "LatencyPeer", *arguments, home=self.folder / "client", heap=CLIENT_HEAP
+        )
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=120 + seconds * 2,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+        line = next(
+            (line for line in done.stdout.splitlines() if line.startswith("LATENCY\t")), None
+        )
         if done.returncode or line is None:
-            raise Stalled(f"LatencyPeer ended with {done.returncode}:\n{done.stdout[-2000:]}\n{done.stderr[-3000:]}")
+            raise Stalled(
+                "LatencyPeer ended with"
+                f" {done.returncode}:\n{done.stdout[-2000:]}\n{done.stderr[-3000:]}"
+            )
         _, _, rate, p50, p99, largest, send_p50, send_p99, _ = line.split("\t")
         if float(p50) > STALLED_MS:
             raise Stalled(f"half of the messages took {float(p50):,.0f} ms and more")
@@ -242,11 +376,17 @@ class Measurements:
         self.note("send, p50", broker, float(send_p50))
         self.note("send, p99", broker, float(send_p99))
         if float(rate) < LATENCY_RATE * 0.97:
-            self.report.notes.append(f"latency of {broker.name}: only {float(rate):,.0f} messages a second were reached")
+            self.report.notes.append(
+                f"latency of {broker.name}: only {float(rate):,.0f} messages a second were reached"
+            )
 
 
 def title(name: str, threads: int) -> str:
-    return f"{name}, {threads} threads" + (f" × {BATCH}" if name == "BatchProducer" else "") if threads > 1 else f"{name}, 1 thread"
+    return (
+        f"{name}, {threads} threads" + (f" × {BATCH}" if name == "BatchProducer" else "")
+        if threads > 1
+        else f"{name}, 1 thread"
+    )
 
 
 def fill(broker: Broker, backlog: int) -> None:
@@ -255,7 +395,9 @@ def fill(broker: Broker, backlog: int) -> None:
         run_shape(broker.address, TOPIC, 1, 64, 3600, requests_max=max(missing, 64))
 
 
-def measure(brokers: list[Broker], folder: Path, options: argparse.Namespace, report: Report) -> None:
+def measure(
+    brokers: list[Broker], folder: Path, options: argparse.Namespace, report: Report
+) -> None:
     found = Measurements(folder, options, report)
     time.sleep(min(3.0, options.seconds))
     idle = {broker.name: memory_mb(broker.side.pid) for broker in brokers}
@@ -263,13 +405,22 @@ def measure(brokers: list[Broker], folder: Path, options: argparse.Namespace, re
         create_topic(broker.address, TOPIC)
         route_known(broker, TOPIC)
         if options.warm_up:
-            run_shape(broker.address, TOPIC, 8, 8, options.warm_up if broker.name == "Java" else options.warm_up / 10)
+            run_shape(
+                broker.address,
+                TOPIC,
+                8,
+                8,
+                options.warm_up if broker.name == "Java" else options.warm_up / 10,
+            )
     for _ in range(options.rounds):
         for threads in options.threads if "producer" in options.only else ():
             for broker in brokers:
                 found.sends(broker, "Producer", SENT, threads)
         for broker in brokers if "batch" in options.only else ():
             found.sends(broker, "BatchProducer", BATCHES_SENT, options.threads[0], "-b", str(BATCH))
+        for threads in options.threads if "transactions" in options.only else ():
+            for broker in brokers:
+                found.sends(broker, "TransactionProducer", COMMITTED, threads)
     for number in range(options.rounds if "consumer" in options.only else 0):
         for broker in brokers:
             fill(broker, options.backlog)
@@ -279,33 +430,87 @@ def measure(brokers: list[Broker], folder: Path, options: argparse.Namespace, re
 
     rates = report.table("RocketMQ's benchmark programs, 1 KiB", f"Java {VERSION}")
     for threads in options.threads:
-        rates.rows.append(found.row(title("Producer", threads), "msgs/s", factor=FACTORS.get(threads)))
-    rates.rows += [found.row(title("BatchProducer", options.threads[0]), "msgs/s"), found.row("Consumer", "msgs/s", factor=1.0)]
+        rates.rows.append(
+            found.row(title("Producer", threads), "msgs/s", factor=FACTORS.get(threads))
+        )
+    for threads in options.threads:
+        what = title("TransactionProducer", threads)
+        rates.rows.append(found.row(what, "msgs/s", factor=1.2))
+    rates.rows += [
+        found.row(title("BatchProducer", options.threads[0]), "msgs/s"),
+        found.row("Consumer", "msgs/s", factor=1.0),
+    ]
     for what in sorted({what for what, _ in found.values if what.endswith(", CPU")}):
         rates.rows.append(found.row(what, "µs of the broker a message", less_is_better=True))
-    latencies = report.table(f"From send() to the listener at {LATENCY_RATE} messages a second, 1 KiB", f"Java {VERSION}")
-    for what, limit in (("latency, p50", 0.6), ("latency, p99", 3.0), ("latency, largest", None), ("send, p50", None), ("send, p99", None)):
+    latencies = report.table(
+        f"From send() to the listener at {LATENCY_RATE} messages a second, 1 KiB", f"Java {VERSION}"
+    )
+    for what, limit in (
+        ("latency, p50", 0.6),
+        ("latency, p99", 3.0),
+        ("latency, largest", None),
+        ("send, p50", None),
+        ("send, p99", None),
+    ):
         latencies.rows.append(found.row(what, "ms", less_is_better=True, limit=limit))
     for table in report.tables:
         table.rows = [row for row in table.rows if row.ours is not None]  # --only leaves some out
     memory = report.table("Memory of the broker", f"Java {VERSION}, heap up to 4 GB")
     for state, sample in (("idle", idle), ("under load, largest", found.loaded)):
         for place, kind in enumerate(("resident", "anonymous")):
-            ours, java = (sample[name][place] if name in sample else None for name in ("ours", "Java"))
-            memory.rows.append(Row(f"{kind}, {state}", "MiB", ours, java, less_is_better=True, limit=150.0 if kind == "anonymous" and state != "idle" else None))
+            ours, java = (
+                sample[name][place] if name in sample else None for name in ("ours", "Java")
+            )
+            memory.rows.append(
+                Row(
+                    f"{kind}, {state}",
+                    "MiB",
+                    ours,
+                    java,
+                    less_is_better=True,
+                    limit=150.0 if kind == "anonymous" and state != "idle" else None,
+                )
+            )
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--seconds", type=float, default=20.0, help="what the figures of a producer cover, at least 10")
-    parser.add_argument("--consumer-seconds", type=float, default=14.0, help="what the Consumer's figures cover, at least 10; longer needs more --backlog")
-    parser.add_argument("--warm-up", type=float, default=30.0, help="seconds of load before Java is measured")
-    parser.add_argument("--threads", type=lambda text: tuple(map(int, text.split(","))), default=THREADS)
-    parser.add_argument("--only", type=lambda text: tuple(text.split(",")), default=PARTS, help=f"some of {','.join(PARTS)}")
-    parser.add_argument("--backlog", type=int, default=2_500_000, help="messages that wait for the Consumer")
-    parser.add_argument("--latency-seconds", type=float, default=20.0, help="after half as many that do not count")
-    parser.add_argument("--json", type=Path, help="where to write the figures (.bench/java-programs.json)")
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=20.0,
+        help="what the figures of a producer cover, at least 10",
+    )
+    parser.add_argument(
+        "--consumer-seconds",
+        type=float,
+        default=14.0,
+        help="what the Consumer's figures cover, at least 10; longer needs more --backlog",
+    )
+    parser.add_argument(
+        "--warm-up", type=float, default=30.0, help="seconds of load before Java is measured"
+    )
+    parser.add_argument(
+        "--threads", type=lambda text: tuple(map(int, text.split(","))), default=THREADS
+    )
+    parser.add_argument(
+        "--only",
+        type=lambda text: tuple(text.split(",")),
+        default=PARTS,
+        help=f"some of {','.join(PARTS)}",
+    )
+    parser.add_argument(
+        "--backlog", type=int, default=2_500_000, help="messages that wait for the Consumer"
+    )
+    parser.add_argument(
+        "--latency-seconds", type=float, default=20.0, help="after half as many that do not count"
+    )
+    parser.add_argument(
+        "--json", type=Path, help="where to write the figures (.bench/java-programs.json)"
+    )
     parser.add_argument("--no-java-broker", action="store_true", help="our broker alone")
     options = parser.parse_args(argv)
     need_peers()

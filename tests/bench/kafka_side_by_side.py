@@ -1,12 +1,19 @@
-"""Batched publishing, our broker and Kafka 3.9.1 in one run: `make bench-kafka` (`tests/compat/install_peers.py --kafka` brings Kafka).
+"""Batched publishing, our broker and Kafka 3.9.1 in one run: ``make bench-kafka``
+(``tests/compat/install_peers.py --kafka`` brings Kafka).
 
-    python tests/bench/kafka_side_by_side.py [--seconds 3] [--rounds 3] [--records 1500000] [--json FILE] [--no-kafka]
+    python tests/bench/kafka_side_by_side.py [--seconds 3] [--rounds 3]
+        [--records 1500000] [--json FILE] [--no-kafka]
 
-Kafka is one KRaft node with its defaults and eight partitions, under its own ProducerPerformance (acks=all, linger 5 ms, batches of 64 KiB, records of 1 KiB) and ConsumerPerformance. Of what a
-producer prints, the best five seconds count, since the first ones have the JVM's start in them. Our broker, with its defaults, too, takes batch requests of 64 KiB that were made beforehand
-(connections x requests in flight), so that the broker is measured and not a client in Python; what our SDK reaches is stated beside it. Neither side waits for a disk.
-Each measurement of ours is made with two topics: an ordinary one, where every message of a batch becomes a record, and one with batch consume queues (``queue.type=BatchCQ``), where the batch stays one, as
-in Kafka. At the end every message that was acknowledged is read back, once each, or the program fails. Both run all the time; the load goes to one at a time, in turns.
+Kafka is one KRaft node with its defaults and eight partitions, under its own ProducerPerformance
+(acks=all, linger 5 ms, batches of 64 KiB, records of 1 KiB) and ConsumerPerformance. Of what a
+producer prints, the best five seconds count, since the first ones have the JVM's start in them. Our
+broker, with its defaults, too, takes batch requests of 64 KiB that were made beforehand
+(connections x requests in flight), so that the broker is measured and not a client in Python; what
+our SDK reaches is stated beside it. Neither side waits for a disk. Each measurement of ours is made
+with two topics: an ordinary one, where every message of a batch becomes a record, and one with
+batch consume queues (``queue.type=BatchCQ``), where the batch stays one, as in Kafka. At the end
+every message that was acknowledged is read back, once each, or the program fails. Both run all the
+time; the load goes to one at a time, in turns.
 """
 
 from __future__ import annotations
@@ -65,9 +72,15 @@ PRODUCED = re.compile(r"([\d.]+) records/sec \(")
 
 def need_kafka() -> None:
     if shutil.which("java") is None:
-        raise Missing("java is missing: install a JDK of at least 17 (Debian: apt-get install openjdk-17-jdk-headless)")
+        raise Missing(
+            "java is missing: install a JDK of at least 17 (Debian: apt-get install"
+            " openjdk-17-jdk-headless)"
+        )
     if not (HOME / ".complete").exists():
-        raise Missing(f"Kafka {VERSION} is missing: run `python tests/compat/install_peers.py --kafka` (needs Maven: apt-get install maven), or give --no-kafka")
+        raise Missing(
+            f"Kafka {VERSION} is missing: run `python tests/compat/install_peers.py --kafka` (needs"
+            " Maven: apt-get install maven), or give --no-kafka"
+        )
 
 
 def java(main: str, *arguments: str, heap: str = CLIENT_HEAP) -> list[str]:
@@ -82,12 +95,39 @@ class Kafka:
     pid: int
 
     def create_topic(self) -> None:
-        run(java("org.apache.kafka.tools.TopicCommand", "--bootstrap-server", self.address, "--create", "--topic", TOPIC, "--partitions", str(QUEUES)))
+        run(
+            java(
+                "org.apache.kafka.tools.TopicCommand",
+                "--bootstrap-server",
+                self.address,
+                "--create",
+                "--topic",
+                TOPIC,
+                "--partitions",
+                str(QUEUES),
+            )
+        )
 
     def produce(self, records: int) -> float:
         """Records a second."""
-        properties = ["acks=all", "linger.ms=5", f"batch.size={BATCH_BYTES}", f"bootstrap.servers={self.address}"]
-        arguments = ["--topic", TOPIC, "--num-records", str(records), "--record-size", "1024", "--throughput", "-1", "--producer-props", *properties]
+        properties = [
+            "acks=all",
+            "linger.ms=5",
+            f"batch.size={BATCH_BYTES}",
+            f"bootstrap.servers={self.address}",
+        ]
+        arguments = [
+            "--topic",
+            TOPIC,
+            "--num-records",
+            str(records),
+            "--record-size",
+            "1024",
+            "--throughput",
+            "-1",
+            "--producer-props",
+            *properties,
+        ]
         said = run(java("org.apache.kafka.tools.ProducerPerformance", *arguments))
         lines = said.strip().splitlines()
         if not any(line.startswith(f"{records} records sent") for line in lines):
@@ -96,7 +136,19 @@ class Kafka:
 
     def consume(self, records: int) -> tuple[float, float]:
         """Records a second, over the whole run and while it fetched."""
-        arguments = ["--bootstrap-server", self.address, "--topic", TOPIC, "--messages", str(records), "--timeout", "30000", "--hide-header", "--group", f"perf-{time.time_ns()}"]
+        arguments = [
+            "--bootstrap-server",
+            self.address,
+            "--topic",
+            TOPIC,
+            "--messages",
+            str(records),
+            "--timeout",
+            "30000",
+            "--hide-header",
+            "--group",
+            f"perf-{time.time_ns()}",
+        ]
         said = run(java("org.apache.kafka.tools.ConsumerPerformance", *arguments))
         line = next((line for line in said.splitlines() if line.count(",") == 9), None)
         if line is None or float(line.split(",")[4]) < records:
@@ -106,9 +158,19 @@ class Kafka:
 
 
 def run(command: list[str]) -> str:
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=CLIENT_SECONDS_MAX, check=False)
+    done = subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=CLIENT_SECONDS_MAX,
+        check=False,
+    )
     if done.returncode:
-        raise SystemExit(f"{command[-1]}: {command} ended with {done.returncode}:\n{done.stdout[-3000:]}")
+        raise SystemExit(
+            f"{command[-1]}: {command} ended with {done.returncode}:\n{done.stdout[-3000:]}"
+        )
     return done.stdout
 
 
@@ -133,7 +195,9 @@ def kafka_node(folder: Path) -> Iterator[Kafka]:
     conf = folder / "server.properties"
     conf.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
     run(java("kafka.tools.StorageTool", "format", "-t", "MkU3OEVBNTcwNTJENDM2Qg", "-c", str(conf)))
-    with processes.running(java("kafka.Kafka", str(conf), heap=KAFKA_HEAP), folder / "kafka.log", port=port, cwd=folder) as process:
+    with processes.running(
+        java("kafka.Kafka", str(conf), heap=KAFKA_HEAP), folder / "kafka.log", port=port, cwd=folder
+    ) as process:
         yield Kafka(f"127.0.0.1:{port}", process.pid)
 
 
@@ -153,17 +217,25 @@ async def sdk_rates(namesrv: str, topic: str, messages: int) -> dict[str, float]
 
         async def batches(count: int) -> None:
             for _ in range(count // SDK_BATCH):
-                await producer.send_batch([Message(topic=topic, body=body, tag="TagA") for _ in range(SDK_BATCH)])
+                await producer.send_batch(
+                    [Message(topic=topic, body=body, tag="TagA") for _ in range(SDK_BATCH)]
+                )
 
         await timed("SDK, batch messages", 4, messages // (4 * SDK_BATCH) * 4 * SDK_BATCH, batches)
-    async with Producer(namesrv, group="bench-automatic", settings=ProducerSettings(auto_batch=True, auto_batch_hold=0)) as producer:
+    async with Producer(
+        namesrv,
+        group="bench-automatic",
+        settings=ProducerSettings(auto_batch=True, auto_batch_hold=0),
+    ) as producer:
 
         async def singles(count: int) -> None:
             for _ in range(count):
                 await producer.send(topic, body, tag="TagA")
 
         await timed(f"SDK, automatic batches, {SDK_TASKS} tasks", SDK_TASKS, messages // 2, singles)
-    async with PullConsumer(namesrv, group=f"bench-{time.time_ns()}", subscriptions=topic, consume_from="first") as consumer:
+    async with PullConsumer(
+        namesrv, group=f"bench-{time.time_ns()}", subscriptions=topic, consume_from="first"
+    ) as consumer:
         begun, count = time.perf_counter(), 0
         with trio.fail_after(CLIENT_SECONDS_MAX):
             while count < messages:
@@ -194,7 +266,11 @@ def measure(options: argparse.Namespace, report: Report) -> None:
     try:
         with ExitStack() as stack:
             kafka = None if options.no_kafka else stack.enter_context(kafka_node(folder / "kafka"))
-            ours = our_server(folder / "ours", stack.enter_context(processes.our_name_server(folder / "ours")), "broker-ours")
+            ours = our_server(
+                folder / "ours",
+                stack.enter_context(processes.our_name_server(folder / "ours")),
+                "broker-ours",
+            )
             stack.callback(ours.stop)
             ours.start()
             ledgers = {topic: Ledger() for topic in KINDS}
@@ -207,7 +283,15 @@ def measure(options: argparse.Namespace, report: Report) -> None:
                 kafka.produce(options.records)  # its compiler is warm
 
             def load(topic: str, *shape: float, **limits: int) -> ShapeResult:
-                result = run_batches(ours.address, topic, int(shape[0]), int(shape[1]), shape[2], ledger=ledgers[topic], **limits)
+                result = run_batches(
+                    ours.address,
+                    topic,
+                    int(shape[0]),
+                    int(shape[1]),
+                    shape[2],
+                    ledger=ledgers[topic],
+                    **limits,
+                )
                 if result.failed:
                     raise SystemExit(f"{result.failed} batch requests were refused")
                 return result
@@ -224,7 +308,10 @@ def measure(options: argparse.Namespace, report: Report) -> None:
                         cpu = cpu_seconds(ours.side.pid)
                         result = load(topic, connections, in_flight, options.seconds)
                         note(published(kind, connections, in_flight), result.rate)
-                        note(f"{published(kind, connections, in_flight)}, CPU", (cpu_seconds(ours.side.pid) - cpu) / result.messages * 1e6)
+                        note(
+                            f"{published(kind, connections, in_flight)}, CPU",
+                            (cpu_seconds(ours.side.pid) - cpu) / result.messages * 1e6,
+                        )
             for topic in KINDS:
                 while ours.end_offsets(topic)[0] < FILLED:
                     load(topic, 1, 4, 60, messages_max=50_000)
@@ -235,34 +322,80 @@ def measure(options: argparse.Namespace, report: Report) -> None:
                     note("Kafka fetches", fetching)
                 for topic, kind in KINDS.items():
                     for connections, in_flight in parse_shapes(PULLS):
-                        templates = PullTemplates(topic, in_flight, end_offset(ours.address, topic), steps[topic])
-                        result = run_shape(ours.address, topic, connections, in_flight, options.seconds / 2, templates=templates)
+                        templates = PullTemplates(
+                            topic, in_flight, end_offset(ours.address, topic), steps[topic]
+                        )
+                        result = run_shape(
+                            ours.address,
+                            topic,
+                            connections,
+                            in_flight,
+                            options.seconds / 2,
+                            templates=templates,
+                        )
                         if result.failed:
                             raise SystemExit(f"{result.failed} pulls gave nothing")
                         note(pulled(kind, steps[topic], connections, in_flight), result.rate)
             for topic, ledger in ledgers.items():
                 for data in read_queues(ours.address, topic):
                     ledger.read(data)
-                print(f"{KINDS[topic]}: each of {ledger.check():,} messages was read once", flush=True)
-            sdk = {kind: trio.run(sdk_rates, ours.namesrv, topic, options.sdk_messages) for topic, kind in KINDS.items()}
+                print(
+                    f"{KINDS[topic]}: each of {ledger.check():,} messages was read once", flush=True
+                )
+            sdk = {
+                kind: trio.run(sdk_rates, ours.namesrv, topic, options.sdk_messages)
+                for topic, kind in KINDS.items()
+            }
             memory = [memory_mb(ours.side.pid), memory_mb(kafka.pid) if kafka is not None else None]
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
     peer = f"Kafka {VERSION}"
-    table = report.table("Batched publishing of 1 KiB records; Kafka: ProducerPerformance with acks=all, 5 ms, 64 KiB", peer)
+    table = report.table(
+        "Batched publishing of 1 KiB records; Kafka: ProducerPerformance with acks=all, 5 ms,"
+        " 64 KiB",
+        peer,
+    )
     for kind in KINDS.values():
         for connections, in_flight in parse_shapes(options.shapes):
             what = published(kind, connections, in_flight)
             table.rows.append(Row(what, "msgs/s", median(what), median("Kafka"), factor=1.0))
-            table.rows.append(Row(f"{what}, CPU", "µs of the broker a message", median(f"{what}, CPU"), median("Kafka CPU"), less_is_better=True))
-        table.rows += [Row(f"{kind}, {what}", "msgs/s", rate, median("Kafka"), note="the client's rate, in Python") for what, rate in sdk[kind].items() if "poll" not in what]
+            table.rows.append(
+                Row(
+                    f"{what}, CPU",
+                    "µs of the broker a message",
+                    median(f"{what}, CPU"),
+                    median("Kafka CPU"),
+                    less_is_better=True,
+                )
+            )
+        table.rows += [
+            Row(
+                f"{kind}, {what}",
+                "msgs/s",
+                rate,
+                median("Kafka"),
+                note="the client's rate, in Python",
+            )
+            for what, rate in sdk[kind].items()
+            if "poll" not in what
+        ]
     table = report.table("Reading them; Kafka: ConsumerPerformance, while it fetches", peer)
     for topic, kind in KINDS.items():
         for connections, in_flight in parse_shapes(PULLS):
             what = pulled(kind, steps[topic], connections, in_flight)
             table.rows.append(Row(what, "msgs/s", median(what), median("Kafka fetches")))
-        table.rows += [Row(f"{kind}, {what}", "msgs/s", rate, median("Kafka consumes"), note="the client's rate, in Python; Kafka: over its whole run") for what, rate in sdk[kind].items() if "poll" in what]
+        table.rows += [
+            Row(
+                f"{kind}, {what}",
+                "msgs/s",
+                rate,
+                median("Kafka consumes"),
+                note="the client's rate, in Python; Kafka: over its whole run",
+            )
+            for what, rate in sdk[kind].items()
+            if "poll" in what
+        ]
     table = report.table("Memory of the broker afterwards", f"{peer}, heap up to 1 GB")
     for place, kind in enumerate(("resident", "anonymous")):
         values = [sample[place] if sample is not None else None for sample in memory]
@@ -270,10 +403,17 @@ def measure(options: argparse.Namespace, report: Report) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seconds", type=float, default=3.0, help="per measurement of ours")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--records", type=int, default=1_500_000, help="of each run of Kafka's programs; also its warm-up")
+    parser.add_argument(
+        "--records",
+        type=int,
+        default=1_500_000,
+        help="of each run of Kafka's programs; also its warm-up",
+    )
     parser.add_argument("--sdk-messages", type=int, default=200_000)
     parser.add_argument("--shapes", default=SHAPES, help="connections x batch requests in flight")
     parser.add_argument("--json", type=Path, help="where to write the figures (.bench/kafka.json)")

@@ -1,12 +1,14 @@
-"""nats-py's side of `bench_nats.py`: a process of its own, with nothing but nats-py; one JSON object a line comes in, one goes out.
+"""nats-py's side of ``bench_nats.py``: a process of its own, with nothing but nats-py; one JSON
+object a line comes in, one goes out.
 
     {"verb": "publish", "in_flight": 64, "seconds": 2, "size": 1024}      or "publish_async"
     {"verb": "fill", "count": 100000, "size": 1024}
     {"verb": "consume", "how": "fetch", "count": 100000}                  or "callback", "ordered"
 
-`publish` is what its users write: tasks that await `js.publish`.  `publish_async` is its pipelined form, with that many answers outstanding.
-`fetch` is a durable pull consumer, 256 messages a time, `callback` a durable push consumer; both acknowledge every message.  `ordered` is the
-push consumer without acknowledgements.  A consumer's clock starts with its first message.
+``publish`` is what its users write: tasks that await ``js.publish``. ``publish_async`` is its
+pipelined form, with that many answers outstanding. ``fetch`` is a durable pull consumer, 256
+messages a time, ``callback`` a durable push consumer; both acknowledge every message. ``ordered``
+is the push consumer without acknowledgements. A consumer's clock starts with its first message.
 """
 
 from __future__ import annotations
@@ -108,7 +110,10 @@ async def main(address: str) -> None:
     js = client.jetstream()
     for name in ("sent", "kept"):
         config = StreamConfig(
-            name=name, subjects=[f"bench.{name}"], storage=StorageType.FILE, retention=RetentionPolicy.LIMITS
+            name=name,
+            subjects=[f"bench.{name}"],
+            storage=StorageType.FILE,
+            retention=RetentionPolicy.LIMITS,
         )
         await js.add_stream(config)
     verbs: dict[str, Callable[[Any, dict[str, Any]], Awaitable[int]]] = {

@@ -2,8 +2,8 @@
 
     python tests/bench/paced_load.py 127.0.0.1:10911 --topic Paced --rate 50000 --seconds 8
 
-One connection, 1 KiB bodies, sent every two milliseconds, whatever is due by then. The messages say WAIT=false: their answers do not wait for slaves or disks,
-so that a slave can be seen to lag.
+One connection, 1 KiB bodies, sent every two milliseconds, whatever is due by then. The messages say
+WAIT=false: their answers do not wait for slaves or disks, so that a slave can be seen to lag.
 """
 
 from __future__ import annotations
@@ -23,13 +23,25 @@ IN_FLIGHT_MAX = 4096
 
 def run_paced(address: str, topic: str, rate: float, seconds: float) -> tuple[int, int, float]:
     """(acknowledged messages, refused ones, seconds). A broker that is overloaded may refuse."""
-    templates = Templates(topic, os.urandom(512).hex().encode(), CHUNK, f"{os.getpid():08X}{int(time.time()) & 0xFFFFFFFF:08X}", wait=False)
+    templates = Templates(
+        topic,
+        os.urandom(512).hex().encode(),
+        CHUNK,
+        f"{os.getpid():08X}{int(time.time()) & 0xFFFFFFFF:08X}",
+        wait=False,
+    )
     sent = received = refused = 0
     rest = b""
     with connect(address) as sock:
         begin = time.perf_counter()
-        while (now := time.perf_counter() - begin) < seconds or (received < sent and now < seconds + 30):
-            due = min(int(rate * now) - sent, IN_FLIGHT_MAX - (sent - received)) if now < seconds else 0
+        while (now := time.perf_counter() - begin) < seconds or (
+            received < sent and now < seconds + 30
+        ):
+            due = (
+                min(int(rate * now) - sent, IN_FLIGHT_MAX - (sent - received))
+                if now < seconds
+                else 0
+            )
             while due > 0:
                 count = min(due, CHUNK)
                 sock.sendall(templates.take(sent, count))
@@ -52,13 +64,17 @@ def run_paced(address: str, topic: str, rate: float, seconds: float) -> tuple[in
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("address")
     parser.add_argument("--topic", required=True)
     parser.add_argument("--rate", type=float, default=50_000)
     parser.add_argument("--seconds", type=float, default=8.0)
     options = parser.parse_args()
-    messages, refused, seconds = run_paced(options.address, options.topic, options.rate, options.seconds)
+    messages, refused, seconds = run_paced(
+        options.address, options.topic, options.rate, options.seconds
+    )
     print(f"PACED\t{messages}\t{refused}\t{seconds}")
     return 0
 

@@ -1,10 +1,13 @@
-"""Our SDK's side of `bench_nats.py`: a process of its own; one JSON object a line comes in, one goes out, as in `nats_client.py`.
+"""Our SDK's side of ``bench_nats.py``: a process that reads a JSON object from each line and
+answers with a line, as ``nats_client.py`` does.
 
-    {"verb": "publish", "in_flight": 64, "seconds": 2, "size": 1024}      or "publish_batched": with `auto_batch`
+    {"verb": "publish", "in_flight": 64, "seconds": 2, "size": 1024}
+    {"verb": "publish_batched", "in_flight": 64, "seconds": 2, "size": 1024}  with ``auto_batch``
     {"verb": "fill", "count": 100000, "size": 1024}
-    {"verb": "consume", "how": "poll", "count": 100000}                   or "handler", "take"
+    {"verb": "consume", "how": "poll", "count": 100000}                       or "handler", "take"
 
-Settings are the SDK's own, but for what the verb names.  `poll` and `take` ask for 256 messages a time.
+Settings are the SDK's defaults but for what the verb names. ``poll`` and ``take`` ask for 256
+messages a time.
 """
 
 from __future__ import annotations
@@ -44,7 +47,9 @@ async def publish(producer: Producer, request: dict[str, Any]) -> int:
 
 
 async def fill(producer: Producer, request: dict[str, Any]) -> int:
-    """Single sends, so that the messages of a queue lie scattered as those of independent producers do."""
+    """Single sends, so that the messages of a queue lie scattered as those of independent producers
+    do.
+    """
     left = request["count"]
     body = message_body(request)
 
@@ -74,12 +79,16 @@ async def consume(namesrv: str, request: dict[str, Any], clock: Clock) -> int:
             if count == wanted:
                 done.set()
 
-        async with PushConsumer(namesrv, group=group, subscriptions="BenchKept", consume_from="first", handler=handle):
+        async with PushConsumer(
+            namesrv, group=group, subscriptions="BenchKept", consume_from="first", handler=handle
+        ):
             await done.wait()
             clock.stop()
             return count
     if how == "take":
-        async with PushConsumer(namesrv, group=group, subscriptions="BenchKept", consume_from="first") as taker:
+        async with PushConsumer(
+            namesrv, group=group, subscriptions="BenchKept", consume_from="first"
+        ) as taker:
             while count < wanted:
                 messages = await taker.take(max_messages=LIST)
                 if not count:
@@ -89,7 +98,9 @@ async def consume(namesrv: str, request: dict[str, Any], clock: Clock) -> int:
                 count += len(messages)
             clock.stop()
             return count
-    async with PullConsumer(namesrv, group=group, subscriptions="BenchKept", consume_from="first") as poller:
+    async with PullConsumer(
+        namesrv, group=group, subscriptions="BenchKept", consume_from="first"
+    ) as poller:
         while count < wanted:
             messages = await poller.poll(max_messages=LIST)
             if not count:

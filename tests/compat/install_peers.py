@@ -1,6 +1,10 @@
-"""Bring the peers that we did not write into `.peers`: the Java name server, broker, client and tools of 5.5.0 and 4.9.4, RocketMQ's benchmark programs, and the Go client.
+"""Bring the peers that we did not write into ``.peers``: the Java name server, broker, client and
+tools of 5.5.0 and 4.9.4, RocketMQ's benchmark programs, and the Go client.
 
-`--kafka` brings Kafka 3.9.1 as well, for `make bench-kafka` only. Needs `java`, `javac`, `mvn` and `go` on the path; each missing one is named with what to install. Safe to run again: what is there is kept.
+``--kafka`` brings Kafka 3.9.1 as well, for ``make bench-kafka``; ``--spark-kafka`` also PySpark
+4.2.0 with Spark's Kafka source, in an environment of its own, for ``make bench-spark``. Needs
+``java``, ``javac``, ``mvn`` and ``go`` on the path; each missing one is named with what to install.
+Safe to run again: what is there is kept.
 """
 
 from __future__ import annotations
@@ -16,6 +20,8 @@ HERE = Path(__file__).resolve().parent
 PEERS = HERE.parent.parent / ".peers"
 JAVA_VERSIONS = ("5.5.0", "4.9.4")
 KAFKA_VERSION = "3.9.1"
+SPARK_KAFKA_VERSION = "4.2.0"
+"""The newest release of Spark's Kafka source on Maven Central; PySpark must be the same."""
 ARTIFACTS = ("namesrv", "broker", "client", "tools")
 TOOLS = {
     "java": "a JDK of at least 17 (Debian: apt-get install openjdk-17-jdk-headless)",
@@ -42,7 +48,19 @@ def copy_jars(home: Path, version: str, dependencies: Iterable[str], *options: s
     """From Maven Central into ``home/jars``."""
     home.mkdir(parents=True, exist_ok=True)
     (home / "pom.xml").write_text(pom(version, dependencies))
-    subprocess.run(["mvn", "-q", "-B", "-f", str(home / "pom.xml"), "dependency:copy-dependencies", f"-DoutputDirectory={home / 'jars'}", *options], check=True)
+    subprocess.run(
+        [
+            "mvn",
+            "-q",
+            "-B",
+            "-f",
+            str(home / "pom.xml"),
+            "dependency:copy-dependencies",
+            f"-DoutputDirectory={home / 'jars'}",
+            *options,
+        ],
+        check=True,
+    )
 
 
 def install_java(version: str) -> None:
@@ -58,11 +76,16 @@ def install_java(version: str) -> None:
     built = classes / "Headers.class"
     if not built.exists() or built.stat().st_mtime < newest:
         classes.mkdir(exist_ok=True)
-        subprocess.run(["javac", "-nowarn", "-cp", f"{jars}/*", "-d", str(classes), *map(str, sources)], check=True)
+        subprocess.run(
+            ["javac", "-nowarn", "-cp", f"{jars}/*", "-d", str(classes), *map(str, sources)],
+            check=True,
+        )
 
 
 def install_benchmark_programs() -> None:
-    """RocketMQ's Producer, Consumer and BatchProducer; their dependencies are there with the client."""
+    """RocketMQ's Producer, Consumer and BatchProducer; their dependencies are there with the
+    client.
+    """
     version = JAVA_VERSIONS[0]
     jars = PEERS / f"java-{version}" / "jars"
     if (jars / f"rocketmq-example-{version}.jar").exists():
@@ -83,6 +106,28 @@ def install_kafka() -> None:
     (home / ".complete").touch()
 
 
+def install_spark_kafka() -> None:
+    home = PEERS / f"spark-kafka-{SPARK_KAFKA_VERSION}"
+    if (home / ".complete").exists():
+        return
+    print(f"peers: Spark's Kafka source {SPARK_KAFKA_VERSION} from Maven Central ...", flush=True)
+    copy_jars(
+        home,
+        SPARK_KAFKA_VERSION,
+        ["org.apache.spark:spark-sql-kafka-0-10_2.13"],
+        "-DincludeScope=runtime",
+        # The rest is in PySpark.
+        "-DincludeArtifactIds=spark-sql-kafka-0-10_2.13,spark-token-provider-kafka-0-10_2.13,"
+        "kafka-clients,commons-pool2",
+    )
+    subprocess.run([sys.executable, "-m", "venv", str(home / "venv")], check=True)
+    command = [str(home / "venv" / "bin" / "python"), "-m", "pip", "install", "--quiet"]
+    command += [f"pyspark=={SPARK_KAFKA_VERSION}", "psutil>=6"]
+    command += ["--editable", f"{HERE.parent.parent}[spark]"]
+    subprocess.run(command, check=True)
+    (home / ".complete").touch()
+
+
 def install_go() -> None:
     binary = PEERS / "go" / "peer"
     source = HERE / "go"
@@ -94,14 +139,23 @@ def install_go() -> None:
     shutil.rmtree(work, ignore_errors=True)
     shutil.copytree(source, work)
     # go.sum pins every module: a module with other contents fails the build.
-    subprocess.run(["go", "build", "-mod=readonly", "-o", str(binary.resolve()), "."], cwd=work, check=True)
+    subprocess.run(
+        ["go", "build", "-mod=readonly", "-o", str(binary.resolve()), "."], cwd=work, check=True
+    )
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--kafka", action="store_true", help="also Kafka, for make bench-kafka")
+    parser.add_argument(
+        "--spark-kafka", action="store_true", help="also Spark's Kafka source, for make bench-spark"
+    )
     options = parser.parse_args()
-    missing = [f"{tool}: install {hint}" for tool, hint in TOOLS.items() if shutil.which(tool) is None]
+    missing = [
+        f"{tool}: install {hint}" for tool, hint in TOOLS.items() if shutil.which(tool) is None
+    ]
     if missing:
         print("peers: missing tools\n  " + "\n  ".join(missing), file=sys.stderr)
         return 1
@@ -111,6 +165,8 @@ def main() -> int:
     install_go()
     if options.kafka:
         install_kafka()
+    if options.spark_kafka:
+        install_spark_kafka()
     return 0
 
 

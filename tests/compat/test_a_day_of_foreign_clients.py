@@ -1,6 +1,8 @@
-"""What an application does every day, done by the official clients on our cluster and read back by our SDK, or the other way round.
+"""What an application does every day, done by the official clients on our cluster and read back by
+our SDK, or the other way round.
 
-Each client is one program for all tests, so the tests of one client follow each other, in the order of this file.
+Each client is one program for all tests, so the tests of one client follow each other, in the order
+of this file.
 """
 
 from __future__ import annotations
@@ -19,11 +21,13 @@ from foreign_clients import ForeignClient, Got, Refused, Sent, foreign_client
 from frame_tap import frame_tap
 from hooked_cluster import hooked_cluster
 from mqadmin_calls import mqadmin
+from ordered_group import share_in_order
+from shared_queues import RULES, share_of_two
 
 from triomq import MessageQueue, PushConsumer, ReceivedMessage, SendReceipt, select_by_go_hash, sync
 from triomq.client.admin.admin import Admin
 from triomq.remoting.protocol.codes import SerializeType
-from triomq.remoting.server.hooks import VerifySignature
+from triomq.remoting.server.request_hooks import VerifySignature
 
 pytestmark = [pytest.mark.compat, pytest.mark.timeout(180)]
 
@@ -41,7 +45,9 @@ def here(*rows: str) -> pytest.MarkDecorator:
 
 @attrs.frozen
 class Cluster:
-    """A name server and a broker of ours, and topics with a past: their first messages are deleted, so no new group is told to begin at offset 0."""
+    """A name server and a broker of ours, and topics with a past: their first messages are deleted,
+    so no new group is told to begin at offset 0.
+    """
 
     namesrv: str
     broker: str
@@ -55,8 +61,17 @@ class Cluster:
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     folder = tmp_path_factory.mktemp("ours")
     other_hour = f"{(time.localtime().tm_hour + 12) % 24:02d}"
-    settings = {"mappedFileSizeCommitLog": 65_536, "fileReservedTime": 0, "deleteWhen": other_hour, "deleteCommitLogFilesInterval": 0, "cleanResourceInterval": 50}
-    with processes.our_name_server(folder) as namesrv, processes.our_broker(folder, "broker-a", namesrv, **settings) as (address, _):
+    settings = {
+        "mappedFileSizeCommitLog": 65_536,
+        "fileReservedTime": 0,
+        "deleteWhen": other_hour,
+        "deleteCommitLogFilesInterval": 0,
+        "cleanResourceInterval": 50,
+    }
+    with (
+        processes.our_name_server(folder) as namesrv,
+        processes.our_broker(folder, "broker-a", namesrv, **settings) as (address, _),
+    ):
         processes.wait_registered(namesrv, "broker-a")
         for topic in ("History", "Past"):
             create(namesrv, topic, 4)
@@ -70,7 +85,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         noon = datetime.datetime.fromtimestamp(int(time.time()), datetime.UTC)
         write(namesrv, "History", *(f"new-{number}" for number in range(COUNT)))
         bodies = [message.body.decode() for message in read(namesrv, "History").values()]
-        assert {f"{word}-{number}" for word in ("old", "new") for number in range(COUNT)} <= set(bodies)
+        assert {f"{word}-{number}" for word in ("old", "new") for number in range(COUNT)} <= set(
+            bodies
+        )
         yield Cluster(namesrv, address, noon, frozenset(bodies))
 
 
@@ -81,28 +98,54 @@ async def delete_what_is_old(namesrv: str) -> None:
     async with Admin(namesrv) as admin:
         queues = [queue for topic in ("History", "Past") for queue in await admin.queues(topic)]
         with trio.fail_after(30):
-            while not all([await admin.min_offset(queue) > 0 for queue in queues]):  # noqa: ASYNC110
+            while not all([await admin.min_offset(queue) > 0 for queue in queues]):
                 await trio.sleep(0.05)
 
 
 @pytest.fixture(scope="module", params=[*JAVA, GO])
-def client(request: pytest.FixtureRequest, cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForeignClient]:
+def client(
+    request: pytest.FixtureRequest, cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ForeignClient]:
     peer: str = request.param
-    there = (processes.PEERS / "go" / "peer").exists() if peer == GO else processes.java_home(peer.removeprefix("java-client-"))
+    there = (
+        (processes.PEERS / "go" / "peer").exists()
+        if peer == GO
+        else processes.java_home(peer.removeprefix("java-client-"))
+    )
     if not there:
         pytest.skip(f"{peer} is not installed: run `make peers`")
     with foreign_client(peer, cluster.namesrv, tmp_path_factory.mktemp(peer)) as running:
         if peer in JAVA:  # which looks for new queues for the first time after ten seconds
             create(cluster.namesrv, f"Growing_{peer[-5:].replace('.', '_')}", 2)
-            running.ask("lite", "watcher", "watchers", "false", "watch", f"Growing_{peer[-5:].replace('.', '_')}")
+            running.ask(
+                "lite",
+                "watcher",
+                "watchers",
+                "false",
+                "watch",
+                f"Growing_{peer[-5:].replace('.', '_')}",
+            )
         resetting(running, cluster.namesrv)
-        # All but Java 5 begin at offset 0, are told that this is gone, and try the right one 20 seconds later.
-        running.ask("push", "patient", "History", f"patient-{peer}".replace(".", "_"), "*", "concurrent", "first", 1, 16)
+        # All but Java 5 begin at offset 0, are told that this is gone, and try the right one 20
+        # seconds later.
+        running.ask(
+            "push",
+            "patient",
+            "History",
+            f"patient-{peer}".replace(".", "_"),
+            "*",
+            "concurrent",
+            "first",
+            1,
+            16,
+        )
         yield running
 
 
 def resetting(client: ForeignClient, namesrv: str) -> None:
-    """Have it consume three messages, then move the group to the beginning. Clients of before 5.0 rest for ten seconds meanwhile, so the test comes later."""
+    """Have it consume three messages, then move the group to the beginning. Clients of before 5.0
+    rest for ten seconds meanwhile, so the test comes later.
+    """
     topic = f"Reset_{client.peer.replace('.', '_')}"
     create(namesrv, topic, 1)
     write(namesrv, topic, "0", "1", "2")
@@ -114,8 +157,12 @@ def resetting(client: ForeignClient, namesrv: str) -> None:
 
 @pytest.fixture
 def topic(request: pytest.FixtureRequest, cluster: Cluster) -> str:
-    """A topic of the test's own, with four queues; its name serves for groups, too. A second try gets another one."""
-    name = "".join(letter if letter.isalnum() else "_" for letter in request.node.name.removeprefix("test_"))
+    """A topic of the test's own, with four queues; its name serves for groups, too. A second try
+    gets another one.
+    """
+    name = "".join(
+        letter if letter.isalnum() else "_" for letter in request.node.name.removeprefix("test_")
+    )
     if (tries := getattr(request.node, "execution_count", 1)) > 1:
         name += f"_try{tries}"
     create(cluster.namesrv, name, 4)
@@ -130,23 +177,39 @@ def create(namesrv: str, topic: str, queues: int) -> None:
     trio.run(run)
 
 
-def write(namesrv: str, topic: str, *bodies: str, tags: tuple[str, ...] = ("TagA",), keys: int = 0) -> list[SendReceipt]:
-    """Send with our producer, tags in turn; with `keys`, to the queues of so many sharding keys in turn."""
+def write(
+    namesrv: str, topic: str, *bodies: str, tags: tuple[str, ...] = ("TagA",), keys: int = 0
+) -> list[SendReceipt]:
+    """Send with our producer, tags in turn; with ``keys``, to the queues of that many sharding keys
+    in turn.
+    """
     with sync.Producer(namesrv, group="writers") as producer:
         return [
-            producer.send(topic, body.encode(), tag=tags[number % len(tags)], keys=[f"k-{number}"], sharding_key=f"k{number % keys}" if keys else None)
+            producer.send(
+                topic,
+                body.encode(),
+                tag=tags[number % len(tags)],
+                keys=[f"k-{number}"],
+                sharding_key=f"k{number % keys}" if keys else None,
+            )
             for number, body in enumerate(bodies)
         ]
 
 
 def read(namesrv: str, topic: str, count: int | None = None) -> dict[str, ReceivedMessage]:
-    """Message id -> message, of all that the topic has (or will have, with a count), as our consumer sees it."""
+    """Message id -> message, of all that the topic has (or will have, with a count), as our
+    consumer sees it.
+    """
     found: list[ReceivedMessage] = []
     with sync.PullConsumer(namesrv, group="readers", auto_commit=False) as consumer:
         consumer.assign(queues := consumer.queues(topic))
         for queue in queues:
             consumer.seek_to_begin(queue)
-        wanted = sum(consumer.max_offset(queue) - consumer.min_offset(queue) for queue in queues) if count is None else count
+        wanted = (
+            sum(consumer.max_offset(queue) - consumer.min_offset(queue) for queue in queues)
+            if count is None
+            else count
+        )
         deadline = time.monotonic() + 30
         while len(found) < wanted and time.monotonic() < deadline:
             found += consumer.poll(max_messages=100, timeout=1)
@@ -155,7 +218,9 @@ def read(namesrv: str, topic: str, count: int | None = None) -> dict[str, Receiv
 
 
 def committed(namesrv: str, group: str, queue: MessageQueue, wanted: int) -> int | None:
-    """The offset that the broker has for the group; waits a while for the one that is wanted, since clients store it without waiting for an answer."""
+    """The offset that the broker has for the group; waits a while for the one that is wanted, since
+    clients store it without waiting for an answer.
+    """
     with sync.PullConsumer(namesrv, group=group, auto_commit=False) as consumer:
         consumer.queues(queue.topic)
         deadline = time.monotonic() + 30
@@ -165,7 +230,9 @@ def committed(namesrv: str, group: str, queue: MessageQueue, wanted: int) -> int
 
 
 def eventually(ask: Callable[[], list[list[str]]]) -> list[list[str]]:
-    """What is asked, as soon as it is not refused: the index is written a moment after the message."""
+    """What is asked, as soon as it is not refused: the index is written a moment after the
+    message.
+    """
     deadline = time.monotonic() + 30
     while True:
         try:
@@ -179,7 +246,8 @@ def assert_where_they_said(namesrv: str, topic: str, sent: list[Sent]) -> None:
     found = read(namesrv, topic, len(sent))
     assert {one.status for one in sent} == {"SEND_OK"}
     assert {one.message_id.upper(): (one.queue_id, one.queue_offset) for one in sent} == {
-        message_id: (message.queue.queue_id, message.queue_offset) for message_id, message in found.items()
+        message_id: (message.queue.queue_id, message.queue_offset)
+        for message_id, message in found.items()
     }
 
 
@@ -187,13 +255,17 @@ def assert_where_they_said(namesrv: str, topic: str, sent: list[Sent]) -> None:
 
 
 @here("send", "properties")
-@pytest.mark.feature(1, 65)
+@pytest.mark.feature("1a", "1b", "65a")
 def test_sends(client: ForeignClient, cluster: Cluster, topic: str) -> None:
     assert_where_they_said(cluster.namesrv, topic, client.send(topic, "sync", COUNT))
-    found = {message.properties["number"]: message for message in read(cluster.namesrv, topic, COUNT).values()}
-    assert {number: (message.body.decode(), message.tag, message.keys) for number, message in found.items()} == {
-        str(number): (f"body-{number}", "TagA", (f"key-{number}",)) for number in range(COUNT)
+    found = {
+        message.properties["number"]: message
+        for message in read(cluster.namesrv, topic, COUNT).values()
     }
+    assert {
+        number: (message.body.decode(), message.tag, message.keys)
+        for number, message in found.items()
+    } == {str(number): (f"body-{number}", "TagA", (f"key-{number}",)) for number in range(COUNT)}
 
 
 @here("send async")
@@ -204,14 +276,18 @@ def test_many_sends_under_way(client: ForeignClient, cluster: Cluster, topic: st
 @here("send one-way")
 def test_one_way(client: ForeignClient, cluster: Cluster, topic: str) -> None:
     assert client.send(topic, "oneway", COUNT) == []
-    assert {message.body for message in read(cluster.namesrv, topic, COUNT).values()} == {b"body-%d" % number for number in range(COUNT)}
+    assert {message.body for message in read(cluster.namesrv, topic, COUNT).values()} == {
+        b"body-%d" % number for number in range(COUNT)
+    }
 
 
 @here("batch")
 def test_a_batch(client: ForeignClient, cluster: Cluster, topic: str) -> None:
     (sent,) = client.send(topic, "batch", COUNT)
     found = read(cluster.namesrv, topic, COUNT).values()
-    assert {(message.queue_offset, message.body, message.keys) for message in found} == {(number, b"body-%d" % number, (f"key-{number}",)) for number in range(COUNT)}
+    assert {(message.queue_offset, message.body, message.keys) for message in found} == {
+        (number, b"body-%d" % number, (f"key-{number}",)) for number in range(COUNT)
+    }
     assert {message.queue.queue_id for message in found} == {sent.queue_id}
 
 
@@ -220,7 +296,12 @@ def test_keys_go_to_their_queues(client: ForeignClient, cluster: Cluster, topic:
     """Ours chooses the same queues: by Java's hash, or by the Go client's own."""
     sent = client.send(topic, "key", COUNT, argument=5)
     found = read(cluster.namesrv, topic, COUNT)
-    queues = {f"k{int(found[one.message_id.upper()].properties['number']) % 5}": found[one.message_id.upper()].queue.queue_id for one in sent}
+    queues = {
+        f"k{int(found[one.message_id.upper()].properties['number']) % 5}": found[
+            one.message_id.upper()
+        ].queue.queue_id
+        for one in sent
+    }
     assert len(set(queues.values())) > 1
     with sync.Producer(cluster.namesrv, group="writers") as producer:
         for key, queue_id in queues.items():
@@ -229,9 +310,13 @@ def test_keys_go_to_their_queues(client: ForeignClient, cluster: Cluster, topic:
 
 
 @here("send to a queue")
-def test_a_queue_of_the_sender_s_choice(client: ForeignClient, cluster: Cluster, topic: str) -> None:
+def test_a_queue_of_the_sender_s_choice(
+    client: ForeignClient, cluster: Cluster, topic: str
+) -> None:
     client.send(topic, "queue", COUNT, argument=2)
-    assert {message.queue.queue_id for message in read(cluster.namesrv, topic, COUNT).values()} == {2}
+    assert {message.queue.queue_id for message in read(cluster.namesrv, topic, COUNT).values()} == {
+        2
+    }
 
 
 @here("compressed zlib")
@@ -270,25 +355,39 @@ def test_finds_a_message_by_its_ids(client: ForeignClient, cluster: Cluster, top
     write(cluster.namesrv, topic, *(f"other {number}" for number in range(5)))
     (receipt,) = write(cluster.namesrv, topic, "this one")
     for message_id in (receipt.message_id, receipt.offset_message_id):
-        ((_, *words),) = eventually(lambda message_id=message_id: client.ask("view", topic, message_id))
+        ((_, *words),) = eventually(
+            lambda message_id=message_id: client.ask("view", topic, message_id)
+        )
         found = Got.of(words)
-        assert (found.body, found.queue_id, found.queue_offset) == ("this one", receipt.queue.queue_id, receipt.queue_offset)
+        assert (found.body, found.queue_id, found.queue_offset) == (
+            "this one",
+            receipt.queue.queue_id,
+            receipt.queue_offset,
+        )
 
 
 # Push consumers
 
 
 @here("push", "tag filter")
-@pytest.mark.feature(1, 82)
+@pytest.mark.feature("1b")
 def test_a_tag_filter(client: ForeignClient, cluster: Cluster, topic: str) -> None:
     """The last message of each queue is wanted, so what is not wanted would have come before."""
-    write(cluster.namesrv, topic, *(f"{number}" for number in range(3 * COUNT)), tags=("TagA", "TagB", "TagC"))
+    write(
+        cluster.namesrv,
+        topic,
+        *(f"{number}" for number in range(3 * COUNT)),
+        tags=("TagA", "TagB", "TagC"),
+    )
     with sync.Producer(cluster.namesrv, group="writers") as producer:
         for queue in producer.queues(topic):
             producer.send(topic, b"last", tag="TagB", queue=queue)
     got = client.consumed(topic, topic, 2 * COUNT + 4, tags="TagA || TagB")
     assert {one.tag for one in got} == {"TagA", "TagB"}
-    assert {one.body for one in got} == {"last", *(str(number) for number in range(3 * COUNT) if number % 3 != 2)}
+    assert {one.body for one in got} == {
+        "last",
+        *(str(number) for number in range(3 * COUNT) if number % 3 != 2),
+    }
 
 
 @here("push in order")
@@ -311,9 +410,14 @@ def test_several_at_once(client: ForeignClient, cluster: Cluster, topic: str) ->
 @here("broadcasting")
 def test_to_everybody(client: ForeignClient, cluster: Cluster, topic: str) -> None:
     write(cluster.namesrv, topic, *(str(number) for number in range(COUNT)))
-    with client.consuming(topic, topic, mode="broadcasting") as first, client.consuming(topic, topic, mode="broadcasting") as second:
+    with (
+        client.consuming(topic, topic, mode="broadcasting") as first,
+        client.consuming(topic, topic, mode="broadcasting") as second,
+    ):
         for name in (first, second):
-            assert {one.body for one in client.wait_got(name, COUNT)} == {str(number) for number in range(COUNT)}
+            assert {one.body for one in client.wait_got(name, COUNT)} == {
+                str(number) for number in range(COUNT)
+            }
 
 
 @here("group goes on")
@@ -323,7 +427,9 @@ def test_a_group_goes_on(client: ForeignClient, cluster: Cluster, topic: str) ->
         client.wait_got(name, COUNT)
         time.sleep(0.3)  # the listener's return is not the client's bookkeeping
     write(cluster.namesrv, topic, *(f"second {number}" for number in range(5)), keys=1)
-    assert {one.body for one in client.consumed(topic, topic, 5)} == {f"second {number}" for number in range(5)}
+    assert {one.body for one in client.consumed(topic, topic, 5)} == {
+        f"second {number}" for number in range(5)
+    }
 
 
 @here("from timestamp")
@@ -334,7 +440,7 @@ def test_from_a_time(client: ForeignClient, cluster: Cluster, topic: str) -> Non
 
 @here("from last")
 def test_from_the_end(client: ForeignClient, cluster: Cluster, topic: str) -> None:
-    """Whether it has found the end already nobody tells, so messages are sent until one comes."""
+    """A client does not say when it has found the end, so messages are sent until one comes."""
     with client.consuming("Past", topic, begin="last") as name:
         deadline = time.monotonic() + 60
         while not client.got(name):
@@ -344,15 +450,26 @@ def test_from_the_end(client: ForeignClient, cluster: Cluster, topic: str) -> No
 
 
 @here("retry", "dead letter")
-@pytest.mark.feature(92, 124, 126)
+@pytest.mark.feature("124b", 126)
 def test_failures(client: ForeignClient, cluster: Cluster, topic: str) -> None:
-    create(cluster.namesrv, f"%RETRY%{topic}", 1)  # brokers make it at the first heartbeat, and clients look for it half a minute later
-    receipts = {receipt.message_id: receipt for receipt in write(cluster.namesrv, topic, "good", "again", "dead")}
+    create(
+        cluster.namesrv, f"%RETRY%{topic}", 1
+    )  # brokers make it at the first heartbeat, and clients look for it half a minute later
+    receipts = {
+        receipt.message_id: receipt
+        for receipt in write(cluster.namesrv, topic, "good", "again", "dead")
+    }
     with client.consuming(topic, topic, reconsume_max=1) as name:
         client.wait_got(name, 5)
         dead = read_when_there(cluster.namesrv, f"%DLQ%{topic}")
         got = client.got(name)
-    assert sorted((one.body, one.reconsume_times) for one in got) == [("again", 0), ("again", 1), ("dead", 0), ("dead", 1), ("good", 0)]
+    assert sorted((one.body, one.reconsume_times) for one in got) == [
+        ("again", 0),
+        ("again", 1),
+        ("dead", 0),
+        ("dead", 1),
+        ("good", 0),
+    ]
     assert [(message.body, message.message_id in receipts) for message in dead] == [(b"dead", True)]
 
 
@@ -362,7 +479,7 @@ def read_when_there(namesrv: str, topic: str) -> list[ReceivedMessage]:
     async def wait() -> None:
         async with Admin(namesrv) as admin:
             with trio.fail_after(30):
-                while topic not in await admin.topics():  # noqa: ASYNC110
+                while topic not in await admin.topics():
                     await trio.sleep(0.05)
 
     trio.run(wait)
@@ -370,7 +487,6 @@ def read_when_there(namesrv: str, topic: str) -> list[ReceivedMessage]:
 
 
 @here("running information", "consume directly")
-@pytest.mark.feature(93)
 async def test_a_running_consumer_is_asked(client: ForeignClient, cluster: Cluster) -> None:
     """Our mqadmin sees its state, and lets it handle a message that it had already."""
     topic = f"Asked_{client.peer.replace('.', '_')}"
@@ -379,40 +495,75 @@ async def test_a_running_consumer_is_asked(client: ForeignClient, cluster: Clust
     (receipt,) = await trio.to_thread.run_sync(lambda: write(cluster.namesrv, topic, "once"))
     with client.consuming(topic, topic) as name:
         await trio.to_thread.run_sync(lambda: client.wait_got(name, 1))
-        connection = (await mqadmin("consumerConnection", "-g", topic, "-n", cluster.namesrv, "--json")).document
+        connection = (
+            await mqadmin("consumerConnection", "-g", topic, "-n", cluster.namesrv, "--json")
+        ).document
         (client_id,) = [one["clientId"] for one in connection["clients"]]
-        status = await mqadmin("consumerStatus", "-g", topic, "-i", client_id, "-n", cluster.namesrv)
+        status = await mqadmin(
+            "consumerStatus", "-g", topic, "-i", client_id, "-n", cluster.namesrv
+        )
         assert status.code == 0, status
         assert topic in status.out
-        words = ("queryMsgById", "-i", receipt.offset_message_id, "-g", topic, "-d", client_id, "-t", topic, "-n", cluster.namesrv)
+        words = (
+            "queryMsgById",
+            "-i",
+            receipt.offset_message_id,
+            "-g",
+            topic,
+            "-d",
+            client_id,
+            "-t",
+            topic,
+            "-n",
+            cluster.namesrv,
+        )
         handled = await mqadmin(*words)
         assert "CR_SUCCESS" in handled.out, handled
-        assert [one.body for one in await trio.to_thread.run_sync(lambda: client.wait_got(name, 2))] == ["once", "once"]
+        assert [
+            one.body for one in await trio.to_thread.run_sync(lambda: client.wait_got(name, 2))
+        ] == ["once", "once"]
 
 
-@here("shares AVG")
+@here("shares {rule}")
 @ONLY_GO
-@pytest.mark.feature(87, 88)
-async def test_a_group_of_both_kinds(client: ForeignClient, cluster: Cluster) -> None:
-    topic, ours = "Both", []
+@pytest.mark.feature("87a", "87b")
+@pytest.mark.parametrize("rule", ["AVG", "AVG_BY_CIRCLE"])
+async def test_a_group_of_both_kinds(client: ForeignClient, cluster: Cluster, rule: str) -> None:
+    topic, ours, count = f"Both_{rule}", [], 40
     async with Admin(cluster.namesrv) as admin:
         await admin.create_topic(topic, queues=8)
+        queues = await admin.queues(topic)
 
     async def handle(message: ReceivedMessage) -> None:
         await trio.lowlevel.checkpoint()
-        ours.append(message.body.decode())
+        ours.append((message.queue.queue_id, message.body.decode()))
 
-    async with PushConsumer(cluster.namesrv, group=topic, subscriptions=topic, consume_from="first", handler=handle) as consumer:
-        with client.consuming(topic, topic) as name:
+    async with PushConsumer(
+        cluster.namesrv,
+        group=topic,
+        subscriptions=topic,
+        consume_from="first",
+        handler=handle,
+        allocate=RULES[rule],
+    ) as consumer:
+        with client.consuming(topic, topic, mode=rule) as name:
+            mine = await share_of_two(cluster.namesrv, consumer, topic, rule, queues)
+            await trio.to_thread.run_sync(
+                lambda: write(cluster.namesrv, topic, *(str(number) for number in range(count)))
+            )
             with trio.fail_after(60):
-                while sum(queue.topic == topic for queue in consumer.assignment) != 4:  # noqa: ASYNC110
+                while len(ours) + len(client.got(name)) < count:
                     await trio.sleep(0.05)
-            await trio.to_thread.run_sync(lambda: write(cluster.namesrv, topic, *(str(number) for number in range(40))))
-            theirs = await trio.to_thread.run_sync(lambda: client.wait_got(name, 20))
-            with trio.fail_after(30):
-                while len(ours) < 20:  # noqa: ASYNC110
-                    await trio.sleep(0.05)
-    assert sorted([*ours, *(one.body for one in theirs)], key=int) == [str(number) for number in range(40)]
+            theirs = [(one.queue_id, one.body) for one in client.got(name)]
+    assert sorted(int(body) for _, body in [*ours, *theirs]) == list(range(count))
+    assert {queue_id for queue_id, _ in ours} == mine
+    assert {queue_id for queue_id, _ in theirs} == set(range(8)) - mine
+
+
+@here("queue locks")
+@ONLY_GO
+async def test_an_ordered_group_of_both_kinds(client: ForeignClient, cluster: Cluster) -> None:
+    await share_in_order(cluster.namesrv, client, "OrderedByBoth")
 
 
 # Pull consumers
@@ -420,9 +571,13 @@ async def test_a_group_of_both_kinds(client: ForeignClient, cluster: Cluster) ->
 
 @here("pull", "pull and commit")
 def test_pulls_from_a_queue(client: ForeignClient, cluster: Cluster, topic: str) -> None:
-    queue = write(cluster.namesrv, topic, *(str(number) for number in range(COUNT)), keys=1)[0].queue
+    queue = write(cluster.namesrv, topic, *(str(number) for number in range(COUNT)), keys=1)[
+        0
+    ].queue
     lines = client.ask("pull", topic, topic, queue.broker_name, queue.queue_id, 3, 4, 5)
-    assert [(line[0], line[2], line[8]) for line in lines if line[0] == "READ"] == [("READ", str(offset), str(offset)) for offset in range(3, 7)]
+    assert [(line[0], line[2], line[8]) for line in lines if line[0] == "READ"] == [
+        ("READ", str(offset), str(offset)) for offset in range(3, 7)
+    ]
     assert next(line[1:] for line in lines if line[0] == "VALUE") == ["0", "7", "0", str(COUNT)]
     assert committed(cluster.namesrv, topic, queue, 5) == 5
 
@@ -434,15 +589,24 @@ def polled(client: ForeignClient, name: str, count: int) -> list[Got]:
 @here("lite assign", "lite seek")
 @ONLY_JAVA
 def test_lite_pull_seeks(client: ForeignClient, cluster: Cluster, topic: str) -> None:
-    queue = write(cluster.namesrv, topic, *(str(number) for number in range(COUNT)), keys=1)[0].queue
+    queue = write(cluster.namesrv, topic, *(str(number) for number in range(COUNT)), keys=1)[
+        0
+    ].queue
     client.ask("lite", topic, topic, "false", "assign", topic)
-    # Its client does not take back a pull that is under way when it seeks: what that brings is delivered after all. So none may be that brings anything.
+    # Its client does not take back a pull that is under way when it seeks: what that brings is
+    # delivered after all. So none may be that brings anything.
     assert [one.queue_offset for one in polled(client, topic, COUNT)] == [*range(COUNT)]
-    for where, offsets in (("4", range(4, COUNT)), ("begin", range(COUNT)), ("end", range(COUNT, COUNT + 1))):
+    for where, offsets in (
+        ("4", range(4, COUNT)),
+        ("begin", range(COUNT)),
+        ("end", range(COUNT, COUNT + 1)),
+    ):
         client.ask("lite-seek", topic, topic, queue.queue_id, where)
         if where == "end":
             write(cluster.namesrv, topic, str(COUNT), keys=1)
-        assert [(one.queue_offset, one.body) for one in polled(client, topic, len(offsets))] == [(offset, str(offset)) for offset in offsets]
+        assert [(one.queue_offset, one.body) for one in polled(client, topic, len(offsets))] == [
+            (offset, str(offset)) for offset in offsets
+        ]
     client.ask("lite-stop", topic)
 
 
@@ -451,17 +615,31 @@ def test_lite_pull_seeks(client: ForeignClient, cluster: Cluster, topic: str) ->
 def test_lite_pull_seeks_a_time(client: ForeignClient, cluster: Cluster, topic: str) -> None:
     client.ask("lite", topic, topic, "false", "assign", "History")
     for queue_id in range(4):
-        client.ask("lite-seek", topic, "History", queue_id, f"@{int(cluster.noon.timestamp() * 1000)}")
-    assert {one.body for one in polled(client, topic, COUNT)} == {f"new-{number}" for number in range(COUNT)}
+        client.ask(
+            "lite-seek", topic, "History", queue_id, f"@{int(cluster.noon.timestamp() * 1000)}"
+        )
+    assert {one.body for one in polled(client, topic, COUNT)} == {
+        f"new-{number}" for number in range(COUNT)
+    }
     client.ask("lite-stop", topic)
 
 
 @here("lite subscribe", "lite commit")
 @ONLY_JAVA
-def test_lite_pull_subscribes_and_commits(client: ForeignClient, cluster: Cluster, topic: str) -> None:
-    queue = write(cluster.namesrv, topic, *(str(number) for number in range(2 * COUNT)), tags=("TagB", "TagA"), keys=1)[0].queue
+def test_lite_pull_subscribes_and_commits(
+    client: ForeignClient, cluster: Cluster, topic: str
+) -> None:
+    queue = write(
+        cluster.namesrv,
+        topic,
+        *(str(number) for number in range(2 * COUNT)),
+        tags=("TagB", "TagA"),
+        keys=1,
+    )[0].queue
     client.ask("lite", topic, topic, "false", "subscribe", topic, "TagA")
-    assert [one.body for one in polled(client, topic, COUNT)] == [str(number) for number in range(1, 2 * COUNT, 2)]
+    assert [one.body for one in polled(client, topic, COUNT)] == [
+        str(number) for number in range(1, 2 * COUNT, 2)
+    ]
     client.ask("lite-commit", topic)
     client.ask("lite-stop", topic)
     assert committed(cluster.namesrv, topic, queue, 2 * COUNT) == 2 * COUNT
@@ -475,7 +653,9 @@ def test_lite_pull_subscribes_and_commits(client: ForeignClient, cluster: Cluste
 @ONLY_JAVA
 def test_lite_pull_commits_by_itself(client: ForeignClient, cluster: Cluster, topic: str) -> None:
     """At a poll after its interval, what earlier polls returned."""
-    queue = write(cluster.namesrv, topic, *(str(number) for number in range(COUNT)), keys=1)[0].queue
+    queue = write(cluster.namesrv, topic, *(str(number) for number in range(COUNT)), keys=1)[
+        0
+    ].queue
     client.ask("lite", topic, topic, "true", "subscribe", topic, "*")
     polled(client, topic, COUNT)
     time.sleep(1.1)
@@ -505,7 +685,6 @@ async def test_creates_a_topic(client: ForeignClient, cluster: Cluster) -> None:
 
 
 @here("reset while running")
-@pytest.mark.feature(93)
 def test_offsets_are_reset_under_it(client: ForeignClient) -> None:
     """That was done when the client started."""
     assert {one.body for one in client.wait_got("resetting", 6)[3:]} == {"0", "1", "2"}
@@ -514,12 +693,14 @@ def test_offsets_are_reset_under_it(client: ForeignClient) -> None:
 @here("from first")
 def test_from_the_beginning(client: ForeignClient, cluster: Cluster) -> None:
     """The consumer was started with the client."""
-    client.wait(lambda: {one.body for one in client.got("patient")} >= cluster.first, lambda: client.got("patient"))
+    client.wait(
+        lambda: {one.body for one in client.got("patient")} >= cluster.first,
+        lambda: client.got("patient"),
+    )
     assert {one.body for one in client.got("patient")} == cluster.first
 
 
 @pytest.mark.compatible("header JSON", peer="go-client")
-@pytest.mark.feature(16)
 async def test_go_speaks_json(cluster: Cluster, tmp_path: Path) -> None:
     async with frame_tap(cluster.namesrv) as tap:
 
@@ -535,10 +716,14 @@ async def test_go_speaks_json(cluster: Cluster, tmp_path: Path) -> None:
 
 @pytest.mark.compatible("signed requests", "unsigned refused", "refused send", peer="go-client")
 async def test_go_signs_and_is_refused_without(tmp_path: Path) -> None:
-    async with hooked_cluster(tmp_path, [VerifySignature({"rocketmq2": "12345678"}.get)]) as namesrv:
+    async with hooked_cluster(
+        tmp_path, [VerifySignature({"rocketmq2": "12345678"}.get)]
+    ) as namesrv:
 
         def talk() -> list[Got]:
-            with foreign_client(GO, namesrv, tmp_path, PEER_ACCESS_KEY="rocketmq2", PEER_SECRET_KEY="12345678") as client:
+            with foreign_client(
+                GO, namesrv, tmp_path, PEER_ACCESS_KEY="rocketmq2", PEER_SECRET_KEY="12345678"
+            ) as client:
                 client.send("SignedByGo", "sync", COUNT)
                 return client.consumed("SignedByGo", "signed", COUNT)
 

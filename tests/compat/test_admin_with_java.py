@@ -11,12 +11,14 @@ from mqadmin_calls import failed, mqadmin
 from triomq.client.admin.admin import Admin
 from triomq.client.consumer.push import PushConsumer
 
-pytestmark = [pytest.mark.compat, pytest.mark.feature(169)]
+pytestmark = [pytest.mark.compat, pytest.mark.feature("169b")]
 
 
 @pytest.fixture
 async def namesrv(java_cluster: str) -> str:
-    """Java's broker listens before it registers, and for a moment more it cannot tell its figures (NoSuchElementException): wait for all that."""
+    """Java's broker listens before it registers, and for a moment more it cannot tell its figures
+    (NoSuchElementException): wait for all that.
+    """
     async with Admin(java_cluster) as admin:
         with trio.fail_after(60):
             while True:
@@ -29,13 +31,30 @@ async def namesrv(java_cluster: str) -> str:
 @pytest.mark.compatible("admin: topics", peer="java-server-5.5.0")
 async def test_topics(namesrv: str) -> None:
     created = await mqadmin(
-        "updateTopic", "-c", "TestCluster", "-t", "AdminTopic", "-r", 3, "-w", 3, "-n", namesrv, "--json"
+        "updateTopic",
+        "-c",
+        "TestCluster",
+        "-t",
+        "AdminTopic",
+        "-r",
+        3,
+        "-w",
+        3,
+        "-n",
+        namesrv,
+        "--json",
     )
     (config,) = created.document["brokers"].values()
     assert (config["readQueueNums"], config["perm"]) == (3, 6)
     assert "AdminTopic" in (await mqadmin("topicList", "-n", namesrv, "--json")).document["topics"]
-    (queues,) = (await mqadmin("topicRoute", "-t", "AdminTopic", "-n", namesrv, "--json")).document["queueDatas"]
-    assert (queues["brokerName"], queues["readQueueNums"], queues["writeQueueNums"]) == ("broker-java", 3, 3)
+    (queues,) = (await mqadmin("topicRoute", "-t", "AdminTopic", "-n", namesrv, "--json")).document[
+        "queueDatas"
+    ]
+    assert (queues["brokerName"], queues["readQueueNums"], queues["writeQueueNums"]) == (
+        "broker-java",
+        3,
+        3,
+    )
     patched = await mqadmin(
         "updateTopic",
         "-c",
@@ -56,7 +75,9 @@ async def test_topics(namesrv: str) -> None:
         4,
         {"message.type": "NORMAL"},
     )
-    assert (await mqadmin("deleteTopic", "-c", "TestCluster", "-t", "AdminTopic", "-n", namesrv)).code == 0
+    assert (
+        await mqadmin("deleteTopic", "-c", "TestCluster", "-t", "AdminTopic", "-n", namesrv)
+    ).code == 0
     assert failed(await mqadmin("topicRoute", "-t", "AdminTopic", "-n", namesrv), 4, "AdminTopic")
 
 
@@ -70,17 +91,33 @@ async def test_brokers(namesrv: str) -> None:
     )
     # A broker that has just started has no rates yet: unknown, which is not 0.
     assert None not in [
-        broker[key] for key in ("sendQueueSize", "pageCacheLockMs", "diskRatio", "inTotalToday", "timerReadBehind")
+        broker[key]
+        for key in (
+            "sendQueueSize",
+            "pageCacheLockMs",
+            "diskRatio",
+            "inTotalToday",
+            "timerReadBehind",
+        )
     ]
-    status = (await mqadmin("brokerStatus", "-b", broker["address"], "-n", namesrv, "--json")).document["brokers"][
-        broker["address"]
-    ]
+    status = (
+        await mqadmin("brokerStatus", "-b", broker["address"], "-n", namesrv, "--json")
+    ).document["brokers"][broker["address"]]
     assert status["brokerActive"] == "true"
 
 
-@pytest.mark.compatible("admin: messages", "admin: groups", "query by key", "view by offset id", "push", peer="java-server-5.5.0")
+@pytest.mark.compatible(
+    "admin: messages",
+    "admin: groups",
+    "query by key",
+    "view by offset id",
+    "push",
+    peer="java-server-5.5.0",
+)
 async def test_messages_and_groups(namesrv: str) -> None:
-    await mqadmin("updateTopic", "-c", "TestCluster", "-t", "AdminMessages", "-r", 2, "-w", 2, "-n", namesrv)
+    await mqadmin(
+        "updateTopic", "-c", "TestCluster", "-t", "AdminMessages", "-r", 2, "-w", 2, "-n", namesrv
+    )
     for number in range(4):
         sent = (
             await mqadmin(
@@ -99,7 +136,9 @@ async def test_messages_and_groups(namesrv: str) -> None:
             )
         ).document
         assert sent["sendResult"] == "SEND_OK"
-    messages = (await mqadmin("consumeMessage", "-t", "AdminMessages", "-n", namesrv, "--json")).document["messages"]
+    messages = (
+        await mqadmin("consumeMessage", "-t", "AdminMessages", "-n", namesrv, "--json")
+    ).document["messages"]
     assert {(message["body"], message["tags"]) for message in messages} == {
         (f"body {number}", "tag") for number in range(4)
     }
@@ -107,26 +146,38 @@ async def test_messages_and_groups(namesrv: str) -> None:
     assert sum(queue["maxOffset"] for queue in status["queues"]) == 4
     with trio.fail_after(20):  # the index is written a moment after the message
         words = ("queryMsgByKey", "-t", "AdminMessages", "-k", "k3", "-n", namesrv, "--json")
-        while (found := await mqadmin(*words)).code == 4:  # noqa: ASYNC110
+        while (found := await mqadmin(*words)).code == 4:
             await trio.sleep(0.1)
     assert [message["body"] for message in found.document["messages"]] == ["body 3"]
-    by_id = await mqadmin("queryMsgById", "-t", "AdminMessages", "-i", sent["offsetMsgId"], "-n", namesrv, "--json")
+    by_id = await mqadmin(
+        "queryMsgById", "-t", "AdminMessages", "-i", sent["offsetMsgId"], "-n", namesrv, "--json"
+    )
     assert [message["msgId"] for message in by_id.document["messages"]] == [sent["msgId"]]
 
-    assert failed(await mqadmin("consumerProgress", "-g", "admin-nobody", "-n", namesrv), 4, "admin-nobody")
+    assert failed(
+        await mqadmin("consumerProgress", "-g", "admin-nobody", "-n", namesrv), 4, "admin-nobody"
+    )
     async with PushConsumer(
         namesrv, group="admin-group", subscriptions="AdminMessages", consume_from="first"
     ) as consumer:
         for _ in range(4):
             await (await anext(consumer)).ack()
-        connection = (await mqadmin("consumerConnection", "-g", "admin-group", "-n", namesrv, "--json")).document
+        connection = (
+            await mqadmin("consumerConnection", "-g", "admin-group", "-n", namesrv, "--json")
+        ).document
         assert [client["clientId"] for client in connection["clients"]] == [consumer.client_id]
     progress = (
-        await mqadmin("consumerProgress", "-g", "admin-group", "-t", "AdminMessages", "-n", namesrv, "--json")
+        await mqadmin(
+            "consumerProgress", "-g", "admin-group", "-t", "AdminMessages", "-n", namesrv, "--json"
+        )
     ).document
-    assert (progress["diffTotal"], sum(row["consumerOffset"] for row in progress["queues"])) == (0, 4)
+    assert (progress["diffTotal"], sum(row["consumerOffset"] for row in progress["queues"])) == (
+        0,
+        4,
+    )
     assert "admin-group" in [
-        row["group"] for row in (await mqadmin("consumerProgress", "-n", namesrv, "--json")).document["groups"]
+        row["group"]
+        for row in (await mqadmin("consumerProgress", "-n", namesrv, "--json")).document["groups"]
     ]
     changed = await mqadmin(
         "updateSubGroup", "-c", "TestCluster", "-g", "admin-group", "-r", 5, "-n", namesrv, "--json"
@@ -135,9 +186,10 @@ async def test_messages_and_groups(namesrv: str) -> None:
 
 
 @pytest.mark.compatible("admin: offsets", "admin: settings", peer="java-server-5.5.0")
-@pytest.mark.feature(93)
 async def test_offsets_settings_and_permissions(namesrv: str) -> None:
-    """What the commands change is read back from Java's broker and name server by other requests."""
+    """What the commands change is read back from Java's broker and name server by other
+    requests.
+    """
 
     async def document(*words: object) -> Any:
         return (await mqadmin(*words, "-n", namesrv, "--json")).document
@@ -154,26 +206,50 @@ async def test_offsets_settings_and_permissions(namesrv: str) -> None:
     assert skipped["queues"] == [{"brokerName": "broker-java", "queueId": 0, "offset": 3}]
     assert await behind("ops") == 0
     (address,) = [broker["address"] for broker in (await document("clusterList"))["brokers"]]
-    one = await document("resetOffsetByTime", "-g", "ops", "-t", "AdminOps", "-s", "now", "-b", address, "-q", 0, "-o", 1)
+    one = await document(
+        "resetOffsetByTime",
+        "-g",
+        "ops",
+        "-t",
+        "AdminOps",
+        "-s",
+        "now",
+        "-b",
+        address,
+        "-q",
+        0,
+        "-o",
+        1,
+    )
     assert (one["queues"][0]["offset"], await behind("ops")) == (1, 2)
     await document("cloneGroupOffset", "-s", "ops", "-d", "ops-copy", "-t", "AdminOps")
     assert await behind("ops-copy") == 2
     rows = (await document("brokerConsumeStats", "-b", address))["queues"]
-    assert {(row["group"], row["diff"]) for row in rows if row["topic"] == "AdminOps"} == {("ops", 2)}, "Java lists groups with settings"
+    assert {(row["group"], row["diff"]) for row in rows if row["topic"] == "AdminOps"} == {
+        ("ops", 2)
+    }, "Java lists groups with settings"
 
     await document("updateBrokerConfig", "-b", address, "-k", "waitTimeMillsInSendQueue", "-v", 250)
-    assert (await document("getBrokerConfig", "-b", address))["brokers"][address]["waitTimeMillsInSendQueue"] == "250"
+    assert (await document("getBrokerConfig", "-b", address))["brokers"][address][
+        "waitTimeMillsInSendQueue"
+    ] == "250"
     await document("updateNamesrvConfig", "-k", "orderMessageEnable", "-v", "true")
     await document("updateOrderConf", "-t", "AdminOps", "-m", "put", "-v", "broker-java:1")
     route = await document("topicRoute", "-t", "AdminOps")
     assert route["orderTopicConf"] == "broker-java:1"
     await document("updateOrderConf", "-t", "AdminOps", "-m", "delete")
     await document("wipeWritePerm", "-b", "broker-java")
-    assert [data["perm"] for data in (await document("topicRoute", "-t", "AdminOps"))["queueDatas"]] == [4]
+    assert [
+        data["perm"] for data in (await document("topicRoute", "-t", "AdminOps"))["queueDatas"]
+    ] == [4]
     await document("addWritePerm", "-b", "broker-java")
     await document("updateTopicPerm", "-t", "AdminOps", "-p", 4, "-b", address)
-    assert [data["perm"] for data in (await document("topicRoute", "-t", "AdminOps"))["queueDatas"]] == [4]
+    assert [
+        data["perm"] for data in (await document("topicRoute", "-t", "AdminOps"))["queueDatas"]
+    ] == [4]
     config = (await document("getConsumerConfig", "-g", "ops"))["brokers"][address]
     assert config["groupName"] == "ops"
     await document("deleteSubGroup", "-b", address, "-g", "ops", "-r", "true")
-    assert failed(await mqadmin("getConsumerConfig", "-g", "ops-gone", "-n", namesrv), 4, "ops-gone")
+    assert failed(
+        await mqadmin("getConsumerConfig", "-g", "ops-gone", "-n", namesrv), 4, "ops-gone"
+    )

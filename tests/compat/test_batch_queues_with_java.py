@@ -1,4 +1,6 @@
-"""One store directory with batch consume queues and light queues, in turns under Java's broker and under ours; the official client and our SDK send and consume."""
+"""One store directory with batch consume queues and light queues, in turns under Java's broker and
+under ours; the official client and our SDK send and consume.
+"""
 
 from __future__ import annotations
 
@@ -15,20 +17,27 @@ import processes
 import pytest
 import trio
 from brokers import BrokerPeer
-from processes import java_command, java_peer, our_broker, running, wait_registered, write_broker_conf, write_logback
+from processes import (
+    java_command,
+    java_peer,
+    our_broker,
+    running,
+    wait_registered,
+    write_broker_conf,
+    write_logback,
+)
 
 from triomq import Message, Producer, PullConsumer
 from triomq.broker.services.offsets import decode_offsets
 from triomq.client.admin.admin import Admin
-from triomq.remoting.client.config import ConnectorConfig
 from triomq.remoting.client.connector import Connector
+from triomq.remoting.client.connector_config import ConnectorConfig
 from triomq.remoting.protocol.batch import decode_batch
 from triomq.remoting.protocol.codes import RequestCode as Code
 from triomq.remoting.protocol.headers.offset import (
     GetMaxOffsetHeader,
     OffsetResponseHeader,
     QueryConsumerOffsetHeader,
-    QueryConsumerOffsetResponseHeader,
 )
 
 pytestmark = [pytest.mark.compat, pytest.mark.timeout(300)]
@@ -41,18 +50,31 @@ T = TypeVar("T")
 
 
 @contextmanager
-def broker_on(java: bool, folder: Path, namesrv: str, store: Path, version: str = VERSION) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+def broker_on(
+    java: bool, folder: Path, namesrv: str, store: Path, version: str = VERSION
+) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     """A broker of either kind on the directory; (address, process)."""
     if not java:
-        with our_broker(folder, NAME, namesrv, storePathRootDir=store, **LIGHT) as (address, process):
+        with our_broker(folder, NAME, namesrv, storePathRootDir=store, **LIGHT) as (
+            address,
+            process,
+        ):
             wait_registered(namesrv, NAME)
             yield address, process
         return
     port = processes.free_port(span=2)
     home = folder / f"java-{port}"
     write_logback(home)
-    conf = write_broker_conf(home, NAME, namesrv, port, haListenPort=port + 1, storePathRootDir=store, **LIGHT)
-    with running(java_command(version, "org.apache.rocketmq.broker.BrokerStartup", "-c", str(conf), home=home), home / "broker.log", port=port) as process:
+    conf = write_broker_conf(
+        home, NAME, namesrv, port, haListenPort=port + 1, storePathRootDir=store, **LIGHT
+    )
+    with running(
+        java_command(
+            version, "org.apache.rocketmq.broker.BrokerStartup", "-c", str(conf), home=home
+        ),
+        home / "broker.log",
+        port=port,
+    ) as process:
         wait_registered(namesrv, NAME)
         yield f"127.0.0.1:{port}", process
 
@@ -82,14 +104,19 @@ async def make_topics(peer: BrokerPeer) -> None:
 
 
 async def batches(peer: BrokerPeer) -> list[tuple[int, int, int]]:
-    """(asked offset, first offset of the record that came, how many messages it has) for every offset of the topic."""
+    """(asked offset, first offset of the record that came, how many messages it has) for every
+    offset of the topic.
+    """
     answer = await peer.call(Code.GET_MAX_OFFSET, GetMaxOffsetHeader(TOPIC, 0))
     found = []
     for offset in range(answer.header(OffsetResponseHeader).offset):
         pulled = await peer.pull(TOPIC, 0, offset, count=1)
         record = pulled.messages[0]
         count = len(decode_batch(record.body)) if record.sys_flag & 0x80 else 1
-        assert (record.properties["INNER_BASE"], record.properties["INNER_NUM"]) == (str(record.queue_offset), str(count))
+        assert (record.properties["INNER_BASE"], record.properties["INNER_NUM"]) == (
+            str(record.queue_offset),
+            str(count),
+        )
         assert pulled.header.next_begin_offset == record.queue_offset + count
         found.append((offset, record.queue_offset, count))
     return found
@@ -97,20 +124,28 @@ async def batches(peer: BrokerPeer) -> list[tuple[int, int, int]]:
 
 def expected_batches(*sizes: int) -> list[tuple[int, int, int]]:
     starts = [sum(sizes[:number]) for number in range(len(sizes))]
-    return [(start + inside, start, size) for start, size in zip(starts, sizes) for inside in range(size)]
+    return [
+        (start + inside, start, size)
+        for start, size in zip(starts, sizes)
+        for inside in range(size)
+    ]
 
 
 def send_to_light(*bodies: bytes) -> Callable[[BrokerPeer], Awaitable[None]]:
     async def send(peer: BrokerPeer) -> None:
         for number, body in enumerate(bodies):
             queues = "%LMQ%a,%LMQ%b" if number % 2 == 0 else "%LMQ%b"
-            await peer.send(PLAIN, body, properties={"INNER_MULTI_DISPATCH": queues, "UNIQ_KEY": body.decode()})
+            await peer.send(
+                PLAIN, body, properties={"INNER_MULTI_DISPATCH": queues, "UNIQ_KEY": body.decode()}
+            )
 
     return send
 
 
 async def light(peer: BrokerPeer) -> tuple[list[bytes], list[bytes]]:
-    """What lies in both light queues, pulled one by one since a pull ends where a file or the written part ends."""
+    """Return the messages of both light queues, pulled one by one, since a pull ends at the end of
+    a file or of the written part.
+    """
     found: list[list[bytes]] = []
     for queue in ("%LMQ%a", "%LMQ%b"):
         bodies: list[bytes] = []
@@ -122,9 +157,11 @@ async def light(peer: BrokerPeer) -> tuple[list[bytes], list[bytes]]:
 
 def committed(group: str, topic: str) -> Callable[[BrokerPeer], Awaitable[int]]:
     async def query(peer: BrokerPeer) -> int:
-        answer = await peer.call(Code.QUERY_CONSUMER_OFFSET, QueryConsumerOffsetHeader(group, topic, 0))
+        answer = await peer.call(
+            Code.QUERY_CONSUMER_OFFSET, QueryConsumerOffsetHeader(group, topic, 0)
+        )
         assert answer.code == 0, answer.remark
-        return answer.header(QueryConsumerOffsetResponseHeader).offset
+        return answer.header(OffsetResponseHeader).offset
 
     return query
 
@@ -150,19 +187,27 @@ def send_batch(namesrv: str, count: int, tag: str) -> None:
 
 
 def sdk_send_batch(namesrv: str, count: int, tag: str, first_offset: int) -> None:
-    """A batch of our SDK: the record's place for all, an offset for each, found by the id of the batch's place."""
+    """A batch of our SDK: the record's place for all, an offset for each, found by the id of the
+    batch's place.
+    """
 
     async def send() -> None:
         async with Producer(namesrv, group="sdk") as producer:
-            receipts = await producer.send_batch([Message(topic=TOPIC, body=b"body-%d" % number, tag=tag) for number in range(count)])
-        assert [receipt.queue_offset for receipt in receipts] == list(range(first_offset, first_offset + count))
+            receipts = await producer.send_batch(
+                [Message(topic=TOPIC, body=b"body-%d" % number, tag=tag) for number in range(count)]
+            )
+        assert [receipt.queue_offset for receipt in receipts] == list(
+            range(first_offset, first_offset + count)
+        )
         assert len({receipt.message_id for receipt in receipts}) == count
         (place,) = {receipt.offset_message_id for receipt in receipts}
         async with Admin(namesrv) as admin:
             port, log_offset = int(place[8:16], 16), int(place[16:], 16)
             record = await admin.message_at(f"127.0.0.1:{port}", log_offset, TOPIC)
         assert record is not None
-        assert [element.body for element in decode_batch(record.body)] == [b"body-%d" % number for number in range(count)]
+        assert [body for _, body, _ in decode_batch(record.body)] == [
+            b"body-%d" % number for number in range(count)
+        ]
 
     trio.run(send)
 
@@ -172,10 +217,17 @@ def sdk_consumed(namesrv: str, group: str, count: int) -> list[tuple[int, str, s
     found: list[tuple[int, str, str]] = []
 
     async def consume() -> None:
-        async with PullConsumer(namesrv, group=group, subscriptions=TOPIC, consume_from="first") as consumer:
+        async with PullConsumer(
+            namesrv, group=group, subscriptions=TOPIC, consume_from="first"
+        ) as consumer:
             with trio.fail_after(60):
                 while len(found) < count:
-                    found.extend([(message.queue_offset, message.tag or "null", message.body.decode()) for message in await consumer.poll(max_messages=100)])
+                    found.extend(
+                        [
+                            (message.queue_offset, message.tag or "null", message.body.decode())
+                            for message in await consumer.poll(max_messages=100)
+                        ]
+                    )
 
     trio.run(consume)
     return sorted(found)
@@ -197,7 +249,7 @@ def expected_from(first: int, *batches_sent: tuple[str, int]) -> list[tuple[int,
 
 
 @pytest.mark.compatible("batch queues", "light queues", peer="java-server-5.5.0")
-@pytest.mark.feature(187)
+@pytest.mark.feature("187a", "187b")
 def test_a_directory_goes_from_java_to_us_and_back(tmp_path: Path) -> None:
     """Each broker is killed, so the next one recovers; only the last one stops in order."""
     if processes.java_home(VERSION) is None:
@@ -218,7 +270,9 @@ def test_a_directory_goes_from_java_to_us_and_back(tmp_path: Path) -> None:
             assert consumed(namesrv, "ours", 12) == expected(("Java1", 5), ("Java2", 7))
             assert ask(address, light) == ([b"0"], [b"0", b"1"])
             send_batch(namesrv, 4, "Ours1")
-            ask(address, lambda peer: peer.send(TOPIC, b"single", properties={"UNIQ_KEY": "single"}))
+            ask(
+                address, lambda peer: peer.send(TOPIC, b"single", properties={"UNIQ_KEY": "single"})
+            )
             send_batch(namesrv, 3, "Ours2")
             sdk_send_batch(namesrv, 3, "Sdk1", 20)
             ask(address, send_to_light(b"2", b"3"))
@@ -251,7 +305,7 @@ def test_a_directory_goes_from_java_to_us_and_back(tmp_path: Path) -> None:
     assert json.loads(done.stdout)["queues"]["entries"] > 0
 
 
-@pytest.mark.feature(187)
+@pytest.mark.feature("187a", "187b")
 @pytest.mark.compatible("light queues", peer="java-server-4.9.4")
 def test_light_queues_go_to_the_old_release_and_back(tmp_path: Path) -> None:
     if processes.java_home("4.9.4") is None:

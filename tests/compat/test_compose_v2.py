@@ -1,4 +1,6 @@
-"""The compose file under the loader of Compose v2 (compose-go); `make compose-test` runs it under the Compose that is installed, which may be v1."""
+"""The compose file under the loader of Compose v2 (compose-go); ``make compose-test`` runs it under
+the Compose that is installed, which may be v1.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,13 @@ def loader(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if shutil.which("go") is None:
         pytest.skip("Go is missing: apt-get install golang-go")
     program = tmp_path_factory.mktemp("compose") / "compose"
-    done = subprocess.run(["go", "build", "-mod=readonly", "-o", str(program), "."], cwd=HERE / "compose", capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["go", "build", "-mod=readonly", "-o", str(program), "."],
+        cwd=HERE / "compose",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr[-4000:]
     return program
 
@@ -35,7 +43,11 @@ def test_compose_v2_loads_every_profile(loader: Path) -> None:
     assert done.returncode == 0, done.stderr
     commands = json.loads(done.stdout)
     assert set(commands) == set(yaml.safe_load(FILE.read_text())["services"])
-    assert commands["broker-a"][-3:] == ["-DbrokerIP1=broker-a", "-DbrokerIP2=broker-a", "-DlistenPort=10911"]
+    assert commands["broker-a"][-3:] == [
+        "-DbrokerIP1=broker-a",
+        "-DbrokerIP2=broker-a",
+        "-DlistenPort=10911",
+    ]
 
 
 def test_the_loader_refuses_what_compose_refuses(loader: Path, tmp_path: Path) -> None:

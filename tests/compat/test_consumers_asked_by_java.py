@@ -23,20 +23,28 @@ pytestmark = [pytest.mark.compat, pytest.mark.timeout(240)]
 
 @pytest.fixture
 def java_cluster_of_the_old_way(tmp_path: Path) -> Iterator[str]:
-    """A Java broker that tells consumers to move their offsets (request 220), as all brokers before 5.x do."""
+    """A Java broker that tells consumers to move their offsets (request 220), as all brokers before
+    5.x do.
+    """
     if java_home("5.5.0") is None:
         pytest.skip("the Java peers 5.5.0 are not installed: run `make peers`")
     with (
         java_name_server("5.5.0", tmp_path / "namesrv") as namesrv,
-        java_broker("5.5.0", tmp_path / "broker", "broker-java", namesrv, useServerSideResetOffset="false"),
+        java_broker(
+            "5.5.0", tmp_path / "broker", "broker-java", namesrv, useServerSideResetOffset="false"
+        ),
     ):
         yield namesrv
 
 
-@pytest.mark.compatible("running information", "consume directly", "reset while running", peer="java-server-5.5.0")
-@pytest.mark.feature(93, 169)
+@pytest.mark.compatible(
+    "running information", "consume directly", "reset while running", peer="java-server-5.5.0"
+)
+@pytest.mark.feature("169a")
 @pytest.mark.parametrize("ordered", [False, True])
-async def test_java_s_mqadmin_asks_and_steers(java_cluster_of_the_old_way: str, ordered: bool) -> None:
+async def test_java_s_mqadmin_asks_and_steers(
+    java_cluster_of_the_old_way: str, ordered: bool
+) -> None:
     namesrv = java_cluster_of_the_old_way
     async with Admin(namesrv) as admin:
         await admin.create_topic("Asked", cluster="TestCluster", read_queues=1, write_queues=1)

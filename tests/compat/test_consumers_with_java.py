@@ -1,4 +1,6 @@
-"""Our consumers and the official ones in one group, on our cluster and on Java's broker: the same shares, the same locks, the same files."""
+"""Our consumers and the official ones in one group, on our cluster and on Java's broker: the same
+shares, the same locks, the same files.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ async def create_topic(namesrv: str, topic: str, queues: int) -> int:
 
 
 def ours(consumer: PushConsumer, topic: str) -> set[tuple[str, int]]:
-    return {(queue.broker_name, queue.queue_id) for queue in consumer.assignment if queue.topic == topic}
+    return {
+        (queue.broker_name, queue.queue_id) for queue in consumer.assignment if queue.topic == topic
+    }
 
 
 async def settled_shares(
@@ -53,7 +57,9 @@ async def settled_shares(
     with trio.fail_after(60):
         agreed = 0
         while True:
-            shares = [await m.owned() if isinstance(m, JavaConsumer) else ours(m, topic) for m in members]
+            shares = [
+                await m.owned() if isinstance(m, JavaConsumer) else ours(m, topic) for m in members
+            ]
             counts = Counter(itertools.chain.from_iterable(shares))
             agreed = agreed + 1 if len(counts) == total and set(counts.values()) == {1} else 0
             if agreed == 3:
@@ -66,13 +72,18 @@ async def ignore(message: ReceivedMessage) -> None:
 
 
 def member(namesrv: str, topic: str, rule: Allocation, **more: object) -> PushConsumer:
-    arguments: dict[str, object] = {"handler": ignore, "consume_from": "first", "allocate": rule, **more}
+    arguments: dict[str, object] = {
+        "handler": ignore,
+        "consume_from": "first",
+        "allocate": rule,
+        **more,
+    }
     return PushConsumer(namesrv, group=f"mixed-{topic}", subscriptions=topic, **arguments)  # type: ignore[arg-type]
 
 
 @pytest.mark.compatible("shares {strategy}", peer="java-client-5.5.0")
 @pytest.mark.compatible("shares {strategy}", peer="java-client-4.9.4")
-@pytest.mark.feature(87, 88)
+@pytest.mark.feature("88c")
 @pytest.mark.parametrize("strategy", list(RULES))
 async def test_every_queue_has_one_owner_on_our_cluster(our_cluster: str, strategy: str) -> None:
     """Two of ours, one Java 5.5.0, one Java 4.9.4; then one of ours leaves."""
@@ -90,7 +101,9 @@ async def test_every_queue_has_one_owner_on_our_cluster(our_cluster: str, strate
             queues = sorted(queue for queue in await _queues(our_cluster, topic))
             names = [first.client_id, second.client_id, new.client_id, old.client_id]
             for name, share in zip(names, shares, strict=True):
-                assert share == {(queue.broker_name, queue.queue_id) for queue in rule(name, queues, wanted)}
+                assert share == {
+                    (queue.broker_name, queue.queue_id) for queue in rule(name, queues, wanted)
+                }
         await settled_shares([first, new, old], topic, total)
 
 
@@ -100,7 +113,7 @@ async def _queues(namesrv: str, topic: str) -> tuple[object, ...]:
 
 
 @pytest.mark.compatible("shares AVG", peer="java-server-5.5.0")
-@pytest.mark.feature(87, 88)
+@pytest.mark.feature("88c")
 async def test_every_queue_has_one_owner_on_java_s_broker(java_cluster: str) -> None:
     total = await create_topic(java_cluster, "SharesHere", 7)
     async with (
@@ -113,7 +126,7 @@ async def test_every_queue_has_one_owner_on_java_s_broker(java_cluster: str) -> 
 
 @attrs.define
 class Steps:
-    """Steps of each key in the order in which they were handled, whoever did it."""
+    """Steps of each key in the order in which they were handled, by any member."""
 
     bodies: set[str] = attrs.field(factory=set)
     by_key: dict[str, list[int]] = attrs.field(factory=lambda: defaultdict(list))
@@ -125,7 +138,9 @@ class Steps:
 
 
 async def _order_with_java(namesrv: str, version: str, topic: str) -> None:
-    """Members of both kinds join and leave an ordered group under load; every key's steps are handled in order, by whomever."""
+    """Members of both kinds join and leave an ordered group under load; every key's steps are
+    handled in order, by whomever.
+    """
     await create_topic(namesrv, topic, 4)
     keys, group = 8, f"ordered-{topic}"
     handled = Steps()
@@ -164,22 +179,26 @@ async def _order_with_java(namesrv: str, version: str, topic: str) -> None:
         define = [
             "rocketmq.client.rebalance.waitInterval=1000"
         ]  # 4.9 asks again for a lock in its next round only, after 20 s
-        async with java_consumer(version, namesrv, topic, group, mode="orderly", work_ms=10, define=define) as java:
+        async with java_consumer(
+            version, namesrv, topic, group, mode="orderly", work_ms=10, define=define
+        ) as java:
             got.append(java)
             with trio.fail_after(60):
-                while not java.got:  # noqa: ASYNC110
+                while not java.got:
                     await trio.sleep(0.05)
             async with of_ours():
                 await trio.sleep(2)
             enough.set()
         wanted = {f"{key}:{step}" for key in range(keys) for step in range(steps)}
-        # A renewal of 4.9 that crosses its own unlocking leaves a lock behind, which ends after a minute only.
+        # A renewal of 4.9 that crosses its own unlocking leaves a lock behind, which ends after a
+        # minute only.
         with trio.fail_after(80):
-            while not wanted <= handled.bodies | {body for _, _, _, body in java.got}:  # noqa: ASYNC110
+            while not wanted <= handled.bodies | {body for _, _, _, body in java.got}:
                 await trio.sleep(0.1)
     assert java.got
     assert handled.bodies
-    # Queue offsets give the order of each queue's messages; ours and theirs together must be all of them, each part ascending.
+    # Queue offsets give the order of each queue's messages; ours and theirs together must be all of
+    # them, each part ascending.
     theirs: dict[str, list[int]] = defaultdict(list)
     for _, _, _, body in java.got:
         key, step = body.split(":")
@@ -188,27 +207,33 @@ async def _order_with_java(namesrv: str, version: str, topic: str) -> None:
         assert list(dict.fromkeys(handled.by_key[key])) == sorted(set(handled.by_key[key]))
         assert list(dict.fromkeys(theirs[key])) == sorted(set(theirs[key]))
         assert set(handled.by_key[key]) | set(theirs[key]) == set(range(steps))
-        # Whoever has a queue goes on where the other one stopped: no key goes back by more than what was in hand at a change of owner.
+        # The new owner of a queue goes on where the old owner stopped: no key goes back by more
+        # than what was being handled at a change of owner.
         assert len(handled.by_key[key]) + len(theirs[key]) <= steps + 3
 
 
 @pytest.mark.compatible("push in order", "queue locks", peer="java-client-{java_version}")
-@pytest.mark.feature(97, 100)
-async def test_an_ordered_group_of_both_kinds_on_our_cluster(our_cluster: str, java_version: str) -> None:
+@pytest.mark.feature("97a", "100a")
+async def test_an_ordered_group_of_both_kinds_on_our_cluster(
+    our_cluster: str, java_version: str
+) -> None:
     await _order_with_java(our_cluster, java_version, f"Ordered_{java_version.replace('.', '_')}")
 
 
 @pytest.mark.compatible("push in order", "queue locks", peer="java-server-5.5.0")
-@pytest.mark.feature(97, 100)
 async def test_an_ordered_group_of_both_kinds_on_java_s_broker(java_cluster: str) -> None:
     await _order_with_java(java_cluster, "5.5.0", "Ordered")
 
 
 @pytest.mark.compatible("broadcasting offsets", peer="java-client-{java_version}")
-@pytest.mark.feature(83)
-async def test_offset_files_go_back_and_forth(our_cluster: str, java_version: str, tmp_path: Path) -> None:
+async def test_offset_files_go_back_and_forth(
+    our_cluster: str, java_version: str, tmp_path: Path
+) -> None:
     """A broadcasting consumer of either kind goes on where the other one stopped."""
-    topic, group = f"Broadcast_{java_version.replace('.', '_')}", f"caches-{java_version}".replace(".", "_")
+    topic, group = (
+        f"Broadcast_{java_version.replace('.', '_')}",
+        f"caches-{java_version}".replace(".", "_"),
+    )
     await create_topic(our_cluster, topic, 2)
     seen: list[str] = []
 
@@ -218,11 +243,15 @@ async def test_offset_files_go_back_and_forth(our_cluster: str, java_version: st
 
     async def send(numbers: range) -> None:
         async with Producer(our_cluster, group="prices") as producer:
-            await producer.send_batch([Message(topic=topic, body=b"%d" % number) for number in numbers])
+            await producer.send_batch(
+                [Message(topic=topic, body=b"%d" % number) for number in numbers]
+            )
 
     async def java_reads(count: int) -> list[str]:
         define = [f"rocketmq.client.localOffsetStoreDir={tmp_path}"]
-        async with java_consumer(java_version, our_cluster, topic, group, mode="broadcasting", define=define) as java:
+        async with java_consumer(
+            java_version, our_cluster, topic, group, mode="broadcasting", define=define
+        ) as java:
             await until(lambda: len(java.got) >= count)
             await trio.sleep(0.3)  # its listener's return is not its bookkeeping
             ids.append(java.client_id)

@@ -1,4 +1,6 @@
-"""Every header and body class goes to Java's own class and comes back: nothing lost, nothing added that we do not know."""
+"""Every header and body class goes to Java's own class and comes back: nothing lost, nothing added
+that we do not know.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,7 @@ from typing import Any
 
 import attrs
 import pytest
+from header_catalogue import COMMON_EXT_FIELDS
 from java_bodies import JAVA_BODIES, filled
 from java_headers import FOLDER, Pair, java_headers, pairs
 from processes import java_command
@@ -16,8 +19,8 @@ from triomq.remoting.errors import RemoteProtocolError
 from triomq.remoting.protocol.bodies.schema import JsonBody
 from triomq.remoting.protocol.codes import LanguageCode, SerializeType
 from triomq.remoting.protocol.command import Command, decode_frame, encode_command
-from triomq.remoting.protocol.fields import COMMON_EXT_FIELDS, LIMITS, codec_of
-from triomq.remoting.protocol.loose_json import loads
+from triomq.remoting.protocol.fastjson import loads
+from triomq.remoting.protocol.fields import LIMITS, codec_of
 
 pytestmark = [pytest.mark.compat]
 
@@ -51,26 +54,34 @@ def run(version: str, *arguments: str, given: str = "") -> list[list[str]]:
 def echoes(version: str, lines: list[tuple[str, str, bytes]]) -> list[list[str]]:
     """What Java makes of each (kind, class, bytes)."""
     given = "".join(f"{kind}\t{name}\t{data.hex()}\n" for kind, name, data in lines)
-    answers = [words for words in run(version, "echo", given=given) if words[0] in {"ECHO", "ERROR", "UNKNOWN"}]
+    answers = [
+        words
+        for words in run(version, "echo", given=given)
+        if words[0] in {"ECHO", "ERROR", "UNKNOWN"}
+    ]
     assert len(answers) == len(lines)
     return answers
 
 
 def sample(pair: Pair, known: set[str], *, complete: bool) -> Any:
-    """A header with the largest numbers and some text, and with or without its optional fields; only fields that the release knows."""
+    """A header with the largest numbers and some text, and with or without its optional fields;
+    only fields that the release knows.
+    """
     values: dict[str, Any] = {}
     for field in codec_of(pair.ours).fields:
         if not field.required and (not complete or field.wire_name(pair.short) not in known):
             continue
-        value: Any = {str: f'{field.attribute} ü"中', bool: True, int: LIMITS[field.bits][len(field.attribute) % 2]}[
-            field.kind
-        ]
+        value: Any = {
+            str: f'{field.attribute} ü"中',
+            bool: True,
+            int: LIMITS[field.bits][len(field.attribute) % 2],
+        }[field.kind]
         values[field.attribute] = CHECKED.get(field.name, value)
     return pair.ours(**values)
 
 
 @pytest.mark.compatible("header and body classes", peer="java-client-{java_version}")
-@pytest.mark.feature(16, 17)
+@pytest.mark.feature("16b", "17a")
 def test_headers(java_version: str) -> None:
     classes = java_headers(java_version)
     asked: list[tuple[Pair, Command, Any]] = []
@@ -93,14 +104,19 @@ def test_headers(java_version: str) -> None:
                     serialize=form,
                 )
                 asked.append((pair, command, header))
-    answers = echoes(java_version, [("header", pair.java, encode_command(command)[4:]) for pair, command, _ in asked])
+    answers = echoes(
+        java_version,
+        [("header", pair.java, encode_command(command)[4:]) for pair, command, _ in asked],
+    )
     for (pair, command, header), words in zip(asked, answers, strict=True):
         assert words[0] == "ECHO", (str(pair), words)
         again = decode_frame(bytes.fromhex(words[1])[4:])
         for name in ("code", "opaque", "flag", "language", "version", "remark", "body"):
             assert getattr(again, name) == getattr(command, name), (str(pair), name)
         # A code beyond 16 bits has no binary form: we fall back to JSON.
-        assert again.serialize == (command.serialize if command.code < 0x8000 else SerializeType.JSON)
+        assert again.serialize == (
+            command.serialize if command.code < 0x8000 else SerializeType.JSON
+        )
         codec = codec_of(pair.ours)
         known = {field.name for field in classes[pair.java].fields}
         expected = {name: text for name, text in (command.ext or {}).items() if name in known}
@@ -109,7 +125,10 @@ def test_headers(java_version: str) -> None:
         read = codec.from_ext(again.ext, short=pair.short)
         for field in codec.fields:
             if field.wire_name(pair.short) in expected:
-                assert getattr(read, field.attribute) == getattr(header, field.attribute), (str(pair), field.name)
+                assert getattr(read, field.attribute) == getattr(header, field.attribute), (
+                    str(pair),
+                    field.name,
+                )
     assert len(asked) > {"5.5.0": 450, "4.9.4": 220}[java_version]
 
 
@@ -117,7 +136,10 @@ PLAIN = '{"code":105,"opaque":7,"extFields":{"topic":"T"}%s}'
 READ_ALIKE = [
     PLAIN % "",
     '{"code":"105","opaque":"7","flag":"1","version":"479","extFields":{"topic":"T"}}',
-    *(f'{{"code":105,"opaque":7,"extFields":{{"topic":{value}}}}}' for value in ("5", "true", "1.5", '{"a":1}', "[1,2]", "null", '""')),
+    *(
+        f'{{"code":105,"opaque":7,"extFields":{{"topic":{value}}}}}'
+        for value in ("5", "true", "1.5", '{"a":1}', "[1,2]", "null", '""')
+    ),
     '{"code":105,"opaque":7,"extFields":null}',
     '{"code":105,"opaque":7,"extFields":{}}',
     PLAIN % ',"remark":null',
@@ -141,10 +163,13 @@ REFUSED_ALIKE = [
 ]
 
 
-@pytest.mark.feature(16, 17)
 def test_unusual_headers_are_read_as_java_reads_them(java_version: str) -> None:
-    frames = [len(text.encode()).to_bytes(4) + text.encode() for text in (*READ_ALIKE, *REFUSED_ALIKE)]
-    answers = echoes(java_version, [("header", "GetRouteInfoRequestHeader", frame) for frame in frames])
+    frames = [
+        len(text.encode()).to_bytes(4) + text.encode() for text in (*READ_ALIKE, *REFUSED_ALIKE)
+    ]
+    answers = echoes(
+        java_version, [("header", "GetRouteInfoRequestHeader", frame) for frame in frames]
+    )
     for text, frame, words in zip((*READ_ALIKE, *REFUSED_ALIKE), frames, answers, strict=True):
         if text in REFUSED_ALIKE:
             assert words[0] == "ERROR", text
@@ -159,11 +184,13 @@ def test_unusual_headers_are_read_as_java_reads_them(java_version: str) -> None:
 
 
 @pytest.mark.compatible("header and body classes", peer="java-client-{java_version}")
-@pytest.mark.feature(16, 17)
 def test_bodies(java_version: str) -> None:
     bodies = [(name, filled(cls)) for cls, name in JAVA_BODIES.items()]
     for bare_keys in (True, False):
-        answers = echoes(java_version, [("body", name, body.encode(bare_keys=bare_keys)) for name, body in bodies])
+        answers = echoes(
+            java_version,
+            [("body", name, body.encode(bare_keys=bare_keys)) for name, body in bodies],
+        )
         unknown = 0
         for (name, body), words in zip(bodies, answers, strict=True):
             if words[0] == "UNKNOWN":
@@ -201,7 +228,10 @@ def test_a_body_of_another_shape_is_noticed() -> None:
 
 
 def test_the_copies_of_java_tables_are_what_java_says(java_version: str) -> None:
-    for verb, file in (("describe", f"java-{java_version}.tsv"), ("codes", f"codes-{java_version}.tsv")):
+    for verb, file in (
+        ("describe", f"java-{java_version}.tsv"),
+        ("codes", f"codes-{java_version}.tsv"),
+    ):
         lines = [line.split("\t") for line in Path(FOLDER, file).read_text().splitlines()]
         said = run(java_version, verb)
         assert [words for words in said if words in lines] == lines

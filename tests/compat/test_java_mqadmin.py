@@ -1,4 +1,6 @@
-"""RocketMQ's own mqadmin, unmodified, on our cluster: what it prints, and what its commands do to running Java clients."""
+"""RocketMQ's own mqadmin, unmodified, on our cluster: what it prints, and what its commands do to
+running Java clients.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +13,20 @@ from pathlib import Path
 
 import pytest
 import trio
-from processes import java_command, java_home, java_mqadmin, our_broker, our_name_server, wait_registered
+from processes import (
+    PEERS,
+    java_command,
+    java_home,
+    java_mqadmin,
+    our_broker,
+    our_name_server,
+    wait_registered,
+    write_logback,
+)
 
 from triomq.client.admin.admin import Admin
+from triomq.client.admin.command_list import LIST
+from triomq.client.admin.commands import load
 
 pytestmark = [pytest.mark.compat, pytest.mark.slow]
 
@@ -26,25 +39,39 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     if java_home("5.5.0") is None:
         pytest.skip("the Java peers 5.5.0 are not installed: run `make peers`")
     folder = tmp_path_factory.mktemp("mqadmin")
-    with our_name_server(folder) as namesrv, our_broker(folder, "broker-a", namesrv) as (address, _):
+    with (
+        our_name_server(folder) as namesrv,
+        our_broker(folder, "broker-a", namesrv) as (address, _),
+    ):
         wait_registered(namesrv, "broker-a")
         yield namesrv, address
 
 
 def admin(cluster: Cluster, text: str, version: str = "5.5.0") -> list[str]:
     """One command a line; ADDR is the broker's address."""
-    return java_mqadmin(version, cluster[0], [line.replace("ADDR", cluster[1]).split() for line in text.strip().splitlines()])
+    return java_mqadmin(
+        version,
+        cluster[0],
+        [line.replace("ADDR", cluster[1]).split() for line in text.strip().splitlines()],
+    )
 
 
 def has(text: str, *words: object) -> bool:
     """Does one line of a printed table hold these cells, in this order?"""
-    return any(re.search(r"\s+".join(re.escape(str(word)) for word in words), line) for line in text.splitlines())
+    return any(
+        re.search(r"\s+".join(re.escape(str(word)) for word in words), line)
+        for line in text.splitlines()
+    )
 
 
-@pytest.mark.compatible("admin: topics", "admin: groups", "admin: settings", peer="java-client-5.5.0")
-@pytest.mark.feature(2, 9, 10, 169)
+@pytest.mark.compatible(
+    "admin: topics", "admin: groups", "admin: settings", peer="java-client-5.5.0"
+)
+@pytest.mark.feature("169a")
 def test_topics_groups_and_settings(cluster: Cluster) -> None:
-    """Most commands take a second and more, whatever they do: Java starts and stops a client for each."""
+    """Most commands take a second and more, whatever they do: Java starts and stops a client for
+    each.
+    """
     topic, perm, _, group, config, _, kept, _, namesrv, wiped, closed, _, deleted, topics = admin(
         cluster,
         """
@@ -77,8 +104,10 @@ def test_topics_groups_and_settings(cluster: Cluster) -> None:
     assert {"T", "%RETRY%G"} & set(topics.split()) == set()
 
 
-@pytest.mark.compatible("admin: topics", "admin: groups", "admin: settings", peer="java-client-4.9.4")
-@pytest.mark.feature(169)
+@pytest.mark.compatible(
+    "admin: topics", "admin: groups", "admin: settings", peer="java-client-4.9.4"
+)
+@pytest.mark.feature("169a")
 async def test_topics_groups_and_settings_by_the_old_one(cluster: Cluster) -> None:
     """It cannot show groups, so we look; the rest is read back by it."""
     if java_home("4.9.4") is None:
@@ -91,7 +120,9 @@ async def test_topics_groups_and_settings_by_the_old_one(cluster: Cluster) -> No
         getBrokerConfig -b ADDR
         topicRoute -t Old
     """
-    _, perm, _, _, config, route = await trio.to_thread.run_sync(lambda: admin(cluster, commands, "4.9.4"))
+    _, perm, _, _, config, route = await trio.to_thread.run_sync(
+        lambda: admin(cluster, commands, "4.9.4")
+    )
     assert "update topic perm from 6 to 4" in perm
     assert has(config, "enableMixedMessageType", "=", "false")
     for figure in ('"readQueueNums": 4', '"writeQueueNums": 2', '"perm": 4'):
@@ -103,7 +134,6 @@ async def test_topics_groups_and_settings_by_the_old_one(cluster: Cluster) -> No
 
 
 @pytest.mark.compatible("admin: offsets", "admin: messages", peer="java-client-{version}")
-@pytest.mark.feature(93)
 @pytest.mark.parametrize("version", ["5.5.0", "4.9.4"])
 def test_offsets_and_figures_of_a_group_without_members(cluster: Cluster, version: str) -> None:
     if java_home(version) is None:
@@ -142,8 +172,12 @@ class JavaConsumer:
     """A running Java 5.5.0 push consumer; its deliveries as they come."""
 
     def __init__(self, namesrv: str, topic: str, group: str) -> None:
-        command = java_command("5.5.0", "Peer", "consume", namesrv, topic, group, "*", "1000000", "100")
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        command = java_command(
+            "5.5.0", "Peer", "consume", namesrv, topic, group, "*", "1000000", "100"
+        )
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
         self.lines: list[str] = []
         self.reader = threading.Thread(target=self.read)
         self.reader.start()
@@ -159,7 +193,9 @@ class JavaConsumer:
     def wait(self, count: int, seconds: float = 60) -> list[str]:
         deadline = time.monotonic() + seconds
         while len(self.bodies()) < count:
-            assert time.monotonic() < deadline, f"{count} deliveries expected, there were {self.bodies()}"
+            assert time.monotonic() < deadline, (
+                f"{count} deliveries expected, there were {self.bodies()}"
+            )
             time.sleep(0.05)
         return self.bodies()
 
@@ -171,10 +207,15 @@ class JavaConsumer:
         self.process.stdout.close()
 
 
-@pytest.mark.compatible("running information", "consume directly", "reset while running", peer="java-client-5.5.0")
-@pytest.mark.feature(14, 93)
-def test_what_the_broker_asks_and_tells_a_running_java_consumer(cluster: Cluster, tmp_path: Path) -> None:
-    """consumerConnection (203), consumerStatus (307), a message consumed on demand (309), a reset by time (222) that makes it consume again."""
+@pytest.mark.compatible(
+    "running information", "consume directly", "reset while running", peer="java-client-5.5.0"
+)
+def test_what_the_broker_asks_and_tells_a_running_java_consumer(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """consumerConnection (203), consumerStatus (307), a message consumed on demand (309), a reset
+    by time (222) that makes it consume again.
+    """
     admin(cluster, "updateTopic -c TestCluster -t Live -r 1 -w 1")
     consumer = JavaConsumer(cluster[0], "Live", "live")
     try:
@@ -196,6 +237,59 @@ def test_what_the_broker_asks_and_tells_a_running_java_consumer(cluster: Cluster
         assert has(running, "Live", "broker-a", 0)
         assert "CR_SUCCESS" in directly
         assert has(reset, "broker-a", 0, 0)
-        assert consumer.wait(3) == ["first", "first", "first"], "once by itself, once on demand, once after the reset"
+        assert consumer.wait(3) == ["first", "first", "first"], (
+            "once by itself, once on demand, once after the reset"
+        )
     finally:
         consumer.stop()
+
+
+OURS = {"doctor", "tlsInit", "tlsCheck"}
+ABSENT = [
+    ("queryMsgById", "s", "sendMessage", True),
+    ("queryMsgById", "u", "unitName", True),
+    ("queryMsgByKey", "l", "lastKey", True),
+    ("queryMsgByKey", "p", "keyType", True),
+    ("queryMsgByUniqueKey", "e", "endTime", True),
+    ("queryMsgByUniqueKey", "s", "startTime", True),
+]
+"""(command, letter, name, whether it takes a value): sending a message again is the business of
+sendMessage; the others came with 5.5.0.
+"""
+
+
+@pytest.mark.feature("169c")
+def test_our_commands_have_the_names_and_options_of_java_s() -> None:
+    """As RocketMQ's own ``mqadmin help COMMAND`` prints them."""
+    if java_home("5.5.0") is None:
+        pytest.skip("the Java peers 5.5.0 are not installed: run `make peers`")
+    write_logback(PEERS / "home")
+    ours = {name: load(name) for name in LIST if name not in OURS}
+    asked = "".join(f"help\t{name}\n" for name in ours)
+    done = subprocess.run(
+        java_command("5.5.0", "Mqadmin"),
+        input=asked,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    outputs = done.stdout.split("\n===\n")[:-1]
+    assert len(outputs) == len(ours) > 35, done.stderr[-2000:]
+    differences = []
+    for (name, command), text in zip(ours.items(), outputs, strict=True):
+        assert f"usage: mqadmin {name} " in text, text
+        theirs = {
+            (name, letter, long, bool(value))
+            for letter, long, value in re.findall(
+                r"^ +(?:-(\w),)?--(\w+)( +<arg>)?", text, re.MULTILINE
+            )
+        }
+        mine = {
+            (name, option.letter, option.name, bool(option.placeholder))
+            for option in command.options
+        }
+        differences += mine ^ {
+            one for one in theirs if one[1:3] not in {("h", "help"), ("n", "namesrvAddr")}
+        }
+    assert sorted(differences) == ABSENT

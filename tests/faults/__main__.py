@@ -1,7 +1,10 @@
-"""`make fault-test SCHEDULES=100 SEED=0`: a cluster in network namespaces, faults under load, and everything that was acknowledged compared with what is there.
+"""``make fault-test SCHEDULES=100 SEED=0``: a cluster in network namespaces, faults under load, and
+everything that was acknowledged compared with what is there.
 
-What a run has done lies in `.faults/SEED`; a run that was stopped goes on there. `--fresh` begins anew. Exit code 1 when a promise was broken: the directory then
-has stores, logs and history as they were found. `make fault-matrix` runs each mode of flush and replication through the same losses and prints what each survives.
+What a run has done lies in ``.faults/SEED``; a run that was stopped goes on there. ``--fresh``
+begins anew. Exit code 1 when a promise was broken: the directory then has stores, logs and history
+as they were found. ``make fault-matrix`` runs each mode of flush and replication through the same
+losses and prints what each survives.
 """
 
 from __future__ import annotations
@@ -37,7 +40,12 @@ def run_only(seed: int, number: int) -> int:
     folder = WORK / f"{seed}-{number}"
     shutil.rmtree(folder, ignore_errors=True)
     schedule = draw(seed, number, stop_seconds=LONG_STOP_SECONDS)
-    tell("\n".join(f"{step.at:5.2f} s: {step.kind} for {step.seconds:.1f} s ({step.number:g})" for step in schedule.steps))
+    tell(
+        "\n".join(
+            f"{step.at:5.2f} s: {step.kind} for {step.seconds:.1f} s ({step.number:g})"
+            for step in schedule.steps
+        )
+    )
     run = run_schedule(folder, schedule)
     run.figures.schedules = 1
     tell("\n".join([*report(run.figures), *run.complaints, f"everything is in {folder}"]))
@@ -45,16 +53,29 @@ def run_only(seed: int, number: int) -> int:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python tests/faults", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python tests/faults", description=__doc__.splitlines()[0]
+    )
     parser.add_argument("what", choices=("schedules", "matrix"))
-    parser.add_argument("--schedules", type=int, default=100, help="in all, those of an earlier run included (100)")
-    parser.add_argument("--only", type=int, metavar="NUMBER", help="this one schedule of the seed, and leave its directory")
+    parser.add_argument(
+        "--schedules", type=int, default=100, help="in all, those of an earlier run included (100)"
+    )
+    parser.add_argument(
+        "--only",
+        type=int,
+        metavar="NUMBER",
+        help="this one schedule of the seed, and leave its directory",
+    )
     parser.add_argument("--rounds", type=int, default=3, help="for each place of the matrix (3)")
     parser.add_argument("--seed", type=int, default=0, help="of the numbers of every schedule (0)")
-    parser.add_argument("--fresh", action="store_true", help="forget what an earlier run of this seed has left")
+    parser.add_argument(
+        "--fresh", action="store_true", help="forget what an earlier run of this seed has left"
+    )
     parser.add_argument("--json", action="store_true", help="print the figures as one line of JSON")
     arguments = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))  # namespaces are removed on the way out
+    signal.signal(
+        signal.SIGTERM, lambda number, frame: sys.exit(1)
+    )  # namespaces are removed on the way out
     missing = why_not()
     if missing:
         print(f"fault-test: {missing}", file=sys.stderr)
@@ -77,13 +98,23 @@ def main() -> int:
             figures = campaign.figures
             if figures.schedules % TELL_SCHEDULES == 0 and not arguments.json:
                 tell(
-                    f"{figures.schedules} of {arguments.schedules} schedules, {figures.acknowledged} messages acknowledged, {figures.lost} lost, "
-                    f"{sum(figures.faults.values())} faults met requests; {time.monotonic() - begun:.0f} s"
+                    f"{figures.schedules} of {arguments.schedules} schedules,"
+                    f" {figures.acknowledged} messages acknowledged, {figures.lost} lost,"
+                    f" {sum(figures.faults.values())} faults met requests;"
+                    f" {time.monotonic() - begun:.0f} s"
                 )
     except (PromiseBroken, EndedByItself, AssertionError) as error:
-        print(f"fault-test: {error}\nfault-test: schedule {campaign.figures.schedules}, everything is in {folder}", file=sys.stderr)
+        print(
+            f"fault-test: {error}\nfault-test: schedule {campaign.figures.schedules}, everything is"
+            f" in {folder}",
+            file=sys.stderr,
+        )
         return 1
-    print(json.dumps(attrs.asdict(campaign.figures)) if arguments.json else "\n".join(report(campaign.figures)))
+    print(
+        json.dumps(attrs.asdict(campaign.figures))
+        if arguments.json
+        else "\n".join(report(campaign.figures))
+    )
     return 0
 
 

@@ -1,7 +1,8 @@
-"""`make fuzz SECONDS=60`: fuzz every target for its share of the time. Exit code 1 when one of them finds something.
+"""``make fuzz SECONDS=60``: fuzz every target for its share of the time. Exit code 1 for a finding.
 
-Inputs that reach new code are kept in `.fuzz/TARGET`, so the next run goes on where this one stops. A finding lies in `.fuzz/findings`; once it is
-understood it goes into `tests/fuzz/corpus/TARGET`, named `WHAT.ok` or `WHAT.refused` after what must become of it.
+Inputs that reach new code are kept in ``.fuzz/TARGET``, so that the next run continues there. A
+finding is kept in ``.fuzz/findings``; once it is understood, add it to
+``tests/fuzz/corpus/TARGET`` as ``WHAT.ok`` or ``WHAT.refused``, after its right outcome.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ MEMORY_MIB_MAX = 1500
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python tests/fuzz", description=__doc__.splitlines()[0])
-    parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"of {', '.join(TARGETS)} (default: all)")
+    parser.add_argument(
+        "targets", nargs="*", metavar="TARGET", help=f"of {', '.join(TARGETS)} (default: all)"
+    )
     parser.add_argument("--seconds", type=int, default=60, help="for all targets together (60)")
     arguments = parser.parse_args()
     if unknown := set(arguments.targets) - TARGETS.keys():
@@ -35,14 +38,18 @@ def main() -> int:
     (WORK / "findings").mkdir(parents=True, exist_ok=True)
     (WORK / "words").write_text(words())
     inputs = seeds()
-    found = [name for name in chosen if not fuzz(name, inputs.get(name, []), max(1, arguments.seconds // len(chosen)))]
+    found = [
+        name
+        for name in chosen
+        if not fuzz(name, inputs.get(name, []), max(1, arguments.seconds // len(chosen)))
+    ]
     if found:
         print(f"fuzz: findings in {', '.join(found)}: see {WORK / 'findings'}")
     return 1 if found else 0
 
 
 def fuzz(name: str, inputs: list[bytes], seconds: int) -> bool:
-    """Fuzz one target; False if it found something."""
+    """Fuzz one target; return False for a finding."""
     folder = WORK / name
     folder.mkdir(exist_ok=True)
     for number, data in enumerate(inputs):

@@ -1,4 +1,6 @@
-"""Fuzz one target with atheris: `python tests/fuzz/one_target.py TARGET [libFuzzer options] [folders of inputs]`."""
+"""Fuzz one target with atheris: ``python tests/fuzz/one_target.py TARGET [libFuzzer options]
+[folders of inputs]``.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,8 @@ from pathlib import Path
 
 import atheris
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "support")]
 
 with atheris.instrument_imports(include=["triomq"]):
     import targets
@@ -16,7 +19,7 @@ with atheris.instrument_imports(include=["triomq"]):
     if sys.argv[1] == "arrow":
         targets.arrow_decoder()  # imports the Spark source
 
-from triomq.remoting.errors import RemoteProtocolError
+from triomq.remoting.errors import RemoteProtocolError  # noqa: E402
 
 
 def main() -> None:

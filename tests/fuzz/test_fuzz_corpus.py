@@ -1,6 +1,7 @@
-"""Every input of the fuzzing corpus becomes what its name says: `.ok` is read, `.refused` is refused with RemoteProtocolError, nothing else.
+"""Every input of the fuzzing corpus has the outcome of its name: ``.ok`` is read, ``.refused`` is
+refused with RemoteProtocolError.
 
-The seeds that fuzzing starts from, captured frames and an instance of every class, are read by every target.
+The seeds of fuzzing, captured frames and an instance of every class, are read by every target.
 """
 
 from __future__ import annotations
@@ -36,7 +37,10 @@ def test_corpus(path: Path) -> None:
 
 def test_the_corpus_has_both_outcomes_for_every_target() -> None:
     outcomes = {(path.parent.name, path.suffix[1:]) for path in FILES}
-    assert outcomes >= {(target, end) for target in TARGETS for end in ("ok", "refused")} - NEVER_REFUSED
+    assert (
+        outcomes
+        >= {(target, end) for target in TARGETS for end in ("ok", "refused")} - NEVER_REFUSED
+    )
     assert {path.parent.name for path in FILES} == set(TARGETS)
 
 

@@ -1,4 +1,6 @@
-"""Requests that wait for a client or a name server keep nobody else waiting: locks, offsets and statistics go on."""
+"""Requests that wait for a client or a name server delay no other request: locks, offsets and
+statistics go on.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,8 @@ from brokers import BrokerPeer, peer_of, running_broker
 from serving import make_server, until
 
 from triomq.broker.processors.relays import UNANSWERED_MAX
-from triomq.remoting.client.config import ConnectorConfig
 from triomq.remoting.client.connector import Connector
+from triomq.remoting.client.connector_config import ConnectorConfig
 from triomq.remoting.protocol.bodies.locks import LockRequest
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.codes import RequestCode as Code
@@ -20,9 +22,12 @@ from triomq.remoting.protocol.headers.client import ConsumerRunningHeader
 from triomq.remoting.protocol.headers.offset import GetMaxOffsetHeader
 from triomq.remoting.protocol.headers.route import RegisterBrokerHeader
 from triomq.remoting.protocol.headers.topic import TopicHeader
-from triomq.remoting.server.handlers import Handler, Request, Response
+from triomq.remoting.server.handlers import Handler
+from triomq.remoting.server.requests import Deferred, Request, Response
 
-LOCK = LockRequest(consumer_group="G", client_id="one", queues=[MessageQueue("T", "broker-a", 0)]).encode()
+LOCK = LockRequest(
+    consumer_group="G", client_id="one", queues=[MessageQueue("T", "broker-a", 0)]
+).encode()
 
 
 async def ask_what_consumers_need(peer: BrokerPeer, times: int) -> list[int]:
@@ -30,7 +35,9 @@ async def ask_what_consumers_need(peer: BrokerPeer, times: int) -> list[int]:
     codes = []
     for _ in range(times):
         codes.append((await peer.call(Code.LOCK_BATCH_MQ, None, LOCK, timeout=2)).code)
-        codes.append((await peer.call(Code.GET_MAX_OFFSET, GetMaxOffsetHeader("T", 0), timeout=2)).code)
+        codes.append(
+            (await peer.call(Code.GET_MAX_OFFSET, GetMaxOffsetHeader("T", 0), timeout=2)).code
+        )
         codes.append((await peer.call(Code.GET_TOPIC_STATS_INFO, TopicHeader("T"), timeout=2)).code)
     return codes
 
@@ -46,11 +53,15 @@ async def test_a_consumer_that_never_answers_delays_no_lock_and_no_offset(tmp_pa
         Connector(ConnectorConfig(), handlers={Code.GET_CONSUMER_RUNNING_INFO: never}) as silent,
     ):
         await peer.create_topic("T", 1)
-        await BrokerPeer(silent, f"127.0.0.1:{ready.port}").heartbeat("silent", group="G", subscriptions={"T": "*"})
+        await BrokerPeer(silent, f"127.0.0.1:{ready.port}").heartbeat(
+            "silent", group="G", subscriptions={"T": "*"}
+        )
         refused: list[str] = []
 
         async def relay() -> None:
-            answer = await admin.call(Code.GET_CONSUMER_RUNNING_INFO, ConsumerRunningHeader("G", "silent"), timeout=60)
+            answer = await admin.call(
+                Code.GET_CONSUMER_RUNNING_INFO, ConsumerRunningHeader("G", "silent"), timeout=60
+            )
             assert answer.code == ResponseCode.SYSTEM_BUSY
             refused.append(answer.remark or "")
 
@@ -60,23 +71,32 @@ async def test_a_consumer_that_never_answers_delays_no_lock_and_no_offset(tmp_pa
             await until(lambda: len(refused) == 100 - UNANSWERED_MAX)
             assert await ask_what_consumers_need(peer, 50) == [0] * 150
             assert set(refused) == {
-                f"consumer <G> <silent> has left {UNANSWERED_MAX} questions unanswered, the most that wait for one client: ask again later, or restart it"
+                (
+                    f"consumer <G> <silent> has left {UNANSWERED_MAX} requests unanswered, the"
+                    " maximum for one client: try again later, or restart the client"
+                )
             }
             nursery.cancel_scope.cancel()
 
 
 async def test_a_name_server_that_hangs_delays_changes_only(tmp_path: Path) -> None:
-    """It takes the first registration and answers nothing after it; each creation waits up to three seconds for it."""
+    """It takes the first registration and answers nothing after it; each creation waits up to three
+    seconds for it.
+    """
     registrations: list[Request] = []
 
-    def register(request: Request) -> Response | None:
+    def register(request: Request) -> Response | Deferred:
         registrations.append(request)
-        return Response() if len(registrations) == 1 else None
+        return Response() if len(registrations) == 1 else Deferred((request,))
 
     namesrv = make_server([Handler(Code.REGISTER_BROKER, register, header=RegisterBrokerHeader)])
     async with trio.open_nursery() as nursery:
         _, port = await nursery.start(namesrv.run)
-        async with running_broker(tmp_path, namesrvAddr=f"127.0.0.1:{port}") as ready, peer_of(ready) as peer, peer_of(ready) as admin:
+        async with (
+            running_broker(tmp_path, namesrvAddr=f"127.0.0.1:{port}") as ready,
+            peer_of(ready) as peer,
+            peer_of(ready) as admin,
+        ):
             created: list[str] = []
 
             async def create(number: int) -> None:

@@ -1,4 +1,4 @@
-"""The first bytes of a connection, cut anywhere: PROXY header or not, TLS or plain, the same frames come out."""
+"""The first bytes of a connection, cut anywhere: with and without PROXY header, TLS or plain."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from triomq.remoting.errors import RemotingError
 from triomq.remoting.server.connection import BytesFilter
-from triomq.remoting.server.entrance import Certificates, Entrance
+from triomq.remoting.server.connection_sniffer import ConnectionSniffer, server_context_of
 from triomq.remoting.tls.contexts import client_context
-from triomq.remoting.tls.settings import ProxyMode, TlsMode
+from triomq.remoting.tls.reload import ReloadingContext
+from triomq.remoting.tls.security_settings import ProxyMode, TlsMode
 from triomq.remoting.tls.stream import TlsStream
 
 PAYLOAD = b'\x00\x00\x00\x0c\x00\x00\x00\x08{"a":1}!' * 3
@@ -25,17 +26,17 @@ HEADERS = [
 
 
 class FakeConnection:
-    """What `FirstBytes` needs of a connection."""
+    """Stands for a connection."""
 
-    def __init__(self, entrance: Entrance) -> None:
+    def __init__(self, sniffer: ConnectionSniffer) -> None:
         self.peer = ("127.0.0.1", 1)
-        self.filter: BytesFilter | None = entrance.filter(self)  # type: ignore[arg-type]
+        self.filter: BytesFilter | None = sniffer.filter(self)  # type: ignore[arg-type]
 
     def set_peer(self, peer: tuple[str, int]) -> None:
         self.peer = peer
 
     def take(self, data: bytes) -> tuple[bytes, bytes]:
-        """(plain bytes, bytes to send) as the codec gets them."""
+        """Return plain bytes and bytes to send, as the codec gets them."""
         if self.filter is None:
             return data, b""
         plain = self.filter.received(data)
@@ -48,8 +49,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tls_files.Files:
 
 
 @pytest.fixture(scope="module")
-def certificates(files: tls_files.Files) -> Certificates:
-    return Certificates.load(files.server())
+def certificates(files: tls_files.Files) -> ReloadingContext:
+    return server_context_of(files.server())
 
 
 @given(
@@ -59,9 +60,15 @@ def certificates(files: tls_files.Files) -> Certificates:
 )
 @settings(max_examples=60, deadline=None)
 def test_any_cut_gives_the_same(
-    files: tls_files.Files, certificates: Certificates, header: bytes, encrypted: bool, sizes: list[int]
+    files: tls_files.Files,
+    certificates: ReloadingContext,
+    header: bytes,
+    encrypted: bool,
+    sizes: list[int],
 ) -> None:
-    connection = FakeConnection(Entrance(TlsMode.PERMISSIVE, ProxyMode.OPTIONAL, certificates))
+    connection = FakeConnection(
+        ConnectionSniffer(TlsMode.PERMISSIVE, ProxyMode.OPTIONAL, certificates)
+    )
     client = TlsStream(client_context(files.client()), server_side=False, host_name="localhost")
     waiting = header
     if encrypted:
@@ -82,7 +89,9 @@ def test_any_cut_gives_the_same(
             waiting += client.to_send(b"")
     assert got == PAYLOAD
     assert connection.peer == (("203.0.113.9", 56324) if header else ("127.0.0.1", 1))
-    assert (connection.filter is None) == (not encrypted), "a plain connection has no filter any more"
+    assert (connection.filter is None) == (not encrypted), (
+        "a plain connection has no filter any more"
+    )
 
 
 @given(
@@ -93,9 +102,9 @@ def test_any_cut_gives_the_same(
 )
 @settings(deadline=None)
 def test_garbage_is_refused_or_passed_on_but_never_crashes(
-    certificates: Certificates, data: bytes, cut: int, proxy: ProxyMode, mode: TlsMode
+    certificates: ReloadingContext, data: bytes, cut: int, proxy: ProxyMode, mode: TlsMode
 ) -> None:
-    connection = FakeConnection(Entrance(mode, proxy, certificates))
+    connection = FakeConnection(ConnectionSniffer(mode, proxy, certificates))
     got = b""
     for start in range(0, len(data), cut):
         try:

@@ -6,7 +6,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from triomq.namesrv.routes import Outcome, Registration, RouteRules, RouteTable
+from triomq.namesrv.broker_registration import DEFAULT_TIMEOUT_MS, BrokerRegistration, Outcome
+from triomq.namesrv.routes import RouteRules, RouteTable
 from triomq.remoting.protocol.bodies.route import QueueData
 from triomq.remoting.protocol.bodies.topics import DataVersion, TopicConfig, TopicTable
 
@@ -17,7 +18,7 @@ OWNERS = st.integers(0, 3)
 
 
 class RouteTableMachine(RuleBasedStateMachine):
-    """The table beside a clock; the model is the table's own law."""
+    """A RouteTable and a clock; the invariants are the model."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,14 +36,34 @@ class RouteTableMachine(RuleBasedStateMachine):
         perm=st.sampled_from([4, 6, 7]),
         acting=st.sampled_from([None, False, True]),
         owner=OWNERS,
-        timeout_ms=st.sampled_from([None, 100]),
+        timeout_ms=st.sampled_from([DEFAULT_TIMEOUT_MS, 100]),
     )
     def register(
-        self, name: str, broker_id: int, address: str, topics: set[str], version: int, state: int, perm: int, acting: bool | None, owner: int, timeout_ms: int | None
+        self,
+        name: str,
+        broker_id: int,
+        address: str,
+        topics: set[str],
+        version: int,
+        state: int,
+        perm: int,
+        acting: bool | None,
+        owner: int,
+        timeout_ms: int,
     ) -> None:
-        table = TopicTable({topic: TopicConfig(topic_name=topic, perm=perm) for topic in sorted(topics)}, DataVersion(state, 0, version))
-        said = Registration(
-            cluster="C", broker_name=name, broker_id=broker_id, address=address, ha_address="", table=table, acting_master=acting, timeout_ms=timeout_ms
+        table = TopicTable(
+            {topic: TopicConfig(topic_name=topic, perm=perm) for topic in sorted(topics)},
+            DataVersion(state, 0, version),
+        )
+        said = BrokerRegistration(
+            cluster="C",
+            broker_name=name,
+            broker_id=broker_id,
+            address=address,
+            ha_address="",
+            table=table,
+            acting_master=acting,
+            timeout_ms=timeout_ms,
         )
         outcome = self.routes.register(said, self.owners[owner], self.now_ms).outcome
         held = self.routes.members("C", name).broker_addrs.get(broker_id)
@@ -102,15 +123,25 @@ class RouteTableMachine(RuleBasedStateMachine):
         for topic in self.routes.topic_names():
             route = self.routes.route(topic)
             assert route is not None
-            assert {data.broker_name for data in route.queue_datas} == {data.broker_name for data in route.broker_datas} <= set(known)
+            assert (
+                {data.broker_name for data in route.queue_datas}
+                == {data.broker_name for data in route.broker_datas}
+                <= set(known)
+            )
 
     @invariant()
     def kept_encodings_are_fresh(self) -> None:
         for topic in TOPICS:
             route = self.routes.route(topic)
-            assert self.routes.encoded_route(topic, standard=True) == (None if route is None else route.encode_standard())
-            assert self.routes.encoded_route(topic, standard=False) == (None if route is None else route.encode_legacy())
-        assert self.routes.encoded_cluster_table() == self.routes.cluster_table().encode(bare_keys=True)
+            assert self.routes.encoded_route(topic, standard=True) == (
+                None if route is None else route.encode_standard()
+            )
+            assert self.routes.encoded_route(topic, standard=False) == (
+                None if route is None else route.encode_legacy()
+            )
+        assert self.routes.encoded_cluster_table() == self.routes.cluster_table().encode(
+            bare_keys=True
+        )
 
 
 TestRouteTable = RouteTableMachine.TestCase

@@ -1,6 +1,8 @@
-"""A disk that fails, at every operation: full, broken, or unable to flush. What was promised is kept, what cannot be kept is not promised.
+"""A disk that fails, at every operation: full, broken, or unable to flush. What was promised is
+kept, what cannot be kept is not promised.
 
-The same runs as those of the crash points, each with one operation that fails; the store goes on, or says why it cannot, and the next start finds everything.
+The same runs as those of the crash points, each with one operation that fails; the store goes on,
+or says why it cannot, and the next start finds everything.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from stores import SteppingClock
 
 from triomq.broker.store.config import FlushMode
 from triomq.broker.store.errors import DiskFull, FlushFailed, StoreError, StoreIoError
-from triomq.broker.store.store import close_files, load_store
+from triomq.broker.store.opening import close_files, load_store
 
 BATCHES = 4
 GROWING = ("write", "create", "allocate", "make directory")
@@ -38,15 +40,25 @@ def operations(folder: Path, chosen: Callable[[Operation], bool]) -> list[Operat
 
 def full_for_a_while(number: int) -> Callable[[Operation], Fault | None]:
     """Three operations that need room find none; half of what they write may get there."""
-    return lambda one: Fault(errno.ENOSPC, torn_bytes=len(one.data) // 2) if one.kind in GROWING and number <= one.number < number + 3 else None
+    return lambda one: (
+        Fault(errno.ENOSPC, torn_bytes=len(one.data) // 2)
+        if one.kind in GROWING and number <= one.number < number + 3
+        else None
+    )
 
 
 def broken_at(number: int) -> Callable[[Operation], Fault | None]:
-    return lambda one: Fault(errno.EIO, torn_bytes=len(one.data) // 2) if one.number == number else None
+    return lambda one: (
+        Fault(errno.EIO, torn_bytes=len(one.data) // 2) if one.number == number else None
+    )
 
 
 def leaves(error: BaseException) -> list[BaseException]:
-    return [leaf for one in error.exceptions for leaf in leaves(one)] if isinstance(error, BaseExceptionGroup) else [error]
+    return (
+        [leaf for one in error.exceptions for leaf in leaves(one)]
+        if isinstance(error, BaseExceptionGroup)
+        else [error]
+    )
 
 
 def check_recovered(simulation: Simulation, *, power_seed: int | None = None) -> None:
@@ -60,7 +72,13 @@ def check_recovered(simulation: Simulation, *, power_seed: int | None = None) ->
     async def recover() -> None:
         store = await load_store(config, clock, SimulatedDisk(root))
         try:
-            await simulation.ledger.check(config, store, simulation.ledger.moment(None), power=power_seed is not None, sync=True)
+            await simulation.ledger.check(
+                config,
+                store,
+                simulation.ledger.moment(None),
+                power=power_seed is not None,
+                sync=True,
+            )
         finally:
             close_files(store)
 
@@ -68,9 +86,11 @@ def check_recovered(simulation: Simulation, *, power_seed: int | None = None) ->
         trio.run(recover)
 
 
-@pytest.mark.feature(37, 51)
+@pytest.mark.feature("37b")
 def test_a_disk_that_is_full_at_any_operation(tmp_path: Path) -> None:
-    """From one operation on for a while: messages are refused, nothing breaks, and when there is room again all goes on by itself."""
+    """From one operation on for a while: messages are refused, nothing breaks, and when there is
+    room again all goes on by itself.
+    """
     for operation in operations(tmp_path, lambda one: one.kind in GROWING):
         simulation = simulate(tmp_path / str(operation.number))
         simulation.disk.fault = full_for_a_while(operation.number)
@@ -81,7 +101,10 @@ def test_a_disk_that_is_full_at_any_operation(tmp_path: Path) -> None:
             starting = True
             assert not simulation.ledger.attempted
         except BaseException as error:
-            error.add_note(f"the disk was full at operation {operation.number}, {operation.kind} {operation.path.name}")
+            error.add_note(
+                f"the disk was full at operation {operation.number}, {operation.kind}"
+                f" {operation.path.name}"
+            )
             raise
         simulation.disk.fault = lambda _: None
         if starting:
@@ -91,9 +114,11 @@ def test_a_disk_that_is_full_at_any_operation(tmp_path: Path) -> None:
         check_recovered(simulation)
 
 
-@pytest.mark.feature(37, 51)
+@pytest.mark.feature("37b")
 def test_an_error_of_any_write_costs_no_message(tmp_path: Path) -> None:
-    """The sender of a message that cannot be written is told so; an index that cannot be written ends the store."""
+    """The sender of a message that cannot be written is told so; an index that cannot be written
+    ends the store.
+    """
     for operation in operations(tmp_path, lambda one: one.kind in ("write", "create")):
         simulation = simulate(tmp_path / str(operation.number))
         simulation.disk.fault = broken_at(operation.number)
@@ -101,7 +126,10 @@ def test_an_error_of_any_write_costs_no_message(tmp_path: Path) -> None:
             simulation.run(BATCHES)
         except (BaseExceptionGroup, StoreIoError) as error:
             if {type(leaf) for leaf in leaves(error)} != {StoreIoError}:
-                error.add_note(f"the write failed at operation {operation.number}, {operation.kind} {operation.path.name}")
+                error.add_note(
+                    f"the write failed at operation {operation.number}, {operation.kind}"
+                    f" {operation.path.name}"
+                )
                 raise
             died = True
         else:
@@ -111,9 +139,13 @@ def test_an_error_of_any_write_costs_no_message(tmp_path: Path) -> None:
         check_recovered(simulation)
 
 
-@pytest.mark.feature(37, 51)
-def test_an_fsync_that_fails_ends_the_store_and_what_it_lost_was_not_promised(tmp_path: Path) -> None:
-    """The system throws away what it could not write, and its cache goes on showing it. The next start must not take that for stored."""
+@pytest.mark.feature("37b", "51c")
+def test_an_fsync_that_fails_ends_the_store_and_what_it_lost_was_not_promised(
+    tmp_path: Path,
+) -> None:
+    """The system throws away what it could not write, and its cache goes on showing it. The next
+    start must not take that for stored.
+    """
     check_failed_syncs(tmp_path)
 
 
@@ -123,20 +155,29 @@ def check_failed_syncs(folder: Path) -> None:
         disk, ledger = simulation.disk, simulation.ledger
         disk.fault = broken_at(operation.number)
         known: list[int] = []
-        disk.before = lambda one, number=operation.number, known=known, ledger=ledger: known.append(len(ledger.acknowledged)) if one.number == number else None  # type: ignore[misc]
+        disk.before = lambda one, number=operation.number, known=known, ledger=ledger: (
+            known.append(len(ledger.acknowledged)) if one.number == number else None
+        )  # type: ignore[misc]
         with pytest.raises((BaseExceptionGroup, StoreError)) as caught:
             simulation.run(BATCHES)
-        assert {type(leaf) for leaf in leaves(caught.value)} <= {FlushFailed, StoreIoError}, operation
+        assert {type(leaf) for leaf in leaves(caught.value)} <= {FlushFailed, StoreIoError}, (
+            operation
+        )
         assert (simulation.root / "abort").exists() or not ledger.attempted
-        assert len(ledger.acknowledged) == known[0], f"after the failed {operation.kind} of {operation.path.name} messages were acknowledged"
+        assert len(ledger.acknowledged) == known[0], (
+            f"after the failed {operation.kind} of {operation.path.name} messages were acknowledged"
+        )
         check_recovered(simulation, power_seed=operation.number)
-        # The machine did not stop: the next start reads through the same cache. It goes on for a while, then power fails.
+        # The machine did not stop: the next start reads through the same cache. It goes on for a
+        # while, then power fails.
         simulation.run(2)
         assert len(ledger.acknowledged) > known[0]
         check_recovered(simulation, power_seed=operation.number + 1)
 
 
-def test_a_start_that_believes_the_page_cache_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_start_that_believes_the_page_cache_is_found_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(SimulatedDisk, "drop_cache", lambda disk, path: None)
     with pytest.raises(AssertionError):
         check_failed_syncs(tmp_path)

@@ -1,7 +1,9 @@
-"""`make simulate SEEDS=10000 SEED=0`: histories of a simulated cluster under faults, one for each seed, compared with what was promised.
+"""``make simulate SEEDS=10000 SEED=0``: histories of a simulated cluster under faults, one for each
+seed, compared with what was promised.
 
-What has been played is noted in `.simulate`, so a run that was stopped goes on; `--fresh` plays all again. Exit code 1 when a promise was broken: the last
-line is the command that plays the first such seed again and prints all that happened.
+What has been played is noted in ``.simulate``, so a run that was stopped goes on; ``--fresh`` plays
+all again. Exit code 1 when a promise was broken: the last line is the command that plays the first
+such seed again and prints all that happened.
 """
 
 from __future__ import annotations
@@ -37,32 +39,59 @@ class Sum:
 
 
 def play_one(seed: int, *, trace: bool = False) -> dict[str, object]:
-    """Play a seed; what a history tells, as plain values."""
+    """Play a seed; return what the history found, as plain values."""
     from simulated_history import play
     from simulated_plan import Plan
-    from simulated_reading import scratch_folder  # not at the start: `--help` must not load a broker
+    from simulated_reading import (
+        scratch_folder,
+    )  # not at the start: `--help` must not load a broker
 
     logging.getLogger().setLevel(logging.INFO if trace else logging.CRITICAL)
     with scratch_folder() as folder:
         try:
-            told = play(seed, folder / str(seed), tell=print if trace else None)
+            result = play(seed, folder / str(seed), tell=print if trace else None)
         except Exception as error:
-            return {"seed": seed, "plan": str(Plan.of(seed)), "broken": ["".join(format_exception(error))], "digest": ""}
-    return {**attrs.asdict(told), "plan": str(told.plan)}
+            return {
+                "seed": seed,
+                "plan": str(Plan.of(seed)),
+                "broken": ["".join(format_exception(error))],
+                "digest": "",
+            }
+    return {**attrs.asdict(result), "plan": str(result.plan)}
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python tests/simulate", description=__doc__.splitlines()[0])
-    parser.add_argument("--seeds", type=int, default=300, help="how many, those of an earlier run included (300)")
+    parser = argparse.ArgumentParser(
+        prog="python tests/simulate", description=__doc__.splitlines()[0]
+    )
+    parser.add_argument(
+        "--seeds", type=int, default=300, help="how many, those of an earlier run included (300)"
+    )
     parser.add_argument("--seed", type=int, default=0, help="the first one (0)")
     parser.add_argument("--jobs", type=int, default=1, help="processes (1)")
-    parser.add_argument("--dir", type=Path, default=WORK, help="where it is noted what has been played (.simulate)")
-    parser.add_argument("--fresh", action="store_true", help="forget what an earlier run from this seed on has played")
-    parser.add_argument("--trace", action="store_true", help="print everything that happens, with times, and the programs' logs")
+    parser.add_argument(
+        "--dir", type=Path, default=WORK, help="where it is noted what has been played (.simulate)"
+    )
+    parser.add_argument(
+        "--fresh",
+        action="store_true",
+        help="forget what an earlier run from this seed on has played",
+    )
+    parser.add_argument(
+        "--trace",
+        action="store_true",
+        help="print everything that happens, with times, and the programs' logs",
+    )
     parser.add_argument("--json", action="store_true", help="print one line of JSON for each seed")
     arguments = parser.parse_args()
-    if os.environ.get("PYTHONHASHSEED") != "0":  # else sets would be walked through in another order by each process
-        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, "PYTHONHASHSEED": "0"})
+    if (
+        os.environ.get("PYTHONHASHSEED") != "0"
+    ):  # else sets would be walked through in another order by each process
+        os.execve(
+            sys.executable,
+            [sys.executable, *sys.orig_argv[1:]],
+            {**os.environ, "PYTHONHASHSEED": "0"},
+        )
     if arguments.trace:
         logging.basicConfig(format="             %(levelname)s %(name)s: %(message)s")
     note = arguments.dir / f"{arguments.seed}.json"
@@ -75,32 +104,59 @@ def main() -> int:
     begun = time.monotonic()
     seeds = range(arguments.seed + found.played, arguments.seed + arguments.seeds)
     with ProcessPoolExecutor(arguments.jobs) if arguments.jobs > 1 else _InThisProcess() as pool:
-        for number, told in enumerate(pool.map(partial(play_one, trace=arguments.trace), seeds), 1):
+        for number, result in enumerate(
+            pool.map(partial(play_one, trace=arguments.trace), seeds), 1
+        ):
             found.played += 1
-            found.counts.update({name: value for name, value in told.items() if isinstance(value, int) and name != "seed"})
+            found.counts.update(
+                {
+                    name: value
+                    for name, value in result.items()
+                    if isinstance(value, int) and name != "seed"
+                }
+            )
             if arguments.json:
-                print(json.dumps(told), flush=True)
-            if told["broken"]:
-                found.broken.append(int(str(told["seed"])))
-                print(f"seed {told['seed']} ({told['plan']}):", *told["broken"], sep="\n  ", file=sys.stderr, flush=True)
+                print(json.dumps(result), flush=True)
+            if result["broken"]:
+                found.broken.append(int(str(result["seed"])))
+                print(
+                    f"seed {result['seed']} ({result['plan']}):",
+                    *result["broken"],
+                    sep="\n  ",
+                    file=sys.stderr,
+                    flush=True,
+                )
             if not resumable:
                 continue
-            telling = number % TELL_SEEDS == 0 or bool(told["broken"]) or number == len(seeds)
+            telling = number % TELL_SEEDS == 0 or bool(result["broken"]) or number == len(seeds)
             if telling or number % SAVE_SEEDS == 0:
                 arguments.dir.mkdir(parents=True, exist_ok=True)
                 fresh = note.with_suffix(".new")
-                fresh.write_text(json.dumps({"played": found.played, "broken": found.broken, "counts": found.counts}))
+                fresh.write_text(
+                    json.dumps(
+                        {"played": found.played, "broken": found.broken, "counts": found.counts}
+                    )
+                )
                 fresh.replace(note)
             if telling:
-                print(f"{found.played} of {arguments.seeds} histories, {len(found.broken)} broken; {time.monotonic() - begun:.0f} s", flush=True)
+                print(
+                    f"{found.played} of {arguments.seeds} histories, {len(found.broken)} broken;"
+                    f" {time.monotonic() - begun:.0f} s",
+                    flush=True,
+                )
     if not arguments.json:
         counts = found.counts
         print(
-            f"{found.played} histories, {counts['faults']} faults, {counts['hits']} of them with a request in flight; {counts['acknowledged']} messages acknowledged, "
-            f"{counts['unknown']} tries of unknown outcome, {counts['refused']} refused, {counts['delivered']} deliveries"
+            f"{found.played} histories, {counts['faults']} faults, {counts['hits']} of them with a"
+            f" request in flight; {counts['acknowledged']} messages acknowledged,"
+            f" {counts['unknown']} tries of unknown outcome, {counts['refused']} refused,"
+            f" {counts['delivered']} deliveries"
         )
     if found.broken:
-        print(f"{len(found.broken)} broken histories; the first one again:\n  make simulate SEEDS=1 SEED={found.broken[0]} ARGS=--trace")
+        print(
+            f"{len(found.broken)} broken histories; the first one again:\n  make simulate SEEDS=1"
+            f" SEED={found.broken[0]} ARGS=--trace"
+        )
     return 1 if found.broken else 0
 
 

@@ -9,22 +9,23 @@ from stores import draft, tiny_config
 
 from triomq.broker.store.config import StoreConfig
 from triomq.broker.store.draft import Draft
-from triomq.broker.store.numbering import SPECIAL
 from triomq.remoting.protocol.batch import encode_batch
-from triomq.remoting.protocol.message import INNER_BATCH, NEED_UNWRAP
+from triomq.remoting.protocol.sys_flags import INNER_BATCH, NEED_UNWRAP
 
 TOPIC = "Batches"
 
 
 def inner_batch(count: int, text: str = "m", **changes: Any) -> Draft:
-    """One record with so many messages."""
+    """One record with ``count`` messages."""
     body = encode_batch((0, f"{text}{number}".encode(), b"") for number in range(count))
     extra = {"INNER_NUM": str(count), **changes.pop("extra", {})}
-    return draft(body, TOPIC, sys_flag=SPECIAL | INNER_BATCH | NEED_UNWRAP, extra=extra, **changes)
+    return draft(
+        body, TOPIC, sys_flag=INNER_BATCH | NEED_UNWRAP, special=True, extra=extra, **changes
+    )
 
 
 def single(text: str = "alone", **changes: Any) -> Draft:
-    return draft(text, TOPIC, sys_flag=SPECIAL, **changes)
+    return draft(text, TOPIC, special=True, **changes)
 
 
 def batch_config(root: Path, **changes: Any) -> StoreConfig:

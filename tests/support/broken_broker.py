@@ -1,4 +1,6 @@
-"""`mqbroker` with one rule broken, to show that the crash loop finds it: `python tests/support/broken_broker.py RULE -c broker.conf`."""
+"""``mqbroker`` with one rule broken, to show that the crash loop finds it: ``python
+tests/support/broken_broker.py RULE -c broker.conf``.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +14,9 @@ from pathlib import Path
 from typing import ClassVar
 
 from triomq.broker.__main__ import main
-from triomq.broker.store.disk import Disk
 from triomq.broker.store.draft import Appended, Draft
-from triomq.broker.store.queued_sync import QueuedSync
+from triomq.broker.store.io.disk import Disk
+from triomq.broker.store.io.queued_sync import QueuedSync
 from triomq.broker.store.store import MessageStore
 
 HELD_WRITES = 16
@@ -24,12 +26,16 @@ finished = QueuedSync.finished
 
 
 class HoldingDisk:
-    """Acknowledge before the write: what goes to the log waits in this process for some more writes (one alone is often not yet acknowledged at the kill)."""
+    """Acknowledge before the write: what goes to the log waits in this process for some more writes
+    (one alone is often not yet acknowledged at the kill).
+    """
 
     held: ClassVar[deque[tuple[int, bytes, int, Path]]] = deque()
 
     @classmethod
-    def write_at(cls, disk: Disk, fd: int, data: bytes | bytearray | memoryview, offset: int, path: Path) -> None:
+    def write_at(
+        cls, disk: Disk, fd: int, data: bytes | bytearray | memoryview, offset: int, path: Path
+    ) -> None:
         if path.parent.name != "commitlog":
             write_at(disk, fd, data, offset, path)
             return
@@ -62,7 +68,9 @@ async def failing_queue(queue: QueuedSync) -> None:
 
 def break_rule(name: str) -> None:
     if name == "acknowledge-before-write":
-        Disk.write_at = lambda disk, fd, data, offset, path: HoldingDisk.write_at(disk, fd, data, offset, path)  # type: ignore[method-assign]
+        Disk.write_at = lambda disk, fd, data, offset, path: HoldingDisk.write_at(
+            disk, fd, data, offset, path
+        )  # type: ignore[method-assign]
     elif name == "store-twice":
         MessageStore.append_unindexed = append_twice  # type: ignore[method-assign]
     elif name == "tenth-fsync-fails":

@@ -14,18 +14,30 @@ import trio
 from triomq.broker.app import BrokerReady, run_broker
 from triomq.broker.config import BrokerConfig
 from triomq.broker.java_keys import BROKER_KEYS
-from triomq.remoting.client.config import ConnectorConfig
 from triomq.remoting.client.connector import Connector
-from triomq.remoting.properties import Entry
-from triomq.remoting.protocol.bodies.heartbeat import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
+from triomq.remoting.client.connector_config import ConnectorConfig
+from triomq.remoting.properties_file import Entry
+from triomq.remoting.protocol.bodies.heartbeat import (
+    ConsumerData,
+    HeartbeatData,
+    ProducerData,
+    SubscriptionData,
+)
 from triomq.remoting.protocol.codes import RequestCode as Code
 from triomq.remoting.protocol.command import Command, request
 from triomq.remoting.protocol.headers.offset import UpdateConsumerOffsetHeader
-from triomq.remoting.protocol.headers.pull import SUBSCRIPTION, SUSPEND, PullMessageHeader, PullMessageResponseHeader
+from triomq.remoting.protocol.headers.pull import (
+    SUBSCRIPTION,
+    SUSPEND,
+    PullMessageHeader,
+    PullMessageResponseHeader,
+)
 from triomq.remoting.protocol.headers.send import SendMessageHeader, SendMessageResponseHeader
 from triomq.remoting.protocol.headers.topic import CreateTopicHeader
-from triomq.remoting.protocol.message import properties_text, subscription
-from triomq.remoting.protocol.record import StoredMessage, decode_records
+from triomq.remoting.protocol.message_properties import properties_text
+from triomq.remoting.protocol.record import StoredMessage
+from triomq.remoting.protocol.record_reader import decode_records
+from triomq.remoting.protocol.tag_expressions import subscription
 from triomq.remoting.settings import Source, load
 
 SMALL_STORE = {
@@ -48,7 +60,10 @@ def broker_config(folder: Path, **settings: object) -> BrokerConfig:
         **SMALL_STORE,
         **settings,
     }
-    entries = [Entry(key, str(value).lower() if isinstance(value, bool) else str(value)) for key, value in lines.items()]
+    entries = [
+        Entry(key, str(value).lower() if isinstance(value, bool) else str(value))
+        for key, value in lines.items()
+    ]
     return load(BrokerConfig, [Source("test", tuple(entries))], BROKER_KEYS).config
 
 
@@ -62,7 +77,9 @@ async def running_broker(folder: Path, **settings: object) -> AsyncIterator[Brok
 
 
 async def crashed_broker(folder: Path, work: Any, **settings: object) -> Any:
-    """Run ``work(ready)`` against a broker, then cancel the broker as a crash would; return what ``work`` did."""
+    """Run ``work(ready)`` against a broker, then cancel the broker as a crash would; return what
+    ``work`` did.
+    """
     async with trio.open_nursery() as nursery:
         ready: BrokerReady = await nursery.start(run_broker, broker_config(folder, **settings))
         result = await work(ready)
@@ -72,7 +89,7 @@ async def crashed_broker(folder: Path, work: Any, **settings: object) -> Any:
 
 @attrs.define(eq=False)
 class Sent:
-    """A stored message: where it lies."""
+    """The place of a stored message."""
 
     message_id: str
     queue_id: int
@@ -102,11 +119,20 @@ class BrokerPeer:
     address: str
     notices: list[Command] = attrs.field(factory=list)
 
-    async def call(self, code: int, header: object | None = None, body: bytes = b"", *, timeout: float = 10) -> Command:
-        return await self.connector.invoke(self.address, request(code, header, body), timeout=timeout)
+    async def call(
+        self, code: int, header: object | None = None, body: bytes = b"", *, timeout: float = 10
+    ) -> Command:
+        return await self.connector.invoke(
+            self.address, request(code, header, body), timeout=timeout
+        )
 
-    async def create_topic(self, topic: str, queues: int = 4, perm: int = 6, **more: Any) -> Command:
-        return await self.call(Code.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader(topic, "TBW102", queues, queues, perm, **more))
+    async def create_topic(
+        self, topic: str, queues: int = 4, perm: int = 6, **more: Any
+    ) -> Command:
+        return await self.call(
+            Code.UPDATE_AND_CREATE_TOPIC,
+            CreateTopicHeader(topic, "TBW102", queues, queues, perm, **more),
+        )
 
     async def send_raw(
         self,
@@ -114,10 +140,11 @@ class BrokerPeer:
         body: bytes = b"x",
         *,
         queue_id: int = 0,
-        properties: dict[str, str] | None = None,
+        properties: dict[str, str] | str | None = None,
         code: int = Code.SEND_MESSAGE_V2,
         **more: Any,
     ) -> Command:
+        """Send; ``properties`` as text may be what no client of ours writes."""
         values: dict[str, Any] = {
             "producer_group": "P",
             "topic": topic,
@@ -127,7 +154,9 @@ class BrokerPeer:
             "sys_flag": 0,
             "born_timestamp": int(time.time() * 1000),
             "flag": 0,
-            "properties": properties_text(properties or {}),
+            "properties": properties
+            if isinstance(properties, str)
+            else properties_text(properties or {}),
             **more,
         }
         return await self.call(code, SendMessageHeader(**values), body)
@@ -154,10 +183,24 @@ class BrokerPeer:
     ) -> Pulled:
         """Pull; ``expression`` None relies on the group's heartbeat."""
         answer = await self.pull_raw(
-            topic, queue_id, offset, group=group, count=count, hold_ms=hold_ms, expression=expression, code=code, flags=flags, **more
+            topic,
+            queue_id,
+            offset,
+            group=group,
+            count=count,
+            hold_ms=hold_ms,
+            expression=expression,
+            code=code,
+            flags=flags,
+            **more,
         )
         header = answer.header(PullMessageResponseHeader)
-        return Pulled(answer.code, answer.remark, header, decode_records(bytes(answer.body)) if answer.code == 0 else [])
+        return Pulled(
+            answer.code,
+            answer.remark,
+            header,
+            decode_records(bytes(answer.body)) if answer.code == 0 else [],
+        )
 
     async def pull_raw(
         self,
@@ -177,7 +220,17 @@ class BrokerPeer:
     ) -> Command:
         flags |= (SUSPEND if hold_ms else 0) | (SUBSCRIPTION if expression is not None else 0)
         header = PullMessageHeader(
-            group, topic, queue_id, offset, count, flags, commit_offset, hold_ms, sub_version, expression, **more
+            group,
+            topic,
+            queue_id,
+            offset,
+            count,
+            flags,
+            commit_offset,
+            hold_ms,
+            sub_version,
+            expression,
+            **more,
         )
         return await self.call(code, header, timeout=30)
 
@@ -193,21 +246,39 @@ class BrokerPeer:
         return found
 
     async def heartbeat(
-        self, client_id: str = "client", *, group: str | None = None, producers: tuple[str, ...] = (), **more: Any
+        self,
+        client_id: str = "client",
+        *,
+        group: str | None = None,
+        producers: tuple[str, ...] = (),
+        **more: Any,
     ) -> Command:
-        """As consumer of ``group`` (with ``subscriptions={topic: expression}``, ``version``) and as producer."""
+        """As consumer of ``group`` (with ``subscriptions={topic: expression}``, ``version``) and as
+        producer.
+        """
         version = more.pop("version", 1)
         subscriptions: list[SubscriptionData] = [
-            subscription(topic, text, version) for topic, text in more.pop("subscriptions", {}).items()
+            subscription(topic, text, version)
+            for topic, text in more.pop("subscriptions", {}).items()
         ]
-        consumers = [ConsumerData(group=group, subscriptions=subscriptions, **more)] if group is not None else []
-        body = HeartbeatData(client_id=client_id, consumers=consumers, producers=[ProducerData(name) for name in producers])
+        consumers = (
+            [ConsumerData(group=group, subscriptions=subscriptions, **more)]
+            if group is not None
+            else []
+        )
+        body = HeartbeatData(
+            client_id=client_id,
+            consumers=consumers,
+            producers=[ProducerData(name) for name in producers],
+        )
         answer = await self.call(Code.HEART_BEAT, None, body.encode())
         assert answer.code == 0, answer.remark
         return answer
 
     async def commit(self, group: str, topic: str, queue_id: int, offset: int) -> Command:
-        return await self.call(Code.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffsetHeader(group, topic, queue_id, offset))
+        return await self.call(
+            Code.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffsetHeader(group, topic, queue_id, offset)
+        )
 
     async def all_bodies(self, topic: str, queues: int) -> list[bytes]:
         """Every message of a topic, queue by queue."""
@@ -222,12 +293,19 @@ class BrokerPeer:
 
 @asynccontextmanager
 async def peer_of(ready: BrokerReady) -> AsyncIterator[BrokerPeer]:
-    """A client with one connection to the broker; what the broker asks it is kept in ``notices``."""
+    """A client with one connection to the broker; what the broker asks it is kept in
+    ``notices``.
+    """
     notices: list[Command] = []
 
     async def note(address: str, command: Command) -> None:
         notices.append(command)
 
-    handlers = {Code.NOTIFY_CONSUMER_IDS_CHANGED: note, Code.RESET_CONSUMER_CLIENT_OFFSET: note}
+    asked = (
+        Code.NOTIFY_CONSUMER_IDS_CHANGED,
+        Code.RESET_CONSUMER_CLIENT_OFFSET,
+        Code.CHECK_TRANSACTION_STATE,
+    )
+    handlers = dict.fromkeys(asked, note)
     async with Connector(ConnectorConfig(), handlers=handlers) as connector:
         yield BrokerPeer(connector, f"127.0.0.1:{ready.port}", notices)

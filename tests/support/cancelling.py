@@ -1,6 +1,8 @@
-"""Run something again and again, cancelled one step of the loop later each time, and look what it leaves behind.
+"""Run a scenario again and again, cancelled one step of the loop later each time, and check what it
+leaves behind.
 
-Every checkpoint at which a task can be cancelled is hit sooner or later, on a clock that jumps: time-outs and drains cost nothing.
+Every checkpoint at which a task can be cancelled is hit sooner or later, on a clock that jumps:
+time-outs and drains cost nothing.
 """
 
 from __future__ import annotations
@@ -17,9 +19,12 @@ import trio.testing
 
 THREADS_END_SECONDS = 2.0
 
+
 @attrs.define(eq=False)
 class CancelAt(trio.abc.Instrument):
-    """Cancels `scope` before the loop's step number `step`, counted from the moment the scope is set."""
+    """Cancels ``scope`` before the loop's step number ``step``, counted from the moment the scope
+    is set.
+    """
 
     step: int
     scope: trio.CancelScope | None = None
@@ -50,22 +55,30 @@ def rest() -> Rest:
 
 
 def rest_at_last(expected: Rest) -> Rest:
-    """What is open, once the threads that were left alone with a slow disk have closed their files. Stops the loop, which has nothing to do."""
-    patience = time.monotonic() + THREADS_END_SECONDS
-    while (now := rest()) != expected and time.monotonic() < patience:
+    """Return what is open once the threads that were abandoned with a slow disk have closed their
+    files. Blocks the loop, which has nothing to do.
+    """
+    deadline = time.monotonic() + THREADS_END_SECONDS
+    while (now := rest()) != expected and time.monotonic() < deadline:
         time.sleep(0.01)
     return now
 
 
 Scenario = Callable[[Callable[[trio.CancelScope], None]], Awaitable[None]]
-"""Told where to hand in the scope that is to be cancelled; returns when all is over."""
+"""Gets a function that takes the scope to cancel; returns when all is over."""
 
 
-def cancel_everywhere(scenario: Scenario, *, first: int = 1, stride: int = 1, steps_max: int = 5000, jump: bool = True) -> int:
-    """Run *scenario* with a cancellation at each step, until it ends before it is cancelled; how many runs that took.
+def cancel_everywhere(
+    scenario: Scenario, *, first: int = 1, stride: int = 1, steps_max: int = 5000, jump: bool = True
+) -> int:
+    """Run *scenario* with a cancellation at each step, until it ends before it is cancelled.
 
-    `jump`: on a clock that jumps when the loop is idle; not for what waits for threads, since that clock does not see them work.
-    AssertionError if a run leaves a task or a descriptor for good; a socket that nobody closed is a ResourceWarning, and that an error.
+    ``jump``: on a clock that jumps when the loop is idle; not for scenarios that wait for threads,
+    since that clock does not see them work.
+
+    Returns: the number of runs.
+    Raises: AssertionError if a run leaves a task or a descriptor behind. A socket that was not
+    closed is a ResourceWarning, which is an error in tests.
     """
     for runs, step in enumerate(range(first, steps_max, stride), start=1):
         instrument = CancelAt(step)
@@ -78,7 +91,9 @@ def cancel_everywhere(scenario: Scenario, *, first: int = 1, stride: int = 1, st
 
             await scenario(begin)
             after = rest_at_last(before)
-            assert after == before, f"cancelled before step {instrument.step}: {after}, not {before}"
+            assert after == before, (
+                f"cancelled before step {instrument.step}: {after}, not {before}"
+            )
 
         with warnings.catch_warnings():
             warnings.simplefilter("error", ResourceWarning)

@@ -1,10 +1,12 @@
-"""The crash loop: a real ``mqbroker`` with SYNC_FLUSH under load, killed with SIGKILL at any moment, again and again, on one store that grows.
+"""The crash loop: a real ``mqbroker`` with SYNC_FLUSH under load, killed with SIGKILL at random
+moments, again and again, on one store that grows.
 
-Senders do not retry. After each kill the broker starts again, and what it has then is compared with what it had acknowledged: every acknowledged message lies at
-the log offset and the queue offset that its answer named, whole and unchanged; no message is there twice; none is there that nobody sent; queue offsets have no
-gaps. The log is read as bytes, not by the product's own code; the queues are read by pulls.
-
-Each round draws its numbers from (seed, round), and what was acknowledged is written down beside the store, so a run that was interrupted goes on where it was.
+Senders do not retry. After each kill the broker starts again, and its store is compared with what
+it had acknowledged: every acknowledged message is at the log offset and the queue offset that its
+answer named, whole and unchanged; no message is stored twice; no message is stored that was never
+sent; queue offsets have no gaps. The log is read as bytes, not by the product's own code; the
+queues are read by pulls. Each round draws its numbers from (seed, round), and acknowledged messages
+are written down beside the store, so an interrupted run goes on where it was.
 """
 
 from __future__ import annotations
@@ -32,9 +34,13 @@ from triomq.remoting.process import ExitCode
 from triomq.remoting.protocol.codes import RequestCode as Code
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.command import request
-from triomq.remoting.protocol.headers.pull import SUBSCRIPTION, PullMessageHeader, PullMessageResponseHeader
+from triomq.remoting.protocol.headers.pull import (
+    SUBSCRIPTION,
+    PullMessageHeader,
+    PullMessageResponseHeader,
+)
 from triomq.remoting.protocol.headers.send import SendMessageHeader, SendMessageResponseHeader
-from triomq.remoting.protocol.record import decode_records
+from triomq.remoting.protocol.record_reader import decode_records
 
 NOBODY = "127.0.0.1:9"
 TOPIC = "CrashLoop"
@@ -55,7 +61,7 @@ SETTINGS = {
 
 @attrs.frozen
 class Acknowledged:
-    """What an answer said: this message lies there."""
+    """An acknowledged message and its place, as the answer named it."""
 
     body: str
     queue_id: int
@@ -87,7 +93,9 @@ class CrashLoopFailed(AssertionError):
 
 
 class Sender(threading.Thread):
-    """Some requests in flight on one connection, until it breaks. Answers that were under way when the broker died still count."""
+    """Some requests in flight on one connection, until it breaks. Answers that were under way when
+    the broker died still count.
+    """
 
     def __init__(self, address: str, name: str, depth: int, seed: int) -> None:
         super().__init__(daemon=True)
@@ -119,9 +127,13 @@ class Sender(threading.Thread):
     def _send(self, connection: BlockingConnection) -> None:
         body = body_of(f"{self.label}.{self.sent}", self.choose.randrange(1500))
         queue_id = self.choose.randrange(QUEUES)
-        properties = f"UNIQ_KEY\x01{self.label}.{self.sent}\x02" + ("WAIT\x01false\x02" if self.choose.random() < 0.05 else "")
+        properties = f"UNIQ_KEY\x01{self.label}.{self.sent}\x02" + (
+            "WAIT\x01false\x02" if self.choose.random() < 0.05 else ""
+        )
         self.sent += 1
-        header = SendMessageHeader("P", TOPIC, "TBW102", QUEUES, queue_id, 0, int(time.time() * 1000), 0, properties)
+        header = SendMessageHeader(
+            "P", TOPIC, "TBW102", QUEUES, queue_id, 0, int(time.time() * 1000), 0, properties
+        )
         self.waiting[connection.send(request(Code.SEND_MESSAGE_V2, header, body.encode()))] = body
 
     def _receive(self, connection: BlockingConnection, opaque: int, seconds: float) -> None:
@@ -131,11 +143,15 @@ class Sender(threading.Thread):
             self.refused[body.partition(":")[0]] = f"{answer.code} {answer.remark}"
             return
         header = answer.header(SendMessageResponseHeader)
-        self.acknowledged.append(Acknowledged(body, header.queue_id, header.queue_offset, int(header.message_id[-16:], 16)))
+        self.acknowledged.append(
+            Acknowledged(
+                body, header.queue_id, header.queue_offset, int(header.message_id[-16:], 16)
+            )
+        )
 
 
 def body_of(name: str, size: int) -> str:
-    """Text that tells its own name, length and, by its checksum, its content."""
+    """Return a text that contains its own name and length, and a checksum of its content."""
     filler = base64.b64encode(random.Random(name).randbytes(size)).decode()[:size]
     return f"{name}:{hashlib.sha256(filler.encode()).hexdigest()[:16]}:{filler}"
 
@@ -147,7 +163,9 @@ def is_whole(body: str) -> bool:
 
 @attrs.define
 class CrashLoop:
-    """``run`` does one round; ``finish`` stops the broker in order and has the whole store verified."""
+    """``run`` does one round; ``finish`` stops the broker in order and has the whole store
+    verified.
+    """
 
     folder: Path
     seed: int
@@ -171,11 +189,18 @@ class CrashLoop:
             saved = json.loads(self._state.read_text())
             self.figures = Figures(**saved["figures"])
             if self.figures.seed != self.seed:
-                raise ValueError(f"{self.folder} belongs to seed {self.figures.seed}; take that one, or another directory")
+                raise ValueError(
+                    f"{self.folder} belongs to seed {self.figures.seed}; take that one, or another"
+                    " directory"
+                )
             self.pending = [Acknowledged(*fields) for fields in saved["pending"]]
             self.attempted = saved["attempted"]
             self.refused = saved["refused"]
-            self.names = {name_of(record) for record in scan_log(self._log, SEGMENT_BYTES)[0] if record.log_offset < self.figures.checked_to}
+            self.names = {
+                name_of(record)
+                for record in scan_log(self._log, SEGMENT_BYTES)[0]
+                if record.log_offset < self.figures.checked_to
+            }
 
     @property
     def _state(self) -> Path:
@@ -186,7 +211,12 @@ class CrashLoop:
         return self.folder / "store" / "commitlog"
 
     def _save(self) -> None:
-        state = {"figures": attrs.asdict(self.figures), "pending": [attrs.astuple(one) for one in self.pending], "attempted": self.attempted, "refused": self.refused}
+        state = {
+            "figures": attrs.asdict(self.figures),
+            "pending": [attrs.astuple(one) for one in self.pending],
+            "attempted": self.attempted,
+            "refused": self.refused,
+        }
         fresh = self._state.with_suffix(".new")
         fresh.write_text(json.dumps(state))
         os.replace(fresh, self._state)
@@ -194,7 +224,12 @@ class CrashLoop:
     def _start(self, port: int) -> subprocess.Popen[bytes]:
         conf = processes.write_broker_conf(self.folder, "broker-a", NOBODY, port, **SETTINGS)
         with (self.folder / "broker-a.log").open("ab") as output:
-            return subprocess.Popen([*self.command, "-c", str(conf)], stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
+            return subprocess.Popen(
+                [*self.command, "-c", str(conf)],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
 
     def _serve(self) -> tuple[subprocess.Popen[bytes], str]:
         """A broker that answers, and its address."""
@@ -205,13 +240,16 @@ class CrashLoop:
                 processes.wait_listening(port, process, self.folder / "broker-a.log")
             except AssertionError:
                 kill(process)
-                if process.returncode != ExitCode.PORT_IN_USE:  # somebody else of this machine was quicker
+                # Another process of this machine may have taken the port.
+                if process.returncode != ExitCode.PORT_IN_USE:
                     raise
             else:
                 return process, f"127.0.0.1:{port}"
 
     def run(self) -> None:
-        """One round: perhaps some kills while the broker starts; start, compare, load, kill. Raises CrashLoopFailed."""
+        """One round: perhaps some kills while the broker starts; start, compare, load, kill. Raises
+        CrashLoopFailed.
+        """
         number = self.figures.rounds
         choose = random.Random(f"{self.seed}/{number}")
         while choose.random() < 0.15:  # recovery itself is killed
@@ -222,7 +260,12 @@ class CrashLoop:
         process, address = self._serve()
         try:
             self.compare(address)
-            senders = [Sender(address, f"{number}-{index}", choose.choice((1, 8, 32)), choose.getrandbits(32)) for index in range(SENDERS)]
+            senders = [
+                Sender(
+                    address, f"{number}-{index}", choose.choice((1, 8, 32)), choose.getrandbits(32)
+                )
+                for index in range(SENDERS)
+            ]
             for sender in senders:
                 sender.start()
             time.sleep(choose.uniform(*self.load_seconds))
@@ -239,7 +282,9 @@ class CrashLoop:
         self.refused = sorted(refused)
         self.figures.refused += len(refused)
         self._save()
-        other = [why for why in refused.values() if not why.startswith(f"{ResponseCode.SYSTEM_BUSY:d} ")]
+        other = [
+            why for why in refused.values() if not why.startswith(f"{ResponseCode.SYSTEM_BUSY:d} ")
+        ]
         if other:
             raise CrashLoopFailed(f"round {number}: the broker refused messages: {other[0]}")
 
@@ -257,16 +302,28 @@ class CrashLoop:
                 doubles.append(name)
             self.names.add(name)
             if name in self.refused:
-                raise CrashLoopFailed(f"round {self.figures.rounds}: {name} was refused, and lies at {record.log_offset}")
+                raise CrashLoopFailed(
+                    f"round {self.figures.rounds}: {name} was refused, and is stored at"
+                    f" {record.log_offset}"
+                )
             sender, _, number = name.rpartition(".")
             if int(number) >= self.attempted.get(sender, 0):
-                raise CrashLoopFailed(f"round {self.figures.rounds}: nobody has sent {name}, which lies at {record.log_offset}")
+                raise CrashLoopFailed(
+                    f"round {self.figures.rounds}: {name} was never sent, and is stored at"
+                    f" {record.log_offset}"
+                )
             if not is_whole(record.body.decode()):
-                raise CrashLoopFailed(f"round {self.figures.rounds}: {name} at {record.log_offset} is not as it was sent")
+                raise CrashLoopFailed(
+                    f"round {self.figures.rounds}: {name} at {record.log_offset} is not as it was"
+                    " sent"
+                )
         self.figures.duplicates += len(doubles)
         if lost or doubles:
             self._save()
-            raise CrashLoopFailed(f"round {self.figures.rounds}: {len(lost)} acknowledged messages lost {lost[:3]}, {len(doubles)} duplicates {doubles[:3]}")
+            raise CrashLoopFailed(
+                f"round {self.figures.rounds}: {len(lost)} acknowledged messages lost {lost[:3]},"
+                f" {len(doubles)} duplicates {doubles[:3]}"
+            )
         self._compare_queues(address, records)
         self.figures.stored += len(records)
         self.figures.stored_unanswered += len(records) - len(self.pending)
@@ -283,14 +340,22 @@ class CrashLoop:
                 first = self.figures.queue_ends[queue_id]
                 numbers = [record.queue_offset for record in expected]
                 if numbers != list(range(first, first + len(expected))):
-                    raise CrashLoopFailed(f"round {self.figures.rounds}: the offsets of queue {queue_id} have gaps: {numbers[:20]} from {first} on")
+                    raise CrashLoopFailed(
+                        f"round {self.figures.rounds}: the offsets of queue {queue_id} have gaps:"
+                        f" {numbers[:20]} from {first} on"
+                    )
                 found = pull_from(connection, queue_id, first)
                 if found != [record.body for record in expected]:
-                    raise CrashLoopFailed(f"round {self.figures.rounds}: queue {queue_id} gives {len(found)} messages from {first} on, the log has {len(expected)}, or others")
+                    raise CrashLoopFailed(
+                        f"round {self.figures.rounds}: queue {queue_id} gives {len(found)} messages"
+                        f" from {first} on, the log has {len(expected)}, or others"
+                    )
                 self.figures.queue_ends[queue_id] = first + len(expected)
 
     def finish(self) -> Figures:
-        """Compare the last round, stop the broker in order, and let ``mqstore verify`` look at everything."""
+        """Compare the last round, stop the broker in order, and check everything with ``mqstore
+        verify``.
+        """
         process, address = self._serve()
         try:
             self.compare(address)
@@ -299,14 +364,22 @@ class CrashLoop:
                 raise CrashLoopFailed(f"the broker ended with {process.returncode}")
         finally:
             kill(process)
-        done = subprocess.run([sys.executable, "-m", "triomq.broker.inspect", "verify", str(self.folder / "store")], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [sys.executable, "-m", "triomq.broker.inspect", "verify", str(self.folder / "store")],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         if done.returncode != 0:
-            raise CrashLoopFailed(f"mqstore verify ends with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+            raise CrashLoopFailed(
+                "mqstore verify ends with"
+                f" {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
+            )
         return self.figures
 
 
 def pull_from(connection: BlockingConnection, queue_id: int, offset: int) -> list[bytes]:
-    """Every message of a queue from an offset on; a queue that nobody has made yet has none."""
+    """Return every message of a queue from an offset on; a queue that does not exist has none."""
     bodies: list[bytes] = []
     while True:
         header = PullMessageHeader("G", TOPIC, queue_id, offset, 32, SUBSCRIPTION, 0, 0, 0, "*")
@@ -314,13 +387,19 @@ def pull_from(connection: BlockingConnection, queue_id: int, offset: int) -> lis
         if answer.code != 0:
             if answer.code in (17, 19):  # no such topic yet; nothing behind this offset
                 return bodies
-            raise CrashLoopFailed(f"queue {queue_id} cannot be pulled at {offset}: {answer.code} {answer.remark}")
+            raise CrashLoopFailed(
+                f"queue {queue_id} cannot be pulled at {offset}: {answer.code} {answer.remark}"
+            )
         bodies += [message.body for message in decode_records(bytes(answer.body))]
         offset = answer.header(PullMessageResponseHeader).next_begin_offset
 
 
 def same(record: Record | None, one: Acknowledged) -> bool:
-    return record is not None and (record.body.decode(), record.queue_id, record.queue_offset) == (one.body, one.queue_id, one.queue_offset)
+    return record is not None and (record.body.decode(), record.queue_id, record.queue_offset) == (
+        one.body,
+        one.queue_id,
+        one.queue_offset,
+    )
 
 
 def name_of(record: Record) -> str:

@@ -1,4 +1,6 @@
-"""Many schedules of faults after each other, and what they came to. A campaign belongs to a seed and a directory, and goes on there after an interruption."""
+"""Many schedules of faults after each other, and what they came to. A campaign belongs to a seed
+and a directory, and goes on there after an interruption.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ class Campaign:
     long: bool = False
     """Whether some stopped processes stay so for half a minute."""
     tell: Callable[[str], None] = lambda text: None
-    run_one: Callable[[Path, Schedule], ScheduleRun] = attrs.field(default=lambda folder, schedule: run_schedule(folder, schedule))
+    run_one: Callable[[Path, Schedule], ScheduleRun] = attrs.field(
+        default=lambda folder, schedule: run_schedule(folder, schedule)
+    )
     figures: Figures = attrs.field(factory=Figures, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -38,7 +42,10 @@ class Campaign:
         if self._state.exists():
             saved = json.loads(self._state.read_text())
             if saved["seed"] != self.seed:
-                raise ValueError(f"{self.folder} belongs to seed {saved['seed']}; take that one, or another directory")
+                raise ValueError(
+                    f"{self.folder} belongs to seed {saved['seed']}; take that one, or another"
+                    " directory"
+                )
             self.figures = Figures(**saved["figures"])
 
     @property
@@ -51,7 +58,9 @@ class Campaign:
         os.replace(fresh, self._state)
 
     def run(self) -> ScheduleRun:
-        """The next schedule; one in which no fault met a request is repeated with other numbers. Raises PromiseBroken, and whatever a server ends with."""
+        """The next schedule; one in which no fault met a request is repeated with other numbers.
+        Raises PromiseBroken, and whatever a server ends with.
+        """
         number = self.figures.schedules
         stop_seconds = LONG_STOP_SECONDS if self.long else STOP_SECONDS
         for attempt in range(ATTEMPTS_MAX):
@@ -60,7 +69,10 @@ class Campaign:
             shutil.rmtree(folder, ignore_errors=True)
             run = self.run_one(folder, schedule)
             if run.complaints:
-                raise PromiseBroken(f"schedule {number} of seed {self.seed}, {[step.kind for step in schedule.steps]}: " + "; ".join(run.complaints))
+                raise PromiseBroken(
+                    f"schedule {number} of seed {self.seed},"
+                    f" {[step.kind for step in schedule.steps]}: " + "; ".join(run.complaints)
+                )
             shutil.rmtree(folder)
             if run.counts:
                 self.figures.add(run.figures)
@@ -68,12 +80,30 @@ class Campaign:
                 self._save()
                 return run
             self.figures.repeated += 1
-            self.tell(f"schedule {number}: no fault has met a request, it does not count and is drawn again")
-        raise PromiseBroken(f"schedule {number} of seed {self.seed}: in {ATTEMPTS_MAX} attempts no fault has met a request")
+            self.tell(
+                f"schedule {number}: no fault has met a request, it does not count and is drawn"
+                " again"
+            )
+        raise PromiseBroken(
+            f"schedule {number} of seed {self.seed}: in {ATTEMPTS_MAX} attempts no fault has met a"
+            " request"
+        )
 
 
-def run_schedule(folder: Path, schedule: Schedule, rules: dict[str, str] | None = None) -> ScheduleRun:
-    with FaultCluster(folder, rules=rules or {}, sync_seconds=schedule.sync_seconds, relayed=schedule.relayed, acting=schedule.acting, small=schedule.small, seed=schedule.seed) as cluster:
+def run_schedule(
+    folder: Path, schedule: Schedule, rules: dict[str, str] | None = None
+) -> ScheduleRun:
+    with FaultCluster(
+        folder,
+        rules=rules or {},
+        sync_seconds=schedule.sync_seconds,
+        relayed=schedule.relayed,
+        acting=schedule.acting,
+        small=schedule.small,
+        few_files=schedule.few_files,
+        delays=schedule.delays,
+        seed=schedule.seed,
+    ) as cluster:
         run = ScheduleRun(cluster, schedule)
         run.run()
         return run
@@ -83,10 +113,35 @@ def report(figures: Figures) -> list[str]:
     """For people."""
     lines = [
         *filter(None, [fault_clock.why_not()]),
-        f"{figures.schedules} schedules ({figures.repeated} more had no fault that met a request): {figures.sent} sends, {figures.acknowledged} acknowledged, {figures.lost} of them lost",
-        f"{figures.stored} stored on the master alone, {figures.doubtful} in doubt, {figures.refused} refused or without a broker; {figures.copies} messages are there more than once",
-        f"{figures.seen} messages handed to consumers; {figures.power_lost_bytes} bytes lost with the power",
-        f"faults that met requests: {sum(figures.faults.values())} (and {figures.missed} that met none)",
+        (
+            f"{figures.schedules} schedules ({figures.repeated} more had no fault that met a"
+            f" request): {figures.sent} sends, {figures.acknowledged} acknowledged, {figures.lost}"
+            " of them lost"
+        ),
+        (
+            f"{figures.stored} stored on the master alone, {figures.doubtful} in doubt,"
+            f" {figures.refused} refused or without a broker; {figures.copies} messages are there"
+            " more than once"
+        ),
+        (
+            f"{figures.delayed} delayed messages acknowledged, {figures.given_back} given back by"
+            f" consumers; {figures.promotions} slaves became master"
+        ),
+        (
+            f"{figures.seen} messages handed to consumers; {figures.power_lost_bytes} bytes lost"
+            " with the power"
+        ),
+        (
+            f"faults that met requests: {sum(figures.faults.values())} (and {figures.missed} that"
+            " met none)"
+        ),
     ]
-    kinds = [kind for kind in (*KINDS, "kill both at the end", "power both at the end") if kind in figures.faults]
-    return lines + [f"  {kind:24} {figures.faults[kind]:4} times, {figures.hits[kind]:6} sends in flight" for kind in kinds]
+    kinds = [
+        kind
+        for kind in (*KINDS, "kill both at the end", "power both at the end", "promote at the end")
+        if kind in figures.faults
+    ]
+    return lines + [
+        f"  {kind:24} {figures.faults[kind]:4} times, {figures.hits[kind]:6} sends in flight"
+        for kind in kinds
+    ]

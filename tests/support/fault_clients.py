@@ -1,7 +1,9 @@
-"""The clients of a fault test, one process in a network namespace of its own: senders, and consumers of two groups, through everything that happens.
+"""The clients of a fault test, a process in a network namespace of its own: senders, and consumers
+of two groups, which go on through all faults.
 
-Everything is written to the history as it happens (``fault_history``). The end of their orders means: send no more, wait until both groups have seen all that
-the brokers have, read every queue of both brokers, and end.
+All that happens is written to the history at once (``fault_history``). When the orders end, the
+clients send no more, wait until both groups have seen all messages of the brokers, read every queue
+of both brokers, and end.
 """
 
 from __future__ import annotations
@@ -10,47 +12,46 @@ import json
 import logging
 import random
 import time
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import IO
 
 import attrs
 import fault_clock
+import fault_delays
 import trio
-from crash_loop import body_of, is_whole
-from fault_history import TOPIC, Outcome
+from crash_loop import body_of
+from fault_delays import DelayedClients, name_of
+from fault_history import DELAYED_TOPIC, TOPIC, Outcome
+from fault_sends import CONSUMER, producing, send
 
-from triomq import Producer, ProducerSettings, PushConsumer
+from triomq import Producer, PushConsumer
 from triomq.client.admin.admin import Admin
-from triomq.client.config import ClientSettings, ConsumerSettings
 from triomq.client.consumer.received import ReceivedMessage
-from triomq.client.errors import BrokerError, SendError, TrioMQError
-from triomq.client.producer.receipt import SendReceipt, SendStatus
+from triomq.client.errors import TrioMQError
 from triomq.remoting.client.blocking import BlockingConnection
 from triomq.remoting.errors import RemotingError
 from triomq.remoting.protocol.codes import RequestCode as Code
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.command import request
-from triomq.remoting.protocol.headers.pull import SUBSCRIPTION, PullMessageHeader, PullMessageResponseHeader
-from triomq.remoting.protocol.record import decode_records
+from triomq.remoting.protocol.headers.pull import (
+    SUBSCRIPTION,
+    PullMessageHeader,
+    PullMessageResponseHeader,
+)
+from triomq.remoting.protocol.record_reader import decode_records
 
 QUEUES = 4
 SENDERS = 6
 GROUPS = {"concurrent": 2, "ordered": 2}
 """Members of each."""
 SECONDS_MAX = 120
+DRAIN_SECONDS = 60.0
 BODY_BYTES_MAX = 1500
-CLIENT = ClientSettings(request_timeout=2.0, route_timeout=2.0, route_interval=1.0, heartbeat_interval=2.0, shutdown_timeout=2.0)
-CONSUMER = ConsumerSettings(
-    suspend=2.0, pull_timeout=4.0, error_delay=0.3, rebalance_interval=2.0, offset_interval=0.5, offset_timeout=2.0, lock_interval=2.0, retry_delay=0.5, client=CLIENT
-)
-PRODUCER = ProducerSettings(send_timeout=2.0, retries=0, client=CLIENT)
-OUTCOMES = {
-    SendStatus.STORED: Outcome.ACKNOWLEDGED,
-    SendStatus.SLAVE_NOT_AVAILABLE: Outcome.STORED,
-    SendStatus.FLUSH_SLAVE_TIMEOUT: Outcome.STORED,
-    SendStatus.FLUSH_DISK_TIMEOUT: Outcome.DOUBTFUL,
-}
+CONSUMERS_ENDED = "all consumers have ended"
+GIVEN_BACK_SECONDS = 20.0
+"""What was given back has come again by then, or is lost."""
 
 
 @attrs.define(eq=False)
@@ -64,13 +65,22 @@ class Clients:
     orders: Connection
     groups: dict[str, int]
     pause_seconds: float
-    seen: dict[str, set[tuple[int, int]]] = attrs.field(factory=dict)
+    delays: bool = False
+    """Whether there are delayed messages."""
+    drain_seconds: float = DRAIN_SECONDS
+    """Limit of the time until all consumers have all messages, after the last send."""
+    seen: dict[str, set[tuple[int, int, str]]] = attrs.field(factory=dict)
+    delayed: DelayedClients = attrs.field(init=False)
+    _members: trio.CancelScope = attrs.field(factory=trio.CancelScope)
+    _may_consume: trio.Event = attrs.field(factory=trio.Event)
     _stopping: trio.Event = attrs.field(factory=trio.Event)
     _file: IO[str] = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self._file = self.history.open("a", buffering=1)
+        self._may_consume.set()
         self.seen = {group: set() for group in self.groups}
+        self.delayed = DelayedClients(self.namesrv, self.seed, self.note, self._stopping)
 
     def note(self, *event: object) -> None:
         self._file.write(json.dumps(event) + "\n")
@@ -78,22 +88,39 @@ class Clients:
     async def run(self) -> None:
         await self._create_topic()
         async with trio.open_nursery() as consuming:
-            for group, members in self.groups.items():
-                for _ in range(members):
-                    consuming.start_soon(self._consume, group)
+            consuming.start_soon(self._consume_all)
             async with trio.open_nursery() as sending:
                 sending.start_soon(self._wait_for_orders)
                 for number in range(SENDERS):
                     sending.start_soon(self._send, number)
+                for number in range(fault_delays.SENDERS if self.delays else 0):
+                    sending.start_soon(self.delayed.send, number)
             await self._drain()
             consuming.cancel_scope.cancel()
+
+    async def _consume_all(self) -> None:
+        """Run the members of all groups; when these are cancelled, run new ones as soon as they
+        may.
+        """
+        while True:
+            await self._may_consume.wait()
+            async with trio.open_nursery() as members:
+                self._members = members.cancel_scope
+                for group, count in self.groups.items():
+                    for _ in range(count):
+                        members.start_soon(self._consume, group)
+                for number in range(fault_delays.MEMBERS if self.delays and self.groups else 0):
+                    members.start_soon(self.delayed.consume, number)
+                await trio.sleep_forever()
+            self.note("note", time.monotonic(), CONSUMERS_ENDED)
 
     async def _create_topic(self) -> None:
         with trio.fail_after(SECONDS_MAX):
             async with Admin(self.namesrv, timeout_seconds=2) as admin:
                 while True:
                     try:
-                        await admin.create_topic(TOPIC, queues=QUEUES)
+                        for topic in (TOPIC, DELAYED_TOPIC) if self.delays else (TOPIC,):
+                            await admin.create_topic(topic, queues=QUEUES)
                         if await admin.brokers():
                             return
                     except (TrioMQError, RemotingError) as error:
@@ -101,13 +128,35 @@ class Clients:
                     await trio.sleep(0.1)
 
     async def _wait_for_orders(self) -> None:
-        await trio.to_thread.run_sync(self.orders.poll, None, abandon_on_cancel=True)
+        """An order names the brokers that are left, and lets consumers end or begin again. The end
+        of the orders ends the senders.
+        """
+        while True:
+            await trio.to_thread.run_sync(self.orders.poll, None, abandon_on_cancel=True)
+            try:
+                left, consume = self.orders.recv()
+            except EOFError:
+                break
+            self.note(
+                "note",
+                time.monotonic(),
+                f"brokers left: {left}, consumers {'begin' if consume else 'end'}",
+            )
+            self.brokers = {name: address for name, address in self.brokers.items() if name in left}
+            self.delayed.given_back.clear()  # the lost log may have had it
+            if consume:
+                self._may_consume.set()
+            else:
+                self._may_consume = trio.Event()
+                self._members.cancel()
         self._stopping.set()
 
     async def _send(self, number: int) -> None:
-        """One message after the other. What is not stored for sure is sent again; what may be, sometimes."""
+        """One message after the other. What is not stored for sure is sent again; what may be,
+        sometimes.
+        """
         choose = random.Random(f"{self.seed}/{number}")
-        async with Producer(self.namesrv, group="faults", settings=PRODUCER) as producer:
+        async with producing(self.namesrv) as producer:
             count = 0
             while not self._stopping.is_set():
                 name = f"{number}.{count}"
@@ -123,19 +172,16 @@ class Clients:
                     await trio.sleep(0.02)
                 await trio.sleep(self.pause_seconds)
 
-    async def _attempt(self, producer: Producer, name: str, attempt: int, body: bytes, queue: int) -> Outcome:
+    async def _attempt(
+        self, producer: Producer, name: str, attempt: int, body: bytes, queue: int
+    ) -> Outcome:
         self.note("begin", time.monotonic(), name, attempt)
-        receipt: SendReceipt | None = None
-        try:
-            receipt = await producer.send(TOPIC, body, queue=queue)
-            outcome = OUTCOMES[receipt.status]
-        except SendError as error:
-            outcome = Outcome.DOUBTFUL if error.maybe_stored else Outcome.REFUSED if isinstance(error.__cause__, BrokerError) else Outcome.UNSENT
-        except BrokerError:
-            outcome = Outcome.REFUSED
-        except TrioMQError:  # no route
-            outcome = Outcome.UNSENT
-        place = (receipt.queue.queue_id, receipt.queue_offset, int(receipt.offset_message_id[-16:], 16)) if receipt else (-1, -1, -1)
+        outcome, receipt = await send(producer, TOPIC, body, queue=queue)
+        place = (
+            (receipt.queue.queue_id, receipt.queue_offset, int(receipt.offset_message_id[-16:], 16))
+            if receipt
+            else (-1, -1, -1)
+        )
         self.note("end", time.monotonic(), name, attempt, outcome, *place)
         return outcome
 
@@ -143,13 +189,19 @@ class Clients:
         async def handle(message: ReceivedMessage) -> None:
             place = (message.queue.queue_id, message.queue_offset)
             self.note("seen", time.monotonic(), group, *place, name_of(message.body))
-            self.seen[group].add(place)
+            self.seen[group].add((*place, name_of(message.body)))
             await trio.lowlevel.checkpoint()
 
         while True:
             try:
                 async with PushConsumer(
-                    self.namesrv, group=group, subscriptions=TOPIC, handler=handle, ordered=group == "ordered", consume_from="first", settings=CONSUMER
+                    self.namesrv,
+                    group=group,
+                    subscriptions=TOPIC,
+                    handler=handle,
+                    ordered=group == "ordered",
+                    consume_from="first",
+                    settings=CONSUMER,
                 ):
                     await trio.sleep_forever()
             except TrioMQError as error:  # no name server at the start
@@ -157,67 +209,113 @@ class Clients:
                 await trio.sleep(0.2)
 
     async def _drain(self) -> None:
-        """Until everybody has everything, and then what everybody has. A time-out is for the checker to judge."""
+        """Wait until both groups have seen all messages, and note what the brokers have. The
+        checker judges a time-out.
+        """
         self.note("note", time.monotonic(), "no more sends")
-        deadline = time.monotonic() + SECONDS_MAX / 2
+        begun = time.monotonic()
+        deadline = begun + self.drain_seconds
+        delivered: dict[str, list[str]] = {}
         while True:
             try:
-                lying = {broker: await trio.to_thread.run_sync(read_queues, address) for broker, address in self.brokers.items()}
-                places = [{(queue, offset) for queue, offset, *_ in messages} for messages, _ in lying.values()]
-                if all(each == places[0] for each in places) and all(places[0] <= seen for seen in self.seen.values()):
+                on_brokers = {
+                    broker: await trio.to_thread.run_sync(read_queues, address)
+                    for broker, address in self.brokers.items()
+                }
+                places = [
+                    {(queue, offset, name) for queue, offset, _, name in messages}
+                    for messages, _ in on_brokers.values()
+                ]
+                delivered = await self._read_delayed()
+                late = max((self.delayed.missing(names) for names in delivered.values()), default=0)
+                waiting = (
+                    bool(self.delayed.given_back) and time.monotonic() < begun + GIVEN_BACK_SECONDS
+                )
+                if (
+                    all(each == places[0] for each in places)
+                    and all(places[0] <= seen for seen in self.seen.values())
+                    and not late
+                    and not waiting
+                ):
                     break
-                reason = f"brokers have {[len(each) for each in places]}, groups {[len(seen) for seen in self.seen.values()]}"
+                reason = (
+                    f"brokers have {[len(each) for each in places]}, groups"
+                    f" {[len(seen) for seen in self.seen.values()]}; {late} delayed messages are"
+                    " missing"
+                )
             except (RemotingError, OSError) as error:
-                lying, reason = {}, str(error)
+                on_brokers, delivered, reason = {}, {}, str(error)
             if time.monotonic() > deadline:
-                self.note("note", time.monotonic(), f"waited in vain: {reason}")
+                self.note("note", time.monotonic(), f"the wait ended without success: {reason}")
                 break
             await trio.sleep(0.1)
-        for broker, (messages, bounds) in lying.items():
+        for broker, (messages, bounds) in on_brokers.items():
             for queue, ends in bounds.items():
                 self.note("bounds", broker, queue, *ends)
             for queue, offset, log_offset, name in messages:
                 self.note("read", broker, queue, offset, log_offset, name)
+        for broker, names in delivered.items():
+            for name in names:
+                self.note("delivered", broker, name)
         self.note("note", time.monotonic(), "end")
 
+    async def _read_delayed(self) -> dict[str, list[str]]:
+        """Return the names of the delayed messages in their topic, by broker."""
+        if not self.delays:
+            return {}
+        read = partial(read_queues, topic=DELAYED_TOPIC)
+        return {
+            broker: [name for *_, name in (await trio.to_thread.run_sync(read, address))[0]]
+            for broker, address in self.brokers.items()
+        }
 
-def name_of(body: bytes) -> str:
-    text = body.decode(errors="replace")
-    name = text.partition(":")[0]
-    return name if text.count(":") == 2 and is_whole(text) else f"?{name}"
 
-
-def read_queues(address: str) -> tuple[list[tuple[int, int, int, str]], dict[int, tuple[int, int]]]:
-    """Every message of the topic on a broker, as queue, queue offset, log offset, name; and first and end offset of its queues."""
+def read_queues(
+    address: str, topic: str = TOPIC
+) -> tuple[list[tuple[int, int, int, str]], dict[int, tuple[int, int]]]:
+    """Every message of a topic on a broker, as queue, queue offset, log offset, name; and first and
+    end offset of its queues.
+    """
     found: list[tuple[int, int, int, str]] = []
     bounds: dict[int, tuple[int, int]] = {}
     with BlockingConnection(address) as connection:
         for queue_id in range(QUEUES):
             offset = 0
             while True:
-                header = PullMessageHeader("Reader", TOPIC, queue_id, offset, 32, SUBSCRIPTION, 0, 0, 0, "*")
+                header = PullMessageHeader(
+                    "Reader", topic, queue_id, offset, 32, SUBSCRIPTION, 0, 0, 0, "*"
+                )
                 answer = connection.invoke(request(Code.PULL_MESSAGE, header), timeout=5)
                 if answer.code == ResponseCode.TOPIC_NOT_EXIST:
                     break
-                if answer.code not in (ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY):
+                if answer.code not in (
+                    ResponseCode.SUCCESS,
+                    ResponseCode.PULL_NOT_FOUND,
+                    ResponseCode.PULL_RETRY_IMMEDIATELY,
+                ):
                     raise OSError(f"{address} answers a pull {answer.code} {answer.remark}")
                 fields = answer.header(PullMessageResponseHeader)
                 bounds[queue_id] = fields.min_offset, fields.max_offset
                 if answer.code == ResponseCode.SUCCESS:
-                    found += [(queue_id, one.queue_offset, one.log_offset, name_of(one.body)) for one in decode_records(bytes(answer.body))]
+                    found += [
+                        (queue_id, one.queue_offset, one.log_offset, name_of(one.body))
+                        for one in decode_records(bytes(answer.body))
+                    ]
                 if fields.next_begin_offset == offset:
                     break
                 offset = fields.next_begin_offset
     return found, bounds
 
 
-def read_into(address: str, target: Path) -> None:
-    """Write what lies on a broker to a file, as soon as the broker answers and has indexed its log."""
+def read_into(address: str, topic: str, target: Path) -> None:
+    """Write the messages of a topic of a broker to a file, as soon as the broker answers and has
+    indexed its log.
+    """
     deadline = time.monotonic() + SECONDS_MAX
     before: list[tuple[int, int, int, str]] | None = None
     while time.monotonic() < deadline:
         try:
-            found, _ = read_queues(address)
+            found, _ = read_queues(address, topic)
         except (RemotingError, OSError):
             fault_clock.sleep(0.05)
             continue
@@ -230,7 +328,23 @@ def read_into(address: str, target: Path) -> None:
     fresh.replace(target)
 
 
-def run_clients(namesrv: str, brokers: dict[str, str], history: Path, seed: int, orders: Connection, groups: dict[str, int], pause_seconds: float) -> None:
-    """``brokers`` are name -> address of those that are read at the end, ``groups`` name -> members."""
+def run_clients(
+    namesrv: str,
+    brokers: dict[str, str],
+    history: Path,
+    seed: int,
+    orders: Connection,
+    groups: dict[str, int],
+    pause_seconds: float,
+    delays: bool,
+    drain_seconds: float,
+) -> None:
+    """``brokers`` are name -> address of those that are read at the end, ``groups`` name ->
+    members.
+    """
     logging.basicConfig(level=logging.WARNING)
-    trio.run(Clients(namesrv, brokers, history, seed, orders, groups, pause_seconds).run)
+    trio.run(
+        Clients(
+            namesrv, brokers, history, seed, orders, groups, pause_seconds, delays, drain_seconds
+        ).run
+    )

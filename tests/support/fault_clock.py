@@ -1,7 +1,8 @@
-"""Wall clocks that jump while a process runs: libfaketime between the process and its C library. The clock that only goes forward is left alone, as on a real machine.
+"""Wall clocks that jump while a process runs: libfaketime between the process and its C library.
 
-The library is loaded when a program starts (``LD_PRELOAD``) and reads the offset from a file of the process at every question, so a jump holds from the next question on. Where it is not
-installed clocks cannot jump; ``why_not`` says so.
+The steady clock is left alone, as on a real machine. The library is loaded when a program starts
+(``LD_PRELOAD``) and reads the offset from a file of the process at every call, so a jump counts
+from the next call on. Without the library clocks cannot jump; ``why_not`` says so.
 """
 
 from __future__ import annotations
@@ -11,11 +12,18 @@ import select
 import time
 from pathlib import Path
 
-PLACES = ("/usr/lib/*/faketime", "/usr/lib/faketime", "/usr/lib64/faketime", "/usr/local/lib/faketime", "/opt/homebrew/lib/faketime")
+PLACES = (
+    "/usr/lib/*/faketime",
+    "/usr/lib/faketime",
+    "/usr/lib64/faketime",
+    "/usr/local/lib/faketime",
+    "/opt/homebrew/lib/faketime",
+)
 ENVIRONMENT = {
     "FAKETIME_NO_CACHE": "1",
     "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-    "FAKETIME_DISABLE_SHM": "1",  # each process has a clock of its own, and a killed one leaves nothing
+    # each process has a clock of its own, and a killed one leaves nothing
+    "FAKETIME_DISABLE_SHM": "1",
     "NO_FAKE_STAT": "1",  # files have the times that they were given
 }
 FILE = "FAKETIME_TIMESTAMP_FILE"
@@ -28,11 +36,17 @@ def libfaketime() -> Path | None:
 
 def why_not() -> str:
     """Why no clock can jump here; empty if it can."""
-    return "" if libfaketime() is not None else "libfaketime is missing (apt-get install libfaketime): no clock jumps"
+    return (
+        ""
+        if libfaketime() is not None
+        else "libfaketime is missing (apt-get install libfaketime): no clock jumps"
+    )
 
 
 def environment() -> dict[str, str]:
-    """For a program whose clock, and that of whatever it forks, is to jump; empty without the library."""
+    """For a program whose clock, and that of whatever it forks, is to jump; empty without the
+    library.
+    """
     found = libfaketime()
     return {**ENVIRONMENT, "LD_PRELOAD": str(found)} if found is not None else {}
 
@@ -42,30 +56,37 @@ def follow(path: Path) -> None:
     if libfaketime() is None:
         return
     if "libfaketime" not in os.environ.get("LD_PRELOAD", ""):
-        raise RuntimeError("this process was started without libfaketime: something else has started multiprocessing's fork server")
+        raise RuntimeError(
+            "this process was started without libfaketime: something else has started"
+            " multiprocessing's fork server"
+        )
     os.environ[FILE] = str(path)
 
 
 def set_clock(path: Path, seconds: float) -> None:
-    """Let the clock of the processes that follow this file differ by so much from the real one."""
+    """Set the clock of the processes that follow this file ``seconds`` ahead of the real clock."""
     fresh = path.with_name(f"{path.name}.new")
     fresh.write_text(f"{seconds:+.3f}\n")
     fresh.replace(path)
 
 
 def sleep(seconds: float) -> None:
-    """``time.sleep`` for processes with the library: it refuses the absolute times by which Python waits since 3.11."""
+    """``time.sleep`` for processes with the library: it refuses the absolute times by which Python
+    waits since 3.11.
+    """
     select.select((), (), (), seconds)
 
 
-def tell_clock(path: Path, told: Path) -> int:
-    """A program that writes once per jump how far its wall clock is from the one that only goes forward, until it is killed."""
+def note_clock(path: Path, times: Path) -> int:
+    """A program that writes once per jump how far its wall clock is from the one that only goes
+    forward, until it is killed.
+    """
     follow(path)
     last = 0
     while True:
         ahead = round(time.time() - time.monotonic())
         if abs(ahead - last) > 1:
             last = ahead
-            with told.open("a") as file:
+            with times.open("a") as file:
                 file.write(f"{ahead}\n")
         sleep(0.01)

@@ -1,8 +1,11 @@
-"""A name server, a master, a slave and their clients, each a process in a network namespace of its own, to be killed, stopped, filled and cut off."""
+"""A name server, a master, a slave and their clients, each a process in a network namespace of its
+own, to be killed, stopped, filled and cut off.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import multiprocessing
 import os
 import time
@@ -14,11 +17,13 @@ from types import TracebackType
 
 import attrs
 import fault_clock
-from fault_clients import GROUPS, run_clients
+from delayed_history import BrokerStart
+from fault_clients import DRAIN_SECONDS, GROUPS, run_clients
+from fault_delays import LEVELS
 from fault_disk import Controls, Lost, cut_power
-from fault_history import Events, read_events
+from fault_history import Clocks, Events, read_events
 from fault_network import Network
-from fault_process import Faults, serve, start
+from fault_process import Faults, flood, serve, start
 from fault_relay import run_relay
 from history import LogPart
 from small_file_system import SmallFileSystem
@@ -28,9 +33,13 @@ from triomq.remoting.process import ExitCode
 HOSTS = ("names", "master", "slave", "clients")
 BROKERS = ("master", "slave")
 SEGMENT_BYTES = 1 << 20
-SECONDS_MAX = 60
+SECONDS_MAX = 150
 STOPPING_SECONDS = 30
 RELAY_PORT = 10999
+FILES = 256
+"""Files and sockets of a server that may have few."""
+IDLE_CONNECTIONS = 400
+NOWHERE = "127.0.0.1:1"
 SETTINGS = {
     "brokerClusterName": "FaultTests",
     "brokerName": "broker-a",
@@ -48,7 +57,8 @@ SETTINGS = {
     "haSendHeartbeatInterval": 500,
     "haHousekeepingInterval": 3_000,
     "fileReservedTime": 24 * 365,
-    "cleanFileForciblyEnable": "false",  # a full disk is no reason to forget messages here
+    "messageDelayLevel": LEVELS,
+    "cleanFileForciblyEnable": "false",  # here a full disk must not delete messages
     "cleanResourceInterval": 1_000,
 }
 
@@ -65,12 +75,14 @@ class Mode:
 
 
 class EndedByItself(AssertionError):
-    """A server that nobody has killed."""
+    """A server ended, and the test has not killed it."""
 
 
 @attrs.define(eq=False)
 class FaultCluster:
-    """``with FaultCluster(folder) as cluster``: everything runs, and at the end nothing does. Files stay."""
+    """``with FaultCluster(folder) as cluster``: everything runs, and at the end nothing does. Files
+    stay.
+    """
 
     folder: Path
     mode: Mode = attrs.field(factory=Mode)
@@ -83,8 +95,13 @@ class FaultCluster:
     """Whether the slave acts for a master that is down."""
     small: tuple[str, ...] = ()
     """Brokers whose disk is a small file system of its own, which can be filled."""
+    few_files: tuple[str, ...] = ()
+    """Servers that may have no more than ``FILES`` files and sockets open."""
+    delays: bool = False
+    """Whether clients send delayed messages, and give some back."""
     consumers: bool = True
     pause_seconds: float = 0.002
+    drain_seconds: float = DRAIN_SECONDS
     seed: int = 0
     network: Network = attrs.field(init=False)
     processes: dict[str, BaseProcess] = attrs.field(factory=dict, init=False)
@@ -92,11 +109,20 @@ class FaultCluster:
     waiting_for_room: set[str] = attrs.field(factory=set, init=False)
     """Brokers that could not start on a full disk."""
     promoted: bool = attrs.field(default=False, init=False)
+    """Whether the slave starts as master."""
+    detached: bool = attrs.field(default=False, init=False)
+    """Whether the slave, from its next start on, finds its master's tables, and not its log."""
+    clock_settings: list[tuple[float, str, float]] = attrs.field(
+        factory=lambda: [(0.0, broker, 0.0) for broker in BROKERS], init=False
+    )
+    power_losses: list[float] = attrs.field(factory=list, init=False)
     _orders: Connection = attrs.field(init=False)
     _stack: contextlib.ExitStack = attrs.field(factory=contextlib.ExitStack, init=False)
     _counted: int = attrs.field(default=0, init=False)
     """Bytes of the history that ``answered`` has counted, and what it found."""
-    _answers: dict[str, int] = attrs.field(factory=lambda: dict.fromkeys(("acknowledged", "stored"), 0), init=False)
+    _answers: dict[str, int] = attrs.field(
+        factory=lambda: dict.fromkeys(("acknowledged", "stored"), 0), init=False
+    )
 
     def __attrs_post_init__(self) -> None:
         self.network = Network(HOSTS)
@@ -113,12 +139,25 @@ class FaultCluster:
             for host in HOSTS[:3]:
                 self.start(host)
             if self.relayed:
-                self._spawn("relay", "slave", run_relay, RELAY_PORT, self.network.address("master"), 10912, self.controls_path("relay"))
+                self._spawn(
+                    "relay",
+                    "slave",
+                    run_relay,
+                    RELAY_PORT,
+                    self.network.address("master"),
+                    10912,
+                    self.controls_path("relay"),
+                )
             self._start_clients()
             self._stack = stack.pop_all()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._stack.close()
 
     # Where things are
@@ -138,7 +177,27 @@ class FaultCluster:
 
     def set_clock(self, host: str, seconds: float) -> None:
         """How far its wall clock is from the real one, from now on."""
+        if host in BROKERS:
+            self.clock_settings.append((time.monotonic(), host, seconds))
         fault_clock.set_clock(self.clock_path(host), seconds)
+
+    def starts_path(self, host: str) -> Path:
+        return self.folder / f"{host}.starts"
+
+    def clocks(self) -> Clocks:
+        """What the wall clocks of the brokers have been like so far."""
+        lines = [
+            line
+            for host in BROKERS
+            if self.starts_path(host).exists()
+            for line in self.starts_path(host).read_text().splitlines()
+        ]
+        ahead = time.time() - time.monotonic()
+        starts = [(float(steady), float(wall)) for steady, wall in map(json.loads, lines)]
+        return Clocks(
+            self.clock_settings,
+            [BrokerStart(steady, wall - steady - ahead) for steady, wall in starts],
+        )
 
     def controls_path(self, host: str) -> Path:
         return self.folder / f"{host}.controls"
@@ -170,15 +229,35 @@ class FaultCluster:
 
     # Processes
 
-    def _spawn(self, name: str, host: str, program: Callable[..., int | None], *arguments: object) -> None:
-        self.processes[name] = start(self.network.name(host), self.folder / f"{name}.log", program, *arguments)
+    def _spawn(
+        self, name: str, host: str, program: Callable[..., int | None], *arguments: object
+    ) -> None:
+        self.processes[name] = start(
+            self.network.name(host), self.folder / f"{name}.log", program, *arguments
+        )
 
     def start(self, host: str) -> None:
         assert not self.is_up(host), f"{host} runs"
+        files = FILES if host in self.few_files else 0
         if host == "names":
-            self._spawn(host, host, serve, "namesrv", ["-p", "9876"], Faults(self.controls_path(host), self.clock_path(host)))
+            self._spawn(
+                host,
+                host,
+                serve,
+                "namesrv",
+                ["-p", "9876"],
+                Faults(self.controls_path(host), self.clock_path(host), files=files),
+            )
         else:
-            faults = Faults(self.controls_path(host), self.clock_path(host), self.folder / host / "journal", self.kept_path(host), self.rules.get(host, ""))
+            faults = Faults(
+                self.controls_path(host),
+                self.clock_path(host),
+                self.folder / host / "journal",
+                self.kept_path(host),
+                self.rules.get(host, ""),
+                self.starts_path(host),
+                files,
+            )
             self._spawn(host, host, serve, "broker", ["-c", str(self._write_conf(host))], faults)
 
     def _write_conf(self, host: str) -> Path:
@@ -197,7 +276,10 @@ class FaultCluster:
         if host == "slave" and self.promoted:
             values |= {"brokerRole": "ASYNC_MASTER"}  # it has no slave
         elif host == "slave":
-            values |= {"brokerRole": "SLAVE", "brokerId": 1} | ({"haMasterAddress": f"127.0.0.1:{RELAY_PORT}"} if self.relayed else {})
+            values |= {"brokerRole": "SLAVE", "brokerId": 1} | (
+                {"haMasterAddress": f"127.0.0.1:{RELAY_PORT}"} if self.relayed else {}
+            )
+            values |= {"haMasterAddress": NOWHERE} if self.detached else {}
         conf = self.folder / host / "broker.conf"
         conf.parent.mkdir(exist_ok=True)
         conf.write_text("".join(f"{key}={value}\n" for key, value in values.items()))
@@ -209,12 +291,36 @@ class FaultCluster:
         orders, self._orders = multiprocessing.Pipe(duplex=False)
         with orders:
             self._spawn(
-                "clients", "clients", run_clients,
-                f"{address('names')}:9876", brokers, self.history_path, self.seed, orders, GROUPS if self.consumers else {}, self.pause_seconds,
+                "clients",
+                "clients",
+                run_clients,
+                f"{address('names')}:9876",
+                brokers,
+                self.history_path,
+                self.seed,
+                orders,
+                GROUPS if self.consumers else {},
+                self.pause_seconds,
+                self.delays,
+                self.drain_seconds,
             )
 
+    def tell_clients(self, brokers_left: tuple[str, ...], *, consume: bool) -> None:
+        """Let all clients expect no other brokers, and consumers begin again or end."""
+        self._orders.send((brokers_left, consume))
+
+    def flood(self, host: str) -> None:
+        """Let idle connections come to it, more than it may have."""
+        port = 9876 if host == "names" else 10911
+        self._spawn(
+            f"flood-{host}", "clients", flood, self.network.address(host), port, IDLE_CONNECTIONS
+        )
+
+    def end_flood(self, host: str) -> None:
+        self.kill(f"flood-{host}")
+
     def is_up(self, host: str) -> bool:
-        """Whether it was started, and nobody has killed it. Raises EndedByItself."""
+        """Return whether it was started and not killed. Raises: EndedByItself."""
         process = self.processes.get(host)
         if process is None:
             return False
@@ -226,13 +332,25 @@ class FaultCluster:
                     return False
                 self.start(host)
                 return True
-            raise EndedByItself(f"{host} ended by itself with {process.exitcode}; its log ends with\n{self.log_tail(host)}")
+            raise EndedByItself(
+                f"{host} ended by itself with {process.exitcode}; its log ends"
+                f" with\n{self.log_tail(host)}"
+            )
         return True
 
     def _found_no_room(self, host: str, process: BaseProcess) -> bool:
-        """Whether it could not start on a full disk, and said so: then it is started again when there is room, as a service manager does."""
+        """Return whether it could not start on a full disk, and said so. It is started again when
+        there is room, as a service manager does.
+        """
         lines = self.log_lines(host)
-        return host in BROKERS and process.exitcode == ExitCode.FAILED and bool(lines) and lines[-1].endswith("no space left; free some space on its file system, then start the broker again")
+        return (
+            host in BROKERS
+            and process.exitcode == ExitCode.FAILED
+            and bool(lines)
+            and lines[-1].endswith(
+                "no space left; free some space on its file system, then start the broker again"
+            )
+        )
 
     def fill(self, host: str) -> None:
         """Its disk has no block left."""
@@ -262,11 +380,14 @@ class FaultCluster:
     def lose_power(self, host: str, seed: object, *, everything: bool = False) -> Lost:
         """What was not forced out is gone, too; all of it, or by chance."""
         self.kill(host)
+        self.power_losses.append(time.monotonic())
         disk = self.disks.get(host)
         full = disk is not None and disk.full
         if disk is not None and full:  # what comes back needs its room
             disk.free()
-        lost = cut_power(self.folder / host / "journal", self.kept_path(host), seed, everything=everything)
+        lost = cut_power(
+            self.folder / host / "journal", self.kept_path(host), seed, everything=everything
+        )
         if disk is not None and full:
             disk.fill()
         return lost
@@ -284,7 +405,9 @@ class FaultCluster:
             process.kill()
             process.join()
             raise AssertionError(f"{host} does not stop within {STOPPING_SECONDS} s")
-        assert process.exitcode == 0, f"{host} stopped with {process.exitcode}: {self.log_tail(host)}"
+        assert process.exitcode == 0, (
+            f"{host} stopped with {process.exitcode}: {self.log_tail(host)}"
+        )
 
     def _kill_all(self) -> None:
         for process in self.processes.values():
@@ -310,9 +433,11 @@ class FaultCluster:
         return True
 
     def wait_acknowledged(self, more: int, what: str) -> None:
-        """Until so many more sends have been answered OK."""
+        """Wait until ``more`` further sends have been answered OK."""
         target = self.acknowledged() + more
-        self.wait(f"{what}: {more} more messages acknowledged", lambda: self.acknowledged() >= target)
+        self.wait(
+            f"{what}: {more} more messages acknowledged", lambda: self.acknowledged() >= target
+        )
 
     def finish_clients(self) -> Events:
         """They send no more, consume and read all, and end."""
@@ -333,4 +458,8 @@ class FaultCluster:
 def log_part(store: Path) -> LogPart:
     """A log as its files have it, without the zeros behind its end."""
     paths = sorted((store / "commitlog").iterdir()) if (store / "commitlog").is_dir() else []
-    return LogPart(store.parent.parent.name, int(paths[0].name) if paths else 0, b"".join(path.read_bytes() for path in paths).rstrip(b"\0"))
+    return LogPart(
+        store.parent.parent.name,
+        int(paths[0].name) if paths else 0,
+        b"".join(path.read_bytes() for path in paths).rstrip(b"\0"),
+    )

@@ -1,13 +1,16 @@
-"""A disk that forgets: what was never forced out disappears when the power of its process's machine is cut.
+"""A disk that forgets: what was not synced disappears when the power of its machine is cut.
 
-The files are real and stand for the page cache, which a killed process leaves behind. Beside them lies a journal, written ahead of every change: what was there
-before, and how far each fsync has come. ``cut_power`` is called after the process was killed; it undoes what no fsync had reached, all of it or by chance
-some of it, down to parts of one write. Names (files made, removed, renamed) are undone from the youngest on until their directory's last fsync, since journalling
-file systems keep their order. Changes through memory maps (the key index) are no operations: the system may have written them back at any moment.
+The files are real and stand for the page cache, which a killed process leaves behind. Beside them
+is a journal, written ahead of every change: the content before the change, and how far each fsync
+has come. ``cut_power``, called after the process was killed, undoes what no fsync had reached: all
+of it, or a random part, down to parts of one write. Names (files created, removed, renamed) are
+undone from the youngest on, back to the last fsync of their directory, since journalling file
+systems keep their order. Changes through memory maps (the key index) are not operations: the system
+may have written them back at any moment.
 
-The journal outlives the process, as a page cache does: what one life has not forced out, the next one must, before it says so.
-
-``sync_seconds`` in the process's ``Controls`` makes every fsync that slow, so that more is under way when something happens.
+The journal outlives the process, as a page cache does: what one process has not synced, the next
+process must sync before it acknowledges. ``sync_seconds`` in the process's ``Controls`` makes every
+fsync that slow, so that more is in flight when a fault comes.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ import attrs
 import fault_clock
 import trio
 
-from triomq.broker.store.disk import Disk
+from triomq.broker.store.io.disk import Disk
 
 BLOCK_BYTES = 4096
 SECTOR_BYTES = 512
@@ -51,7 +54,11 @@ class Controls:
 
     def set(self, **changes: Any) -> None:
         names = ("sync_seconds", "delay_seconds")
-        self.LAYOUT.pack_into(self._map, 0, *[changes.pop(name, value) for name, value in zip(names, self.values, strict=True)])
+        self.LAYOUT.pack_into(
+            self._map,
+            0,
+            *[changes.pop(name, value) for name, value in zip(names, self.values, strict=True)],
+        )
         assert not changes, changes
 
     @property
@@ -78,7 +85,9 @@ class ForgetfulDisk(Disk):
         """What a descriptor was opened for."""
         self._changing = threading.Lock()
         self._count = len(journal.read_bytes().split(b"\n")) if journal.exists() else 0
-        self._journal = os.open(journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self._journal = os.open(
+            journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644
+        )
         if self._count:  # the last line of the former life may be torn
             os.write(self._journal, b"\n")
 
@@ -102,10 +111,18 @@ class ForgetfulDisk(Disk):
             self.paths[fd] = path
             return fd
 
-    def write_at(self, fd: int, data: bytes | bytearray | memoryview, offset: int, path: Path) -> None:
+    def write_at(
+        self, fd: int, data: bytes | bytearray | memoryview, offset: int, path: Path
+    ) -> None:
         with self._changing:
             before = os.pread(fd, len(data), offset)
-            self._note("write", str(path), offset, len(data), base64.b64encode(before.rstrip(b"\0")).decode())
+            self._note(
+                "write",
+                str(path),
+                offset,
+                len(data),
+                base64.b64encode(before.rstrip(b"\0")).decode(),
+            )
             super().write_at(fd, data, offset, path)
 
     def make_directory(self, path: Path) -> None:
@@ -146,7 +163,9 @@ class ForgetfulDisk(Disk):
             self._note("remove directory", str(path))
 
     def sync(self, fd: int) -> None:
-        fault_clock.sleep(self.controls.sync_seconds)  # the real disk is not waited for: what is durable is for the journal to say
+        fault_clock.sleep(
+            self.controls.sync_seconds
+        )  # the real disk is not waited for: what is durable is for the journal to say
 
     def sync_path(self, path: Path) -> None:
         count = self.changes()
@@ -174,7 +193,9 @@ class ForgetfulDisk(Disk):
 
 
 class ForgetfulQueue:
-    """In place of the kernel's queue (``queued_sync``): one fsync at a time, as slow as the others."""
+    """In place of the kernel's queue (``queued_sync``): one fsync at a time, as slow as the
+    others.
+    """
 
     def __init__(self, disk: ForgetfulDisk) -> None:
         self.disk = disk
@@ -182,7 +203,11 @@ class ForgetfulQueue:
 
     def begin(self, fd: int) -> None:
         assert self._begun is None, "one at a time"
-        self._begun = self.disk.paths[fd], self.disk.changes(), trio.current_time() + self.disk.controls.sync_seconds
+        self._begun = (
+            self.disk.paths[fd],
+            self.disk.changes(),
+            trio.current_time() + self.disk.controls.sync_seconds,
+        )
 
     async def finished(self) -> None:
         assert self._begun is not None
@@ -193,7 +218,9 @@ class ForgetfulQueue:
         self.disk.synced(path, count)
 
     def close(self) -> None:
-        """What was begun may have reached the disk or not; nobody has been told."""
+        """Forget an operation that has begun: it may have reached the disk or not, and it was not
+        acknowledged.
+        """
         self._begun = None
 
 
@@ -218,7 +245,9 @@ def read_journal(journal: Path) -> Iterator[tuple[int, list[Any]]]:
 
 
 def cut_power(journal: Path, kept: Path, seed: object, *, everything: bool = False) -> Lost:
-    """Undo what was not forced out; the journal ends, since all that is left is on the disk. The process that wrote it must be dead."""
+    """Undo what was not forced out; the journal ends, since all that is left is on the disk. The
+    process that wrote it must be dead.
+    """
     choose = random.Random(str(seed))
     entries = list(read_journal(journal))
     synced: dict[str, int] = {}
@@ -237,19 +266,29 @@ def cut_power(journal: Path, kept: Path, seed: object, *, everything: bool = Fal
         if kind in ("create", "remove", "rename", "make directory", "remove directory")
         and number >= max(all_synced, names_synced.get(str(Path(path).parent), 0))
     ]
-    undone = set(names if everything else names[choose.choice((0, choose.randint(0, len(names)))) :])
+    undone = set(
+        names if everything else names[choose.choice((0, choose.randint(0, len(names)))) :]
+    )
     share = 0.0 if everything else choose.choice((0.0, 0.0, 0.5))
     """Of the writes, which the system had written back by itself."""
     lost_bytes = lost_writes = 0
     for number, (kind, name, *fields) in reversed(entries):
         path = Path(name)
         if kind == "write":
-            if number >= max(all_synced, synced.get(name, 0)) and choose.random() >= share and path.exists():
+            if (
+                number >= max(all_synced, synced.get(name, 0))
+                and choose.random() >= share
+                and path.exists()
+            ):
                 offset, length, before = fields
                 content = base64.b64decode(before).ljust(length, b"\0")
                 stays = 0
                 if share and choose.random() < 0.3:  # some sectors of it
-                    stays = max(0, (offset + choose.randrange(length + 1)) // SECTOR_BYTES * SECTOR_BYTES - offset)
+                    stays = max(
+                        0,
+                        (offset + choose.randrange(length + 1)) // SECTOR_BYTES * SECTOR_BYTES
+                        - offset,
+                    )
                 with path.open("r+b") as file:
                     file.seek(offset + stays)
                     file.write(content[stays:])

@@ -1,7 +1,11 @@
-"""What each mode of flush and replication survives, measured: messages acknowledged under load, one loss, and how many of them are gone afterwards.
+"""What each mode of flush and replication survives, measured: messages are acknowledged under load,
+one failure follows, and the lost messages are counted.
 
-The master's network takes 2 Mbit/s (less if its senders do not fill that) and an fsync 5 ms, so that a slave may be behind and there is something to lose. Cut power takes everything that was not forced out. What is left is
-read by pulls from the broker that goes on: the master, started again, or where its disk is lost the slave, started as master.
+The master's network has 2 Mbit/s (less if its senders do not fill that) and an fsync takes 5 ms, so
+that a slave may be behind and messages can be lost. A power loss takes everything that was not
+synced. The rest is read by pulls from the broker that goes on: the master, started again, or, if
+its disk is lost, the slave, started as master. Delayed messages are counted, too, when all of them
+are due.
 """
 
 from __future__ import annotations
@@ -16,19 +20,28 @@ from pathlib import Path
 import attrs
 from fault_clients import read_into
 from fault_cluster import BROKERS, FaultCluster, Mode, log_part
-from fault_history import Lying, missing
+from fault_delays import DELAYS
+from fault_history import DELAYED_TOPIC, TOPIC, FoundMessage, missing
 from fault_process import start
 
-MODES = tuple(Mode(flush, replication) for replication in ("ASYNC_MASTER", "SYNC_MASTER") for flush in ("ASYNC_FLUSH", "SYNC_FLUSH"))
+MODES = tuple(
+    Mode(flush, replication)
+    for replication in ("ASYNC_MASTER", "SYNC_MASTER")
+    for flush in ("ASYNC_FLUSH", "SYNC_FLUSH")
+)
 LOSSES = ("master killed", "master loses power", "master's disk lost", "both lose power")
 KILOBITS, KILOBITS_LEAST = 2000, 100
 LAG_SECONDS = 5
 LAG_LEAST_BYTES = 16 * 1024
-"""A busy machine may send no faster than the slow link takes it; then nothing could be lost, and nothing would be shown."""
+"""A busy machine may send no faster than the slow link takes it; then nothing could be lost, and
+nothing would be shown.
+"""
 SYNC_SECONDS = 0.005
 LOAD_LEAST = 200
 LOAD_SECONDS = 1.2
 READ_SECONDS = 60
+LATE_SECONDS = 2.0
+"""After the longest delay."""
 
 
 @attrs.frozen
@@ -37,28 +50,48 @@ class Cell:
 
     acknowledged: int = 0
     lost: int = 0
+    delayed: int = 0
+    delayed_lost: int = 0
 
     def __add__(self, other: Cell) -> Cell:
-        return Cell(self.acknowledged + other.acknowledged, self.lost + other.lost)
+        return Cell(
+            *(
+                mine + theirs
+                for mine, theirs in zip(attrs.astuple(self), attrs.astuple(other), strict=True)
+            )
+        )
 
 
-def measure(folder: Path, rounds: int, seed: int, tell: Callable[[str], None] = lambda text: None) -> dict[tuple[Mode, str], Cell]:
-    """Every mode with every loss, so many times."""
+def measure(
+    folder: Path, rounds: int, seed: int, tell: Callable[[str], None] = lambda text: None
+) -> dict[tuple[Mode, str], Cell]:
+    """Measure every mode with every loss, ``rounds`` times."""
     found: dict[tuple[Mode, str], Cell] = {}
     for mode in MODES:
         for loss in LOSSES:
             cell = Cell()
             for number in range(rounds):
                 shutil.rmtree(folder, ignore_errors=True)
-                cell += measure_one(folder, mode, loss, f"{seed}/{number}")
+                cell += measure_one(folder, mode, loss, f"{seed}/{number}", delays=True)
             found[mode, loss] = cell
-            tell(f"{mode}, {loss}: {cell.lost} of {cell.acknowledged} lost")
+            tell(
+                f"{mode}, {loss}: {cell.lost} of {cell.acknowledged} lost, {cell.delayed_lost} of"
+                f" {cell.delayed} delayed ones"
+            )
     shutil.rmtree(folder, ignore_errors=True)
     return found
 
 
-def measure_one(folder: Path, mode: Mode, loss: str, seed: str) -> Cell:
-    with FaultCluster(folder, mode=mode, sync_seconds=SYNC_SECONDS, consumers=False, pause_seconds=0.0) as cluster:
+def measure_one(folder: Path, mode: Mode, loss: str, seed: str, *, delays: bool = False) -> Cell:
+    """Play one loss. ``delays``: there are delayed messages, too."""
+    with FaultCluster(
+        folder,
+        mode=mode,
+        sync_seconds=SYNC_SECONDS,
+        consumers=False,
+        pause_seconds=0.0,
+        delays=delays,
+    ) as cluster:
         cluster.wait_acknowledged(LOAD_LEAST, "load")
         end = log_part(cluster.store("master")).end
         cluster.wait("the slave follows", lambda: log_part(cluster.store("slave")).end >= end)
@@ -68,13 +101,23 @@ def measure_one(folder: Path, mode: Mode, loss: str, seed: str) -> Cell:
         cluster.wait_acknowledged(LOAD_LEAST, "load over a slow link")
         time.sleep(max(0.0, begun + LOAD_SECONDS - time.monotonic()))
         if mode.replication == "ASYNC_MASTER":
-            while not cluster.holds(lambda: log_part(cluster.store("master")).end > log_part(cluster.store("slave")).end + LAG_LEAST_BYTES, LAG_SECONDS):
+            while not cluster.holds(
+                lambda: (
+                    log_part(cluster.store("master")).end
+                    > log_part(cluster.store("slave")).end + LAG_LEAST_BYTES
+                ),
+                LAG_SECONDS,
+            ):
                 kilobits //= 2
-                assert kilobits >= KILOBITS_LEAST, f"the slave is not behind, although the network takes {kilobits * 2} kbit/s"
+                assert kilobits >= KILOBITS_LEAST, (
+                    f"the slave is not behind, although the network takes {kilobits * 2} kbit/s"
+                )
                 cluster.network.slow("master", kilobits)
         struck = BROKERS if loss.startswith("both") else ("master",)
         if loss == "master's disk lost":
-            cluster.network.cut("master", "slave")  # with the machine, and what its kernel had still to send
+            cluster.network.cut(
+                "master", "slave"
+            )  # with the machine, and what its kernel had still to send
         for host in struck:
             cluster.signal(host, signal.SIGSTOP)  # at one moment
         for host in struck:
@@ -91,26 +134,47 @@ def measure_one(folder: Path, mode: Mode, loss: str, seed: str) -> Cell:
         cluster.kill("clients")
         cluster.network.heal()
         acknowledged = cluster.events().acknowledged()
+        delayed = {one.key for _, one in cluster.events().delayed if one.acknowledged}
         cluster.start(survivor)
-        lying = read_from(cluster, survivor)
-        return Cell(len(acknowledged), len(missing(acknowledged, lying)))
+        lost = missing(acknowledged, read_from(cluster, survivor, TOPIC))
+        came = set[str]()
+        if delays:
+            time.sleep(max(DELAYS) + LATE_SECONDS)
+            came = {one.name for one in read_from(cluster, survivor, DELAYED_TOPIC)}
+        return Cell(len(acknowledged), len(lost), len(delayed), len(delayed - came))
 
 
-def read_from(cluster: FaultCluster, host: str) -> list[Lying]:
+def read_from(cluster: FaultCluster, host: str, topic: str) -> list[FoundMessage]:
     """By pulls, from the clients' side of the network."""
-    target = cluster.folder / "read.json"
-    process = start(cluster.network.name("clients"), cluster.folder / "reader.log", read_into, f"{cluster.network.address(host)}:10911", target)
+    target = cluster.folder / f"{topic}.json"
+    process = start(
+        cluster.network.name("clients"),
+        cluster.folder / "reader.log",
+        read_into,
+        f"{cluster.network.address(host)}:10911",
+        topic,
+        target,
+    )
     process.join(READ_SECONDS)
     process.kill()
     process.join()
     assert target.exists(), (cluster.folder / "reader.log").read_text()
-    return [Lying(*fields) for fields in json.loads(target.read_text())]
+    return [FoundMessage(*fields) for fields in json.loads(target.read_text())]
 
 
 def table(found: dict[tuple[Mode, str], Cell]) -> list[str]:
-    """As it goes into docs/replication.md."""
-    lines = ["| flush | replication | " + " | ".join(LOSSES) + " |", "|---|---|" + "---|" * len(LOSSES)]
+    """As it goes into docs/replication.md: lost of acknowledged messages, and the same of delayed
+    ones.
+    """
+    lines = [
+        "| flush | replication | " + " | ".join(LOSSES) + " |",
+        "|---|---|" + "---|" * len(LOSSES),
+    ]
     for mode in MODES:
         cells = [found[mode, loss] for loss in LOSSES]
-        lines.append(f"| `{mode.flush}` | `{mode.replication}` | " + " | ".join(f"{cell.lost} of {cell.acknowledged}" for cell in cells) + " |")
+        texts = [
+            f"{cell.lost} of {cell.acknowledged}, {cell.delayed_lost} of {cell.delayed}"
+            for cell in cells
+        ]
+        lines.append(f"| `{mode.flush}` | `{mode.replication}` | {' | '.join(texts)} |")
     return lines

@@ -1,11 +1,13 @@
-"""A small network of our own: hosts that are network namespaces, joined by a bridge in one more. Needs root, iproute2 and iptables.
+"""A small network: hosts that are network namespaces, joined by a bridge in a namespace of its own.
+Needs root, iproute2 and iptables.
 
     with Network(("names", "master")) as network:
         subprocess.Popen([*network.inside("master"), "mqbroker", ...])
         network.cut("names", "master")
 
-Nothing of it can be seen from the machine's own network, so the addresses are always the same. Names of namespaces have this process's id in them; what a run
-left behind that was killed is removed by the next one. Rules go to the receiving host's INPUT chain, so a packet is lost on its way and nobody is told.
+The machine's own network does not see it, so the addresses are always the same. Names of namespaces
+contain the id of this process; the next run removes what a killed run left behind. Rules go to the
+INPUT chain of the receiving host, so a packet is lost on its way and no side hears of it.
 """
 
 from __future__ import annotations
@@ -48,9 +50,14 @@ def why_not() -> str:
 
 
 def command(*words: object) -> str:
-    done = subprocess.run([str(word) for word in words], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [str(word) for word in words], capture_output=True, text=True, check=False
+    )
     if done.returncode != 0:
-        raise NetworkMissing(f"`{' '.join(map(str, words))}` ends with {done.returncode}: {(done.stderr or done.stdout).strip()}")
+        raise NetworkMissing(
+            f"`{' '.join(map(str, words))}` ends with {done.returncode}:"
+            f" {(done.stderr or done.stdout).strip()}"
+        )
     return done.stdout
 
 
@@ -82,7 +89,12 @@ class Network:
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.remove()
 
     def _build(self) -> None:
@@ -93,7 +105,21 @@ class Network:
         for host in self.hosts:
             name = self.name(host)
             command("ip", "netns", "add", name)
-            command("ip", "link", "add", "eth0", "netns", name, "type", "veth", "peer", "name", f"to-{host}"[:15], "netns", hub)
+            command(
+                "ip",
+                "link",
+                "add",
+                "eth0",
+                "netns",
+                name,
+                "type",
+                "veth",
+                "peer",
+                "name",
+                f"to-{host}"[:15],
+                "netns",
+                hub,
+            )
             command("ip", "-n", hub, "link", "set", f"to-{host}"[:15], "master", "hub", "up")
             command("ip", "-n", name, "addr", "add", f"{self.address(host)}/24", "dev", "eth0")
             for device in ("lo", "eth0"):
@@ -112,7 +138,9 @@ class Network:
         return f"10.77.0.{2 + self.hosts.index(host)}"
 
     def inside(self, host: str) -> list[str]:
-        """What goes before a command that shall run there; `ip` becomes that command, so its process id is the right one."""
+        """What goes before a command that shall run there; ``ip`` becomes that command, so its
+        process id is the right one.
+        """
         return ["ip", "netns", "exec", self.name(host)]
 
     # Faults
@@ -123,7 +151,19 @@ class Network:
 
     def lose(self, source: str, target: str, share: float) -> None:
         """So many of the packets."""
-        self._add(target, "-s", self.address(source), "-m", "statistic", "--mode", "random", "--probability", f"{share:.3f}", "-j", "DROP")
+        self._add(
+            target,
+            "-s",
+            self.address(source),
+            "-m",
+            "statistic",
+            "--mode",
+            "random",
+            "--probability",
+            f"{share:.3f}",
+            "-j",
+            "DROP",
+        )
 
     def _add(self, host: str, *words: str) -> None:
         command(*self.inside(host), "iptables", "-w", "-A", "INPUT", *words)
@@ -131,14 +171,32 @@ class Network:
 
     def join(self, source: str, target: str) -> None:
         """Take back ``cut`` and ``lose`` on this way."""
-        for rule in [rule for rule in self._rules if rule[0] == target and rule[2] == self.address(source)]:
+        for rule in [
+            rule for rule in self._rules if rule[0] == target and rule[2] == self.address(source)
+        ]:
             command(*self.inside(target), "iptables", "-w", "-D", "INPUT", *rule[1:])
             self._rules.remove(rule)
 
     def slow(self, host: str, kilobits: int) -> None:
         """What a host sends goes out at this rate; 0 takes that back."""
         if kilobits:
-            command("tc", "-n", self.name(host), "qdisc", "replace", "dev", "eth0", "root", "tbf", "rate", f"{kilobits}kbit", "burst", "16kb", "latency", "400ms")
+            command(
+                "tc",
+                "-n",
+                self.name(host),
+                "qdisc",
+                "replace",
+                "dev",
+                "eth0",
+                "root",
+                "tbf",
+                "rate",
+                f"{kilobits}kbit",
+                "burst",
+                "16kb",
+                "latency",
+                "400ms",
+            )
             self._slow.add(host)
         elif host in self._slow:
             command("tc", "-n", self.name(host), "qdisc", "del", "dev", "eth0", "root")

@@ -1,4 +1,6 @@
-"""A relay that delays what passes, both ways; order and bytes stay as they are. This kernel's traffic control may have no delay of its own (netem)."""
+"""A relay that delays what passes, both ways; order and bytes stay as they are. This kernel's
+traffic control may have no delay of its own (netem).
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,11 @@ async def relay(near: trio.SocketStream, host: str, port: int, controls: Control
             nursery.start_soon(write, target, receive, nursery.cancel_scope)
 
 
-async def read(source: trio.SocketStream, chunks: trio.MemorySendChannel[tuple[float, bytes]], controls: Controls) -> None:
+async def read(
+    source: trio.SocketStream,
+    chunks: trio.MemorySendChannel[tuple[float, bytes]],
+    controls: Controls,
+) -> None:
     async with chunks:
         try:
             async for data in source:
@@ -34,7 +40,11 @@ async def read(source: trio.SocketStream, chunks: trio.MemorySendChannel[tuple[f
             pass
 
 
-async def write(target: trio.SocketStream, chunks: trio.MemoryReceiveChannel[tuple[float, bytes]], scope: trio.CancelScope) -> None:
+async def write(
+    target: trio.SocketStream,
+    chunks: trio.MemoryReceiveChannel[tuple[float, bytes]],
+    scope: trio.CancelScope,
+) -> None:
     try:
         async for due, data in chunks:
             await trio.sleep_until(due)
@@ -46,4 +56,8 @@ async def write(target: trio.SocketStream, chunks: trio.MemoryReceiveChannel[tup
 
 def run_relay(port: int, host: str, target_port: int, controls: Path) -> None:
     """Serve on 127.0.0.1, for ever."""
-    trio.run(partial(trio.serve_tcp, host="127.0.0.1"), partial(relay, host=host, port=target_port, controls=Controls(controls)), port)
+    trio.run(
+        partial(trio.serve_tcp, host="127.0.0.1"),
+        partial(relay, host=host, port=target_port, controls=Controls(controls)),
+        port,
+    )

@@ -1,8 +1,11 @@
-"""Schedules of faults, each drawn from (seed, number), and one run of one: faults under load, everything dies at once, everything comes back, everything is compared.
+"""Schedules of faults, each drawn from (seed, number), and the run of a schedule: faults under
+load, all servers die at once, all come back, everything is compared.
 
-A schedule is a list of ``Step``s. Kinds are dealt from a shuffled deck, so that some schedules after each other have all of them. Behind its steps each has a last
-blow under load: master and slave are killed together, or lose power together. Then both logs are looked at as they lie there, before anything can mend them:
-with SYNC_FLUSH and SYNC_MASTER every message that was acknowledged is in both.
+A schedule is a list of ``Step``s. Kinds are dealt from a shuffled deck, so that consecutive
+schedules have all of them. After its steps each schedule has a final fault under load: master and
+slave are killed together, or lose power together. Then both logs are checked as they are on the
+disks, before a recovery can repair them: with SYNC_FLUSH and SYNC_MASTER every acknowledged message
+is in both.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import random
+import shutil
 import signal
 import time
 from collections import Counter
@@ -19,9 +23,10 @@ from pathlib import Path
 import attrs
 import fault_clock
 from crash_loop import is_whole
-from fault_clients import GROUPS
+from delayed_history import delay_violations
+from fault_clients import CONSUMERS_ENDED, GROUPS
 from fault_cluster import BROKERS, FaultCluster, log_part
-from fault_history import TOPIC, Events, Lying, complain, missing
+from fault_history import TOPIC, Events, FoundMessage, complain, missing
 from history import log_differences, violations
 from store_ledger import parse
 
@@ -30,10 +35,16 @@ WINDOW_SECONDS = 5.0
 STEPS = 4
 WAIT_FOR_LOAD_SECONDS = 5.0
 LOAD_LEAST = 30
-"""Messages acknowledged before the first fault, before the last blow, and after it."""
+"""Messages acknowledged before the first fault, before the final fault, and after it."""
+DETACHED_SECONDS = 4.0
+"""More than a period of a slave's copying of tables, and than the longest delay."""
 NEVER_LOGGED = ("Traceback", " CRITICAL ", "have parted")
 """With SYNC_FLUSH no slave is ever ahead of its master."""
-LINKS = {"replication": ("master", "slave"), "clients": ("clients", "master"), "names": ("master", "names")}
+LINKS = {
+    "replication": ("master", "slave"),
+    "clients": ("clients", "master"),
+    "names": ("master", "names"),
+}
 KINDS = (
     *(f"kill {host}" for host in (*SERVERS, "all")),
     *(f"power {host}" for host in (*BROKERS, "all")),
@@ -45,12 +56,15 @@ KINDS = (
     "delay replication",
     *(f"full {host}" for host in BROKERS),
     *(f"clock {host}" for host in (*BROKERS, "names")),
+    *(f"files {host}" for host in SERVERS),
 )
 
 
 @attrs.frozen
 class Step:
-    """A fault. Times in seconds since the load began; restarts of more than one server have times of their own, so in any order."""
+    """A fault. Times in seconds since the load began; restarts of more than one server have times
+    of their own, so in any order.
+    """
 
     at: float
     kind: str
@@ -70,33 +84,62 @@ class Schedule:
     attempt: int
     steps: tuple[Step, ...]
     sync_seconds: float
-    blow: str
-    blow_seconds: float
+    final_fault: str
+    final_fault_seconds: float
     restart_order: tuple[str, ...]
     seed: int
     acting: bool = False
     """Whether the slave acts for a master that is down (enableSlaveActingMaster)."""
+    delays: bool = False
+    """Whether there are delayed messages, and a group that gives some back."""
+    promotes: bool = False
+    """Whether the slave becomes master in the end, with tables that are ahead of its log."""
 
     @property
     def relayed(self) -> bool:
         return any(step.kind.startswith("delay") for step in self.steps)
 
     @property
+    def few_files(self) -> tuple[str, ...]:
+        """Servers whose files are to run out."""
+        return tuple(
+            host for host in SERVERS if any(step.kind == f"files {host}" for step in self.steps)
+        )
+
+    @property
     def small(self) -> tuple[str, ...]:
         """Brokers whose disks are to be filled."""
-        return tuple(host for host in BROKERS if any(step.kind == f"full {host}" for step in self.steps))
+        return tuple(
+            host for host in BROKERS if any(step.kind == f"full {host}" for step in self.steps)
+        )
 
 
 def draw(seed: int, number: int, attempt: int = 0, *, stop_seconds: float = 3.0) -> Schedule:
-    """``attempt`` counts the schedules of this number that did not count; ``stop_seconds`` is for how long a quarter of the stopped processes stays so."""
+    """``attempt`` counts the schedules of this number that did not count; ``stop_seconds`` is for
+    how long a quarter of the stopped processes stays so.
+    """
     kinds = [deal(seed, number * STEPS + index) for index in range(STEPS)]
     choose = random.Random(f"{seed}/{number}/{attempt}")
     times = sorted(choose.uniform(0.1, WINDOW_SECONDS - 1.0) for _ in kinds)
-    steps = tuple(draw_step(choose, kind, at, stop_seconds) for at, kind in zip(times, kinds, strict=True))
+    steps = tuple(
+        draw_step(choose, kind, at, stop_seconds) for at, kind in zip(times, kinds, strict=True)
+    )
     order = list(SERVERS)
     choose.shuffle(order)
-    blow = choose.choice(("kill", "power"))
-    return Schedule(number, attempt, steps, choose.choice((0.002, 0.01, 0.03)), blow, choose.uniform(0.0, 0.5), tuple(order), choose.getrandbits(32), choose.random() < 0.3)
+    final_fault = choose.choice(("kill", "power"))
+    drawn = Schedule(
+        number,
+        attempt,
+        steps,
+        choose.choice((0.002, 0.01, 0.03)),
+        final_fault,
+        choose.uniform(0.0, 0.5),
+        tuple(order),
+        choose.getrandbits(32),
+        choose.random() < 0.3,
+    )
+    delays = choose.random() < 0.25
+    return attrs.evolve(drawn, delays=delays, promotes=delays and choose.random() < 0.5)
 
 
 def deal(seed: int, index: int) -> str:
@@ -137,6 +180,11 @@ class Figures:
     copies: int = 0
     """Messages that are there more than once, all of them with a doubt."""
     lost: int = 0
+    delayed: int = 0
+    """Delayed messages that were acknowledged."""
+    given_back: int = 0
+    """Messages that a consumer gave back."""
+    promotions: int = 0
     seen: int = 0
     power_lost_bytes: int = 0
     """What cut power has taken from the files."""
@@ -150,7 +198,11 @@ class Figures:
     def add(self, other: Figures) -> None:
         for field in attrs.fields(Figures):
             mine, theirs = getattr(self, field.name), getattr(other, field.name)
-            setattr(self, field.name, dict(Counter(mine) + Counter(theirs)) if isinstance(mine, dict) else mine + theirs)
+            setattr(
+                self,
+                field.name,
+                dict(Counter(mine) + Counter(theirs)) if isinstance(mine, dict) else mine + theirs,
+            )
 
 
 @attrs.define
@@ -171,11 +223,15 @@ class ScheduleRun:
     figures: Figures = attrs.field(factory=Figures)
     applied: list[Came] = attrs.field(factory=list)
     complaints: list[str] = attrs.field(factory=list)
+    promoted_at: float = 0.0
+    """On the monotonic clock."""
     _agenda: list[tuple[float, int, Callable[[], None]]] = attrs.field(factory=list)
     _order: itertools.count[int] = attrs.field(factory=itertools.count)
 
     def run(self) -> list[str]:
-        """Complaints; none is what one hopes for. Raises AssertionError when something does not come back."""
+        """Complaints; none is what one hopes for. Raises AssertionError when something does not
+        come back.
+        """
         cluster = self.cluster
         cluster.wait_acknowledged(LOAD_LEAST, "before the first fault")
         begun = time.monotonic()
@@ -188,8 +244,10 @@ class ScheduleRun:
                 cluster.is_up(host)
             action()
         cluster.network.heal()
-        self.strike(self.schedule.blow, self.schedule.blow_seconds)
-        self.complaints += look_at_logs(cluster)
+        if self.schedule.promotes:
+            return self.promote()
+        self.strike(self.schedule.final_fault, self.schedule.final_fault_seconds)
+        self.complaints += check_logs(cluster)
         for host in self.schedule.restart_order:
             if not cluster.is_up(host):
                 cluster.start(host)
@@ -219,7 +277,9 @@ class ScheduleRun:
             self._apply(step)
         else:
             last = found if answers is None else answers
-            self._plan(now + 0.02, lambda: self._come(step, last, until or now + WAIT_FOR_LOAD_SECONDS))
+            self._plan(
+                now + 0.02, lambda: self._come(step, last, until or now + WAIT_FOR_LOAD_SECONDS)
+            )
 
     def _apply(self, step: Step) -> None:
         what, target, *way = step.kind.split()
@@ -227,7 +287,11 @@ class ScheduleRun:
 
     def _hosts(self, step: Step, target: str, of: tuple[str, ...]) -> list[tuple[str, float]]:
         """Those that are up, and when each is to start again."""
-        return [(host, step.restarts[SERVERS.index(host)]) for host in (of if target == "all" else (target,)) if self.cluster.is_up(host)]
+        return [
+            (host, step.restarts[SERVERS.index(host)])
+            for host in (of if target == "all" else (target,))
+            if self.cluster.is_up(host)
+        ]
 
     def _kill(self, step: Step, target: str) -> None:
         hosts = self._hosts(step, target, SERVERS)
@@ -244,7 +308,9 @@ class ScheduleRun:
         for host, _ in hosts:
             self.cluster.signal(host, signal.SIGSTOP)  # at one moment
         for host, seconds in hosts:
-            self.figures.power_lost_bytes += self.cluster.lose_power(host, f"{self.schedule.seed}/{step.at}/{host}").bytes
+            self.figures.power_lost_bytes += self.cluster.lose_power(
+                host, f"{self.schedule.seed}/{step.at}/{host}"
+            ).bytes
             self._start_in(host, seconds)
 
     def _start_in(self, host: str, seconds: float) -> None:
@@ -298,6 +364,13 @@ class ScheduleRun:
         self.cluster.fill(target)
         self._lasts(step, lambda: self.cluster.make_room(target))
 
+    def _files(self, step: Step, target: str) -> None:
+        if not self.cluster.is_up(target):
+            return
+        self._came(step.kind)
+        self.cluster.flood(target)
+        self._lasts(step, lambda: self.cluster.end_flood(target))
+
     def _clock(self, step: Step, target: str) -> None:
         """It stays there: coming back is the next jump."""
         if fault_clock.libfaketime() is None:  # left out, and counted as one that met nothing
@@ -306,34 +379,100 @@ class ScheduleRun:
         self.cluster.set_clock(target, step.number)
         self._lasts(step, lambda: self.cluster.set_clock(target, 0.0))
 
-    def strike(self, blow: str, seconds: float = 0.0) -> None:
-        """The last blow, when all is well again and under load."""
+    def strike(self, final_fault: str, seconds: float = 0.0) -> None:
+        """The final fault, when all is well again and under load."""
         cluster = self.cluster
-        cluster.wait_acknowledged(LOAD_LEAST, f"after {[step.kind for step in self.schedule.steps]}")
+        cluster.wait_acknowledged(
+            LOAD_LEAST, f"after {[step.kind for step in self.schedule.steps]}"
+        )
         time.sleep(seconds)
-        self._came(f"{blow} both at the end")
+        self._came(f"{final_fault} both at the end")
         for host in BROKERS:
             cluster.signal(host, signal.SIGSTOP)  # at one moment
         for host in BROKERS:
-            if blow == "kill":
+            if final_fault == "kill":
                 cluster.kill(host)
             else:
-                self.figures.power_lost_bytes += cluster.lose_power(host, f"{self.schedule.seed}/end/{host}").bytes
+                self.figures.power_lost_bytes += cluster.lose_power(
+                    host, f"{self.schedule.seed}/end/{host}"
+                ).bytes
 
-    def finish(self) -> list[str]:
-        """After everything was started again: work, stop in order, compare."""
+    def promote(self) -> list[str]:
+        """The slave loses the stream of the log, and goes on to copy the tables; then the master's
+        disk is lost, and the slave becomes master.
+        """
         cluster = self.cluster
-        cluster.wait_acknowledged(LOAD_LEAST, "after both brokers came back")
+        for host in SERVERS:
+            if not cluster.is_up(host):
+                cluster.start(host)
+        cluster.wait_acknowledged(
+            LOAD_LEAST, f"after {[step.kind for step in self.schedule.steps]}"
+        )
+        time.sleep(self.schedule.final_fault_seconds)
+        cluster.stop_in_order("slave")
+        cluster.detached = True
+        cluster.start("slave")
+        before = sum(cluster.answered().values())
+        time.sleep(DETACHED_SECONDS)
+        # Consumers end first: a consumer that lived on would commit its position in the lost log at
+        # the new master, which cannot see the difference.
+        cluster.tell_clients(BROKERS, consume=False)
+        cluster.wait("consumers have ended", lambda: CONSUMERS_ENDED in cluster.events().notes)
+        self._came("promote at the end")
+        cluster.kill("master")
+        cluster.stop_in_order("slave")
+        self.promoted_at = time.monotonic()
+        self.complaints += check_logs(cluster, ("slave",))
+        shutil.rmtree(cluster.store("master"))
+        cluster.promoted = True
+        lost = sum(cluster.answered().values()) - before
+        cluster.start("slave")
+        cluster.wait_acknowledged(
+            lost, "in place of what only the lost master had"
+        )  # else groups would find their offsets beyond the end, and correct them
+        cluster.tell_clients(("slave",), consume=True)
+        return self.finish(("slave",))
+
+    def finish(self, brokers: tuple[str, ...] = BROKERS) -> list[str]:
+        """After everything was started again: work, stop in order, compare."""
+        cluster, promoted = self.cluster, brokers != BROKERS
+        cluster.wait_acknowledged(LOAD_LEAST, "after the brokers came back")
         events = cluster.finish_clients()
-        cluster.wait("the slave has all of the log", lambda: log_part(cluster.store("master")).data == log_part(cluster.store("slave")).data)
-        for host in ("slave", "master", "names"):
+        if not promoted:
+            cluster.wait(
+                "the slave has all of the log",
+                lambda: (
+                    log_part(cluster.store("master")).data == log_part(cluster.store("slave")).data
+                ),
+            )
+        for host in (*reversed(brokers), "names"):
             cluster.stop_in_order(host)
-        for broker in BROKERS:
-            self.complaints += violations(events.history(broker, GROUPS if cluster.consumers else (), ("ordered",)))
-        self.complaints += compare_stores(cluster)
-        self.complaints += [f"{host} has logged: {line}" for host in SERVERS for line in cluster.log_lines(host) if any(words in line for words in NEVER_LOGGED)]
+        for broker in brokers:
+            self.complaints += violations(
+                events.history(
+                    broker,
+                    GROUPS if cluster.consumers else (),
+                    () if promoted else ("ordered",),
+                    promoted=promoted,
+                )
+            )
+            if cluster.delays:
+                self.complaints += delay_violations(
+                    events.delay_history(
+                        broker, cluster.clocks(), cluster.power_losses, self.promoted_at
+                    )
+                )
+        self.complaints += [] if promoted else compare_stores(cluster)
+        self.complaints += [
+            f"{host} has logged: {line}"
+            for host in SERVERS
+            for line in cluster.log_lines(host)
+            if any(words in line for words in NEVER_LOGGED)
+        ]
         if self.complaints:
-            self.complaints += [f"(clients: {note})" for note in events.notes if "in vain" in note]
+            self.complaints += [
+                f"(clients: {note})" for note in events.notes if "without success" in note
+            ]
         self.count(events)
         return self.complaints
 
@@ -343,10 +482,18 @@ class ScheduleRun:
         outcomes = Counter(attempt.outcome for attempt in attempts)
         figures.sent, figures.seen = len(attempts), len(events.seen)
         figures.acknowledged, figures.stored = outcomes["acknowledged"], outcomes["stored"]  # type: ignore[index]
-        figures.doubtful, figures.refused = outcomes["doubtful"], outcomes["refused"] + outcomes["unsent"]  # type: ignore[index]
-        figures.copies = sum(count > 1 for count in Counter(one.name for one in events.lying.get("master", [])).values())
-        lying = events.lying.get("master", [])
-        figures.lost = len(missing(events.acknowledged(), lying))
+        figures.doubtful, figures.refused = (
+            outcomes["doubtful"],
+            outcomes["refused"] + outcomes["unsent"],
+        )  # type: ignore[index]
+        on_brokers = events.on_brokers.get("slave" if self.promoted_at else "master", [])
+        figures.copies = sum(
+            count > 1 for count in Counter(one.name for one in on_brokers).values()
+        )
+        figures.delayed = sum(one.acknowledged for _, one in events.delayed)
+        figures.given_back = sum(one.again for _, one in events.delayed)
+        figures.promotions = int(bool(self.promoted_at))
+        figures.lost = len(missing(events.acknowledged(), on_brokers))
         for came in self.applied:
             hit = events.in_flight(came.begin, came.end or came.begin)
             if hit:
@@ -358,20 +505,25 @@ class ScheduleRun:
 
     @property
     def counts(self) -> bool:
-        """Whether a fault of the schedule itself, the last blow apart, has hit requests in flight."""
+        """Whether a fault of the schedule itself, the final fault apart, has hit requests in
+        flight.
+        """
         return any(not kind.endswith("at the end") for kind in self.figures.faults)
 
 
-def look_at_logs(cluster: FaultCluster, brokers: tuple[str, ...] = BROKERS) -> list[str]:
-    """What lies in the stores of dead brokers, compared with what has been acknowledged."""
+def check_logs(cluster: FaultCluster, brokers: tuple[str, ...] = BROKERS) -> list[str]:
+    """Return what is wrong with stores of dead brokers: acknowledged messages that they lack."""
     acknowledged = cluster.events().acknowledged()
     complaints = []
     for broker in brokers:
-        complaints += complain(f"{broker}, as it lay there: acknowledged and lost", missing(acknowledged, read_log(cluster.store(broker))))
+        complaints += complain(
+            f"{broker}, as found on the disk: acknowledged and lost",
+            missing(acknowledged, read_log(cluster.store(broker))),
+        )
     return complaints + compare_stores(cluster, whole=False)
 
 
-def read_log(store: Path) -> list[Lying]:
+def read_log(store: Path) -> list[FoundMessage]:
     """The whole records of a log up to the first that is none: what a recovery can find."""
     part = log_part(store)
     first, data = part.start, part.data
@@ -394,14 +546,24 @@ def read_log(store: Path) -> list[Lying]:
             text = record.body.decode(errors="replace")
             if text.count(":") != 2 or not is_whole(text):
                 break
-            found.append(Lying(record.queue_id, record.queue_offset, record.log_offset, text.partition(":")[0]))
+            found.append(
+                FoundMessage(
+                    record.queue_id, record.queue_offset, record.log_offset, text.partition(":")[0]
+                )
+            )
         at += size
     return found
 
 
 def compare_stores(cluster: FaultCluster, *, whole: bool = True) -> list[str]:
-    """Master's and slave's logs: equal on every byte that both hold. ``whole``: as files; without it as whole records, since a dead broker's tail may be torn."""
+    """Master's and slave's logs: equal on every byte that both hold. ``whole``: as files; without
+    it as whole records, since a dead broker's tail may be torn.
+    """
     if not whole:
         master, slave = (read_log(cluster.store(broker)) for broker in BROKERS)
-        return [] if master[: len(slave)] == slave[: len(master)] else ["the logs of the dead brokers have different records at the same places"]
+        return (
+            []
+            if master[: len(slave)] == slave[: len(master)]
+            else ["the logs of the dead brokers have different records at the same places"]
+        )
     return log_differences(log_part(cluster.store(broker)) for broker in BROKERS)

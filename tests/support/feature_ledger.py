@@ -1,9 +1,11 @@
 """Which rows of docs/features.md a run proves, clause by clause.
 
-A row is one sentence, and a sentence may promise several things. `tests/feature_clauses.toml` splits such a row into clauses `a`, `b`, …; a row that
-it does not list has one clause, the whole sentence. A clause is proven by a passed test that is marked for it (`@pytest.mark.feature("16b")`, or
-`feature(16)` where the row has one clause), or, where it is about time or memory, by a figure that a benchmark printed, with date and command. A row is
-*proven* when all of its clauses are, *partly* proven when some are.
+A row is one sentence, and a sentence may promise several things. ``tests/feature_clauses.toml``
+splits such a row into clauses ``a``, ``b``, …; a row that it does not list has one clause, the
+whole sentence. A clause is proven by a passed test that is marked for it
+(``@pytest.mark.feature("16b")``, or ``feature(16)`` where the row has one clause), or, where it is
+about time or memory, by a figure that a benchmark printed, with date and command. A row is *proven*
+when all of its clauses are, *partly* proven when some are.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ class Measured:
 
 @attrs.frozen
 class Row:
-    """`clauses`: letter -> what it promises."""
+    """``clauses``: letter -> what it promises."""
 
     number: int
     name: str
@@ -48,8 +50,14 @@ class Row:
     measured: Mapping[str, Measured]
 
     def missing(self, tests: Mapping[str, list[str]]) -> list[str]:
-        """Return the letters of the clauses that neither a test nor a figure proves. `tests`: clause name ("16b") -> passed tests."""
-        return [letter for letter in self.clauses if letter not in self.measured and not tests.get(f"{self.number}{letter}")]
+        """Return the letters of the clauses that neither a test nor a figure proves. ``tests``:
+        clause name ("16b") -> passed tests.
+        """
+        return [
+            letter
+            for letter in self.clauses
+            if letter not in self.measured and not tests.get(f"{self.number}{letter}")
+        ]
 
     def status(self, tests: Mapping[str, list[str]]) -> str:
         missing = self.missing(tests)
@@ -60,7 +68,7 @@ class Row:
 
 @attrs.frozen
 class Ledger:
-    """`released`: how many rows were proven by the last release, `release`."""
+    """``released``: how many rows were proven by the last release, ``release``."""
 
     rows: Mapping[int, Row]
     release: str
@@ -69,19 +77,26 @@ class Ledger:
     def clause(self, mark: int | str) -> str:
         """Return the name of the clause that a mark's argument stands for, as "16b".
 
-        Raises:
-            LedgerError: the page has no such row or clause, or the mark does not say which clause of several it means.
+        Raises: LedgerError if the page has no such row or clause, or if the mark does not say which
+        of several clauses it means.
         """
         match = CLAUSE_NAME.fullmatch(str(mark))
         row = self.rows.get(int(match[1])) if match else None
         if match is None or row is None:
-            raise LedgerError(f"feature({mark!r}): docs/features.md has no such row; name one as 16, or one of its clauses as '16b'")
+            raise LedgerError(
+                f"feature({mark!r}): docs/features.md has no such row; name one as 16, or one of"
+                " its clauses as '16b'"
+            )
         letter = match[2]
         if not letter and len(row.clauses) == 1:
             letter = WHOLE
         if letter not in row.clauses:
-            known = ", ".join(f"'{row.number}{each}' ({text})" for each, text in row.clauses.items())
-            raise LedgerError(f"feature({mark!r}): say which clause of row {row.number} the test proves: {known}")
+            known = ", ".join(
+                f"'{row.number}{each}' ({text})" for each, text in row.clauses.items()
+            )
+            raise LedgerError(
+                f"feature({mark!r}): say which clause of row {row.number} the test proves: {known}"
+            )
         return f"{row.number}{letter}"
 
 
@@ -100,18 +115,37 @@ def read_ledger(page: str, clauses: str) -> Ledger:
             texts = split.pop(match[1], {WHOLE: match[3].strip()})
             expected = [chr(ord("a") + index) for index in range(len(texts))]
             if list(texts) != expected:
-                raise LedgerError(f"tests/feature_clauses.toml: the clauses of row {number} must be {', '.join(expected)}, in this order")
-            figures = {letter: read_measured(number, letter, measured.pop(f"{number}{letter}")) for letter in texts if f"{number}{letter}" in measured}
+                raise LedgerError(
+                    f"tests/feature_clauses.toml: the clauses of row {number} must be"
+                    f" {', '.join(expected)}, in this order"
+                )
+            figures = {
+                letter: read_measured(number, letter, measured.pop(f"{number}{letter}"))
+                for letter in texts
+                if f"{number}{letter}" in measured
+            }
             rows[number] = Row(number, match[2].strip(), texts, figures)
     if split or measured:
-        raise LedgerError(f"tests/feature_clauses.toml names rows or clauses that docs/features.md does not have: {sorted(split) + sorted(measured)}")
+        raise LedgerError(
+            "tests/feature_clauses.toml names rows or clauses that docs/features.md does not have:"
+            f" {sorted(split) + sorted(measured)}"
+        )
     return Ledger(rows, table["release"]["version"], table["release"]["proven"])
 
 
 def read_measured(number: int, letter: str, table: Mapping[str, object]) -> Measured:
     figure, date, command = table.get("figure"), table.get("date"), table.get("command")
-    if not isinstance(figure, str) or not re.search(r"\d", figure) or not isinstance(date, datetime.date) or not isinstance(command, str) or not command:
-        raise LedgerError(f"tests/feature_clauses.toml: measured clause {number}{letter} needs figure (with a number), date and command")
+    if (
+        not isinstance(figure, str)
+        or not re.search(r"\d", figure)
+        or not isinstance(date, datetime.date)
+        or not isinstance(command, str)
+        or not command
+    ):
+        raise LedgerError(
+            f"tests/feature_clauses.toml: measured clause {number}{letter} needs figure (with a"
+            " number), date and command"
+        )
     return Measured(figure, date, command)
 
 
@@ -120,7 +154,7 @@ def load_ledger() -> Ledger:
 
 
 def report(ledger: Ledger, tests: Mapping[str, list[str]]) -> Iterable[str]:
-    """Yield the lines that `make features` prints."""
+    """Yield the lines that ``make features`` prints."""
     for row in ledger.rows.values():
         missing = row.missing(tests)
         yield f"{row.number:>3}  {row.status(tests):<6}  {row.name}"

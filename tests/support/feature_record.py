@@ -1,4 +1,5 @@
-"""The pytest plugin that records which clauses of docs/features.md the passed tests prove (`--features=FILE`), and which tests needed a second try.
+"""The pytest plugin that records which clauses of docs/features.md the passed tests prove
+(``--features=FILE``), and which tests needed a second try.
 
 A clause counts only when its test passed at the first try.
 """
@@ -18,26 +19,40 @@ _failed: set[str] = set()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--features", metavar="FILE", help="write which clauses of docs/features.md the passed tests prove")
+    parser.addoption(
+        "--features",
+        metavar="FILE",
+        help="write which clauses of docs/features.md the passed tests prove",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     target = config.getoption("--features")
     if target:
-        Path(target).unlink(missing_ok=True)  # an interrupted run must not leave the record of the one before
+        Path(target).unlink(
+            missing_ok=True
+        )  # an interrupted run must not leave the record of the one before
 
 
 def clauses_of(ledger: Ledger, item: pytest.Item) -> list[str]:
     """Return the names of the clauses that a test's marks name."""
     try:
-        return sorted({ledger.clause(argument) for mark in item.iter_markers("feature") for argument in mark.args})
+        return sorted(
+            {
+                ledger.clause(argument)
+                for mark in item.iter_markers("feature")
+                for argument in mark.args
+            }
+        )
     except LedgerError as error:
         raise pytest.UsageError(f"{item.nodeid}: {error}") from error
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     ledger = load_ledger()
-    _clauses.update({item.nodeid: clauses for item in session.items if (clauses := clauses_of(ledger, item))})
+    _clauses.update(
+        {item.nodeid: clauses for item in session.items if (clauses := clauses_of(ledger, item))}
+    )
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,4 +1,6 @@
-"""The official Java and Go clients as programs that live as long as a module of tests and do what they are told, so that nobody waits for a JVM twice."""
+"""The official Java and Go clients as programs that live as long as a module of tests and carry out
+its requests, so that each module starts a JVM only once.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ class Sent:
 
 @attrs.frozen
 class Got:
-    """A message as the client gave it to its listener or caller; `together` is how many came at once."""
+    """A message as the client gave it to its listener or caller; ``together`` is how many came at
+    once.
+    """
 
     queue_id: int
     queue_offset: int
@@ -51,7 +55,16 @@ class Got:
 
     @classmethod
     def of(cls, words: list[str]) -> Got:
-        return cls(int(words[0]), int(words[1]), int(words[2]), words[3], words[4], words[5], int(words[6]), words[7])
+        return cls(
+            int(words[0]),
+            int(words[1]),
+            int(words[2]),
+            words[3],
+            words[4],
+            words[5],
+            int(words[6]),
+            words[7],
+        )
 
 
 @attrs.define(eq=False)
@@ -80,29 +93,45 @@ class ForeignClient:
             self._ended = True
             self._news.notify_all()
 
-    def wait(self, condition: Callable[[], bool], what: Callable[[], object], seconds: float = 60) -> None:
+    def wait(
+        self, condition: Callable[[], bool], what: Callable[[], object], seconds: float = 60
+    ) -> None:
         foreign_peers.note(self.peer)
         deadline = time.monotonic() + seconds
         with self._news:
             while not condition():
                 assert not self._ended, f"{self.peer} has ended: {what()}"
-                assert self._news.wait(deadline - time.monotonic()) or condition(), f"{self.peer}: {what()}"
+                assert self._news.wait(deadline - time.monotonic()) or condition(), (
+                    f"{self.peer}: {what()}"
+                )
 
     def ask(self, *words: object) -> list[list[str]]:
-        """Let it do one thing; the lines of its answer. Errors: `Refused` with the client's own text."""
+        """Let it do one thing; the lines of its answer. Errors: ``Refused`` with the client's own
+        text.
+        """
         assert self.process.stdin is not None
         self._answer.clear()
         self.process.stdin.write("\t".join(map(str, words)) + "\n")
         self.process.stdin.flush()
-        self.wait(lambda: bool(self._answer) and self._answer[-1][0] in {"DONE", "FAILED"}, lambda: f"no answer to {words}, only {self._answer}")
+        self.wait(
+            lambda: bool(self._answer) and self._answer[-1][0] in {"DONE", "FAILED"},
+            lambda: f"no answer to {words}, only {self._answer}",
+        )
         *lines, last = self._answer
         if last[0] == "FAILED":
             raise Refused(last[1])
         return lines
 
-    def send(self, topic: str, mode: str, count: int, *, tag: str = "TagA", argument: object = "-") -> list[Sent]:
-        """Send body-0, body-1, … with keys key-0, … and a property `number`; see the programs for the modes."""
-        return [Sent(*line[1:5], int(line[5]), int(line[6])) for line in self.ask("send", topic, mode, count, tag, argument)]
+    def send(
+        self, topic: str, mode: str, count: int, *, tag: str = "TagA", argument: object = "-"
+    ) -> list[Sent]:
+        """Send body-0, body-1, … with keys key-0, … and a property ``number``; see the programs for
+        the modes.
+        """
+        return [
+            Sent(*line[1:5], int(line[5]), int(line[6]))
+            for line in self.ask("send", topic, mode, count, tag, argument)
+        ]
 
     def got(self, name: str) -> list[Got]:
         """What a running push consumer has got so far."""
@@ -111,7 +140,10 @@ class ForeignClient:
 
     def wait_got(self, name: str, count: int) -> list[Got]:
         """Until it has got so many."""
-        self.wait(lambda: len(self._got[name]) >= count, lambda: f"{count} deliveries expected: {self._got[name]}")
+        self.wait(
+            lambda: len(self._got[name]) >= count,
+            lambda: f"{count} deliveries expected: {self._got[name]}",
+        )
         return self.got(name)
 
     def numbers(self, name: str) -> list[int]:
@@ -121,7 +153,15 @@ class ForeignClient:
 
     @contextmanager
     def consuming(
-        self, topic: str, group: str, *, tags: str = "*", mode: str = "concurrent", begin: str = "first", batch: int = 1, reconsume_max: int = 16
+        self,
+        topic: str,
+        group: str,
+        *,
+        tags: str = "*",
+        mode: str = "concurrent",
+        begin: str = "first",
+        batch: int = 1,
+        reconsume_max: int = 16,
     ) -> Iterator[str]:
         """Run a push consumer for the block; yields its name."""
         name = f"consumer-{next(NAMES)}"
@@ -138,16 +178,31 @@ class ForeignClient:
 
 
 @contextmanager
-def foreign_client(peer: str, namesrv: str, folder: Path, **environment: str) -> Iterator[ForeignClient]:
-    """Run the program of a column of docs/compatibility.md for the block; its files go to the folder."""
+def foreign_client(
+    peer: str, namesrv: str, folder: Path, **environment: str
+) -> Iterator[ForeignClient]:
+    """Run the program of a column of docs/compatibility.md for the block; its files go to the
+    folder.
+    """
     if peer == "go-client":
         command = [str(PEERS / "go" / "peer"), namesrv]
     else:
-        define = [f"rocketmq.client.localOffsetStoreDir={folder}", "user.timezone=UTC", "rocketmq.client.rebalance.waitInterval=1000"]
-        command = java_command(peer.removeprefix("java-client-"), "ClientPeer", namesrv, heap="256m", define=define)
+        define = [
+            f"rocketmq.client.localOffsetStoreDir={folder}",
+            "user.timezone=UTC",
+            "rocketmq.client.rebalance.waitInterval=1000",
+        ]
+        command = java_command(
+            peer.removeprefix("java-client-"), "ClientPeer", namesrv, heap="256m", define=define
+        )
     with (folder / f"{peer}.log").open("wb") as errors:
         process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, env={**os.environ, "HOME": str(folder), **environment}
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            env={**os.environ, "HOME": str(folder), **environment},
         )
     client = ForeignClient(peer, process)
     reader = threading.Thread(target=client.read)

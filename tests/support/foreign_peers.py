@@ -1,4 +1,6 @@
-"""Which programs that we did not write have run during a test: without one no cell of docs/compatibility.md is green."""
+"""Which programs that we did not write have run during a test: without one no cell of
+docs/compatibility.md is green.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ def seen() -> set[str]:
 
 
 def peer_of(command: Sequence[str]) -> str | None:
-    """The column of docs/compatibility.md that a command line belongs to; None for programs of ours."""
+    """The column of docs/compatibility.md that a command line belongs to; None for programs of
+    ours.
+    """
     version = re.search(r"/java-([0-9.]+)/classes:", " ".join(command))
     if version is None:
         return None

@@ -1,4 +1,6 @@
-"""A listener between a client and a server that passes every byte on and keeps every frame it sees."""
+"""A listener between a client and a server that passes every byte on and keeps every frame
+it sees.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from triomq.remoting.protocol.framing import FrameBuffer
 
 @attrs.define
 class Tap:
-    """`asked`: what came from the side that connects; `answered`: what came from the server."""
+    """``asked``: what came from the side that connects; ``answered``: what came from the server."""
 
     address: str
     asked: list[Command] = attrs.field(factory=list)

@@ -1,4 +1,6 @@
-"""A client of one server for tests: whole frames over a Trio socket, answers matched by their opaque number."""
+"""A client of one server for tests: whole frames over a Trio socket, answers matched by their
+opaque number.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ _opaque = itertools.count(1_000_000)
 
 
 class FrameClient:
-    """`async with FrameClient(port) as client: answer = await client.call(code, header, body)`."""
+    """``async with FrameClient(port) as client: answer = await client.call(code, header,
+    body)``.
+    """
 
     def __init__(self, port: int) -> None:
         self.port = port
@@ -26,10 +30,23 @@ class FrameClient:
         self.stream = await trio.open_tcp_stream("127.0.0.1", self.port)
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         await trio.aclose_forcefully(self.stream)
 
-    async def send(self, code: int, header: object | None = None, body: bytes = b"", *, version: int | None = None, oneway: bool = False) -> int:
+    async def send(
+        self,
+        code: int,
+        header: object | None = None,
+        body: bytes = b"",
+        *,
+        version: int | None = None,
+        oneway: bool = False,
+    ) -> int:
         """Send one request; return its opaque number."""
         command = request(code, header, body, oneway=oneway)
         command.opaque = next(_opaque)
@@ -38,7 +55,14 @@ class FrameClient:
         await self.stream.send_all(encode_command(command))
         return command.opaque
 
-    async def call(self, code: int, header: object | None = None, body: bytes = b"", *, version: int | None = None) -> Command:
+    async def call(
+        self,
+        code: int,
+        header: object | None = None,
+        body: bytes = b"",
+        *,
+        version: int | None = None,
+    ) -> Command:
         """Send one request and wait for its answer."""
         return await self.answer(await self.send(code, header, body, version=version))
 
@@ -49,7 +73,9 @@ class FrameClient:
         return await self.answer(command.opaque)
 
     async def exchange(self, frame: bytes) -> Command:
-        """Send captured bytes with a length in front; wait for the answer with the same opaque number."""
+        """Send captured bytes with a length in front; wait for the answer with the same opaque
+        number.
+        """
         await self.stream.send_all(frame)
         return await self.answer(decode_frame(frame[4:]).opaque)
 

@@ -1,4 +1,4 @@
-"""The captured exchanges and stores of `tests/golden`, ready to iterate over."""
+"""The captured exchanges and stores of ``tests/golden``, ready to iterate over."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RELEASES = ("5.5.0", "4.9.4")
 
 
 class Exchange(NamedTuple):
-    """One captured request, and its response if there was one; frames are whole, with their first four bytes."""
+    """A captured request, and its response if there was one, as whole frames."""
 
     file: str
     line: int

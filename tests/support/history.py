@@ -1,7 +1,10 @@
-"""What a cluster promised and what it has: a pure checker for histories, whoever played them (real processes, or the simulation).
+"""What a cluster promised and what it has: a pure checker for histories of any origin (real
+processes, or the simulation).
 
-A *try* is one send request: its outcome is known to be good (acknowledged), known to be bad (refused), or unknown. The same message, recognised by
-its key, may be tried more than once. ``violations`` compares tries with what the brokers' queues hold afterwards and with what consumers got.
+A *try* is one send request: its outcome is known to be good (acknowledged), known to be bad
+(refused), or unknown. The same message, recognised by its key, may be tried more than once.
+``violations`` compares tries with what the brokers' queues hold afterwards and with what consumers
+got.
 """
 
 from __future__ import annotations
@@ -24,12 +27,16 @@ class Outcome(enum.Enum):
     REFUSED = "refused"
     """The message is not stored by this try."""
     UNKNOWN = "unknown"
-    """It may be stored or not; also an answer that promises less than the cluster should (a slave timed out)."""
+    """It may be stored or not; also an answer that promises less than the cluster should (a slave
+    timed out).
+    """
 
 
 @attrs.frozen
 class Try:
-    """One send request; ``queue`` and ``offset`` (in the queue) as acknowledged, ``log_offset`` where it is known."""
+    """One send request; ``queue`` and ``offset`` (in the queue) as acknowledged, ``log_offset``
+    where it is known.
+    """
 
     key: str
     outcome: Outcome
@@ -50,7 +57,9 @@ class Stored:
 
 @attrs.frozen
 class Delivery:
-    """A message as a consumer of ``group`` got it; the order of deliveries of a group's queue is that of their list."""
+    """A message as a consumer of ``group`` got it; the order of deliveries of a group's queue is
+    that of their list.
+    """
 
     group: str
     queue: Queue
@@ -60,7 +69,9 @@ class Delivery:
 
 @attrs.frozen
 class History:
-    """``bounds``: first and end offset that the broker names for each queue. ``groups`` must have got everything; ``ordered`` ones in order."""
+    """``bounds``: first and end offset that the broker names for each queue. ``groups`` must have
+    got everything; ``ordered`` ones in order.
+    """
 
     tries: Sequence[Try]
     stored: Sequence[Stored]
@@ -69,8 +80,10 @@ class History:
     groups: frozenset[str] = frozenset()
     ordered: frozenset[str] = frozenset()
     durable_reads: bool = True
-    """Whether what a consumer got can never vanish again, nor another message take its offset: with SYNC_FLUSH, or where no page cache was lost,
-    and where no slave has taken the place of a master whose disk is lost (consumers see messages that slaves do not have yet)."""
+    """Whether what a consumer got can never vanish again, nor another message take its offset: with
+    SYNC_FLUSH, or where no page cache was lost, and where no slave has taken the place of a master
+    whose disk is lost (consumers see messages that slaves do not have yet).
+    """
 
 
 def violations(history: History) -> list[str]:
@@ -95,11 +108,16 @@ def lost(history: History) -> Iterator[str]:
         elif found.key != done.key:
             yield f"{done.key} was acknowledged at {place}, where {found.key} is"
         elif -1 not in (done.log_offset, found.log_offset) and done.log_offset != found.log_offset:
-            yield f"{done.key} was acknowledged at log offset {done.log_offset}, it lies at {found.log_offset}"
+            yield (
+                f"{done.key} was acknowledged at log offset {done.log_offset}, it is at"
+                f" {found.log_offset}"
+            )
 
 
 def copies(history: History) -> Iterator[str]:
-    """A message is there once for each acknowledgement, and at most once more for each try of unknown outcome; nothing else is there."""
+    """A message is there once for each acknowledgement, and at most once more for each try of
+    unknown outcome; nothing else is there.
+    """
     acknowledged, unknown = Counter[str](), Counter[str]()
     for done in history.tries:
         if done.outcome is Outcome.ACKNOWLEDGED:
@@ -110,9 +128,12 @@ def copies(history: History) -> Iterator[str]:
     for key, count in Counter(stored.key for stored in history.stored).items():
         most = acknowledged[key] + unknown[key]
         if key not in tried:
-            yield f"{key} is stored, and nobody sent it"
+            yield f"{key} is stored, and it was never sent"
         elif count > most:
-            yield f"{key} is stored {count} times after {acknowledged[key]} acknowledgements and {unknown[key]} tries of unknown outcome"
+            yield (
+                f"{key} is stored {count} times after {acknowledged[key]} acknowledgements and"
+                f" {unknown[key]} tries of unknown outcome"
+            )
 
 
 def gaps(history: History) -> Iterator[str]:
@@ -124,14 +145,21 @@ def gaps(history: History) -> Iterator[str]:
         first, end = history.bounds.get(queue, (0, 0))
         if offsets[queue] != list(range(first, end)):
             yield f"{queue} names offsets {first} to {end}, and holds {_runs(offsets[queue])}"
-    places = Counter((stored.queue[0], stored.log_offset) for stored in history.stored if stored.log_offset >= 0)
-    yield from (f"log offset {place} is in two queues" for place, count in places.items() if count > 1)
+    places = Counter(
+        (stored.queue[0], stored.log_offset) for stored in history.stored if stored.log_offset >= 0
+    )
+    yield from (
+        f"log offset {place} is in two queues" for place, count in places.items() if count > 1
+    )
 
 
 def deliveries(history: History) -> Iterator[str]:
-    """Each group sees each message at least once, and as it is stored; an ordered one sees none before those ahead of it in its queue."""
+    """Each group sees each message at least once, and as it is stored; an ordered one sees none
+    before those ahead of it in its queue.
+    """
     at = {(stored.queue, stored.offset): stored.key for stored in history.stored}
     seen: defaultdict[str, set[tuple[Queue, int]]] = defaultdict(set)
+    got_here: defaultdict[str, set[tuple[Queue, int]]] = defaultdict(set)
     ends: dict[tuple[str, Queue], int] = {}
     for got in history.deliveries:
         place = got.queue, got.offset
@@ -143,14 +171,18 @@ def deliveries(history: History) -> Iterator[str]:
                 yield f"{got.group} got {place} when {end} came next"
             ends[got.group, got.queue] = max(end, got.offset + 1)
         seen[got.group].add(place)
+        if at.get(place) == got.key:
+            got_here[got.group].add(place)
     for group in sorted(history.groups):
-        missed = sorted(place for place in at if place not in seen[group])
+        missed = sorted(place for place in at if place not in got_here[group])
         yield from (f"{group} never got {place} ({at[place]})" for place in missed[:SHOWN_MAX])
 
 
 @attrs.frozen
 class LogPart:
-    """A commit log as it lies on one broker's disk: its first log offset, and its bytes up to the end of its last record."""
+    """A commit log on one broker's disk: its first log offset, and its bytes up to the
+    end of its last record.
+    """
 
     broker: str
     start: int
@@ -168,10 +200,18 @@ def log_differences(logs: Iterable[LogPart]) -> list[str]:
     for number, one in enumerate(parts):
         for other in parts[number + 1 :]:
             start, end = max(one.start, other.start), min(one.end, other.end)
-            mine, theirs = one.data[max(0, start - one.start) : end - one.start], other.data[max(0, start - other.start) : end - other.start]
+            mine, theirs = (
+                one.data[max(0, start - one.start) : end - one.start],
+                other.data[max(0, start - other.start) : end - other.start],
+            )
             if start < end and mine != theirs:
-                place = next(place for place, (left, right) in enumerate(zip(mine, theirs)) if left != right)
-                found.append(f"the logs of {one.broker} and {other.broker} differ at log offset {start + place}")
+                place = next(
+                    place for place, (left, right) in enumerate(zip(mine, theirs)) if left != right
+                )
+                found.append(
+                    f"the logs of {one.broker} and {other.broker} differ at log offset"
+                    f" {start + place}"
+                )
     return found
 
 

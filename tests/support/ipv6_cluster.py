@@ -36,13 +36,15 @@ class IPv6Cluster:
 async def ipv6_cluster(folder: Path, **settings: object) -> AsyncIterator[IPv6Cluster]:
     """Run both for the block; the broker is registered when it begins."""
     async with trio.open_nursery() as nursery:
-        namesrv = await nursery.start(run_namesrv, NamesrvConfig(listen_host="::1", listen_port=0, kv_path=folder / "kv.json"))
+        namesrv = await nursery.start(
+            run_namesrv, NamesrvConfig(listen_host="::1", listen_port=0, kv_path=folder / "kv.json")
+        )
         address = f"[::1]:{namesrv.port}"
         lines = {"bindAddress": "::1", "brokerIP1": "::1", "namesrvAddr": address, **settings}
         broker = await nursery.start(run_broker, broker_config(folder / "store", **lines))
         async with Admin(address) as admin:
             with trio.fail_after(20):
-                while not await admin.brokers():  # noqa: ASYNC110 - asked over the wire
+                while not await admin.brokers():
                     await trio.sleep(0.01)
         yield IPv6Cluster(address, broker)
         broker.stop()

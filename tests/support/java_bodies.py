@@ -76,7 +76,6 @@ JAVA_BODIES: dict[type[JsonBody], str] = {
     offsets.QueueOffsets: "ResetOffsetBody",
     offsets.QueueOffsetList: "ResetOffsetBodyForC",
     offsets.ConsumerStatus: "GetConsumerStatusBody",
-    offsets.OffsetMoved: "OffsetMovedEvent",
     offsets.ConsumeTimeSpans: "QueryConsumeTimeSpanBody",
     offsets.CorrectionOffsets: "QueryCorrectionOffsetBody",
     offsets.BrokerStats: "BrokerStatsData",
@@ -94,7 +93,11 @@ JAVA_BODIES: dict[type[JsonBody], str] = {
     topics.TopicNames: "TopicList",
 }
 
-NO_JAVA_BODY = {cluster.ColdReads: "Java builds this answer by hand (ColdDataCgCtrService.getColdDataFlowCtrInfo)"}
+NO_JAVA_BODY = {
+    cluster.ColdReads: (
+        "Java builds this answer by hand (ColdDataCgCtrService.getColdDataFlowCtrInfo)"
+    )
+}
 
 # Texts that are enumerations in Java, or otherwise not free.
 _FIXED: dict[tuple[type, str], Any] = {

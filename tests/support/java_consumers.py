@@ -1,4 +1,6 @@
-"""Official Java consumers that run beside ours: what they get, and which queues they own at the moment."""
+"""Official Java consumers that run beside ours: what they get, and which queues they own at the
+moment.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from processes import java_command, java_home
 
 @attrs.define(eq=False)
 class JavaConsumer:
-    """A running `ConsumerPeer`; `got` are its lines: queue id, queue offset, reconsume times, body."""
+    """A running ``ConsumerPeer``; ``got`` are its lines: queue id, queue offset, reconsume times,
+    body.
+    """
 
     process: trio.Process
     client_id: str = ""
@@ -28,7 +32,7 @@ class JavaConsumer:
         assert self.process.stdin is not None
         await self.process.stdin.send_all(b"owned\n")
         with trio.fail_after(20):
-            while len(self._owned) == before:  # noqa: ASYNC110
+            while len(self._owned) == before:
                 await trio.sleep(0.01)
         return set(self._owned[-1])
 
@@ -49,7 +53,9 @@ class JavaConsumer:
             case ["GOT", queue_id, offset, times, body]:
                 self.got.append((int(queue_id), int(offset), int(times), body))
             case ["OWNED", *queues]:
-                self._owned.append([(name.rpartition(":")[0], int(name.rpartition(":")[2])) for name in queues])
+                self._owned.append(
+                    [(name.rpartition(":")[0], int(name.rpartition(":")[2])) for name in queues]
+                )
 
     async def wait_started(self) -> bool:
         """Wait until it says so; False if it ended instead."""
@@ -77,17 +83,31 @@ async def java_consumer(
     if java_home(version) is None:
         pytest.skip(f"the Java peers {version} are not installed: run `make peers`")
     command = java_command(
-        version, "ConsumerPeer", namesrv, topic, group, mode, strategy, str(work_ms), heap="256m", define=define
+        version,
+        "ConsumerPeer",
+        namesrv,
+        topic,
+        group,
+        mode,
+        strategy,
+        str(work_ms),
+        heap="256m",
+        define=define,
     )
     async with trio.open_nursery() as nursery:
         for attempt in range(3):
-            process = await trio.lowlevel.open_process(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            process = await trio.lowlevel.open_process(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            )
             consumer = JavaConsumer(process)
             nursery.start_soon(consumer.read)
             if await consumer.wait_started():
                 break
             # Now and then a JVM finds no address of its machine at that moment and dies of it.
-            assert attempt < 2, f"a Java consumer ended with {process.returncode} before it had started, three times"
+            assert attempt < 2, (
+                f"a Java consumer ended with {process.returncode} before it had started, three"
+                " times"
+            )
         try:
             yield consumer
             assert process.stdin is not None

@@ -1,4 +1,6 @@
-"""What Java's header classes declare, read from `tests/golden/headers`, and which of them belongs to which of our header classes."""
+"""What Java's header classes declare, read from ``tests/golden/headers``, and which of them belongs
+to which of our header classes.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from triomq.remoting.protocol.headers.catalogue import HEADERS
+from header_catalogue import HEADERS
 
 FOLDER = Path(__file__).resolve().parent.parent / "golden" / "headers"
 
@@ -115,12 +117,20 @@ class Pair(NamedTuple):
 @lru_cache
 def pairs() -> tuple[Pair, ...]:
     """All uses of our header classes that Java has a class for."""
-    by_code = {header.code: header.name for header in java_headers("5.5.0").values() if "Response" not in header.name}
+    by_code = {
+        header.code: header.name
+        for header in java_headers("5.5.0").values()
+        if "Response" not in header.name
+    }
     found = []
     for code, pair in sorted(HEADERS.items()):
         for direction, ours in (("request", pair.request), ("response", pair.response)):
             if ours is None or (code, direction) in NO_JAVA_CLASS:
                 continue
-            name = _RESPONSES[code] if direction == "response" else _REQUESTS.get(code) or by_code[code]
+            name = (
+                _RESPONSES[code]
+                if direction == "response"
+                else _REQUESTS.get(code) or by_code[code]
+            )
             found.append(Pair(code, direction, ours, pair.short and direction == "request", name))
     return tuple(found)

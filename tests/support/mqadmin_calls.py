@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import io
 import json
-from typing import Any
+from typing import Any, TextIO
 
 import attrs
 
-from triomq.client.admin.cli import run
+from triomq.client.admin.command_line import complain, understand
+from triomq.client.admin.execution import perform
+from triomq.client.admin.general_help import general_answer, show
 
 
 @attrs.frozen
@@ -28,7 +30,9 @@ class Done:
 
     @property
     def rows(self) -> list[list[str]]:
-        """The rows of the first table that it printed, title row included, cells split at two blanks."""
+        """The rows of the first table that it printed, title row included, cells split at two
+        blanks.
+        """
         table = self.out.split("\n\n")[0]
         return [[cell for cell in line.split("  ") if cell.strip()] for line in table.splitlines()]
 
@@ -37,15 +41,28 @@ class Done:
         return [title.strip() for title in self.rows[0]]
 
 
+async def run(words: list[str], stdout: TextIO, stderr: TextIO) -> int:
+    """Do what the program does, in the current Trio loop."""
+    try:
+        asked = general_answer(words) or understand(words)
+        return (
+            show(asked, stdout) if isinstance(asked, str) else await perform(asked, stdout, stderr)
+        )
+    except Exception as error:
+        return complain(error, words, stdout, stderr)
+
+
 async def mqadmin(*words: object) -> Done:
-    """`mqadmin WORDS…`, its exit code and what it wrote."""
+    """``mqadmin WORDS…``, its exit code and what it wrote."""
     out, err = io.StringIO(), io.StringIO()
     code = await run([str(word) for word in words], out, err)
     return Done(code, out.getvalue(), err.getvalue())
 
 
 def failed(done: Done, code: int, *words: str) -> bool:
-    """Whether the call failed as it should: exit code, nothing on stdout, one line on stderr with these words."""
+    """Whether the call failed as it should: exit code, nothing on stdout, one line on stderr with
+    these words.
+    """
     assert done.code == code, done
     assert done.out == "", done
     assert done.err.count("\n") == 1, done

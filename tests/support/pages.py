@@ -9,13 +9,18 @@ from pathlib import Path
 import attrs
 
 ROOT = Path(__file__).resolve().parents[2]
-BLOCK = re.compile(r"(?:^<!-- (?P<label>[^\n]*?) -->\n)?^```(?P<info>[^\n]*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(
+    r"(?:^<!-- (?P<label>[^\n]*?) -->\n)?^```(?P<info>[^\n]*)\n(?P<text>.*?)^```$",
+    re.MULTILINE | re.DOTALL,
+)
 LABEL = re.compile(r"examples/\w+\.py")
 
 
 @attrs.frozen
 class Block:
-    """One fenced block: the page, what stands after the backticks, the lines, and the example that a comment above it names."""
+    """One fenced block: the page, what stands after the backticks, the lines, and the example that
+    a comment above it names.
+    """
 
     page: str
     info: str
@@ -24,16 +29,24 @@ class Block:
 
     @property
     def commands(self) -> list[list[str]]:
-        """The words of each command line of a shell block, comments left out; of a console block those after `$ `."""
+        """The words of each command line of a shell block, comments left out; of a console block
+        those after ``$ ``.
+        """
         lines = self.text.splitlines()
         if self.info == "console":
             lines = [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
-        found = [shlex.split(part) for line in lines for part in re.sub(r"(^|\s)#.*", "", line).split(" && ")]
+        found = [
+            shlex.split(part)
+            for line in lines
+            for part in re.sub(r"(^|\s)#.*", "", line).split(" && ")
+        ]
         return [words for words in found if words]
 
 
 def pages() -> list[Path]:
-    return sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "deploy").rglob("*.md")])
+    return sorted(
+        [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "deploy").rglob("*.md")]
+    )
 
 
 def blocks(*kinds: str) -> list[Block]:
@@ -47,6 +60,6 @@ def blocks(*kinds: str) -> list[Block]:
 
 
 def one(page: str, first: str, kind: str = "python") -> str:
-    """The text of the block of a page that holds `first`, which must be only one."""
+    """The text of the block of a page that holds ``first``, which must be only one."""
     (block,) = [block for block in blocks(kind) if block.page == page and first in block.text]
     return block.text

@@ -1,4 +1,6 @@
-"""A cluster of real processes with the verbs of `triomq.testing.local_cluster`: its crashes are SIGKILLs, and each service has a memory of its own."""
+"""A cluster of real processes with the verbs of ``triomq.testing.local_cluster``: its crashes are
+SIGKILLs, and each service has a memory of its own.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ class ServiceProcess:
         return self.process is not None
 
     def anonymous_bytes(self) -> int | None:
-        """Memory that no file backs; None while it does not run.  (`uss` counts the pages of a mapped file that only one process has.)"""
+        """Memory that no file backs; None while it does not run. (``uss`` counts the pages of a
+        mapped file that only one process has.)
+        """
         process = self.process
         if process is None or process.poll() is not None:
             return None
@@ -53,14 +57,19 @@ class ServiceProcess:
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as output:
             self.process = await trio.lowlevel.open_process(
-                list(self.command), stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
+                list(self.command),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
             )
 
     async def end(self, number: signal.Signals) -> None:
         process, self.process = self.process, None
         if process is None:
             return
-        assert process.poll() is None, f"{self.name} ended by itself:\n{self.log.read_text()[-4000:]}"
+        assert process.poll() is None, (
+            f"{self.name} ended by itself:\n{self.log.read_text()[-4000:]}"
+        )
         process.send_signal(number)
         with trio.move_on_after(READY_SECONDS_MAX):
             await process.wait()
@@ -85,7 +94,9 @@ class ProcessCluster:
         return next(service for service in (*self.brokers, *self.namesrvs) if service.name == name)
 
     async def create_topic(self, name: str, queues: int) -> None:
-        async with Admin([namesrv.address for namesrv in self.namesrvs if namesrv.running]) as admin:
+        async with Admin(
+            [namesrv.address for namesrv in self.namesrvs if namesrv.running]
+        ) as admin:
             await admin.create_topic(name, queues=queues)
 
     async def stop_broker(self, name: str) -> None:
@@ -108,16 +119,22 @@ class ProcessCluster:
         await self._named(name).end(signal.SIGTERM)
 
     async def start_namesrv(self, name: str) -> None:
-        """Start a name server; returns when it answers.  It knows nothing until brokers register again."""
+        """Start a name server; returns when it answers. It knows nothing until brokers register
+        again.
+        """
         namesrv = self._named(name)
         await namesrv.start()
         await self._until_answered(namesrv, namesrv, None)
 
-    async def _until_answered(self, started: ServiceProcess, namesrv: ServiceProcess, wanted: str | None) -> None:
+    async def _until_answered(
+        self, started: ServiceProcess, namesrv: ServiceProcess, wanted: str | None
+    ) -> None:
         with trio.fail_after(READY_SECONDS_MAX):
             while True:
                 assert started.process is not None
-                assert started.process.poll() is None, f"{started.name} did not start:\n{started.log.read_text()[-4000:]}"
+                assert started.process.poll() is None, (
+                    f"{started.name} did not start:\n{started.log.read_text()[-4000:]}"
+                )
                 try:
                     async with Admin(namesrv.address) as admin:
                         addresses = {broker.address for broker in await admin.brokers()}
@@ -132,7 +149,9 @@ class ProcessCluster:
 async def process_cluster(
     folder: Path, *, brokers: Sequence[str], namesrvs: int, settings: Mapping[str, object]
 ) -> AsyncIterator[ProcessCluster]:
-    """Run name servers and brokers as processes for the length of the block; stores and logs stay in `folder`."""
+    """Run name servers and brokers as processes for the length of the block; stores and logs stay
+    in ``folder``.
+    """
     names = [f"namesrv-{number}" for number in range(1, namesrvs + 1)]
     cluster = ProcessCluster(folder, [_name_server(folder, name) for name in names])
     for name in brokers:

@@ -1,4 +1,6 @@
-"""Real processes for tests: our name server and broker, and the Java ones, each ended by its own pid."""
+"""Real processes for tests: our name server and broker, and the Java ones, each ended by its own
+pid.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +24,15 @@ PEERS = ROOT / ".peers"
 
 FIRST_PORT, _, LAST_PORT = os.environ.get("TEST_PORTS", "15000-31999").partition("-")
 FREE_PORTS = range(int(FIRST_PORT), int(LAST_PORT) + 1)
-"""Below those that the system gives to outgoing connections: one of them may come at any moment between the look and the use.  Suites that run at the same time
-have ports of their own."""
+"""Below those that the system gives to outgoing connections: one of them may come at any moment
+between the look and the use. Suites that run at the same time have ports of their own.
+"""
 
 
 def free_port(*, span: int = 2) -> int:
-    """A port of 127.0.0.1 that is free together with the `span - 1` above it (replication) and the two below (the fast port)."""
+    """A port of 127.0.0.1 that is free together with the ``span - 1`` above it (replication) and
+    the two below (the fast port).
+    """
     while True:
         port = random.SystemRandom().choice(FREE_PORTS)  # Hypothesis seeds the common one
         try:
@@ -39,7 +44,9 @@ def free_port(*, span: int = 2) -> int:
         return port
 
 
-def wait_listening(port: int, process: subprocess.Popen[bytes], log: Path, seconds: float = 60) -> None:
+def wait_listening(
+    port: int, process: subprocess.Popen[bytes], log: Path, seconds: float = 60
+) -> None:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
@@ -47,7 +54,9 @@ def wait_listening(port: int, process: subprocess.Popen[bytes], log: Path, secon
         if process.poll() is not None:
             break
         time.sleep(0.05)
-    raise AssertionError(f"nothing listens on port {port}; log of {process.args!r}:\n{log.read_text()[-4000:]}")
+    raise AssertionError(
+        f"nothing listens on port {port}; log of {process.args!r}:\n{log.read_text()[-4000:]}"
+    )
 
 
 def wait_registered(namesrv: str, broker_name: str, seconds: float = 60) -> None:
@@ -69,11 +78,28 @@ def wait_registered(namesrv: str, broker_name: str, seconds: float = 60) -> None
 
 
 @contextlib.contextmanager
-def running(command: Sequence[str], log: Path, *, port: int | None = None, env: dict[str, str] | None = None, cwd: Path | None = None) -> Iterator[subprocess.Popen[bytes]]:
-    """Start a program, wait until its port listens, end it with SIGTERM (SIGKILL after ten seconds)."""
+def running(
+    command: Sequence[str],
+    log: Path,
+    *,
+    port: int | None = None,
+    env: dict[str, str] | None = None,
+    only: bool = False,
+    cwd: Path | None = None,
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a program, wait until its port listens, end it with SIGTERM (SIGKILL after ten
+    seconds). ``only``: with the environment ``env`` and nothing of this process's.
+    """
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as output:
-        process = subprocess.Popen(list(command), stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env={**os.environ, **(env or {})}, cwd=cwd)
+        process = subprocess.Popen(
+            list(command),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={**({} if only else os.environ), **(env or {})},
+            cwd=cwd,
+        )
     try:
         with foreign_peers.alive(command):
             if port is not None:
@@ -90,10 +116,17 @@ def running(command: Sequence[str], log: Path, *, port: int | None = None, env: 
 
 
 @contextlib.contextmanager
-def our_name_server(folder: Path, port: int | None = None, define: Sequence[str] = ()) -> Iterator[str]:
+def our_name_server(
+    folder: Path, port: int | None = None, define: Sequence[str] = ()
+) -> Iterator[str]:
     port = port or free_port()
     settings = [word for line in define for word in ("-D", line)]
-    with running([sys.executable, "-m", "triomq.namesrv", "-p", str(port), *settings], folder / "namesrv.log", port=port, env={"HOME": str(folder)}):
+    with running(
+        [sys.executable, "-m", "triomq.namesrv", "-p", str(port), *settings],
+        folder / "namesrv.log",
+        port=port,
+        env={"HOME": str(folder)},
+    ):
         yield f"127.0.0.1:{port}"
 
 
@@ -115,34 +148,54 @@ def write_broker_conf(folder: Path, name: str, namesrv: str, port: int, **settin
 
 
 REGISTERED_SECONDS = 5.0
-"""A broker listens a moment before name servers know it, on a busy machine a long one. After this time the test goes on without: some have no name server."""
+"""A broker listens a moment before name servers know it, on a busy machine a long one. After this
+time the test goes on without: some have no name server.
+"""
 
 
 @contextlib.contextmanager
-def our_broker(folder: Path, name: str, namesrv: str, port: int | None = None, **settings: object) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    """Yield (address, process) of a real `mqbroker` process."""
+def our_broker(
+    folder: Path, name: str, namesrv: str, port: int | None = None, **settings: object
+) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """Yield (address, process) of a real ``mqbroker`` process."""
     port = port or free_port()
     conf = write_broker_conf(folder, name, namesrv, port, **{"haListenPort": 0, **settings})
     log = folder / f"{name}.log"
     before = log.stat().st_size if log.exists() else 0
-    with running([sys.executable, "-m", "triomq.broker", "-c", str(conf)], log, port=port) as process:
+    with running(
+        [sys.executable, "-m", "triomq.broker", "-c", str(conf)], log, port=port
+    ) as process:
         deadline = time.monotonic() + REGISTERED_SECONDS
-        while b"registered with name server" not in log.read_bytes()[before:] and process.poll() is None and time.monotonic() < deadline:
+        while (
+            b"registered with name server" not in log.read_bytes()[before:]
+            and process.poll() is None
+            and time.monotonic() < deadline
+        ):
             time.sleep(0.01)
         yield f"127.0.0.1:{port}", process
 
 
 def java_home(version: str) -> Path | None:
-    """The folder of the installed Java peers, or None when `make peers` has not run."""
+    """The folder of the installed Java peers, or None when ``make peers`` has not run."""
     home = PEERS / f"java-{version}"
     return home if (home / "classes" / "Peer.class").exists() and shutil.which("java") else None
 
 
-def java_command(version: str, main: str, *arguments: str, home: Path | None = None, heap: str = "512m", define: Sequence[str] = ()) -> list[str]:
+def java_command(
+    version: str,
+    main: str,
+    *arguments: str,
+    home: Path | None = None,
+    heap: str = "512m",
+    define: Sequence[str] = (),
+) -> list[str]:
     folder = java_home(version)
     assert folder is not None
     options = [f"-Xmx{heap}", "-Xms64m", "-XX:+UseG1GC", "-Dfile.encoding=UTF-8"]
-    options += [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in ("java.nio", "sun.nio.ch", "jdk.internal.ref")]  # 4.9 unmaps files by reflection
+    options += [
+        f"--add-opens=java.base/{package}=ALL-UNNAMED"
+        for package in ("java.nio", "sun.nio.ch", "jdk.internal.ref")
+    ]  # 4.9 unmaps files by reflection
     home = home or PEERS / "home"  # Java writes its logs below user.home
     options += [f"-Duser.home={home}", f"-Drocketmq.home.dir={home}"]
     options += [f"-D{line}" for line in define]
@@ -151,24 +204,69 @@ def java_command(version: str, main: str, *arguments: str, home: Path | None = N
     return command
 
 
-def java_peer(version: str, *arguments: str, seconds: float = 60, define: Sequence[str] = (), heap: str = "512m") -> list[list[str]]:
-    """Run a verb of tests/compat/java/Peer.java to its end, with these system properties; its lines, split at tabs."""
-    done = subprocess.run(java_command(version, "Peer", *arguments, define=define, heap=heap), capture_output=True, text=True, timeout=seconds, check=False, stdin=subprocess.DEVNULL)
-    assert done.returncode == 0, f"Peer {arguments} ended with {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
-    return [line.split("\t") for line in done.stdout.splitlines() if line.split("\t")[0] in {"SENT", "GOT", "FOUND", "COMPLETE", "STARTED"}]
+def java_peer(
+    version: str,
+    *arguments: str,
+    seconds: float = 60,
+    define: Sequence[str] = (),
+    heap: str = "512m",
+) -> list[list[str]]:
+    """Run a verb of tests/compat/java/Peer.java to its end, with these system properties; its
+    lines, split at tabs.
+    """
+    done = subprocess.run(
+        java_command(version, "Peer", *arguments, define=define, heap=heap),
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+    assert done.returncode == 0, (
+        f"Peer {arguments} ended with"
+        f" {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+    )
+    return [
+        line.split("\t")
+        for line in done.stdout.splitlines()
+        if line.split("\t")[0] in {"SENT", "GOT", "FOUND", "COMPLETE", "STARTED"}
+    ]
 
 
-def java_mqadmin(version: str, namesrv: str, commands: Sequence[Sequence[object]], seconds: float = 120) -> list[str]:
-    """Run commands of RocketMQ's own mqadmin in one JVM; what each of them printed. A command that fails prints its stack trace, which raises here."""
+def java_mqadmin(
+    version: str, namesrv: str, commands: Sequence[Sequence[object]], seconds: float = 120
+) -> list[str]:
+    """Run commands of RocketMQ's own mqadmin in one JVM; what each of them printed. A command that
+    fails prints its stack trace, which raises here.
+    """
     write_logback(PEERS / "home")
     lines = "".join("\t".join([*map(str, command), "-n", namesrv]) + "\n" for command in commands)
-    done = subprocess.run(java_command(version, "Mqadmin"), input=lines, capture_output=True, text=True, timeout=seconds, check=False)
+    done = subprocess.run(
+        java_command(version, "Mqadmin"),
+        input=lines,
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+        check=False,
+    )
     outputs = done.stdout.split("\n===\n")[:-1]
     assert done.returncode == 0, done.stderr[-4000:]
-    assert len(outputs) == len(commands), f"{len(outputs)} of {len(commands)} commands ended\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
-    failures = [line for line in done.stderr.splitlines() if "SubCommandException" in line or line.startswith("Caused by")]
+    assert len(outputs) == len(commands), (
+        f"{len(outputs)} of {len(commands)} commands"
+        f" ended\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+    )
+    failures = [
+        line
+        for line in done.stderr.splitlines()
+        if "SubCommandException" in line or line.startswith("Caused by")
+    ]
     assert failures == [], "\n".join(failures) + done.stderr[-4000:]
-    return ["\n".join(line for line in output.splitlines() if "|-INFO" not in line and "|-WARN" not in line) for output in outputs]
+    return [
+        "\n".join(
+            line for line in output.splitlines() if "|-INFO" not in line and "|-WARN" not in line
+        )
+        for output in outputs
+    ]
 
 
 def write_logback(home: Path) -> None:
@@ -179,22 +277,50 @@ def write_logback(home: Path) -> None:
 
 
 @contextlib.contextmanager
-def java_name_server(version: str, folder: Path, define: Sequence[str] = (), **settings: object) -> Iterator[str]:
+def java_name_server(
+    version: str, folder: Path, define: Sequence[str] = (), **settings: object
+) -> Iterator[str]:
     port = free_port()
     write_logback(folder)
     conf = folder / "namesrv.properties"
-    conf.write_text("".join(f"{key}={value}\n" for key, value in {"listenPort": port, **settings}.items()))
-    command = java_command(version, "org.apache.rocketmq.namesrv.NamesrvStartup", "-c", str(conf), home=folder, define=define)
+    conf.write_text(
+        "".join(f"{key}={value}\n" for key, value in {"listenPort": port, **settings}.items())
+    )
+    command = java_command(
+        version,
+        "org.apache.rocketmq.namesrv.NamesrvStartup",
+        "-c",
+        str(conf),
+        home=folder,
+        define=define,
+    )
     with running(command, folder / "namesrv.log", port=port):
         yield f"127.0.0.1:{port}"
 
 
 @contextlib.contextmanager
-def java_broker(version: str, folder: Path, name: str, namesrv: str, *, heap: str = "1g", define: Sequence[str] = (), **settings: object) -> Iterator[str]:
+def java_broker(
+    version: str,
+    folder: Path,
+    name: str,
+    namesrv: str,
+    *,
+    heap: str = "1g",
+    define: Sequence[str] = (),
+    **settings: object,
+) -> Iterator[str]:
     port = free_port(span=2)
     write_logback(folder)
     conf = write_broker_conf(folder, name, namesrv, port, haListenPort=port + 1, **settings)
-    command = java_command(version, "org.apache.rocketmq.broker.BrokerStartup", "-c", str(conf), home=folder, heap=heap, define=define)
+    command = java_command(
+        version,
+        "org.apache.rocketmq.broker.BrokerStartup",
+        "-c",
+        str(conf),
+        home=folder,
+        heap=heap,
+        define=define,
+    )
     with running(command, folder / f"{name}.log", port=port) as process:
         wait_registered(namesrv, name)
         try:

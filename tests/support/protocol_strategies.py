@@ -1,4 +1,6 @@
-"""Hypothesis strategies made from the classes themselves: a new header or body class is tested without writing a line."""
+"""Hypothesis strategies made from the classes themselves: a new header or body class is tested
+without writing a line.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,12 @@ def bodies(cls: type) -> st.SearchStrategy[Any]:
 
 
 def _values(annotation: Any) -> st.SearchStrategy[Any]:
-    scalars = {str: TEXT, int: WHOLE_NUMBERS, float: st.floats(allow_nan=False, allow_infinity=False), bool: st.booleans()}
+    scalars = {
+        str: TEXT,
+        int: WHOLE_NUMBERS,
+        float: st.floats(allow_nan=False, allow_infinity=False),
+        bool: st.booleans(),
+    }
     if annotation in scalars:
         return scalars[annotation]
     if annotation is Any:

@@ -15,7 +15,7 @@ from triomq.broker.app import BrokerReady, run_broker
 from triomq.namesrv.app import NamesrvReady, run_namesrv
 from triomq.namesrv.config import NamesrvConfig
 
-SECONDS_MAX = 30
+SECONDS_MAX = 60
 SEGMENT_BYTES = 65_536
 
 
@@ -48,19 +48,31 @@ class Group:
     folder: Path
     namesrv: str
 
-    async def start(self, broker_id: int, role: str = "", folder: str = "", **settings: Any) -> Member:
+    async def start(
+        self, broker_id: int, role: str = "", folder: str = "", **settings: Any
+    ) -> Member:
         role = role or ("SLAVE" if broker_id else "ASYNC_MASTER")
         root = self.folder / (folder or f"broker-{broker_id}")
-        lines = {"brokerRole": role, "brokerId": broker_id, "namesrvAddr": self.namesrv, "mappedFileSizeCommitLog": SEGMENT_BYTES, **settings}
+        lines = {
+            "brokerRole": role,
+            "brokerId": broker_id,
+            "namesrvAddr": self.namesrv,
+            "mappedFileSizeCommitLog": SEGMENT_BYTES,
+            **settings,
+        }
         member: Member = await self.nursery.start(self._run, root, lines)
         return member
 
-    async def _run(self, root: Path, settings: dict[str, Any], *, task_status: trio.TaskStatus[Member]) -> None:
+    async def _run(
+        self, root: Path, settings: dict[str, Any], *, task_status: trio.TaskStatus[Member]
+    ) -> None:
         ended = trio.Event()
         try:
             with trio.CancelScope() as scope:
                 async with trio.open_nursery() as nursery:
-                    ready: BrokerReady = await nursery.start(run_broker, broker_config(root, **settings))
+                    ready: BrokerReady = await nursery.start(
+                        run_broker, broker_config(root, **settings)
+                    )
                     async with peer_of(ready) as peer:
                         task_status.started(Member(ready, peer, root, scope, ended))
                         await _stopped(nursery)
@@ -70,14 +82,16 @@ class Group:
 
 async def _stopped(nursery: trio.Nursery) -> None:
     """Until the broker's own task has ended."""
-    while nursery.child_tasks:  # noqa: ASYNC110  (a nursery tells nobody)
+    while nursery.child_tasks:
         await trio.sleep(0.01)
 
 
 @asynccontextmanager
 async def broker_group(folder: Path, **settings: Any) -> AsyncIterator[Group]:
     async with trio.open_nursery() as nursery:
-        config = NamesrvConfig(listen_host="127.0.0.1", listen_port=0, kv_path=folder / "kv.json", **settings)
+        config = NamesrvConfig(
+            listen_host="127.0.0.1", listen_port=0, kv_path=folder / "kv.json", **settings
+        )
         ready: NamesrvReady = await nursery.start(run_namesrv, config)
         async with trio.open_nursery() as brokers:
             try:
@@ -88,8 +102,10 @@ async def broker_group(folder: Path, **settings: Any) -> AsyncIterator[Group]:
 
 
 def log_bytes(root: Path) -> bytes:
-    """All of a commit log as it lies in its files, without the zeros behind its end."""
-    return b"".join(path.read_bytes() for path in sorted((root / "commitlog").iterdir())).rstrip(b"\0")
+    """Return a whole commit log from its files, without the zeros behind its end."""
+    return b"".join(path.read_bytes() for path in sorted((root / "commitlog").iterdir())).rstrip(
+        b"\0"
+    )
 
 
 async def eventually(condition: Callable[[], Any]) -> None:

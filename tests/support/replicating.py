@@ -1,4 +1,6 @@
-"""Two stores joined by a real HA connection, in the test's own loop; and peers that speak the bare protocol, as Java's do."""
+"""Two stores joined by a real HA connection, in the test's own loop; and peers that speak the bare
+protocol, as Java's do.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +13,15 @@ from typing import Any
 import trio
 from stores import tiny_config
 
-from triomq.broker.replication.master import ReplicationMaster
+from triomq.broker.replication.master import ReplicationMaster, open_ha_port
 from triomq.broker.replication.master_link import LinkRules
-from triomq.broker.replication.ports import open_ha_port
 from triomq.broker.replication.replicas import ReplicaRules, ReplicaSet
+from triomq.broker.replication.replicated_durability import ReplicatedDurability
 from triomq.broker.replication.slave import MasterAddress, ReplicationSlave
-from triomq.broker.store.store import MessageStore, open_store
+from triomq.broker.store.opening import open_store
+from triomq.broker.store.store import MessageStore
 
-SECONDS_MAX = 20
+SECONDS_MAX = 60
 
 
 def quick_config(root: Path, **changes: Any) -> Any:
@@ -26,14 +29,46 @@ def quick_config(root: Path, **changes: Any) -> Any:
 
 
 def quick_rules(store: MessageStore, **changes: Any) -> LinkRules:
-    return LinkRules(segment_size=store.config.segment_size_bytes, **{"heartbeat_seconds": 0.2, "silence_seconds": 30.0, **changes})
+    return LinkRules(
+        segment_size=store.config.segment_size_bytes,
+        **{"heartbeat_seconds": 0.2, "silence_seconds": 30.0, **changes},
+    )
 
 
 @asynccontextmanager
-async def serving_master(store: MessageStore, *, bytes_per_second: int = 0, port: int = 0, rules: LinkRules | None = None, awaited: bool = False, look: bool = False, **replica_rules: Any) -> AsyncIterator[tuple[ReplicationMaster, int]]:
-    """The HA port of a store; (master, port)."""
-    master = ReplicationMaster(store, rules or quick_rules(store), ReplicaSet(ReplicaRules(**replica_rules)), bytes_per_second, awaited, look)
-    listener, port = open_ha_port("127.0.0.1", port)
+async def impatient(
+    store: MessageStore, master: ReplicationMaster
+) -> AsyncIterator[ReplicatedDurability]:
+    """Senders that wait 50 ms for slaves."""
+    durability = ReplicatedDurability(store, master, timeout_seconds=0.05)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(durability.run_deadlines)
+        yield durability
+        nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def serving_master(
+    store: MessageStore,
+    *,
+    bytes_per_second: int = 0,
+    port: int = 0,
+    rules: LinkRules | None = None,
+    awaited: bool = False,
+    busy_poll: bool = False,
+    **replica_rules: Any,
+) -> AsyncIterator[tuple[ReplicationMaster, int]]:
+    """Serve the HA port of a store; yield (master, port)."""
+    master = ReplicationMaster(
+        store,
+        rules or quick_rules(store),
+        ReplicaSet(ReplicaRules(**replica_rules)),
+        bytes_per_second,
+        awaited,
+        busy_poll,
+    )
+    listener = open_ha_port("127.0.0.1", port)
+    port = listener.getsockname()[1]
     async with trio.open_nursery() as nursery:
         nursery.start_soon(master.run, listener)
         try:
@@ -43,8 +78,22 @@ async def serving_master(store: MessageStore, *, bytes_per_second: int = 0, port
 
 
 @asynccontextmanager
-async def following_slave(store: MessageStore, port: int, *, last_segment_only: bool = False, rules: LinkRules | None = None, look: bool = False) -> AsyncIterator[ReplicationSlave]:
-    slave = ReplicationSlave(store, store.follow(), rules or quick_rules(store), MasterAddress(ha=f"127.0.0.1:{port}"), last_segment_only, look)
+async def following_slave(
+    store: MessageStore,
+    port: int,
+    *,
+    last_segment_only: bool = False,
+    rules: LinkRules | None = None,
+    busy_poll: bool = False,
+) -> AsyncIterator[ReplicationSlave]:
+    slave = ReplicationSlave(
+        store,
+        store.follow(),
+        rules or quick_rules(store),
+        MasterAddress(ha=f"127.0.0.1:{port}"),
+        last_segment_only,
+        busy_poll,
+    )
     async with trio.open_nursery() as nursery:
         nursery.start_soon(slave.run)
         try:
@@ -54,13 +103,18 @@ async def following_slave(store: MessageStore, port: int, *, last_segment_only: 
 
 
 @asynccontextmanager
-async def open_pair(folder: Path, *, slave: dict[str, Any] | None = None, **master: Any) -> AsyncIterator[tuple[MessageStore, MessageStore]]:
-    async with open_store(quick_config(folder / "master", **master)) as first, open_store(quick_config(folder / "slave", **(slave or {}))) as second:
+async def open_pair(
+    folder: Path, *, slave: dict[str, Any] | None = None, **master: Any
+) -> AsyncIterator[tuple[MessageStore, MessageStore]]:
+    async with (
+        open_store(quick_config(folder / "master", **master)) as first,
+        open_store(quick_config(folder / "slave", **(slave or {}))) as second,
+    ):
         yield first, second
 
 
 async def wait_equal(master: MessageStore, slave: MessageStore) -> None:
-    """Until the slave has all of the log."""
+    """Wait until the slave has the whole log."""
     with trio.fail_after(SECONDS_MAX):
         await slave.appended.wait_reached(master.appended.value)
         await slave.indexed.wait_reached(master.appended.value)
@@ -68,18 +122,21 @@ async def wait_equal(master: MessageStore, slave: MessageStore) -> None:
 
 async def wait_until(condition: Any) -> None:
     with trio.fail_after(SECONDS_MAX):
-        while not condition():  # noqa: ASYNC110  (anything may be the condition)
+        while not condition():
             await trio.sleep(0.005)
 
 
 def log_of(store: MessageStore, begin: int | None = None) -> bytes:
-    """All bytes of the log, from `begin` on."""
+    """Return all bytes of the log, from ``begin`` on."""
     data = b"".join(segment.path.read_bytes() for segment in store.log.segments.items)
-    return data[(store.first_offset if begin is None else begin) - store.first_offset : store.appended.value - store.first_offset]
+    return data[
+        (store.first_offset if begin is None else begin) - store.first_offset : store.appended.value
+        - store.first_offset
+    ]
 
 
 async def read_frame(stream: trio.SocketStream) -> tuple[int, bytes]:
-    """One frame as a Java slave reads it."""
+    """Return one frame as a Java slave reads it."""
     start, size = struct.unpack(">qi", await read_exactly(stream, 12))
     return start, await read_exactly(stream, size)
 

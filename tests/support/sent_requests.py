@@ -1,13 +1,17 @@
-"""What a producer really sent: a send hook that counts requests with a batch and requests with one message, and the compressions of stored bodies."""
+"""What a producer really sent: a send hook that counts requests with a batch and requests with one
+message, and the compressions of stored bodies.
+"""
 
 from __future__ import annotations
 
-from triomq.client.hooks import SendContext
+from triomq.client.message_hooks import SendContext
 
 COMPRESSION_BITS = 0x701
 """The bits of sysFlag that speak of compression: bit 0 says compressed, bits 8 to 10 by what."""
 COMPRESSED_FLAG = {"zlib": 0x301, "lz4": 0x101, "zstd": 0x201}
-"""What a body that was compressed so has in these bits.  Source: common/sysflag/MessageSysFlag.java, common/compression/CompressionType.java."""
+"""What a body that was compressed so has in these bits. Source: common/sysflag/MessageSysFlag.java,
+common/compression/CompressionType.java.
+"""
 
 
 class SentRequests:

@@ -12,11 +12,13 @@ from typing import Any, Self
 
 import trio
 
+from triomq.remoting.open_files import Places
 from triomq.remoting.protocol.codes import SerializeType
 from triomq.remoting.protocol.command import Command, decode_frame, encode_command
 from triomq.remoting.protocol.framing import FrameBuffer
 from triomq.remoting.server.config import PoolConfig, ServerConfig
-from triomq.remoting.server.handlers import Handler, HandlerTable, Request, Response
+from triomq.remoting.server.handlers import Handler, HandlerTable
+from triomq.remoting.server.requests import Deferred, Request, Response
 from triomq.remoting.server.server import Server
 
 ECHO, ECHO_ONE, ECHO_LATER, FAIL = 9001, 9002, 9003, 9004
@@ -36,6 +38,12 @@ async def echo_later(requests: list[Request]) -> list[Response | None]:
     return echo_all(requests)
 
 
+def hold(held: list[Deferred], request: Request) -> Deferred:
+    """Keep a request for the test, which finishes it."""
+    held.append(Deferred((request,)))
+    return held[-1]
+
+
 def fail(request: Request) -> Response:
     raise LookupError(f"no such thing: {request.body.decode()}")
 
@@ -49,14 +57,27 @@ ECHOES = (
 
 
 def make_server(
-    handlers: Iterable[Handler] = (), *, on_close: Callable[..., None] | None = None, **settings: Any
+    handlers: Iterable[Handler] = (),
+    *,
+    on_close: Callable[..., None] | None = None,
+    places: Places | None = None,
+    **settings: Any,
 ) -> Server:
-    """A server with the echo handlers and more, on a free port of this machine; one pool for each name that handlers use."""
+    """Return a server with the echo handlers and more, on a free port of this machine; one pool for
+    each name that handlers use.
+    """
     table = HandlerTable((*ECHOES, *handlers))
-    pools = {handler.pool: PoolConfig(workers=4) for handler in table.handlers.values()} | settings.pop("pools", {})
-    return Server(
-        ServerConfig(**{"host": "127.0.0.1", **settings, "pools": pools}), table, on_close=on_close, name="test"
+    pools = {
+        handler.pool: PoolConfig(workers=4) for handler in table.handlers.values()
+    } | settings.pop("pools", {})
+    server = Server(
+        ServerConfig(**{"host": "127.0.0.1", **settings, "pools": pools}),
+        table,
+        on_close=on_close,
+        name="test",
     )
+    server.places = places or server.places
+    return server
 
 
 @asynccontextmanager
@@ -72,14 +93,14 @@ async def serving(
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait until something that nobody announces has happened."""
-    with trio.fail_after(20):
-        while not condition():  # noqa: ASYNC110
+    """Wait until a condition that no event announces is true."""
+    with trio.fail_after(60):
+        while not condition():
             await trio.sleep(0.002)
 
 
 def ping_pong(address: tuple[str, int], frame: bytes, rounds: int, done: threading.Event) -> int:
-    """One request after the other, in a thread, without a pause: how many until *done*."""
+    """Send requests one after the other, in a thread, until *done*; return how many."""
     with socket.create_connection(address, timeout=30) as sock:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for count in range(rounds):
@@ -92,7 +113,7 @@ def ping_pong(address: tuple[str, int], frame: bytes, rounds: int, done: threadi
 
 
 class RawPeer:
-    """A client that sends what it is told, whole frames or not, and reads whole frames."""
+    """A client that sends given bytes, complete frames or not, and reads complete frames."""
 
     opaques = itertools.count(1)
 
@@ -120,7 +141,7 @@ class RawPeer:
         await trio.aclose_forcefully(self.stream)
 
     def frame(self, code: int, body: bytes = b"", **more: Any) -> tuple[int, bytes]:
-        """(opaque number, bytes) of a request."""
+        """Return (opaque number, bytes) of a request."""
         command = Command(code, next(self.opaques), body=body, **more)
         return command.opaque, encode_command(command)
 
@@ -128,13 +149,13 @@ class RawPeer:
         await self.stream.send_all(data)
 
     async def call(self, code: int, body: bytes = b"", **more: Any) -> Command:
-        """Send a request, wait for its answer."""
+        """Send a request and wait for its answer."""
         opaque, data = self.frame(code, body, **more)
         await self.send(data)
         return await self.answer(opaque)
 
     async def answer(self, opaque: int) -> Command:
-        """Wait for one answer; others are kept."""
+        """Wait for one answer; keep others."""
         while True:
             for number, command in enumerate(self.received):
                 if command.opaque == opaque and command.is_response:
@@ -156,13 +177,15 @@ class RawPeer:
         self.received += [decode_frame(frame) for frame in self.frames.feed(bytes(data))]
 
     async def ended(self) -> None:
-        """Wait until the server closes the connection; frames that come before are kept."""
+        """Wait until the server closes the connection; keep frames that come before."""
         with trio.fail_after(20):
             try:
                 while data := await self.stream.receive_some(65536):
-                    self.received += [decode_frame(frame) for frame in self.frames.feed(bytes(data))]
+                    self.received += [
+                        decode_frame(frame) for frame in self.frames.feed(bytes(data))
+                    ]
             except trio.BrokenResourceError:
-                return  # reset: bytes of ours were still unread
+                return  # reset: the server had not read all bytes
 
 
 BOTH_FORMS = [SerializeType.JSON, SerializeType.ROCKETMQ]

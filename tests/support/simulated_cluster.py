@@ -1,37 +1,64 @@
-"""Name servers, a master and a slave as services on simulated machines with simulated disks: each can lose its power, be killed, stop and start again."""
+"""Name servers, a master and a slave as services on simulated machines with simulated disks: each
+can lose its power, be killed, stop and start again.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 from functools import partial
+from math import inf
 from pathlib import Path
 from typing import Any
 
 import attrs
 import trio
 from brokers import broker_config
+from delayed_history import BrokerStart
 from simulated_disk import Fault, Operation, SimulatedDisk
 
 from triomq.broker.app import run_broker
+from triomq.broker.store.log.flusher import Due, Flusher
 from triomq.namesrv.app import run_namesrv
 from triomq.namesrv.config import NamesrvConfig
-from triomq.remoting.testing import Machine, Simulation
+from triomq.remoting.simulated.simulate import Machine, Simulation
 
 SEGMENT_BYTES = 32 * 1024
 NAMESRV_PORT, BROKER_PORT = 9876, 10911
 BROKER, SECOND_BROKER = "broker-a", "broker-b"
 RESTART_SECONDS = 2.0
 STOPPED_SECONDS = 12.0
-"""A broker that is told of a failed fsync of its log has ended by then."""
+"""Limit of the time in which a broker ends after a failed fsync of its log."""
 NO_SPACE, IO_ERROR = 28, 5
 
 
 class ClusterDisk(SimulatedDisk):
     """With files that are as old as the simulated clock says: nothing expires."""
 
+    stuck: trio.Event | None = None
+    """Until it is set, no fsync of the log comes back."""
+
+    def go_on(self) -> None:
+        """End a fault in which fsyncs of the log do not come back. No checkpoint."""
+        stuck, self.stuck = self.stuck, None
+        if stuck is not None:
+            stuck.set()
+
     def modified_ms(self, path: Path) -> int:
         return time.time_ns() // 1_000_000
+
+
+force_out = Flusher._force_out
+
+
+async def force_out_in_time(flusher: Flusher, due: Due, begun: bool) -> None:
+    """Stand in for ``Flusher._force_out``: the disk may be stuck."""
+    disk = flusher.disk
+    assert isinstance(disk, ClusterDisk)
+    with trio.CancelScope(shield=True):  # a thread under way is not cancelled
+        while disk.stuck is not None:
+            await disk.stuck.wait()
+    await force_out(flusher, due, begun)
 
 
 @attrs.define(eq=False)
@@ -69,18 +96,41 @@ class Service:
 
 @attrs.define(eq=False)
 class SimulatedCluster:
-    """``deaths`` are ends that nobody caused: each breaks a promise."""
+    """``deaths`` are ends without a cause in the plan: each breaks a promise."""
 
     simulation: Simulation
     nursery: trio.Nursery
     folder: Path
     services: dict[str, Service] = attrs.field(factory=dict)
     deaths: list[str] = attrs.field(factory=list)
+    starts: list[BrokerStart] = attrs.field(factory=list)
+    losses: list[float] = attrs.field(factory=list)
+    """When a broker lost what its disk did not have."""
+    promoted_at: float = 0.0
+    healed_at: float = inf
+    """When the last fault was over."""
+    pauses: list[tuple[str, float]] = attrs.field(factory=list)
+    """Machines that stood still, and since when."""
     lives: int = 0
 
     @property
     def namesrv_address(self) -> str:
-        return ";".join(f"{service.address}:{NAMESRV_PORT}" for service in self.services.values() if service.disk is None)
+        return ";".join(
+            f"{service.address}:{NAMESRV_PORT}"
+            for service in self.services.values()
+            if service.disk is None
+        )
+
+    def least_ahead(self) -> float:
+        """Return by how many seconds the brokers' wall clocks are ahead; the one that is
+        least so.
+        """
+        return min(
+            self._ahead(service) for service in self.services.values() if service.disk is not None
+        )
+
+    def _ahead(self, service: Service) -> float:
+        return self.simulation.network.machines[service.address].clock_offset_ns / 1e9
 
     def add_namesrv(self, name: str) -> None:
         machine = self.simulation.machine(name)
@@ -103,7 +153,9 @@ class SimulatedCluster:
             self._run(service, self.simulation.machine(name))
 
     def crash(self, name: str, *, power: bool) -> None:
-        """End a service at once, its machine too if it loses its power. No checkpoint: a disk may call this in the middle of an operation."""
+        """End a service at once, its machine too if it loses its power. No checkpoint: a disk may
+        call this in the middle of an operation.
+        """
         service, life = self.services[name], self.services[name].life
         if life is None:
             return
@@ -118,7 +170,9 @@ class SimulatedCluster:
             disk.before, disk.fault = None, _no_fault
             service.full = service.sync_failed = False
             image, root = disk.image(), self._next_folder(name)
+            disk.go_on()
             if power:
+                self.losses.append(trio.current_time())
                 if self.simulation.random.random() < 0.5:
                     image = image.forgetful()
                 image.after_power_failure(root, self.simulation.random.getrandbits(32))
@@ -128,6 +182,13 @@ class SimulatedCluster:
                 service.disk = disk.moved(root)
         life.scope.cancel()
 
+    async def stop_ready(self, name: str) -> None:
+        """In order, and if it is starting, as soon as it is ready."""
+        life = self.services[name].life
+        while life is not None and life.ready is None and not life.ended.is_set():
+            await trio.sleep(0.1)
+        await self.stop(name)
+
     async def stop(self, name: str) -> None:
         """In order."""
         life = self.services[name].life
@@ -136,7 +197,9 @@ class SimulatedCluster:
             life.ready.stop()
             await life.ended.wait()
 
-    def crash_at_operation(self, name: str, kind: str, count: int, crash: Callable[[], None]) -> None:
+    def crash_at_operation(
+        self, name: str, kind: str, count: int, crash: Callable[[], None]
+    ) -> None:
         """Call *crash* ahead of the disk's next operation but *count* of a kind ("" for any)."""
         disk = self.services[name].disk
         left = count
@@ -148,14 +211,27 @@ class SimulatedCluster:
                 if left < 0:
                     assert disk is not None
                     disk.before = None
-                    self.simulation.trace.note(f"{name}: ahead of operation {operation.number}, {operation.kind} {operation.path.name}")
+                    self.simulation.trace.note(
+                        f"{name}: ahead of operation {operation.number}, {operation.kind}"
+                        f" {operation.path.name}"
+                    )
                     crash()
 
         if disk is not None:
             disk.before = before
 
+    def stick(self, name: str) -> None:
+        """Let no fsync of its log come back, until ``ClusterDisk.go_on``. No checkpoint."""
+        service = self.services[name]
+        if service.disk is not None and service.life is not None:
+            self.simulation.trace.note(f"{name}: its disk answers no fsync of the log")
+            service.disk.go_on()
+            service.disk.stuck = trio.Event()
+
     def fail_sync(self, name: str, count: int) -> None:
-        """Let the disk's next fsync but *count* fail: what it was for, the disk never gets. No checkpoint."""
+        """Let the disk's next fsync but *count* fail: what it was for, the disk never gets. No
+        checkpoint.
+        """
         service, left = self.services[name], count
         disk, life = service.disk, service.life
         assert disk is not None
@@ -171,6 +247,7 @@ class SimulatedCluster:
             disk.fault = _full if service.full else _no_fault
             self.simulation.trace.note(f"{name}: {operation.kind} {operation.path.name} fails")
             service.sync_failed = True
+            self.losses.append(trio.current_time())
             if life is not None and operation.path.parent.name == "commitlog":
                 self.nursery.start_soon(self._must_end, service, life)
             return Fault(IO_ERROR)
@@ -179,7 +256,9 @@ class SimulatedCluster:
             disk.fault = fault
 
     async def _must_end(self, service: Service, life: Life) -> None:
-        """After a failed fsync of the log nobody knows what the disk has: a broker that went on would promise it all the same."""
+        """After a failed fsync of the log it is unknown what the disk has: a broker that went on
+        would promise it all the same.
+        """
         with trio.move_on_after(STOPPED_SECONDS) as waiting:
             while life.machine.paused or not life.ended.is_set():
                 with trio.move_on_after(0.1):
@@ -198,7 +277,9 @@ class SimulatedCluster:
         """Whether writes find no room. No checkpoint."""
         disk = self.services[name].disk
         if disk is not None:
-            self.simulation.trace.note(f"{name}: its disk is {'full' if full else 'not full any more'}")
+            self.simulation.trace.note(
+                f"{name}: its disk is {'full' if full else 'not full any more'}"
+            )
             disk.fault = _full if full else _no_fault
             self.services[name].full = full
 
@@ -212,13 +293,15 @@ class SimulatedCluster:
         machine.start(self.nursery, self._live, service, life, name=service.name)
 
     async def _live(self, service: Service, life: Life) -> None:
-        """Run it to its end; an end that nobody asked for is noted."""
+        """Run it to its end, and note an end that the plan does not have."""
         reason = ""
         try:
             with life.scope:
                 async with trio.open_nursery() as nursery:
                     life.ready = await nursery.start(self._program(service))
                     self.simulation.trace.note(f"{service.name}: ready")
+                    if service.disk is not None:
+                        self.starts.append(BrokerStart(trio.current_time(), self._ahead(service)))
         except Exception as error:
             reason = _causes(error)
         finally:
@@ -229,12 +312,20 @@ class SimulatedCluster:
                 life.machine.kill()
                 if reason and service.sync_failed and "FlushFailed" in reason:
                     self.nursery.start_soon(self._restart_in, service.name, RESTART_SECONDS)
-                elif reason and not (service.full and life.ready is None):  # no room is a reason not to start
-                    self.deaths.append(f"{service.name} ended at {trio.current_time():.3f}: {reason}")
+                elif reason and not (
+                    service.full and life.ready is None
+                ):  # no room is a reason not to start
+                    self.deaths.append(
+                        f"{service.name} ended at {trio.current_time():.3f}: {reason}"
+                    )
 
     def _program(self, service: Service) -> Callable[..., Any]:
         if service.disk is None:
-            config = NamesrvConfig(listen_host="0.0.0.0", listen_port=NAMESRV_PORT, kv_path=self.folder / f"{service.name}.json")
+            config = NamesrvConfig(
+                listen_host="0.0.0.0",
+                listen_port=NAMESRV_PORT,
+                kv_path=self.folder / f"{service.name}.json",
+            )
             return partial(run_namesrv, config)
         lines = {
             "brokerIP1": service.address,
@@ -255,7 +346,11 @@ def _no_fault(_: Operation) -> Fault | None:
 
 
 def _full(operation: Operation) -> Fault | None:
-    return Fault(NO_SPACE, len(operation.data) // 2) if operation.kind in ("write", "create", "allocate", "write file") else None
+    return (
+        Fault(NO_SPACE, len(operation.data) // 2)
+        if operation.kind in ("write", "create", "allocate", "write file")
+        else None
+    )
 
 
 def _causes(error: BaseException) -> str:

@@ -1,8 +1,12 @@
-"""One seed, one history: a cluster with producers and a consumer group under a random schedule of faults, healed, and compared with what it promised.
+"""One seed, one history: a cluster with producers and a consumer group under a random schedule of
+faults, healed, and compared with what it promised.
 
-Every history ends in one of two ways. Mostly everything comes back, and the master must have what was acknowledged, the slave the same bytes. Or, with
-SYNC_MASTER, the master's disk is lost for ever and the slave, started as a master, must have it: that is what its acknowledgement was for.
-Some clusters have a second master of another name, and the topic on both.
+Every history ends in one of two ways. Mostly everything comes back, and the master must have what
+was acknowledged, the slave the same bytes. Or, with SYNC_MASTER, the master's disk is lost for ever
+and the slave, started as a master, must have it: that is what its acknowledgement was for. Some
+clusters have a second master of another name, and the topic on both. In some there are delayed
+messages, too, and a group that gives some of them back (``simulated_delays``): a wall clock jumps,
+and a slave that becomes master may have copied tables that are ahead of its log.
 """
 
 from __future__ import annotations
@@ -10,19 +14,44 @@ from __future__ import annotations
 import random
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import attrs
 import trio
-from history import Delivery, History, LogPart, Outcome, Queue, Stored, Try, log_differences, violations
+from delayed_history import delay_violations
+from history import (
+    Delivery,
+    History,
+    LogPart,
+    Outcome,
+    Queue,
+    Stored,
+    Try,
+    log_differences,
+    violations,
+)
 from replicated_brokers import log_bytes
-from simulated_cluster import BROKER, BROKER_PORT, SECOND_BROKER, SimulatedCluster
-from simulated_plan import FAULTS, Mode, Plan, Told
+from simulated_cluster import (
+    BROKER,
+    BROKER_PORT,
+    SECOND_BROKER,
+    SimulatedCluster,
+    force_out_in_time,
+)
+from simulated_delays import DELAYED_TOPIC, DelayedTraffic
+from simulated_plan import FAULTS, HistoryResult, Mode, Plan
 from simulated_reading import NotReadable, read_queue, whole_records
+from simulated_requests import REQUEST_TOPIC, RequestTraffic
+from simulated_timers import BROKER_SETTINGS as TIMER_SETTINGS
+from simulated_timers import CLOCK_STEPS, TIMED_TOPIC, TimedTraffic, read_messages
+from simulated_transactions import BROKER_SETTINGS, TRANSACTION_TOPIC, TransactionTraffic
 
-from triomq.broker.store import copy_ahead, log_copy
+from triomq.broker.services import delay
+from triomq.broker.store.follow import deferred_indexing, log_copy
+from triomq.broker.store.log.flusher import Flusher
 from triomq.client import (
     BrokerError,
     ConsumeFrom,
@@ -37,28 +66,39 @@ from triomq.client import (
 from triomq.client.admin.admin import Admin
 from triomq.client.config import ClientSettings, ConsumerSettings, ProducerSettings
 from triomq.client.errors import TrioMQError
-from triomq.remoting.client.config import ConnectorConfig
 from triomq.remoting.client.connector import Connector
+from triomq.remoting.client.connector_config import ConnectorConfig
 from triomq.remoting.errors import RemotingError
+from triomq.remoting.protocol.record import StoredMessage
 from triomq.testing import Simulation, simulate
 
 TOPIC, GROUP, QUEUES = "T", "G", 2
 QUEUES_MAX = 4
-"""A slave that becomes master may not know the topic yet, since tables are copied apart from the log: a send makes it anew, with so many queues."""
+"""A slave that becomes master may not know the topic yet, since tables are copied apart from the
+log: a send makes it anew, with so many queues.
+"""
 CHAOS_SECONDS = 15.0
 BULK_BYTES = 2048
-"""Logs are small here: so much at once is written by a slave's thread."""
+"""Logs are small here: from this size on a slave's thread writes them."""
 FAR_BYTES = 2048
 """And so far behind its master it copies before it indexes."""
+SAVE_SECONDS = 2.0
+"""Progress of delayed messages is saved this long after it has changed: histories are short."""
 READY_SECONDS, HEALED_SECONDS = 60.0, 400.0
 RESTART_SECONDS_MAX = 5.0
+NOWHERE = "10.0.0.250:1"
 
 
-def play(seed: int, folder: Path, *, tell: Callable[[str], object] | None = None) -> Told:
+def play(seed: int, folder: Path, *, tell: Callable[[str], object] | None = None) -> HistoryResult:
     """Run one history in *folder*, which must not exist and does not afterwards."""
     folder.mkdir()
     try:
-        with patch.object(log_copy, "BULK_BYTES", BULK_BYTES), patch.object(copy_ahead, "BYTES_MIN", FAR_BYTES):
+        with (
+            patch.object(log_copy, "BULK_BYTES", BULK_BYTES),
+            patch.object(deferred_indexing, "BYTES_MIN", FAR_BYTES),
+            patch.object(delay, "SAVE_SECONDS", SAVE_SECONDS),
+            patch.object(Flusher, "_force_out", force_out_in_time),
+        ):
             return simulate(seed, _Played(Plan.of(seed), folder).run, tell=tell)
     finally:
         shutil.rmtree(folder)
@@ -84,8 +124,22 @@ class _Played:
     cluster: SimulatedCluster = attrs.field(init=False)
     nursery: trio.Nursery = attrs.field(init=False)
     members: dict[str, trio.CancelScope] = attrs.field(factory=dict)
+    traffic: DelayedTraffic = attrs.field(init=False)
+    """Of delayed messages, if the plan has them."""
+    delayed: set[str] = attrs.field(factory=set)
+    """Keys of those that have come, as the masters answered last."""
+    transactions: TransactionTraffic = attrs.field(init=False)
+    """If the plan has them."""
+    committed: list[Stored] = attrs.field(factory=list)
+    """Messages of transactions that have come."""
+    timed: TimedTraffic = attrs.field(init=False)
+    """If the plan has messages with a time of delivery."""
+    timed_found: list[tuple[str, StoredMessage]] = attrs.field(factory=list)
+    """Those that have come, with their brokers."""
+    requests: RequestTraffic = attrs.field(init=False)
+    """If the plan has them."""
 
-    async def run(self, simulation: Simulation) -> Told:
+    async def run(self, simulation: Simulation) -> HistoryResult:
         plan = self.plan
         self.simulation = simulation
         simulation.trace.note(f"seed {plan.seed}: {plan}")
@@ -94,12 +148,24 @@ class _Played:
         broken: list[str] = []
         async with trio.open_nursery() as self.nursery:
             self.cluster = SimulatedCluster(simulation, self.nursery, self.folder)
+            self.traffic = DelayedTraffic(
+                self.cluster, plan.seed, plan.retries, lambda: self.sending, self._client
+            )
+            self.transactions = TransactionTraffic(
+                self.cluster, plan.seed, plan.retries, lambda: self.sending, self._client
+            )
+            self.timed = TimedTraffic(
+                self.cluster, plan.seed, plan.retries, lambda: self.sending, self._client
+            )
+            self.requests = RequestTraffic(
+                self.cluster, plan.seed, plan.retries, lambda: self.sending, self._client
+            )
             await self._begin()
-            await self._trouble()
+            await self._cause_faults()
             broken += await self._heal()
             self.nursery.cancel_scope.cancel()
         outcomes = [done.outcome for done in self.tries]
-        return Told(
+        return HistoryResult(
             plan.seed,
             plan,
             simulation.trace.digest,
@@ -110,6 +176,11 @@ class _Played:
             self.faults,
             self.hits,
             len(self.deliveries),
+            self.traffic.acknowledged,
+            self.traffic.given_back,
+            len(self.transactions.begun),
+            self.timed.acknowledged,
+            self.requests.answered,
             trio.current_time(),
         )
 
@@ -123,6 +194,17 @@ class _Played:
         first = {BROKER: "slave" if self.promoted else "master"}
         return {**first, SECOND_BROKER: "second"} if self.plan.second else first
 
+    @property
+    def topics(self) -> tuple[str, ...]:
+        plan = self.plan
+        others = (
+            (plan.delays, DELAYED_TOPIC),
+            (plan.transactions, TRANSACTION_TOPIC),
+            (plan.timers, TIMED_TOPIC),
+            (plan.requests, REQUEST_TOPIC),
+        )
+        return (TOPIC, *(topic for there, topic in others if there))
+
     # The players
 
     async def _begin(self) -> None:
@@ -131,11 +213,33 @@ class _Played:
             cluster.add_namesrv(f"namesrv-{number + 1}")
         flush = "ASYNC_FLUSH" if plan.mode is Mode.ASYNC_SYNC else "SYNC_FLUSH"
         master = "ASYNC_MASTER" if plan.mode is Mode.SYNC_ASYNC else "SYNC_MASTER"
-        lines = {"flushDiskType": flush, "slaveReadEnable": plan.slave_reads}
+        # Files of timers are large, and made at each start.
+        timers: dict[str, Any] = {
+            "timerWheelEnable": plan.timers,
+            "mappedFileSizeTimerLog": 52 * 4096,
+            **(TIMER_SETTINGS if plan.timers else {}),
+        }
+        lines: dict[str, Any] = {
+            "flushDiskType": flush,
+            "slaveReadEnable": plan.slave_reads,
+            **timers,
+        }
+        if plan.delays:
+            lines["flushConsumerOffsetInterval"] = 2000
+        if plan.transactions:
+            lines |= BROKER_SETTINGS | {"flushConsumerOffsetInterval": 1000}
         cluster.add_broker("master", brokerId=0, brokerRole=master, **lines)
         cluster.add_broker("slave", brokerId=1, brokerRole="SLAVE", **lines)
         if plan.second:
-            cluster.add_broker("second", brokerName=SECOND_BROKER, brokerId=0, brokerRole="ASYNC_MASTER", flushDiskType=flush)
+            cluster.add_broker(
+                "second",
+                brokerName=SECOND_BROKER,
+                brokerId=0,
+                brokerRole="ASYNC_MASTER",
+                flushDiskType=flush,
+                **timers,
+                **(BROKER_SETTINGS if plan.transactions else {}),
+            )
         for name in ("shop-1", "shop-2", "reader-1", "reader-2"):
             self.simulation.machine(name)
         ready = trio.Event()
@@ -146,10 +250,25 @@ class _Played:
             self._on(name, self._sell, name)
         for name in ("reader-1", "reader-2"):
             self._on(name, self._read, name)
+        if plan.delays:
+            self._on("shop-2", self.traffic.sell, "shop-2")
+            self._on("reader-2", self.traffic.read, "reader-2")
+        if plan.transactions:
+            self._on("shop-1", self.transactions.sell, "shop-1")
+            self._on("shop-2", self.transactions.answer_checks, "shop-2")
+        if plan.timers:
+            self._on("shop-2", self.timed.sell, "shop-2")
+        if plan.requests:
+            for name in ("shop-1", "shop-2"):
+                self._on(name, self.requests.ask, name)
+            for name in ("reader-1", "reader-2"):
+                self._on(name, self.requests.answer, name)
 
     def _on(self, machine: str, run: Callable[..., Any], *arguments: Any) -> None:
         network = self.simulation.network
-        network.machines[network.address(machine)].start(self.nursery, run, *arguments, name=machine)
+        network.machines[network.address(machine)].start(
+            self.nursery, run, *arguments, name=machine
+        )
 
     async def _create_topic(self, ready: trio.Event, queues: int) -> None:
         while not ready.is_set():
@@ -158,28 +277,41 @@ class _Played:
                     if len(await admin.brokers(masters_only=True)) < len(self.masters):
                         await trio.sleep(0.2)
                         continue
-                    await admin.create_topic(TOPIC, queues=queues)
+                    for topic in self.topics:
+                        await admin.create_topic(topic, queues=queues)
                     ready.set()
             except TrioMQError:
                 await trio.sleep(0.2)
 
     def _client(self, name: str) -> ClientSettings:
-        return ClientSettings(instance_name=f"{name}-{len(self.members)}", route_interval=10.0, heartbeat_interval=10.0)
+        return ClientSettings(
+            instance_name=f"{name}-{len(self.members)}",
+            route_interval=10.0,
+            heartbeat_interval=10.0,
+        )
 
     async def _sell(self, name: str) -> None:
-        """A producer: messages with numbers, one after the other; what is not acknowledged is tried again now and then."""
+        """A producer: messages with numbers, one after the other; what is not acknowledged is tried
+        again now and then.
+        """
         choose = random.Random(f"{self.plan.seed} {name}")
         settings = ProducerSettings(retries=self.plan.retries, client=self._client(name))
         self.senders += 1
         number = 0
         while self.sending:
             try:
-                async with Producer(self.cluster.namesrv_address, group="P", settings=settings) as producer:
+                async with Producer(
+                    self.cluster.namesrv_address, group="P", settings=settings
+                ) as producer:
                     while self.sending:
                         number += 1
                         key = f"{name}.{number}"
                         body = f"{key}:{'x' * choose.choice((0, 10, 100, 700))}".encode()
-                        while not await self._send(producer, key, body) and self.sending and choose.random() < 0.6:  # noqa: ASYNC110 - it sends
+                        while (
+                            not await self._send(producer, key, body)
+                            and self.sending
+                            and choose.random() < 0.6
+                        ):
                             await trio.sleep(choose.uniform(0.01, 0.5))
                         await trio.sleep(choose.choice((0, 0.05, 0.3, 0.6)))
             except TrioMQError:
@@ -191,23 +323,26 @@ class _Played:
         self.sent.set()
         self.sent = trio.Event()
         outcome, queue, offset, log_offset = Outcome.UNKNOWN, None, -1, -1
-        doubt = self.plan.retries
+        unknown_tries = self.plan.retries
         try:
             receipt = await producer.send(TOPIC, body)
             if receipt.status is SendStatus.STORED:
                 outcome = Outcome.ACKNOWLEDGED
                 self.safe.set()
                 self.safe = trio.Event()
-                queue, offset = (receipt.queue.broker_name, TOPIC, receipt.queue.queue_id), receipt.queue_offset
+                queue, offset = (
+                    (receipt.queue.broker_name, TOPIC, receipt.queue.queue_id),
+                    receipt.queue_offset,
+                )
                 log_offset = int(receipt.offset_message_id[-16:], 16)
         except SendError as error:
             if not error.maybe_stored:
-                outcome, doubt = Outcome.REFUSED, 0
+                outcome, unknown_tries = Outcome.REFUSED, 0
         except (BrokerError, RouteNotFound, NoNameServer):
-            outcome, doubt = Outcome.REFUSED, 0
+            outcome, unknown_tries = Outcome.REFUSED, 0
         finally:
             self.in_flight -= 1
-        self.tries += [Try(key, Outcome.UNKNOWN)] * doubt  # tries inside of the client
+        self.tries += [Try(key, Outcome.UNKNOWN)] * unknown_tries  # tries inside of the client
         self.tries.append(Try(key, outcome, queue, offset, log_offset))
         self.simulation.trace.note(f"{key}: {outcome.value} {queue} {offset}")
         return outcome is Outcome.ACKNOWLEDGED
@@ -244,16 +379,32 @@ class _Played:
             except TrioMQError:
                 await trio.sleep(0.5)
 
-    # Trouble
+    # Faults
 
-    async def _trouble(self) -> None:
+    async def _cause_faults(self) -> None:
         plan, choose = self.plan, self.simulation.random
         end = trio.current_time() + CHAOS_SECONDS
+        if plan.jump:
+            self._later(
+                choose.uniform(0, CHAOS_SECONDS),
+                self._jump,
+                choose.choice([name for name in self.brokers if name != "slave"]),
+            )
+        if plan.stuck:
+            self._later(
+                choose.uniform(CHAOS_SECONDS / 4, CHAOS_SECONDS / 2),
+                self._stick,
+                "master",
+                choose.uniform(1.5 * SAVE_SECONDS, 3 * SAVE_SECONDS),
+            )
+        if plan.detached:
+            self.nursery.start_soon(self._detach, choose.uniform(0, CHAOS_SECONDS / 2))
         for number in range(plan.faults):
             promote = plan.promote and number == plan.faults - 1
             await trio.sleep(choose.uniform(0, 2 * CHAOS_SECONDS / (plan.faults + 1)))
             moment = choose.random() + (0.3 if promote else 0.0)
-            with trio.move_on_after(1.0):  # most faults come just after somebody has sent something, or was told that it is safe
+            # Most faults come just after a client has sent a message or got its answer.
+            with trio.move_on_after(1.0):
                 if moment < 0.4:
                     await self.sent.wait()
                     await trio.sleep(choose.choice((0.0, 0.002, 0.005, 0.01)))
@@ -262,7 +413,9 @@ class _Played:
             if trio.current_time() > end:
                 break
             kind = "promote" if promote else choose.choice(FAULTS)
-            self._fault("clock" if kind == "failed fsync" and not plan.power else kind)  # a page cache that is not trusted any more is as good as lost
+            self._fault(
+                "clock" if kind == "failed fsync" and not plan.power else kind
+            )  # a page cache that is not trusted any more is as good as lost
             if self.promoted:
                 break
         if plan.promote and not self.promoted:
@@ -283,10 +436,19 @@ class _Played:
                 self._promote()
             else:
                 name = choose.choice(("slave", "slave", "master"))
-                cluster.crash_at_operation(name, choose.choice(("", "sync", "sync", "write")), choose.randint(0, 3), self._promote)
+                cluster.crash_at_operation(
+                    name,
+                    choose.choice(("", "sync", "sync", "write")),
+                    choose.randint(0, 3),
+                    self._promote,
+                )
                 self._later(3.0, self._promote)
         elif kind in ("crash", "crash all"):
-            names = list(cluster.services) if kind == "crash all" else [choose.choice(list(cluster.services))]
+            names = (
+                list(cluster.services)
+                if kind == "crash all"
+                else [choose.choice(list(cluster.services))]
+            )
             for name in names:
                 cluster.crash(name, power=power)
                 self._later(choose.uniform(0.1, RESTART_SECONDS_MAX), self._start, name)
@@ -299,7 +461,9 @@ class _Played:
                     cluster.crash(each, power=power)
                     self._later(choose.uniform(0.1, RESTART_SECONDS_MAX), self._start, each)
 
-            cluster.crash_at_operation(name, choose.choice(("", "sync", "write", "rename")), choose.randint(0, 12), crash)
+            cluster.crash_at_operation(
+                name, choose.choice(("", "sync", "write", "rename")), choose.randint(0, 12), crash
+            )
         elif kind == "restart":
             name = choose.choice(list(cluster.services))
             self.nursery.start_soon(self._restart, name, seconds)
@@ -307,12 +471,16 @@ class _Played:
             one, other = choose.sample(list(network.names.values()), 2)
             if choose.random() < 0.5:
                 one, other = choose.sample(pair, 2)
+            if self.plan.requests and choose.random() < 0.5:  # so that replies are under way
+                one, other = choose.choice(brokers), choose.choice(("shop-1", "shop-2"))
             both = choose.random() < 0.5
             for source, target in ((one, other), (other, one)) if both else ((one, other),):
                 network.cut(source, target)
                 self._later(seconds * 3, network.heal, source, target)
         elif kind == "reset":
-            network.reset(*choose.sample(list(network.names.values()), 2) if choose.random() < 0.5 else pair)
+            network.reset(
+                *choose.sample(list(network.names.values()), 2) if choose.random() < 0.5 else pair
+            )
         elif kind == "slow":
             one, other = choose.sample(list(network.names.values()), 2)
             network.delay_more(one, other, choose.choice((0.05, 0.5, 4.0)))
@@ -323,15 +491,18 @@ class _Played:
             self._later(seconds, self._empty, name)
         elif kind == "clock":
             name = choose.choice(list(network.names.values()))
-            network.machines[network.address(name)].step_clock(choose.choice((-3600, -5, -0.05, 0.05, 5, 3600)))
+            steps = CLOCK_STEPS if self.plan.timers else (-3600, -5, *CLOCK_STEPS, 5, 3600)
+            network.machines[network.address(name)].step_clock(choose.choice(steps))
         elif kind == "failed fsync":
             name = choose.choice(brokers)
             cluster.fail_sync(name, choose.choice((0, 0, 1, 4)))
             if choose.random() < 0.6:  # when it has gone on with that disk
                 self._later(choose.uniform(4.0, 8.0), self._lose_power, name)
         elif kind == "pause":
-            machine = network.machines[network.address(choose.choice(list(network.names.values())))]
+            name = choose.choice(list(network.names.values()))
+            machine = network.machines[network.address(name)]
             if machine.up:
+                cluster.pauses.append((name, trio.current_time()))
                 machine.pause()
                 self._later(choose.choice((0.2, 1.0, seconds * 3, 30.0)), machine.go_on)
         elif kind == "member":
@@ -349,26 +520,59 @@ class _Played:
             self.cluster.crash(name, power=True)
             self._later(RESTART_SECONDS_MAX / 2, self._start, name)
 
+    def _jump(self, name: str) -> None:
+        if not self.healing:
+            network = self.simulation.network
+            network.machines[network.address(name)].step_clock(self.plan.jump)
+
+    def _stick(self, name: str, seconds: float) -> None:
+        if self.healing:  # nothing would set it free again
+            return
+        self.cluster.stick(name)
+        self._later(seconds, self._lose_power, name)
+
+    async def _detach(self, seconds: float) -> None:
+        """The slave looks for its master's log where nothing is; it finds the tables by the name
+        servers, as before.
+        """
+        await trio.sleep(seconds)
+        if not self.promoted:
+            await self._restart("slave", 0.1, haMasterAddress=NOWHERE)
+
     def _start(self, name: str) -> None:
         self.cluster.start(name)
 
     def _empty(self, name: str) -> None:
         self.cluster.fill_disk(name, full=False)
 
-    async def _restart(self, name: str, seconds: float) -> None:
-        await self.cluster.stop(name)
+    async def _restart(self, name: str, seconds: float, **settings: object) -> None:
+        self.cluster.services[name].settings |= settings
+        await (self.cluster.stop_ready(name) if settings else self.cluster.stop(name))
         await trio.sleep(seconds)
         self.cluster.start(name)
 
     def _promote(self) -> None:
-        """The master's disk is lost, the slave loses its power too, and comes back as master."""
+        """The master's disk is lost, the slave stops in order or loses its power too, and comes
+        back as master.
+        """
         if self.promoted:
             return
         self.promoted = True
-        for name in ("master", "slave"):
-            self.cluster.crash(name, power=self.plan.power)
-        self.cluster.services["master"].gone = True
-        self.cluster.services["slave"].settings |= {"brokerId": 0, "brokerRole": "ASYNC_MASTER"}
+        cluster = self.cluster
+        cluster.promoted_at = trio.current_time()
+        for name in ("master",) if self.plan.orderly else ("master", "slave"):
+            cluster.crash(name, power=self.plan.power)
+        cluster.services["master"].gone = True
+        role = {"brokerId": 0, "brokerRole": "ASYNC_MASTER"}
+        cluster.services["slave"].settings |= role
+        if self.plan.orderly:
+            self.nursery.start_soon(partial(self._restart, "slave", 1.0, **role))
+        # A member that lives on is where it was on the lost log, which no broker can know.
+        if self.plan.delays:
+            for member in (*self.members.values(), self.traffic.member):
+                member.cancel()
+        for member in self.requests.members.values():
+            member.cancel()
 
     # Afterwards
 
@@ -380,6 +584,7 @@ class _Played:
         for name, service in cluster.services.items():
             if service.disk is not None:
                 service.disk.before = None
+                service.disk.go_on()
                 cluster.fill_disk(name, full=False)
         deadline = trio.current_time() + HEALED_SECONDS
         for name in cluster.services:
@@ -387,6 +592,7 @@ class _Played:
         await trio.sleep(RESTART_SECONDS_MAX + 3.0)  # what was to happen later has happened
         for name in cluster.services:
             self._start(name)
+        cluster.healed_at = trio.current_time()
         self.sending = False
         if self.promoted:
             self._on("shop-1", self._create_topic, trio.Event(), QUEUES_MAX)
@@ -395,12 +601,20 @@ class _Played:
         while trio.current_time() < deadline:
             await trio.sleep(pause)
             pause *= 1.3
-            if self.senders:
+            traffics = (self.traffic, self.transactions, self.timed, self.requests)
+            if self.senders or any(traffic.senders for traffic in traffics):
                 continue
             history = await self._history()
             if history is None:
                 continue
-            found = [*violations(history), *self._log_differences()]
+            found = [
+                *violations(history),
+                *self._log_differences(),
+                *self._delay_violations(),
+                *self.transactions.violations(self.committed),
+                *self.timed.violations(self.timed_found),
+                *self.requests.violations(),
+            ]
             if not found:
                 break
         return [*cluster.deaths, *found]
@@ -411,6 +625,9 @@ class _Played:
         if any(service.life is None or service.life.ready is None for service in services.values()):
             return None
         stored: list[Stored] = []
+        delayed: list[Stored] = []
+        committed: list[Stored] = []
+        timed: list[tuple[str, StoredMessage]] = []
         bounds: dict[Queue, tuple[int, int]] = {}
         done = trio.Event()
 
@@ -420,7 +637,27 @@ class _Played:
                     for broker, service in services.items():
                         for number in range(QUEUES_MAX):
                             queue = broker, TOPIC, number
-                            bounds[queue] = await read_queue(connector, f"{service.address}:{BROKER_PORT}", queue, stored)
+                            bounds[queue] = await read_queue(
+                                connector, f"{service.address}:{BROKER_PORT}", queue, stored
+                            )
+                            address = f"{service.address}:{BROKER_PORT}"
+                            if self.plan.timers:
+                                timed.extend(
+                                    (broker, message)
+                                    for message in await read_messages(connector, address, number)
+                                )
+                            others = (
+                                (self.plan.delays, DELAYED_TOPIC, delayed),
+                                (self.plan.transactions, TRANSACTION_TOPIC, committed),
+                            )
+                            for there, topic, found in others:
+                                if there:
+                                    await read_queue(
+                                        connector,
+                                        f"{service.address}:{BROKER_PORT}",
+                                        (broker, topic, number),
+                                        found,
+                                    )
                     done.set()
             except (RemotingError, NotReadable):
                 return
@@ -430,16 +667,21 @@ class _Played:
             network.machines[network.address("shop-1")].start(nursery, ask)
         if not done.is_set():
             return None
-        groups = frozenset() if self.promoted else frozenset({GROUP})
+        self.delayed = {one.key for one in delayed}
+        self.committed, self.timed_found = committed, timed
+        groups = frozenset() if self.promoted and not self.plan.delays else frozenset({GROUP})
         return History(
             tries=self.tries,
             stored=stored,
             bounds=bounds,
             deliveries=self.deliveries,
             groups=groups,
-            ordered=groups if self.plan.ordered else frozenset(),
+            ordered=groups if self.plan.ordered and not self.promoted else frozenset(),
             durable_reads=not self.promoted,
         )
+
+    def _delay_violations(self) -> list[str]:
+        return delay_violations(self.traffic.history(self.delayed)) if self.plan.delays else []
 
     def _log_differences(self) -> list[str]:
         if self.promoted:
@@ -448,7 +690,21 @@ class _Played:
         parts = []
         for name, disk in disks.items():
             assert disk is not None
-            segments = sorted((disk.root / "commitlog").iterdir()) if (disk.root / "commitlog").exists() else []
-            parts.append(LogPart(name, int(segments[0].name) if segments else 0, whole_records(log_bytes(disk.root)) if segments else b""))
-        ends = [] if parts[0].end == parts[1].end else [f"the slave's log ends at {parts[1].end}, the master's at {parts[0].end}"]
+            segments = (
+                sorted((disk.root / "commitlog").iterdir())
+                if (disk.root / "commitlog").exists()
+                else []
+            )
+            parts.append(
+                LogPart(
+                    name,
+                    int(segments[0].name) if segments else 0,
+                    whole_records(log_bytes(disk.root)) if segments else b"",
+                )
+            )
+        ends = (
+            []
+            if parts[0].end == parts[1].end
+            else [f"the slave's log ends at {parts[1].end}, the master's at {parts[0].end}"]
+        )
         return [*log_differences(parts), *ends]

@@ -8,7 +8,15 @@ import random
 import attrs
 
 FAULTS = (
-    *("crash", "crash", "crash", "crash at operation", "crash at operation", "crash at operation", "crash all"),
+    *(
+        "crash",
+        "crash",
+        "crash",
+        "crash at operation",
+        "crash at operation",
+        "crash at operation",
+        "crash all",
+    ),
     *("restart", "cut", "cut", "cut", "reset", "reset", "slow", "disk full", "clock", "member"),
     *("failed fsync", "failed fsync", "pause", "pause"),
 )
@@ -38,13 +46,31 @@ class Plan:
     faults: int
     second: bool
     """Whether there is a second master, without a slave, and the topic has queues on both."""
+    delays: bool
+    """Whether there are delayed messages, and a group that gives some back."""
+    jump: float
+    """With them: by how many seconds the wall clock of a master jumps."""
+    stuck: bool
+    """The master's disk answers no fsync of the log for a while, and loses its power then."""
+    detached: bool
+    """Before the slave becomes master, it loses the stream of the log, but not the tables."""
+    orderly: bool
+    """It stops in order before it becomes master."""
+    transactions: bool
+    """Whether there are transactions."""
+    timers: bool
+    """Whether there are messages with a time of delivery; then no clock makes a large step."""
+    requests: bool
+    """Whether there are requests and replies."""
 
     @classmethod
     def of(cls, seed: int) -> Plan:
         choose = random.Random(seed)
-        mode = choose.choice((Mode.SYNC_SYNC, Mode.SYNC_SYNC, Mode.SYNC_SYNC, Mode.SYNC_ASYNC, Mode.ASYNC_SYNC))
+        mode = choose.choice(
+            (Mode.SYNC_SYNC, Mode.SYNC_SYNC, Mode.SYNC_SYNC, Mode.SYNC_ASYNC, Mode.ASYNC_SYNC)
+        )
         promote = mode is not Mode.SYNC_ASYNC and choose.random() < 0.4
-        return cls(
+        drawn = cls(
             seed=seed,
             mode=mode,
             namesrvs=choose.choice((1, 2)),
@@ -55,6 +81,24 @@ class Plan:
             slow_disk=choose.random() < 0.5,
             faults=choose.randint(2, 7),
             second=choose.random() < 0.3,
+            delays=choose.random() < 0.3,
+            jump=choose.choice((-3600.0, -3600.0, -60.0, 60.0, 3600.0)),
+            stuck=choose.random() < 0.5,
+            detached=choose.random() < 0.6,
+            orderly=choose.random() < 0.5,
+            transactions=choose.random() < 0.3,
+            timers=choose.random() < 0.3,
+            requests=choose.random() < 0.2,
+        )
+        waiting = drawn.delays or drawn.timers
+        failover = waiting and drawn.promote
+        return attrs.evolve(
+            drawn,
+            jump=drawn.jump * drawn.delays,
+            timers=drawn.timers and not drawn.delays,
+            stuck=drawn.stuck and waiting and drawn.power and not drawn.promote,
+            detached=drawn.detached and failover,
+            orderly=drawn.orderly and failover,
         )
 
     @property
@@ -63,13 +107,33 @@ class Plan:
         return self.mode is not Mode.ASYNC_SYNC
 
     def __str__(self) -> str:
-        flags = [name for name in ("ordered", "slave_reads", "promote", "slow_disk", "second") if getattr(self, name)]
-        return f"{self.mode.value}, {self.namesrvs} name servers, {self.retries} retries, {self.faults} faults{''.join(', ' + flag for flag in flags)}"
+        flags = [
+            name
+            for name in (
+                "ordered",
+                "slave_reads",
+                "promote",
+                "slow_disk",
+                "second",
+                "delays",
+                "stuck",
+                "detached",
+                "orderly",
+                "transactions",
+                "timers",
+                "requests",
+            )
+            if getattr(self, name)
+        ]
+        return (
+            f"{self.mode.value}, {self.namesrvs} name servers, {self.retries} retries,"
+            f" {self.faults} faults{''.join(', ' + flag for flag in flags)}"
+        )
 
 
 @attrs.frozen
-class Told:
-    """How a history went."""
+class HistoryResult:
+    """What one played history gave."""
 
     seed: int
     plan: Plan
@@ -82,5 +146,15 @@ class Told:
     hits: int
     """Faults that found a request in flight."""
     delivered: int
+    delayed: int
+    """Delayed messages that were acknowledged."""
+    given_back: int
+    """Messages that a group gave back."""
+    transactions: int
+    """Transactions whose block was entered."""
+    timed: int
+    """Messages with a time of delivery that were acknowledged."""
+    requests: int
+    """Requests that got a reply."""
     seconds: float
-    """Simulated ones."""
+    """Simulated seconds."""

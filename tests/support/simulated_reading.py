@@ -1,4 +1,6 @@
-"""A queue read through the protocol as any client reads it, and the folders where simulated disks lie."""
+"""A queue read through the protocol as any client reads it, and the folders where simulated disks
+lie.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +14,26 @@ from history import Queue, Stored
 from triomq.remoting.client.connector import Connector
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
 from triomq.remoting.protocol.command import request
-from triomq.remoting.protocol.headers.offset import GetMaxOffsetHeader, GetMinOffsetHeader, OffsetResponseHeader
-from triomq.remoting.protocol.headers.pull import SUBSCRIPTION, PullMessageHeader, PullMessageResponseHeader
-from triomq.remoting.protocol.record import decode_records
+from triomq.remoting.protocol.headers.offset import (
+    GetMaxOffsetHeader,
+    GetMinOffsetHeader,
+    OffsetResponseHeader,
+)
+from triomq.remoting.protocol.headers.pull import (
+    SUBSCRIPTION,
+    PullMessageHeader,
+    PullMessageResponseHeader,
+)
+from triomq.remoting.protocol.record_reader import decode_records
 
 
 class NotReadable(Exception):
     """The broker did not answer as one that has everything."""
 
 
-async def read_queue(connector: Connector, address: str, queue: Queue, stored: list[Stored]) -> tuple[int, int]:
+async def read_queue(
+    connector: Connector, address: str, queue: Queue, stored: list[Stored]
+) -> tuple[int, int]:
     """All messages of a queue, pulled; its first offset and its end as the broker names them."""
     _, topic, queue_id = queue
     bounds = []
@@ -39,7 +51,10 @@ async def read_queue(connector: Connector, address: str, queue: Queue, stored: l
             for message in decode_records(bytes(answer.body)):
                 key = message.body.decode().partition(":")[0]
                 stored.append(Stored(queue, message.queue_offset, key, message.log_offset))
-        elif answer.code not in (ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_OFFSET_MOVED):
+        elif answer.code not in (
+            ResponseCode.PULL_RETRY_IMMEDIATELY,
+            ResponseCode.PULL_OFFSET_MOVED,
+        ):
             raise NotReadable
         after = answer.header(PullMessageResponseHeader).next_begin_offset
         if after <= offset:
@@ -49,16 +64,26 @@ async def read_queue(connector: Connector, address: str, queue: Queue, stored: l
 
 
 def whole_records(data: bytes) -> bytes:
-    """A log without what a full disk has left of an append behind its last record: the next append writes over it."""
+    """A log without what a full disk has left of an append behind its last record: the next append
+    writes over it.
+    """
     end = 0
-    while end + 4 <= len(data) and 0 < (size := int.from_bytes(data[end : end + 4])) <= len(data) - end:
+    while (
+        end + 4 <= len(data)
+        and 0 < (size := int.from_bytes(data[end : end + 4])) <= len(data) - end
+    ):
         end += size
     return data[:end]
 
 
 @contextlib.contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """Where histories play: memory, if the system has such a folder. It becomes the working directory, so that brokers name their files alike in each of them."""
+    """Where histories play: memory, if the system has such a folder. It becomes the working
+    directory, so that brokers name their files alike in each of them.
+    """
     shm = Path("/dev/shm")
-    with tempfile.TemporaryDirectory(prefix="triomq-", dir=shm if shm.is_dir() else None) as folder, contextlib.chdir(folder):
+    with (
+        tempfile.TemporaryDirectory(prefix="triomq-", dir=shm if shm.is_dir() else None) as folder,
+        contextlib.chdir(folder),
+    ):
         yield Path()

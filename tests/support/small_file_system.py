@@ -1,6 +1,8 @@
-"""A real file system of a few megabytes, which a test fills to its last block and makes room on again. Needs root.
+"""A real file system of a few megabytes, which a test fills to its last block and makes room on
+again. Needs root.
 
-``tmpfs`` lies in memory; the others in a file behind a loop device. ``ext4`` is what most servers have; ``btrfs`` writes elsewhere whatever is written again.
+``tmpfs`` is in memory, the others in a file behind a loop device. ``ext4`` is what most servers
+have; ``btrfs`` copies on write: every overwrite needs new blocks.
 """
 
 from __future__ import annotations
@@ -32,11 +34,16 @@ class MountMissing(RuntimeError):
 
 def command(*words: object) -> None:
     try:
-        done = subprocess.run([str(word) for word in words], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [str(word) for word in words], capture_output=True, text=True, check=False
+        )
     except FileNotFoundError as error:
         raise MountMissing(f"{words[0]} is missing") from error
     if done.returncode != 0:
-        raise MountMissing(f"`{' '.join(map(str, words))}` ends with {done.returncode}: {(done.stderr or done.stdout).strip()}")
+        raise MountMissing(
+            f"`{' '.join(map(str, words))}` ends with {done.returncode}:"
+            f" {(done.stderr or done.stdout).strip()}"
+        )
 
 
 def why_not(kind: str = "tmpfs") -> str:
@@ -57,12 +64,16 @@ def unmount_leftovers() -> None:
         source, place, *_ = line.split()
         found = re.match(rf"{MARK}(\d+)", source) or re.match(rf".*/{MARK}(\d+)", place)
         if found and not Path(f"/proc/{found[1]}").exists():
-            subprocess.run(["umount", "-l", place.replace("\\040", " ")], capture_output=True, check=False)
+            subprocess.run(
+                ["umount", "-l", place.replace("\\040", " ")], capture_output=True, check=False
+            )
 
 
 @attrs.define(eq=False)
 class SmallFileSystem:
-    """Mounted at ``path`` inside the block; what lies on it stays there afterwards, as plain files."""
+    """Mounted at ``path`` inside the block; its files stay there afterwards, as
+    plain files.
+    """
 
     path: Path
     kind: str = "tmpfs"
@@ -77,22 +88,44 @@ class SmallFileSystem:
         self.path.mkdir(parents=True, exist_ok=True)
         try:
             if self.kind == "tmpfs":
-                command("mount", "-t", "tmpfs", "-o", f"size={self.size_bytes}", f"{MARK}{os.getpid()}", self.path)
+                command(
+                    "mount",
+                    "-t",
+                    "tmpfs",
+                    "-o",
+                    f"size={self.size_bytes}",
+                    f"{MARK}{os.getpid()}",
+                    self.path,
+                )
             else:
                 with self._image.open("wb") as file:
                     file.truncate(max(self.size_bytes, LEAST_BYTES.get(self.kind, 0)))
-                command(f"mkfs.{self.kind}", "-q", *(["-m", "0"] if self.kind == "ext4" else []), self._image)
+                command(
+                    f"mkfs.{self.kind}",
+                    "-q",
+                    *(["-m", "0"] if self.kind == "ext4" else []),
+                    self._image,
+                )
                 command("mount", "-o", "loop", self._image, self.path)
         except MountMissing:
             self._image.unlink(missing_ok=True)
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.free()
         kept = self.path.with_name(f"{self.path.name}.kept")
         shutil.rmtree(kept, ignore_errors=True)
-        subprocess.run(["cp", "-a", "--sparse=always", str(self.path), str(kept)], capture_output=True, check=False)
+        subprocess.run(
+            ["cp", "-a", "--sparse=always", str(self.path), str(kept)],
+            capture_output=True,
+            check=False,
+        )
         command("umount", "-l", self.path)
         self.path.rmdir()
         kept.rename(self.path)
@@ -107,7 +140,9 @@ class SmallFileSystem:
         return self._filler.exists()
 
     def fill(self, *, leave: int = 0) -> None:
-        """Take all that is free, but for ``leave`` bytes or so. Blocks that files have already stay theirs."""
+        """Take all that is free, but for ``leave`` bytes or so. Blocks that files have already stay
+        theirs.
+        """
         fd = os.open(self._filler, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         try:
             size = CHUNK_BYTES

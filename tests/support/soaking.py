@@ -1,10 +1,14 @@
-"""A soak: producers send without end, members of two groups come and go, brokers and name servers restart, and a ledger keeps the books.
+"""A soak: producers send without end, members of two groups come and go, brokers and name servers
+restart, and a ledger counts.
 
-What must hold at the end: every message whose send was acknowledged was handled at least once by either group; in the ordered group, of each key,
-message n + 1 was never handled before message n.  What is counted: messages that were handled twice, each with its cause.  What is measured: the memory of a
-broker and of a name server that are never restarted, and of this process (all producers and consumers), less what the books take.
+What must hold at the end: every message whose send was acknowledged was handled at least once by
+either group; in the ordered group, for each key, message n + 1 was never handled before message n.
+What is counted: messages that were handled twice, each with its cause. What is measured: the memory
+of a broker and of a name server that are never restarted, and of this process (all producers and
+consumers), less the memory of the ledger.
 
-A short soak runs in one process (`soak`); the long one has real processes (`soak_processes`), so its crashes are SIGKILLs in mid-work.
+A short soak runs in one process (``soak``); the long soak has real processes (``soak_processes``),
+which are killed by SIGKILL while they work.
 """
 
 from __future__ import annotations
@@ -41,7 +45,7 @@ from triomq.testing import local_cluster
 TOPIC = "Soak"
 BROKERS = ("broker-a", "broker-b", "broker-c")
 STEADY_BROKER = BROKERS[-1]
-"""never restarted: its memory is looked at"""
+"""never restarted: its memory is measured"""
 NAME_SERVERS = 2
 STEADY_NAME_SERVER = f"namesrv-{NAME_SERVERS}"
 QUEUES_PER_BROKER = 4
@@ -50,12 +54,15 @@ DRAIN_SECONDS_MAX = 150.0
 BROKER_SETTINGS: Mapping[str, object] = {"diskMaxUsedSpaceRatio": 99, "fileReservedTime": 1}
 CLIENT = ClientSettings(route_interval=1.0, heartbeat_interval=1.0, shutdown_timeout=2.0)
 CONSUMER = ConsumerSettings(
-    error_delay=0.1, rebalance_interval=2.0, rebalance_retry=0.2, lock_retry=0.1, lock_interval=1.0, offset_interval=1.0,
+    error_delay=0.1, rebalance_interval=2.0, rebalance_retry=0.2, lock_retry=0.1,
+    lock_interval=1.0, offset_interval=1.0,
     client=CLIENT,
 )  # fmt: skip
 
 GROWTH_SHARE_MAX, GROWTH_BYTES_MAX = 0.05, 4 * 2**20
-"""Memory is flat if the straight line through the samples of a run's second half rises by no more than one of these."""
+"""Memory is flat if the straight line through the samples of a run's second half rises by no more
+than one of these.
+"""
 
 SENT_TWICE = "sent twice"
 INTERRUPTED = "the first handler was cancelled in mid-work"
@@ -66,7 +73,7 @@ UNEXPLAINED = "unexplained"
 
 @attrs.frozen
 class Place:
-    """Where a message lay when it was handled."""
+    """The place of a message when it was handled."""
 
     broker: str
     queue_id: int
@@ -86,7 +93,7 @@ class History:
     """how often it was handled (at most 255)"""
     places: array[int] = attrs.field(factory=lambda: array("q"))
     members: array[int] = attrs.field(factory=lambda: array("i"))
-    """who handled it last; negative: and was cancelled while doing so, or is still at it"""
+    """the member that handled it last; negative: it was cancelled then, or still handles it"""
     at: array[float] = attrs.field(factory=lambda: array("d"))
     """when that began"""
 
@@ -106,7 +113,9 @@ class History:
 
 @attrs.define(eq=False)
 class GroupLedger:
-    """What one group has handled.  Messages are `key:number`; numbers of a key run from 0.  Members are numbers from 1."""
+    """What one group has handled. Messages are ``key:number``; numbers of a key run from 0. Members
+    are numbers from 1.
+    """
 
     ordered: bool
     keys: dict[int, History] = attrs.field(factory=dict)
@@ -131,7 +140,11 @@ class GroupLedger:
         if history.times[number]:
             self.again[self._cause(history, number, place, member)] += 1
         history.times[number] = min(history.times[number] + 1, 255)
-        history.places[number], history.members[number], history.at[number] = place.number, -member, now
+        history.places[number], history.members[number], history.at[number] = (
+            place.number,
+            -member,
+            now,
+        )
         if self.ordered:
             if number > self.next_number[key]:
                 self.gaps.append(f"key {key}: {number} came before {self.next_number[key]}")
@@ -141,7 +154,9 @@ class GroupLedger:
             self._working[queue] += 1
 
     def _cause(self, history: History, number: int, place: Place, member: int) -> str:
-        """Say why a message comes again.  The order of the questions counts: what certainly suffices is asked first."""
+        """Say why a message comes again. The order of the questions counts: what certainly suffices
+        is asked first.
+        """
         before, at = history.members[number], history.at[number]
         if history.places[number] != place.number:
             return SENT_TWICE
@@ -154,20 +169,26 @@ class GroupLedger:
         return UNEXPLAINED
 
     def end(self, key: int, number: int, place: Place, member: int, *, done: bool) -> None:
-        """Note that a handler has ended; `done` unless it was cancelled."""
+        """Note that a handler has ended; ``done`` unless it was cancelled."""
         if done and self.keys[key].members[number] == -member:
             self.keys[key].members[number] = member
         if self.ordered:
             self._working[place.broker, place.queue_id] -= 1
 
     def missing(self, acknowledged: Mapping[int, int]) -> list[str]:
-        """Return the acknowledged messages that nobody handled; `acknowledged` is key → how many numbers."""
+        """Return the acknowledged messages that were not handled; ``acknowledged`` is key → count
+        of numbers.
+        """
         nothing = History()
         missing = []
         for key, count in acknowledged.items():
             times = self.keys.get(key, nothing).times
             if len(times) < count or 0 in times[:count]:
-                missing += [f"{key}:{number}" for number in range(count) if number >= len(times) or not times[number]]
+                missing += [
+                    f"{key}:{number}"
+                    for number in range(count)
+                    if number >= len(times) or not times[number]
+                ]
         return missing
 
     @property
@@ -184,7 +205,9 @@ class MemorySample:
 
 
 def growth(samples: Sequence[MemorySample]) -> tuple[float, float]:
-    """Return (bytes by which the straight line through the second half of the samples rises in that half, mean of that half)."""
+    """Return (bytes by which the straight line through the second half of the samples rises in that
+    half, mean of that half).
+    """
     half = samples[len(samples) // 2 :]
     if len(half) < 3:
         return 0.0, float(half[-1].size_bytes) if half else 0.0
@@ -225,7 +248,7 @@ class Soak:
     cluster: Cluster
     random: random.Random
     kills: bool = False
-    """whether `crash_broker` ends a broker at one instant, whatever it is doing"""
+    """whether ``crash_broker`` ends a broker at one instant, whatever it is doing"""
     measured: Mapping[str, Callable[[], int | None]] = attrs.field(factory=dict)
     """whose memory is sampled besides this process's: name → bytes"""
     producers: int = 4
@@ -240,7 +263,7 @@ class Soak:
     )
     events: Counter[str] = attrs.field(factory=Counter)
     memory: dict[str, list[MemorySample]] = attrs.field(factory=dict)
-    """of `CLIENTS` (this process, without the books) and of what is measured besides"""
+    """of ``CLIENTS`` (this process, without the books) and of what is measured besides"""
     sample_interval: float = 5.0
     _stop: trio.Event = attrs.field(factory=trio.Event)
     _may_send: trio.Event = attrs.field(factory=trio.Event)
@@ -264,20 +287,27 @@ class Soak:
                 await trio.sleep(seconds)
                 self._stop.set()
             with trio.move_on_after(DRAIN_SECONDS_MAX):
-                while any(ledger.missing(self.acknowledged) for ledger in self.ledgers.values()):  # noqa: ASYNC110
+                while any(ledger.missing(self.acknowledged) for ledger in self.ledgers.values()):
                     await trio.sleep(0.2)
             self._drained.set()
             await trio.sleep(0.2)
             nursery.cancel_scope.cancel()
 
-    # -- producers --------------------------------------------------------------------------------------------------------------
+    # -- producers
+    # --------------------------------------------------------------------------------------------
 
     async def _produce(self, producer_number: int) -> None:
-        """Send each key's numbers in their order to the key's own queue, every one until it is acknowledged."""
+        """Send each key's numbers in their order to the key's own queue, every one until it is
+        acknowledged.
+        """
         settings = ProducerSettings(send_timeout=2.0, client=CLIENT)
-        async with Producer(self.cluster.namesrv_address, group="soak", settings=settings) as producer:
+        async with Producer(
+            self.cluster.namesrv_address, group="soak", settings=settings
+        ) as producer:
             while not self._stop.is_set():
-                key = producer_number * self.keys_per_producer + self.random.randrange(self.keys_per_producer)
+                key = producer_number * self.keys_per_producer + self.random.randrange(
+                    self.keys_per_producer
+                )
                 number = self.acknowledged.setdefault(key, 0)
                 place = key % (len(BROKERS) * QUEUES_PER_BROKER)
                 queue = MessageQueue(TOPIC, BROKERS[place % len(BROKERS)], place // len(BROKERS))
@@ -295,7 +325,8 @@ class Soak:
                 self.acknowledged[key] = number + 1
                 await trio.sleep(self.pause)
 
-    # -- consumers --------------------------------------------------------------------------------------------------------------
+    # -- consumers
+    # --------------------------------------------------------------------------------------------
 
     async def _members_come_and_go(self, group: str) -> None:
         """One member stays; others join, and leave in order or in mid-work."""
@@ -304,7 +335,9 @@ class Soak:
             nursery.start_soon(self._member, group, trio.CancelScope(), trio.Event())
             while not self._stop.is_set():
                 await trio.sleep(self.random.uniform(0.5, 2.5))
-                if members and (len(members) >= self.members_max - 1 or self.random.random() < 0.45):
+                if members and (
+                    len(members) >= self.members_max - 1 or self.random.random() < 0.45
+                ):
                     scope, leave = members.pop(self.random.randrange(len(members)))
                     if self.random.random() < 0.5:
                         self.events["members cancelled in mid-work"] += 1
@@ -344,16 +377,21 @@ class Soak:
             while True:
                 try:
                     async with PushConsumer(
-                        self.cluster.namesrv_address, group=f"soak-{group}", subscriptions=TOPIC, consume_from="first",
-                        ordered=ledger.ordered, handler=handle, on_assignment=note, concurrency=8, settings=CONSUMER,
+                        self.cluster.namesrv_address, group=f"soak-{group}", subscriptions=TOPIC,
+                        consume_from="first",
+                        ordered=ledger.ordered, handler=handle, on_assignment=note, concurrency=8,
+                        settings=CONSUMER,
                     ):  # fmt: skip
                         await leave.wait()
                     return
-                except* TrioMQError:  # no name server just now, and perhaps cancelled at the same moment
+                except* (
+                    TrioMQError
+                ):  # no name server just now, and perhaps cancelled at the same moment
                     self.events["starts repeated"] += 1
                     await trio.sleep(0.2)
 
-    # -- servers ----------------------------------------------------------------------------------------------------------------
+    # -- servers
+    # --------------------------------------------------------------------------------------------
 
     async def _restart_servers(self) -> None:
         while not self._stop.is_set():
@@ -362,7 +400,9 @@ class Soak:
             what = self.random.choice(["broker", "broker", "crash", "namesrv"])
             self.events[{"crash": "broker crashes"}.get(what, f"{what} restarts")] += 1
             if what == "namesrv":
-                name = self.random.choice([f"namesrv-{number}" for number in range(1, NAME_SERVERS)])
+                name = self.random.choice(
+                    [f"namesrv-{number}" for number in range(1, NAME_SERVERS)]
+                )
                 await self.cluster.stop_namesrv(name)
                 await trio.sleep(self.random.uniform(0, 0.5))
                 await self.cluster.start_namesrv(name)
@@ -380,14 +420,14 @@ class Soak:
     async def _crash(self, name: str) -> None:
         """Crash a broker; inside this process while nothing is being sent.
 
-        A task is not killed at one instant: a broker of this loop may store and acknowledge a message after its files were copied, which a
-        killed process cannot.
+        A task is not killed at one instant: a broker of this loop may store and acknowledge a
+        message after its files were copied, which a killed process cannot.
         """
         if self.kills:
             await self.cluster.crash_broker(name)
             return
         self._may_send = trio.Event()
-        while self._sending:  # noqa: ASYNC110
+        while self._sending:
             await trio.sleep(0.01)
         await self.cluster.crash_broker(name)
         self._may_send.set()
@@ -405,21 +445,37 @@ class Soak:
                 if size is not None:
                     self.memory.setdefault(name, []).append(MemorySample(seconds, size))
 
-    # -- the result -------------------------------------------------------------------------------------------------------------
+    # -- the result
+    # --------------------------------------------------------------------------------------------
 
     def failures(self, *, judge_memory: bool = False) -> list[str]:
-        """Return what must not be, in words.  Memory is judged in a long run only: a process fills its pools first."""
+        """Return what must not be, in words. Memory is judged in a long run only: a process fills
+        its pools first.
+        """
         found = []
         for group, ledger in self.ledgers.items():
             missing = ledger.missing(self.acknowledged)
             if missing:
-                found.append(f"{group}: {len(missing)} acknowledged messages were never handled: {missing[:5]}")
+                found.append(
+                    f"{group}: {len(missing)} acknowledged messages were never handled:"
+                    f" {missing[:5]}"
+                )
             if ledger.gaps:
-                found.append(f"{group}: {len(ledger.gaps)} messages overtook their predecessor: {ledger.gaps[:5]}")
+                found.append(
+                    f"{group}: {len(ledger.gaps)} messages overtook their predecessor:"
+                    f" {ledger.gaps[:5]}"
+                )
             if ledger.again[UNEXPLAINED]:
-                found.append(f"{group}: {ledger.again[UNEXPLAINED]} messages came twice for no reason that was seen")
+                found.append(
+                    f"{group}: {ledger.again[UNEXPLAINED]} messages came twice for no reason that"
+                    " was seen"
+                )
         if judge_memory:
-            found += [f"memory of {name} grew: {_memory_line(samples)}" for name, samples in self.memory.items() if not is_flat(samples)]
+            found += [
+                f"memory of {name} grew: {_memory_line(samples)}"
+                for name, samples in self.memory.items()
+                if not is_flat(samples)
+            ]
         return found
 
     def report(self) -> list[str]:
@@ -429,14 +485,22 @@ class Soak:
         for group, ledger in self.ledgers.items():
             twice = ledger.again.total()
             lines.append(
-                f"{group}: handled {ledger.handled}, of these {twice} again ({100 * twice / max(total, 1):.2f} %)"
+                f"{group}: handled {ledger.handled}, of these {twice} again"
+                f" ({100 * twice / max(total, 1):.2f} %)"
                 + (f"; {ledger.overlaps} times two handlers on one queue" if ledger.ordered else "")
             )
-            lines += [f"    {cause}: {count} ({100 * count / twice:.0f} %)" for cause, count in ledger.again.most_common()]
+            lines += [
+                f"    {cause}: {count} ({100 * count / twice:.0f} %)"
+                for cause, count in ledger.again.most_common()
+            ]
         lines += [f"{what}: {count}" for what, count in sorted(self.events.items())]
         books = sum(ledger.size_bytes for ledger in self.ledgers.values())
         lines.append(f"books of this test: {books / 2**20:.1f} MiB, not counted below")
-        lines += [f"memory of {name}: {_memory_line(samples)}" for name, samples in self.memory.items() if len(samples) > 4]
+        lines += [
+            f"memory of {name}: {_memory_line(samples)}"
+            for name, samples in self.memory.items()
+            if len(samples) > 4
+        ]
         return lines
 
 
@@ -445,13 +509,21 @@ CLIENTS = "producers and consumers"
 
 def _memory_line(samples: Sequence[MemorySample]) -> str:
     rise, mean = growth(samples)
-    marks = ", ".join(f"{samples[len(samples) * part // 4 - 1 if part else 0].size_bytes / 2**20:.1f}" for part in range(5))
-    return f"{marks} MiB at the quarters; {rise / 2**20:+.2f} MiB over the second half, mean {mean / 2**20:.1f} MiB"
+    marks = ", ".join(
+        f"{samples[len(samples) * part // 4 - 1 if part else 0].size_bytes / 2**20:.1f}"
+        for part in range(5)
+    )
+    return (
+        f"{marks} MiB at the quarters; {rise / 2**20:+.2f} MiB over the second half, mean"
+        f" {mean / 2**20:.1f} MiB"
+    )
 
 
 async def soak(seconds: float, seed: int, folder: Path | None = None) -> Soak:
     """Run one against a cluster in this process; returns the books."""
-    async with local_cluster(brokers=BROKERS, namesrvs=NAME_SERVERS, dir=folder, settings=BROKER_SETTINGS) as cluster:
+    async with local_cluster(
+        brokers=BROKERS, namesrvs=NAME_SERVERS, dir=folder, settings=BROKER_SETTINGS
+    ) as cluster:
         run = Soak(cluster, random.Random(seed))
         await run.run(seconds)
     return run
@@ -459,7 +531,9 @@ async def soak(seconds: float, seed: int, folder: Path | None = None) -> Soak:
 
 async def soak_processes(seconds: float, seed: int, folder: Path) -> Soak:
     """Run one against brokers and name servers that are processes; returns the books."""
-    async with process_cluster(folder, brokers=BROKERS, namesrvs=NAME_SERVERS, settings=BROKER_SETTINGS) as cluster:
+    async with process_cluster(
+        folder, brokers=BROKERS, namesrvs=NAME_SERVERS, settings=BROKER_SETTINGS
+    ) as cluster:
         run = Soak(cluster, random.Random(seed), kills=True, measured=_steady(cluster))
         await run.run(seconds)
     return run
@@ -467,7 +541,11 @@ async def soak_processes(seconds: float, seed: int, folder: Path) -> Soak:
 
 def _steady(cluster: ProcessCluster) -> dict[str, Callable[[], int | None]]:
     services = [*cluster.brokers, *cluster.namesrvs]
-    steady = {service.name: service.anonymous_bytes for service in services if service.name in (STEADY_BROKER, STEADY_NAME_SERVER)}
+    steady = {
+        service.name: service.anonymous_bytes
+        for service in services
+        if service.name in (STEADY_BROKER, STEADY_NAME_SERVER)
+    }
     return {f"{name}, never restarted": measure for name, measure in steady.items()}
 
 

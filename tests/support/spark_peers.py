@@ -1,24 +1,22 @@
-"""Spark for tests: a session shared by a test process, a cluster of real processes, and queries that run as processes of their own."""
+"""Spark for tests: a session shared by a test process, and a cluster of real processes."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import attrs
-import psutil
 import pytest
 import trio
 
-from tests.support.processes import ROOT, our_broker, our_name_server
+from tests.support.processes import our_broker, our_name_server
 from triomq.client.admin.admin import Admin
 from triomq.client.spark.java_runtime import JavaNotFound, prepare_java
 from triomq.sync import Message, Producer
@@ -36,12 +34,23 @@ def need_spark(folder: Path) -> None:
         pytest.skip(str(error))
 
 
-def open_session(folder: Path, *, master: str = "local[2]") -> Any:
-    """A small session without UI; the same one when it exists already."""
+def open_session(
+    folder: Path, *, master: str = "local[2]", settings: Mapping[str, str] | None = None
+) -> Any:
+    """A small session without UI; the same one when it exists already.
+
+    What PySpark changes in the process is taken back, for other tests run in it as well: its
+    handler of SIGINT raises wherever it is, also within Trio, and an error of a query sets the
+    format of pytest's own log handler to JSON.
+    """
+    from pyspark.logger import PySparkLogger
     from pyspark.sql import SparkSession
 
+    if "addHandler" in vars(PySparkLogger):
+        del PySparkLogger.addHandler
+
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    settings = {
+    ours = {
         "spark.ui.enabled": "false",
         "spark.log.level": "OFF",
         "spark.driver.memory": "768m",
@@ -53,11 +62,15 @@ def open_session(folder: Path, *, master: str = "local[2]") -> Any:
         "spark.sql.session.timeZone": "America/New_York",
         "spark.sql.shuffle.partitions": "2",
         "spark.python.unix.domain.socket.enabled": "true",
+        "spark.python.authenticate.socketTimeout": "2m",  # busy machines need more than 15 s
     }
     builder = SparkSession.builder.master(master).appName("triomq-tests")
-    for name, value in settings.items():
+    for name, value in {**ours, **(settings or {})}.items():
         builder = builder.config(name, value)
-    return builder.getOrCreate()
+    on_interrupt = signal.getsignal(signal.SIGINT)
+    session = builder.getOrCreate()
+    signal.signal(signal.SIGINT, on_interrupt)
+    return session
 
 
 @attrs.define(eq=False)
@@ -69,28 +82,39 @@ class Cluster:
     addresses: dict[str, str]
     processes: dict[str, subprocess.Popen[bytes]]
 
-    def create_topic(self, topic: str, queues: int = 2, *, brokers: Sequence[str] = ("broker-a", "broker-b")) -> None:
+    def create_topic(
+        self, topic: str, queues: int = 2, *, brokers: Sequence[str] = ("broker-a", "broker-b")
+    ) -> None:
         async def create() -> None:
             async with Admin(self.namesrv) as admin:
                 for broker in brokers:
                     answers = await admin.update_topic(
-                        topic, address=self.addresses[broker], read_queues=queues, write_queues=queues
+                        topic,
+                        address=self.addresses[broker],
+                        read_queues=queues,
+                        write_queues=queues,
                     )
                     assert not answers.failures
 
         trio.run(create)
 
     def send(
-        self, topic: str, bodies: Sequence[bytes], tag: Callable[[int], str | None] = lambda number: None
+        self,
+        topic: str,
+        bodies: Sequence[bytes],
+        tag: Callable[[int], str | None] = lambda number: None,
     ) -> list[tuple[str, int, int]]:
-        """Send messages with their number as key; where each lies: (broker, queue, offset)."""
+        """Send messages with their number as key; return their places: (broker, queue, offset)."""
         with Producer(self.namesrv, group="test-producers") as producer:
             messages = (
                 Message(topic=topic, body=body, keys=[str(number)], tag=tag(number))
                 for number, body in enumerate(bodies)
             )
             receipts = list(producer.send_many(messages))
-        return [(receipt.queue.broker_name, receipt.queue.queue_id, receipt.queue_offset) for receipt in receipts]
+        return [
+            (receipt.queue.broker_name, receipt.queue.queue_id, receipt.queue_offset)
+            for receipt in receipts
+        ]
 
     def kill(self, broker: str) -> None:
         """SIGKILL for a broker, if it runs."""
@@ -109,12 +133,18 @@ class Cluster:
         return trio.run(ask)
 
     def lag(self, group: str, topic: str) -> int | None:
-        """Messages of the topic that the group has not read; None while no broker knows the group."""
+        """Messages of the topic that the group has not read; None while no broker knows the
+        group.
+        """
 
         async def ask() -> int | None:
             async with Admin(self.namesrv) as admin:
                 stats = await admin.consume_stats(group, topic)
-                offsets = [offset for broker in stats.values.values() for offset in broker.offset_table.values()]
+                offsets = [
+                    offset
+                    for broker in stats.values.values()
+                    for offset in broker.offset_table.values()
+                ]
                 return (
                     sum(offset.broker_offset - max(0, offset.consumer_offset) for offset in offsets)
                     if offsets
@@ -129,10 +159,13 @@ def cluster(folder: Path) -> Iterator[Cluster]:
     with contextlib.ExitStack() as stack:
         namesrv = stack.enter_context(our_name_server(folder / "namesrv"))
         brokers = {
-            name: stack.enter_context(our_broker(folder / name, name, namesrv)) for name in ("broker-a", "broker-b")
+            name: stack.enter_context(our_broker(folder / name, name, namesrv))
+            for name in ("broker-a", "broker-b")
         }
         addresses = {name: address for name, (address, _) in brokers.items()}
-        started = Cluster(folder, namesrv, addresses, {name: process for name, (_, process) in brokers.items()})
+        started = Cluster(
+            folder, namesrv, addresses, {name: process for name, (_, process) in brokers.items()}
+        )
         wait_for(lambda: started.broker_names() == set(addresses), "the brokers to register")
         yield started
 
@@ -146,52 +179,3 @@ def wait_for(condition: Callable[[], Any], what: str, seconds: float = 120.0) ->
             return value
         time.sleep(0.05)
     raise AssertionError(f"waited {seconds:g} s for {what}")
-
-
-@attrs.define(eq=False)
-class Query:
-    """A streaming query in a process of its own, writing parquet: tests/support/spark_query.py."""
-
-    process: subprocess.Popen[str]
-    log: Path
-
-    def kill(self) -> None:
-        """SIGKILL for the driver, its JVM and its Python workers, by their ids."""
-        family = [*psutil.Process(self.process.pid).children(recursive=True), psutil.Process(self.process.pid)]
-        for member in family:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                member.send_signal(signal.SIGKILL)
-        psutil.wait_procs(family, timeout=20)
-        self.process.wait(timeout=20)
-
-    def stop(self) -> None:
-        """`query.stop()`, wherever it is, and a clean end."""
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        self.finish()
-
-    def finish(self, seconds: float = 240.0) -> None:
-        code = self.process.wait(timeout=seconds)
-        assert code == 0, f"the query ended with {code}:\n{self.log.read_text()[-6000:]}"
-
-
-@contextlib.contextmanager
-def query(folder: Path, **job: Any) -> Iterator[Query]:
-    """Start a query; it is killed at the end if it still runs."""
-    folder.mkdir(parents=True, exist_ok=True)
-    log = folder / f"query-{len(list(folder.glob('query-*.log')))}.log"
-    command = [
-        sys.executable,
-        str(ROOT / "tests" / "support" / "spark_query.py"),
-        json.dumps({"folder": str(folder), **job}),
-    ]
-    with log.open("w") as errors:
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=errors, stderr=errors, text=True, cwd=ROOT)
-    running = Query(process, log)
-    try:
-        yield running
-    finally:
-        if process.poll() is None:
-            running.kill()
-        if process.stdin is not None:
-            process.stdin.close()

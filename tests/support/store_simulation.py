@@ -1,7 +1,8 @@
-"""A store with all its tasks, its senders and its readers, in one deterministic run: the same seed does the same operations in the same order.
+"""A store with all its tasks, its senders and its readers, in one deterministic run: the same seed
+does the same operations in the same order.
 
-Time is virtual, threads run in place, and Trio's scheduler is seeded. While a "thread" waits for the device, senders go on: an append happens in the middle of
-an fsync now and then.
+Time is virtual, threads run in place, and Trio's scheduler is seeded. While a "thread" waits for
+the device, senders go on: an append happens in the middle of an fsync now and then.
 """
 
 from __future__ import annotations
@@ -19,15 +20,17 @@ import trio
 import trio.testing
 from simulated_disk import Image, Operation, SimulatedDisk
 from store_ledger import Ledger, Moment, Promise, Record, parse
-from stores import NOW_MS, draft, tiny_config
+from stores import NOW_MS, draft, tiny_config, wait_durable
 
-from triomq.broker.store import durability
+from triomq.broker.store import index_syncer
 from triomq.broker.store.config import FlushMode, StoreConfig
 from triomq.broker.store.draft import Draft
-from triomq.broker.store.durability import DurabilityResult, sync_files
 from triomq.broker.store.errors import StoreIoError, StoreUnavailable
+from triomq.broker.store.log.durability import DurabilityResult
+from triomq.broker.store.log.flusher import sync_files
+from triomq.broker.store.opening import open_store
 from triomq.broker.store.retention import RetentionRules
-from triomq.broker.store.store import MessageStore, open_store
+from triomq.broker.store.store import MessageStore
 
 TOPICS = ("A", "B")
 QUEUES = 2
@@ -38,8 +41,12 @@ BODY_BYTES_MAX = 600
 DEVICE_SECONDS = 0.002
 
 
-async def in_place(call: Callable[..., Any], *arguments: Any, limiter: trio.CapacityLimiter | None = None, **_: Any) -> Any:
-    """``trio.to_thread.run_sync`` without a thread: others run before and after, not meanwhile; what the device does takes its time."""
+async def in_place(
+    call: Callable[..., Any], *arguments: Any, limiter: trio.CapacityLimiter | None = None, **_: Any
+) -> Any:
+    """``trio.to_thread.run_sync`` without a thread: others run before and after, not meanwhile;
+    what the device does takes its time.
+    """
     async with limiter if limiter is not None else contextlib.AsyncExitStack():
         await trio.lowlevel.checkpoint()
         if call is sync_files:
@@ -50,33 +57,20 @@ async def in_place(call: Callable[..., Any], *arguments: Any, limiter: trio.Capa
     return result
 
 
-class InPlaceThread:
-    """The store's disk thread, in place."""
-
-    async def __aenter__(self) -> InPlaceThread:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        return
-
-    async def run(self, call: Callable[[], None]) -> None:
-        with trio.CancelScope(shield=True):  # a thread under way is not cancelled
-            await trio.sleep(DEVICE_SECONDS)
-        call()
-
-
 @contextlib.contextmanager
 def deterministic(seed: int) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(trio.to_thread, "run_sync", in_place)
-        patch.setattr(durability, "DiskThread", InPlaceThread)
+        patch.setattr(index_syncer, "STEP_SECONDS", -1.0)  # others run after each queue
         patch.setattr(trio._core._run, "_ALLOW_DETERMINISTIC_SCHEDULING", True)
         trio._core._run._r.seed(seed)
         yield
 
 
 def simulated_config(root: Path, mode: FlushMode) -> StoreConfig:
-    """Background work many times in a run. With ASYNC_FLUSH also so few open files that a checkpoint forces out all files with one call."""
+    """Background work many times in a run. With ASYNC_FLUSH also so few open files that a
+    checkpoint forces out all files with one call.
+    """
     return tiny_config(
         root,
         flush_mode=mode,
@@ -133,7 +127,9 @@ class Simulation:
     def _before(self, operation: Operation) -> None:
         self.operations.append(operation)
         if self.record_points:
-            self.points.append(CrashPoint(operation, self.disk.image(), self.ledger.moment(self.store)))
+            self.points.append(
+                CrashPoint(operation, self.disk.image(), self.ledger.moment(self.store))
+            )
 
     def run(self, batches: int) -> None:
         """From start to an orderly end. Raises what the store raises."""
@@ -155,7 +151,11 @@ class Simulation:
             moment = self.ledger.moment(self.store)
             self.store = None
             if self.record_points:
-                self.points.append(CrashPoint(Operation(self.disk.count, "end", self.root), self.disk.image(), moment))
+                self.points.append(
+                    CrashPoint(
+                        Operation(self.disk.count, "end", self.root), self.disk.image(), moment
+                    )
+                )
 
     def _drafts(self) -> list[Draft]:
         drafts = []
@@ -183,7 +183,9 @@ class Simulation:
         except (StoreUnavailable, StoreIoError):
             self.ledger.refused += drafts
             raise
-        self.ledger.appended += [Promise(item, place) for item, place in zip(drafts, places, strict=True)]
+        self.ledger.appended += [
+            Promise(item, place) for item, place in zip(drafts, places, strict=True)
+        ]
         return places[-1].log_offset + places[-1].size
 
     def _during_sync(self) -> None:
@@ -200,8 +202,8 @@ class Simulation:
                 await trio.sleep(0.01)
                 continue
             mine = self.ledger.appended[first:]
-            waits = self.choose.random() < 0.9  # else WAIT=false: nobody asks
-            if waits and await store.wait_durable(end) is DurabilityResult.DURABLE:
+            waits = self.choose.random() < 0.9  # otherwise WAIT=false
+            if waits and await wait_durable(store.flusher, end) is DurabilityResult.DURABLE:
                 self.ledger.acknowledged += mine
             await trio.sleep(self.choose.choice((0, 0, 0.002, 0.03)))
 
@@ -210,8 +212,12 @@ class Simulation:
         for _ in range(5 * batches):
             for topic in TOPICS:
                 for queue_id in range(QUEUES):
-                    offset = max(offsets.get((topic, queue_id), 0), store.min_offset(topic, queue_id))
-                    got = await store.get_cold(topic, queue_id, offset, messages_max=8, bytes_max=1 << 20)
+                    offset = max(
+                        offsets.get((topic, queue_id), 0), store.min_offset(topic, queue_id)
+                    )
+                    got = await store.get_cold(
+                        topic, queue_id, offset, messages_max=8, bytes_max=1 << 20
+                    )
                     self.ledger.shown += shown_records(b"".join(got.chunks))
                     offsets[topic, queue_id] = got.next_offset
             await trio.sleep(0.004)

@@ -9,24 +9,37 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+import trio
 
 from triomq.broker.store.config import StoreConfig
-from triomq.broker.store.disk import Disk, DiskFeatures
 from triomq.broker.store.draft import Draft
-from triomq.broker.store.errors import DiskFull
+from triomq.broker.store.errors import DiskFull, FlushFailed
+from triomq.broker.store.follow.log_copy import LogCopy
+from triomq.broker.store.io.disk import Disk, DiskFeatures
+from triomq.broker.store.log.durability import Durability, DurabilityResult
 from triomq.broker.store.retention import RetentionRules
 from triomq.broker.store.store import MessageStore
-from triomq.remoting.protocol.message import decode_properties, encode_properties
-from triomq.remoting.protocol.record import StoredMessage, decode_records
+from triomq.remoting.protocol.message_properties import decode_properties, encode_properties
+from triomq.remoting.protocol.record import StoredMessage
+from triomq.remoting.protocol.record_reader import decode_records
 
 BORN_HOST = bytes([127, 0, 0, 1]) + (54_321).to_bytes(4, "big")
 BORN_HOST_V6 = bytes(15) + b"\1" + (54_321).to_bytes(4, "big")
 NOW_MS = 1_700_000_000_000
-NO_FEATURES = DiskFeatures(nowait=False, datasync=False, allocate=False, seek_data=False, advise=False, sync_file_system=False)
+NO_FEATURES = DiskFeatures(
+    nowait=False,
+    datasync=False,
+    allocate=False,
+    seek_data=False,
+    advise=False,
+    sync_file_system=False,
+)
 
 
 def tiny_config(root: Path, **changes: Any) -> StoreConfig:
-    """Segments of 4 KiB, 10 queue entries a file, 16 slots and 24 entries an index file; background work only when asked for."""
+    """Segments of 4 KiB, 10 queue entries a file, 16 slots and 24 entries an index file; background
+    work only when asked for.
+    """
     settings: dict[str, Any] = {
         "root": root,
         "segment_size_bytes": 4096,
@@ -43,16 +56,43 @@ def tiny_config(root: Path, **changes: Any) -> StoreConfig:
 
 def golden_config(root: Path, **changes: Any) -> StoreConfig:
     """The geometry of the stores under tests/golden/store."""
-    return tiny_config(root, segment_size_bytes=65_536, queue_file_size_bytes=1_200, index_slot_count=200, index_entry_count=60, **changes)
+    return tiny_config(
+        root,
+        segment_size_bytes=65_536,
+        queue_file_size_bytes=1_200,
+        index_slot_count=200,
+        index_entry_count=60,
+        **changes,
+    )
 
 
-def draft(body: bytes | str = b"hello", topic: str = "T", queue_id: int = 0, **changes: Any) -> Draft:
+def draft(
+    body: bytes | str = b"hello", topic: str = "T", queue_id: int = 0, **changes: Any
+) -> Draft:
     """A message; ``tags``, ``unique_key`` and ``keys`` go into the properties as well."""
-    names = {"TAGS": changes.get("tags"), "UNIQ_KEY": changes.get("unique_key"), "KEYS": changes.get("keys")}
+    names = {
+        "TAGS": changes.get("tags"),
+        "UNIQ_KEY": changes.get("unique_key"),
+        "KEYS": changes.get("keys"),
+    }
     extra = changes.pop("extra", {})
-    properties = encode_properties({name: value for name, value in {**names, **extra}.items() if value})
-    settings = {"properties": properties, "flag": 0, "sys_flag": 0, "born_timestamp": NOW_MS - 5, "born_host": BORN_HOST, **changes}
-    return Draft(topic=topic, queue_id=queue_id, body=body.encode() if isinstance(body, str) else body, **settings)
+    properties = encode_properties(
+        {name: value for name, value in {**names, **extra}.items() if value}
+    )
+    settings = {
+        "properties": properties,
+        "flag": 0,
+        "sys_flag": 0,
+        "born_timestamp": NOW_MS - 5,
+        "born_host": BORN_HOST,
+        **changes,
+    }
+    return Draft(
+        topic=topic,
+        queue_id=queue_id,
+        body=body.encode() if isinstance(body, str) else body,
+        **settings,
+    )
 
 
 def draft_of(message: StoredMessage) -> Draft:
@@ -77,7 +117,7 @@ def draft_of(message: StoredMessage) -> Draft:
 
 @attrs.define(eq=False)
 class SteppingClock:
-    """Wall time that moves by ``step_ms`` at every look."""
+    """Wall time that moves by ``step_ms`` at every reading."""
 
     now_ms: int = NOW_MS
     step_ms: int = 1
@@ -87,14 +127,18 @@ class SteppingClock:
         return self.now_ms
 
 
-async def read_all(store: MessageStore, topic: str, queue_id: int, start: int = 0, messages_max: int = 32) -> list[StoredMessage]:
+async def read_all(
+    store: MessageStore, topic: str, queue_id: int, start: int = 0, messages_max: int = 32
+) -> list[StoredMessage]:
     """Every message of a queue, by as many gets as it takes."""
     found: list[StoredMessage] = []
     offset = max(start, store.min_offset(topic, queue_id))
     while offset < store.max_offset(topic, queue_id):
         result = store.get(topic, queue_id, offset, messages_max=messages_max, bytes_max=1 << 20)
         if result is None:
-            result = await store.get_cold(topic, queue_id, offset, messages_max=messages_max, bytes_max=1 << 20)
+            result = await store.get_cold(
+                topic, queue_id, offset, messages_max=messages_max, bytes_max=1 << 20
+            )
         found += decode_records(b"".join(result.chunks), check_crc=True)
         assert result.next_offset > offset
         offset = result.next_offset
@@ -117,7 +161,9 @@ class FaultyDisk(Disk):
     torn_bytes: int = 0
     """How much of a refused write reaches the file first."""
 
-    def write_at(self, fd: int, data: bytes | bytearray | memoryview, offset: int, path: Path) -> None:
+    def write_at(
+        self, fd: int, data: bytes | bytearray | memoryview, offset: int, path: Path
+    ) -> None:
         if self.refuse_write(path):
             if self.torn_bytes:
                 os.pwrite(fd, data[: self.torn_bytes], offset)
@@ -138,3 +184,30 @@ class FaultyDisk(Disk):
 def snapshot(directory: Path) -> dict[Path, int]:
     """Every path under a directory, and when it was last changed."""
     return {path: path.stat().st_mtime_ns for path in sorted(directory.rglob("*"))}
+
+
+def take(copy: LogCopy, start: int, data: bytes | bytearray | memoryview) -> None:
+    """Append bytes to a copy of a log, and show readers the records in them."""
+    try:
+        copy.take_unindexed(start, data)
+    finally:
+        copy.index_taken()
+
+
+async def wait_durable(durability: Durability, log_end: int) -> DurabilityResult:
+    """Wait until the log is safe up to ``log_end``, or until the time for that is over.
+
+    Raises: FlushFailed. Checkpoint: always.
+    """
+    results: list[DurabilityResult | FlushFailed] = []
+    ended = trio.Event()
+
+    def on_durable(result: DurabilityResult | FlushFailed) -> None:
+        results.append(result)
+        ended.set()
+
+    durability.when_durable(log_end, on_durable)
+    await ended.wait()
+    if isinstance(results[0], FlushFailed):
+        raise results[0]
+    return results[0]

@@ -1,4 +1,6 @@
-"""Certificates for tests: one authority for a whole run, and identities that it issued, as files."""
+"""Certificates for tests: one authority for a whole run, and identities that it issued, as
+files.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ import attrs
 
 from triomq.remoting.tls.authority import Pair, issue, make_authority
 from triomq.remoting.tls.client import Tls
-from triomq.remoting.tls.settings import ClientAuth, ServerTls
+from triomq.remoting.tls.security_settings import ClientAuth, ServerTls
 
 LOCAL = ("localhost", "127.0.0.1", "::1")
 
@@ -23,7 +25,7 @@ def authority(name: str = "Test authority") -> Pair:
 
 @attrs.frozen
 class Files:
-    """An identity in a folder: `ca`, `certificate`, `key`."""
+    """An identity in a folder: ``ca``, ``certificate``, ``key``."""
 
     folder: Path
 
@@ -39,7 +41,9 @@ class Files:
     def key(self) -> Path:
         return self.folder / "key.pem"
 
-    def server(self, client_auth: ClientAuth = ClientAuth.NONE, password: str | None = None) -> ServerTls:
+    def server(
+        self, client_auth: ClientAuth = ClientAuth.NONE, password: str | None = None
+    ) -> ServerTls:
         trust = self.ca if client_auth is not ClientAuth.NONE else None
         return ServerTls(
             certificate_file=self.certificate,

@@ -10,7 +10,7 @@ SECONDS_MAX = 30
 
 
 async def read_topic(namesrv: str, topic: str, count: int) -> list[ReceivedMessage]:
-    """Return `count` messages or more, those of all queues."""
+    """Return ``count`` messages or more, those of all queues."""
     found: list[ReceivedMessage] = []
     async with PullConsumer(namesrv, group="py-reader", consume_from="first") as consumer:
         await consumer.assign(await consumer.queues(topic))

@@ -18,7 +18,9 @@ def root(tmp_path: Path) -> Path:
 
 
 def disk_of(root: Path) -> ForgetfulDisk:
-    return ForgetfulDisk(journal_of(root), root.parent / "removed", Controls(root.parent / "controls"))
+    return ForgetfulDisk(
+        journal_of(root), root.parent / "removed", Controls(root.parent / "controls")
+    )
 
 
 def journal_of(root: Path) -> Path:
@@ -53,7 +55,9 @@ def test_what_was_forced_out_stays_and_what_came_later_goes(root: Path) -> None:
     assert cut_power(root, 1, everything=True).writes == 0, "all that is left is on the disk"
 
 
-def test_an_fsync_covers_what_was_written_before_it_began(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_fsync_covers_what_was_written_before_it_began(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     disk, path = disk_of(root), root / "log"
     written(disk, path, b"early")
     disk.sync_directory(root)
@@ -63,7 +67,9 @@ def test_an_fsync_covers_what_was_written_before_it_began(root: Path, monkeypatc
     assert content(path) == b"early"
 
 
-async def test_the_queue_for_fsyncs_covers_the_same(root: Path, autojump_clock: trio.testing.MockClock) -> None:
+async def test_the_queue_for_fsyncs_covers_the_same(
+    root: Path, autojump_clock: trio.testing.MockClock
+) -> None:
     disk, path = disk_of(root), root / "log"
     disk.controls.set(sync_seconds=0.5)
     fd = disk.create(path, BLOCK_BYTES)
@@ -103,7 +109,9 @@ def test_names_go_from_the_youngest_on(root: Path) -> None:
     written(disk, root / "a" / "b" / "file", b"x")
     disk.sync_path(root / "a" / "b" / "file")
     cut_power(root, 1, everything=True)
-    assert [path.name for path in root.rglob("*")] == ["a"], "a file's fsync says nothing about its name"
+    assert [path.name for path in root.rglob("*")] == ["a"], (
+        "a file's fsync says nothing about its name"
+    )
 
 
 def test_removed_and_renamed_files_come_back(root: Path) -> None:
@@ -116,7 +124,9 @@ def test_removed_and_renamed_files_come_back(root: Path) -> None:
     disk.rename(root / "table.new", root / "table")
     assert (content(root / "table"), (root / "old").exists()) == (b"table.new", False)
     cut_power(root, 1, everything=True)
-    assert {path.name: content(path) for path in root.iterdir()} == {name: name.encode() for name in ("old", "table", "table.new")}
+    assert {path.name: content(path) for path in root.iterdir()} == {
+        name: name.encode() for name in ("old", "table", "table.new")
+    }
 
 
 def test_some_of_it_may_be_there(root: Path) -> None:

@@ -1,4 +1,6 @@
-"""Schedules of faults are drawn from their seed; what clients write down becomes the checker's history; what did not hit anything does not count."""
+"""Schedules of faults are drawn from their seed; what clients write down becomes the checker's
+history; what did not hit anything does not count.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,9 @@ from pathlib import Path
 import pytest
 from crash_loop import body_of
 from fault_campaign import ATTEMPTS_MAX, Campaign, PromiseBroken, report
-from fault_clients import name_of
 from fault_cluster import FaultCluster
-from fault_history import Attempt, Events, Lying, Outcome, missing, read_events
+from fault_delays import name_of
+from fault_history import Attempt, Events, FoundMessage, Outcome, missing, read_events
 from fault_schedules import KINDS, STEPS, WINDOW_SECONDS, Came, Schedule, ScheduleRun, draw
 from history import violations
 
@@ -58,12 +60,16 @@ def test_a_history_that_keeps_all_promises(tmp_path: Path) -> None:
     ("index", "line", "words"),
     [
         (13, ["note", 6.0, "lost"], "0.0 was acknowledged at"),
-        (13, ["read", "master", 3, 0, 101, "0.0"], "acknowledged at log offset 100, it lies at 101"),
+        (
+            13,
+            ["read", "master", 3, 0, 101, "0.0"],
+            "acknowledged at log offset 100, it is at 101",
+        ),
         (15, ["read", "master", 3, 2, 300, "0.1"], "1.0 was acknowledged at"),
         (3, ["end", 3.5, "1.0", 0, "refused", -1, -1, -1], "1.0 is stored 2 times"),
         (3, ["end", 3.5, "1.0", 0, "unsent", -1, -1, -1], "1.0 is stored 2 times"),
-        (14, ["read", "master", 3, 1, 200, "9.9"], "9.9 is stored, and nobody sent it"),
-        (14, ["read", "master", 3, 1, 200, "?1.0"], "nobody sent it"),
+        (14, ["read", "master", 3, 1, 200, "9.9"], "9.9 is stored, and it was never sent"),
+        (14, ["read", "master", 3, 1, 200, "?1.0"], "it was never sent"),
         (14, ["note", 6.0, "gap"], "holds 0 to 1, 2 to 3"),
         (16, ["bounds", "master", 3, 0, 4], "names offsets 0 to 4"),
         (11, ["note", 6.0, "missed"], "ordered got"),
@@ -78,14 +84,27 @@ def test_each_broken_promise_is_noticed(index: int, line: list[object], words: s
 
 def test_what_lies_in_a_log_and_what_should() -> None:
     promised = {"a": Attempt(0.0, 1.0, Outcome.ACKNOWLEDGED, 0, 5, 900)}
-    assert missing(promised, [Lying(0, 5, 900, "a")]) == []
-    for other in (Lying(0, 6, 900, "a"), Lying(1, 5, 900, "a"), Lying(0, 5, 901, "a"), Lying(0, 5, 900, "b")):
+    assert missing(promised, [FoundMessage(0, 5, 900, "a")]) == []
+    for other in (
+        FoundMessage(0, 6, 900, "a"),
+        FoundMessage(1, 5, 900, "a"),
+        FoundMessage(0, 5, 901, "a"),
+        FoundMessage(0, 5, 900, "b"),
+    ):
         assert missing(promised, [other]) == ["a"]
 
 
 def test_sends_in_flight() -> None:
     events = events_of([*LINES, ["begin", 9.0, "5.0", 0]])
-    assert [events.in_flight(at, at) for at in (0.5, 1.2, 1.7, 3.0, 5.05, 5.25, 9.5)] == [0, 1, 2, 1, 0, 1, 1]
+    assert [events.in_flight(at, at) for at in (0.5, 1.2, 1.7, 3.0, 5.05, 5.25, 9.5)] == [
+        0,
+        1,
+        2,
+        1,
+        0,
+        1,
+        1,
+    ]
     assert events.in_flight(0.5, 4.5) == 3
 
 
@@ -118,26 +137,39 @@ def played(folder: Path, schedule: Schedule, *, hits: bool, complaint: str = "")
     folder.mkdir(parents=True)
     run = ScheduleRun(FaultCluster(folder), schedule)
     events = events_of(LINES)
-    run.applied = [Came("kill master", 1.2) if hits else Came("kill master", 0.2), Came("kill both at the end", 1.7)]
+    run.applied = [
+        Came("kill master", 1.2) if hits else Came("kill master", 0.2),
+        Came("kill both at the end", 1.7),
+    ]
     run.count(events)
     run.complaints = [complaint] if complaint else []
     return run
 
 
 def test_a_schedule_that_hit_nothing_is_repeated(tmp_path: Path) -> None:
-    told: list[str] = []
+    lines: list[str] = []
     attempts: list[int] = []
 
     def run_one(folder: Path, schedule: Schedule) -> ScheduleRun:
         attempts.append(schedule.attempt)
         return played(folder, schedule, hits=schedule.attempt == 2)
 
-    campaign = Campaign(tmp_path, 1, tell=told.append, run_one=run_one)
+    campaign = Campaign(tmp_path, 1, tell=lines.append, run_one=run_one)
     campaign.run()
     figures = campaign.figures
-    assert (attempts, figures.schedules, figures.repeated, len(told)) == ([0, 1, 2], 1, 2, 2)
-    assert (figures.faults, figures.hits) == ({"kill master": 1, "kill both at the end": 1}, {"kill master": 1, "kill both at the end": 2})
-    assert (figures.sent, figures.acknowledged, figures.stored, figures.doubtful, figures.refused, figures.copies) == (5, 1, 1, 1, 2, 1)
+    assert (attempts, figures.schedules, figures.repeated, len(lines)) == ([0, 1, 2], 1, 2, 2)
+    assert (figures.faults, figures.hits) == (
+        {"kill master": 1, "kill both at the end": 1},
+        {"kill master": 1, "kill both at the end": 2},
+    )
+    assert (
+        figures.sent,
+        figures.acknowledged,
+        figures.stored,
+        figures.doubtful,
+        figures.refused,
+        figures.copies,
+    ) == (5, 1, 1, 1, 2, 1)
     assert any("1 acknowledged, 0 of them lost" in line for line in report(figures))
     assert Campaign(tmp_path, 1).figures == figures, "it goes on where it was"
     with pytest.raises(ValueError, match="belongs to seed 1"):
@@ -145,13 +177,21 @@ def test_a_schedule_that_hit_nothing_is_repeated(tmp_path: Path) -> None:
 
 
 def test_schedules_that_never_hit_anything_are_an_error(tmp_path: Path) -> None:
-    campaign = Campaign(tmp_path, 1, run_one=lambda folder, schedule: played(folder, schedule, hits=False))
+    campaign = Campaign(
+        tmp_path, 1, run_one=lambda folder, schedule: played(folder, schedule, hits=False)
+    )
     with pytest.raises(PromiseBroken, match=f"in {ATTEMPTS_MAX} attempts no fault"):
         campaign.run()
 
 
 def test_a_broken_promise_ends_the_campaign_and_leaves_everything(tmp_path: Path) -> None:
-    campaign = Campaign(tmp_path, 1, run_one=lambda folder, schedule: played(folder, schedule, hits=True, complaint="something is lost"))
+    campaign = Campaign(
+        tmp_path,
+        1,
+        run_one=lambda folder, schedule: played(
+            folder, schedule, hits=True, complaint="something is lost"
+        ),
+    )
     with pytest.raises(PromiseBroken, match=r"schedule 0 of seed 1.*something is lost"):
         campaign.run()
     assert (tmp_path / "schedule-0").is_dir()

@@ -1,4 +1,4 @@
-"""From an asyncio loop into an object's Trio loop and back: calls, their cancellation, starting and stopping."""
+"""Calls from an asyncio loop into an object's Trio loop and back, and its start and stop."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ R = TypeVar("R")
 T = TypeVar("T", bound=AbstractAsyncContextManager[Any])
 
 
-async def call_in_loop(portal: Portal[Any], function: Callable[P, Awaitable[R]], *args: P.args, **kwargs: P.kwargs) -> R:
+async def call_in_loop(
+    portal: Portal[Any], function: Callable[P, Awaitable[R]], *args: P.args, **kwargs: P.kwargs
+) -> R:
     """Run an async function in the portal's loop; cancelling this call cancels it there."""
     call = portal.submit(function, *args, **kwargs)
     waiting = asyncio.wrap_future(call.future)
@@ -34,8 +36,10 @@ async def call_in_loop(portal: Portal[Any], function: Callable[P, Awaitable[R]],
         raise
 
 
-async def call_in_asyncio(loop: asyncio.AbstractEventLoop, function: Callable[[A], Awaitable[R]], argument: A) -> R:
-    """Run an async function in the asyncio loop, from Trio; cancelling this call cancels it there."""
+async def call_in_asyncio(
+    loop: asyncio.AbstractEventLoop, function: Callable[[A], Awaitable[R]], argument: A
+) -> R:
+    """Run an async function in the asyncio loop, from Trio; cancelling this cancels it there."""
     token, done = trio.lowlevel.current_trio_token(), trio.Event()
 
     async def run() -> R:
@@ -56,37 +60,47 @@ async def call_in_asyncio(loop: asyncio.AbstractEventLoop, function: Callable[[A
 
 
 class AsyncioLifetime(Generic[T]):
-    """An object of `triomq` (the target) that runs in a thread of its own, for the time of an `async with` block or from `start` to `stop`."""
+    """An object of ``triomq`` (the target) that runs in a thread of its own.
+
+    It runs for the time of an ``async with`` block, or from ``start`` to ``stop``.
+    """
 
     def __init__(self, target: T) -> None:
         self._target = target
         self._portal = Portal(target)
 
+    def __repr__(self) -> str:
+        return repr(self._target)
+
     async def start(self) -> Self:
-        """Start without an `async with` block, for objects that live from cell to cell of a notebook; `stop` ends them."""
+        """Start without an ``async with`` block, for notebooks; ``stop`` ends the object."""
         entered = asyncio.wrap_future(self._portal.start())
         try:
             await asyncio.shield(entered)
-        except asyncio.CancelledError:  # nobody would ever stop what has begun
+        except asyncio.CancelledError:  # the caller has no object to stop
             self._portal.stop()
-            entered.add_done_callback(lambda future: future.exception())  # whatever became of it, nobody waits for it
+            # No task waits for the outcome: read it, so that asyncio does not complain.
+            entered.add_done_callback(lambda future: future.exception())
             raise
         return self
 
     async def stop(self) -> None:
-        """End what `start` began, and wait for the thread's end; cancelled meanwhile, the stop goes on all the same."""
+        """Stop an object that was started by ``start``; wait for its thread, even if cancelled."""
         await self._stop(None)
 
     async def __aenter__(self) -> Self:
         return await self.start()
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         await self._stop(error)
 
     async def _stop(self, error: BaseException | None) -> None:
-        """Stop, and wait for the thread's end, even if this is cancelled meanwhile (unless twice): the stop goes on in any case."""
+        """Stop, and wait for the thread's end, even if this call is cancelled (unless twice)."""
         try:
             await asyncio.wrap_future(self._portal.stop(body_failed=error is not None))
         finally:

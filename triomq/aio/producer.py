@@ -1,30 +1,138 @@
-"""A `triomq.Producer` for asyncio."""
+"""A ``triomq.Producer`` for asyncio."""
+
+# Written by `make docs` from the signatures in client/producer/producer.py: change them instead.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import SupportsIndex
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import SupportsIndex, overload
 
 from triomq import client
-from triomq.aio.calls import AsyncioLifetime, call_in_loop
-from triomq.client import (
-    Message,
-    MessageQueue,
-    ProducerSettings,
-    SendReceipt,
-)
+from triomq.aio.calls import call_in_loop
+from triomq.aio.transactions import ProducerBase, Transaction
+from triomq.client.config import ProducerSettings
 from triomq.client.portal import in_loop
 from triomq.client.producer.queue_choice import Selector
+from triomq.client.producer.receipt import SendReceipt
+from triomq.client.requests.reply_message import ReplyMessage
+from triomq.client.requests.requests import RequestStatistics
+from triomq.client.transactions.checked_message import CheckHandler
+from triomq.remoting.protocol.bodies.route import MessageQueue
+from triomq.remoting.protocol.message import Message
 
 
-class Producer(AsyncioLifetime[client.Producer]):
-    """A `triomq.Producer` for asyncio."""
+class Producer(ProducerBase):
+    """A ``triomq.Producer`` for asyncio.
+
+    Methods have the names and parameters of ``triomq.Producer``; see there.
+    """
 
     def __init__(
-        self, namesrv: str | Iterable[str] | None = None, *, group: str, settings: ProducerSettings | None = None
+        self,
+        namesrv: str | Iterable[str] | None = None,
+        *,
+        group: str,
+        check: CheckHandler | None = None,
+        settings: ProducerSettings | None = None,
     ) -> None:
-        super().__init__(client.Producer(namesrv, group=group, settings=settings))
+        super().__init__(
+            client.Producer(
+                namesrv,
+                group=group,
+                check=None if check is None else self._checking(check),
+                settings=settings,
+            )
+        )
 
+    @property
+    def group(self) -> str:
+        """The producer group."""
+        return self._target.group
+
+    @property
+    def settings(self) -> ProducerSettings:
+        """The settings as given, or the defaults."""
+        return self._target.settings
+
+    async def recall(self, receipt: SendReceipt) -> None:
+        """Take back a message that was sent with ``delay`` or ``deliver_at``."""
+        await call_in_loop(self._portal, self._target.recall, receipt)
+
+    async def request(
+        self,
+        topic: str | Message,
+        body: bytes | None = None,
+        *,
+        tag: str | None = None,
+        keys: Iterable[str] = (),
+        properties: Mapping[str, str] | None = None,
+        flag: int = 0,
+        queue: MessageQueue | SupportsIndex | None = None,
+        sharding_key: str | None = None,
+        select: Selector | None = None,
+        timeout: float = 3.0,
+    ) -> ReplyMessage:
+        """Send a message and wait for the reply of the consumer that gets it."""
+        return await call_in_loop(
+            self._portal,
+            self._target.request,
+            topic,
+            body,
+            tag=tag,
+            keys=keys,
+            properties=properties,
+            flag=flag,
+            queue=queue,
+            sharding_key=sharding_key,
+            select=select,
+            timeout=timeout,
+        )
+
+    async def request_statistics(self) -> RequestStatistics:
+        """Return the numbers of requests and replies so far. Raises: ``NotRunning``."""
+        return await call_in_loop(self._portal, in_loop, self._target.request_statistics)
+
+    def transaction(
+        self,
+        topic: str | Message,
+        body: bytes | None = None,
+        *,
+        tag: str | None = None,
+        keys: Iterable[str] = (),
+        properties: Mapping[str, str] | None = None,
+        flag: int = 0,
+        queue: MessageQueue | SupportsIndex | None = None,
+        sharding_key: str | None = None,
+        select: Selector | None = None,
+        delay_level: SupportsIndex = 0,
+        delay: float | timedelta | None = None,
+        deliver_at: datetime | None = None,
+        message_id: str | None = None,
+        check_after: float | None = None,
+    ) -> Transaction:
+        """Return a block for local work; consumers get the message only if the block ends well."""
+        return Transaction(
+            self._target.transaction(
+                topic,
+                body,
+                tag=tag,
+                keys=keys,
+                properties=properties,
+                flag=flag,
+                queue=queue,
+                sharding_key=sharding_key,
+                select=select,
+                delay_level=delay_level,
+                delay=delay,
+                deliver_at=deliver_at,
+                message_id=message_id,
+                check_after=check_after,
+            ),
+            self._portal,
+        )
+
+    @overload
     async def send(
         self,
         topic: str,
@@ -39,12 +147,48 @@ class Producer(AsyncioLifetime[client.Producer]):
         sharding_key: str | None = None,
         select: Selector | None = None,
         delay_level: SupportsIndex = 0,
+        delay: float | timedelta | None = None,
+        deliver_at: datetime | None = None,
+        message_id: str | None = None,
+    ) -> SendReceipt: ...
+
+    @overload
+    async def send(
+        self,
+        topic: Message,
+        *,
+        queue: MessageQueue | SupportsIndex | None = None,
+        sharding_key: str | None = None,
+        select: Selector | None = None,
+        delay_level: SupportsIndex = 0,
+        delay: float | timedelta | None = None,
+        deliver_at: datetime | None = None,
+        message_id: str | None = None,
+    ) -> SendReceipt: ...
+
+    async def send(
+        self,
+        topic: str | Message,
+        body: bytes | None = None,
+        *,
+        tag: str | None = None,
+        keys: Iterable[str] = (),
+        properties: Mapping[str, str] | None = None,
+        flag: int = 0,
+        wait_stored: bool = True,
+        queue: MessageQueue | SupportsIndex | None = None,
+        sharding_key: str | None = None,
+        select: Selector | None = None,
+        delay_level: SupportsIndex = 0,
+        delay: float | timedelta | None = None,
+        deliver_at: datetime | None = None,
         message_id: str | None = None,
     ) -> SendReceipt:
-        """Send one message; see `triomq.Producer.send`."""
+        """Send one message and wait until a broker has stored it."""
+        function: Callable[..., Awaitable[SendReceipt]] = self._target.send
         return await call_in_loop(
             self._portal,
-            self._target.send,
+            function,
             topic,
             body,
             tag=tag,
@@ -56,28 +200,8 @@ class Producer(AsyncioLifetime[client.Producer]):
             sharding_key=sharding_key,
             select=select,
             delay_level=delay_level,
-            message_id=message_id,
-        )
-
-    async def send_message(
-        self,
-        message: Message,
-        *,
-        queue: MessageQueue | SupportsIndex | None = None,
-        sharding_key: str | None = None,
-        select: Selector | None = None,
-        delay_level: SupportsIndex = 0,
-        message_id: str | None = None,
-    ) -> SendReceipt:
-        """Send a `Message`; see `triomq.Producer.send`."""
-        return await call_in_loop(
-            self._portal,
-            self._target.send,
-            message,
-            queue=queue,
-            sharding_key=sharding_key,
-            select=select,
-            delay_level=delay_level,
+            delay=delay,
+            deliver_at=deliver_at,
             message_id=message_id,
         )
 
@@ -95,7 +219,7 @@ class Producer(AsyncioLifetime[client.Producer]):
         select: Selector | None = None,
         delay_level: SupportsIndex = 0,
     ) -> None:
-        """Send without an answer; see `triomq.Producer.send_oneway`."""
+        """Send one message without waiting for an answer: fast, and without any guarantee."""
         await call_in_loop(
             self._portal,
             self._target.send_oneway,
@@ -119,24 +243,33 @@ class Producer(AsyncioLifetime[client.Producer]):
         sharding_key: str | None = None,
         select: Selector | None = None,
     ) -> list[SendReceipt]:
-        """Send messages of one topic together; see `triomq.Producer.send_batch`."""
+        """Send messages of one topic, many in each request, and return their receipts in order."""
         return await call_in_loop(
-            self._portal, self._target.send_batch, messages, queue=queue, sharding_key=sharding_key, select=select
+            self._portal,
+            self._target.send_batch,
+            messages,
+            queue=queue,
+            sharding_key=sharding_key,
+            select=select,
         )
+
+    async def send_many(
+        self, messages: Iterable[Message], *, window: SupportsIndex = 64
+    ) -> list[SendReceipt]:
+        """Send messages, up to ``window`` of them at a time, and return their receipts in order."""
+        return await call_in_loop(
+            self._portal, self._target.send_many, tuple(messages), window=window
+        )
+
+    async def new_message_id(self) -> str:
+        """Return an id for ``send(message_id=…)``."""
+        return await call_in_loop(self._portal, in_loop, self._target.new_message_id)
 
     @property
     def client_id(self) -> str:
-        """The name under which the brokers know this producer."""
+        """This producer's name on the brokers."""
         return self._target.client_id
 
-    async def send_many(self, messages: Iterable[Message], *, window: SupportsIndex = 64) -> list[SendReceipt]:
-        """Send messages with up to `window` of them under way; see `triomq.Producer.send_many`."""
-        return await call_in_loop(self._portal, self._target.send_many, tuple(messages), window=window)
-
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """Return the publish list of a topic; see `triomq.Producer.queues`."""
+        """Return the publish list of a topic, which ``queue=`` indexes."""
         return await call_in_loop(self._portal, self._target.queues, topic)
-
-    async def new_message_id(self) -> str:
-        """Return an id for `send(message_id=…)`."""
-        return await call_in_loop(self._portal, in_loop, self._target.new_message_id)

@@ -1,29 +1,30 @@
-"""A `triomq.PullConsumer` for asyncio."""
+"""A ``triomq.PullConsumer`` for asyncio."""
+
+# Written by `make docs` from the signatures in client/consumer/pull.py: change them instead.
 
 from __future__ import annotations
 
-import asyncio
 import datetime
 from collections.abc import Callable, Iterable, Mapping
 from typing import SupportsIndex
 
 from triomq import client
-from triomq.aio.calls import AsyncioLifetime, call_in_loop
-from triomq.client import (
-    AssignmentChange,
-    ConsumeFrom,
-    ConsumerSettings,
-    MessageQueue,
-    NotRunning,
-)
+from triomq.aio.calls import call_in_loop
+from triomq.aio.consuming import PullConsumerBase
+from triomq.client.config import ConsumerSettings
 from triomq.client.consumer.allocation import Allocation, allocate_average
-from triomq.client.consumer.offsets import Start
+from triomq.client.consumer.member_spec import AssignmentChange
+from triomq.client.consumer.offsets import ConsumeFrom, Start
 from triomq.client.consumer.subscribing import Sql, Subscriptions
 from triomq.client.portal import in_loop
+from triomq.remoting.protocol.bodies.route import MessageQueue
 
 
-class PullConsumer(AsyncioLifetime[client.PullConsumer]):
-    """A `triomq.PullConsumer` for asyncio."""
+class PullConsumer(PullConsumerBase):
+    """A ``triomq.PullConsumer`` for asyncio.
+
+    Methods have the names and parameters of ``triomq.PullConsumer``; see there.
+    """
 
     def __init__(
         self,
@@ -50,107 +51,101 @@ class PullConsumer(AsyncioLifetime[client.PullConsumer]):
             )
         )
 
-    def __aiter__(self) -> PullConsumer:
-        return self
+    @property
+    def group(self) -> str:
+        """The consumer group."""
+        return self._target.group
 
-    async def __anext__(self) -> client.ReceivedMessage:
-        """Return the next message; with `auto_commit` the ones before it then count as done.  The iteration ends when the consumer is stopped."""
-        try:
-            return (await self.poll(max_messages=1))[0]
-        except NotRunning:
-            if self._portal.ended:
-                raise StopAsyncIteration from None
-            raise
-
-    async def poll(self, *, max_messages: SupportsIndex = 32) -> list[client.ReceivedMessage]:
-        """Wait until something is there and return it; for a limit of time, `asyncio.timeout`.  A cancelled poll loses nothing."""
-        returned: list[client.ReceivedMessage] = []
-
-        async def poll() -> None:
-            returned.extend(await self._target.poll(max_messages=max_messages))
-
-        try:
-            await call_in_loop(self._portal, poll)
-        except BaseException:  # cancelled; nobody got what had come
-            if returned:
-                await asyncio.shield(call_in_loop(self._portal, in_loop, self._target.give_back, returned))
-            raise
-        return returned
+    @property
+    def settings(self) -> ConsumerSettings:
+        """The settings as given, or the defaults."""
+        return self._target.settings
 
     @property
     def client_id(self) -> str:
-        """The name under which the brokers know this member."""
+        """This member's name on the brokers."""
         return self._target.client_id
 
     @property
     def assignment(self) -> tuple[MessageQueue, ...]:
-        """The queues that this consumer owns now, sorted."""
+        """The queues that this consumer owns, sorted; a push consumer's retry queues included."""
         return self._target.assignment
 
-    async def assign(self, queues: Iterable[MessageQueue], *, tags: str | Sql = "*") -> None:
-        """Read exactly these queues."""
-        await call_in_loop(self._portal, self._target.assign, queues, tags=tags)
-
-    async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """Return all readable queues of a topic."""
-        return await call_in_loop(self._portal, self._target.queues, topic)
-
     async def wait_assigned(self) -> None:
-        """Wait until the group has given this member its first share."""
+        """Wait until this member has its first share of the queues."""
         await call_in_loop(self._portal, self._target.wait_assigned)
 
     async def subscribe(self, subscriptions: Subscriptions) -> None:
-        """Share further topics with the group."""
+        """Consume further topics, or other tags; all members of the group should do the same."""
         await call_in_loop(self._portal, self._target.subscribe, subscriptions)
 
     async def unsubscribe(self, topic: str) -> None:
-        """Share a topic no longer."""
+        """Stop consuming a topic: its queues go to the members that still subscribe to it."""
         await call_in_loop(self._portal, self._target.unsubscribe, topic)
 
+    @property
+    def auto_commit(self) -> bool:
+        """Whether each ``poll`` declares the messages of earlier polls as done."""
+        return self._target.auto_commit
+
+    async def assign(self, queues: Iterable[MessageQueue], *, tags: str | Sql = "*") -> None:
+        """Read exactly these queues, instead of those of an earlier call."""
+        await call_in_loop(self._portal, self._target.assign, queues, tags=tags)
+
+    async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """Return all readable queues of a topic. Raises: ``RouteNotFound``, ``NoNameServer``."""
+        return await call_in_loop(self._portal, self._target.queues, topic)
+
+    async def position(self, queue: MessageQueue) -> int:
+        """Return the offset of the message that comes next. Raises: ``QueueNotAssigned``."""
+        return await call_in_loop(self._portal, in_loop, self._target.position, queue)
+
+    async def seek(self, queue: MessageQueue, offset: SupportsIndex) -> None:
+        """Continue at another offset."""
+        await call_in_loop(self._portal, self._target.seek, queue, offset)
+
     async def seek_to_begin(self, queue: MessageQueue) -> None:
-        """Go on at the oldest message."""
+        """Continue at the oldest message. Raises: as ``seek``."""
         await call_in_loop(self._portal, self._target.seek_to_begin, queue)
 
     async def seek_to_end(self, queue: MessageQueue) -> None:
-        """Go on with what is sent from now on."""
+        """Continue with messages that are sent from now on. Raises: as ``seek``."""
         await call_in_loop(self._portal, self._target.seek_to_end, queue)
 
     async def seek_to_time(self, queue: MessageQueue, instant: datetime.datetime) -> None:
-        """Go on at the first message stored at or after an aware `datetime`."""
+        """Continue at the first message stored at or after an aware ``datetime``."""
         await call_in_loop(self._portal, self._target.seek_to_time, queue, instant)
 
     async def pause(self, *queues: MessageQueue) -> None:
-        """Return nothing more of these queues until `resume`."""
+        """Return no more messages of these queues until ``resume``; the queues stay owned."""
         await call_in_loop(self._portal, in_loop, self._target.pause, *queues)
 
     async def resume(self, *queues: MessageQueue) -> None:
-        """Go on where `pause` stopped."""
+        """Continue where ``pause`` stopped. Raises: ``QueueNotAssigned``."""
         await call_in_loop(self._portal, in_loop, self._target.resume, *queues)
 
-    async def seek(self, queue: MessageQueue, offset: SupportsIndex) -> None:
-        """Go on at another offset."""
-        await call_in_loop(self._portal, self._target.seek, queue, offset)
-
     async def commit(self, offsets: Mapping[MessageQueue, SupportsIndex] | None = None) -> None:
-        """Store offsets now."""
+        """Store offsets now: the given ones, otherwise those behind all returned messages."""
         await call_in_loop(self._portal, self._target.commit, offsets)
 
+    async def commit_nowait(
+        self, offsets: Mapping[MessageQueue, SupportsIndex] | None = None
+    ) -> None:
+        """Store offsets as ``commit`` does, in the background and until that works."""
+        await call_in_loop(self._portal, in_loop, self._target.commit_nowait, offsets)
+
     async def committed(self, queue: MessageQueue) -> int | None:
-        """Return the group's offset as the broker has it."""
+        """Return the group's offset on the broker, or None if it has none."""
         return await call_in_loop(self._portal, self._target.committed, queue)
 
-    async def position(self, queue: MessageQueue) -> int:
-        """Return the offset of the message that comes next."""
-        return await call_in_loop(self._portal, in_loop, self._target.position, queue)
-
     async def min_offset(self, queue: MessageQueue) -> int:
-        """Return the offset of the oldest message."""
+        """Return the offset of the oldest message. Raises: ``TrioMQError`` from the broker."""
         return await call_in_loop(self._portal, self._target.min_offset, queue)
 
     async def max_offset(self, queue: MessageQueue) -> int:
-        """Return the offset that the next message will get."""
+        """Return the offset that the next message will get. Raises: ``TrioMQError`` (broker)."""
         return await call_in_loop(self._portal, self._target.max_offset, queue)
 
     async def offset_for_time(self, queue: MessageQueue, instant: datetime.datetime) -> int:
-        """Return the offset of the first message stored at or after an instant."""
+        """Return the offset of the first message stored at or after an aware ``datetime``."""
         return await call_in_loop(self._portal, self._target.offset_for_time, queue, instant)

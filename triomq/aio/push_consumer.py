@@ -1,76 +1,30 @@
-"""A `triomq.PushConsumer` for asyncio, and its messages."""
+"""A ``triomq.PushConsumer`` for asyncio."""
+
+# Written by `make docs` from the signatures in client/consumer/push.py: change them instead.
 
 from __future__ import annotations
 
-import asyncio
-from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from types import TracebackType
-from typing import Self, SupportsIndex
+from collections.abc import Callable, Iterable
+from typing import SupportsIndex
 
 from triomq import client
-from triomq.aio.calls import AsyncioLifetime, call_in_asyncio, call_in_loop
-from triomq.client import (
-    AssignmentChange,
-    ConsumeFrom,
-    ConsumerSettings,
-    ConsumerStatistics,
-    MessageQueue,
-    NotRunning,
-)
-from triomq.client.arguments import awaiting
+from triomq.aio.calls import call_in_loop
+from triomq.aio.consuming import PushConsumerBase
+from triomq.aio.received import BatchHandler, Handler
+from triomq.client.config import ConsumerSettings
 from triomq.client.consumer.allocation import Allocation, allocate_average
-from triomq.client.consumer.offsets import Start
+from triomq.client.consumer.member_spec import AssignmentChange
+from triomq.client.consumer.offsets import ConsumeFrom, Start
+from triomq.client.consumer.push import ConsumerStatistics
 from triomq.client.consumer.subscribing import Subscriptions
-from triomq.client.consumer.view import MessageView, stamp, take
-from triomq.client.portal import Portal, in_loop
+from triomq.client.portal import in_loop
+from triomq.remoting.protocol.bodies.route import MessageQueue
 
 
-class ReceivedMessage(MessageView):
-    """A `triomq.ReceivedMessage` for asyncio, with the same read-only fields and verdicts."""
+class PushConsumer(PushConsumerBase):
+    """A ``triomq.PushConsumer`` for asyncio.
 
-    __slots__ = ("_portal",)
-
-    def __init__(self, message: client.ReceivedMessage, portal: Portal[client.PushConsumer]) -> None:
-        super().__init__(message)
-        self._portal = portal
-
-    async def ack(self) -> bool:
-        """Count the message as done; see `triomq.ReceivedMessage.ack`."""
-        return await call_in_loop(self._portal, self._message.ack)
-
-    async def retry(self, delay_level: SupportsIndex = 0, *, pause: float | None = None) -> bool:
-        """Ask for the message again, later; see `triomq.ReceivedMessage.retry`."""
-        return await call_in_loop(self._portal, self._message.retry, delay_level, pause=pause)
-
-    async def dead_letter(self) -> bool:
-        """Move the message to the dead letters; see `triomq.ReceivedMessage.dead_letter`."""
-        return await call_in_loop(self._portal, self._message.dead_letter)
-
-    async def __aenter__(self) -> ReceivedMessage:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self.settled:
-            return
-        if error is None:
-            await self.ack()
-        elif isinstance(error, Exception):
-            await self.retry()
-
-
-Handler = Callable[[ReceivedMessage], Awaitable[object]]
-"""Handles one message in the asyncio loop: its normal end is an ack, an exception a retry, unless it gave the verdict itself."""
-BatchHandler = Callable[[Sequence[ReceivedMessage]], Awaitable[object]]
-"""The same for the messages of one queue that are there; its verdict is for all that have none yet."""
-
-
-class PushConsumer(AsyncioLifetime[client.PushConsumer]):
-    """A `triomq.PushConsumer` for asyncio: iterate over it, from as many tasks as you like, or give a `handler` or `batch_handler`.
-
-    Handlers run in the asyncio loop that started the consumer, `concurrency` at a time.
+    Methods have the names and parameters of ``triomq.PushConsumer``; see there.
     """
 
     def __init__(
@@ -90,16 +44,15 @@ class PushConsumer(AsyncioLifetime[client.PushConsumer]):
         on_assignment: Callable[[AssignmentChange], object] | None = None,
         settings: ConsumerSettings | None = None,
     ) -> None:
-        self._handler = None if handler is None else awaiting(handler)
-        self._batch_handler = None if batch_handler is None else awaiting(batch_handler)
-        self._loop: asyncio.AbstractEventLoop | None = None
         super().__init__(
             client.PushConsumer(
                 namesrv,
                 group=group,
                 subscriptions=subscriptions,
-                handler=self._handle if handler is not None else None,
-                batch_handler=self._handle_batch if batch_handler is not None else None,
+                handler=None if handler is None else self._handling(handler),
+                batch_handler=None
+                if batch_handler is None
+                else self._handling_batches(batch_handler),
                 batch_max=batch_max,
                 concurrency=concurrency,
                 ordered=ordered,
@@ -110,74 +63,57 @@ class PushConsumer(AsyncioLifetime[client.PushConsumer]):
                 settings=settings,
             )
         )
-        self._buffer: deque[client.ReceivedMessage] = deque()
 
-    async def start(self) -> Self:
-        """Start without an `async with` block; handlers run in the loop that calls this."""
-        self._loop = asyncio.get_running_loop()
-        return await super().start()
+    @property
+    def group(self) -> str:
+        """The consumer group."""
+        return self._target.group
 
-    async def _handle(self, message: client.ReceivedMessage) -> None:
-        assert self._loop is not None
-        assert self._handler is not None
-        await call_in_asyncio(self._loop, self._handler, ReceivedMessage(message, self._portal))
-
-    async def _handle_batch(self, messages: Sequence[client.ReceivedMessage]) -> None:
-        assert self._loop is not None
-        assert self._batch_handler is not None
-        await call_in_asyncio(self._loop, self._batch_handler, [ReceivedMessage(message, self._portal) for message in messages])
-
-    def __aiter__(self) -> PushConsumer:
-        return self
-
-    async def __anext__(self) -> ReceivedMessage:
-        """Wait for the next message; it wants `ack` or `retry`, or `async with message:`.  The iteration ends when the consumer is stopped."""
-        while True:
-            while not self._buffer:
-                try:
-                    await call_in_loop(self._portal, self._fill)
-                except NotRunning:
-                    if self._portal.ended:
-                        raise StopAsyncIteration from None
-                    raise
-            message = self._buffer.popleft()
-            if not message.lost:
-                self._portal.tell(stamp, message)
-                return ReceivedMessage(message, self._portal)
+    @property
+    def settings(self) -> ConsumerSettings:
+        """The settings as given, or the defaults."""
+        return self._target.settings
 
     @property
     def client_id(self) -> str:
-        """The name under which the brokers know this member."""
+        """This member's name on the brokers."""
         return self._target.client_id
 
     @property
     def assignment(self) -> tuple[MessageQueue, ...]:
-        """The queues that this consumer owns now, sorted; retry queues included."""
+        """The queues that this consumer owns, sorted; a push consumer's retry queues included."""
         return self._target.assignment
 
     async def wait_assigned(self) -> None:
         """Wait until this member has its first share of the queues."""
         await call_in_loop(self._portal, self._target.wait_assigned)
 
-    async def pause(self) -> None:
-        """Take nothing more until `resume`; what this side has already is still returned."""
-        await call_in_loop(self._portal, in_loop, self._target.pause)
-
-    async def resume(self) -> None:
-        """Go on after `pause`."""
-        await call_in_loop(self._portal, in_loop, self._target.resume)
-
     async def subscribe(self, subscriptions: Subscriptions) -> None:
-        """Consume further topics; see `triomq.PushConsumer.subscribe`."""
+        """Consume further topics, or other tags; all members of the group should do the same."""
         await call_in_loop(self._portal, self._target.subscribe, subscriptions)
 
     async def unsubscribe(self, topic: str) -> None:
-        """Consume a topic no longer."""
+        """Stop consuming a topic: its queues go to the members that still subscribe to it."""
         await call_in_loop(self._portal, self._target.unsubscribe, topic)
 
-    async def statistics(self) -> ConsumerStatistics:
-        """Return how much is under way."""
-        return await call_in_loop(self._portal, in_loop, self._target.statistics)
+    @property
+    def ordered(self) -> bool:
+        """Whether each queue is consumed in its order."""
+        return self._target.ordered
 
-    async def _fill(self) -> None:
-        self._buffer.extend(await take(self._target))
+    @property
+    def broadcast(self) -> bool:
+        """Whether this member gets every message."""
+        return self._target.broadcast
+
+    async def pause(self) -> None:
+        """Hand out and pull no more until ``resume``; handlers go on, the queues stay owned."""
+        await call_in_loop(self._portal, in_loop, self._target.pause)
+
+    async def resume(self) -> None:
+        """Continue after ``pause``."""
+        await call_in_loop(self._portal, in_loop, self._target.resume)
+
+    async def statistics(self) -> ConsumerStatistics:
+        """Return the numbers of queues and messages, and the rates of each topic."""
+        return await call_in_loop(self._portal, in_loop, self._target.statistics)

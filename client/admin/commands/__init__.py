@@ -1,58 +1,26 @@
-"""Which module has which command.  A command's module is imported when the command is asked for: start-up is most of a command's time.
+"""The commands of mqadmin; what each does is said once, in ``command_list.py``.
 
-A new command is a `Command` in the `COMMANDS` of its module, and its name here; a test compares the two.
+Only the module of the wanted command is imported: start-up time.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from triomq.client.admin.command import Command, kebab
+from triomq.client.admin.command_list import LIST
 
-MODULES: Mapping[str, Sequence[str]] = {
-    "cluster": ("clusterList", "brokerStatus"),
-    "doctor": ("doctor",),
-    "topic": ("topicList", "topicRoute", "topicStatus", "updateTopic", "deleteTopic"),
-    "progress": ("consumerProgress",),
-    "connection": ("consumerConnection", "updateSubGroup", "producerConnection"),
-    "send": ("sendMessage",),
-    "message": ("consumeMessage",),
-    "query": ("queryMsgByKey", "queryMsgById", "queryMsgByUniqueKey"),
-    "group": ("deleteSubGroup", "getConsumerConfig", "brokerConsumeStats", "consumerStatus", "statsAll", "producer", "topicClusterList"),
-    "offset": ("resetOffsetByTime", "skipAccumulatedMessage", "cloneGroupOffset"),
-    "permission": ("wipeWritePerm", "addWritePerm", "updateTopicPerm"),
-    "settings": (
-        *("getBrokerConfig", "updateBrokerConfig", "getNamesrvConfig", "updateNamesrvConfig"),
-        *("updateKvConfig", "deleteKvConfig", "updateOrderConf"),
-    ),
-    "bulk": ("updateTopicList", "updateSubGroupList", "queryCq"),
-    "cleaning": ("deleteExpiredCommitLog", "cleanExpiredCQ", "cleanUnusedTopic"),
-    "tls": ("tlsInit", "tlsCheck"),
-}
-"""module → its commands, in the order of help and manual"""
-
-NAMES: Mapping[str, tuple[str, str]] = {
-    spelling.lower(): (module, name)
-    for module, names in MODULES.items()
-    for name in names
-    for spelling in (name, kebab(name))
-}
-"""lower-case name or kebab-case alias → module and name"""
+if TYPE_CHECKING:
+    from triomq.client.admin.command import AdminCommand
 
 
-def load(name: str) -> Command | None:
-    """Return the command of that name or alias, in any case; None if there is none."""
-    module, wanted = NAMES.get(name.lower(), ("", ""))
-    return next((command for command in commands_of(module) if command.name == wanted), None) if module else None
+def load(name: str) -> AdminCommand:
+    """Return the command of that name in the list."""
+    return next(command for command in commands_of(LIST[name].module) if command.name == name)
 
 
-def commands_of(module: str) -> Sequence[Command]:
+def commands_of(module: str) -> Sequence[AdminCommand]:
     """Return the commands of one module."""
-    commands: Sequence[Command] = importlib.import_module(f"{__name__}.{module}").COMMANDS
+    commands: Sequence[AdminCommand] = importlib.import_module(f"{__name__}.{module}").COMMANDS
     return commands
-
-
-def all_commands() -> list[Command]:
-    """Return all commands."""
-    return [command for module in MODULES for command in commands_of(module)]

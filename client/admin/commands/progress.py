@@ -1,25 +1,29 @@
-"""The command consumerProgress: how far consumer groups are behind."""
+"""The command consumerProgress: the lag of consumer groups."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from triomq.client.admin.admin import Admin
-from triomq.client.admin.arguments import Option, Values, filled, truth
-from triomq.client.admin.command import Column, Command, Result, Table
+from triomq.client.admin.arguments import Option, Values, truth
+from triomq.client.admin.command import AdminCommand, Result, answered, table_of
 from triomq.client.admin.times import seconds_text
 from triomq.client.errors import GroupNotFound, GroupOffline, RequestNotSupported, TrioMQError
-from triomq.remoting.protocol.bodies.groups import ConsumerConnection
-from triomq.remoting.protocol.bodies.offsets import ConsumeStats
-from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.codes import ResponseCode, version_name
 from triomq.remoting.protocol.names import RETRY_PREFIX
+
+if TYPE_CHECKING:
+    from triomq.client.admin.admin import Admin
+    from triomq.remoting.protocol.bodies.groups import ConsumerConnection
+    from triomq.remoting.protocol.bodies.offsets import ConsumeStats
+    from triomq.remoting.protocol.bodies.route import MessageQueue
 
 TYPES = {"CONSUME_ACTIVELY": "PULL", "CONSUME_PASSIVELY": "PUSH", "CONSUME_POP": "POP"}
 
 
-def queue_rows(stats: Mapping[str, ConsumeStats], owners: Mapping[MessageQueue, str]) -> list[dict[str, Any]]:
+def queue_rows(
+    stats: Mapping[str, ConsumeStats], owners: Mapping[MessageQueue, str]
+) -> list[dict[str, Any]]:
     """Return one row per queue, sorted; all brokers together."""
     rows: list[dict[str, Any]] = [
         {
@@ -30,7 +34,8 @@ def queue_rows(stats: Mapping[str, ConsumeStats], owners: Mapping[MessageQueue, 
             "consumerOffset": offsets.consumer_offset,
             "clientIp": owners.get(queue),
             "diff": offsets.broker_offset - offsets.consumer_offset,
-            "inflight": max(0, offsets.pull_offset - offsets.consumer_offset),  # brokers of 4.x don't say what was pulled
+            # Brokers of 4.x do not report the pull offset.
+            "inflight": max(0, offsets.pull_offset - offsets.consumer_offset),
             "lastTimestamp": offsets.last_timestamp,
         }
         for table in stats.values()
@@ -49,7 +54,10 @@ async def _connections(admin: Admin, group: str) -> Mapping[str, ConsumerConnect
 async def _owners(
     admin: Admin, group: str, connections: Mapping[str, ConsumerConnection]
 ) -> tuple[dict[MessageQueue, str], list[str]]:
-    """Ask every client of the group which queues it has; return the client's host by queue, and warnings."""
+    """Ask every client of the group for its queues.
+
+    Returns: the client's host by queue, and warnings.
+    """
     owners: dict[MessageQueue, str] = {}
     notes: list[str] = []
     asked: set[str] = set()
@@ -61,7 +69,9 @@ async def _owners(
             try:
                 queues = await admin.client_queues(address, group, client.client_id)
             except RequestNotSupported:
-                return owners, [f"{address} cannot ask consumers which queues they have; Client IP stays empty"]
+                return owners, [
+                    f"{address} cannot ask consumers for their queues; Client IP stays empty"
+                ]
             except TrioMQError as error:
                 notes.append(f"client {client.client_id} was not asked: {error}")
                 continue
@@ -70,7 +80,6 @@ async def _owners(
 
 
 async def consumer_progress(admin: Admin, options: Values) -> Result:
-    """Print a group's lag per queue, or the lag of all groups."""
     group = options.maybe_text("groupName")
     return await _all_groups(admin) if group is None else await _one_group(admin, group, options)
 
@@ -89,58 +98,52 @@ async def _one_group(admin: Admin, group: str, options: Values) -> Result:
             and not answers.failures
             and all(group not in names for names in (await admin.groups()).values.values())
         ):
-            raise GroupNotFound(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"no broker knows group {group!r}", "", "")
+            reason = f"no broker knows group {group!r}"
+            raise GroupNotFound(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, reason, "", "")
         if "BROADCASTING" in models:
-            notes.append(f"group {group} is broadcasting: each client keeps its own offsets, brokers have none")
+            notes.append(
+                f"group {group} is broadcasting: each client keeps its own offsets, brokers have"
+                " none"
+            )
         else:
             notes.append(
-                f"group {group} has no offsets yet: it is {'online but has not committed anything' if connections else 'offline'}"
+                f"group {group} has no offsets yet: it is"
+                f" {'online but has not committed anything' if connections else 'offline'}"
             )
     tps = sum(table.consume_tps for table in stats.values())
     total, inflight = sum(row["diff"] for row in rows), sum(row["inflight"] for row in rows)
-    columns = [
-        Column("Topic"),
-        Column("Broker Name"),
-        Column("QID", right=True),
-        Column("Broker Offset", right=True),
-        Column("Consumer Offset", right=True),
-    ]
-    if show_clients:
-        columns.append(Column("Client IP"))
-    columns += [Column("Diff", right=True), Column("Inflight", right=True), Column("LastTime")]
-    cells = [
-        [
-            row["topic"],
-            row["brokerName"],
-            str(row["queueId"]),
-            str(row["brokerOffset"]),
-            str(row["consumerOffset"]),
-            *([row["clientIp"] or "N/A"] if show_clients else []),
-            str(row["diff"]),
-            str(row["inflight"]),
-            seconds_text(row["lastTimestamp"]),
-        ]
-        for row in rows
-    ]
-    return Result(
-        document={
+    clients = {"Client IP": lambda row: row["clientIp"] or "N/A"} if show_clients else {}
+    table = table_of(
+        rows,
+        {
+            "Topic": "topic",
+            "Broker Name": "brokerName",
+            ">QID": "queueId",
+            ">Broker Offset": "brokerOffset",
+            ">Consumer Offset": "consumerOffset",
+            **clients,
+            ">Diff": "diff",
+            ">Inflight": "inflight",
+            "LastTime": lambda row: seconds_text(row["lastTimestamp"]),
+        },
+    )
+    return answered(
+        answers,
+        {
             "group": group,
             "online": bool(connections),
             "queues": rows,
             "consumeTps": tps,
             "diffTotal": total,
             "inflightTotal": inflight,
-            "failures": answers.reasons(),
         },
-        blocks=[
-            Table(columns, cells),
+        [
+            table,
             "",
             f"Consume TPS: {tps:.2f}",
             f"Consume Diff Total: {total}",
             f"Consume Inflight Total: {inflight}",
         ],
-        failures=answers.reasons(),
-        asked=answers.asked,
         notes=notes,
     )
 
@@ -151,7 +154,9 @@ async def _summary(admin: Admin, group: str) -> dict[str, Any]:
     connections = await _connections(admin, group)
     rows = queue_rows(stats, {})
     clients = {
-        client.client_id: client.version for connection in connections.values() for client in connection.connections
+        client.client_id: client.version
+        for connection in connections.values()
+        for client in connection.connections
     }
     first = next(iter(connections.values()), None)
     return {
@@ -169,70 +174,64 @@ async def _summary(admin: Admin, group: str) -> dict[str, Any]:
 
 async def _all_groups(admin: Admin) -> Result:
     of_retry_topics = {
-        topic.removeprefix(RETRY_PREFIX) for topic in await admin.topics() if topic.startswith(RETRY_PREFIX)
+        topic.removeprefix(RETRY_PREFIX)
+        for topic in await admin.topics()
+        if topic.startswith(RETRY_PREFIX)
     }
     configured = await admin.groups()
-    groups = sorted(of_retry_topics | {group for names in configured.values.values() for group in names})
+    groups = sorted(of_retry_topics.union(*configured.values.values()))
     answers = await admin.for_each(groups, lambda group: _summary(admin, group))
-    # Brokers come with groups of their own that nobody uses; they would only hide the others.
-    rows = [row for group, row in answers.values.items() if group in of_retry_topics or row["count"] or row["queues"]]
+    # Brokers have predefined groups without members or offsets; these are left out.
+    rows = [
+        row
+        for group, row in answers.values.items()
+        if group in of_retry_topics or row["count"] or row["queues"]
+    ]
     for row in rows:
         row.pop("queues")
-    columns = (
-        Column("Group"),
-        Column("Count", right=True),
-        Column("Version"),
-        Column("Type"),
-        Column("Model"),
-        Column("TPS", right=True),
-        Column("Diff Total", right=True),
+    table = table_of(
+        rows,
+        {
+            "Group": "group",
+            ">Count": "count",
+            "Version": lambda row: row["version"] or "OFFLINE",
+            "Type": "type",
+            "Model": "model",
+            ">TPS": lambda row: f"{row['consumeTps']:.2f}",
+            ">Diff Total": "diffTotal",
+        },
     )
-    cells = [
-        [
-            row["group"],
-            str(row["count"]),
-            row["version"] or "OFFLINE",
-            row["type"] or "",
-            row["model"] or "",
-            f"{row['consumeTps']:.2f}",
-            str(row["diffTotal"]),
-        ]
-        for row in rows
-    ]
-    failures = {**configured.reasons(), **answers.reasons()}
-    return Result(
-        document={"groups": rows, "failures": failures},
-        blocks=[Table(columns, cells)],
-        failures=failures,
-        asked=configured.asked + answers.asked,
-    )
+    failures, asked = configured.reasons() | answers.reasons(), configured.asked + answers.asked
+    return Result(document={"groups": rows}, blocks=[table], failures=failures, asked=asked)
 
 
 COMMANDS = (
-    Command(
+    AdminCommand(
         name="consumerProgress",
-        group="consumer",
-        summary="print how far consumer groups are behind, per queue or per group",
         run=consumer_progress,
         options=(
             Option(
-                "g",
-                "groupName",
-                "one group, per queue; without it all groups, one line each",
-                filled,
-                placeholder="GROUP",
+                "-g, --groupName GROUP",
+                "one group, per queue (default: all groups, one line per group)",
             ),
-            Option("t", "topicName", "only this topic (with -g)", filled, placeholder="TOPIC"),
-            Option("s", "showClientIP", "true: also which client has each queue (with -g)", truth, placeholder="BOOL"),
-            Option("c", "cluster", "accepted for old scripts; all brokers are asked", filled, placeholder="NAME"),
+            Option("-t, --topicName TOPIC", "only this topic (with -g)"),
+            Option(
+                "-s, --showClientIP BOOL", "true: with the client of each queue (with -g)", truth
+            ),
+            Option("-c, --cluster NAME", "accepted for old scripts; all brokers are asked"),
         ),
         examples=("consumerProgress", "consumerProgress -g billing -t orders"),
-        document='with -g {"group", "online", "queues": [{"topic", "brokerName", "queueId", "brokerOffset", "consumerOffset", "clientIp", "diff", "inflight", '
-        '"lastTimestamp"}], "consumeTps", "diffTotal", "inflightTotal", "failures": {broker: reason}}; without '
-        '{"groups": [{"group", "count", "version", "type", "model", "consumeTps", "diffTotal", "incomplete"}], "failures": {group: reason}}',
+        document=(
+            'with -g {"group", "online", "queues": [{"topic", "brokerName", "queueId",'
+            ' "brokerOffset", "consumerOffset", "clientIp", "diff", "inflight", "lastTimestamp"}],'
+            ' "consumeTps", "diffTotal", "inflightTotal", "failures": {broker: reason}}; without'
+            ' {"groups": [{"group", "count", "version", "type", "model", "consumeTps", "diffTotal",'
+            ' "incomplete"}], "failures": {group: reason}}'
+        ),
         remarks=(
-            "All brokers are asked at the same time, also those that have no retry topic of the group.",
-            "Groups without a retry topic are listed too when they have members or offsets.",
+            "All brokers are asked at the same time, also brokers without a retry topic of the"
+            " group.\n"
+            "Groups without a retry topic are listed if they have members or offsets."
         ),
     ),
 )

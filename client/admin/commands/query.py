@@ -7,21 +7,32 @@ import codecs
 import ipaddress
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from triomq.client.admin import messages
-from triomq.client.admin.admin import Admin
-from triomq.client.admin.arguments import Option, UsageError, Values, filled, whole
-from triomq.client.admin.calls import read_body
-from triomq.client.admin.command import Column, Command, Result, Table
-from triomq.client.admin.commands.message import body_text, message_document
-from triomq.client.admin.commands.topic import ROUTE_CLUSTER, TOPIC
+from triomq.client.admin.answers import read_body
+from triomq.client.admin.arguments import Option, UsageError, Values, whole
+from triomq.client.admin.command import (
+    ROUTE_CLUSTER,
+    TOPIC,
+    AdminCommand,
+    Result,
+    answered,
+    table_of,
+)
+from triomq.client.admin.documents import body_text, broker_message_document
 from triomq.client.admin.errors import MessageNotFound
 from triomq.client.admin.times import instant_ms, milliseconds_text
+from triomq.client.errors import BrokerError, TrioMQError
 from triomq.remoting.address import format_address
 from triomq.remoting.protocol.bodies.running import ConsumeDirectlyResult
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.headers.client import ConsumeDirectlyHeader
+
+if TYPE_CHECKING:
+    from triomq.client.admin.admin import Admin
+    from triomq.client.admin.answers import Answers
+    from triomq.remoting.protocol.record import StoredMessage
 
 UNIQUE_COUNT_MAX = 32
 V4_ID_LENGTH, V6_ID_LENGTH = 32, 56
@@ -29,7 +40,7 @@ V4_ID_LENGTH, V6_ID_LENGTH = 32, 56
 
 
 def parse_offset_id(text: str) -> tuple[str, int] | None:
-    """Return (broker address, commit-log offset) of an offset message id, None for another kind of id."""
+    """Return broker address and commit-log offset of an offset message id, None for other ids."""
     if len(text) not in (V4_ID_LENGTH, V6_ID_LENGTH):
         return None
     try:
@@ -75,7 +86,10 @@ def message_lines(document: dict[str, Any]) -> list[str]:
         lines.append(f"{label + ':':<20} {'' if value is None else value}".rstrip())
     lines.append(f"{'Body:':<20} {body_text(document)}")
     if (consumed := document.get("consumed")) is not None:
-        lines.append(f"{'Consumed by:':<20} {consumed['clientId']}: {consumed['consumeResult']} in {consumed['spentTimeMills']} ms {consumed['remark'] or ''}".rstrip())
+        lines.append(
+            f"{'Consumed by:':<20} {consumed['clientId']}: {consumed['consumeResult']} in"
+            f" {consumed['spentTimeMills']} ms {consumed['remark'] or ''}".rstrip()
+        )
     return lines
 
 
@@ -84,12 +98,16 @@ def charset(text: str) -> str:
     try:
         return codecs.lookup(text.strip()).name
     except LookupError:
-        raise ValueError("no such character set; use for instance utf-8, gbk or latin-1") from None
+        raise ValueError("unknown character set; use for instance utf-8, gbk or latin-1") from None
 
 
 def _with_charset(document: dict[str, Any], name: str) -> dict[str, Any]:
-    """Return the message with its body read in another character set; what does not fit is shown as U+FFFD."""
-    body = document["body"].encode() if document["body"] is not None else base64.b64decode(document["bodyBase64"])
+    """Return the message with its body in another character set; undecodable bytes are U+FFFD."""
+    body = (
+        document["body"].encode()
+        if document["body"] is not None
+        else base64.b64decode(document["bodyBase64"])
+    )
     return {**document, "body": body.decode(name, "replace"), "bodyBase64": None}
 
 
@@ -98,77 +116,83 @@ def _check_client(options: Values) -> None:
         raise UsageError("-g/--consumerGroup and -d/--clientId belong together: give both, or none")
 
 
-async def _given_to_client(
+async def _consumed_by_client(
     admin: Admin, options: Values, found: list[dict[str, Any]], failures: dict[str, str]
-) -> list[dict[str, Any]]:
-    """Have one client consume each message now, where that is asked for; the broker sends it, and nothing is committed.
+) -> None:
+    """With -g and -d, make one client consume each message now, and add the result to it.
 
-    A broker that left the topic's route since it was asked for the message is noted among the failures, and its messages stay as they are.
+    The broker sends the message, and no offset is committed. A broker that does not answer, or has
+    left the topic's route since it returned the message, is added to ``failures``.
     """
     if "consumerGroup" not in options:
-        return found
+        return
     group, client_id = options.text("consumerGroup"), options.text("clientId")
     addresses = await admin.topic_brokers(options.text("topic"))
-    done = []
     for document in found:
         broker = document["brokerName"]
-        address = addresses.get(broker)
-        if address is None:
-            failures[broker] = f"it is not in the route of topic {options.text('topic')} any more, so it could not give its messages to {client_id}"
-            done.append(document)
+        if (address := addresses.get(broker)) is None:
+            failures[broker] = (
+                f"it is not in the route of topic {options.text('topic')} any more, so its messages"
+                f" were not sent to {client_id}"
+            )
             continue
-        header = ConsumeDirectlyHeader(group, client_id, document["offsetMsgId"], broker, document["topic"])
-        answer = await admin.ask(address, RequestCode.CONSUME_MESSAGE_DIRECTLY, header)
-        result = read_body(ConsumeDirectlyResult, answer)
-        consumed = {"clientId": client_id, "consumeResult": result.consume_result, "spentTimeMills": result.spent_ms, "remark": result.remark}
-        done.append({**document, "consumed": consumed})
-    return done
+        header = ConsumeDirectlyHeader(
+            group, client_id, document["offsetMsgId"], broker, document["topic"]
+        )
+        try:
+            answer = await admin.ask(address, RequestCode.CONSUME_MESSAGE_DIRECTLY, header)
+            result = read_body(ConsumeDirectlyResult, answer)
+        except BrokerError:
+            raise
+        except TrioMQError as error:
+            failures[broker] = str(error)
+            continue
+        document["consumed"] = {
+            "clientId": client_id,
+            "consumeResult": result.consume_result,
+            "spentTimeMills": result.spent_ms,
+            "remark": result.remark,
+        }
 
 
 def _details(found: list[dict[str, Any]], failures: Mapping[str, str], asked: int) -> Result:
     blocks: list[str] = []
     for position, document in enumerate(found):
         blocks += [*([""] if position else []), *message_lines(document)]
-    return Result(
-        document={"messages": found, "failures": dict(failures)}, blocks=blocks, failures=failures, asked=asked
-    )
+    return Result(document={"messages": found}, blocks=blocks, failures=failures, asked=asked)
 
 
-async def _by_unique_key(
-    admin: Admin, topic: str, message_id: str, count: int
-) -> tuple[list[dict[str, Any]], Mapping[str, str], int]:
-    answers = await admin.query(topic, message_id, count=UNIQUE_COUNT_MAX, unique=True)
+def _newest(answers: Answers[list[StoredMessage]], count: int) -> list[dict[str, Any]]:
     found = [(message, broker) for broker, stored in answers.some().items() for message in stored]
     found.sort(key=lambda pair: pair[0].store_timestamp, reverse=True)
-    return [message_document(message, broker) for message, broker in found[:count]], answers.reasons(), answers.asked
+    return [broker_message_document(message, broker) for message, broker in found[:count]]
 
 
 async def query_by_key(admin: Admin, options: Values) -> Result:
-    """Find messages by one of their keys."""
     topic, key, count = options.text("topic"), options.text("msgKey"), options.number("maxNum")
     answers = await admin.query(
-        topic, key, count=count, begin_ms=options.value("beginTimestamp"), end_ms=options.value("endTimestamp")
+        topic,
+        key,
+        count=count,
+        begin_ms=options.value("beginTimestamp"),
+        end_ms=options.value("endTimestamp"),
     )
-    found = [(message, broker) for broker, stored in answers.some().items() for message in stored]
-    found.sort(key=lambda pair: pair[0].store_timestamp, reverse=True)
-    if not found and not answers.failures:
+    documents = _newest(answers, count)
+    if not documents and not answers.failures:
         raise MessageNotFound(f"key {key!r}", topic)
-    documents = [message_document(message, broker) for message, broker in found[:count]]
-    rows = [
-        [document["msgId"], document["brokerName"], str(document["queueId"]), str(document["queueOffset"])]
-        for document in documents
-    ]
-    columns = (Column("Message ID"), Column("Broker Name"), Column("QID", right=True), Column("Offset", right=True))
-    return Result(
-        document={"messages": documents, "failures": answers.reasons()},
-        blocks=[Table(columns, rows)],
-        failures=answers.reasons(),
-        asked=answers.asked,
+    table = table_of(
+        documents,
+        {
+            "Message ID": "msgId",
+            "Broker Name": "brokerName",
+            ">QID": "queueId",
+            ">Offset": "queueOffset",
+        },
     )
+    return answered(answers, {"messages": documents}, [table])
 
 
 async def query_by_id(admin: Admin, options: Values) -> Result:
-    """Find messages by offset id, or by the id that their producer gave them."""
     _check_client(options)
     topic = options.text("topic")
     names = {address: name for name, address in (await admin.topic_brokers(topic)).items()}
@@ -176,99 +200,108 @@ async def query_by_id(admin: Admin, options: Values) -> Result:
     failures: dict[str, str] = {}
     for message_id in filter(None, (part.strip() for part in options.text("msgId").split(","))):
         place = parse_offset_id(message_id)
-        # A producer's id has the length of an offset id; only an address that this topic really has makes it one.
+        # A producer's id has the length of an offset id; only the address of a broker of this topic
+        # tells the difference.
         if place is not None and place[0] in names:
-            message = await admin.message_at(place[0], place[1], topic)
-            documents = [message_document(message, names[place[0]])] if message is not None else []
+            try:
+                message = await admin.message_at(place[0], place[1], topic)
+            except TrioMQError as error:
+                failures[names[place[0]]] = str(error)
+                continue
+            documents = (
+                [broker_message_document(message, names[place[0]])] if message is not None else []
+            )
         else:
-            documents, reasons, _ = await _by_unique_key(admin, topic, message_id, 1)
-            failures |= reasons
+            answers = await admin.query(topic, message_id, count=UNIQUE_COUNT_MAX, unique=True)
+            documents = _newest(answers, 1)
+            failures |= answers.reasons()
         if not documents and not failures:
             raise MessageNotFound(f"id {message_id}", topic)
         found += documents
     if "bodyFormat" in options:
         found = [_with_charset(document, options.text("bodyFormat")) for document in found]
-    return _details(await _given_to_client(admin, options, found, failures), failures, len(names))
+    await _consumed_by_client(admin, options, found, failures)
+    return _details(found, failures, len(names))
 
 
 async def query_by_unique_key(admin: Admin, options: Values) -> Result:
-    """Find messages by the id that their producer gave them."""
     _check_client(options)
     topic, message_id = options.text("topic"), options.text("msgId")
-    found, reasons, asked = await _by_unique_key(
-        admin, topic, message_id, UNIQUE_COUNT_MAX if options.flag("showAll") else 1
-    )
-    failures = dict(reasons)
+    answers = await admin.query(topic, message_id, count=UNIQUE_COUNT_MAX, unique=True)
+    found = _newest(answers, UNIQUE_COUNT_MAX if options.flag("showAll") else 1)
+    failures = answers.reasons()
     if not found and not failures:
         raise MessageNotFound(f"id {message_id}", topic)
-    return _details(await _given_to_client(admin, options, found, failures), failures, asked)
+    await _consumed_by_client(admin, options, found, failures)
+    return _details(found, failures, answers.asked)
 
 
 TO_CLIENT = (
-    Option("g", "consumerGroup", "with -d: have a client of this group consume the message now", filled, placeholder="GROUP"),
-    Option("d", "clientId", "that client", filled, placeholder="ID"),
+    Option(
+        "-g, --consumerGroup GROUP", "with -d: make a client of this group consume the message now"
+    ),
+    Option("-d, --clientId ID", "the client for -g"),
 )
-_CONSUMED = '{"messages": [as consumeMessage; with -g and -d also "consumed": {"clientId", "consumeResult", "spentTimeMills", "remark"}], "failures": {broker: reason}}'
+_CONSUMED = (
+    '{"messages": [as consumeMessage; with -g and -d also "consumed": {"clientId", "consumeResult",'
+    ' "spentTimeMills", "remark"}], "failures": {broker: reason}}'
+)
 _DOCUMENT = '{"messages": [as consumeMessage], "failures": {broker: reason}}'
 
 COMMANDS = (
-    Command(
+    AdminCommand(
         name="queryMsgByKey",
-        group="message",
-        summary="find messages by a key",
         run=query_by_key,
         options=(
             TOPIC,
-            Option("k", "msgKey", "the key", filled, required=True, placeholder="KEY"),
+            Option("-k, --msgKey KEY", "the key", required=True),
             Option(
-                "b", "beginTimestamp", "only messages stored then or later", instant_ms, default=0, placeholder="TIME"
+                "-b, --beginTimestamp TIME",
+                "only messages stored then or later",
+                instant_ms,
+                default=0,
             ),
             Option(
-                "e",
-                "endTimestamp",
+                "-e, --endTimestamp TIME",
                 "only messages stored then or earlier",
                 instant_ms,
                 default=messages.FAR_FUTURE_MS,
-                placeholder="TIME",
             ),
-            Option("m", "maxNum", "how many messages at most", whole(1), default=64, placeholder="N"),
+            Option("-m, --maxNum N", "maximum number of messages", whole(1), default=64),
             ROUTE_CLUSTER,
         ),
         examples=("queryMsgByKey -t orders -k order-1",),
         document=_DOCUMENT,
-        remarks=("Messages whose key only has the same hash are left out.",),
+        remarks="Messages whose keys only have the same hash are left out.",
     ),
-    Command(
+    AdminCommand(
         name="queryMsgById",
-        group="message",
-        summary="find messages by id",
         run=query_by_id,
         options=(
             TOPIC,
-            Option("i", "msgId", "ids, separated by commas", filled, required=True, placeholder="IDS"),
+            Option("-i, --msgId IDS", "ids, separated by commas", required=True),
             Option(
-                "f",
-                "bodyFormat",
+                "-f, --bodyFormat CHARSET",
                 "character set of the body (without it: UTF-8, or base64)",
                 charset,
-                placeholder="CHARSET",
             ),
             *TO_CLIENT,
             ROUTE_CLUSTER,
         ),
         examples=("queryMsgById -t orders -i 7F00000100002A9F0000000000000000",),
         document=_CONSUMED,
-        remarks=("The body is printed, not written to a file. The options `-s` and `-u` (send it again) are not offered: use consumeMessage and sendMessage.",),
+        remarks=(
+            "The body is printed, not written to a file. There are no options `-s` and `-u`"
+            " (send again): use consumeMessage and sendMessage."
+        ),
     ),
-    Command(
+    AdminCommand(
         name="queryMsgByUniqueKey",
-        group="message",
-        summary="find messages by the id that their producer gave them",
         run=query_by_unique_key,
         options=(
-            Option("i", "msgId", "the id", filled, required=True, placeholder="ID"),
+            Option("-i, --msgId ID", "the id", required=True),
             TOPIC,
-            Option("a", "showAll", "all messages with this id (up to 32), not only the newest", None),
+            Option("-a, --showAll", "all messages with this id (up to 32), not only the newest"),
             *TO_CLIENT,
             ROUTE_CLUSTER,
         ),

@@ -1,129 +1,176 @@
-"""Commands about settings: getBrokerConfig, updateBrokerConfig, getNamesrvConfig, updateNamesrvConfig, updateKvConfig, deleteKvConfig, updateOrderConf."""
+"""Commands about settings of servers, and values that name servers store.
+
+getBrokerConfig, updateBrokerConfig, getNamesrvConfig, updateNamesrvConfig, updateKvConfig,
+deleteKvConfig, updateOrderConf.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from triomq.client.admin.admin import ORDER_NAMESPACE, Admin
+from triomq.client.admin.answers import Answers, read_header
 from triomq.client.admin.arguments import Option, UsageError, Values, filled, truth
-from triomq.client.admin.calls import Answers, read_header
-from triomq.client.admin.command import Command, Result
-from triomq.client.admin.commands.topic import TOPIC
+from triomq.client.admin.command import (
+    BROKERS,
+    ONE_PLACE,
+    TOPIC,
+    AdminCommand,
+    Result,
+    answered,
+    ask_each,
+    chosen_brokers,
+)
 from triomq.client.errors import ProtocolBroken
-from triomq.remoting.properties import PropertiesError, format_properties, parse_properties
-from triomq.remoting.protocol import command as wire
+from triomq.remoting.properties_file import PropertiesError, format_properties, parse_properties
 from triomq.remoting.protocol.codes import RequestCode
-from triomq.remoting.protocol.headers.route import GetKvConfigResponseHeader, KvConfigHeader, PutKvConfigHeader
+from triomq.remoting.protocol.headers.route import (
+    GetKvConfigResponseHeader,
+    KvConfigHeader,
+    PutKvConfigHeader,
+)
+from triomq.remoting.protocol.names import ORDER_TOPIC_CONFIG
+
+if TYPE_CHECKING:
+    from triomq.client.admin.admin import Admin
 
 KEY_WIDTH = 50
-KEY = Option("k", "key", "the setting", filled, required=True, placeholder="KEY")
-VALUE = Option("v", "value", "its new value", str, required=True, placeholder="TEXT")
+KEY = Option("-k, --key KEY", "the setting", required=True)
+VALUE = Option("-v, --value TEXT", "its new value", str, required=True)
 FAILURES = '"failures": {address: reason}}'
 
 
-async def read_settings(admin: Admin, addresses: list[str], code: RequestCode) -> Answers[Mapping[str, str]]:
-    """The settings of each server."""
+async def read_settings(
+    admin: Admin, addresses: Sequence[str], code: RequestCode
+) -> Answers[Mapping[str, str]]:
+    """Return the settings of each server."""
 
     async def one(address: str) -> Mapping[str, str]:
         body = bytes((await admin.ask(address, code)).body)
         try:
             return parse_properties(body.decode())
         except (UnicodeDecodeError, PropertiesError) as error:
-            raise ProtocolBroken(f"{address} answered with settings that cannot be read ({error})") from None
+            raise ProtocolBroken(f"{address} sent settings that cannot be read ({error})") from None
 
     return await admin.for_each(addresses, one)
 
 
-def settings_result(answers: Answers[Mapping[str, str]], heading: Mapping[str, str], part: str) -> Result:
+def settings_result(
+    answers: Answers[Mapping[str, str]], heading: Mapping[str, str], part: str
+) -> Result:
     blocks = []
     for address, settings in answers.some().items():
         lines = [f"============{heading.get(address, '')}{address}============"]
         lines += [f"{key:<{KEY_WIDTH}}=  {settings[key]}" for key in sorted(settings)]
         blocks.append("\n".join(lines))
-    document = {part: {address: dict(sorted(settings.items())) for address, settings in answers.values.items()}, "failures": answers.reasons()}
-    return Result(document=document, blocks=blocks, failures=answers.reasons(), asked=answers.asked)
+    values = {
+        address: dict(sorted(settings.items())) for address, settings in answers.values.items()
+    }
+    return answered(answers, {part: values}, blocks)
 
 
 async def get_broker_config(admin: Admin, options: Values) -> Result:
-    """Print the settings of brokers."""
     address = options.maybe_text("brokerAddr")
     brokers = [] if address is not None else await admin.brokers(options.text("clusterName"))
     heading = {broker.address: f"{'Master' if broker.id == 0 else 'Slave'}: " for broker in brokers}
-    return settings_result(await read_settings(admin, [address] if address is not None else list(heading), RequestCode.GET_BROKER_CONFIG), heading, "brokers")
+    addresses = [address] if address is not None else list(heading)
+    answers = await read_settings(admin, addresses, RequestCode.GET_BROKER_CONFIG)
+    return settings_result(answers, heading, "brokers")
 
 
 async def update_broker_config(admin: Admin, options: Values) -> Result:
-    """Change a setting of brokers that run."""
-    address, cluster = options.maybe_text("brokerAddr"), options.maybe_text("clusterName")
-    if (address is None) == (cluster is None):
-        raise UsageError("one of -b/--brokerAddr and -c/--clusterName is needed, and only one")
     masters_only = not options.maybe_flag("updateAllBroker")
-    addresses = [address] if address is not None else [broker.address for broker in await admin.brokers(cluster, masters_only=masters_only)]
-    body = format_properties({options.text("key"): options.text("value")}).encode()
-    answers = await admin.for_each(addresses, lambda target: admin.ask(target, RequestCode.UPDATE_BROKER_CONFIG, body=body))
-    return changed(options, answers, "brokers", "update broker config success, {}")
+    addresses = await chosen_brokers(admin, options, masters_only=masters_only)
+    code, line = RequestCode.UPDATE_BROKER_CONFIG, "update broker config success"
+    return await change_setting(admin, options, addresses, code, "brokers", line)
 
 
 async def get_namesrv_config(admin: Admin, options: Values) -> Result:
-    """Print the settings of all name servers."""
-    return settings_result(await read_settings(admin, list(admin.namesrv_addresses), RequestCode.GET_NAMESRV_CONFIG), {}, "nameServers")
+    addresses, code = admin.namesrv_addresses, RequestCode.GET_NAMESRV_CONFIG
+    return settings_result(await read_settings(admin, addresses, code), {}, "nameServers")
 
 
 async def update_namesrv_config(admin: Admin, options: Values) -> Result:
-    """Change a setting of all name servers."""
-    body = format_properties({options.text("key"): options.text("value")}).encode()
-    answers = await admin.for_each(admin.namesrv_addresses, lambda target: admin.ask(target, RequestCode.UPDATE_NAMESRV_CONFIG, body=body))
-    return changed(options, answers, "nameServers", "update name server config success, {}")
+    code, line = RequestCode.UPDATE_NAMESRV_CONFIG, "update name server config success"
+    return await change_setting(admin, options, admin.namesrv_addresses, code, "nameServers", line)
 
 
-def changed(options: Values, answers: Answers[wire.Command], part: str, line: str) -> Result:
-    answers.some()
-    document = {part: sorted(answers.values), "key": options.text("key"), "value": options.text("value"), "failures": answers.reasons()}
-    return Result(document=document, blocks=[line.format(address) for address in answers.values], failures=answers.reasons(), asked=answers.asked)
+async def change_setting(
+    admin: Admin,
+    options: Values,
+    addresses: Sequence[str],
+    code: RequestCode,
+    part: str,
+    line: str,
+) -> Result:
+    """Change a setting of servers; ``part`` is their key in the document."""
+    key, value = options.text("key"), options.text("value")
+    body = format_properties({key: value}).encode()
+    answers = await ask_each(admin, addresses, code, body=body)
+    return answered(
+        answers,
+        {part: sorted(answers.values), "key": key, "value": value},
+        [f"{line}, {address}" for address in answers.values],
+    )
 
 
-async def tell_name_servers(admin: Admin, code: RequestCode, header: object, document: dict[str, object], line: str) -> Result:
-    """The same request to all name servers: they do not talk to each other."""
-    answers = await admin.for_each(admin.namesrv_addresses, lambda address: admin.ask(address, code, header))
-    answers.some()
-    return Result(document={**document, "nameServers": sorted(answers.values), "failures": answers.reasons()}, blocks=[line], failures=answers.reasons(), asked=answers.asked)
+async def ask_name_servers(
+    admin: Admin, code: RequestCode, header: object, document: dict[str, object], line: str
+) -> Result:
+    """Send the same request to all name servers: they do not talk to each other."""
+    answers = await ask_each(admin, admin.namesrv_addresses, code, header)
+    return answered(answers, {**document, "nameServers": sorted(answers.values)}, [line])
 
 
 async def update_kv_config(admin: Admin, options: Values) -> Result:
-    """Store a value at all name servers."""
     namespace, key, value = options.text("namespace"), options.text("key"), options.text("value")
-    document: dict[str, object] = {"namespace": namespace, "key": key, "value": value}
-    header = PutKvConfigHeader(namespace=namespace, key=key, value=value)
-    return await tell_name_servers(admin, RequestCode.PUT_KV_CONFIG, header, document, "create or update kv config to namespace success.")
+    return await ask_name_servers(
+        admin,
+        RequestCode.PUT_KV_CONFIG,
+        PutKvConfigHeader(namespace, key, value),
+        {"namespace": namespace, "key": key, "value": value},
+        "create or update kv config to namespace success.",
+    )
 
 
 async def delete_kv_config(admin: Admin, options: Values) -> Result:
-    """Remove a value from all name servers."""
     namespace, key = options.text("namespace"), options.text("key")
-    header = KvConfigHeader(namespace=namespace, key=key)
-    return await tell_name_servers(admin, RequestCode.DELETE_KV_CONFIG, header, {"namespace": namespace, "key": key}, "delete kv config from namespace success.")
+    return await ask_name_servers(
+        admin,
+        RequestCode.DELETE_KV_CONFIG,
+        KvConfigHeader(namespace, key),
+        {"namespace": namespace, "key": key},
+        "delete kv config from namespace success.",
+    )
 
 
 async def update_order_conf(admin: Admin, options: Values) -> Result:
-    """Store, print or remove the fixed queues of an ordered topic."""
-    topic, method, conf = options.text("topic"), options.text("method"), options.maybe_text("orderConf")
-    header = KvConfigHeader(namespace=ORDER_NAMESPACE, key=topic)
+    topic, method = options.text("topic"), options.text("method")
+    header = KvConfigHeader(ORDER_TOPIC_CONFIG, topic)
     if method == "get":
-        found = await admin.for_each(admin.namesrv_addresses, lambda address: admin.ask(address, RequestCode.GET_KV_CONFIG, header))
-        value = read_header(GetKvConfigResponseHeader, next(iter(found.some().values()))).value
-        return Result(
-            document={"topic": topic, "orderConf": value, "failures": found.reasons()},
-            blocks=[f"get orderConf success. topic=[{topic}], orderConf=[{value}]"],
-            failures=found.reasons(),
-            asked=found.asked,
+        found = await ask_each(admin, admin.namesrv_addresses, RequestCode.GET_KV_CONFIG, header)
+        value = read_header(GetKvConfigResponseHeader, next(iter(found.values.values()))).value
+        return answered(
+            found,
+            {"topic": topic, "orderConf": value},
+            [f"get orderConf success. topic=[{topic}], orderConf=[{value}]"],
         )
     if method == "delete":
-        return await tell_name_servers(admin, RequestCode.DELETE_KV_CONFIG, header, {"topic": topic}, f"delete orderConf success. topic=[{topic}]")
+        return await ask_name_servers(
+            admin,
+            RequestCode.DELETE_KV_CONFIG,
+            header,
+            {"topic": topic},
+            f"delete orderConf success. topic=[{topic}]",
+        )
+    conf = options.maybe_text("orderConf")
     if conf is None:
         raise UsageError("-m put needs -v/--orderConf: brokerName:queues;brokerName:queues")
-    put = PutKvConfigHeader(namespace=ORDER_NAMESPACE, key=topic, value=conf)
+    put = PutKvConfigHeader(ORDER_TOPIC_CONFIG, topic, conf)
     line = f"update orderConf success. topic=[{topic}], orderConf=[{conf}]"
-    return await tell_name_servers(admin, RequestCode.PUT_KV_CONFIG, put, {"topic": topic, "orderConf": conf}, line)
+    return await ask_name_servers(
+        admin, RequestCode.PUT_KV_CONFIG, put, {"topic": topic, "orderConf": conf}, line
+    )
 
 
 def method(text: str) -> str:
@@ -134,7 +181,7 @@ def method(text: str) -> str:
 
 
 def order_conf(text: str) -> str:
-    """Read `broker-a:4;broker-b:4`."""
+    """Read ``broker-a:4;broker-b:4``."""
     for part in filled(text).split(";"):
         broker, _, count = part.partition(":")
         if not broker or not count.isdigit():
@@ -142,83 +189,71 @@ def order_conf(text: str) -> str:
     return filled(text)
 
 
-NAMESPACE = Option("s", "namespace", "the namespace", filled, required=True, placeholder="NAME")
-KV_KEY = Option("k", "key", "the key", filled, required=True, placeholder="KEY")
+NAMESPACE = Option("-s, --namespace NAME", "the namespace", required=True)
+KV_KEY = Option("-k, --key KEY", "the key", required=True)
 
 COMMANDS = (
-    Command(
+    AdminCommand(
         name="getBrokerConfig",
-        group="cluster",
-        summary="print the settings of brokers as they are in effect",
         run=get_broker_config,
-        options=(
-            Option("b", "brokerAddr", "one broker, host:port", filled, placeholder="ADDRESS"),
-            Option("c", "clusterName", "all brokers of a cluster", filled, placeholder="NAME"),
-        ),
-        one_of=(("brokerAddr", "clusterName"),),
+        options=BROKERS,
+        one_of=ONE_PLACE,
         examples=("getBrokerConfig -b 127.0.0.1:10911",),
         document='{"brokers": {address: {key: value}}, ' + FAILURES,
     ),
-    Command(
+    AdminCommand(
         name="updateBrokerConfig",
-        group="cluster",
-        summary="change a setting of brokers that run",
         run=update_broker_config,
         options=(
-            Option("b", "brokerAddr", "one broker, host:port", filled, placeholder="ADDRESS"),
-            Option("c", "clusterName", "all masters of a cluster", filled, placeholder="NAME"),
-            Option("a", "updateAllBroker", "true: with -c its slaves too", truth, placeholder="BOOL"),
+            Option("-b, --brokerAddr ADDRESS", "one broker, host:port"),
+            Option("-c, --clusterName NAME", "all masters of a cluster"),
+            Option("-a, --updateAllBroker BOOL", "true: with -c also its slaves", truth),
             KEY,
             VALUE,
         ),
         examples=("updateBrokerConfig -b 127.0.0.1:10911 -k brokerPermission -v 4",),
         document='{"brokers": [address], "key", "value", ' + FAILURES,
-        remarks=("Our brokers refuse unknown keys, values that cannot be used and settings that need a restart; Java's take anything in silence.",),
+        remarks=(
+            "TrioMQ's brokers refuse unknown keys, invalid values and settings that need a"
+            " restart; Java's accept anything silently."
+        ),
     ),
-    Command(
+    AdminCommand(
         name="getNamesrvConfig",
-        group="cluster",
-        summary="print the settings of all name servers",
         run=get_namesrv_config,
         examples=("getNamesrvConfig -n 127.0.0.1:9876",),
         document='{"nameServers": {address: {key: value}}, ' + FAILURES,
     ),
-    Command(
+    AdminCommand(
         name="updateNamesrvConfig",
-        group="cluster",
-        summary="change a setting of all name servers while they run",
         run=update_namesrv_config,
         options=(KEY, VALUE),
         examples=("updateNamesrvConfig -k orderMessageEnable -v true",),
         document='{"nameServers": [address], "key", "value", ' + FAILURES,
     ),
-    Command(
+    AdminCommand(
         name="updateKvConfig",
-        group="cluster",
-        summary="store a value in the name servers' key-value table",
         run=update_kv_config,
         options=(NAMESPACE, KV_KEY, VALUE),
         examples=("updateKvConfig -s ORDER_TOPIC_CONFIG -k orders -v broker-a:4",),
         document='{"namespace", "key", "value", "nameServers": [address], ' + FAILURES,
     ),
-    Command(
+    AdminCommand(
         name="deleteKvConfig",
-        group="cluster",
-        summary="remove a value from the name servers' key-value table",
         run=delete_kv_config,
         options=(NAMESPACE, KV_KEY),
         examples=("deleteKvConfig -s ORDER_TOPIC_CONFIG -k orders",),
         document='{"namespace", "key", "nameServers": [address], ' + FAILURES,
     ),
-    Command(
+    AdminCommand(
         name="updateOrderConf",
-        group="topic",
-        summary="store, print or remove how many queues each broker of an ordered topic has",
         run=update_order_conf,
         options=(
             TOPIC,
-            Option("m", "method", "put, get or delete", method, required=True, placeholder="METHOD"),
-            Option("v", "orderConf", "for put: brokerName:queues;brokerName:queues", order_conf, placeholder="CONF"),
+            Option("-m, --method METHOD", "put, get or delete", method, required=True),
+            Option(
+                "-v, --orderConf CONF", "for put: brokerName:queues;brokerName:queues", order_conf
+            ),
         ),
         examples=("updateOrderConf -t orders -m put -v 'broker-a:4;broker-b:4'",),
         document='{"topic", "orderConf", "nameServers": [address], ' + FAILURES,

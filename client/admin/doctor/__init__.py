@@ -1,1 +1,1 @@
-"""`mqadmin doctor`: what is known to hurt, looked for on this machine and in the cluster, each with its reason and its fix."""
+"""``mqadmin doctor``: checks for known problems of this machine and of the cluster."""

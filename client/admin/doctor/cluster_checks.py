@@ -1,168 +1,253 @@
-"""Checks of a cluster, by the questions that every RocketMQ broker answers: who is there, reachable from here, whole, on time, keeping up."""
+"""Checks of a cluster: registered brokers, addresses, masters, clocks, disks, lag.
+
+Every RocketMQ broker answers their requests.
+"""
 
 from __future__ import annotations
 
 import ipaddress
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
-import attrs
+import trio
 
+from triomq.client.admin.access import given_access
 from triomq.client.admin.admin import Admin, BrokerAddress
-from triomq.client.admin.doctor.finding import Finding, Level, ok
-from triomq.client.errors import TrioMQError
+from triomq.client.admin.answers import Answers
+from triomq.client.admin.arguments import Values
+from triomq.client.admin.command import request_seconds
+from triomq.client.errors import NoNameServer, TrioMQError
+from triomq.client.servers import namesrv_addresses
 from triomq.remoting.address import parse_address
+from triomq.remoting.findings import Finding, Level, advice, ok, problem, unknown
 from triomq.remoting.protocol.bodies.cluster import ClusterTable
+from triomq.remoting.protocol.bodies.offsets import ConsumeStats
 from triomq.remoting.protocol.bodies.route import MASTER_ID
+from triomq.remoting.protocol.names import TRACE_TOPIC
 
 SKEW_SECONDS_MAX = 2.0
-"""what a broker says about its clock is whole seconds"""
+"""brokers report their clocks in whole seconds"""
 DISK_ADVICE, DISK_PROBLEM = 0.75, 0.90
 SYSTEM_GROUPS = ("CID_", "TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP", "%")
 
 
-@attrs.frozen(kw_only=True)
-class Approach:
-    """How servers are spoken to."""
-
-    namesrvs: Sequence[str]
-    make: type[Admin] = Admin
-    options: Mapping[str, object] = attrs.field(factory=dict)
-
-    def admin(self, addresses: Sequence[str]) -> Admin:
-        return self.make(addresses, **self.options)  # type: ignore[arg-type]
+OpenAdmin = Callable[[Sequence[str]], AbstractAsyncContextManager[Admin]]
+"""opens the administration at some name servers; its requests end with the command's time limit"""
 
 
-async def examine_cluster(approach: Approach, lag_max: int) -> list[Finding]:
-    """All findings; a cluster that cannot be reached is one of them."""
-    findings, tables = await name_servers(approach)
+async def examine_cluster(values: Values) -> list[Finding]:
+    """Return all findings; an unreachable cluster is a finding, too.
+
+    Without name servers the list is empty; with --cluster that is an error.
+
+    Raises: NoNameServer, SettingsError.
+    """
+    try:
+        namesrvs = namesrv_addresses(values.maybe_text("namesrvAddr"))
+    except NoNameServer:
+        if values.flag("cluster"):
+            raise
+        return []
+    tls, credentials = given_access(values)
+    seconds = values.number("timeout")
+    deadline = trio.current_time() + seconds
+
+    @asynccontextmanager
+    async def open_admin(addresses: Sequence[str]) -> AsyncIterator[Admin]:
+        async with Admin(
+            addresses,
+            timeout_seconds=request_seconds(seconds),
+            tls=tls,
+            credentials=credentials,
+        ) as admin:
+            admin.limit_to(deadline - trio.current_time())
+            yield admin
+
+    findings, tables = await name_servers(namesrvs, open_admin)
     if not tables:
         return findings
-    async with approach.admin(list(tables)) as admin:
+    async with open_admin(list(tables)) as admin:
         brokers = await admin.brokers()
         findings += agreement(tables)
-        findings += list(groups_of_brokers(brokers))
+        findings += groups_of_brokers(brokers)
         statuses = await admin.statuses(brokers)
         here = time.time()
         for broker in brokers:
-            findings += broker_findings(broker, statuses.values.get(broker.address), statuses.failures.get(broker.address), here)
-        findings += await lags(admin, lag_max)
+            status = statuses.values.get(broker.address)
+            failure = statuses.failures.get(broker.address)
+            findings += broker_findings(broker, status, failure, here)
+        findings.append(traces(await admin.topics()))
+        findings += await lags(admin, values.number("lag"))
     return findings
 
 
-async def name_servers(approach: Approach) -> tuple[list[Finding], dict[str, ClusterTable]]:
-    """Ask each name server by itself."""
+async def name_servers(
+    namesrvs: Sequence[str], open_admin: OpenAdmin
+) -> tuple[list[Finding], dict[str, ClusterTable]]:
+    """Ask all name servers at the same time; return findings, and the tables of their answers."""
+    answers: dict[str, ClusterTable | TrioMQError] = {}
+
+    async def ask(address: str) -> None:
+        try:
+            async with open_admin([address]) as admin:
+                answers[address] = await admin.cluster()
+        except TrioMQError as error:
+            answers[address] = error
+
+    async with trio.open_nursery() as nursery:
+        for address in namesrvs:
+            nursery.start_soon(ask, address)
     findings: list[Finding] = []
     tables: dict[str, ClusterTable] = {}
-    for address in approach.namesrvs:
-        try:
-            async with approach.admin([address]) as admin:
-                tables[address] = await admin.cluster()
-        except TrioMQError as error:
-            findings.append(
-                Finding(
-                    "name server", address, Level.PROBLEM, " ".join(str(error).split()),
-                    "clients that ask it find nobody, and with the last one the cluster is gone for new clients",
-                    "start it, or take it off namesrvAddr of brokers and clients",
-                )
-            )
+    for address in namesrvs:
+        answer = answers[address]
+        if isinstance(answer, ClusterTable):
+            tables[address] = answer
+            found = f"{len(answer.broker_addr_table)} broker names"
+            findings.append(ok("name server", address, found))
         else:
-            findings.append(ok("name server", address, f"{len(tables[address].broker_addr_table)} broker names"))
+            found = " ".join(str(answer).split())
+            fix = "start it, or remove it from namesrvAddr of brokers and clients"
+            why = (
+                "clients that ask this name server find no broker; without any name server, new"
+                " clients cannot start"
+            )
+            findings.append(problem("name server", address, found, fix, why))
     return findings, tables
 
 
 def agreement(tables: Mapping[str, ClusterTable]) -> list[Finding]:
-    """Every name server must know the same brokers: they do not talk to each other."""
+    """Check that every name server knows the same brokers: they do not talk to each other."""
     known = {
-        address: {(name, broker_id, where) for name, data in table.broker_addr_table.items() for broker_id, where in data.broker_addrs.items()}
+        address: {
+            (name, broker_id, where)
+            for name, data in table.broker_addr_table.items()
+            for broker_id, where in data.broker_addrs.items()
+        }
         for address, table in tables.items()
     }
-    everybody = set().union(*known.values())
-    if not everybody:
-        return [
-            Finding("cluster", "brokers", Level.PROBLEM, "no broker is registered", "no topic has a route", "start brokers with `mqbroker -n ADDRESSES`, or look at their logs: they say why they cannot register")
-        ]
-    findings = []
-    for address, some in known.items():
-        missing = sorted(f"{name}:{broker_id}" for name, broker_id, _ in everybody - some)
-        if missing:
-            findings.append(
-                Finding(
-                    "name server", f"{address} agrees", Level.PROBLEM, f"does not know {', '.join(missing)}",
-                    "what a client finds depends on which name server it asks", "name all name servers in namesrvAddr of every broker",
-                )
-            )
-    return findings or [ok("cluster", "name servers agree", f"{len(everybody)} brokers")]
+    all_brokers = set().union(*known.values())
+    if not all_brokers:
+        fix = (
+            "start brokers with `mqbroker -n ADDRESSES`, or read their logs for the reason why"
+            " they cannot register"
+        )
+        found = "no broker is registered"
+        return [problem("cluster", "brokers", found, fix, "no topic has a route")]
+    findings = [
+        problem(
+            "name server",
+            f"{address} agrees",
+            f"does not know {', '.join(sorted(missing))}",
+            "name all name servers in namesrvAddr of every broker",
+            "clients find other brokers at other name servers",
+        )
+        for address, brokers in known.items()
+        if (missing := [f"{name}:{broker_id}" for name, broker_id, _ in all_brokers - brokers])
+    ]
+    return findings or [ok("cluster", "name servers agree", f"{len(all_brokers)} brokers")]
 
 
 def groups_of_brokers(brokers: Iterable[BrokerAddress]) -> Iterator[Finding]:
-    """A broker name without master takes no messages."""
+    """Check that every broker name has a master: without it, no messages are accepted."""
     groups: dict[str, set[int]] = defaultdict(set)
     for broker in brokers:
         groups[broker.name].add(broker.id)
     for name, ids in sorted(groups.items()):
         if MASTER_ID not in ids:
-            yield Finding(
-                "cluster", name, Level.PROBLEM, f"only slaves ({', '.join(map(str, sorted(ids)))})", "its queues can be read and not written", "start its master again, or make a slave the master (docs/deploy.md)"
-            )
+            found = f"only slaves ({', '.join(map(str, sorted(ids)))})"
+            fix = "start its master again, or promote a slave (docs/deploy.md)"
+            yield problem("cluster", name, found, fix, "its queues can be read, but not written")
         else:
-            yield ok("cluster", name, "master alone" if len(ids) == 1 else f"master and {len(ids) - 1} slaves")
+            found = "master alone" if len(ids) == 1 else f"master and {len(ids) - 1} slaves"
+            yield ok("cluster", name, found)
 
 
-def broker_findings(broker: BrokerAddress, status: Mapping[str, str] | None, failure: TrioMQError | None, here: float) -> Iterator[Finding]:
-    """One broker: the address that it advertises, its clock, its disk, refused requests, groups that do not agree."""
-    who = f"{broker.name}:{broker.id}"
+def traces(topics: Iterable[str]) -> Finding:
+    """Tell whether clients can trace messages. Without the topic, that is off by intention."""
+    if TRACE_TOPIC in topics:
+        return ok("cluster", "message traces", f"topic {TRACE_TOPIC} exists")
+    found = (
+        f"no broker has topic {TRACE_TOPIC}: clients with message traces on warn and drop them; to"
+        " have traces, set traceTopicEnable=true on a broker"
+    )
+    return ok("cluster", "message traces", found)
+
+
+def broker_findings(
+    broker: BrokerAddress,
+    status: Mapping[str, str] | None,
+    failure: TrioMQError | None,
+    here: float,
+) -> Iterator[Finding]:
+    """Check a broker: address, clock, disk, refused requests, and subscriptions of groups."""
+    name = f"{broker.name}:{broker.id}"
     if status is None:
-        yield Finding(
-            "broker", f"{who} address", Level.PROBLEM, f"{broker.address}: {' '.join(str(failure).split())}",
-            "it is registered under this address, and who cannot reach it can neither send nor consume",
-            "set brokerIP1 to an address or name that clients reach, publish listenPort and listenPort - 2 under the same numbers (docs/deploy.md)",
+        yield problem(
+            "broker",
+            f"{name} address",
+            f"{broker.address}: {' '.join(str(failure).split())}",
+            "set brokerIP1 to an address or name that clients reach, and publish listenPort and"
+            " listenPort - 2 under the same numbers (docs/deploy.md)",
+            "it is registered under this address: a client that cannot reach it can neither send"
+            " nor consume",
         )
         return
-    yield advertised(who, broker.address)
+    yield advertised(name, broker.address)
     skew = clock_skew(status, here)
     if skew is not None:
         if abs(skew) > SKEW_SECONDS_MAX:
-            yield Finding(
-                "broker", f"{who} clock", Level.PROBLEM, f"{skew:+.0f} s against this machine", "store times, retention, delayed messages and searches by time are off by as much",
-                "synchronise the clocks of all machines (chrony)",
-            )
+            found = f"{skew:+.0f} s against this machine"
+            fix = "synchronise the clocks of all machines (chrony)"
+            why = "store times, retention, delayed messages and searches by time are off by that"
+            yield problem("broker", f"{name} clock", found, fix, why)
         else:
-            yield ok("broker", f"{who} clock", f"within {SKEW_SECONDS_MAX:g} s")
+            yield ok("broker", f"{name} clock", f"within {SKEW_SECONDS_MAX:g} s")
     try:
-        disk = max(float(status.get("commitLogDiskRatio", -1)), float(status.get("consumeQueueDiskRatio", -1)))
+        disk = max(
+            float(status.get("commitLogDiskRatio", -1)),
+            float(status.get("consumeQueueDiskRatio", -1)),
+        )
     except ValueError:
         disk = -1.0
     if disk >= DISK_ADVICE:
         level = Level.PROBLEM if disk >= DISK_PROBLEM else Level.ADVICE
-        yield Finding("broker", f"{who} disk", level, f"{disk:.0%} used", "above 85 % files go before their time, above 90 % messages are refused", "enlarge it, or lower fileReservedTime")
+        fix = "enlarge the disk, or lower fileReservedTime"
+        why = "above 85 % files are deleted early, above 90 % messages are refused"
+        yield Finding(level, "broker", f"{name} disk", f"{disk:.0%} used", fix, why)
     for key, value in status.items():
         if key.startswith("refused_"):
-            yield Finding(
-                "broker", f"{who} refusals", Level.ADVICE, f"{key.removeprefix('refused_')}: {value} since its start", "clients were answered SYSTEM_BUSY and had to try again", "docs/operations.md, busy answers"
-            )
+            found = f"{key.removeprefix('refused_')}: {value} since its start"
+            fix = "see docs/operations.md, busy answers"
+            why = "clients got SYSTEM_BUSY and had to retry"
+            yield advice("broker", f"{name} refusals", found, fix, why)
         elif key.startswith("subscriptionMismatch_"):
-            yield Finding(
-                "group", key.removeprefix("subscriptionMismatch_"), Level.PROBLEM, f"at {broker.name}: {value}",
-                "members that do not subscribe the same skip messages that are meant for others", "give all members of the group the same topics and tags, or groups of their own",
-            )
+            group, found = key.removeprefix("subscriptionMismatch_"), f"at {broker.name}: {value}"
+            fix = "subscribe all members to the same topics and tags, or use several groups"
+            why = "members with different subscriptions skip messages that other members want"
+            yield problem("group", group, found, fix, why)
 
 
-def advertised(who: str, address: str) -> Finding:
-    """An address that answers here may still be one that only this machine knows."""
+def advertised(name: str, address: str) -> Finding:
+    """Check that an address that answers here is not known to this machine only."""
     host, _ = parse_address(address)
     try:
         loopback = ipaddress.ip_address(host).is_loopback
     except ValueError:
         loopback = host == "localhost"
     if loopback:
-        return Finding("broker", f"{who} address", Level.ADVICE, address, "it is reached from this machine only", "set brokerIP1 when clients run elsewhere")
-    return ok("broker", f"{who} address", address)
+        fix, why = "set brokerIP1 when clients run elsewhere", "only this machine can reach it"
+        return advice("broker", f"{name} address", address, fix, why)
+    return ok("broker", f"{name} address", address)
 
 
 def clock_skew(status: Mapping[str, str], here: float) -> float | None:
-    """Seconds that a broker's clock is ahead of ours: its start and the time since then, in whole seconds, make its now."""
+    """Return the seconds that a broker's clock is ahead of ours.
+
+    The broker's time is its start plus its uptime in whole seconds.
+    """
     words = status.get("runtime", "").split()
     try:
         days, hours, minutes, seconds = (int(words[index]) for index in (1, 3, 5, 7))
@@ -173,20 +258,41 @@ def clock_skew(status: Mapping[str, str], here: float) -> float | None:
 
 
 async def lags(admin: Admin, lag_max: int) -> list[Finding]:
-    """Groups that are far behind."""
-    names = {name for some in (await admin.groups()).values.values() for name in some if not name.startswith(SYSTEM_GROUPS)}
-    findings, behind = [], 0
-    for name in sorted(names):
-        stats = await admin.consume_stats(name)
-        lag = sum(max(0, queue.broker_offset - queue.consumer_offset) for answer in stats.values.values() for queue in answer.offset_table.values())
-        if lag > lag_max:
-            behind += 1
-            findings.append(
-                Finding(
-                    "group", name, Level.ADVICE, f"{lag} messages behind", "messages that are older than fileReservedTime go whether they were read or not",
-                    f"mqadmin consumerProgress -g {name} shows where; add members or queues, or reset the offset",
-                )
-            )
-    if names and not behind:
-        findings.append(ok("group", "lag", f"none of {len(names)} groups is more than {lag_max} messages behind"))
+    """Check the lag of all groups."""
+    names = {
+        name
+        for some in (await admin.groups()).values.values()
+        for name in some
+        if not name.startswith(SYSTEM_GROUPS)
+    }
+    answers = await admin.for_each(sorted(names), admin.consume_stats)
+    behind = {name: _lag(stats) for name, stats in answers.values.items()}
+    findings = [
+        advice(
+            "group",
+            name,
+            f"{lag} messages behind",
+            f"see mqadmin consumerProgress -g {name}; add members or queues, or reset the offset",
+            "messages older than fileReservedTime are deleted, read or unread",
+        )
+        for name, lag in behind.items()
+        if lag > lag_max
+    ]
+    unasked = len(answers.failures) + sum(bool(stats.failures) for stats in answers.values.values())
+    if unasked:
+        found = f"{unasked} of {len(names)} groups could not be checked at every broker"
+        if not findings:
+            found += f"; no queue of the other groups is more than {lag_max} messages behind"
+        findings.append(unknown("group", "lag", found))
+    elif names and not findings:
+        found = f"none of {len(names)} groups is more than {lag_max} messages behind"
+        findings.append(ok("group", "lag", found))
     return findings
+
+
+def _lag(stats: Answers[ConsumeStats]) -> int:
+    return sum(
+        max(0, queue.broker_offset - queue.consumer_offset)
+        for answer in stats.values.values()
+        for queue in answer.offset_table.values()
+    )

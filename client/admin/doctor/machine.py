@@ -1,4 +1,7 @@
-"""The machine as the checks see it: files below a root, and the few facts that no file has.  Tests give it a root of their own."""
+"""The facts about the machine that the checks read: files below a root, and other sources.
+
+Tests use a root of their own.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ CLOCK_UNSYNCHRONISED = 5
 """TIME_ERROR of adjtimex(2)"""
 _TIMEX_BYTES = 512
 _ESCAPE = re.compile(r"\\([0-7]{3})")
-"""how proc(5) writes a blank, a tab, a line feed and a backslash; other characters stand there as they are"""
+"""the escapes of proc(5) for a blank, a tab, a line feed and a backslash"""
 
 
 @attrs.frozen
@@ -39,13 +42,13 @@ def _nearest_existing(path: Path) -> Path:
 
 
 def _disk_share(path: Path) -> float:
-    """The share of a file system that is in use, as `df` counts it."""
+    """Return the used share of a file system, as ``df`` counts it."""
     usage = shutil.disk_usage(_nearest_existing(path))
     return usage.used / ((usage.used + usage.free) or 1)
 
 
 def _clock_state() -> int | None:
-    """What adjtimex(2) returns: 5 for a clock that nothing synchronises; None where there is no such call."""
+    """Return the result of adjtimex(2), None without it; see ``CLOCK_UNSYNCHRONISED``."""
     try:
         libc = ctypes.CDLL(None, use_errno=True)
         state: int = libc.adjtimex(ctypes.create_string_buffer(_TIMEX_BYTES))
@@ -55,7 +58,10 @@ def _clock_state() -> int | None:
 
 
 def _fsync_seconds(folder: Path, times: int = 20) -> list[float]:
-    """How long each of some writes of 4 KiB takes until it is on the disk.  Raises OSError."""
+    """Return the sorted durations of writes of 4 KiB with fsync.
+
+    Raises: OSError.
+    """
     path = folder / f".triomq-doctor-{os.getpid()}"
     block, taken = b"\1" * 4096, []
     handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
@@ -76,24 +82,23 @@ def _modules() -> Mapping[str, bool]:
 
 
 @attrs.frozen(kw_only=True)
-class Machine:
-    """Where to look."""
+class MachineFacts:
+    """The sources of the facts."""
 
     root: Path = Path("/")
     folder: Path
-    """where the store lies or will lie"""
+    """folder of the store"""
     pid: str = "self"
-    """whose limits count"""
-    python: tuple[int, int] = sys.version_info[:2]
+    """the process whose limits are checked"""
     modules: Callable[[], Mapping[str, bool]] = _modules
     disk_share: Callable[[Path], float] = _disk_share
     clock_state: Callable[[], int | None] = _clock_state
     fsync_seconds: Callable[[Path], list[float]] = _fsync_seconds
 
     def text(self, path: str) -> str | None:
-        """The content of a file of /proc or /sys; None if it cannot be read."""
-        try:
-            return (self.root / path).read_text("utf-8", "surrogateescape").strip()  # names of files may be any bytes
+        """Return the content of a file of /proc or /sys; None if it cannot be read."""
+        try:  # file names may be any bytes
+            return (self.root / path).read_text("utf-8", "surrogateescape").strip()
         except OSError:
             return None
 
@@ -105,14 +110,14 @@ class Machine:
             return None
 
     def chosen(self, path: str) -> str | None:
-        """The word in brackets of a file such as ``none [mq-deadline] bfq``."""
+        """Return the word in brackets of a file such as ``none [mq-deadline] bfq``."""
         text = self.text(path)
         if text is None:
             return None
         return text.partition("[")[2].partition("]")[0] or text.split()[0] if text else None
 
     def soft_limit(self, name: str) -> int | None:
-        """A limit of the process in numbers; None if it cannot be read."""
+        """Return a soft limit of the process; None if it cannot be read."""
         for line in (self.text(f"proc/{self.pid}/limits") or "").splitlines():
             if line.startswith(name):
                 soft = line[len(name) :].split()[0]
@@ -120,7 +125,7 @@ class Machine:
         return None
 
     def mount(self) -> Mount | None:
-        """The mount that holds the folder: of all that fit the longest, of equals the last."""
+        """Return the mount of the folder: of all that match the longest, of equal ones the last."""
         best: Mount | None = None
         target = str(_nearest_existing(self.folder.absolute()).resolve())
         for line in (self.text("proc/self/mountinfo") or "").splitlines():
@@ -131,13 +136,19 @@ class Machine:
             point = _ESCAPE.sub(lambda match: chr(int(match[1], 8)), words[4])
             inside = target == point or target.startswith(point.rstrip("/") + "/")
             if inside and (best is None or len(point) >= len(best.point)):
-                best = Mount(words[2], point, more[0], frozenset(f"{words[5]},{more[2]}".split(",")))
+                best = Mount(
+                    words[2], point, more[0], frozenset(f"{words[5]},{more[2]}".split(","))
+                )
         return best
 
     def listening_ports(self) -> frozenset[int] | None:
-        """TCP ports on which something listens in this network namespace."""
-        tables = [text for name in ("tcp", "tcp6") if (text := self.text(f"proc/net/{name}")) is not None]
+        """Return the TCP ports in use by servers of this network namespace."""
+        tables = [
+            text for name in ("tcp", "tcp6") if (text := self.text(f"proc/net/{name}")) is not None
+        ]
         if not tables:
             return None
         rows = [line.split() for table in tables for line in table.splitlines()[1:]]
-        return frozenset(int(row[1].rpartition(":")[2], 16) for row in rows if len(row) > 3 and row[3] == "0A")
+        return frozenset(
+            int(row[1].rpartition(":")[2], 16) for row in rows if len(row) > 3 and row[3] == "0A"
+        )

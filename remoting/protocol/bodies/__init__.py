@@ -1,1 +1,1 @@
-"""One class per JSON body, grouped by what the bodies are about."""
+"""One class for each JSON body, in modules by subject."""

@@ -1,6 +1,7 @@
-"""Rebalance by the broker: 400, 401, 402.
+"""Bodies for assigning queues to consumers in the broker: requests 400, 401 and 402.
 
-Source: remoting/…/protocol/body/QueryAssignmentRequestBody.java, SetMessageRequestModeRequestBody.java and their neighbours.
+Source: remoting/…/protocol/body/QueryAssignmentRequestBody.java,
+SetMessageRequestModeRequestBody.java and the classes beside them.
 """
 
 import attrs
@@ -11,7 +12,7 @@ from triomq.remoting.protocol.bodies.schema import JsonBody, named
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class QueryAssignmentRequest(JsonBody):
-    """400. Strategies: ``AVG``, ``AVG_BY_CIRCLE``."""
+    """The body of QUERY_ASSIGNMENT (400). The strategy is ``AVG`` or ``AVG_BY_CIRCLE``."""
 
     topic: str
     consumer_group: str
@@ -22,7 +23,10 @@ class QueryAssignmentRequest(JsonBody):
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class QueueAssignment(JsonBody):
-    """A queue (number -1: any of the broker) and how to read it, ``PULL`` or ``POP``."""
+    """A queue of a consumer, and how it reads the queue: ``PULL`` or ``POP``.
+
+    Queue id -1 stands for all queues of the broker.
+    """
 
     message_queue: MessageQueue
     mode: str = "PULL"
@@ -31,23 +35,23 @@ class QueueAssignment(JsonBody):
 
 @attrs.frozen(eq=False, repr=False)
 class QueryAssignmentResponse(JsonBody):
-    """Absent assignments mean "keep what you have", an empty list "drop everything"."""
+    """The answer to 400. None: the consumer keeps its queues; an empty list: it loses them all."""
 
-    assignments: list[QueueAssignment] | None = attrs.field(default=None, metadata=named("messageQueueAssignments"))
+    assignments: list[QueueAssignment] | None = named("messageQueueAssignments", default=None)
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class MessageRequestMode(JsonBody):
-    """401."""
+    """The body of SET_MESSAGE_REQUEST_MODE (401): how a group reads a topic."""
 
     topic: str
     consumer_group: str
     mode: str = "PULL"
-    pop_share_queue_count: int = attrs.field(default=0, metadata=named("popShareQueueNum"))
+    pop_share_queue_count: int = named("popShareQueueNum", default=0)
 
 
 @attrs.frozen(eq=False, repr=False)
 class MessageRequestModeTable(JsonBody):
-    """402: topic -> group -> mode."""
+    """The answer to GET_ALL_MESSAGE_REQUEST_MODE (402): topic -> group -> mode."""
 
     message_request_mode_map: dict[str, dict[str, MessageRequestMode]] = attrs.field(factory=dict)

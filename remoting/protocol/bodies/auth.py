@@ -1,7 +1,8 @@
-"""Users and policies (3001 to 3010) and the accounts of 4.4 to 5.2 (54).
+"""Users and policies (3001 to 3010), and the accounts of RocketMQ 4.4 to 5.2 (54).
 
-3005 and 3010 answer with JSON arrays of these: read them with ``decode_array``. Source: remoting/…/protocol/body/UserInfo.java,
-AclInfo.java; for the accounts common/…/PlainAccessConfig.java, AclConfig.java of 4.9.
+3005 and 3010 answer with JSON arrays of these: read them with ``decode_array``. Source:
+remoting/…/protocol/body/UserInfo.java, AclInfo.java; for the accounts
+common/…/PlainAccessConfig.java, AclConfig.java of 4.9.
 """
 
 import attrs
@@ -11,7 +12,10 @@ from triomq.remoting.protocol.bodies.schema import JsonBody, named
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class User(JsonBody):
-    """Types ``Super`` and ``Normal``, states ``enable`` and ``disable``; None leaves a member as it is (3002)."""
+    """A user. Types are ``Super`` and ``Normal``, states ``enable`` and ``disable``.
+
+    In an update (3002), None leaves a member as it is.
+    """
 
     username: str | None = None
     password: str | None = None
@@ -21,7 +25,10 @@ class User(JsonBody):
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class PolicyEntry(JsonBody):
-    """One rule: a resource such as ``Topic:orders*``, what may be done with it, from where, ``Allow`` or ``Deny``."""
+    """One rule: a resource such as ``Topic:orders*``, actions, source addresses, decision.
+
+    The decision is ``Allow`` or ``Deny``.
+    """
 
     resource: str | None = None
     actions: list[str] | None = None
@@ -31,7 +38,7 @@ class PolicyEntry(JsonBody):
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class Policy(JsonBody):
-    """Rules that count first (``Custom``) or last (``Default``)."""
+    """Rules, of which ``Custom`` ones come first and ``Default`` ones last."""
 
     policy_type: str | None = None
     entries: list[PolicyEntry] | None = None
@@ -53,15 +60,15 @@ class PlainAccount(JsonBody):
     secret_key: str | None = None
     white_remote_address: str | None = None
     admin: bool = False
-    default_topic_permission: str | None = attrs.field(default=None, metadata=named("defaultTopicPerm"))
-    default_group_permission: str | None = attrs.field(default=None, metadata=named("defaultGroupPerm"))
-    topic_permissions: list[str] | None = attrs.field(default=None, metadata=named("topicPerms"))
-    group_permissions: list[str] | None = attrs.field(default=None, metadata=named("groupPerms"))
+    default_topic_permission: str | None = named("defaultTopicPerm", default=None)
+    default_group_permission: str | None = named("defaultGroupPerm", default=None)
+    topic_permissions: list[str] | None = named("topicPerms", default=None)
+    group_permissions: list[str] | None = named("groupPerms", default=None)
 
 
 @attrs.frozen(eq=False, repr=False)
 class PlainAccounts(JsonBody):
-    """54."""
+    """Answer to 54."""
 
-    global_white_addresses: list[str] | None = attrs.field(default=None, metadata=named("globalWhiteAddrs"))
-    accounts: list[PlainAccount] | None = attrs.field(default=None, metadata=named("plainAccessConfigs"))
+    global_white_addresses: list[str] | None = named("globalWhiteAddrs", default=None)
+    accounts: list[PlainAccount] | None = named("plainAccessConfigs", default=None)

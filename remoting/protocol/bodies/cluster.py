@@ -1,6 +1,7 @@
-"""What name servers and brokers say about the cluster: 106, 901, key-value tables, HA state, 354, 2003.
+"""The state of the cluster, from name servers and brokers: 28, 103, 106, 219, 354, 901, 907, 2003.
 
-Source: remoting/…/protocol/body/ClusterInfo.java, KVTable.java, HARuntimeInfo.java, GetBrokerMemberGroupResponseBody.java.
+Source: remoting/…/protocol/body/ClusterInfo.java, KVTable.java, HARuntimeInfo.java,
+GetBrokerMemberGroupResponseBody.java.
 """
 
 from typing import Any
@@ -8,12 +9,12 @@ from typing import Any
 import attrs
 
 from triomq.remoting.protocol.bodies.route import BrokerData
-from triomq.remoting.protocol.bodies.schema import JsonBody, named
+from triomq.remoting.protocol.bodies.schema import JsonBody, json_name, named
 
 
 @attrs.frozen(eq=False, repr=False)
 class ClusterTable(JsonBody):
-    """All brokers by name and all broker names by cluster (106). Java writes it with bare ids."""
+    """Answer to 106: all brokers by name, all broker names by cluster. Java writes bare ids."""
 
     broker_addr_table: dict[str, BrokerData] = attrs.field(factory=dict)
     cluster_addr_table: dict[str, list[str]] = attrs.field(factory=dict)
@@ -35,25 +36,25 @@ class BrokerMembersBody(JsonBody):
 
 @attrs.frozen(eq=False, repr=False)
 class KvTable(JsonBody):
-    """Any table of texts: runtime figures (28), key-value namespaces (219, 103)."""
+    """A table of texts: runtime figures (28), key-value namespaces (103, 219)."""
 
     table: dict[str, str] = attrs.field(factory=dict)
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class HaConnectionState(JsonBody):
-    address: str = attrs.field(metadata=named("addr"))
+    address: str = attrs.field(metadata=json_name("addr"))
     slave_ack_offset: int = 0
     diff: int = 0
     in_sync: bool = False
-    transferred_bytes_per_second: int = attrs.field(default=0, metadata=named("transferredByteInSecond"))
-    transfer_from: int = attrs.field(default=0, metadata=named("transferFromWhere"))
+    transferred_bytes_per_second: int = named("transferredByteInSecond", default=0)
+    transfer_from: int = named("transferFromWhere", default=0)
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class HaClientState(JsonBody):
-    master_address: str | None = attrs.field(default=None, metadata=named("masterAddr"))
-    transferred_bytes_per_second: int = attrs.field(default=0, metadata=named("transferredByteInSecond"))
+    master_address: str | None = named("masterAddr", default=None)
+    transferred_bytes_per_second: int = named("transferredByteInSecond", default=0)
     max_offset: int = 0
     last_read_timestamp: int = 0
     last_write_timestamp: int = 0
@@ -65,26 +66,26 @@ class HaStatus(JsonBody):
     """The answer to 907."""
 
     master: bool = False
-    master_log_max_offset: int = attrs.field(default=0, metadata=named("masterCommitLogMaxOffset"))
-    in_sync_slave_count: int = attrs.field(default=0, metadata=named("inSyncSlaveNums"))
-    connections: list[HaConnectionState] = attrs.field(factory=list, metadata=named("haConnectionInfo"))
-    client: HaClientState = attrs.field(factory=HaClientState, metadata=named("haClientRuntimeInfo"))
+    master_log_max_offset: int = named("masterCommitLogMaxOffset", default=0)
+    in_sync_slave_count: int = named("inSyncSlaveNums", default=0)
+    connections: list[HaConnectionState] = named("haConnectionInfo", factory=list)
+    client: HaClientState = named("haClientRuntimeInfo", factory=HaClientState)
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class ColdReads(JsonBody):
-    """2003: bytes that groups read from disk, and their limits."""
+    """Answer to 2003: bytes that groups read from disk, and their limits."""
 
-    runtime: dict[str, Any] = attrs.field(factory=dict, metadata=named("runtimeTable"))
-    configuration: dict[str, Any] = attrs.field(factory=dict, metadata=named("configTable"))
-    group_threshold: int = attrs.field(default=0, metadata=named("cgColdReadThreshold"))
-    global_threshold: int = attrs.field(default=0, metadata=named("globalColdReadThreshold"))
-    global_bytes: int = attrs.field(default=0, metadata=named("globalAcc"))
+    runtime: dict[str, Any] = named("runtimeTable", factory=dict)
+    configuration: dict[str, Any] = named("configTable", factory=dict)
+    group_threshold: int = named("cgColdReadThreshold", default=0)
+    global_threshold: int = named("globalColdReadThreshold", default=0)
+    global_bytes: int = named("globalAcc", default=0)
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class IndexProgress(JsonBody):
-    """354. States: 0 complete, 1 incomplete, 2 being written, 3 failed."""
+    """Answer to 354. States: 0 complete, 1 incomplete, 2 being written, 3 failed."""
 
-    status: int = attrs.field(default=0, metadata=named("checkStatus"))
-    result: str | None = attrs.field(default=None, metadata=named("checkResult"))
+    status: int = named("checkStatus", default=0)
+    result: str | None = named("checkResult", default=None)

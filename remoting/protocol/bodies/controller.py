@@ -1,6 +1,7 @@
-"""What brokers and controllers tell each other: 1001 to 1004, 1006, 1007, 1008.
+"""Bodies between brokers and controllers: 1001 to 1004 and 1006 to 1008.
 
-Source: remoting/…/protocol/body/SyncStateSet.java, ElectMasterResponseBody.java, BrokerReplicasInfo.java, EpochEntryCache.java.
+Source: remoting/…/protocol/body/SyncStateSet.java, ElectMasterResponseBody.java,
+BrokerReplicasInfo.java, EpochEntryCache.java.
 """
 
 import attrs
@@ -13,16 +14,16 @@ from triomq.remoting.protocol.bodies.schema import JsonBody, named
 class SyncStateSet(JsonBody):
     """The ids of the replicas that keep up with the master (1001, 1003, 1004, 1008)."""
 
-    ids: frozenset[int] = attrs.field(default=frozenset(), metadata=named("syncStateSet"))
-    epoch: int = attrs.field(default=0, metadata=named("syncStateSetEpoch"))
+    ids: frozenset[int] = named("syncStateSet", default=frozenset())
+    epoch: int = named("syncStateSetEpoch", default=0)
 
 
 @attrs.frozen(eq=False, repr=False)
 class ElectedMaster(JsonBody):
-    """The answer to 1002; who is master stands in the header."""
+    """The answer to 1002; the header names the master."""
 
-    members: BrokerMembers | None = attrs.field(default=None, metadata=named("brokerMemberGroup"))
-    ids: frozenset[int] = attrs.field(default=frozenset(), metadata=named("syncStateSet"))
+    members: BrokerMembers | None = named("brokerMemberGroup", default=None)
+    ids: frozenset[int] = named("syncStateSet", default=frozenset())
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
@@ -39,15 +40,15 @@ class ReplicaGroup(JsonBody):
     master_address: str | None = None
     master_epoch: int = 0
     sync_state_set_epoch: int = 0
-    in_sync: list[Replica] = attrs.field(factory=list, metadata=named("inSyncReplicas"))
-    not_in_sync: list[Replica] = attrs.field(factory=list, metadata=named("notInSyncReplicas"))
+    in_sync: list[Replica] = named("inSyncReplicas", factory=list)
+    not_in_sync: list[Replica] = named("notInSyncReplicas", factory=list)
 
 
 @attrs.frozen(eq=False, repr=False)
 class ReplicaTable(JsonBody):
-    """1006: broker name -> its replicas. The request's body is a JSON array of broker names."""
+    """Answer to 1006: broker name -> replicas. The request has a JSON array of broker names."""
 
-    groups: dict[str, ReplicaGroup] = attrs.field(factory=dict, metadata=named("replicasInfoTable"))
+    groups: dict[str, ReplicaGroup] = named("replicasInfoTable", factory=dict)
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -61,10 +62,10 @@ class Epoch(JsonBody):
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class EpochTable(JsonBody):
-    """1007."""
+    """Answer to 1007."""
 
     cluster_name: str
     broker_name: str
     broker_id: int
-    epochs: list[Epoch] = attrs.field(factory=list, metadata=named("epochList"))
+    epochs: list[Epoch] = named("epochList", factory=list)
     max_offset: int = 0

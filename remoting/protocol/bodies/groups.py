@@ -1,38 +1,37 @@
 """Consumer and producer groups: 38, 200, 201, 203, 204, 225, 300, 328, 352, 353.
 
-Source: common/…/SubscriptionGroupConfig.java, remoting/…/protocol/body/ConsumerConnection.java and its neighbours.
+Source: common/…/SubscriptionGroupConfig.java, remoting/…/protocol/body/ConsumerConnection.java and
+the classes beside it.
 """
 
 import attrs
 
 from triomq.remoting.protocol.bodies.heartbeat import SubscriptionData
-from triomq.remoting.protocol.bodies.schema import JsonBody, named
+from triomq.remoting.protocol.bodies.schema import JsonBody, json_name, named
 from triomq.remoting.protocol.bodies.topics import DataVersion
 
-RETRY_DELAYS_MS = (
-    *(1000, 5000, 10000, 30000, 60000, 120000, 180000, 240000, 300000, 360000, 420000, 480000, 540000, 600000),
-    *(1200000, 1800000, 3600000, 7200000),
-)
-"""What CUSTOMIZED means when it lists nothing."""
+_SECONDS = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
+RETRY_DELAYS_MS = tuple(1000 * seconds for seconds in _SECONDS)
+"""The delays of the policy CUSTOMIZED if it lists none."""
 
 
 @attrs.frozen(eq=False, repr=False)
 class ConsumerIds(JsonBody):
-    """38."""
+    """Answer to 38."""
 
-    consumer_ids: list[str] = attrs.field(factory=list, metadata=named("consumerIdList"))
+    consumer_ids: list[str] = named("consumerIdList", factory=list)
 
 
 @attrs.frozen(eq=False, repr=False)
 class GroupNames(JsonBody):
-    """300."""
+    """Answer to 300."""
 
     group_list: list[str] = attrs.field(factory=list)
 
 
 @attrs.frozen(eq=False, repr=False)
 class ConnectionData(JsonBody):
-    """One client's connection, ``client_addr`` as ``ip:port``."""
+    """The connection of one client; ``client_addr`` is ``ip:port``."""
 
     client_id: str
     client_addr: str
@@ -42,10 +41,10 @@ class ConnectionData(JsonBody):
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class ConsumerConnection(JsonBody):
-    """203."""
+    """Answer to 203."""
 
-    connections: list[ConnectionData] = attrs.field(factory=list, metadata=named("connectionSet"))
-    subscriptions: dict[str, SubscriptionData] = attrs.field(factory=dict, metadata=named("subscriptionTable"))
+    connections: list[ConnectionData] = named("connectionSet", factory=list)
+    subscriptions: dict[str, SubscriptionData] = named("subscriptionTable", factory=dict)
     consume_type: str | None = None
     message_model: str | None = None
     consume_from_where: str | None = None
@@ -53,17 +52,17 @@ class ConsumerConnection(JsonBody):
 
 @attrs.frozen(eq=False, repr=False)
 class ProducerConnection(JsonBody):
-    """204."""
+    """Answer to 204."""
 
-    connections: list[ConnectionData] = attrs.field(factory=list, metadata=named("connectionSet"))
+    connections: list[ConnectionData] = named("connectionSet", factory=list)
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class ProducerEntry(JsonBody):
-    """``remote_address`` is written as Java prints it, ``/ip:port``."""
+    """One producer; ``remote_address`` is ``/ip:port``, as Java prints it."""
 
     client_id: str
-    remote_address: str = attrs.field(metadata=named("remoteIP"))
+    remote_address: str = attrs.field(metadata=json_name("remoteIP"))
     language: str = "OTHER"
     version: int = 0
     last_update_timestamp: int = 0
@@ -71,7 +70,7 @@ class ProducerEntry(JsonBody):
 
 @attrs.frozen(eq=False, repr=False)
 class ProducerTable(JsonBody):
-    """328: producers of all groups."""
+    """Answer to 328: the producers of all groups."""
 
     data: dict[str, list[ProducerEntry]] = attrs.field(factory=dict)
 
@@ -91,8 +90,8 @@ class ExponentialRetryPolicy(JsonBody):
 @attrs.frozen(eq=False, repr=False)
 class GroupRetryPolicy(JsonBody):
     type: str = "CUSTOMIZED"
-    customized: CustomizedRetryPolicy | None = attrs.field(default=None, metadata=named("customizedRetryPolicy"))
-    exponential: ExponentialRetryPolicy | None = attrs.field(default=None, metadata=named("exponentialRetryPolicy"))
+    customized: CustomizedRetryPolicy | None = named("customizedRetryPolicy", default=None)
+    exponential: ExponentialRetryPolicy | None = named("exponentialRetryPolicy", default=None)
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -105,16 +104,16 @@ class SimpleSubscription(JsonBody):
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class SubscriptionGroupConfig(JsonBody):
-    """200, 352, and the entries of 201 and 225."""
+    """One consumer group: body of 200, answer to 352, entry of 201 and 225."""
 
     group_name: str
     consume_enable: bool = True
     consume_from_min_enable: bool = True
     consume_broadcast_enable: bool = True
     consume_message_orderly: bool = False
-    retry_queue_count: int = attrs.field(default=1, metadata=named("retryQueueNums"))
+    retry_queue_count: int = named("retryQueueNums", default=1)
     retry_max_times: int = 16
-    retry_policy: GroupRetryPolicy = attrs.field(factory=GroupRetryPolicy, metadata=named("groupRetryPolicy"))
+    retry_policy: GroupRetryPolicy = named("groupRetryPolicy", factory=GroupRetryPolicy)
     broker_id: int = 0
     which_broker_when_consume_slowly: int = 1
     notify_consumer_ids_changed_enable: bool = True
@@ -126,7 +125,7 @@ class SubscriptionGroupConfig(JsonBody):
 
 @attrs.frozen(eq=False, repr=False)
 class SubscriptionGroupTable(JsonBody):
-    """201."""
+    """Answer to 201."""
 
     subscription_group_table: dict[str, SubscriptionGroupConfig] = attrs.field(factory=dict)
     data_version: DataVersion = attrs.field(factory=DataVersion)
@@ -135,14 +134,14 @@ class SubscriptionGroupTable(JsonBody):
 
 @attrs.frozen(eq=False, repr=False)
 class SubscriptionGroupList(JsonBody):
-    """225."""
+    """Body of 225."""
 
     group_config_list: list[SubscriptionGroupConfig] = attrs.field(factory=list)
 
 
 @attrs.frozen(eq=False, repr=False)
 class GroupForbidden(JsonBody):
-    """353."""
+    """Answer to 353."""
 
     group: str
     topic: str
@@ -151,8 +150,8 @@ class GroupForbidden(JsonBody):
 
 @attrs.frozen(eq=False, repr=False)
 class GroupSubscription(JsonBody):
-    """345."""
+    """Answer to 345."""
 
     group: str
     topic: str
-    subscription: SubscriptionData | None = attrs.field(default=None, metadata=named("subscriptionData"))
+    subscription: SubscriptionData | None = named("subscriptionData", default=None)

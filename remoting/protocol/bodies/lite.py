@@ -1,7 +1,7 @@
-"""Lite topics, new in 5.5: subscriptions of clients (200071) and what admins see (200074 to 200078).
+"""Lite topics, new in 5.5: subscriptions of clients (200071), views for admins (200074 to 200078).
 
-Source: remoting/…/protocol/body/LiteSubscriptionCtlRequestBody.java, GetBrokerLiteInfoResponseBody.java and their neighbours,
-common/…/lite/*.java of 5.5.
+Source: remoting/…/protocol/body/LiteSubscriptionCtlRequestBody.java,
+GetBrokerLiteInfoResponseBody.java and the classes beside it, common/…/lite/*.java of 5.5.
 """
 
 import attrs
@@ -12,7 +12,10 @@ from triomq.remoting.protocol.bodies.schema import JsonBody, named
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class LiteOffset(JsonBody):
-    """Where a new subscription begins: ``POLICY``, ``OFFSET``, ``TAIL_N`` or ``TIMESTAMP``, and its number."""
+    """The start of a new subscription: a type and a number.
+
+    Types: ``POLICY``, ``OFFSET``, ``TAIL_N``, ``TIMESTAMP``.
+    """
 
     type: str | None = None
     value: int = 0
@@ -20,48 +23,51 @@ class LiteOffset(JsonBody):
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class LiteSubscription(JsonBody):
-    """``PARTIAL_ADD``, ``PARTIAL_REMOVE``, ``COMPLETE_ADD`` or ``COMPLETE_REMOVE`` of lite topics below one topic."""
+    """A change to the lite topics that a client subscribes below one topic.
+
+    Actions: ``PARTIAL_ADD``, ``PARTIAL_REMOVE``, ``COMPLETE_ADD``, ``COMPLETE_REMOVE``.
+    """
 
     action: str | None = None
     client_id: str | None = None
     group: str | None = None
     topic: str | None = None
-    lite_topics: frozenset[str] | None = attrs.field(default=None, metadata=named("liteTopicSet"))
-    offset: LiteOffset | None = attrs.field(default=None, metadata=named("offsetOption"))
+    lite_topics: frozenset[str] | None = named("liteTopicSet", default=None)
+    offset: LiteOffset | None = named("offsetOption", default=None)
     version: int = 0
 
 
 @attrs.frozen(eq=False, repr=False)
 class LiteSubscriptions(JsonBody):
-    """200071."""
+    """Body of 200071."""
 
-    subscriptions: list[LiteSubscription] = attrs.field(factory=list, metadata=named("subscriptionSet"))
+    subscriptions: list[LiteSubscription] = named("subscriptionSet", factory=list)
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class BrokerLiteState(JsonBody):
-    """200074: topic -> time to live, topic -> groups, and sizes of tables."""
+    """Answer to 200074: topic -> time to live, topic -> groups, and sizes of tables."""
 
     store_type: str | None = None
-    max_lmq_count: int = attrs.field(default=0, metadata=named("maxLmqNum"))
-    lmq_count: int = attrs.field(default=0, metadata=named("currentLmqNum"))
-    subscription_count: int = attrs.field(default=0, metadata=named("liteSubscriptionCount"))
-    order_entry_count: int = attrs.field(default=0, metadata=named("orderInfoCount"))
+    max_lmq_count: int = named("maxLmqNum", default=0)
+    lmq_count: int = named("currentLmqNum", default=0)
+    subscription_count: int = named("liteSubscriptionCount", default=0)
+    order_entry_count: int = named("orderInfoCount", default=0)
     cq_table_size: int = 0
     offset_table_size: int = 0
     event_map_size: int = 0
-    topics: dict[str, int] | None = attrs.field(default=None, metadata=named("topicMeta"))
-    groups: dict[str, frozenset[str]] | None = attrs.field(default=None, metadata=named("groupMeta"))
+    topics: dict[str, int] | None = named("topicMeta", default=None)
+    groups: dict[str, frozenset[str]] | None = named("groupMeta", default=None)
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class ParentTopic(JsonBody):
-    """200075; ``ttl`` in minutes."""
+    """Answer to 200075; ``ttl`` in minutes."""
 
     topic: str | None = None
     ttl: int = 0
     groups: frozenset[str] | None = None
-    lmq_count: int = attrs.field(default=0, metadata=named("lmqNum"))
+    lmq_count: int = named("lmqNum", default=0)
     lite_topic_count: int = 0
 
 
@@ -73,18 +79,18 @@ class ClientAndGroup(JsonBody):
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class LiteTopic(JsonBody):
-    """200076."""
+    """Answer to 200076."""
 
     parent_topic: str | None = None
     lite_topic: str | None = None
-    subscribers: list[ClientAndGroup] | None = attrs.field(default=None, metadata=named("subscriber"))
-    offset: TopicOffset | None = attrs.field(default=None, metadata=named("topicOffset"))
+    subscribers: list[ClientAndGroup] | None = named("subscriber", default=None)
+    offset: TopicOffset | None = named("topicOffset", default=None)
     sharding_to_broker: bool = False
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class LiteClient(JsonBody):
-    """200077."""
+    """Answer to 200077."""
 
     parent_topic: str | None = None
     group: str | None = None
@@ -92,7 +98,7 @@ class LiteClient(JsonBody):
     last_access_time: int = 0
     last_consume_time: int = 0
     lite_topic_count: int = 0
-    lite_topics: frozenset[str] | None = attrs.field(default=None, metadata=named("liteTopicSet"))
+    lite_topics: frozenset[str] | None = named("liteTopicSet", default=None)
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
@@ -104,13 +110,13 @@ class LiteLag(JsonBody):
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class LiteGroup(JsonBody):
-    """200078."""
+    """Answer to 200078."""
 
     group: str | None = None
     parent_topic: str | None = None
     lite_topic: str | None = None
     earliest_unconsumed_timestamp: int = 0
     total_lag_count: int = 0
-    offset: ConsumeOffset | None = attrs.field(default=None, metadata=named("liteTopicOffsetWrapper"))
-    by_count: list[LiteLag] | None = attrs.field(default=None, metadata=named("lagCountTopK"))
-    by_age: list[LiteLag] | None = attrs.field(default=None, metadata=named("lagTimestampTopK"))
+    offset: ConsumeOffset | None = named("liteTopicOffsetWrapper", default=None)
+    by_count: list[LiteLag] | None = named("lagCountTopK", default=None)
+    by_age: list[LiteLag] | None = named("lagTimestampTopK", default=None)

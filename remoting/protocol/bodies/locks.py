@@ -11,16 +11,16 @@ from triomq.remoting.protocol.bodies.schema import JsonBody, named
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class LockRequest(JsonBody):
-    """Lock (41) or unlock (42) these queues for one client of a group."""
+    """The queues to lock (41) or to unlock (42) for one client of a group."""
 
     consumer_group: str
     client_id: str
-    queues: list[MessageQueue] = attrs.field(factory=list, metadata=named("mqSet"))
+    queues: list[MessageQueue] = named("mqSet", factory=list)
     only_this_broker: bool = False
 
 
 @attrs.frozen(eq=False, repr=False)
 class LockResponse(JsonBody):
-    """The queues that the client holds now."""
+    """Answer to 41: the queues whose locks the client holds."""
 
-    queues: list[MessageQueue] = attrs.field(factory=list, metadata=named("lockOKMQSet"))
+    queues: list[MessageQueue] = named("lockOKMQSet", factory=list)

@@ -1,19 +1,20 @@
-"""Positions and lag: 43, 45, 202, 208, 220 to 223, 303, 308, 315, 317, 321.
+"""Queue offsets and lag: 43, 45, 202, 208, 220 to 223, 303, 308, 315, 317, 321.
 
-Source: remoting/…/protocol/admin/TopicStatsTable.java, ConsumeStats.java, body/ResetOffsetBody.java and their neighbours.
+Source: remoting/…/protocol/admin/TopicStatsTable.java, ConsumeStats.java, body/ResetOffsetBody.java
+and the classes beside it.
 """
 
 import attrs
 
 from triomq.remoting.protocol.bodies.heartbeat import SubscriptionData
 from triomq.remoting.protocol.bodies.route import MessageQueue
-from triomq.remoting.protocol.bodies.schema import JsonBody, named
+from triomq.remoting.protocol.bodies.schema import JsonBody, json_name, named
 from triomq.remoting.protocol.bodies.topics import DataVersion
 
 
 @attrs.frozen(eq=False, repr=False)
 class TopicOffset(JsonBody):
-    """First offset, next offset, and when the last message came (ms; 0 if none)."""
+    """First offset, next offset, and the time of the last message (ms, 0 without messages)."""
 
     min_offset: int = 0
     max_offset: int = 0
@@ -22,7 +23,7 @@ class TopicOffset(JsonBody):
 
 @attrs.frozen(eq=False, repr=False)
 class TopicStats(JsonBody):
-    """202."""
+    """Answer to 202."""
 
     offset_table: dict[MessageQueue, TopicOffset] = attrs.field(factory=dict)
     topic_put_tps: float = 0.0
@@ -30,7 +31,7 @@ class TopicStats(JsonBody):
 
 @attrs.frozen(eq=False, repr=False)
 class ConsumeOffset(JsonBody):
-    """One queue as one group sees it; lag is ``broker_offset - consumer_offset``."""
+    """The offsets of one group in one queue; lag is ``broker_offset - consumer_offset``."""
 
     broker_offset: int = 0
     consumer_offset: int = 0
@@ -40,7 +41,7 @@ class ConsumeOffset(JsonBody):
 
 @attrs.frozen(eq=False, repr=False)
 class ConsumeStats(JsonBody):
-    """208."""
+    """Answer to 208."""
 
     offset_table: dict[MessageQueue, ConsumeOffset] = attrs.field(factory=dict)
     consume_tps: float = 0.0
@@ -48,7 +49,7 @@ class ConsumeStats(JsonBody):
 
 @attrs.frozen(eq=False, repr=False)
 class BrokerConsumeStats(JsonBody):
-    """317: one map with one group each."""
+    """Answer to 317: a list of maps, with one group each."""
 
     broker_addr: str | None = None
     consume_stats_list: list[dict[str, list[ConsumeStats]]] = attrs.field(factory=list)
@@ -58,7 +59,7 @@ class BrokerConsumeStats(JsonBody):
 
 @attrs.frozen(eq=False, repr=False)
 class ConsumerOffsetTable(JsonBody):
-    """43: ``topic@group`` -> queue -> next offset to consume."""
+    """Answer to 43: ``topic@group`` -> queue -> next offset to consume."""
 
     offset_table: dict[str, dict[int, int]] = attrs.field(factory=dict)
     data_version: DataVersion | None = None
@@ -66,14 +67,14 @@ class ConsumerOffsetTable(JsonBody):
 
 @attrs.frozen(eq=False, repr=False)
 class LightOffsetTable(JsonBody):
-    """What lmqConsumerOffset.json has beside a ConsumerOffsetTable: ``topic@group`` of light queues -> next offset."""
+    """An extra of lmqConsumerOffset.json: ``topic@group`` of light queues -> next offset."""
 
     lmq_offset_table: dict[str, int] = attrs.field(factory=dict)
 
 
 @attrs.frozen(eq=False, repr=False)
 class DelayOffsetTable(JsonBody):
-    """45: delay level -> next offset."""
+    """Answer to 45: delay level -> next offset."""
 
     offset_table: dict[int, int] = attrs.field(factory=dict)
     data_version: DataVersion | None = None
@@ -88,7 +89,7 @@ class QueueOffsets(JsonBody):
 
 @attrs.frozen(eq=False, repr=False)
 class ConsumerStatus(JsonBody):
-    """221 (the client's own table) and 223 (client id -> table)."""
+    """Answers to 221 (the client's own table) and 223 (client id -> table)."""
 
     message_queue_table: dict[MessageQueue, int] = attrs.field(factory=dict)
     consumer_table: dict[str, dict[MessageQueue, int]] = attrs.field(factory=dict)
@@ -110,41 +111,31 @@ class QueueOffsetList(JsonBody):
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
-class OffsetMoved(JsonBody):
-    """The body of messages of the topic OFFSET_MOVED_EVENT: a consumer asked for an offset that no longer exists."""
-
-    consumer_group: str
-    message_queue: MessageQueue
-    requested_offset: int = attrs.field(metadata=named("offsetRequest"))
-    new_offset: int = attrs.field(metadata=named("offsetNew"))
-
-
-@attrs.frozen(kw_only=True, eq=False, repr=False)
 class QueueTimeSpan(JsonBody):
     message_queue: MessageQueue
-    min_timestamp: int = attrs.field(default=0, metadata=named("minTimeStamp"))
-    max_timestamp: int = attrs.field(default=0, metadata=named("maxTimeStamp"))
-    consume_timestamp: int = attrs.field(default=0, metadata=named("consumeTimeStamp"))
-    delay_ms: int = attrs.field(default=0, metadata=named("delayTime"))
+    min_timestamp: int = named("minTimeStamp", default=0)
+    max_timestamp: int = named("maxTimeStamp", default=0)
+    consume_timestamp: int = named("consumeTimeStamp", default=0)
+    delay_ms: int = named("delayTime", default=0)
 
 
 @attrs.frozen(eq=False, repr=False)
 class ConsumeTimeSpans(JsonBody):
-    """303."""
+    """Answer to 303."""
 
-    spans: list[QueueTimeSpan] = attrs.field(factory=list, metadata=named("consumeTimeSpanSet"))
+    spans: list[QueueTimeSpan] = named("consumeTimeSpanSet", factory=list)
 
 
 @attrs.frozen(eq=False, repr=False)
 class CorrectionOffsets(JsonBody):
-    """308."""
+    """Answer to 308."""
 
     correction_offsets: dict[int, int] = attrs.field(factory=dict)
 
 
 @attrs.frozen(eq=False, repr=False)
 class StatsItem(JsonBody):
-    """A sum over some time, its rate per second, and the mean per call."""
+    """A sum over a period, its rate per second, and the mean of one call."""
 
     sum: int = 0
     tps: float = 0.0
@@ -153,30 +144,30 @@ class StatsItem(JsonBody):
 
 @attrs.frozen(eq=False, repr=False)
 class BrokerStats(JsonBody):
-    """315."""
+    """Answer to 315."""
 
-    minute: StatsItem = attrs.field(factory=StatsItem, metadata=named("statsMinute"))
-    hour: StatsItem = attrs.field(factory=StatsItem, metadata=named("statsHour"))
-    day: StatsItem = attrs.field(factory=StatsItem, metadata=named("statsDay"))
+    minute: StatsItem = named("statsMinute", factory=StatsItem)
+    hour: StatsItem = named("statsHour", factory=StatsItem)
+    day: StatsItem = named("statsDay", factory=StatsItem)
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class ConsumeQueueEntry(JsonBody):
-    log_offset: int = attrs.field(metadata=named("physicOffset"))
-    size_bytes: int = attrs.field(metadata=named("physicSize"))
+    log_offset: int = attrs.field(metadata=json_name("physicOffset"))
+    size_bytes: int = attrs.field(metadata=json_name("physicSize"))
     tags_code: int
-    matches: bool = attrs.field(default=False, metadata=named("eval"))
-    extension: str | None = attrs.field(default=None, metadata=named("extendDataJson"))
+    matches: bool = named("eval", default=False)
+    extension: str | None = named("extendDataJson", default=None)
     bit_map: str | None = None
-    message: str | None = attrs.field(default=None, metadata=named("msg"))
+    message: str | None = named("msg", default=None)
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class ConsumeQueueEntries(JsonBody):
-    """321."""
+    """Answer to 321."""
 
-    entries: list[ConsumeQueueEntry] = attrs.field(factory=list, metadata=named("queueData"))
+    entries: list[ConsumeQueueEntry] = named("queueData", factory=list)
     min_queue_index: int = 0
     max_queue_index: int = 0
-    subscription: SubscriptionData | None = attrs.field(default=None, metadata=named("subscriptionData"))
+    subscription: SubscriptionData | None = named("subscriptionData", default=None)
     filter_data: str | None = None

@@ -1,6 +1,7 @@
-"""Acknowledging many messages at once: 200151.
+"""Acknowledgements of many messages at once: 200151.
 
-Source: remoting/…/protocol/body/BatchAckMessageRequestBody.java, BatchAck.java, BitSetSerializerDeserializer.java.
+Source: remoting/…/protocol/body/BatchAckMessageRequestBody.java, BatchAck.java,
+BitSetSerializerDeserializer.java.
 """
 
 from base64 import b64decode, b64encode
@@ -10,8 +11,8 @@ from typing import Any, Self
 import attrs
 
 from triomq.remoting.errors import RemoteProtocolError
-from triomq.remoting.protocol.bodies.schema import JsonBody, named
-from triomq.remoting.protocol.loose_json import loads
+from triomq.remoting.protocol.bodies.schema import JsonBody, json_name, named
+from triomq.remoting.protocol.fastjson import JsonLimits, loads
 
 _LONG_NAMES = {
     "consumerGroup": "c",
@@ -30,34 +31,46 @@ _FIX = "send the body as BatchAckMessageRequestBody of RocketMQ 5.x does"
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class BatchAck(JsonBody):
-    """Messages of one pop and one queue. ``topic`` is the original one; ``retry`` ``1`` or ``2`` means its retry topic.
+    """Messages of one pop and one queue.
 
-    ``bits`` is base64 of a little-endian bit set: bit i stands for the offset ``start_offset + i``.
+    ``topic`` is the original topic; ``retry`` ``1`` or ``2`` means its retry topic. ``bits`` is
+    base64 of a little-endian bit set: bit i stands for the offset ``start_offset + i``.
     """
 
-    consumer_group: str = attrs.field(metadata=named("c"))
-    topic: str = attrs.field(metadata=named("t"))
-    retry: str = attrs.field(default="0", metadata=named("r"))
-    start_offset: int = attrs.field(metadata=named("so"))
-    queue_id: int = attrs.field(metadata=named("q"))
-    revive_queue_id: int = attrs.field(metadata=named("rq"))
-    pop_time: int = attrs.field(metadata=named("pt"))
-    invisible_ms: int = attrs.field(metadata=named("it"))
-    bits: str = attrs.field(default="", metadata=named("b"))
+    consumer_group: str = attrs.field(metadata=json_name("c"))
+    topic: str = attrs.field(metadata=json_name("t"))
+    retry: str = named("r", default="0")
+    start_offset: int = attrs.field(metadata=json_name("so"))
+    queue_id: int = attrs.field(metadata=json_name("q"))
+    revive_queue_id: int = attrs.field(metadata=json_name("rq"))
+    pop_time: int = attrs.field(metadata=json_name("pt"))
+    invisible_ms: int = attrs.field(metadata=json_name("it"))
+    bits: str = named("b", default="")
 
     def offsets(self) -> list[int]:
-        """The acknowledged offsets in order; RemoteProtocolError if the bit set is unreadable."""
+        """Return the acknowledged offsets in order.
+
+        Raises: RemoteProtocolError if the bit set is unreadable.
+        """
         try:
             data = b64decode(self.bits, validate=True)
         except ValueError as error:
-            raise RemoteProtocolError(f"the bit set of a batch acknowledgement is not base64: {error}", _FIX) from None
+            raise RemoteProtocolError(
+                f"the bit set of a batch acknowledgement is not base64: {error}", _FIX
+            ) from None
         if len(data) * 8 > _BITS_MAX:
-            raise RemoteProtocolError(f"a batch acknowledgement names more than {_BITS_MAX} offsets", _FIX)
-        return [self.start_offset + place for place in range(len(data) * 8) if data[place >> 3] >> (place & 7) & 1]
+            raise RemoteProtocolError(
+                f"a batch acknowledgement names more than {_BITS_MAX} offsets", _FIX
+            )
+        return [
+            self.start_offset + place
+            for place in range(len(data) * 8)
+            if data[place >> 3] >> (place & 7) & 1
+        ]
 
 
 def offset_bits(start_offset: int, offsets: Iterable[int]) -> str:
-    """The text for ``BatchAck.bits``; no offset may lie below *start_offset*."""
+    """Return the text for ``BatchAck.bits``; no offset may be less than ``start_offset``."""
     number = 0
     for offset in offsets:
         number |= 1 << (offset - start_offset)
@@ -66,18 +79,22 @@ def offset_bits(start_offset: int, offsets: Iterable[int]) -> str:
 
 @attrs.frozen(eq=False, repr=False)
 class BatchAckBody(JsonBody):
-    """200151. Members may come under their long names, too."""
+    """Body of 200151. Long names of members are read, too."""
 
     broker_name: str | None = None
     acks: list[BatchAck] = attrs.field(factory=list)
 
     @classmethod
-    def decode(cls, data: bytes | memoryview, loose_bytes_max: int | None = None) -> Self:
-        plain = loads(data, loose_bytes_max)
+    def decode(cls, data: bytes | memoryview, limits: JsonLimits | None = None) -> Self:
+        plain = loads(data, limits)
         if isinstance(plain, dict) and isinstance(plain.get("acks"), list):
             plain = {**plain, "acks": [_short_names(ack) for ack in plain["acks"]]}
         return cls.from_plain(plain)
 
 
 def _short_names(ack: Any) -> Any:
-    return {_LONG_NAMES.get(name, name): value for name, value in ack.items()} if isinstance(ack, dict) else ack
+    return (
+        {_LONG_NAMES.get(name, name): value for name, value in ack.items()}
+        if isinstance(ack, dict)
+        else ack
+    )

@@ -1,6 +1,7 @@
-"""Where a topic lives: the answer to GET_ROUTEINFO_BY_TOPIC (105), and the name of one queue.
+"""The route of a topic, the answer to GET_ROUTEINFO_BY_TOPIC (105), and the name of one queue.
 
-Source: remoting/…/protocol/route/TopicRouteData.java, QueueData.java, BrokerData.java, common/…/MessageQueue.java.
+Source: remoting/…/protocol/route/TopicRouteData.java, QueueData.java, BrokerData.java,
+common/…/MessageQueue.java.
 """
 
 from collections.abc import Iterable
@@ -9,14 +10,15 @@ from typing import Any, Self
 import attrs
 
 from triomq.remoting.errors import RemoteProtocolError
-from triomq.remoting.protocol.bodies.schema import JsonBody, escape_non_ascii, named
+from triomq.remoting.protocol.bodies.schema import JsonBody, escape_non_ascii, json_name
+from triomq.remoting.protocol.fastjson import JsonLimits
 
 MASTER_ID = 0
 
 QUEUES_MAX = 65_535
-"""Of one topic on one broker.  A client makes an object of each queue."""
+"""Queues of one topic on one broker. A client makes an object of each queue."""
 ROUTE_QUEUES_MAX = 1_000_000
-"""Of one topic on all brokers together."""
+"""Queues of one topic on all brokers."""
 
 PERM_INHERIT = 1
 PERM_WRITE = 2
@@ -26,7 +28,7 @@ PERM_PRIORITY = 8
 
 @attrs.frozen(order=True)
 class MessageQueue(JsonBody):
-    """One queue of one broker; sorts by topic, broker, number, as allocation needs it."""
+    """One queue of one broker; sorts by topic, broker and number, as allocation needs."""
 
     topic: str
     broker_name: str
@@ -35,11 +37,11 @@ class MessageQueue(JsonBody):
 
 @attrs.frozen(eq=False, repr=False)
 class QueueData(JsonBody):
-    """How many queues of the topic a broker has. Queue numbers run from 0."""
+    """The number of queues of the topic that a broker has; queue numbers begin at 0."""
 
     broker_name: str
-    read_queue_count: int = attrs.field(metadata=named("readQueueNums"))
-    write_queue_count: int = attrs.field(metadata=named("writeQueueNums"))
+    read_queue_count: int = attrs.field(metadata=json_name("readQueueNums"))
+    write_queue_count: int = attrs.field(metadata=json_name("writeQueueNums"))
     perm: int = 6
     topic_sys_flag: int = 0
 
@@ -64,31 +66,45 @@ class TopicRoute(JsonBody):
     topic_queue_mapping_by_broker: dict[str, Any] | None = None
 
     @classmethod
-    def decode(cls, data: bytes | memoryview, loose_bytes_max: int | None = None) -> Self:
-        """Read a body; RemoteProtocolError if it is not a route, or has more queues than the limits."""
-        route = super().decode(data, loose_bytes_max)
+    def decode(cls, data: bytes | memoryview, limits: JsonLimits | None = None) -> Self:
+        """Return the route in a body.
+
+        Raises: RemoteProtocolError if the body is not a route, or has too many queues.
+        """
+        route = super().decode(data, limits)
         check_queue_counts(route.queue_datas)
         return route
 
     def encode_standard(self) -> bytes:
-        """Standard JSON: quoted ids, ASCII only; for peers of version 401 or above, and who ask for it."""
+        """Return standard JSON: quoted ids, ASCII only.
+
+        For peers of version 401 or later, and for those that ask for it.
+        """
         return escape_non_ascii(self.encode())
 
     def encode_legacy(self) -> bytes:
-        """Ids without quotes, for older peers."""
+        """Return JSON whose ids have no quotes, for older peers."""
         return self.encode(bare_keys=True)
 
 
 def check_queue_counts(queue_datas: Iterable[QueueData]) -> None:
-    """Refuse a route with too many queues: RemoteProtocolError names the broker, the count, the limit and the fix."""
+    """Check the number of queues of a route.
+
+    Raises: RemoteProtocolError with the broker, the count, the limit and the fix.
+    """
     total = 0
     for data in queue_datas:
         count = max(data.read_queue_count, data.write_queue_count)
         total += max(count, 0)
         if count > QUEUES_MAX:
             raise RemoteProtocolError(
-                f"a route has {count:,} queues of the topic on broker {data.broker_name}, and {QUEUES_MAX:,} is the most",
-                f"create the topic there with fewer (mqadmin updateTopic -b … -r … -w …), or delete it on {data.broker_name}",
+                f"a route has {count:,} queues of the topic on broker {data.broker_name}, and"
+                f" {QUEUES_MAX:,} is the limit",
+                "create the topic there with fewer (mqadmin updateTopic -b … -r … -w …), or delete"
+                f" it on {data.broker_name}",
             )
     if total > ROUTE_QUEUES_MAX:
-        raise RemoteProtocolError(f"a route has {total:,} queues on all brokers, and {ROUTE_QUEUES_MAX:,} is the most", "create the topic with fewer queues, or on fewer brokers")
+        raise RemoteProtocolError(
+            f"a route has {total:,} queues on all brokers, and {ROUTE_QUEUES_MAX:,} is the limit",
+            "create the topic with fewer queues, or on fewer brokers",
+        )

@@ -1,26 +1,35 @@
-"""How JSON bodies become attrs classes and back, as tolerantly as fastjson reads and as strictly as Java writes.
+"""JSON bodies as attrs classes: read as tolerantly as fastjson, written as strictly as Java.
 
-A body class is an ``attrs.frozen(eq=False, repr=False)`` class below ``JsonBody``. A member's JSON name is the attribute in camel case, or what
-``named()`` says. Types: str, int, float, bool, other body classes, ``list``, ``tuple[T, ...]``, ``frozenset``, ``dict``
-(keys str, int or a body class), ``Any``, and each of these ``| None``.
+A body class is an ``attrs.frozen(eq=False, repr=False)`` subclass of ``JsonBody``. The JSON name of
+a member is its attribute in camel case, or the one that ``named()`` gives. Types are str, int,
+float, bool, other body classes, ``list``, ``tuple[T, ...]``, ``frozenset``, ``dict`` (keys str, int
+or a body class), ``Any``, and each of these ``| None``.
 
-Reading ignores unknown members, treats null as absent, and turns numbers, texts and bools into each other as Java does.
-A member without default that is absent, or a value of the wrong shape, raises RemoteProtocolError. Writing leaves out
-None, sorts members by name, and writes maps with object keys as Java's readers need them.
-Source: remoting/…/protocol/RemotingSerializable.java (fastjson 1.2.83).
+Reading ignores unknown members, treats null as absent, and converts numbers, texts and bools into
+each other as Java does. A missing member without default, or a value of the wrong shape, raises
+RemoteProtocolError. Writing leaves out None, sorts members by name, and writes maps with object
+keys as Java's readers need them. Source: remoting/…/protocol/RemotingSerializable.java (fastjson
+1.2.83).
 """
 
 import math
 import re
 import types
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from typing import Any, Self, TypeAlias, TypeVar, Union, cast, get_args, get_origin
 
 import attrs
 
 from triomq.remoting.errors import LocalProtocolError, RemoteProtocolError
+from triomq.remoting.protocol.fastjson import (
+    JsonLimits,
+    bare_key_map,
+    dumps,
+    loads,
+    object_key_map,
+)
 from triomq.remoting.protocol.fields import LIMITS
-from triomq.remoting.protocol.loose_json import bare_key_map, dumps, loads, object_key_map
 
 Reader: TypeAlias = Callable[[Any], Any]
 Writer: TypeAlias = Callable[[Any, bool], Any]
@@ -33,16 +42,25 @@ _NON_ASCII = re.compile("[^\x00-\x7f]")
 _WHOLE = re.compile(r"\s*([+-]?\d{1,20})(?:\.0*)?\s*\Z")
 
 
-def named(name: str) -> dict[str, str]:
-    """Metadata of an ``attrs.field`` whose JSON name is not its attribute in camel case."""
+def json_name(name: str) -> dict[str, str]:
+    """Return the metadata of a required ``attrs.field`` with another JSON name than in camel case.
+
+    A member with a default is declared by ``named()``: type checkers take it for optional.
+    """
     return {_NAME: name}
 
 
-class JsonBody:
-    """What all body classes share; no state.
+def named(name: str, **default: Any) -> Any:
+    """Declare a member with a JSON name, and its ``default`` or ``factory``."""
+    return attrs.field(metadata=json_name(name), **default)
 
-    Equality, hash and repr are here, and the classes are declared with ``eq=False, repr=False``: generating them for
-    sixty classes took some 20 ms of every start. A class whose instances are keys of large maps lets attrs generate them.
+
+class JsonBody:
+    """The base class of all body classes; it has no state.
+
+    Equality, hash and repr are here, and body classes say ``eq=False, repr=False``: generating them
+    for sixty classes would take 20 ms of every start. A class whose instances are keys of large
+    maps lets attrs generate them.
     """
 
     __slots__ = ()
@@ -57,32 +75,44 @@ class JsonBody:
 
     def __repr__(self) -> str:
         names = [field.name for field in attrs.fields(cast("Any", type(self)))]
-        shown = ", ".join(f"{name}={value!r}" for name, value in zip(names, self._values(), strict=True))
+        shown = ", ".join(
+            f"{name}={value!r}" for name, value in zip(names, self._values(), strict=True)
+        )
         return f"{type(self).__name__}({shown})"
 
     def _values(self) -> tuple[Any, ...]:
         return tuple(getattr(self, field.name) for field in attrs.fields(cast("Any", type(self))))
 
     def encode(self, *, bare_keys: bool = False) -> bytes:
-        """The body as JSON; *bare_keys* writes numeric map keys without quotes, as fastjson does."""
+        """Return the body as JSON.
+
+        `bare_keys`: whether to write numeric map keys without quotes, as fastjson does.
+        """
         return dumps(write_plain(self, bare_keys=bare_keys))
 
     @classmethod
-    def decode(cls, data: bytes | memoryview, loose_bytes_max: int | None = None) -> Self:
-        """Read a body; RemoteProtocolError if it is empty, no JSON, longer than *loose_bytes_max* without being standard JSON, or of another shape."""
+    def decode(cls, data: bytes | memoryview, limits: JsonLimits | None = None) -> Self:
+        """Return the object in a body.
+
+        Raises: RemoteProtocolError if the body is empty, not JSON, beyond the limits, or of another
+        shape.
+        """
         if not data:
             raise RemoteProtocolError(f"the body should be a {cls.__name__} but is empty", _FIX)
-        return cls.from_plain(loads(data, loose_bytes_max))
+        return cls.from_plain(loads(data, limits))
 
     @classmethod
     def from_plain(cls, plain: Any) -> Self:
-        """Read a value as ``loose_json.loads`` returns it."""
-        value: Self = _reader(cls)(plain)
+        """Return the object of a value that ``fastjson.loads`` returned."""
+        value: Self = _reader(cast("Any", cls))(plain)
         return value
 
 
 def decode_array(cls: type[B], data: bytes | memoryview) -> list[B]:
-    """Read a JSON array of *cls*; nothing at all is an empty one. RemoteProtocolError for anything else."""
+    """Return the objects of a JSON array; an empty body is an empty array.
+
+    Raises: RemoteProtocolError for any other body.
+    """
     plain = loads(data) if data else []
     if not isinstance(plain, list):
         raise _complaint(f"should be a JSON array of {cls.__name__}, not {_shown(plain)}")
@@ -90,17 +120,20 @@ def decode_array(cls: type[B], data: bytes | memoryview) -> list[B]:
 
 
 def encode_array(values: Iterable[JsonBody]) -> bytes:
-    """A JSON array."""
+    """Return the objects as a JSON array."""
     return dumps([write_plain(value) for value in values])
 
 
 def write_plain(value: JsonBody, *, bare_keys: bool = False) -> Any:
-    """A body as dicts, lists and scalars (and raw JSON where a map has object keys), ready for ``dumps``."""
-    return _writer(type(value))(value, bare_keys)
+    """Return a body as dicts, lists, scalars and raw JSON (maps with object keys)."""
+    return _writer(cast("Any", type(value)))(value, bare_keys)
 
 
 def escape_non_ascii(text: bytes) -> bytes:
-    """JSON with everything beyond ASCII as ``\\u`` and four upper-case hex digits, as "standard" route answers have it."""
+    """Return JSON in ASCII: other characters as ``\\u`` and four upper-case hex digits.
+
+    Standard answers with routes are written so.
+    """
     if text.isascii():
         return text
     return _NON_ASCII.sub(_escape_character, text.decode()).encode()
@@ -108,11 +141,13 @@ def escape_non_ascii(text: bytes) -> bytes:
 
 def _escape_character(match: re.Match[str]) -> str:
     units = match[0].encode("utf-16-be")
-    return "".join(f"\\u{units[place : place + 2].hex().upper()}" for place in range(0, len(units), 2))
+    return "".join(
+        f"\\u{units[place : place + 2].hex().upper()}" for place in range(0, len(units), 2)
+    )
 
 
 def wire_name(field: "attrs.Attribute[Any]") -> str:
-    """The JSON name of a member."""
+    """Return the JSON name of a member."""
     name: str | None = field.metadata.get(_NAME)
     if name is None:
         first, *rest = field.name.split("_")
@@ -124,19 +159,12 @@ def _complaint(what: str) -> RemoteProtocolError:
     return RemoteProtocolError(what, _FIX)
 
 
-# ---------------------------------------------------------------------------------------------------------- reading
+# ------------------------------------------------------------------------------------------------
+# reading
 
-_readers: dict[Any, Reader] = {}
 
-
+@cache
 def _reader(annotation: Any) -> Reader:
-    reader = _readers.get(annotation)
-    if reader is None:
-        reader = _readers[annotation] = _make_reader(annotation)
-    return reader
-
-
-def _make_reader(annotation: Any) -> Reader:
     scalar = _SCALARS.get(annotation)
     if scalar is not None:
         return scalar
@@ -160,7 +188,7 @@ def _class_reader(cls: Any) -> Reader:
     members: list[tuple[str, str, Reader, bool]] = []
 
     def read(value: Any) -> Any:
-        if not members:  # filled at first use: attrs classes may be read before the last of them is made
+        if not members:  # Filled at first use: a class may name another one that is defined later.
             members.extend(
                 (field.name, wire_name(field), _reader(field.type), field.default is attrs.NOTHING)
                 for field in attrs.fields(cls)
@@ -238,7 +266,7 @@ def _read_float(value: Any) -> float:
             number = float(value)
         except (ValueError, OverflowError):
             number = math.nan
-        if math.isfinite(number):  # others have no form in JSON: Java writes them as null
+        if math.isfinite(number):  # JSON has no other numbers: Java writes them as null.
             return number
     raise _complaint(f"should be a finite number, not {_shown(value)}")
 
@@ -253,7 +281,12 @@ def _read_bool(value: Any) -> bool:
     raise _complaint(f"should be true or false, not {_shown(value)}")
 
 
-_SCALARS: dict[Any, Reader] = {str: _read_text, int: _read_whole, float: _read_float, bool: _read_bool}
+_SCALARS: dict[Any, Reader] = {
+    str: _read_text,
+    int: _read_whole,
+    float: _read_float,
+    bool: _read_bool,
+}
 
 
 def _shown(value: Any) -> str:
@@ -261,25 +294,14 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-# ---------------------------------------------------------------------------------------------------------- writing
+# ------------------------------------------------------------------------------------------------
+# writing
 
-_writers: dict[Any, Writer] = {}
 
-
+@cache
 def _writer(annotation: Any) -> Writer:
-    writer = _writers.get(annotation)
-    if writer is None:
-        writer = _writers[annotation] = _make_writer(annotation)
-    return writer
-
-
-def _as_is(value: Any, bare_keys: bool) -> Any:
-    return value
-
-
-def _make_writer(annotation: Any) -> Writer:
     if annotation in _SCALARS or annotation is Any:
-        return _as_is
+        return lambda value, bare_keys: value
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin in (types.UnionType, Union):
         (inner,) = (argument for argument in arguments if argument is not type(None))
@@ -324,10 +346,13 @@ def _map_writer(key_kind: Any, write: Writer) -> Writer:
         write_key = _writer(key_kind)
         try:
             return object_key_map(
-                (write_key(key, bare_keys), write(member, bare_keys)) for key, member in value.items()
+                (write_key(key, bare_keys), write(member, bare_keys))
+                for key, member in value.items()
             )
         except (TypeError, ValueError) as error:
-            raise LocalProtocolError(f"cannot write a map with {key_kind.__name__} keys: {error}") from error
+            raise LocalProtocolError(
+                f"cannot write a map with {key_kind.__name__} keys: {error}"
+            ) from error
 
     if key_kind is str:
         return write_text_keys

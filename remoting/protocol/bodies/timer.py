@@ -1,4 +1,4 @@
-"""What slaves ask about timed messages: 60 (a binary body) and 61.
+"""The state of timed messages, which slaves ask for: 60 (a binary body) and 61.
 
 Source: store/…/timer/TimerCheckpoint.java, TimerMetrics.java.
 """
@@ -15,9 +15,9 @@ _POSITIONS = Struct(">4q")
 _VERSION = Struct(">3q")
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen
 class TimerCheckPoint:
-    """How far the master's timer wheel has come; older brokers leave the version out."""
+    """The position of the master's timer wheel; older brokers leave the version out."""
 
     last_read_ms: int
     last_flushed_position: int
@@ -27,7 +27,10 @@ class TimerCheckPoint:
 
     def encode(self) -> bytes:
         data = _POSITIONS.pack(
-            self.last_read_ms, self.last_flushed_position, self.last_queue_offset, self.master_queue_offset
+            self.last_read_ms,
+            self.last_flushed_position,
+            self.last_queue_offset,
+            self.master_queue_offset,
         )
         version = self.data_version
         if version is not None:
@@ -36,23 +39,20 @@ class TimerCheckPoint:
 
     @classmethod
     def decode(cls, data: bytes) -> "TimerCheckPoint":
-        """From 32 or 56 bytes; RemoteProtocolError for any other number."""
+        """Return the object in 32 or 56 bytes.
+
+        Raises: RemoteProtocolError for any other number of bytes.
+        """
         if len(data) not in (_POSITIONS.size, _POSITIONS.size + _VERSION.size):
             raise RemoteProtocolError(
                 f"a timer check point of {len(data)} bytes",
                 "send 32 or 56 bytes, as TimerCheckpoint of RocketMQ 5.x does",
             )
-        read, flushed, queue, master = _POSITIONS.unpack_from(data)
         version = None
         if len(data) > _POSITIONS.size:
             version = DataVersion(*_VERSION.unpack_from(data, _POSITIONS.size))
-        return cls(
-            last_read_ms=read,
-            last_flushed_position=flushed,
-            last_queue_offset=queue,
-            master_queue_offset=master,
-            data_version=version,
-        )
+        read, flushed, queue, master = _POSITIONS.unpack_from(data)
+        return cls(read, flushed, queue, master, version)
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -63,7 +63,7 @@ class TimedCount(JsonBody):
 
 @attrs.frozen(eq=False, repr=False)
 class TimerMetrics(JsonBody):
-    """61: topic -> timed messages that wait."""
+    """Answer to 61: topic -> timed messages that wait."""
 
     timing_count: dict[str, TimedCount] = attrs.field(factory=dict)
     data_version: DataVersion | None = None

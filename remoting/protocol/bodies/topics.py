@@ -1,6 +1,9 @@
-"""Topics as brokers hold them and name servers list them: 18, 21, 103 (its table), 206, 224, 304, 305, 322, 351.
+"""Topics of brokers, and lists of topics by name servers.
 
-Source: common/…/TopicConfig.java, remoting/…/protocol/DataVersion.java, body/TopicConfigSerializeWrapper.java, TopicList.java.
+Requests: 18, 21, 103 (its table), 206, 224, 304, 305, 322, 351.
+
+Source: common/…/TopicConfig.java, remoting/…/protocol/DataVersion.java,
+body/TopicConfigSerializeWrapper.java, TopicList.java.
 """
 
 from typing import Any
@@ -12,14 +15,14 @@ from triomq.remoting.protocol.bodies.schema import JsonBody, named
 
 @attrs.frozen(eq=False, repr=False)
 class DataVersion(JsonBody):
-    """Tells whether a table changed: compared by all three members."""
+    """The version of a table: the table changed if any of the three members differs."""
 
     state_version: int = 0
     timestamp: int = 0
     counter: int = 0
 
     def next(self, now_ms: int) -> "DataVersion":
-        """The version after one more change."""
+        """Return the version after one more change."""
         return DataVersion(self.state_version, now_ms, self.counter + 1)
 
 
@@ -28,8 +31,8 @@ class TopicConfig(JsonBody):
     """One topic of one broker. ``perm``: 4 read, 2 write, 1 inherit."""
 
     topic_name: str
-    read_queue_count: int = attrs.field(default=16, metadata=named("readQueueNums"))
-    write_queue_count: int = attrs.field(default=16, metadata=named("writeQueueNums"))
+    read_queue_count: int = named("readQueueNums", default=16)
+    write_queue_count: int = named("writeQueueNums", default=16)
     perm: int = 6
     topic_filter_type: str = "SINGLE_TAG"
     topic_sys_flag: int = 0
@@ -50,14 +53,14 @@ class TopicTable(JsonBody):
 
 @attrs.frozen(eq=False, repr=False)
 class TopicConfigList(JsonBody):
-    """18."""
+    """Body of 18."""
 
     topic_config_list: list[TopicConfig] = attrs.field(factory=list)
 
 
 @attrs.frozen(eq=False, repr=False)
 class TopicNames(JsonBody):
-    """206, 224, 304 (with ``broker_addr``), 305, 343."""
+    """Answer to 206, 224, 304 (with ``broker_addr``), 305 and 343."""
 
     topic_list: list[str] = attrs.field(factory=list)
     broker_addr: str | None = None

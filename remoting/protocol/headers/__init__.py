@@ -1,1 +1,1 @@
-"""One class per request or response header, grouped by what the requests are about."""
+"""One class for each header of a request or response, in modules by subject."""

@@ -1,6 +1,9 @@
-"""Headers of looking into a broker and repairing it: 26, 208, 315, 317, 321, 354, 355, 902, 903, 906, 908, 2004, 5001.
+"""Headers of requests that inspect and repair a broker.
 
-Source: remoting/…/header/GetConsumeStatsRequestHeader.java and its neighbours, broker/…/AdminBrokerProcessor.java.
+Requests: 26, 208, 315, 317, 321, 354, 355, 902, 903, 906, 908, 2004, 5001.
+
+Source: remoting/…/header/GetConsumeStatsRequestHeader.java and the classes beside it,
+broker/…/AdminBrokerProcessor.java.
 """
 
 from triomq.remoting.protocol.fields import header, wire
@@ -8,14 +11,14 @@ from triomq.remoting.protocol.fields import header, wire
 
 @header
 class BrokerConfigResponseHeader:
-    """``version`` is the JSON text of a DataVersion (26)."""
+    """Header of 26; ``version`` is the JSON text of a DataVersion."""
 
     version: str | None = wire("version", default=None)
 
 
 @header
 class ConsumeStatsHeader:
-    """Lag of a group (208); ``topic_list`` joins names by ``;`` and beats ``topic``."""
+    """The lag of a group (208); ``topic_list``, joined by ``;``, has precedence over ``topic``."""
 
     consumer_group: str = wire("consumerGroup")
     topic: str | None = wire("topic", default=None)
@@ -24,7 +27,7 @@ class ConsumeStatsHeader:
 
 @header
 class BrokerConsumeStatsHeader:
-    """Lag of all groups (317); ``order`` restricts to ordered topics."""
+    """The lag of all groups (317); with ``order`` of ordered topics only."""
 
     order: bool = wire("isOrder", default=False)
 
@@ -50,7 +53,7 @@ class QueryConsumeQueueHeader:
 
 @header
 class ExchangeHaAddressHeader:
-    """906, and its response; empty asks, filled tells."""
+    """Header of 906 and of its response; the request has no values."""
 
     master_ha_address: str | None = wire("masterHaAddress", default=None)
     master_flush_offset: int | None = wire("masterFlushOffset", default=None, bits=64)
@@ -59,21 +62,21 @@ class ExchangeHaAddressHeader:
 
 @header
 class ResetMasterFlushOffsetHeader:
-    """908."""
+    """Header of 908."""
 
     master_flush_offset: int | None = wire("masterFlushOffset", default=None, bits=64)
 
 
 @header
 class ReadModeHeader:
-    """2004: 0 normal, 1 random."""
+    """Header of 2004: 0 normal, 1 random."""
 
     read_ahead_mode: str | None = wire("READ_AHEAD_MODE", default=None)
 
 
 @header
 class IndexProgressHeader:
-    """How far RocksDB has the consume queues of a topic (354), since a time in ms."""
+    """The progress of RocksDB with the consume queues of a topic (354), since a time in ms."""
 
     topic: str = wire("topic")
     since_timestamp: int = wire("checkStoreTime", default=0, bits=64)
@@ -81,7 +84,7 @@ class IndexProgressHeader:
 
 @header
 class ExportTablesHeader:
-    """Write tables as JSON files (355); of ``topics;subscriptionGroups;consumerOffsets``, joined by ``;``."""
+    """Write tables as JSON files (355): some of ``topics;subscriptionGroups;consumerOffsets``."""
 
     tables: str = wire("configType")
 
@@ -104,6 +107,6 @@ class RemoveBrokerHeader:
 
 @header
 class TimerEngineHeader:
-    """Where timed messages wait (5001): ``R`` RocksDB, ``F`` files."""
+    """The place of timed messages (5001): ``R`` RocksDB, ``F`` files."""
 
     engine: str | None = wire("E_T", default=None)

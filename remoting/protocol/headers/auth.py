@@ -1,7 +1,9 @@
-"""Headers of managing access: users and policies of 5.3 and later (3001 to 3010), accounts of 4.4 to 5.2 (50 to 54).
+"""Headers of access control.
 
-Source: remoting/…/header/CreateUserRequestHeader.java and its neighbours; for the accounts common/…/protocol/header/
-CreateAccessConfigRequestHeader.java and its neighbours of 4.9.
+Users and policies of RocketMQ 5.3 and later: 3001 to 3010. Accounts of 4.4 to 5.2: 50 to 54.
+
+Source: remoting/…/header/CreateUserRequestHeader.java and the classes beside it; for the accounts
+common/…/protocol/header/CreateAccessConfigRequestHeader.java and the classes beside it of 4.9.
 """
 
 from triomq.remoting.protocol.fields import header, wire
@@ -9,28 +11,28 @@ from triomq.remoting.protocol.fields import header, wire
 
 @header
 class UserHeader:
-    """3001 to 3004; what to create or change stands in the body."""
+    """Header of 3001 to 3004; the body has the user to create or change."""
 
     username: str | None = wire("username", default=None)
 
 
 @header
 class ListUsersHeader:
-    """3005; ``filter`` is a part of the name."""
+    """Header of 3005; ``filter`` is a part of the name."""
 
     filter: str | None = wire("filter", default=None)
 
 
 @header
 class AclHeader:
-    """3006, 3007, 3009; a subject is ``User:name``."""
+    """Header of 3006, 3007 and 3009; a subject is ``User:name``."""
 
     subject: str | None = wire("subject", default=None)
 
 
 @header
 class DeleteAclHeader:
-    """3008; without a resource everything of the subject goes."""
+    """Header of 3008; without a resource, all rules of the subject are deleted."""
 
     subject: str | None = wire("subject", default=None)
     policy_type: str | None = wire("policyType", default=None)
@@ -39,7 +41,7 @@ class DeleteAclHeader:
 
 @header
 class ListAclsHeader:
-    """3010; filters are parts of the texts."""
+    """Header of 3010; filters are parts of the texts."""
 
     subject_filter: str | None = wire("subjectFilter", default=None)
     resource_filter: str | None = wire("resourceFilter", default=None)
@@ -61,14 +63,14 @@ class PlainAccountHeader:
 
 @header
 class DeletePlainAccountHeader:
-    """51."""
+    """Header of 51."""
 
     access_key: str = wire("accessKey")
 
 
 @header
 class GlobalWhiteAddressesHeader:
-    """53; addresses joined by commas."""
+    """Header of 53; addresses joined by commas."""
 
     addresses: str = wire("globalWhiteAddrs")
     file: str | None = wire("aclFileFullPath", default=None)
@@ -76,7 +78,7 @@ class GlobalWhiteAddressesHeader:
 
 @header
 class AclVersionResponseHeader:
-    """52; the versions are JSON texts."""
+    """Answer to 52; the versions are JSON texts."""
 
     version: str | None = wire("version", default=None)
     all_file_versions: str | None = wire("allAclFileVersion", default=None)

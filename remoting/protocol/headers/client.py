@@ -1,7 +1,7 @@
 """Headers about clients and groups: 34, 35, 38, 40, 203, 204, 221, 223, 307, 309.
 
-Source: remoting/…/header/UnregisterClientRequestHeader.java, HeartbeatResponseHeader (set by ClientManageProcessor.java),
-GetConsumerListByGroupRequestHeader.java and their neighbours.
+Source: remoting/…/header/UnregisterClientRequestHeader.java, HeartbeatResponseHeader (set by
+ClientManageProcessor.java), GetConsumerListByGroupRequestHeader.java and the classes beside it.
 """
 
 from triomq.remoting.protocol.fields import header, wire
@@ -21,17 +21,9 @@ class UnregisterClientHeader:
 
 
 @header
-class GetConsumerListHeader:
-    consumer_group: str = wire("consumerGroup")
+class ConsumerGroupHeader:
+    """Header of 38, 40 and 203."""
 
-
-@header
-class NotifyConsumerIdsChangedHeader:
-    consumer_group: str = wire("consumerGroup")
-
-
-@header
-class ConsumerConnectionHeader:
     consumer_group: str = wire("consumerGroup")
 
 
@@ -42,7 +34,10 @@ class ProducerConnectionHeader:
 
 @header
 class ConsumerStatusHeader:
-    """Local offsets of a group's clients (223 to the broker, 221 to a client); ``client_id`` restricts 223 to one."""
+    """The local offsets of a group's clients (223 to the broker, 221 to a client).
+
+    `client_id`: the only client to ask.
+    """
 
     topic: str = wire("topic")
     group: str = wire("group")
@@ -51,7 +46,7 @@ class ConsumerStatusHeader:
 
 @header
 class ConsumerRunningHeader:
-    """Diagnostics of one client (307, both hops)."""
+    """Diagnostics of one client (307, to the broker and on to the client)."""
 
     consumer_group: str = wire("consumerGroup")
     client_id: str = wire("clientId")
@@ -60,7 +55,7 @@ class ConsumerRunningHeader:
 
 @header
 class ConsumeDirectlyHeader:
-    """Make one client consume one message (309, both hops)."""
+    """Make one client consume one message (309, to the broker and on to the client)."""
 
     consumer_group: str = wire("consumerGroup")
     client_id: str | None = wire("clientId", default=None)

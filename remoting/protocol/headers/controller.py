@@ -8,7 +8,7 @@ from triomq.remoting.protocol.fields import header, wire
 
 @header
 class AlterSyncStateSetHeader:
-    """A master reports which replicas keep up (1001); the set stands in the body."""
+    """A master reports the replicas that keep up (1001); the body has the set."""
 
     broker_name: str | None = wire("brokerName", default=None)
     master_broker_id: int | None = wire("masterBrokerId", default=None, bits=64)
@@ -33,7 +33,9 @@ class ElectMasterHeader:
 
 
 @header
-class ElectMasterResponseHeader:
+class NewMasterHeader:
+    """The answer to 1002, and the controller's word to a replica (1008, the body has the set)."""
+
     master_broker_id: int | None = wire("masterBrokerId", default=None, bits=64)
     master_address: str | None = wire("masterAddress", default=None)
     master_epoch: int | None = wire("masterEpoch", default=None)
@@ -42,7 +44,7 @@ class ElectMasterResponseHeader:
 
 @header
 class RegisterWithControllerHeader:
-    """A replica with its id tells its address (1003)."""
+    """A replica with its id reports its address (1003)."""
 
     cluster_name: str | None = wire("clusterName", default=None)
     broker_name: str | None = wire("brokerName", default=None)
@@ -63,7 +65,7 @@ class RegisterWithControllerResponseHeader:
 
 @header
 class ReplicaStateHeader:
-    """Who is the master of a broker name (1004)."""
+    """Ask for the master of a broker name (1004)."""
 
     broker_name: str | None = wire("brokerName", default=None)
 
@@ -77,7 +79,7 @@ class ReplicaStateResponseHeader:
 
 @header
 class ControllerMetadataResponseHeader:
-    """The controllers themselves (1005); ``peers`` is ``id:address;…``."""
+    """The state of the controllers themselves (1005); ``peers`` is ``id:address;…``."""
 
     group: str | None = wire("group", default=None)
     leader_id: str | None = wire("controllerLeaderId", default=None)
@@ -87,18 +89,8 @@ class ControllerMetadataResponseHeader:
 
 
 @header
-class BrokerRoleChangedHeader:
-    """The controller tells a replica who is master now (1008); the sync-state set stands in the body."""
-
-    master_address: str | None = wire("masterAddress", default=None)
-    master_epoch: int | None = wire("masterEpoch", default=None)
-    sync_state_set_epoch: int | None = wire("syncStateSetEpoch", default=None)
-    master_broker_id: int | None = wire("masterBrokerId", default=None, bits=64)
-
-
-@header
 class CleanBrokerDataHeader:
-    """Forget replicas (1011); ``broker_ids`` joins ids by ``;``, absent means all that are gone."""
+    """Forget replicas (1011): those of ``broker_ids``, joined by ``;``, or all that are gone."""
 
     broker_name: str = wire("brokerName")
     cluster_name: str | None = wire("clusterName", default=None)
@@ -108,8 +100,8 @@ class CleanBrokerDataHeader:
 
 
 @header
-class NextBrokerIdHeader:
-    """1012."""
+class BrokerOfClusterHeader:
+    """Header of 1012, and of the response to 1013."""
 
     cluster_name: str | None = wire("clusterName", default=None)
     broker_name: str | None = wire("brokerName", default=None)
@@ -124,15 +116,9 @@ class NextBrokerIdResponseHeader:
 
 @header
 class ApplyBrokerIdHeader:
-    """Take an id (1013); the check code proves later that the same broker asks again."""
+    """Take an id (1013); the check code later proves that the same broker asks again."""
 
     cluster_name: str | None = wire("clusterName", default=None)
     broker_name: str | None = wire("brokerName", default=None)
     applied_broker_id: int | None = wire("appliedBrokerId", default=None, bits=64)
     check_code: str | None = wire("registerCheckCode", default=None)
-
-
-@header
-class ApplyBrokerIdResponseHeader:
-    cluster_name: str | None = wire("clusterName", default=None)
-    broker_name: str | None = wire("brokerName", default=None)

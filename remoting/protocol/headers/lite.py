@@ -1,6 +1,6 @@
 """Headers of lite topics, many small queues below one parent topic, new in 5.5: 200070 to 200079.
 
-Source: remoting/…/header/PopLiteMessageRequestHeader.java and its neighbours of 5.5.
+Source: remoting/…/header/PopLiteMessageRequestHeader.java and the classes beside it of 5.5.
 """
 
 from triomq.remoting.protocol.fields import header, wire
@@ -8,7 +8,7 @@ from triomq.remoting.protocol.fields import header, wire
 
 @header
 class PopLiteMessageHeader:
-    """Take messages of all lite topics that the client subscribes (200070)."""
+    """Take messages of all lite topics that the client has subscribed to (200070)."""
 
     client_id: str = wire("clientId")
     consumer_group: str = wire("consumerGroup")
@@ -42,14 +42,14 @@ class NotifyUnsubscribeHeader:
 
 @header
 class ParentTopicHeader:
-    """200075."""
+    """Header of 200075."""
 
     topic: str = wire("topic")
 
 
 @header
 class LiteTopicHeader:
-    """200076."""
+    """Header of 200076."""
 
     parent_topic: str | None = wire("parentTopic", default=None)
     lite_topic: str | None = wire("liteTopic", default=None)
@@ -57,7 +57,7 @@ class LiteTopicHeader:
 
 @header
 class LiteClientHeader:
-    """200077; ``count_max`` must be at least 1."""
+    """Header of 200077; ``count_max`` must be at least 1."""
 
     count_max: int = wire("maxCount")
     parent_topic: str | None = wire("parentTopic", default=None)
@@ -67,7 +67,7 @@ class LiteClientHeader:
 
 @header
 class LiteGroupHeader:
-    """200078; with a lite topic its state, without one the ``top`` topics with the greatest lag."""
+    """Header of 200078: for one lite topic, or for the ``top`` topics with the greatest lag."""
 
     group: str = wire("group")
     lite_topic: str | None = wire("liteTopic", default=None)

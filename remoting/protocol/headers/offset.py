@@ -1,6 +1,6 @@
 """Headers about queue positions: 14, 15, 29, 30, 31, 32, and the admin's 222, 220, 308, 314.
 
-Source: remoting/…/header/QueryConsumerOffsetRequestHeader.java and its neighbours.
+Source: remoting/…/header/QueryConsumerOffsetRequestHeader.java and the classes beside it.
 """
 
 from triomq.remoting.protocol.fields import header, wire
@@ -16,11 +16,6 @@ class QueryConsumerOffsetHeader:
 
 
 @header
-class QueryConsumerOffsetResponseHeader:
-    offset: int = wire("offset", bits=64)
-
-
-@header
 class UpdateConsumerOffsetHeader:
     """Store the offset of the next message to consume."""
 
@@ -33,7 +28,10 @@ class UpdateConsumerOffsetHeader:
 
 @header
 class SearchOffsetHeader:
-    """The offset of the first message stored at ``timestamp`` (ms) or after; boundary ``LOWER`` or ``UPPER``."""
+    """The offset of the first message stored at ``timestamp`` (ms) or later.
+
+    The boundary is ``LOWER`` or ``UPPER``.
+    """
 
     topic: str = wire("topic")
     queue_id: int = wire("queueId")
@@ -53,6 +51,8 @@ class GetMaxOffsetHeader:
 
 @header
 class GetMinOffsetHeader:
+    """Header of 31 and 32."""
+
     topic: str = wire("topic")
     queue_id: int = wire("queueId")
     broker_name: str | None = wire("bname", default=None)
@@ -60,16 +60,9 @@ class GetMinOffsetHeader:
 
 @header
 class OffsetResponseHeader:
-    """The answer to 29, 30 and 31."""
+    """The answer to 14, 29, 30 and 31."""
 
     offset: int = wire("offset", bits=64)
-
-
-@header
-class GetEarliestStoreTimeHeader:
-    topic: str = wire("topic")
-    queue_id: int = wire("queueId")
-    broker_name: str | None = wire("bname", default=None)
 
 
 @header
@@ -81,7 +74,10 @@ class StoreTimeResponseHeader:
 
 @header
 class ResetOffsetHeader:
-    """Reset a group (222 to the broker, 220 to a client): by time in ms (-1 = end), or to ``offset`` if it is given."""
+    """Reset a group (222 to the broker, 220 to a client).
+
+    To a time in ms (-1 means the end), or to ``offset`` if it is given.
+    """
 
     group: str = wire("group")
     topic: str = wire("topic")
@@ -94,7 +90,7 @@ class ResetOffsetHeader:
 
 @header
 class CorrectionOffsetHeader:
-    """Smallest offsets over groups (308); ``filter_groups`` is a comma list."""
+    """The smallest offsets of several groups (308); ``filter_groups`` is joined by commas."""
 
     topic: str = wire("topic")
     compare_group: str = wire("compareGroup")

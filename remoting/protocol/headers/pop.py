@@ -1,6 +1,7 @@
 """Headers of POP consumption: 200050 to 200055. These codes need the JSON header.
 
-Source: remoting/…/header/PopMessageRequestHeader.java, AckMessageRequestHeader.java and their neighbours.
+Source: remoting/…/header/PopMessageRequestHeader.java, AckMessageRequestHeader.java and the
+classes beside it.
 """
 
 from triomq.remoting.protocol.fields import header, wire
@@ -98,7 +99,7 @@ class PeekMessageHeader:
 
 @header
 class PollingCountHeader:
-    """200055: how many requests wait."""
+    """Answer to 200055: the number of requests that wait."""
 
     consumer_group: str = wire("consumerGroup")
     topic: str = wire("topic")

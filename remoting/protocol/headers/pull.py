@@ -1,18 +1,23 @@
-"""Headers of pulling: 11 and 361. The flag bits stand here, too, since both sides build and test them.
+"""Headers of pull requests, 11 and 361, and their flag bits.
 
-Source: remoting/…/header/PullMessageRequestHeader.java, PullMessageResponseHeader.java, common/…/PullSysFlag.java.
+Source: remoting/…/header/PullMessageRequestHeader.java, PullMessageResponseHeader.java,
+common/…/PullSysFlag.java.
 """
 
 from triomq.remoting.protocol.fields import header, wire
 
 COMMIT_OFFSET = 1
-"""``commit_offset`` is to be stored."""
+"""The broker stores ``commit_offset``."""
 SUSPEND = 2
-"""The broker may hold the request until something arrives."""
+"""The broker may hold the request until a message arrives."""
 SUBSCRIPTION = 4
-"""``subscription`` holds the expression; without it the broker uses the one from the heartbeat."""
+"""``subscription`` is the expression; otherwise the broker uses that of the heartbeat."""
 CLASS_FILTER = 8
 LITE_PULL = 16
+RANGE_READ = 1 << 16
+"""Ours, ignored by RocketMQ: the client reads a long range. The broker gives up to 1 MiB and 4,096
+messages instead of what its settings allow a consumer (256 KiB and 32).
+"""
 
 
 @header
@@ -39,7 +44,7 @@ class PullMessageHeader:
 
 @header
 class PullMessageResponseHeader:
-    """Where to go on; with codes 0, 19, 20 and 21."""
+    """The next offset and the queue's bounds; with codes 0, 19, 20 and 21."""
 
     suggested_broker_id: int = wire("suggestWhichBrokerId", bits=64)
     next_begin_offset: int = wire("nextBeginOffset", bits=64)

@@ -1,6 +1,7 @@
-"""Headers of looking messages up: 12 and 33.
+"""Headers of message queries: 12 and 33.
 
-Source: remoting/…/header/QueryMessageRequestHeader.java, QueryMessageResponseHeader.java, ViewMessageRequestHeader.java.
+Source: remoting/…/header/QueryMessageRequestHeader.java, QueryMessageResponseHeader.java,
+ViewMessageRequestHeader.java.
 """
 
 from triomq.remoting.protocol.fields import header, wire
@@ -8,7 +9,10 @@ from triomq.remoting.protocol.fields import header, wire
 
 @header
 class QueryMessageHeader:
-    """Messages by key, stored between two times (ms, inclusive); ``unique_key`` looks for ids instead of keys."""
+    """Messages by key, stored between two times (ms, inclusive).
+
+    `unique_key`: whether the key is a unique id.
+    """
 
     topic: str = wire("topic")
     key: str = wire("key")

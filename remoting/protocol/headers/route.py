@@ -1,4 +1,6 @@
-"""Headers of the name server: routes, registration, key-value table: 100 to 105, 205, 216 to 224, 322, 327, 901, 904, 905.
+"""Headers of the name server: routes, registration, key-value table.
+
+Requests: 100 to 105, 205, 216 to 224, 322, 327, 901, 904, 905.
 
 Source: remoting/…/header/namesrv/*.java.
 """
@@ -14,7 +16,7 @@ class GetRouteHeader:
 
 @header
 class RegisterBrokerHeader:
-    """A broker announces itself (103). Addresses are ``ip:port``; ``body_crc`` 0 means unchecked."""
+    """A broker registers (103). Addresses are ``ip:port``; ``body_crc`` 0 means unchecked."""
 
     broker_name: str = wire("brokerName")
     broker_addr: str = wire("brokerAddr")
@@ -30,22 +32,16 @@ class RegisterBrokerHeader:
 
 @header
 class RegisterBrokerResponseHeader:
-    """Told to slaves only."""
+    """Only slaves get it."""
 
     ha_server_addr: str | None = wire("haServerAddr", default=None)
     master_addr: str | None = wire("masterAddr", default=None)
 
 
 @header
-class UnregisterBrokerHeader:
-    broker_name: str = wire("brokerName")
-    broker_addr: str = wire("brokerAddr")
-    cluster_name: str = wire("clusterName")
-    broker_id: int = wire("brokerId", bits=64)
+class BrokerHeader:
+    """Header of 104 and 322."""
 
-
-@header
-class QueryDataVersionHeader:
     broker_name: str = wire("brokerName")
     broker_addr: str = wire("brokerAddr")
     cluster_name: str = wire("clusterName")
@@ -74,7 +70,7 @@ class BrokerHeartbeatHeader:
 
 @header
 class BrokerMembersHeader:
-    """901."""
+    """Header of 901."""
 
     cluster_name: str = wire("clusterName")
     broker_name: str = wire("brokerName")
@@ -82,7 +78,7 @@ class BrokerMembersHeader:
 
 @header
 class MinBrokerIdChangeHeader:
-    """905, to the remaining brokers of a group."""
+    """Header of 905, to the other brokers of a group."""
 
     min_broker_id: int | None = wire("minBrokerId", default=None, bits=64)
     min_broker_addr: str | None = wire("minBrokerAddr", default=None)
@@ -100,7 +96,7 @@ class PutKvConfigHeader:
 
 @header
 class KvConfigHeader:
-    """101 and 102."""
+    """Header of 101 and 102."""
 
     namespace: str = wire("namespace")
     key: str = wire("key")
@@ -113,14 +109,14 @@ class GetKvConfigResponseHeader:
 
 @header
 class KvNamespaceHeader:
-    """219."""
+    """Header of 219."""
 
     namespace: str = wire("namespace")
 
 
 @header
 class BrokerNameHeader:
-    """205 and 327."""
+    """Header of 205 and 327."""
 
     broker_name: str = wire("brokerName")
 
@@ -137,6 +133,6 @@ class AddWritePermResponseHeader:
 
 @header
 class ClusterHeader:
-    """224."""
+    """Header of 224."""
 
     cluster: str = wire("cluster")

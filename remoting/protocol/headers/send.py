@@ -1,7 +1,8 @@
-"""Headers of sending: 10, 310, 320, 324, 325 (one class, long or one-letter names), 36, 326, 370.
+"""Headers of sends: 10, 310, 320, 324, 325 (one class, long or one-letter names), 36, 326, 370.
 
 Source: remoting/…/header/SendMessageRequestHeader.java, …V2.java, SendMessageResponseHeader.java,
-ConsumerSendMsgBackRequestHeader.java, ReplyMessageRequestHeader.java, RecallMessageRequestHeader.java.
+ConsumerSendMsgBackRequestHeader.java, ReplyMessageRequestHeader.java,
+RecallMessageRequestHeader.java.
 """
 
 from triomq.remoting.protocol.fields import header, wire
@@ -9,7 +10,10 @@ from triomq.remoting.protocol.fields import header, wire
 
 @header
 class SendMessageHeader:
-    """A message but for its body. ``properties`` is the text form; ``queue_id`` below 0 lets the broker choose."""
+    """A message without its body.
+
+    ``properties`` is the encoded text; with a ``queue_id`` below 0 the broker chooses a queue.
+    """
 
     producer_group: str = wire("producerGroup", short="a")
     topic: str = wire("topic", short="b")
@@ -29,7 +33,7 @@ class SendMessageHeader:
 
 @header
 class SendMessageResponseHeader:
-    """Where a message went; for a batch the offset of the first and all ids joined by commas."""
+    """The place of a message; of a batch, the first offset and all ids, joined by commas."""
 
     message_id: str = wire("msgId")
     queue_id: int = wire("queueId")
@@ -43,7 +47,10 @@ class SendMessageResponseHeader:
 
 @header
 class SendBackHeader:
-    """A consumer returns a message (36); ``offset`` is its log offset, ``delay_level`` below 0 means dead letter."""
+    """A consumer returns a message (36).
+
+    ``offset`` is the log offset of the message; ``delay_level`` below 0 makes it a dead letter.
+    """
 
     offset: int = wire("offset", bits=64)
     group: str = wire("group")
@@ -57,7 +64,7 @@ class SendBackHeader:
 
 @header
 class ReplyMessageHeader:
-    """A broker delivers the answer of a request-reply pair to the requester (326). Hosts are ``ip:port``."""
+    """A broker delivers the reply to a request message (326). Hosts are ``ip:port``."""
 
     producer_group: str = wire("producerGroup")
     topic: str = wire("topic")

@@ -1,6 +1,6 @@
-"""Headers about topics and groups as things that exist: 17, 21, 200s, 215, 216, 300s, 351 to 353.
+"""Headers of the tables of topics and groups: 17, 21, 200s, 215, 216, 300s, 351 to 353.
 
-Source: remoting/…/header/CreateTopicRequestHeader.java and its neighbours.
+Source: remoting/…/header/CreateTopicRequestHeader.java and the classes beside it.
 """
 
 from triomq.remoting.protocol.fields import header, wire
@@ -8,7 +8,7 @@ from triomq.remoting.protocol.fields import header, wire
 
 @header
 class CreateTopicHeader:
-    """Create or alter a topic (17). ``attributes`` is the comma list of ``+key=value`` and ``-key``."""
+    """Create or alter a topic (17); ``attributes`` are ``+key=value`` and ``-key``, by commas."""
 
     topic: str = wire("topic")
     default_topic: str = wire("defaultTopic")
@@ -24,7 +24,7 @@ class CreateTopicHeader:
 
 @header
 class DeleteTopicHeader:
-    """215 to brokers, 216 to name servers; only the latter know ``cluster_name``."""
+    """Header of 215 to brokers and 216 to name servers; only those read ``cluster_name``."""
 
     topic: str = wire("topic")
     cluster_name: str | None = wire("clusterName", default=None)
@@ -32,7 +32,7 @@ class DeleteTopicHeader:
 
 @header
 class TopicHeader:
-    """Only a topic: 202, 300, 351 (with ``logical``: a static topic may be meant), 354."""
+    """A topic: 202, 300, 351 and 354; ``logical`` says that the topic may be static (351)."""
 
     topic: str = wire("topic")
     logical: bool | None = wire("lo", default=None)
@@ -68,7 +68,7 @@ class AllGroupsResponseHeader:
 
 @header
 class DeleteGroupHeader:
-    """Delete a group (207), with its offsets if asked: 4.x names that wish ``removeOffset``."""
+    """Delete a group (207), and its offsets if asked; 4.x has ``removeOffset`` for that."""
 
     group: str = wire("groupName")
     clean_offset: bool = wire("cleanOffset", default=False)
@@ -77,7 +77,7 @@ class DeleteGroupHeader:
 
 @header
 class GroupHeader:
-    """Only a group: 343, 352."""
+    """A group: 343 and 352."""
 
     group: str = wire("group")
 
@@ -92,7 +92,7 @@ class GroupTopicHeader:
 
 @header
 class GroupSubscriptionHeader:
-    """What a group wants of a topic (345)."""
+    """The subscription of a group to a topic (345)."""
 
     group: str = wire("group")
     topic: str | None = wire("topic", default=None)
@@ -100,7 +100,7 @@ class GroupSubscriptionHeader:
 
 @header
 class GroupForbiddenHeader:
-    """Whether a group may read a topic (353); without ``readable`` only ask."""
+    """Permission of a group to read a topic (353); without ``readable`` a question."""
 
     group: str = wire("group")
     topic: str = wire("topic")

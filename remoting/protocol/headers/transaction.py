@@ -12,7 +12,7 @@ UNDECIDED = 0
 
 @header
 class EndTransactionHeader:
-    """The producer's verdict on a half message (37, one-way)."""
+    """The producer commits or rolls back a half message (37, one-way)."""
 
     producer_group: str = wire("producerGroup")
     half_queue_offset: int = wire("tranStateTableOffset", bits=64)
@@ -27,7 +27,7 @@ class EndTransactionHeader:
 
 @header
 class CheckTransactionHeader:
-    """The broker asks for a verdict (39, one-way); the body is the half message."""
+    """The broker asks about a half message (39, one-way), which is the body."""
 
     half_queue_offset: int = wire("tranStateTableOffset", bits=64)
     log_offset: int = wire("commitLogOffset", bits=64)

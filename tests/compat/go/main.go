@@ -87,6 +87,12 @@ func do(words []string) (err error) {
 		return pull(words[1], words[2], words[3], number(words[4]), number(words[5]), number(words[6]), number(words[7]))
 	case "create":
 		return create(words[1], words[2])
+	case "transact":
+		return transact(words[1], words[2], words[3], words[4])
+	case "request":
+		return request(words[1], words[2], number(words[3]))
+	case "replier":
+		return replier(words[1], words[2], words[3])
 	}
 	return errors.New("unknown: " + words[0])
 }
@@ -97,6 +103,10 @@ func sent(result *primitive.SendResult) {
 		status = fmt.Sprint(result.Status)
 	}
 	say("SENT", status, result.MsgID, result.OffsetMsgID, result.MessageQueue.BrokerName, result.MessageQueue.QueueId, result.QueueOffset)
+}
+
+func traces() *primitive.TraceConfig {
+	return &primitive.TraceConfig{Access: primitive.Local, Resolver: primitive.NewPassthroughResolver([]string{nameServer})}
 }
 
 type oneQueue struct{ id int }
@@ -110,7 +120,7 @@ func (o oneQueue) Select(_ *primitive.Message, queues []*primitive.MessageQueue,
 	return nil
 }
 
-// mode: sync, async, oneway, batch, key (argument: how many keys), queue (its number), delay (the level), large.
+// mode: sync, async, oneway, batch, key (argument: how many keys), queue (its number), delay (the level), property (NAME=VALUE), traced, retrying, large.
 func send(topic, mode string, count int, tag, argument string) error {
 	options := []producer.Option{
 		producer.WithNameServer([]string{nameServer}), producer.WithGroupName("peer-producer"), producer.WithInstanceName(instance()),
@@ -121,6 +131,10 @@ func send(topic, mode string, count int, tag, argument string) error {
 		options = append(options, producer.WithQueueSelector(producer.NewHashQueueSelector()))
 	case "queue":
 		options = append(options, producer.WithQueueSelector(oneQueue{number(argument)}))
+	case "traced":
+		options = append(options, producer.WithTrace(traces()))
+	case "retrying":
+		options = append(options, producer.WithRetry(5)) // it takes the queues in turn, and a broker has four
 	}
 	p, err := rocketmq.NewProducer(options...)
 	if err != nil {
@@ -144,6 +158,10 @@ func send(topic, mode string, count int, tag, argument string) error {
 		}
 		if mode == "delay" {
 			message.WithDelayTimeLevel(number(argument))
+		}
+		if mode == "property" {
+			name, value, _ := strings.Cut(argument, "=")
+			message.WithProperty(name, value)
 		}
 		switch mode {
 		case "batch":
@@ -194,7 +212,7 @@ func fields(message *primitive.MessageExt, size int) []any {
 	return []any{message.Queue.QueueId, message.QueueOffset, message.ReconsumeTimes, message.GetTags(), message.GetKeys(), message.MsgId, size, string(message.Body)}
 }
 
-// Words: name, topic, group, expression, mode (concurrent, orderly, broadcasting), from (first, last, yyyyMMddHHmmss), size of batches, maximum of reconsume times.
+// Words: name, topic, group, expression, mode (concurrent, orderly, broadcasting, traced, AVG, AVG_BY_CIRCLE), from (first, last, yyyyMMddHHmmss), size of batches, maximum of reconsume times.
 func push(words []string) error {
 	name, topic, mode, from := words[0], words[1], words[4], words[5]
 	options := []consumer.Option{
@@ -204,6 +222,12 @@ func push(words []string) error {
 	}
 	if mode == "broadcasting" {
 		options = append(options, consumer.WithConsumerModel(consumer.BroadCasting))
+	}
+	if mode == "traced" {
+		options = append(options, consumer.WithTrace(traces()))
+	}
+	if mode == "AVG_BY_CIRCLE" {
+		options = append(options, consumer.WithStrategy(consumer.AllocateByAveragelyCircle))
 	}
 	switch from {
 	case "first":

@@ -32,6 +32,7 @@ import org.apache.rocketmq.common.message.MessageQueue;
 public class ClientPeer {
     static String nameServer;
     static int instances;
+    static final List<String> RULES = List.of("AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH");
     static final Map<String, DefaultMQPushConsumer> pushing = new HashMap<>();
     static final Map<String, DefaultLitePullConsumer> pulling = new HashMap<>();
 
@@ -161,7 +162,7 @@ public class ClientPeer {
         return fails;
     }
 
-    /** Words: push, name, topic, group, expression, mode (concurrent, orderly, broadcasting), from (first, last, yyyyMMddHHmmss), size of batches, maximum of reconsume times. */
+    /** Words: push, name, topic, group, expression, mode (concurrent, orderly, broadcasting, or a rule of allocation), from (first, last, yyyyMMddHHmmss), size of batches, maximum of reconsume times. */
     static void push(String[] words) throws Exception {
         String name = words[1];
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(words[3]);
@@ -180,6 +181,7 @@ public class ClientPeer {
                 consumer.setConsumeTimestamp(words[6]);
         }
         if (words[5].equals("broadcasting")) ConsumerPeer.broadcast(consumer);
+        if (RULES.contains(words[5])) consumer.setAllocateMessageQueueStrategy(ConsumerPeer.strategy(words[5]));
         if (words[5].equals("orderly")) {
             consumer.registerMessageListener((MessageListenerOrderly) (messages, context) -> {
                 context.setSuspendCurrentQueueTimeMillis(100);

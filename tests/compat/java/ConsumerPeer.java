@@ -30,6 +30,8 @@ public class ConsumerPeer {
             consumer.setHeartbeatBrokerInterval(interval);
             consumer.setPersistConsumerOffsetInterval(interval);
         }
+        if (Boolean.getBoolean("peer.pop")) // the broker assigns queues, and says whether they are popped; not in 4.9
+            DefaultMQPushConsumer.class.getMethod("setClientRebalance", boolean.class).invoke(consumer, false);
         long work = Long.parseLong(args[5]);
         if (args[3].equals("broadcasting")) broadcast(consumer);
         if (args[3].equals("orderly")) {

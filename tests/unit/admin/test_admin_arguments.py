@@ -1,4 +1,4 @@
-"""The argument reader of mqadmin and mqlocal: getopt's rules, RocketMQ's names, one-line complaints."""
+"""The argument parser of mqadmin and mqlocal: getopt's rules, RocketMQ's names, one-line errors."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triomq.client.admin.arguments import Option, UsageError, filled, parse, truth, whole
+from triomq.client.admin.arguments import Option, UsageError, parse, truth, whole
 
 OPTIONS = (
-    Option("t", "topic", "name of the topic", filled, required=True),
-    Option("b", "brokerAddr", "a broker", filled),
-    Option("c", "clusterName", "a cluster", filled),
-    Option("r", "readQueueNums", "queues", whole(1), default=8),
-    Option("l", "list", "a table", None),
-    Option("m", "moreStats", "more", None),
-    Option("o", "order", "ordered", truth),
-    Option("a", "attributes", "changes"),
-    Option("", "json", "JSON", None),
+    Option("-t, --topic VALUE", "name of the topic", required=True),
+    Option("-b, --brokerAddr VALUE", "a broker"),
+    Option("-c, --clusterName VALUE", "a cluster"),
+    Option("-r, --readQueueNums VALUE", "queues", whole(1), default=8),
+    Option("-l, --list", "a table"),
+    Option("-m, --moreStats", "more"),
+    Option("-o, --order VALUE", "ordered", truth),
+    Option("-a, --attributes VALUE", "changes", str),
+    Option("--json", "JSON"),
 )
 
 
@@ -45,7 +45,12 @@ def test_long_names_match_in_kebab_case() -> None:
 
 def test_letters_without_value_may_be_joined() -> None:
     values = parse(OPTIONS, ["-lmt", "x"])
-    assert (values.flag("list"), values.flag("moreStats"), values.flag("json"), values.text("topic")) == (
+    assert (
+        values.flag("list"),
+        values.flag("moreStats"),
+        values.flag("json"),
+        values.text("topic"),
+    ) == (
         True,
         True,
         False,
@@ -74,7 +79,10 @@ def test_defaults_and_what_was_not_given() -> None:
         ([], "-t/--topic is missing: name of the topic"),
         (["-t"], "-t/--topic needs a value: name of the topic"),
         (["-t", " "], "-t/--topic cannot be ' ': it is empty"),
-        (["-t", "x", "-r", "many"], "-r/--readQueueNums cannot be 'many': use a whole number from 1 up"),
+        (
+            ["-t", "x", "-r", "many"],
+            "-r/--readQueueNums cannot be 'many': use a whole number from 1 up",
+        ),
         (["-t", "x", "-r", "0"], "-r/--readQueueNums cannot be '0': use a whole number from 1 up"),
         (["-t", "x", "-o", "yes"], "-o/--order cannot be 'yes': use true or false"),
         (["-t", "x", "--tpoic", "y"], "there is no option --tpoic; the nearest is -t/--topic"),
@@ -83,11 +91,14 @@ def test_defaults_and_what_was_not_given() -> None:
         (["-t", "x", "--list=1"], "-l/--list takes no value"),
         (
             ["-t", "hello", "world"],
-            "'world' belongs to no option: put a text with blanks in quotes, and give each value right after its option",
+            (
+                "'world' does not belong to an option: put a text with blanks in quotes, and give"
+                " each value right after its option"
+            ),
         ),
     ],
 )
-def test_complaints_are_one_line_with_cause_and_fix(words: list[str], complaint: str) -> None:
+def test_errors_are_one_line_with_cause_and_fix(words: list[str], complaint: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse(OPTIONS, words)
     assert str(caught.value) == complaint

@@ -1,6 +1,6 @@
-"""Every option of RocketMQ's mqadmin is here under its name, or its absence is written down.
-
-The table is what Java's commands declare (tools/…/command/**, develop, 2025-09): letter, long name, whether it takes a value.
+"""Every option of RocketMQ's mqadmin exists under its name, or its absence is listed. The table has
+the declarations of Java's commands (tools/…/command/**, develop, 2025-09): letter, long name,
+whether it takes a value.
 """
 
 from __future__ import annotations
@@ -9,10 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from triomq.client.admin import manual
-from triomq.client.admin.cli import command_help, overview
-from triomq.client.admin.command import COMMON_OPTIONS, Command
-from triomq.client.admin.commands import MODULES, all_commands, commands_of, load
+from triomq.client.admin import commands, manual
+from triomq.client.admin.arguments import UsageError
+from triomq.client.admin.command import COMMON_OPTIONS
+from triomq.client.admin.command_line import command_help, find_command
+from triomq.client.admin.command_list import GROUPS, LIST
+from triomq.client.admin.commands import commands_of, load
+from triomq.client.admin.general_help import overview
 
 # "letter name" takes a value; "letter name!" does not; an upper-case R after it: required.
 JAVA: dict[str, str] = {
@@ -21,22 +24,40 @@ JAVA: dict[str, str] = {
     "topicList": "c clusterModel!",
     "topicRoute": "t topic R, l list!",
     "topicStatus": "t topic R, c cluster",
-    "updateTopic": "b brokerAddr, c clusterName, a attributes, t topic R, r readQueueNums, w writeQueueNums, p perm, o order, u unit, s hasUnitSub",
+    "updateTopic": (
+        "b brokerAddr, c clusterName, a attributes, t topic R, r readQueueNums, w writeQueueNums, p"
+        " perm, o order, u unit, s hasUnitSub"
+    ),
     "deleteTopic": "t topic R, c clusterName R",
     "consumerProgress": "g groupName, t topicName, s showClientIP, c cluster",
     "consumerConnection": "g consumerGroup R, b brokerAddr",
     "producerConnection": "g producerGroup R, t topic R",
-    "updateSubGroup": "b brokerAddr, c clusterName, g groupName R, s consumeEnable, m consumeFromMinEnable, d consumeBroadcastEnable, o consumeMessageOrderly, "
-    "q retryQueueNums, r retryMaxTimes, p groupRetryPolicy, i brokerId, w whichBrokerWhenConsumeSlowly, a notifyConsumerIdsChanged, - attributes",
+    "updateSubGroup": (
+        "b brokerAddr, c clusterName, g groupName R, s consumeEnable, m consumeFromMinEnable, d"
+        " consumeBroadcastEnable, o consumeMessageOrderly, q retryQueueNums, r retryMaxTimes, p"
+        " groupRetryPolicy, i brokerId, w whichBrokerWhenConsumeSlowly, a notifyConsumerIdsChanged,"
+        " - attributes"
+    ),
     "sendMessage": "t topic R, p body R, k key, c tags, b broker, i qid, m msgTraceEnable",
-    "consumeMessage": "t topic R, b brokerName, i queueId, o offset, g consumerGroup, s beginTimestamp, e endTimestamp, c MessageNumber",
+    "consumeMessage": (
+        "t topic R, b brokerName, i queueId, o offset, g consumerGroup, s beginTimestamp, e"
+        " endTimestamp, c MessageNumber"
+    ),
     "queryMsgByKey": "t topic R, k msgKey R, b beginTimestamp, e endTimestamp, m maxNum, c cluster",
-    "queryMsgById": "t topic R, i msgId R, g consumerGroup, d clientId, s sendMessage, u unitName, f bodyFormat, c cluster",
-    "queryMsgByUniqueKey": "i msgId R, g consumerGroup, d clientId, t topic R, a showAll!, c cluster",
+    "queryMsgById": (
+        "t topic R, i msgId R, g consumerGroup, d clientId, s sendMessage, u unitName, f"
+        " bodyFormat, c cluster"
+    ),
+    "queryMsgByUniqueKey": (
+        "i msgId R, g consumerGroup, d clientId, t topic R, a showAll!, c cluster"
+    ),
+    "queryMsgTraceById": "i msgId R, t traceTopic, b beginTimestamp, e endTimestamp, c maxNum",
     "deleteExpiredCommitLog": "b brokerAddr, c cluster",
     "cleanExpiredCQ": "b brokerAddr, c cluster",
     "cleanUnusedTopic": "b brokerAddr, c cluster",
-    "resetOffsetByTime": "g group R, t topic R, s timestamp R, f force, b broker, q queue, o offset, c cluster",
+    "resetOffsetByTime": (
+        "g group R, t topic R, s timestamp R, f force, b broker, q queue, o offset, c cluster"
+    ),
     "skipAccumulatedMessage": "g group R, t topic R, f force, c cluster",
     "cloneGroupOffset": "s srcGroup R, d destGroup R, t topic R, o offline",
     "getBrokerConfig": "b brokerAddr, c clusterName",
@@ -51,6 +72,8 @@ JAVA: dict[str, str] = {
     "updateTopicPerm": "b brokerAddr, c clusterName, p perm R, t topic R",
     "deleteSubGroup": "b brokerAddr, c clusterName, g groupName R, r removeOffset",
     "getConsumerConfig": "g groupName R",
+    "setConsumeMode": "b brokerAddr, c clusterName, g groupName R, m mode R, q popShareQueueNum,"
+    " t topicName R",
     "brokerConsumeStats": "b brokerAddr R, l level, o order, t timeoutMillis",
     "producer": "b broker R",
     "topicClusterList": "t topic R",
@@ -62,7 +85,9 @@ JAVA: dict[str, str] = {
 }
 OURS = {"doctor", "tlsInit", "tlsCheck"}
 ABSENT: dict[str, dict[str, str]] = {
-    "queryMsgById": dict.fromkeys(["sendMessage", "unitName"], "sending a message again is sendMessage's business"),
+    "queryMsgById": dict.fromkeys(
+        ["sendMessage", "unitName"], "sending a message again is sendMessage's business"
+    ),
 }
 EXCLUSIVE = {
     "updateTopic": {"brokerAddr", "clusterName"},
@@ -74,35 +99,42 @@ EXCLUSIVE = {
 }
 
 
-def command_named(name: str) -> Command:
-    command = load(name)
-    assert command is not None
-    return command
-
-
 def java_options(command: str) -> list[tuple[str, str, bool, bool]]:
-    """(letter, long name, takes a value, required) of a command of Java's tool."""
+    """Return (letter, long name, takes a value, required) of the options of a Java command."""
     options = []
     for entry in filter(None, JAVA[command].split(", ")):
         letter, name, *required = entry.split(" ")
         options.append(
-            ("" if letter == "-" else letter, name.removesuffix("!"), not name.endswith("!"), bool(required))
+            (
+                "" if letter == "-" else letter,
+                name.removesuffix("!"),
+                not name.endswith("!"),
+                bool(required),
+            )
         )
     return options
 
 
 def test_the_table_names_all_our_commands() -> None:
-    assert {command.name for command in all_commands()} == set(JAVA) | OURS
-    assert {module: tuple(command.name for command in commands_of(module)) for module in MODULES} == MODULES
+    assert set(LIST) == set(JAVA) | OURS
+
+
+def test_the_list_agrees_with_the_modules() -> None:
+    """``mqadmin --help`` prints the list without importing a command."""
+    folder = Path(commands.__file__).parent
+    modules = {path.stem for path in folder.glob("*.py")} - {"__init__"}
+    assert modules == {listed.module for listed in LIST.values()}
+    declared = [(command.name, module) for module in modules for command in commands_of(module)]
+    assert sorted(declared) == sorted((name, listed.module) for name, listed in LIST.items())
+    assert {listed.group for listed in LIST.values()} == set(GROUPS)
 
 
 @pytest.mark.parametrize("name", JAVA)
 def test_options_are_java_s(name: str) -> None:
-    command = command_named(name)
+    command = find_command(name)
     ours = {
-        (option.letter, option.name, option.kind is not None, option.required)
+        (option.letter, option.name, bool(option.placeholder), option.required)
         for option in command.options
-        if not option.ours
     }
     absent = ABSENT.get(name, {})
     assert ours == {option for option in java_options(name) if option[1] not in absent}
@@ -110,15 +142,17 @@ def test_options_are_java_s(name: str) -> None:
 
 @pytest.mark.parametrize(("name", "options"), EXCLUSIVE.items())
 def test_exclusive_options_are_java_s(name: str, options: set[str]) -> None:
-    assert [set(names) for names in command_named(name).one_of] == [options]
+    assert [set(names) for names in find_command(name).one_of] == [options]
 
 
 def test_every_command_has_java_s_common_options() -> None:
-    assert {("n", "namesrvAddr"), ("h", "help")} <= {(option.letter, option.name) for option in COMMON_OPTIONS}
+    assert {("n", "namesrvAddr"), ("h", "help")} <= {
+        (option.letter, option.name) for option in COMMON_OPTIONS
+    }
 
 
 def test_no_option_hides_another() -> None:
-    for command in all_commands():
+    for command in map(load, LIST):
         options = [*command.options, *COMMON_OPTIONS]
         letters = [option.letter for option in options if option.letter]
         names = [option.name.lower() for option in options]
@@ -128,15 +162,20 @@ def test_no_option_hides_another() -> None:
 
 @pytest.mark.parametrize(
     ("alias", "name"),
-    [("topic-list", "topicList"), ("query-msg-by-unique-key", "queryMsgByUniqueKey"), ("TOPICLIST", "topicList")],
+    [
+        ("topic-list", "topicList"),
+        ("query-msg-by-unique-key", "queryMsgByUniqueKey"),
+        ("TOPICLIST", "topicList"),
+    ],
 )
 def test_names_match_in_other_spellings(alias: str, name: str) -> None:
-    assert command_named(alias).name == name
-    assert load(alias + "x") is None
+    assert find_command(alias).name == name
+    with pytest.raises(UsageError, match="there is no command"):
+        find_command(alias + "xxx")
 
 
 def test_every_help_has_an_example_of_its_command_and_every_option() -> None:
-    for command in all_commands():
+    for command in map(load, LIST):
         text = command_help(command)
         assert f"  mqadmin {command.name}" in text
         for option in (*command.options, *COMMON_OPTIONS):
@@ -145,5 +184,7 @@ def test_every_help_has_an_example_of_its_command_and_every_option() -> None:
 
 
 def test_the_manual_is_up_to_date() -> None:
-    page = Path(__file__).resolve().parents[3] / "docs" / "mqadmin.md"
-    assert page.read_text() == manual.page(), "run: python -m triomq.client.admin.manual > docs/mqadmin.md"
+    docs = Path(__file__).resolve().parents[3] / "docs"
+    pages = manual.pages()
+    assert {name: (docs / name).read_text() for name in pages} == pages, "run: make docs"
+    assert {f"mqadmin/{path.name}" for path in (docs / "mqadmin").iterdir()} < set(pages)

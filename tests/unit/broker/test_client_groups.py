@@ -1,4 +1,4 @@
-"""Producer and consumer groups by heartbeat: joining, subscribing, leaving, falling silent."""
+"""Producer and consumer groups from heartbeats: members join, subscribe, leave, fall silent."""
 
 from __future__ import annotations
 
@@ -7,9 +7,14 @@ import trio
 import trio.testing
 
 from triomq.broker.services.groups import ClientGroups, GroupTable, Member
-from triomq.broker.services.limits import LimitSettings, broker_limits
+from triomq.broker.services.table_limits import BrokerTableLimits, broker_limits
 from triomq.remoting.limits import LimitReached
-from triomq.remoting.protocol.bodies.heartbeat import BROADCASTING, CLUSTERING, ConsumerData, SubscriptionData
+from triomq.remoting.protocol.bodies.heartbeat import (
+    BROADCASTING,
+    CLUSTERING,
+    ConsumerData,
+    SubscriptionData,
+)
 
 
 def member(connection: str, client_id: str | None = None, now: float = 0.0) -> Member[str]:
@@ -17,11 +22,14 @@ def member(connection: str, client_id: str | None = None, now: float = 0.0) -> M
 
 
 def data(group: str = "G", *topics: tuple[str, str, int], model: str = CLUSTERING) -> ConsumerData:
-    subscriptions = [SubscriptionData(topic=topic, sub_string=text, sub_version=version) for topic, text, version in topics]
+    subscriptions = [
+        SubscriptionData(topic=topic, sub_string=text, sub_version=version)
+        for topic, text, version in topics
+    ]
     return ConsumerData(group=group, message_model=model, subscriptions=subscriptions)
 
 
-def test_joining_is_a_change_and_staying_is_none() -> None:
+def test_a_new_member_is_a_change_and_a_repeated_heartbeat_is_not() -> None:
     table: GroupTable[str] = GroupTable()
     first = table.consumer_heartbeat(member("c1"), data("G", ("T", "*", 1)))
     assert first.members_changed
@@ -46,7 +54,7 @@ def test_a_restarted_client_on_one_connection_counts_as_new() -> None:
         ([("T", "A", 1)], False, {"T": "A"}),
         ([("T", "B", 1)], False, {"T": "A"}),  # not newer: ignored
         ([("T", "B", 2)], True, {"T": "B"}),
-        ([("T", "A", 2)], False, {"T": "A"}),  # newer, but says the same
+        ([("T", "A", 2)], False, {"T": "A"}),  # newer, with the same content
         ([("T", "A", 1), ("U", "*", 1)], True, {"T": "A", "U": "*"}),
         ([("U", "*", 1)], True, {"U": "*"}),
         ([], True, {}),
@@ -57,18 +65,30 @@ def test_subscriptions_follow_the_newest_heartbeat(
 ) -> None:
     table: GroupTable[str] = GroupTable()
     table.consumer_heartbeat(member("c1"), data("G", ("T", "A", 1)))
-    assert table.consumer_heartbeat(member("c1"), data("G", *later)).subscriptions_changed is changed
-    assert {topic: kept.sub_string for topic, kept in table.consumers["G"].subscriptions.items()} == expected
+    assert (
+        table.consumer_heartbeat(member("c1"), data("G", *later)).subscriptions_changed is changed
+    )
+    assert {
+        topic: kept.sub_string for topic, kept in table.consumers["G"].subscriptions.items()
+    } == expected
 
 
 def test_the_second_form_of_heartbeats_may_leave_subscriptions_out() -> None:
     table: GroupTable[str] = GroupTable()
-    assert table.consumer_heartbeat(member("c1"), data("G", ("T", "*", 1))).fingerprint_changed, "the first form always says so"
-    assert table.consumer_heartbeat(member("c1"), data("G", ("T", "*", 1)), fingerprint=77).fingerprint_changed
-    short = table.consumer_heartbeat(member("c1"), data("G"), fingerprint=77, without_subscriptions=True)
+    assert table.consumer_heartbeat(member("c1"), data("G", ("T", "*", 1))).fingerprint_changed, (
+        "the first form always says so"
+    )
+    assert table.consumer_heartbeat(
+        member("c1"), data("G", ("T", "*", 1)), fingerprint=77
+    ).fingerprint_changed
+    short = table.consumer_heartbeat(
+        member("c1"), data("G"), fingerprint=77, without_subscriptions=True
+    )
     assert not short.fingerprint_changed
     assert "T" in table.consumers["G"].subscriptions
-    other = table.consumer_heartbeat(member("c1"), data("G"), fingerprint=78, without_subscriptions=True)
+    other = table.consumer_heartbeat(
+        member("c1"), data("G"), fingerprint=78, without_subscriptions=True
+    )
     assert other.fingerprint_changed, "the client must send everything"
     assert "T" in table.consumers["G"].subscriptions
 
@@ -104,24 +124,28 @@ def test_groups_that_only_pull_are_known_for_a_while() -> None:
 
 
 def test_notices_go_to_every_member_unless_there_is_nothing_to_divide() -> None:
-    told: list[tuple[str, str]] = []
+    notices: list[tuple[str, str]] = []
     clients: ClientGroups[str] = ClientGroups(
-        lambda connection, group: told.append((connection, group)), lambda connection, reason: None, lambda group: group != "quiet"
+        lambda connection, group: notices.append((connection, group)),
+        lambda connection, reason: None,
+        lambda group: group != "quiet",
     )
     for group, model in (("G", CLUSTERING), ("B", BROADCASTING), ("quiet", CLUSTERING)):
         for connection in ("c1", "c2"):
             clients.table.consumer_heartbeat(member(connection), data(group, model=model))
     clients.announce_change(["G", "B", "quiet", "unknown"])
-    assert told == [("c1", "G"), ("c2", "G")]
-    told.clear()
+    assert notices == [("c1", "G"), ("c2", "G")]
+    notices.clear()
     clients.connection_closed("c1")
-    assert told == [("c2", "G")]
+    assert notices == [("c2", "G")]
 
 
 async def test_silent_clients_lose_their_connection(autojump_clock: trio.testing.MockClock) -> None:
     closed: list[tuple[str, str]] = []
     clients: ClientGroups[str] = ClientGroups(
-        lambda connection, group: None, lambda connection, reason: closed.append((connection, reason)), lambda group: True
+        lambda connection, group: None,
+        lambda connection, reason: closed.append((connection, reason)),
+        lambda group: True,
     )
     clients.table.consumer_heartbeat(member("silent", now=trio.current_time()), data())
     async with trio.open_nursery() as nursery:
@@ -136,34 +160,46 @@ async def test_silent_clients_lose_their_connection(autojump_clock: trio.testing
     assert closed[0] == ("silent", "no heartbeat for 120 s")
 
 
-# Do all members want the same?
+# Whether all members subscribe the same
 
 
-def test_members_that_want_different_things_are_noticed_once_and_their_end_too() -> None:
+def test_a_mismatch_of_subscriptions_is_reported_once_and_so_is_its_end() -> None:
     table: GroupTable[str] = GroupTable()
     table.consumer_heartbeat(member("c1", "one"), data("G", ("T", "A || B", 1)))
-    assert not table.consumer_heartbeat(member("c2", "two"), data("G", ("T", " B||A ", 1))).agreement_changed
-    assert table.consumer_heartbeat(member("c3", "three", now=5.0), data("G", ("T", "*", 1))).agreement_changed
+    assert not table.consumer_heartbeat(
+        member("c2", "two"), data("G", ("T", " B||A ", 1))
+    ).agreement_changed
+    assert table.consumer_heartbeat(
+        member("c3", "three", now=5.0), data("G", ("T", "*", 1))
+    ).agreement_changed
     group = table.consumers["G"]
     assert (group.mismatch, group.mismatch_since) == ("one, two: T [A || B]; three: T [*]", 5.0)
-    assert not table.consumer_heartbeat(member("c3", "three", now=35.0), data("G", ("T", "*", 1))).agreement_changed
+    assert not table.consumer_heartbeat(
+        member("c3", "three", now=35.0), data("G", ("T", "*", 1))
+    ).agreement_changed
     assert group.mismatch_since == 5.0
     table.forget_connection("c3")
     assert group.mismatch is None
 
 
-def test_a_heartbeat_without_subscriptions_wants_what_it_wanted() -> None:
+def test_a_heartbeat_without_subscriptions_keeps_the_known_ones() -> None:
     table: GroupTable[str] = GroupTable()
     table.consumer_heartbeat(member("c1"), data("G", ("T", "*", 1)), fingerprint=7)
     table.consumer_heartbeat(member("c2"), data("G", ("T", "*", 1)), fingerprint=7)
-    short = table.consumer_heartbeat(member("c1"), data("G"), fingerprint=7, without_subscriptions=True)
+    short = table.consumer_heartbeat(
+        member("c1"), data("G"), fingerprint=7, without_subscriptions=True
+    )
     assert not short.agreement_changed
     assert table.consumers["G"].members["c1"].wants == {("T", "*")}
-    unknown = table.consumer_heartbeat(member("c3"), data("G"), fingerprint=7, without_subscriptions=True)
-    assert (unknown.agreement_changed, table.consumers["G"].mismatch) == (False, None), "what it wants has not been said"
+    unknown = table.consumer_heartbeat(
+        member("c3"), data("G"), fingerprint=7, without_subscriptions=True
+    )
+    assert (unknown.agreement_changed, table.consumers["G"].mismatch) == (False, None), (
+        "what it wants has not been said"
+    )
 
 
-def test_a_connection_that_ends_leaves_its_groups_without_a_look_at_the_others() -> None:
+def test_a_closed_connection_leaves_its_groups_without_a_scan_of_the_others() -> None:
     class Watched(dict[str, object]):
         def values(self) -> object:  # type: ignore[override]
             raise AssertionError("all groups were walked")
@@ -183,12 +219,20 @@ def test_a_connection_that_ends_leaves_its_groups_without_a_look_at_the_others()
 
 
 def test_a_heartbeat_beyond_a_limit_is_refused_as_a_whole() -> None:
-    limits = broker_limits(LimitSettings(groups_per_connection_max=3, subscriptions_per_group_max=2, groups_max=4))
+    limits = broker_limits(
+        BrokerTableLimits(groups_per_connection_max=3, subscriptions_per_group_max=2, groups_max=4)
+    )
     table: GroupTable[str] = GroupTable(limits=limits)
     table.consumer_heartbeat(member("c1"), data("G1"))
     table.producer_heartbeat(member("c1"), "P1")
     table.require_room("c1", [data("G1"), data("G2")], ["P1"])
-    with pytest.raises(LimitReached, match=r"a member of 4 groups: the broker's limit is 3; use fewer, or raise groupsPerConnectionMax in its settings"):
+    with pytest.raises(
+        LimitReached,
+        match=(
+            r"a member of 4 groups: the broker's limit is 3; use fewer, or raise"
+            r" groupsPerConnectionMax in its settings"
+        ),
+    ):
         table.require_room("c1", [data("G2"), data("G3")], [])
     table.require_room("c2", [data("G2"), data("G3")], [])
     with pytest.raises(LimitReached, match="subscriptionsPerGroupMax"):
@@ -196,6 +240,77 @@ def test_a_heartbeat_beyond_a_limit_is_refused_as_a_whole() -> None:
     for number in range(3):
         table.producer_heartbeat(member(f"other {number}"), f"P{number + 2}")
     table.require_room("c1", [], ["P1", "P2"])
-    with pytest.raises(LimitReached, match="brings 1 more producer groups: the broker's limit is 4; use fewer, or raise groupsMax"):
+    with pytest.raises(
+        LimitReached,
+        match=(
+            "brings 1 more producer groups: the broker's limit is 4; use fewer, or raise groupsMax"
+        ),
+    ):
         table.require_room("c1", [], ["P1", "P9"])
-    assert limits.refused == {"groupsPerConnectionMax": 1, "subscriptionsPerGroupMax": 1, "groupsMax": 1}
+    assert limits.refused == {
+        "groupsPerConnectionMax": 1,
+        "subscriptionsPerGroupMax": 1,
+        "groupsMax": 1,
+    }
+
+
+def test_a_connection_that_leaves_its_last_group_is_forgotten() -> None:
+    """It leaves by request or because it closes, as a producer or a consumer."""
+    table: GroupTable[str] = GroupTable()
+    for leave in (
+        lambda: table.leave("c1", consumer_group="G", producer_group=None),
+        lambda: table.leave("c1", consumer_group=None, producer_group="P"),
+        lambda: table.forget_connection("c1"),
+    ):
+        table.consumer_heartbeat(member("c1"), data("G", ("T", "*", 1)))
+        table.producer_heartbeat(member("c1"), "P")
+        leave()
+        left = table.leave("c1", consumer_group="G", producer_group="P")
+        assert (table.connections, table.consumers, table.producers) == ({}, {}, {}), left
+
+
+def test_a_member_expires_exactly_after_its_time() -> None:
+    table: GroupTable[str] = GroupTable()
+    table.consumer_heartbeat(member("c1", now=10.0), data("G", ("T", "*", 1)))
+    assert not table.is_silent("c1", 130.0, 120.0)
+    assert table.is_silent("c1", 130.1, 120.0)
+    table.note_pull("H", "T", 10.0)
+    table.forget_pulls(10.0)
+    assert table.consumes_now("H", "T")
+    table.forget_pulls(10.1)
+    assert not table.consumes_now("H", "T")
+
+
+def test_pulls_of_a_deleted_topic_are_forgotten_and_those_of_others_are_not() -> None:
+    table: GroupTable[str] = GroupTable()
+    for topic in ("T", "U"):
+        table.note_pull("H", topic, 10.0)
+    table.forget_topic("T")
+    assert (table.groups_subscribing("T"), table.groups_subscribing("U")) == ([], ["H"])
+
+
+def test_the_fingerprint_follows_each_change() -> None:
+    """A client with the group's fingerprint need not send its subscriptions again."""
+    table: GroupTable[str] = GroupTable()
+    for fingerprint, changed in ((1, True), (1, False), (2, True), (2, False), (1, True)):
+        outcome = table.consumer_heartbeat(
+            member("c1"), data("G", ("T", "*", fingerprint)), fingerprint=fingerprint
+        )
+        assert outcome.fingerprint_changed is changed
+
+
+def test_a_mismatch_is_as_old_as_its_beginning() -> None:
+    """A third member with other subscriptions changes the text, not the time; nor does a member
+    that leaves.
+    """
+    table: GroupTable[str] = GroupTable()
+    for number, now in enumerate((1.0, 2.0, 3.0)):
+        table.consumer_heartbeat(member(f"c{number}", now=now), data("G", ("T", f"tag{number}", 1)))
+    group = table.consumers["G"]
+    assert (group.mismatch is not None, group.mismatch_since) == (True, 2.0)
+    table.forget_connection("c2")
+    assert (group.mismatch is not None, group.mismatch_since) == (True, 2.0)
+    table.forget_connection("c1")
+    assert group.mismatch is None
+    table.consumer_heartbeat(member("c3", now=9.0), data("G", ("T", "tag3", 1)))
+    assert group.mismatch_since == 9.0

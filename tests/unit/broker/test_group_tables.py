@@ -9,7 +9,11 @@ from pathlib import Path
 import pytest
 
 from triomq.broker.services.live_settings import LiveSettings
-from triomq.broker.services.offsets import CHANGES_PER_VERSION, ConsumerOffsets, open_consumer_offsets
+from triomq.broker.services.offsets import (
+    CHANGES_PER_VERSION,
+    ConsumerOffsets,
+    open_consumer_offsets,
+)
 from triomq.broker.services.subscriptions import SubscriptionGroups, open_subscription_groups
 from triomq.broker.services.versions import Version
 from triomq.remoting.protocol.bodies.groups import SubscriptionGroupConfig
@@ -37,7 +41,7 @@ def golden(release: str, name: str, folder: Path) -> None:
         (folder / name).write_bytes(file.read())
 
 
-def test_groups_are_created_when_they_may_be(tmp_path: Path) -> None:
+def test_groups_are_created_if_the_settings_allow_it(tmp_path: Path) -> None:
     groups = open_groups(tmp_path)
     assert sorted(groups.configs) == sorted(SYSTEM_GROUPS)
     made = groups.find_or_create("G")
@@ -57,7 +61,7 @@ def test_groups_are_read_back(tmp_path: Path) -> None:
     counter = groups.version.current.counter
     groups.put(SubscriptionGroupConfig(group_name="G", retry_max_times=3))
     assert groups.version.current.counter == counter, "nothing changed"
-    groups.table.path.write_bytes(groups.encode())
+    groups.path.write_bytes(groups.encode())
     again = open_groups(tmp_path)
     assert again.configs == groups.configs
     assert again.forbidden == {"G": {"T": 2}}
@@ -76,7 +80,9 @@ def test_unknown_attributes_of_a_group_are_refused(tmp_path: Path) -> None:
 def test_notices_depend_on_broker_and_group(tmp_path: Path) -> None:
     live = LiveSettings()
     groups = open_groups(tmp_path, live)
-    groups.put(SubscriptionGroupConfig(group_name="quiet", notify_consumer_ids_changed_enable=False))
+    groups.put(
+        SubscriptionGroupConfig(group_name="quiet", notify_consumer_ids_changed_enable=False)
+    )
     assert groups.wants_notice("unknown")
     assert not groups.wants_notice("quiet")
     live.notify_consumer_changes = False
@@ -104,21 +110,24 @@ def test_offsets_are_committed_and_read_back(tmp_path: Path) -> None:
     offsets.commit("G", "T", 0, 4)
     assert offsets.committed_offset("G", "T", 0) == 4, "a smaller one counts, too"
     offsets.note_pull("G", "T", 0, 99)
-    offsets.table.path.write_bytes(offsets.encode())
+    offsets.path.write_bytes(offsets.encode())
     again = open_offsets(tmp_path)
     assert again.committed == {"G": {"T": {0: 4, 1: 0}, "U": {0: 3}}, "H": {"T": {0: 2}}}
     assert again.pulled == {}
     assert again.topics_of("G") == ["T", "U"]
     assert again.groups_of("T") == ["G", "H"]
-    assert json.loads((tmp_path / "consumerOffset.json").read_text())["offsetTable"]["T@G"] == {"0": 4, "1": 0}
+    assert json.loads((tmp_path / "consumerOffset.json").read_text())["offsetTable"]["T@G"] == {
+        "0": 4,
+        "1": 0,
+    }
 
 
-def test_the_same_offset_again_dirties_nothing(tmp_path: Path) -> None:
+def test_the_same_offset_again_changes_nothing(tmp_path: Path) -> None:
     offsets = open_offsets(tmp_path)
     offsets.commit("G", "T", 0, 10)
-    changes = offsets.table.changes
+    changes = offsets.changes
     offsets.commit("G", "T", 0, 10)
-    assert offsets.table.changes == changes
+    assert offsets.changes == changes
 
 
 def test_the_version_moves_every_500_commits(tmp_path: Path) -> None:
@@ -139,7 +148,39 @@ def test_forgetting_topics_and_groups(tmp_path: Path) -> None:
     assert offsets.committed == {"G": {"U": {0: 1}}}
     assert offsets.pulled_offset("G", "T", 0) == 0
     assert offsets.pulled_offset("G", "U", 0) == 1
-    changes = offsets.table.changes
+    changes = offsets.changes
     offsets.forget_topic("unknown")
     offsets.forget_group("unknown")
-    assert offsets.table.changes == changes
+    assert offsets.changes == changes
+
+
+def test_resets_are_taken_once_each_and_end_with_their_topic_or_group(tmp_path: Path) -> None:
+    offsets = open_offsets(tmp_path)
+    offsets.reset("G", "T", {0: 5, 1: 6})
+    offsets.reset("G", "T", {1: 7, 2: 8})
+    assert [offsets.pending_reset("G", "T", queue_id) for queue_id in range(4)] == [5, 7, 8, None]
+    assert [offsets.take_reset("G", "T", queue_id) for queue_id in (0, 0, 1, 2, 2)] == [
+        5,
+        None,
+        7,
+        8,
+        None,
+    ]
+    assert offsets.resets == {}
+    for group in ("G", "H"):
+        for topic in ("T", "U"):
+            offsets.reset(group, topic, {0: 1})
+    offsets.forget_topic("T")
+    assert sorted(offsets.resets) == [("G", "U"), ("H", "U")]
+    offsets.forget_group("H")
+    assert sorted(offsets.resets) == [("G", "U")]
+
+
+def test_pulls_of_a_deleted_group_do_not_count_for_the_next_group_of_that_name(
+    tmp_path: Path,
+) -> None:
+    offsets = open_offsets(tmp_path)
+    for group in ("G", "H"):
+        offsets.note_pull(group, "T", 0, 9)
+    offsets.forget_group("G")
+    assert (offsets.pulled_offset("G", "T", 0), offsets.pulled_offset("H", "T", 0)) == (0, 9)

@@ -15,7 +15,7 @@ from triomq.broker.services.versions import Version
 
 
 class Store:
-    """Has queues of one topic that nobody knows."""
+    """A store with queues of a topic that is in no table."""
 
     def __init__(self) -> None:
         self.deleted: list[str] = []
@@ -28,9 +28,20 @@ class Store:
 
 
 @pytest.mark.parametrize(("slave", "deleted"), [(False, ["Unknown"]), (True, [])])
-async def test_only_a_master_knows_which_topics_are_unused(tmp_path: Path, slave: bool, deleted: list[str]) -> None:
+async def test_only_a_master_knows_which_topics_are_unused(
+    tmp_path: Path, slave: bool, deleted: list[str]
+) -> None:
     store: Any = Store()
-    topics = open_topics(tmp_path, TopicSettings(cluster_name="C", broker_name="b"), LiveSettings(), Version(lambda: 1))
-    asked: Any = type("Request", (), {"connection": type("Connection", (), {"peer_text": "somebody"})})
-    assert (await Housekeeping(store, topics, HeldPulls(), slave=slave).delete_unused_topics(asked)).code == 0
+    topics = open_topics(
+        tmp_path,
+        TopicSettings(cluster_name="C", broker_name="b"),
+        LiveSettings(),
+        Version(lambda: 1),
+    )
+    asked: Any = type(
+        "Request", (), {"connection": type("Connection", (), {"peer_text": "127.0.0.1:1"})}
+    )
+    assert (
+        await Housekeeping(store, topics, HeldPulls(), slave=slave).delete_unused_topics(asked)
+    ).code == 0
     assert store.deleted == deleted

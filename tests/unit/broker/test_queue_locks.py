@@ -1,4 +1,4 @@
-"""Who owns a queue, and until when."""
+"""Which member owns a queue, and until when."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from triomq.remoting.protocol.bodies.route import MessageQueue
 Q = [MessageQueue("T", "b", number) for number in range(3)]
 
 
-def test_first_come_first_served() -> None:
+def test_the_first_member_gets_the_lock() -> None:
     locks = QueueLocks()
     assert locks.lock("G", "a", Q[:2], 0.0) == Q[:2]
     assert locks.lock("G", "b", Q, 1.0) == Q[2:]
@@ -20,7 +20,9 @@ def test_a_lock_lives_from_its_last_renewal() -> None:
     locks.lock("G", "a", Q[:1], 0.0)
     assert locks.lock("G", "a", Q[:1], LIFE_SECONDS - 1) == Q[:1]
     assert locks.lock("G", "b", Q[:1], LIFE_SECONDS + 1) == []
-    assert locks.lock("G", "b", Q[:1], 2 * LIFE_SECONDS - 1) == Q[:1], "a did not renew: b may take it"
+    assert locks.lock("G", "b", Q[:1], 2 * LIFE_SECONDS - 1) == Q[:1], (
+        "a did not renew: b may take it"
+    )
     assert locks.lock("G", "a", Q[:1], 2 * LIFE_SECONDS) == []
 
 
@@ -34,7 +36,7 @@ def test_only_the_owner_unlocks() -> None:
     locks.unlock("unknown", "a", Q)
 
 
-def test_any_alive_lock_makes_a_group_orderly() -> None:
+def test_a_group_with_a_live_lock_consumes_in_order() -> None:
     locks = QueueLocks()
     assert not locks.any_alive("G", 0.0)
     locks.lock("G", "a", Q, 0.0)

@@ -1,4 +1,6 @@
-"""The table of topics: system topics, creation by admin and by the first message, names, attributes, and Java's file."""
+"""The table of topics: system topics, creation by admin and by the first message, names,
+attributes, and Java's file.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from triomq.broker.services.attributes import TOPIC_ATTRIBUTES, alter_attributes, parse_attribute_changes
+from triomq.broker.services.attributes import (
+    TOPIC_ATTRIBUTES,
+    alter_attributes,
+    parse_attribute_changes,
+)
 from triomq.broker.services.live_settings import LiveSettings
 from triomq.broker.services.topics import Topics, TopicSettings, new_topic, open_topics
 from triomq.broker.services.versions import Version
 from triomq.remoting.protocol import names
+from triomq.remoting.protocol.bodies.topics import DataVersion, TopicTable
 
 GOLDEN = Path(__file__).resolve().parent.parent.parent / "golden" / "store"
 SETTINGS = TopicSettings(cluster_name="C", broker_name="b")
@@ -22,17 +29,22 @@ def clock() -> int:
     return 1_700_000_000_000
 
 
-def open_at(folder: Path, live: LiveSettings | None = None, settings: TopicSettings = SETTINGS) -> Topics:
+def open_at(
+    folder: Path, live: LiveSettings | None = None, settings: TopicSettings = SETTINGS
+) -> Topics:
     return open_topics(folder, settings, live or LiveSettings(), Version(clock))
 
 
 def save(topics: Topics) -> None:
-    topics.table.path.write_bytes(topics.encode())
+    topics.path.write_bytes(topics.encode())
 
 
 def test_a_new_broker_has_the_system_topics(tmp_path: Path) -> None:
     topics = open_at(tmp_path)
-    made = {name: (config.read_queue_count, config.write_queue_count, config.perm) for name, config in topics.configs.items()}
+    made = {
+        name: (config.read_queue_count, config.write_queue_count, config.perm)
+        for name, config in topics.configs.items()
+    }
     assert made == {
         "SELF_TEST_TOPIC": (1, 1, 6),
         "TBW102": (8, 8, 7),
@@ -51,33 +63,76 @@ def test_a_new_broker_has_the_system_topics(tmp_path: Path) -> None:
     assert all(topics.is_system_topic(name) for name in made)
     assert not topics.is_system_topic("orders")
     assert topics.is_system_topic("rmq_sys_anything")
-    assert topics.table.dirty
+    assert topics.dirty
 
 
-def test_settings_decide_about_some_of_them(tmp_path: Path) -> None:
-    settings = TopicSettings(cluster_name="C", broker_name="b", cluster_topic_open=False, trace_topic="RMQ_SYS_TRACE_TOPIC")
+def test_settings_decide_which_system_topics_exist(tmp_path: Path) -> None:
+    settings = TopicSettings(
+        cluster_name="C",
+        broker_name="b",
+        cluster_topic_open=False,
+        trace_topic="RMQ_SYS_TRACE_TOPIC",
+    )
     topics = open_at(tmp_path, LiveSettings(auto_create_topics=False), settings)
     assert "TBW102" not in topics.configs
     assert topics.configs["C"].perm == 1
     assert topics.configs["RMQ_SYS_TRACE_TOPIC"].read_queue_count == 1
 
 
-def test_put_changes_version_generation_and_file_only_when_something_changed(tmp_path: Path) -> None:
+def test_put_changes_version_generation_and_file_only_for_a_real_change(
+    tmp_path: Path,
+) -> None:
     topics = open_at(tmp_path)
-    told: list[list[str]] = []
-    topics.on_change = told.append
-    counter, generation, changes = topics.version.current.counter, topics.generation, topics.table.changes
+    changed: list[list[str]] = []
+    topics.on_change = changed.append
+    counter, generation, changes = (
+        topics.version.current.counter,
+        topics.generation,
+        topics.changes,
+    )
     assert topics.put(new_topic("T", 4))
     assert not topics.put(new_topic("T", 4))
     assert topics.put(new_topic("T", 5))
-    assert (topics.version.current.counter, topics.generation, topics.table.changes) == (counter + 2, generation + 2, changes + 2)
-    assert told == [["T"], ["T"]]
+    assert (topics.version.current.counter, topics.generation, topics.changes) == (
+        counter + 2,
+        generation + 2,
+        changes + 2,
+    )
+    assert changed == [["T"], ["T"]]
     assert topics.delete("T")
     assert not topics.delete("T")
     assert topics.find("T") is None
 
 
-def test_the_first_message_creates_after_the_pattern(tmp_path: Path) -> None:
+def test_a_deletion_and_a_copied_table_count_as_changes_too(tmp_path: Path) -> None:
+    """For caches in this process, for the file, and for name servers."""
+    topics = open_at(tmp_path)
+    changed: list[list[str]] = []
+    topics.on_change = changed.append
+    topics.put(new_topic("T", 1))
+
+    def seen() -> tuple[int, int, int]:
+        return topics.generation, topics.changes, topics.version.current.counter
+
+    before = seen()
+    assert topics.delete("T")
+    assert all(after > earlier for after, earlier in zip(seen(), before))
+    before = seen()
+    assert not topics.delete("T")
+    assert seen() == before
+    configs = {"U": new_topic("U", 2), "C": topics.configs["C"]}
+    gone = topics.replace(TopicTable(configs, DataVersion(0, 9, 99)))
+    assert "TBW102" in gone
+    assert "C" not in gone
+    assert (seen()[0] > before[0], seen()[1] > before[1], topics.version.current) == (
+        True,
+        True,
+        DataVersion(0, 9, 99),
+    )
+    assert changed == [["T"], ["U"]]
+
+
+def test_the_first_message_creates_a_topic_from_the_template(tmp_path: Path) -> None:
     topics = open_at(tmp_path)
     made = topics.create_on_send("T", "TBW102", 4)
     assert made is not None
@@ -106,10 +161,11 @@ def test_the_file_is_read_back(tmp_path: Path) -> None:
     assert again.configs == topics.configs
     assert again.version.current == topics.version.current
     assert again.configs["T"].order
-    assert not again.table.dirty
+    assert not again.dirty
     row = json.loads((tmp_path / "topics.json").read_text())["topicConfigTable"]["T"]
     assert row == {
-        "attributes": {"message.type": "FIFO"}, "order": True, "perm": 6, "readQueueNums": 3, "topicFilterType": "SINGLE_TAG",
+        "attributes": {"message.type": "FIFO"}, "order": True, "perm": 6, "readQueueNums": 3,
+        "topicFilterType": "SINGLE_TAG",
         "topicName": "T", "topicSysFlag": 0, "writeQueueNums": 3,
     }  # fmt: skip
 
@@ -132,15 +188,33 @@ def test_a_java_broker_s_file_is_taken_over(tmp_path: Path, release: str) -> Non
         ("T-1_|%a", None),
         ("", "The specified topic is blank."),
         ("  ", "The specified topic is blank."),
-        ("a b", "The specified topic: a b, contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"),
-        ("a/b", "The specified topic: a/b, contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"),
-        ("ä", "The specified topic: ä, contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"),
+        (
+            "a b",
+            (
+                "The specified topic: a b, contains illegal characters, allowing only"
+                " ^[%|a-zA-Z0-9_-]+$"
+            ),
+        ),
+        (
+            "a/b",
+            (
+                "The specified topic: a/b, contains illegal characters, allowing only"
+                " ^[%|a-zA-Z0-9_-]+$"
+            ),
+        ),
+        (
+            "ä",
+            "The specified topic: ä, contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$",
+        ),
         ("a" * 127, None),
         ("a" * 128, f"The specified topic: {'a' * 128}, is longer than topic max length: 127"),
         ("%RETRY%" + "a" * 248, None),
         (
             "%DLQ%" + "a" * 251,
-            f"The specified topic is DLQ or Retry topic: %DLQ%{'a' * 251}, and it's longer than topic max length: 255",
+            (
+                f"The specified topic is DLQ or Retry topic: %DLQ%{'a' * 251}, and it's longer than"
+                " topic max length: 255"
+            ),
         ),
     ],
 )
@@ -151,17 +225,27 @@ def test_names_of_topics(topic: str, complaint: str | None) -> None:
 def test_names_of_groups() -> None:
     assert names.group_complaint("G" * 120) is None
     assert names.group_complaint("") == "The specified group is blank."
-    assert names.group_complaint("G" * 121) == f"The specified group: {'G' * 121}, is longer than group max length: 120"
+    assert (
+        names.group_complaint("G" * 121)
+        == f"The specified group: {'G' * 121}, is longer than group max length: 120"
+    )
     assert "illegal characters" in (names.group_complaint("a+b") or "")
 
 
 def test_attribute_changes() -> None:
     assert parse_attribute_changes("") == {}
-    assert parse_attribute_changes("+message.type=FIFO,-reserve.time") == {"+message.type": "FIFO", "-reserve.time": ""}
+    assert parse_attribute_changes("+message.type=FIFO,-reserve.time") == {
+        "+message.type": "FIFO",
+        "-reserve.time": "",
+    }
     current = {"message.type": "NORMAL", "queue.type": "SimpleCQ"}
-    altered = alter_attributes(TOPIC_ATTRIBUTES, current, {"+message.type": "DELAY", "+reserve.time": "5"}, create=False)
+    altered = alter_attributes(
+        TOPIC_ATTRIBUTES, current, {"+message.type": "DELAY", "+reserve.time": "5"}, create=False
+    )
     assert altered == {"message.type": "DELAY", "queue.type": "SimpleCQ", "reserve.time": "5"}
-    assert alter_attributes(TOPIC_ATTRIBUTES, current, {"-message.type": ""}, create=False) == {"queue.type": "SimpleCQ"}
+    assert alter_attributes(TOPIC_ATTRIBUTES, current, {"-message.type": ""}, create=False) == {
+        "queue.type": "SimpleCQ"
+    }
 
 
 @pytest.mark.parametrize(
@@ -169,19 +253,45 @@ def test_attribute_changes() -> None:
     [
         ({"message.type": "FIFO"}, True, "wrong format key: message.type"),
         ({"+": "x"}, True, "kv string format wrong"),
-        ({"-message.type": ""}, True, "only add attribute is supported while creating topic. key: message.type"),
+        (
+            {"-message.type": ""},
+            True,
+            "only add attribute is supported while creating topic. key: message.type",
+        ),
         ({"-reserve.time": ""}, False, "attempt to delete a nonexistent key: reserve.time"),
         ({"+colour": "red"}, True, "unsupported key: colour"),
-        ({"+queue.type": "SimpleCQ"}, False, "attempt to update an unchangeable attribute. key: queue.type"),
+        (
+            {"+queue.type": "SimpleCQ"},
+            False,
+            "attempt to update an unchangeable attribute. key: queue.type",
+        ),
         ({"+message.type": "BLUE"}, True, "value is not in set"),
         ({"+reserve.time": "-2"}, True, "value is not in range"),
-        ({"+cleanup.policy": "COMPACTION"}, True, "cleanup.policy=COMPACTION is not supported by this broker"),
-        ({"+message.type": "FIFO", "-message.type": ""}, False, "alter duplication key. key: message.type"),
+        (
+            {"+cleanup.policy": "COMPACTION", "+queue.type": "BatchCQ"},
+            True,
+            "cleanup.policy=COMPACTION does not go with queue.type=BatchCQ",
+        ),
+        (
+            {"+cleanup.policy": "COMPACTION"},
+            False,
+            "attempt to update an unchangeable attribute. key: cleanup.policy",
+        ),
+        (
+            {"+message.type": "FIFO", "-message.type": ""},
+            False,
+            "alter duplication key. key: message.type",
+        ),
     ],
 )
 def test_wrong_attribute_changes(changes: dict[str, str], create: bool, error: str) -> None:
     with pytest.raises(ValueError, match=error.replace(".", r"\.")):
-        alter_attributes(TOPIC_ATTRIBUTES, {"message.type": "NORMAL", "queue.type": "SimpleCQ"}, changes, create=create)
+        alter_attributes(
+            TOPIC_ATTRIBUTES,
+            {"message.type": "NORMAL", "queue.type": "SimpleCQ"},
+            changes,
+            create=create,
+        )
 
 
 @pytest.mark.parametrize("text", ["message.type=FIFO", "message.type", "+a=1,+a=2"])

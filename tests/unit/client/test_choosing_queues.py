@@ -1,4 +1,4 @@
-"""Pure rules of a producer's choices: selectors, latency fault tolerance, the bounds of back-pressure."""
+"""Pure rules of a producer's choices: selectors, latency fault tolerance, back-pressure."""
 
 from __future__ import annotations
 
@@ -36,18 +36,23 @@ def faults(*, detecting: bool = False) -> LatencyFaults:
 
 def test_selectors() -> None:
     eight = queues("a", "b")
-    assert select_by_hash("order-42")(eight, MESSAGE) == eight[5]  # as Java's SelectMessageQueueByHash: 1234255197 % 8
+    # As Java's SelectMessageQueueByHash: 1234255197 % 8.
+    assert select_by_hash("order-42")(eight, MESSAGE) == eight[5]
     assert {select_by_random()(eight, MESSAGE) for _ in range(500)} == set(eight)
     rooms = queues("east@a", "east@b", "west@c")
     assert {select_by_machine_room("west")(rooms, MESSAGE) for _ in range(100)} == set(rooms[8:])
-    assert {select_by_machine_room(["east", "x"])(rooms, MESSAGE) for _ in range(300)} == set(rooms[:8])
+    assert {select_by_machine_room(["east", "x"])(rooms, MESSAGE) for _ in range(300)} == set(
+        rooms[:8]
+    )
     with pytest.raises(MessageInvalid, match=r"\['north'\].*'east@a'"):
         select_by_machine_room("north")(rooms, MESSAGE)
 
 
-@pytest.mark.parametrize(("key", "value"), [("", 0x811C9DC5), ("a", 0xE40C292C), ("foobar", 0xBF9CF968)])
+@pytest.mark.parametrize(
+    ("key", "value"), [("", 0x811C9DC5), ("a", 0xE40C292C), ("foobar", 0xBF9CF968)]
+)
 def test_go_s_hash_is_fnv_1a(key: str, value: int) -> None:
-    """The vectors of the FNV authors."""
+    """The vectors are those of the FNV authors."""
     for count in (1, 4, 7, 16):
         assert select_by_go_hash(key)(queues("a", count=count), MESSAGE).queue_id == value % count
 
@@ -55,11 +60,12 @@ def test_go_s_hash_is_fnv_1a(key: str, value: int) -> None:
 @pytest.mark.parametrize(
     ("latency", "seconds"),
     [
-        (0.049, 0), (0.05, 0), (0.1, 0), (0.549, 0), (0.55, 2), (1.79, 2), (1.8, 5), (3.0, 6), (5.0, 10), (14.9, 10), (15.0, 30), (100, 30),
+        (0.049, 0), (0.05, 0), (0.1, 0), (0.549, 0), (0.55, 2), (1.79, 2), (1.8, 5), (3.0, 6),
+        (5.0, 10), (14.9, 10), (15.0, 30), (100, 30),
     ],
 )  # fmt: skip
 def test_how_long_a_slow_broker_is_left_out(latency: float, seconds: float) -> None:
-    """Java's table of 5.x."""
+    """The table is Java's of 5.x."""
     table = faults()
     table.record(queues("a")[0], latency, 100.0, isolate=False, reachable=True)
     assert table.available("a", 100.0 + seconds)
@@ -82,18 +88,30 @@ def test_available_brokers_first_then_reachable_ones_then_any() -> None:
     table, turn = faults(), RoundRobin(0)
     three = queues("a", "b", "c", count=2)
     table.record(three[0], 2.0, 100.0, isolate=False, reachable=True)
-    assert Counter(table.choose(turn, three, None, 101.0).broker_name for _ in range(40)) == {"b": 20, "c": 20}
+    assert Counter(table.choose(turn, three, None, 101.0).broker_name for _ in range(40)) == {
+        "b": 20,
+        "c": 20,
+    }
     table.record(three[2], 0.0, 100.0, isolate=True, reachable=False)
     assert {table.choose(turn, three, None, 101.0).broker_name for _ in range(10)} == {"c"}
-    # The one that just failed is not asked again while another one is reachable, though that one was slow.
+    # The one that just failed is not asked again while another one is reachable, though that one
+    # was slow.
     assert {table.choose(turn, three, "c", 101.0).broker_name for _ in range(10)} == {"a"}
     table.record(three[0], 0.0, 100.0, isolate=True, reachable=False)
     table.record(three[4], 0.0, 100.0, isolate=True, reachable=False)
-    assert {table.choose(turn, three, None, 101.0).broker_name for _ in range(12)} == {"a", "b", "c"}
-    assert {table.choose(turn, three, None, 111.0).broker_name for _ in range(12)} == {"a", "b", "c"}
+    assert {table.choose(turn, three, None, 101.0).broker_name for _ in range(12)} == {
+        "a",
+        "b",
+        "c",
+    }
+    assert {table.choose(turn, three, None, 111.0).broker_name for _ in range(12)} == {
+        "a",
+        "b",
+        "c",
+    }
 
 
-def test_what_the_detector_asks() -> None:
+def test_the_detector_asks_each_broker_once_per_interval() -> None:
     table = faults(detecting=True)
     first, second = queues("a", "b", count=1)
     for queue in (first, second):
@@ -101,22 +119,25 @@ def test_what_the_detector_asks() -> None:
     assert [known.queue for known in table.to_check(100.0, 2.0)] == [first, second]
     assert table.to_check(101.9, 2.0) == []
     assert len(table.to_check(102.0, 2.0)) == 2
-    table.found("a")
+    table.answered("a")
     assert (table.reachable("a"), table.reachable("b")) == (True, False)
     table.forget("b")
     assert table.reachable("b")
-    table.found("gone")
+    table.answered("gone")
 
 
-def test_tables_must_fit_together() -> None:
-    assert ProducerSettings(latency_max=[1.0, 2.0], not_available=[0.0, 9.0]).not_available == (0.0, 9.0)
+def test_latency_tables_must_have_the_same_length() -> None:
+    assert ProducerSettings(latency_max=[1.0, 2.0], not_available=[0.0, 9.0]).not_available == (
+        0.0,
+        9.0,
+    )
     with pytest.raises(SettingsError, match="must ascend"):
         ProducerSettings(latency_max=(2.0, 1.0), not_available=(1.0, 1.0))
     with pytest.raises(SettingsError, match="as many entries"):
         ProducerSettings(latency_max=(1.0,))
 
 
-async def test_room_is_given_in_the_order_of_asking(autojump_clock: MockClock) -> None:
+async def test_room_is_given_in_the_order_of_the_requests(autojump_clock: MockClock) -> None:
     room = InFlight(messages_max=10, bytes_max=100)
     order: list[str] = []
 
@@ -136,7 +157,9 @@ async def test_room_is_given_in_the_order_of_asking(autojump_clock: MockClock) -
     assert (room.messages, room.size_bytes) == (2, 85)
 
 
-async def test_who_leaves_the_line_holds_nobody_up(autojump_clock: MockClock) -> None:
+async def test_a_send_that_stops_waiting_for_room_does_not_hold_up_the_next(
+    autojump_clock: MockClock,
+) -> None:
     room = InFlight(messages_max=2, bytes_max=100)
     assert await room.acquire(60, 0)
     with trio.CancelScope() as scope:

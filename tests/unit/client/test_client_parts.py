@@ -1,4 +1,4 @@
-"""Small parts with their own tests: the inbox, an assignment, second deliveries, background tasks, trouble lines."""
+"""Small parts with tests of their own: inbox, assignment, redelivery, background tasks."""
 
 from __future__ import annotations
 
@@ -14,20 +14,25 @@ from triomq.client.background import open_background
 from triomq.client.consumer.assignment import Assignment
 from triomq.client.consumer.inbox import MESSAGES_BETWEEN_CHECKPOINTS, Inbox, InboxClosed
 from triomq.client.consumer.ordered_inbox import OrderedInbox
-from triomq.client.consumer.process_queue import Limits, ProcessQueue
-from triomq.client.consumer.received import ReceivedMessage, again
-from triomq.client.consumer.verdicts import Redelivery
+from triomq.client.consumer.process_queue import ProcessQueue, PullLimits
+from triomq.client.consumer.received import ReceivedMessage, next_delivery
+from triomq.client.consumer.timetable import Timetable
 from triomq.client.errors import AlreadySettled, MessageInvalid
-from triomq.client.trouble import TroubleLog
+from triomq.client.failure_log import FailureLog
 from triomq.remoting.protocol.bodies.route import MessageQueue
-from triomq.remoting.protocol.record import StoredMessage, decode_records, encode_record
+from triomq.remoting.protocol.record import StoredMessage, encode_record
+from triomq.remoting.protocol.record_reader import decode_records
 
 QUEUE = MessageQueue("T", "a", 0)
 HOST = bytes([10, 0, 0, 1, 0, 0, 42, 159])
 
 
 def stored(offset: int, **more: object) -> StoredMessage:
-    fields: dict[str, object] = {"body": b"%d" % offset, "properties": b"TAGS\x01t\x02KEYS\x01k1 k2\x02", **more}
+    fields: dict[str, object] = {
+        "body": b"%d" % offset,
+        "properties": b"TAGS\x01t\x02KEYS\x01k1 k2\x02",
+        **more,
+    }
     data = encode_record(
         topic="T",
         queue_id=0,
@@ -43,23 +48,28 @@ def stored(offset: int, **more: object) -> StoredMessage:
 
 
 class NoSendBack:
-    async def send_back(self, assignment: Assignment, message: ReceivedMessage, delay_level: int) -> bool:
+    async def send_back(
+        self, assignment: Assignment, message: ReceivedMessage, delay_level: int
+    ) -> bool:
         await trio.lowlevel.checkpoint()
         return assignment.settle(message)
 
 
 def assignment(limit: int = 10) -> Assignment:
-    return Assignment(QUEUE, ProcessQueue(0), Limits(limit, 10**9, 10**9), NoSendBack())
+    return Assignment(QUEUE, ProcessQueue(0), PullLimits(limit, 10**9, 10**9), NoSendBack())
 
 
 def messages(owner: Assignment, count: int, start: int = 0) -> list[ReceivedMessage]:
-    return owner.held.put([ReceivedMessage(stored(offset), owner) for offset in range(start, start + count)], 0)
+    return owner.held.put(
+        [ReceivedMessage(stored(offset), owner) for offset in range(start, start + count)], 0
+    )
 
 
-# -- messages ---------------------------------------------------------------------------------------------------------------
+# -- messages
+# ------------------------------------------------------------------------------------------------
 
 
-async def test_verdicts_move_the_offset() -> None:
+async def test_settled_messages_move_the_offset() -> None:
     owner = assignment()
     first, second, third = messages(owner, 3)
     assert owner.to_store == 0
@@ -74,7 +84,7 @@ async def test_verdicts_move_the_offset() -> None:
             await message.retry()
 
 
-async def test_a_verdict_about_a_lost_queue_says_so() -> None:
+async def test_settling_a_message_of_a_lost_queue_returns_false() -> None:
     owner = assignment()
     first, second = messages(owner, 2)
     owner.lose()
@@ -110,17 +120,19 @@ def test_the_fields_of_a_message() -> None:
     assert (message.born_timestamp, message.store_timestamp) == (1_000, 2_000)
     assert message.born_host == ("10.0.0.1", 10911)
     assert message.reconsume_times == 2
-    assert again(again(message)).reconsume_times == 4
+    assert next_delivery(next_delivery(message)).reconsume_times == 4
     with pytest.raises(TypeError):
         message.properties["TAGS"] = "x"  # type: ignore[index]
 
 
 def test_the_topic_of_a_retried_message_is_the_first_one() -> None:
-    message = ReceivedMessage(stored(0, properties=b"RETRY_TOPIC\x01Orders\x02UNIQ_KEY\x01U\x02"), assignment())
+    message = ReceivedMessage(
+        stored(0, properties=b"RETRY_TOPIC\x01Orders\x02UNIQ_KEY\x01U\x02"), assignment()
+    )
     assert (message.topic, message.message_id) == ("Orders", "U")
 
 
-def test_a_body_that_cannot_be_inflated_is_the_message_s_own_trouble() -> None:
+def test_a_body_that_cannot_be_decompressed_fails_only_its_message() -> None:
     broken = ReceivedMessage(stored(0, body=b"no zlib", sys_flag=0x301), assignment())
     foreign = ReceivedMessage(stored(0, body=b"zstd", sys_flag=0x201), assignment())
     for message in (broken, foreign):
@@ -128,7 +140,9 @@ def test_a_body_that_cannot_be_inflated_is_the_message_s_own_trouble() -> None:
             _ = message.body
 
 
-async def test_a_full_queue_waits_until_something_is_settled(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_full_queue_waits_until_something_is_settled(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     owner = assignment(limit=2)
     held = messages(owner, 3)
     with trio.move_on_after(1) as scope:
@@ -144,13 +158,14 @@ async def test_a_full_queue_waits_until_something_is_settled(autojump_clock: tri
         nursery.start_soon(owner.wait_room)
         await trio.testing.wait_all_tasks_blocked()
         owner.paused = False
-        owner.look_again()
+        owner.recheck()
 
 
-# -- the inbox --------------------------------------------------------------------------------------------------------------
+# -- the inbox
+# ------------------------------------------------------------------------------------------------
 
 
-async def test_takers_share_what_comes_and_nothing_is_lost() -> None:
+async def test_tasks_that_take_messages_share_them_and_lose_none() -> None:
     inbox, owner = Inbox(), assignment()
     taken: Counter[int] = Counter()
 
@@ -176,8 +191,10 @@ async def test_takers_share_what_comes_and_nothing_is_lost() -> None:
         await inbox.get()
 
 
-async def test_takers_that_are_slow_work_side_by_side() -> None:
-    """One who waits wakes the next one, so that twenty messages have twenty takers at work though each of them holds on to its own."""
+async def test_slow_tasks_that_take_messages_work_side_by_side() -> None:
+    """A woken task wakes the next one, so that twenty messages have twenty tasks at work, though
+    each of them keeps its own for a while.
+    """
     inbox, owner = Inbox(), assignment()
     busy = 0
     everyone = trio.Event()
@@ -201,7 +218,7 @@ async def test_takers_that_are_slow_work_side_by_side() -> None:
         nursery.cancel_scope.cancel()
 
 
-async def test_a_taker_that_is_cancelled_while_it_is_woken_leaves_its_message_to_others() -> None:
+async def test_a_task_that_is_cancelled_while_it_is_woken_leaves_its_message_to_others() -> None:
     inbox, owner = Inbox(), assignment()
     taken: list[int] = []
     first = trio.CancelScope()
@@ -225,7 +242,9 @@ async def test_a_taker_that_is_cancelled_while_it_is_woken_leaves_its_message_to
 
 
 @pytest.mark.parametrize("kind", [Inbox, OrderedInbox])
-async def test_a_closed_inbox_takes_in_and_hands_out_nothing(kind: type[Inbox | OrderedInbox]) -> None:
+async def test_a_closed_inbox_accepts_and_hands_out_nothing(
+    kind: type[Inbox | OrderedInbox],
+) -> None:
     inbox, owner = kind(), assignment()
     inbox.put(messages(owner, 2))
     inbox.close()
@@ -235,7 +254,37 @@ async def test_a_closed_inbox_takes_in_and_hands_out_nothing(kind: type[Inbox | 
         await inbox.get()
 
 
-async def test_a_cancelled_taker_takes_nothing() -> None:
+@pytest.mark.parametrize(
+    ("failed", "comes_again"),
+    [((2, 0, 1), [0, 1, 2, 3]), ((2, 1), [1, 2, 3]), ((0, 2), [0, 2, 3]), ((1,), [1, 3])],
+)
+async def test_failed_messages_of_an_ordered_batch_come_again_first_and_in_order(
+    failed: tuple[int, ...], comes_again: list[int], autojump_clock: trio.testing.MockClock
+) -> None:
+    """The order in which they were settled does not matter; acked messages do not come again."""
+    inbox, owner = OrderedInbox(), assignment()
+    inbox.put(messages(owner, 4))
+    batch = await inbox.get_some(3)
+    assert [message.queue_offset for message in batch] == [0, 1, 2]
+    for offset in failed:
+        inbox.requeue(batch[offset], next_delivery(batch[offset]), 0.5)
+    for message in batch:
+        if message.queue_offset not in failed:
+            inbox.settled(message)
+    began = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(inbox.run)
+        second = await inbox.get_some(10)
+        assert [message.queue_offset for message in second] == comes_again
+        nursery.cancel_scope.cancel()
+    assert trio.current_time() - began == 0.5
+    inbox.requeue(second[0], next_delivery(second[0]), 0.5)
+    for message in second[1:]:
+        inbox.settled(message)
+    assert len(inbox) == 1, "what failed the first time is done"
+
+
+async def test_a_cancelled_task_takes_no_message() -> None:
     inbox, owner = Inbox(), assignment()
     inbox.put(messages(owner, 1))
     with trio.CancelScope() as scope:
@@ -245,7 +294,7 @@ async def test_a_cancelled_taker_takes_nothing() -> None:
     assert len(inbox) == 1
 
 
-async def test_messages_of_lost_queues_are_passed_over() -> None:
+async def test_messages_of_lost_queues_are_skipped() -> None:
     inbox, gone, ours = Inbox(), assignment(), assignment()
     inbox.put(messages(gone, 3))
     inbox.put(messages(ours, 2))
@@ -254,7 +303,7 @@ async def test_messages_of_lost_queues_are_passed_over() -> None:
     assert len(inbox) == 0
 
 
-async def test_one_taker_lets_others_run_now_and_then() -> None:
+async def test_a_task_that_takes_many_messages_lets_others_run() -> None:
     inbox, owner = Inbox(), assignment()
     inbox.put(messages(owner, 5 * MESSAGES_BETWEEN_CHECKPOINTS))
     order: list[str] = []
@@ -274,14 +323,19 @@ async def test_one_taker_lets_others_run_now_and_then() -> None:
         nursery.start_soon(other)
     places = [place for place, what in enumerate(order) if what == "other"]
     assert len(places) >= 4
-    assert max(after - before for before, after in pairwise(places)) <= 3 * MESSAGES_BETWEEN_CHECKPOINTS
+    assert (
+        max(after - before for before, after in pairwise(places))
+        <= 3 * MESSAGES_BETWEEN_CHECKPOINTS
+    )
 
 
-async def test_second_deliveries_come_when_they_are_due(autojump_clock: trio.testing.MockClock) -> None:
-    inbox, owner, redelivery = Inbox(), assignment(), Redelivery()
+async def test_second_deliveries_come_when_they_are_due(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    inbox, owner, redelivery = Inbox(), assignment(), Timetable[ReceivedMessage]()
     late, soon = messages(owner, 2)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(redelivery.run, inbox)
+        nursery.start_soon(redelivery.run, lambda message: inbox.put([message]))
         await trio.testing.wait_all_tasks_blocked()
         redelivery.put(trio.current_time() + 9, late)
         redelivery.put(trio.current_time() + 5, soon)
@@ -295,7 +349,8 @@ async def test_second_deliveries_come_when_they_are_due(autojump_clock: trio.tes
         nursery.cancel_scope.cancel()
 
 
-# -- background tasks -------------------------------------------------------------------------------------------------------
+# -- background tasks
+# ------------------------------------------------------------------------------------------------
 
 
 async def test_background_tasks_end_with_the_body() -> None:
@@ -303,7 +358,7 @@ async def test_background_tasks_end_with_the_body() -> None:
         nursery.start_soon(trio.sleep_forever)
 
 
-async def test_one_error_comes_out_plain_and_two_stay_a_group() -> None:
+async def test_one_error_is_raised_without_a_group_and_two_stay_a_group() -> None:
     async def crash() -> None:
         raise LookupError("inside")
 
@@ -331,20 +386,27 @@ async def test_a_cancelled_body_is_cancelled() -> None:
     assert scope.cancelled_caught
 
 
-# -- trouble ----------------------------------------------------------------------------------------------------------------
+# -- failure log
+# ------------------------------------------------------------------------------------------------
 
 
-def test_one_line_when_it_begins_and_one_when_it_ends(caplog: pytest.LogCaptureFixture) -> None:
-    trouble = TroubleLog(logging.getLogger("triomq.test"))
+def test_one_log_line_when_a_failure_begins_and_one_when_it_ends(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    failures = FailureLog(logging.getLogger("triomq.test"))
     with caplog.at_level(logging.INFO, logger="triomq.test"):
         for _ in range(3):
-            trouble.failed("route", OSError("refused"))
-        trouble.failed("route", ValueError("nonsense"))
-        assert trouble.failing == {"route"}
+            failures.failed("route", OSError("refused"))
+        failures.failed("route", ValueError("nonsense"))
         for _ in range(3):
-            trouble.worked("route")
-        trouble.failed("broker", OSError("refused"))
-        trouble.forget("broker")
-        trouble.worked("broker")
-    assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING", "INFO", "WARNING"]
+            failures.worked("route")
+        failures.failed("broker", OSError("refused"))
+        failures.forget("broker")
+        failures.worked("broker")
+    assert [record.levelname for record in caplog.records] == [
+        "WARNING",
+        "WARNING",
+        "INFO",
+        "WARNING",
+    ]
     assert "works again" in caplog.text

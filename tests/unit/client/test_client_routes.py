@@ -1,17 +1,25 @@
-"""Routes: publish list, subscribe set, addresses; the sticky choice of a name server."""
+"""Routes: publish list, subscribe set, broker addresses, and the choice of a name server."""
 
 from __future__ import annotations
 
-from triomq.client.routes import NameServers, RouteTable, as_template, derive_queues
+from triomq.client.routes import KnownRoutes, NameServers, as_template, derive_queues
 from triomq.remoting.protocol.bodies.route import BrokerData, QueueData, TopicRoute
 
 
-def route(*brokers: tuple[str, int, int, int], slaves: tuple[str, ...] = (), order: str | None = None) -> TopicRoute:
-    """(name, read queues, write queues, perm) each; brokers in `slaves` have no master."""
+def route(
+    *brokers: tuple[str, int, int, int], slaves: tuple[str, ...] = (), order: str | None = None
+) -> TopicRoute:
+    """(name, read queues, write queues, perm) each; brokers in ``slaves`` have no master."""
     return TopicRoute(
         [QueueData(name, read, write, perm) for name, read, write, perm in brokers],
         [
-            BrokerData("c", name, {1: f"{name}-slave:1"} if name in slaves else {0: f"{name}:1", 1: f"{name}-slave:1"})
+            BrokerData(
+                "c",
+                name,
+                {1: f"{name}-slave:1"}
+                if name in slaves
+                else {0: f"{name}:1", 1: f"{name}-slave:1"},
+            )
             for name, *_ in brokers
         ],
         order,
@@ -22,7 +30,7 @@ def names(queues: object) -> list[str]:
     return [f"{queue.broker_name}{queue.queue_id}" for queue in queues]  # type: ignore[attr-defined]
 
 
-def test_publish_list_goes_by_broker_name_and_write_queues() -> None:
+def test_the_publish_list_is_ordered_by_broker_name_and_has_the_write_queues() -> None:
     queues = derive_queues("T", route(("b", 2, 3, 6), ("a", 4, 2, 6)))
     assert names(queues.publish) == ["a0", "a1", "b0", "b1", "b2"]
     assert names(queues.subscribe) == ["a0", "a1", "a2", "a3", "b0", "b1"]
@@ -30,7 +38,9 @@ def test_publish_list_goes_by_broker_name_and_write_queues() -> None:
 
 
 def test_permissions_and_missing_masters() -> None:
-    queues = derive_queues("T", route(("a", 1, 1, 4), ("b", 1, 1, 2), ("c", 1, 1, 6), slaves=("c",)))
+    queues = derive_queues(
+        "T", route(("a", 1, 1, 4), ("b", 1, 1, 2), ("c", 1, 1, 6), slaves=("c",))
+    )
     assert names(queues.publish) == ["b0"]
     assert names(queues.subscribe) == ["a0", "c0"]
 
@@ -41,13 +51,20 @@ def test_an_ordered_topic_has_fixed_queues() -> None:
     assert names(derive_queues("T", route(("a", 1, 1, 6), order="")).publish) == ["a0"]
 
 
-def test_the_template_gives_a_new_topic_at_most_the_wished_queues() -> None:
+def test_the_template_gives_a_new_topic_at_most_the_wanted_queues() -> None:
     capped = as_template(route(("a", 8, 8, 7), ("b", 2, 2, 7)), 4)
-    assert names(derive_queues("New", capped, template=True).publish) == ["a0", "a1", "a2", "a3", "b0", "b1"]
+    assert names(derive_queues("New", capped, template=True).publish) == [
+        "a0",
+        "a1",
+        "a2",
+        "a3",
+        "b0",
+        "b1",
+    ]
 
 
-def test_table_merges_addresses_and_forgets_them() -> None:
-    table = RouteTable()
+def test_known_routes_merge_addresses_and_drop_them() -> None:
+    table = KnownRoutes()
     assert table.update("T", route(("a", 1, 1, 6)))
     assert not table.update("T", route(("a", 1, 1, 6)))
     assert table.update("U", route(("b", 1, 1, 6), slaves=("b",)))
@@ -66,7 +83,7 @@ def test_table_merges_addresses_and_forgets_them() -> None:
 
 
 def test_the_newest_route_wins_where_two_differ() -> None:
-    table = RouteTable()
+    table = KnownRoutes()
     table.update("T", route(("a", 1, 1, 6)))
     moved = TopicRoute([QueueData("a", 1, 1)], [BrokerData("c", "a", {0: "elsewhere:1"})])
     table.update("U", moved)
@@ -74,7 +91,7 @@ def test_the_newest_route_wins_where_two_differ() -> None:
 
 
 def test_a_real_route_replaces_the_template() -> None:
-    table = RouteTable()
+    table = KnownRoutes()
     shape = route(("a", 1, 1, 6))
     table.update("T", shape, template=True)
     known = table.topic("T")
@@ -91,4 +108,4 @@ def test_name_servers_stick_to_the_one_that_answers() -> None:
     assert servers.order() == ["b:1", "c:1", "a:1"]
     servers.answered("a:1")
     assert servers.order() == ["a:1", "b:1", "c:1"]
-    assert servers.current == "a:1"
+    assert servers.order()[0] == "a:1"

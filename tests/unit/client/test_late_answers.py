@@ -1,4 +1,4 @@
-"""Answers to pulls that arrive when their queue is not ours any more, or was moved meanwhile: they change nothing."""
+"""Answers to pulls that arrive after their queue was lost or moved: they change nothing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ import trio
 import trio.testing
 
 from triomq.client.config import ConsumerSettings
+from triomq.client.consumer.allocation import allocate_average
 from triomq.client.consumer.fetcher import Fetcher
+from triomq.client.consumer.member_spec import MemberSpec
+from triomq.client.consumer.offsets import ConsumeFrom, StartPoint
 from triomq.client.consumer.received import ReceivedMessage
 from triomq.client.consumer.subscribing import make_subscriptions
 from triomq.client.session import Session
@@ -25,12 +28,16 @@ HOST = bytes([10, 0, 0, 1, 0, 0, 42, 159])
 
 
 class OneBroker:
-    """A session whose broker answers the first pull with `answer`; `meanwhile` happens in the moment in which that answer is there."""
+    """A session whose broker answers the first pull with ``answer``.
+
+    ``meanwhile`` is called when the answer is there and the pull task has not run yet.
+    """
 
     namespace = None
 
     def __init__(self, answer: Command, meanwhile: Callable[[], object]) -> None:
         self.routes = self
+        self.heartbeats = self
         self.answer = answer
         self.meanwhile = meanwhile
         self.pulls: list[int] = []
@@ -38,7 +45,7 @@ class OneBroker:
     def any_address(self, name: str, broker_id: int = 0) -> str:
         return "a:1"
 
-    async def greet(self, address: str) -> None:
+    async def ensure(self, address: str) -> None:
         pass
 
     async def invoke(self, address: str, command: Command, timeout: float) -> Command:
@@ -51,7 +58,9 @@ class OneBroker:
 
 
 def answer(code: int, next_offset: int, body: bytes = b"") -> Command:
-    header = PullMessageResponseHeader(suggested_broker_id=0, next_begin_offset=next_offset, min_offset=0, max_offset=900)
+    header = PullMessageResponseHeader(
+        suggested_broker_id=0, next_begin_offset=next_offset, min_offset=0, max_offset=900
+    )
     return response_to(request(RequestCode.PULL_MESSAGE), code, header, body=body)
 
 
@@ -62,8 +71,24 @@ def message(offset: int) -> bytes:
     )  # fmt: skip
 
 
+def fetcher_of(
+    broker: OneBroker, deliver: Callable[[list[ReceivedMessage]], None], nursery: trio.Nursery
+) -> Fetcher:
+    spec = MemberSpec(
+        group="g",
+        subscriptions=make_subscriptions("T"),
+        start=StartPoint(ConsumeFrom.LAST),
+        allocate=allocate_average,
+        deliver=deliver,
+        sends_back=None,
+    )
+    return Fetcher(cast("Session", broker), ConsumerSettings(), spec, nursery)
+
+
 @pytest.mark.parametrize(
-    "late", [answer(ResponseCode.PULL_OFFSET_MOVED, 450), answer(0, 501, message(500))], ids=["offset moved", "message"]
+    "late",
+    [answer(ResponseCode.PULL_OFFSET_MOVED, 450), answer(0, 501, message(500))],
+    ids=["offset moved", "message"],
 )
 @pytest.mark.parametrize("how", ["restarted", "lost", "leaving"])
 async def test_a_late_answer_is_dropped(late: Command, how: str) -> None:
@@ -79,10 +104,7 @@ async def test_a_late_answer_is_dropped(late: Command, how: str) -> None:
                 fetcher.assignments[QUEUE].leave()
 
         broker = OneBroker(late, meanwhile)
-        fetcher = Fetcher(
-            group="g", session=cast("Session", broker), settings=ConsumerSettings(), subscriptions=make_subscriptions("T", 1),
-            deliver=delivered.append, sends_back=None, nursery=nursery,
-        )  # fmt: skip
+        fetcher = fetcher_of(broker, delivered.append, nursery)
         before = fetcher.take(QUEUE, 500, 500)
         await trio.testing.wait_all_tasks_blocked()
         assert delivered == []
@@ -99,10 +121,7 @@ async def test_a_late_answer_is_dropped(late: Command, how: str) -> None:
 async def test_after_a_stop_queues_are_moved_but_not_pulled() -> None:
     async with trio.open_nursery() as nursery:
         broker = OneBroker(answer(0, 501, message(500)), lambda: None)
-        fetcher = Fetcher(
-            group="g", session=cast("Session", broker), settings=ConsumerSettings(), subscriptions=make_subscriptions("T", 1),
-            deliver=lambda messages: None, sends_back=None, nursery=nursery,
-        )  # fmt: skip
+        fetcher = fetcher_of(broker, lambda messages: None, nursery)
         fetcher.take(QUEUE, 500, 500)
         fetcher.stop()
         moved = fetcher.restart(QUEUE, 2, paused=False)

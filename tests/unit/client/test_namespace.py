@@ -6,7 +6,12 @@ import pytest
 
 from triomq import ClientSettings, SettingsError
 from triomq.client.namespace import Namespace
-from triomq.remoting.protocol.bodies.heartbeat import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
+from triomq.remoting.protocol.bodies.heartbeat import (
+    ConsumerData,
+    HeartbeatData,
+    ProducerData,
+    SubscriptionData,
+)
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.command import Command
 
@@ -50,11 +55,16 @@ def test_a_request_that_is_sent_again_is_not_changed_twice() -> None:
     for _ in range(2):
         SPACE.before_request("b", send)
         SPACE.before_request("b", heartbeat)
-        assert ext == {"a": "tenant%shop", "b": "tenant%Orders", "c": "TBW102", "i": "KEYS\x01k\x02INSTANCE_ID\x01tenant\x02"}
-        told = HeartbeatData.decode(bytes(heartbeat.body))
-        assert told.producers[0].group == "tenant%shop"
-        assert told.consumers[0].group == "tenant%billing"
-        assert told.consumers[0].subscriptions[0].topic == "tenant%Orders"
+        assert ext == {
+            "a": "tenant%shop",
+            "b": "tenant%Orders",
+            "c": "TBW102",
+            "i": "KEYS\x01k\x02INSTANCE_ID\x01tenant\x02",
+        }
+        data = HeartbeatData.decode(bytes(heartbeat.body))
+        assert data.producers[0].group == "tenant%shop"
+        assert data.consumers[0].group == "tenant%billing"
+        assert data.consumers[0].subscriptions[0].topic == "tenant%Orders"
 
 
 @pytest.mark.parametrize("wrong", ["", "a%b", "a b", "ä", "x" * 65])

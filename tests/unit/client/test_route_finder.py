@@ -1,8 +1,9 @@
-"""Which routes a client keeps: those that are used, and not the names of everything that it was ever asked for."""
+"""Which routes a client keeps: those in use, and not those of every topic that it was asked for."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,9 +12,9 @@ import trio.testing
 
 from triomq.client.config import ClientSettings
 from triomq.client.errors import RouteNotFound, TopicNotFound
+from triomq.client.failure_log import FailureLog
 from triomq.client.route_finder import RouteFinder
 from triomq.client.routes import NameServers
-from triomq.client.trouble import TroubleLog
 from triomq.remoting.protocol.bodies.route import BrokerData, QueueData, TopicRoute
 from triomq.remoting.protocol.command import Command
 
@@ -21,7 +22,7 @@ TOPICS = 100
 
 
 class NameServer:
-    """Knows topics T…, each on a broker of its own name, and no others."""
+    """Knows topics T…, each on a broker of its own, and no others."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -33,25 +34,34 @@ class NameServer:
         if not topic[1:].isdigit():
             raise TopicNotFound(17, "unknown", address, "GET_ROUTEINFO_BY_TOPIC")
         name = f"broker-{topic}"
-        return Command(0, body=TopicRoute([QueueData(name, 1, 1)], [BrokerData("c", name, {0: f"{topic}:1"})]).encode())
+        return Command(
+            0,
+            body=TopicRoute(
+                [QueueData(name, 1, 1)], [BrokerData("c", name, {0: f"{topic}:1"})]
+            ).encode(),
+        )
 
 
-def finder(server: NameServer, gone: set[str]) -> RouteFinder:
+def finder(
+    server: NameServer, gone: set[str], in_use: Callable[[str], bool] = lambda topic: True
+) -> RouteFinder:
     calls: Any = server
     return RouteFinder(
         ClientSettings(),
         NameServers(["ns:1"], 0),
         lambda left, came: gone.update(left),
+        in_use,
         calls,
-        TroubleLog(logging.getLogger(__name__)),
+        FailureLog(logging.getLogger(__name__)),
     )
 
 
-async def test_topics_that_nobody_uses_are_forgotten_and_found_again(autojump_clock: trio.testing.MockClock) -> None:
+async def test_unused_topics_are_forgotten_and_found_again(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     server, gone = NameServer(), set[str]()
-    routes = finder(server, gone)
     used = {f"T{number}" for number in range(TOPICS - 10)}
-    routes.in_use = used.__contains__
+    routes = finder(server, gone, used.__contains__)
     async with trio.open_nursery() as nursery:
         for number in range(TOPICS):
             assert await routes.publish_queues(f"T{number}", "TBW102", 4)
@@ -71,10 +81,11 @@ async def test_topics_that_nobody_uses_are_forgotten_and_found_again(autojump_cl
         nursery.cancel_scope.cancel()
 
 
-async def test_a_few_topics_are_kept_whether_used_or_not(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_few_topics_are_kept_whether_used_or_not(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     server, gone = NameServer(), set[str]()
-    routes = finder(server, gone)
-    routes.in_use = lambda topic: False
+    routes = finder(server, gone, lambda topic: False)
     async with trio.open_nursery() as nursery:
         for number in range(5):
             await routes.refresh(f"T{number}")
@@ -84,7 +95,9 @@ async def test_a_few_topics_are_kept_whether_used_or_not(autojump_clock: trio.te
         nursery.cancel_scope.cancel()
 
 
-async def test_topics_that_do_not_exist_leave_nothing_behind(autojump_clock: trio.testing.MockClock) -> None:
+async def test_topics_that_do_not_exist_leave_nothing_behind(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     server = NameServer()
     routes = finder(server, set())
     failures: list[RouteNotFound] = []
@@ -98,8 +111,24 @@ async def test_topics_that_do_not_exist_leave_nothing_behind(autojump_clock: tri
         for number in range(30):
             nursery.start_soon(send, f"missing-{number % 3}")
     assert len(set(failures)) == 30, "each has an error of its own"
-    assert sorted(server.asked) == sorted(["TBW102"] * 3 + [f"missing-{number}" for number in range(3)]), (
-        "asked once for all"
-    )
+    assert sorted(server.asked) == sorted(
+        ["TBW102"] * 3 + [f"missing-{number}" for number in range(3)]
+    ), "asked once for all"
     assert routes._look_ups == {}
     assert routes._watched == {}
+
+
+async def test_an_unknown_topic_is_looked_up_at_growing_intervals_until_a_success(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    server = NameServer()
+    routes = finder(server, set())
+    waits: list[float] = []
+    for _ in range(7):
+        await routes.refresh("unknown")
+        watched = routes._watched["unknown"]
+        waits.append(round(watched.due - trio.current_time()))
+    assert waits == [1, 2, 4, 8, 16, 30, 30]
+    routes._watched["T1"] = routes._watched.pop("unknown")
+    await routes.refresh("T1")
+    assert routes._watched["T1"].wait == 1

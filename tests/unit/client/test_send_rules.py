@@ -1,4 +1,4 @@
-"""Pure rules of sending: which queue, which errors are worth another try, how long a try may take, the wire form of messages."""
+"""Pure rules of sending: choice of queues, errors worth another try, time of a try, wire form."""
 
 from __future__ import annotations
 
@@ -23,13 +23,23 @@ from triomq.client.errors import (
     TrioMQError,
     broker_error,
 )
-from triomq.client.producer.encoding import Outgoing, check_sendable, prepare, prepare_batches
-from triomq.client.producer.queue_choice import RoundRobin, choose_by_key, find_queue, has_several_brokers
+from triomq.client.producer.destinations import QueueDestination
+from triomq.client.producer.encoding import (
+    OutgoingMessage,
+    check_sendable,
+    prepare,
+    prepare_batches,
+)
+from triomq.client.producer.queue_choice import (
+    RoundRobin,
+    choose_by_key,
+    find_queue,
+    has_several_brokers,
+)
 from triomq.client.producer.request import SendRequests
 from triomq.client.retry import (
     ATTEMPTS_LISTED_MAX,
     RETRY_CODES,
-    Backoff,
     BusyBackoff,
     is_busy,
     listed_attempts,
@@ -41,11 +51,13 @@ from triomq.remoting.errors import LocalProtocolError
 from triomq.remoting.protocol.batch import decode_batch
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.codes import PROTOCOL_VERSION, LanguageCode, RequestCode
-from triomq.remoting.protocol.command import decode_frame
+from triomq.remoting.protocol.command import ONEWAY_FLAG, Outgoing, decode_frame
 from triomq.remoting.protocol.compression import plain_body
-from triomq.remoting.protocol.header_fast import RequestTemplate
 from triomq.remoting.protocol.headers.send import SendMessageHeader
-from triomq.remoting.protocol.message import Message, UniqueIds, decode_properties, parse_properties
+from triomq.remoting.protocol.ids import UniqueIds
+from triomq.remoting.protocol.message import Message
+from triomq.remoting.protocol.message_properties import decode_properties, parse_properties
+from triomq.remoting.protocol.request_template import RequestTemplate
 
 NOW_MS = 1_700_000_000_000
 
@@ -58,7 +70,9 @@ def ids() -> UniqueIds:
     return UniqueIds(bytes([10, 0, 0, 1]), 4711, 1)
 
 
-def prepared(message: Message, settings: ProducerSettings | None = None, **more: Any) -> Outgoing:
+def prepared(
+    message: Message, settings: ProducerSettings | None = None, **more: Any
+) -> OutgoingMessage:
     return prepare(
         message.topic,
         message.body,
@@ -75,7 +89,7 @@ def prepared(message: Message, settings: ProducerSettings | None = None, **more:
 
 
 @pytest.mark.parametrize("start", [0, 3, 1023])
-def test_round_robin_is_even(start: int) -> None:
+def test_round_robin_distributes_evenly(start: int) -> None:
     turn = RoundRobin(start)
     chosen = Counter(turn.choose(queues("a")) for _ in range(400))
     assert set(chosen.values()) == {100}
@@ -93,9 +107,15 @@ def test_a_retry_goes_to_another_broker() -> None:
     assert turn.choose(both, avoid_broker="elsewhere") == both[6]
 
 
-def test_with_one_broker_the_next_queue_must_do() -> None:
+def test_with_one_broker_a_retry_goes_to_the_next_queue() -> None:
     turn = RoundRobin(0)
-    assert [turn.choose(queues("a"), avoid_broker="a").queue_id for _ in range(5)] == [0, 1, 2, 3, 0]
+    assert [turn.choose(queues("a"), avoid_broker="a").queue_id for _ in range(5)] == [
+        0,
+        1,
+        2,
+        3,
+        0,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -110,8 +130,14 @@ def test_with_one_broker_the_next_queue_must_do() -> None:
         ("😀", 3, 3, 3),
     ],
 )
-def test_sharding_key_vectors_of_the_java_client(key: str, of_4: int, of_8: int, of_16: int) -> None:
-    assert [choose_by_key(queues("a", count=count), key).queue_id for count in (4, 8, 16)] == [of_4, of_8, of_16]
+def test_sharding_key_vectors_of_the_java_client(
+    key: str, of_4: int, of_8: int, of_16: int
+) -> None:
+    assert [choose_by_key(queues("a", count=count), key).queue_id for count in (4, 8, 16)] == [
+        of_4,
+        of_8,
+        of_16,
+    ]
 
 
 def test_a_named_queue() -> None:
@@ -124,7 +150,7 @@ def test_a_named_queue() -> None:
     assert not has_several_brokers(queues("a"))
 
 
-def test_what_is_tried_again() -> None:
+def test_which_errors_are_tried_again() -> None:
     for code in BROKER_ERRORS:
         assert may_send_again(broker_error(code, "no")) == (code in RETRY_CODES)
     assert sorted(int(code) for code in RETRY_CODES) == [1, 2, 14, 16, 17, 204, 205, 1500]
@@ -135,7 +161,7 @@ def test_what_is_tried_again() -> None:
     assert not may_send_again(RouteNotFound("T"))
 
 
-def test_what_may_be_stored_after_a_failed_try() -> None:
+def test_which_failed_tries_may_be_stored() -> None:
     assert may_be_stored(ConnectionLost("a:1", "reset"))
     assert may_be_stored(RequestTimeout("a:1", "SEND_MESSAGE_V2", 1.0))
     assert may_be_stored(ProtocolBroken("a:1 answered with an unreadable header"))
@@ -151,15 +177,10 @@ def test_a_hanging_broker_leaves_time_for_another() -> None:
     assert try_seconds(3.0, last_try=False, other_broker=False) == 3.0
 
 
-def test_backoff_grows_and_starts_again() -> None:
-    backoff = Backoff(1.0, 30.0)
-    assert [backoff.wait() for _ in range(7)] == [1, 2, 4, 8, 16, 30, 30]
-    backoff.reset()
-    assert backoff.wait() == 1
-
-
 def test_a_message_on_the_wire() -> None:
-    message = Message(topic="T", body=b"hello", tag="paid", keys=("k1", "k2"), properties={"region": "出"}, flag=7)
+    message = Message(
+        topic="T", body=b"hello", tag="paid", keys=("k1", "k2"), properties={"region": "出"}, flag=7
+    )
     made = prepared(message, sharding_key="s", delay_level=3)
     assert parse_properties(made.properties) == {
         "region": "出",
@@ -170,7 +191,13 @@ def test_a_message_on_the_wire() -> None:
         "__SHARDINGKEY": "s",
         "DELAY": "3",
     }
-    assert (made.topic, made.body, made.flag, made.sys_flag, made.born_timestamp) == ("T", b"hello", 7, 0, NOW_MS)
+    assert (made.topic, made.body, made.flag, made.sys_flag, made.born_timestamp) == (
+        "T",
+        b"hello",
+        7,
+        0,
+        NOW_MS,
+    )
     assert len(made.message_id) == 32
 
 
@@ -191,7 +218,7 @@ def test_large_bodies_are_deflated_from_4096_bytes_on() -> None:
 
 @pytest.mark.parametrize("name", ["zlib", "lz4", "zstd"])
 def test_a_body_that_compression_makes_longer_travels_as_it_is(name: str) -> None:
-    """At the limit it would else be refused by the broker."""
+    """Otherwise the broker would refuse a body at the limit."""
     body = random.Random(7).randbytes(4 * 1024 * 1024)
     made = prepared(Message(topic="T", body=body), ProducerSettings(compression=name))
     assert (made.sys_flag, len(made.body)) == (0, len(body))
@@ -228,22 +255,28 @@ def test_topics_that_cannot_be_used(topic: str) -> None:
 
 
 def test_a_batch_is_cut_at_the_size_limit_and_keeps_its_order() -> None:
-    messages = [Message(topic="T", body=bytes([number]) * 100, tag="t", flag=number) for number in range(10)]
+    messages = [
+        Message(topic="T", body=bytes([number]) * 100, tag="t", flag=number) for number in range(10)
+    ]
     made = list(prepare_batches(messages, ProducerSettings(batch_bytes_max=600), ids(), NOW_MS))
     assert len(made) > 1
     assert all(len(batch.carrier.body) <= 600 for batch in made)
     elements = [element for batch in made for element in decode_batch(batch.carrier.body)]
-    assert [element.flag for element in elements] == list(range(10))
-    assert [element.body for element in elements] == [message.body for message in messages]
+    assert [flag for flag, _, _ in elements] == list(range(10))
+    assert [body for _, body, _ in elements] == [message.body for message in messages]
     sent_ids = [message_id for batch in made for message_id in batch.message_ids]
-    assert [decode_properties(element.properties)["UNIQ_KEY"] for element in elements] == sent_ids
+    assert [decode_properties(texts)["UNIQ_KEY"] for _, _, texts in elements] == sent_ids
     carriers = [parse_properties(batch.carrier.properties) for batch in made]
     assert all(carrier["WAIT"] == "true" for carrier in carriers)
     assert len({*sent_ids, *(carrier["UNIQ_KEY"] for carrier in carriers)}) == 10 + len(made)
 
 
 def test_a_message_larger_than_the_batch_limit_goes_alone() -> None:
-    messages = [Message(topic="T", body=b"x" * 500), Message(topic="T", body=b"y"), Message(topic="T", body=b"z")]
+    messages = [
+        Message(topic="T", body=b"x" * 500),
+        Message(topic="T", body=b"y"),
+        Message(topic="T", body=b"z"),
+    ]
     made = list(prepare_batches(messages, ProducerSettings(batch_bytes_max=300), ids(), NOW_MS))
     assert [len(batch.message_ids) for batch in made] == [1, 2]
 
@@ -251,8 +284,25 @@ def test_a_message_larger_than_the_batch_limit_goes_alone() -> None:
 def test_a_batch_has_one_topic() -> None:
     with pytest.raises(MessageInvalid, match="one topic"):
         prepare_batches(
-            [Message(topic="T", body=b"x"), Message(topic="U", body=b"x")], ProducerSettings(), ids(), NOW_MS
+            [Message(topic="T", body=b"x"), Message(topic="U", body=b"x")],
+            ProducerSettings(),
+            ids(),
+            NOW_MS,
         )
+
+
+def made_request(
+    requests: SendRequests,
+    outgoing: OutgoingMessage,
+    queue: MessageQueue,
+    code: int,
+    flag: int = 0,
+    *,
+    hooked: bool = False,
+) -> Outgoing:
+    if hooked:
+        return requests.command(outgoing, queue, code, oneway=bool(flag))
+    return QueueDestination(queue, queue.broker_name, None, requests).request(outgoing, code, flag)
 
 
 @pytest.mark.parametrize("code", [RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE])
@@ -260,7 +310,7 @@ def test_the_header_made_from_a_template_is_a_whole_header(code: RequestCode) ->
     message = Message(topic="T", body=b"x" * 5000, tag="t", flag=3)
     outgoing = prepared(message)
     requests = SendRequests("orders", ProducerSettings())
-    for queue in queues("a", "b%d\"x"):
+    for queue in queues("a", 'b%d"x'):
         header = SendMessageHeader(
             producer_group="orders",
             topic="T",
@@ -277,7 +327,7 @@ def test_the_header_made_from_a_template_is_a_whole_header(code: RequestCode) ->
             broker_name=queue.broker_name,
         )
         for hooked in (False, True):
-            request = requests.make(outgoing, queue, code, hooked=hooked)
+            request = made_request(requests, outgoing, queue, code, hooked=hooked)
             request.opaque = -7
             command = decode_frame(request.encode()[4:])
             assert command.header(SendMessageHeader) == header
@@ -285,45 +335,57 @@ def test_the_header_made_from_a_template_is_a_whole_header(code: RequestCode) ->
             assert command.language == LanguageCode.PYTHON
             assert command.version == PROTOCOL_VERSION
             assert not command.is_oneway
-            oneway = requests.make(outgoing, queue, code, oneway=True, hooked=hooked)
+            oneway = made_request(requests, outgoing, queue, code, ONEWAY_FLAG, hooked=hooked)
             assert decode_frame(oneway.encode()[4:]).is_oneway
 
 
-def test_a_frame_that_no_frame_can_hold_is_refused() -> None:
+def test_a_message_too_large_for_a_frame_is_refused() -> None:
     requests = SendRequests("orders", ProducerSettings())
-    outgoing = prepared(Message(topic="T", body=b"x"))
+    outgoing, queue = prepared(Message(topic="T", body=b"x")), queues("a")[0]
     outgoing.properties = "\ud800"
     with pytest.raises(LocalProtocolError, match="cannot write the header of code 310"):
-        requests.make(outgoing, queues("a")[0], RequestCode.SEND_MESSAGE_V2).encode()
+        made_request(requests, outgoing, queue, RequestCode.SEND_MESSAGE_V2).encode()
     outgoing.properties = "x" * (1 << 24)
     with pytest.raises(LocalProtocolError, match="cannot hold"):
-        requests.make(outgoing, queues("a")[0], RequestCode.SEND_MESSAGE_V2).encode()
+        made_request(requests, outgoing, queue, RequestCode.SEND_MESSAGE_V2).encode()
 
 
 def test_templates_of_different_producers_share_nothing_that_is_written() -> None:
-    """Each producer may run in a thread of its own; what one writes between two steps of another must not get into its frames."""
+    """Each producer may run in a thread of its own; what one writes between two steps of another
+    must not get into its frames.
+    """
     made = [SendRequests("g", ProducerSettings()).template(queues("a")[0], 310) for _ in range(2)]
 
     class Numbers(tuple[int, ...]):
-        """Numbers during whose comparison the other thread has its turn: after it, what was written last is not what was compared."""
+        """Numbers during whose comparison the other thread has its turn: after it, what was written
+        last is not what was compared.
+        """
 
         __hash__ = None  # type: ignore[assignment]
 
         def __eq__(self, other: object) -> bool:
             equal = tuple(self) == other
-            made[1].encode((8, 2000, 0), "y", 0, 2, b"")
+            made[1].make((8, 2000, 0), "y", b"").encode()
             return equal
 
-    made[0].encode((1, 1000, 0), "x", 0, 1, b"")
-    frame = made[0].encode(Numbers((1, 1000, 0)), "x", 0, 1, b"")
-    assert decode_frame(frame[4:]).ext == decode_frame(made[0].encode((1, 1000, 0), "x", 0, 1, b"")[4:]).ext
+    made[0].make((1, 1000, 0), "x", b"").encode()
+    frame = made[0].make(Numbers((1, 1000, 0)), "x", b"").encode()
+    assert (
+        decode_frame(frame[4:]).ext
+        == decode_frame(made[0].make((1, 1000, 0), "x", b"").encode()[4:]).ext
+    )
 
 
-def test_a_template_needs_numbers_and_then_one_text() -> None:
+def test_a_template_takes_numbers_and_then_one_text() -> None:
     header = SendMessageHeader("g", "T", "d", 4, 0, 0, 0, 0, "")
-    for varying in (["properties", "topic"], ["flag"], ["unit_mode", "properties"], ["nothing", "properties"]):
+    for varying in (
+        ["properties", "topic"],
+        ["flag"],
+        ["unit_mode", "properties"],
+        ["nothing", "properties"],
+    ):
         with pytest.raises(TypeError, match="numbers and then one text"):
-            RequestTemplate(310, header, varying, short=True)
+            RequestTemplate(310, header, varying)
 
 
 def test_busy_answers_are_followed_by_growing_waits_that_differ_a_little() -> None:
@@ -334,7 +396,9 @@ def test_busy_answers_are_followed_by_growing_waits_that_differ_a_little() -> No
     assert [policy.seconds(2, chance) for chance in (0, 1)] == pytest.approx([1.6 * 0.8, 1.6 * 1.2])
     assert policy.seconds(10**9, 0.5) == 120
     assert BusyBackoff(first=0).seconds(7, 1.0) == 0
-    assert [BusyBackoff().seconds(times, 0.5) for times in (1, 2, 3, 9)] == pytest.approx([0.01, 0.02, 0.04, 1.0])
+    assert [BusyBackoff().seconds(times, 0.5) for times in (1, 2, 3, 9)] == pytest.approx(
+        [0.01, 0.02, 0.04, 1.0]
+    )
 
 
 def test_only_flow_control_is_waited_for() -> None:
@@ -343,21 +407,24 @@ def test_only_flow_control_is_waited_for() -> None:
     assert not is_busy(RequestTimeout("b", "SEND", 1.0))
 
 
-@pytest.mark.parametrize("wrong", [{"first": -1}, {"first": 2}, {"factor": 0.5}, {"jitter": 2}, {"longest": float("inf")}])
-def test_a_back_off_that_is_none(wrong: dict[str, float]) -> None:
-    with pytest.raises(SettingsError, match="is no back-off"):
+@pytest.mark.parametrize(
+    "wrong",
+    [{"first": -1}, {"first": 2}, {"factor": 0.5}, {"jitter": 2}, {"longest": float("inf")}],
+)
+def test_an_invalid_back_off_is_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(SettingsError, match="cannot be used"):
         BusyBackoff(**wrong)
 
 
-def test_an_error_tells_of_few_tries_but_of_all_that_may_be_stored() -> None:
+def test_an_error_lists_few_tries_but_all_that_may_be_stored() -> None:
     def attempt(number: int, error: TrioMQError) -> Attempt:
         return Attempt(broker=f"b{number}", seconds=0.0, error=error)
 
     refused = [attempt(number, ConnectionFailed("a:1", "refused")) for number in range(40)]
     lost = attempt(99, ConnectionLost("a:1", "reset"))
-    told = listed_attempts([refused[0], lost, *refused[1:]])
-    assert len(told) == ATTEMPTS_LISTED_MAX
-    assert told[:2] == [refused[0], lost]
-    assert told[2:] == refused[-len(told) + 2 :]
+    listed = listed_attempts([refused[0], lost, *refused[1:]])
+    assert len(listed) == ATTEMPTS_LISTED_MAX
+    assert listed[:2] == [refused[0], lost]
+    assert listed[2:] == refused[-len(listed) + 2 :]
     assert listed_attempts([lost] * 40) == [lost] * 40
     assert listed_attempts(refused[:3]) == refused[:3]

@@ -1,4 +1,4 @@
-"""The address that clients are told: Java's rule, and the check by connecting."""
+"""The advertised address: Java's rule, and the check by a connection."""
 
 from __future__ import annotations
 
@@ -16,9 +16,16 @@ from triomq.broker import advertise
         ([], None),
         (["127.0.0.1"], None),
         (["127.0.0.1", "10.1.2.3"], "10.1.2.3"),
-        # what Java 17 chose on an interface with three and one with two private addresses, then with two public ones added
-        (["127.0.0.1", "10.1.2.3", "10.9.9.9", "10.1.2.4", "192.168.7.7", "192.168.8.8"], "10.1.2.3"),
-        (["127.0.0.1", "10.1.2.3", "10.9.9.9", "8.8.4.4", "10.1.2.4", "192.168.7.7", "9.8.4.4"], "9.8.4.4"),
+        # what Java 17 chose on an interface with three and one with two private addresses, then
+        # with two public ones added
+        (
+            ["127.0.0.1", "10.1.2.3", "10.9.9.9", "10.1.2.4", "192.168.7.7", "192.168.8.8"],
+            "10.1.2.3",
+        ),
+        (
+            ["127.0.0.1", "10.1.2.3", "10.9.9.9", "8.8.4.4", "10.1.2.4", "192.168.7.7", "9.8.4.4"],
+            "9.8.4.4",
+        ),
         (["192.168.0.4", "172.31.255.1", "172.32.0.1"], "172.32.0.1"),
     ],
 )
@@ -46,7 +53,11 @@ def test_this_machine_has_an_address() -> None:
 
 
 def test_bridges_and_point_to_point_links_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(advertise, "_ipv4_addresses", lambda: [("tun0", "10.0.0.1"), ("eth0", "192.168.1.5"), ("docker0", "8.8.8.8")])
+    monkeypatch.setattr(
+        advertise,
+        "_ipv4_addresses",
+        lambda: [("tun0", "10.0.0.1"), ("eth0", "192.168.1.5"), ("docker0", "8.8.8.8")],
+    )
     monkeypatch.setattr(advertise, "_usable", lambda name: name == "eth0")
     assert advertise.local_address() == "192.168.1.5"
 
@@ -80,7 +91,10 @@ async def test_unreachable_address_is_explained(caplog: pytest.LogCaptureFixture
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
         await advertise.warn_if_unreachable("127.0.0.1", port)
-    assert f"clients are told to connect to 127.0.0.1:{port} (brokerIP1), but this machine itself cannot: connection refused; set brokerIP1" in caplog.text
+    assert (
+        f"clients are told to connect to 127.0.0.1:{port} (brokerIP1), but this machine itself"
+        " cannot: connection refused; set brokerIP1" in caplog.text
+    )
 
 
 async def test_unknown_host_name_is_explained() -> None:
@@ -89,7 +103,9 @@ async def test_unknown_host_name_is_explained() -> None:
     assert "no-such-host.invalid:1 (brokerIP1)" in warning
 
 
-async def test_silent_address_is_given_up(autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_silent_address_is_given_up(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def silent(host: str, port: int) -> trio.SocketStream:
         await trio.sleep_forever()
         raise AssertionError

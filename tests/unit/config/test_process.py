@@ -13,9 +13,15 @@ import attrs
 import pytest
 import trio
 
-from triomq.broker.errors import EXIT_CODES, NoNameServer
+from triomq.broker.exit_codes import EXIT_CODES
 from triomq.broker.store.errors import StoreDamaged, StoreLocked
-from triomq.remoting.process import ExitCode, LogSettings, Ready, report_fatal, run_service, set_up_logging
+from triomq.remoting.process import (
+    ExitCode,
+    Ready,
+    report_fatal,
+    run_service,
+    set_up_logging,
+)
 from triomq.remoting.server.listen import AddressInUse, ListenFailed
 from triomq.remoting.settings import ConfigError
 
@@ -34,7 +40,7 @@ def _logging_as_before() -> Iterator[None]:
 
 @attrs.frozen
 class _Service:
-    """A service that runs until stopped; `trouble` is raised at the given point."""
+    """A service that runs until stopped; raises ``before`` or ``after`` it is ready."""
 
     events: list[str] = attrs.field(factory=list)
     before: BaseException | None = None
@@ -85,19 +91,59 @@ def test_a_signal_during_the_start_leaves_at_once() -> None:
     assert service.events == []
 
 
+def test_control_c_before_it_is_watched_for_is_an_orderly_end(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    receive = trio.open_signal_receiver
+
+    def interrupted(*signals: int) -> object:
+        os.kill(os.getpid(), signal.SIGINT)
+        return receive(*signals)
+
+    monkeypatch.setattr(trio, "open_signal_receiver", interrupted)
+    service = _Service()
+    assert run_service("mqtest", service) is ExitCode.OK
+    assert (service.events, capsys.readouterr().err) == ([], "")
+
+
 @pytest.mark.parametrize(
     ("error", "code", "line"),
     [
         (ConfigError("a.conf:1", "x=1: bad", "write x=2"), 2, "a.conf:1: x=1: bad; write x=2"),
-        (AddressInUse("0.0.0.0:1"), 3, "cannot listen on 0.0.0.0:1: the port is in use; stop the process that holds it or configure another port"),
-        (ListenFailed("0.0.0.0:1", errno.EACCES, "permission denied", "use a higher port"), 2, "cannot listen on 0.0.0.0:1: permission denied; use a higher port"),
-        (StoreLocked("/s", 7), 4, "/s: the store is locked by process 7; stop that broker first, or give this one another storePathRootDir"),
+        (
+            AddressInUse("0.0.0.0:1"),
+            3,
+            (
+                "cannot listen on 0.0.0.0:1: the port is in use; stop the process that holds it or"
+                " configure another port"
+            ),
+        ),
+        (
+            ListenFailed("0.0.0.0:1", errno.EACCES, "permission denied", "use a higher port"),
+            2,
+            "cannot listen on 0.0.0.0:1: permission denied; use a higher port",
+        ),
+        (
+            StoreLocked("/s", 7),
+            4,
+            (
+                "/s: the store is locked by process 7; stop that broker first, or give this one"
+                " another storePathRootDir"
+            ),
+        ),
         (StoreDamaged("/s", "bad", "mend it"), 5, "/s: bad; mend it"),
-        (NoNameServer(["a:1"], ["a:1 refused"]), 6, "no name server answers: a:1 (a:1 refused); start one, or correct namesrvAddr (option -n)"),
-        (ExceptionGroup("two", [ExceptionGroup("one", [StoreLocked("/s", None)]), ConfigError("", "p", "f")]), 4, "/s: the store is locked by another process"),
+        (
+            ExceptionGroup(
+                "two", [ExceptionGroup("one", [StoreLocked("/s", None)]), ConfigError("", "p", "f")]
+            ),
+            4,
+            "/s: the store is locked by another process",
+        ),
     ],
 )
-def test_known_errors_are_one_line_and_a_code(error: Exception, code: int, line: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_known_errors_are_one_line_and_a_code(
+    error: Exception, code: int, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     for service in (_Service(before=error), _Service(after=error)):
         assert run_service("mqtest", service, exit_codes=EXIT_CODES) == code
         errors = capsys.readouterr().err
@@ -105,8 +151,17 @@ def test_known_errors_are_one_line_and_a_code(error: Exception, code: int, line:
         assert errors.count("\n") == 1
 
 
-@pytest.mark.parametrize("error", [ValueError("a\nb"), ExceptionGroup("g", [StoreLocked("/s", 7), ValueError("a\nb")]), OSError(errno.EIO, "a b")])
-def test_unknown_errors_are_logged_in_full_and_end_with_one(error: Exception, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("a\nb"),
+        ExceptionGroup("g", [StoreLocked("/s", 7), ValueError("a\nb")]),
+        OSError(errno.EIO, "a b"),
+    ],
+)
+def test_unknown_errors_are_logged_in_full_and_end_with_one(
+    error: Exception, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
     assert report_fatal("mqtest", error, EXIT_CODES) is ExitCode.FAILED
     line = capsys.readouterr().err
     assert line.startswith("mqtest: unexpected error ")
@@ -116,18 +171,23 @@ def test_unknown_errors_are_logged_in_full_and_end_with_one(error: Exception, ca
 
 
 def test_logs_go_to_a_file_of_the_program(tmp_path: Path) -> None:
-    set_up_logging("mqtest", LogSettings(tmp_path / "logs", "warning"))
+    set_up_logging("mqtest", tmp_path / "logs", "warning")
     logging.getLogger("triomq.x").info("quiet")
     logging.getLogger("triomq.x").warning("loud %d", 1)
     assert report_fatal("mqtest", ConfigError("", "p", "f")) == 2
     lines = (tmp_path / "logs" / "mqtest.log").read_text().splitlines()
-    assert [line.split(" ", 2)[2] for line in lines] == ["WARNING triomq.x: loud 1", "ERROR triomq.remoting.process: p; f"]
+    assert [line.split(" ", 2)[2] for line in lines] == [
+        "WARNING triomq.x: loud 1",
+        "ERROR triomq.remoting.process: p; f",
+    ]
 
 
 def test_log_files_are_rotated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("triomq.remoting.process.LOG_FILE_BYTES", 500)
-    set_up_logging("mqtest", LogSettings(tmp_path))
+    set_up_logging("mqtest", tmp_path)
     for number in range(20):
         logging.getLogger("triomq.x").info("line %d of a log that is soon too long", number)
-    assert {"mqtest.log", "mqtest.log.1", "mqtest.log.2"} <= {path.name for path in tmp_path.iterdir()}
+    assert {"mqtest.log", "mqtest.log.1", "mqtest.log.2"} <= {
+        path.name for path in tmp_path.iterdir()
+    }
     assert all(path.stat().st_size <= 500 for path in tmp_path.iterdir())

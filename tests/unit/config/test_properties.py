@@ -1,4 +1,4 @@
-"""Java's properties form: read as Java reads it, written so that both read it back."""
+"""The format of Java's properties: read as Java reads it, and written so that both can read it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triomq.remoting.properties import (
+from triomq.remoting.properties_file import (
     Entry,
     PropertiesError,
     decode_text,
@@ -18,7 +18,9 @@ from triomq.remoting.properties import (
     parse_properties,
 )
 
-JAVA_READS = json.loads((Path(__file__).parents[2] / "golden" / "properties" / "java-17.json").read_text())
+JAVA_READS = json.loads(
+    (Path(__file__).parents[2] / "golden" / "properties" / "java-17.json").read_text()
+)
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 
 
@@ -42,11 +44,17 @@ def test_what_is_written_is_read_back(values: dict[str, str]) -> None:
 
 
 def test_written_text_is_plain_ascii() -> None:
-    assert format_properties({"a b": " 中\n", "p": "C:\\x=y"}) == "a\\ b=\\ \\u4E2D\\n\np=C:\\\\x=y\n"
+    assert (
+        format_properties({"a b": " 中\n", "p": "C:\\x=y"}) == "a\\ b=\\ \\u4E2D\\n\np=C:\\\\x=y\n"
+    )
 
 
 def test_entries_know_their_lines_and_repetitions() -> None:
-    assert parse_entries("# one\n\na = 1\nb = 2 \\\n   3\na=4\n") == [Entry("a", "1", 3), Entry("b", "2 3", 4), Entry("a", "4", 6)]
+    assert parse_entries("# one\n\na = 1\nb = 2 \\\n   3\na=4\n") == [
+        Entry("a", "1", 3),
+        Entry("b", "2 3", 4),
+        Entry("a", "4", 6),
+    ]
 
 
 def test_broken_escape_names_its_line() -> None:

@@ -10,7 +10,7 @@ import attrs
 import pytest
 
 from triomq.remoting.java_keys import KeyTable, Reason
-from triomq.remoting.properties import Entry, format_properties, parse_entries
+from triomq.remoting.properties_file import Entry, format_properties, parse_entries
 from triomq.remoting.settings import (
     ADDRESSES,
     BOOLEAN,
@@ -37,7 +37,12 @@ class Colour(enum.Enum):
 @attrs.frozen(kw_only=True)
 class Inner:
     root: Path = setting("rootDir", PATH, Path("/var/store"), "a directory")
-    log: Path = setting("logDir", PATH, attrs.Factory(lambda self: self.root / "log", takes_self=True), "below the root")
+    log: Path = setting(
+        "logDir",
+        PATH,
+        attrs.Factory(lambda self: self.root / "log", takes_self=True),
+        "below the root",
+    )
 
 
 @attrs.frozen(kw_only=True)
@@ -68,7 +73,16 @@ files\tString\t\t-\tBrokerConfig\tnot yet\tauth\trefuse=*
 def known(tmp_path: Path) -> KeyTable:
     path = tmp_path / "keys.tsv"
     path.write_text(ROWS)
-    return KeyTable(path, {"threads": Reason("pools"), "timer": Reason("timer messages"), "pop": Reason("POP"), "auth": Reason("access control", "remove it")})
+    return KeyTable(
+        "mqtest",
+        path,
+        {
+            "threads": Reason("pools"),
+            "timer": Reason("timer messages"),
+            "pop": Reason("POP"),
+            "auth": Reason("access control", "remove it"),
+        },
+    )
 
 
 def fill(text: str, known: KeyTable) -> Loaded[Outer]:
@@ -83,16 +97,34 @@ def test_defaults_without_sources(known: KeyTable) -> None:
 
 
 def test_values_are_typed_and_trimmed(known: KeyTable) -> None:
-    text = "listenPort = 0 \nflag=FALSE\nname=  a b \nnote=\ncolour=deep_red\nservers=a:1;b:2;a:1\nrootDir=/r\nsize=41\nperiod=5"
+    text = (
+        "listenPort = 0 \nflag=FALSE\nname=  a b"
+        " \nnote=\ncolour=deep_red\nservers=a:1;b:2;a:1\nrootDir=/r\nsize=41\nperiod=5"
+    )
     config = fill(text, known).config
     assert config == Outer(
-        port=0, flag=False, name="a b", note="", colour=Colour.RED, servers=("a:1", "b:2"), inner=Inner(root=Path("/r")), size=60, period=10
+        port=0,
+        flag=False,
+        name="a b",
+        note="",
+        colour=Colour.RED,
+        servers=("a:1", "b:2"),
+        inner=Inner(root=Path("/r")),
+        size=60,
+        period=10,
     )
     assert config.inner.log == Path("/r/log")
 
 
 def test_later_sources_win_and_origins_tell(known: KeyTable) -> None:
-    loaded = load(Outer, [Source("a.conf", (Entry("listenPort", "1", 7), Entry("name", "n", 8))), Source("option -p", (Entry("listenPort", "2"),))], known)
+    loaded = load(
+        Outer,
+        [
+            Source("a.conf", (Entry("listenPort", "1", 7), Entry("name", "n", 8))),
+            Source("option -p", (Entry("listenPort", "2"),)),
+        ],
+        known,
+    )
     assert loaded.config.port == 2
     assert loaded.origins == {"listenPort": "option -p", "name": "a.conf:8"}
 
@@ -106,14 +138,56 @@ def test_later_sources_win_and_origins_tell(known: KeyTable) -> None:
         ("flag=yes", "x.conf:1: flag=yes: neither true nor false; write one of the two"),
         ("name=", "x.conf:1: name=: empty; give it a text"),
         ("colour=green", "x.conf:1: colour=green: not one of its values; write DEEP_RED or BLUE"),
-        ("servers=a", "x.conf:1: servers=a: address 'a' has no port; write host:port, for example 127.0.0.1:9876"),
-        ("rootDir=/a,/b", "x.conf:1: rootDir=/a,/b: several directories; this version keeps one, so name a single one"),
-        ("rootDir=${TRIOMQ_NO_SUCH}/a", "x.conf:1: rootDir=${TRIOMQ_NO_SUCH}/a: using ${TRIOMQ_NO_SUCH}, and the environment has no TRIOMQ_NO_SUCH; give it a path"),
-        ("listenprt=1", "x.conf:1: unknown key listenprt; did you mean listenPort? (docs/configuration.md lists every key)"),
-        ("wheelEnabled=true", "x.conf:1: unknown key wheelEnabled; did you mean wheelEnable? (docs/configuration.md lists every key)"),
-        ("zzzzzz=1", "x.conf:1: unknown key zzzzzz; remove it; docs/configuration.md lists every key"),
-        ("aclEnable = TRUE ", "x.conf:1: aclEnable=TRUE is not offered by this version (access control); remove it"),
-        ("files=a;b", "x.conf:1: files=a;b is not offered by this version (access control); remove it"),
+        (
+            "servers=a",
+            (
+                "x.conf:1: servers=a: address 'a' has no port; write host:port, for example"
+                " 127.0.0.1:9876"
+            ),
+        ),
+        (
+            "rootDir=/a,/b",
+            (
+                "x.conf:1: rootDir=/a,/b: several directories; this version keeps one, so name a"
+                " single one"
+            ),
+        ),
+        (
+            "rootDir=${TRIOMQ_NO_SUCH}/a",
+            (
+                "x.conf:1: rootDir=${TRIOMQ_NO_SUCH}/a: using ${TRIOMQ_NO_SUCH}, and the"
+                " environment has no TRIOMQ_NO_SUCH; give it a path"
+            ),
+        ),
+        (
+            "listenprt=1",
+            (
+                "x.conf:1: unknown key listenprt; did you mean listenPort?"
+                " (docs/configuration/mqtest.md lists every setting)"
+            ),
+        ),
+        (
+            "wheelEnabled=true",
+            (
+                "x.conf:1: unknown key wheelEnabled; did you mean wheelEnable?"
+                " (docs/configuration/mqtest.md lists every setting)"
+            ),
+        ),
+        (
+            "zzzzzz=1",
+            (
+                "x.conf:1: unknown key zzzzzz; remove it; docs/configuration/mqtest.md lists every"
+                " setting"
+            ),
+        ),
+        (
+            "aclEnable = TRUE ",
+            "x.conf:1: aclEnable=TRUE is not offered by this version (access control); remove it",
+        ),
+        (
+            "files=a;b",
+            "x.conf:1: files=a;b is not offered by this version (access control); remove it",
+        ),
     ],
 )
 def test_bad_entries_name_place_cause_and_fix(text: str, message: str, known: KeyTable) -> None:
@@ -129,11 +203,20 @@ def test_constructor_checks_ranges_too() -> None:
 
 
 def test_keys_without_effect_are_summed_up_in_two_lines(known: KeyTable) -> None:
-    loaded = fill("queueSize=1\npoolSize=3\nwheelEnable=true\nwheelSlots=7\npopMode=POP\naclEnable=false", known)
+    loaded = fill(
+        "queueSize=1\npoolSize=3\nwheelEnable=true\nwheelSlots=7\npopMode=POP\naclEnable=false",
+        known,
+    )
     assert loaded.config == Outer()
     assert loaded.warnings == (
-        "ignored, no meaning here: poolSize, queueSize (docs/configuration.md says why)",
-        "known to Java but not offered by this version, so without effect: popMode (POP); wheelEnable, wheelSlots (timer messages)",
+        (
+            "ignored, no meaning here: poolSize, queueSize"
+            " (docs/configuration/java-keys-mqtest.md says why)"
+        ),
+        (
+            "known to Java but not offered by this version, so without effect: popMode (POP);"
+            " wheelEnable, wheelSlots (timer messages)"
+        ),
     )
 
 
@@ -150,6 +233,24 @@ def test_paths_know_home_and_environment(known: KeyTable, monkeypatch: pytest.Mo
 
 
 def test_render_and_load_are_inverse(known: KeyTable) -> None:
-    config = Outer(port=1, flag=False, name="é = x", colour=Colour.BLUE, servers=("[::1]:9",), inner=Inner(root=Path("/a b")))
-    assert list(render(config)) == ["listenPort", "period", "size", "flag", "name", "note", "colour", "servers", "rootDir", "logDir"]
+    config = Outer(
+        port=1,
+        flag=False,
+        name="é = x",
+        colour=Colour.BLUE,
+        servers=("[::1]:9",),
+        inner=Inner(root=Path("/a b")),
+    )
+    assert list(render(config)) == [
+        "listenPort",
+        "period",
+        "size",
+        "flag",
+        "name",
+        "note",
+        "colour",
+        "servers",
+        "rootDir",
+        "logDir",
+    ]
     assert fill(format_properties(render(config)), known).config == config

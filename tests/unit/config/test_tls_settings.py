@@ -1,4 +1,4 @@
-"""TLS settings: what Java's keys come to, alone and with a tls.properties file; what must not start."""
+"""TLS settings: the meaning of Java's keys, alone and with a tls.properties file; refusals."""
 
 from __future__ import annotations
 
@@ -7,10 +7,18 @@ from pathlib import Path
 import pytest
 
 from triomq.broker.options import load_broker_config
-from triomq.remoting.properties import Entry, format_properties
+from triomq.remoting.properties_file import Entry, format_properties
 from triomq.remoting.settings import ConfigError, render
 from triomq.remoting.tls.client import Tls
-from triomq.remoting.tls.settings import TLS_KEYS, ClientAuth, ProxyMode, SecuritySettings, ServerTls, TlsMode, resolve
+from triomq.remoting.tls.security_settings import (
+    TLS_KEYS,
+    ClientAuth,
+    ProxyMode,
+    SecuritySettings,
+    ServerTls,
+    TlsMode,
+    resolve,
+)
 
 
 def settings(**values: str) -> SecuritySettings:
@@ -25,7 +33,7 @@ def file(folder: Path, *lines: str) -> str:
     return str(path)
 
 
-def test_nothing_said_means_plain_without_a_trace() -> None:
+def test_without_settings_connections_are_plain() -> None:
     assert resolve(SecuritySettings()) == resolve(settings())
     security = resolve(settings())
     assert (security.mode, security.server, security.client, security.proxy_protocol) == (
@@ -37,7 +45,7 @@ def test_nothing_said_means_plain_without_a_trace() -> None:
 
 
 def test_java_s_keys_are_known() -> None:
-    # remoting/…/netty/TlsSystemConfig.java, and one key of ours
+    # remoting/…/netty/TlsSystemConfig.java, and one key of TrioMQ
     sides = {"keyPath", "keyPassword", "certPath", "trustCertPath"}
     java = {f"tls.{side}.{key}" for side in ("server", "client") for key in sides}
     java |= {
@@ -49,7 +57,7 @@ def test_java_s_keys_are_known() -> None:
         "tls.server.authClient",
         "tls.client.authServer",
     }
-    assert java | {"tls.client.checkHostName"} == TLS_KEYS
+    assert java | {"tls.client.checkHostName"} == TLS_KEYS.keys()
 
 
 def test_a_server_from_settings_alone() -> None:
@@ -101,9 +109,13 @@ def test_the_file_wins_except_for_mode_and_enable(tmp_path: Path) -> None:
     assert security.client == Tls(ca_file=tmp_path / "ca.pem")
 
 
-def test_where_nothing_else_is_said_the_file_s_mode_and_enable_count(tmp_path: Path) -> None:
+def test_the_file_s_mode_and_enable_are_the_defaults(tmp_path: Path) -> None:
     path = file(
-        tmp_path, "tls.server.mode=DISABLED", "tls.server.certPath=c.pem", "tls.server.keyPath=k.pem", "tls.enable=true"
+        tmp_path,
+        "tls.server.mode=DISABLED",
+        "tls.server.certPath=c.pem",
+        "tls.server.keyPath=k.pem",
+        "tls.enable=true",
     )
     security = resolve(settings(tls__config__file=path))
     assert (security.mode, security.server) == (TlsMode.DISABLED, None)
@@ -112,7 +124,9 @@ def test_where_nothing_else_is_said_the_file_s_mode_and_enable_count(tmp_path: P
 
 def test_clients_verify_unless_told_otherwise() -> None:
     assert resolve(settings(useTLS="true")).client == Tls()
-    assert resolve(settings(tls__enable="true", tls__client__authServer="false")).client == Tls(verify=False)
+    assert resolve(settings(tls__enable="true", tls__client__authServer="false")).client == Tls(
+        verify=False
+    )
     assert resolve(settings(tls__enable="true", tls__client__checkHostName="false")).client == Tls(
         check_host_name=False
     )
@@ -127,7 +141,11 @@ def test_clients_verify_unless_told_otherwise() -> None:
         ({"tls__server__mode": "enforcing"}, "enforcing without a certificate"),
         ({"tls__server__keyPath": "k"}, "belong together"),
         (
-            {"tls__server__certPath": "c", "tls__server__keyPath": "k", "tls__server__need__client__auth": "optional"},
+            {
+                "tls__server__certPath": "c",
+                "tls__server__keyPath": "k",
+                "tls__server__need__client__auth": "optional",
+            },
             "would accept any certificate",
         ),
         ({"tls__enable": "true", "tls__client__certPath": "c"}, "belong together"),
@@ -143,14 +161,16 @@ def test_contradictions_are_refused(values: dict[str, str], words: str) -> None:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("tls.server.mode=sometimes", "write disabled, permissive or enforcing"),
-        ("tls.server.need.client.auth=perhaps", "write none, optional or require"),
+        ("tls.server.mode=sometimes", "write DISABLED or PERMISSIVE or ENFORCING"),
+        ("tls.server.need.client.auth=perhaps", "write NONE or OPTIONAL or REQUIRE"),
         ("tls.test.mode.enable=yes", "neither true nor false"),
         ("tls.server.certpath=x", r"unknown key tls\.server\.certpath"),
         ("a=\\u12", "malformed escape"),
     ],
 )
-def test_mistakes_in_the_file_are_named_with_the_file(tmp_path: Path, line: str, words: str) -> None:
+def test_mistakes_in_the_file_are_named_with_the_file(
+    tmp_path: Path, line: str, words: str
+) -> None:
     path = file(tmp_path, line)
     with pytest.raises(ConfigError, match=words) as caught:
         resolve(settings(tls__config__file=path, tls__enable="true"))
@@ -182,7 +202,10 @@ def test_a_client_reads_the_same_file(tmp_path: Path) -> None:
     )
     tls = Tls.from_file(path)
     assert tls == Tls(
-        ca_file=tmp_path / "ca.pem", certificate_file=tmp_path / "c.pem", key_file=tmp_path / "k.pem", key_password="p"
+        ca_file=tmp_path / "ca.pem",
+        certificate_file=tmp_path / "c.pem",
+        key_file=tmp_path / "k.pem",
+        key_password="p",
     )
     assert "key_password" not in repr(tls)
     assert Tls.from_environment({"TRIOMQ_TLS": path}) == tls

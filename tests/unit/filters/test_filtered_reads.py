@@ -1,4 +1,6 @@
-"""Reading through a filter: which records are kept, where the next pull begins, and when a request stops looking."""
+"""Reading through a filter: which records are kept, where the next pull begins, and when a request
+stops looking.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +9,9 @@ import pytest
 from triomq.broker.processors import filtered_reads
 from triomq.broker.processors.filtered_reads import SCANNED_MAX, get_filtered
 from triomq.broker.store.results import GetResult, GetStatus
-from triomq.remoting.protocol.message import encode_properties
-from triomq.remoting.protocol.record import decode_records, encode_record
+from triomq.remoting.protocol.message_properties import encode_properties
+from triomq.remoting.protocol.record import encode_record
+from triomq.remoting.protocol.record_reader import decode_records
 
 
 def record(number: int) -> bytes:
@@ -27,7 +30,7 @@ def record(number: int) -> bytes:
 
 
 class Queue:
-    """A queue of so many records; those from ``cold`` on lie on the disk."""
+    """A queue of ``size`` records; those from ``cold`` on are on the disk."""
 
     def __init__(self, size: int, cold: int = 1 << 62) -> None:
         self.size, self.cold, self.gets = size, cold, 0
@@ -39,7 +42,15 @@ class Queue:
         if offset >= self.cold:
             return None
         numbers = range(offset, min(offset + messages_max, self.size, self.cold))
-        return GetResult(GetStatus.FOUND, numbers.stop, 0, self.size, [record(number) for number in numbers], len(numbers), 1)
+        return GetResult(
+            GetStatus.FOUND,
+            numbers.stop,
+            0,
+            self.size,
+            [record(number) for number in numbers],
+            len(numbers),
+            1,
+        )
 
 
 def bodies(found: GetResult) -> list[int]:
@@ -53,7 +64,12 @@ def every(step: int):  # type: ignore[no-untyped-def]
 def test_wanted_records_are_gathered_over_several_gets() -> None:
     found = get_filtered(Queue(100).get, 1, 5, 1 << 20, every(10))
     assert found is not None
-    assert (found.status, bodies(found), found.next_offset, found.count) == (GetStatus.FOUND, [10, 20, 30, 40, 50], 51, 5)
+    assert (found.status, bodies(found), found.next_offset, found.count) == (
+        GetStatus.FOUND,
+        [10, 20, 30, 40, 50],
+        51,
+        5,
+    )
 
 
 def test_at_the_end_of_the_queue_what_was_found_is_answered() -> None:
@@ -78,7 +94,7 @@ def test_a_request_looks_for_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> 
     queue = Queue(100_000)
     found = get_filtered(queue.get, 0, 32, 1 << 20, lambda properties: False)
     assert found is not None
-    assert (found.next_offset, queue.gets) == (32, 1), "the first look is always made"
+    assert (found.next_offset, queue.gets) == (32, 1), "the first get is always made"
 
 
 def test_a_request_looks_at_a_bounded_number() -> None:

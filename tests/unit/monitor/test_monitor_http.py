@@ -7,8 +7,14 @@ from http import HTTPStatus
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from triomq.remoting.monitor.http import HEAD_BYTES_MAX, BadRequest, HttpAnswer, HttpRequest, read_request
-from triomq.remoting.monitor.metrics import Family, Sample, exposition, gauge, histogram_samples
+from triomq.remoting.monitor.http import (
+    HEAD_BYTES_MAX,
+    BadRequest,
+    HttpAnswer,
+    HttpRequest,
+    read_request,
+)
+from triomq.remoting.monitor.metrics import Family, Sample, family_text, gauge, histogram_samples
 
 
 def test_a_request_may_come_in_pieces() -> None:
@@ -46,16 +52,32 @@ def test_answers() -> None:
 def test_the_page_is_what_prometheus_reads() -> None:
     nasty = 'a"b\\c\nd'
     families = [
-        Family("x_total", "counter", "Has \\ and\nmore.", [Sample(3, {"topic": nasty}), Sample(2.5, {"topic": "é"})]),
+        Family(
+            "x_total",
+            "counter",
+            "Has \\ and\nmore.",
+            [Sample(3, {"topic": nasty}), Sample(2.5, {"topic": "é"})],
+        ),
         gauge("y", "A gauge.", 1e-7),
         Family("empty", "gauge", "Nothing.", []),
-        Family("z_seconds", "histogram", "Times.", histogram_samples({"code": "10"}, [0.001, 0.01], [4, 2, 1], 0.5)),
+        Family(
+            "z_seconds",
+            "histogram",
+            "Times.",
+            histogram_samples({"code": "10"}, [0.001, 0.01], [4, 2, 1], 0.5),
+        ),
     ]
-    read = {family.name: family for family in text_string_to_metric_families(exposition(families, {"cluster": "C"}))}
+    page = "".join([family_text(family, {"cluster": "C"}) for family in families])
+    read = {family.name: family for family in text_string_to_metric_families(page)}
     assert set(read) == {"x", "y", "z_seconds"}
-    assert [(sample.labels, sample.value) for sample in read["x"].samples] == [({"cluster": "C", "topic": nasty}, 3), ({"cluster": "C", "topic": "é"}, 2.5)]
+    assert [(sample.labels, sample.value) for sample in read["x"].samples] == [
+        ({"cluster": "C", "topic": nasty}, 3),
+        ({"cluster": "C", "topic": "é"}, 2.5),
+    ]
     assert read["y"].samples[0].value == 1e-7
-    assert [(sample.name, sample.labels.get("le"), sample.value) for sample in read["z_seconds"].samples] == [
+    assert [
+        (sample.name, sample.labels.get("le"), sample.value) for sample in read["z_seconds"].samples
+    ] == [
         ("z_seconds_bucket", "0.001", 4),
         ("z_seconds_bucket", "0.01", 6),
         ("z_seconds_bucket", "+Inf", 7),
@@ -66,6 +88,11 @@ def test_the_page_is_what_prometheus_reads() -> None:
 
 def test_the_longest_head_is_the_same_in_pieces_as_in_one_piece() -> None:
     longest = b"GET / HTTP/1.1\r\nx: ".ljust(HEAD_BYTES_MAX, b"y") + b"\r\n\r\n"
-    assert [read_request(longest[: len(longest) - missing]) for missing in (3, 2, 1, 0)] == [None, None, None, HttpRequest("/")]
+    assert [read_request(longest[: len(longest) - missing]) for missing in (3, 2, 1, 0)] == [
+        None,
+        None,
+        None,
+        HttpRequest("/"),
+    ]
     with pytest.raises(BadRequest):
         read_request(longest.replace(b"x", b"xx", 1))

@@ -37,7 +37,7 @@ def test_an_emptied_namespace_stays(path: Path) -> None:
     assert table.namespace("N") == {}
 
 
-def test_deleting_what_is_not_there_writes_nothing(path: Path) -> None:
+def test_deleting_an_absent_key_writes_nothing(path: Path) -> None:
     table = KvConfig.open(path)
     table.delete("N", "a")
     assert not path.exists()
@@ -56,7 +56,13 @@ def test_the_old_content_stays_as_backup(path: Path) -> None:
 def test_a_damaged_file_without_backup_is_refused(path: Path, content: str) -> None:
     path.parent.mkdir()
     path.write_text(content)
-    with pytest.raises(KvFileError, match=r"kvConfig.json: not a key-value table .*; restore the file, or remove it to begin with an empty table"):
+    with pytest.raises(
+        KvFileError,
+        match=(
+            r"kvConfig.json: not a key-value table .*; restore the file, or remove it to begin with"
+            r" an empty table"
+        ),
+    ):
         KvConfig.open(path)
     backup_of(path).write_text("x")
     with pytest.raises(KvFileError):
@@ -69,11 +75,14 @@ def test_java_s_file_with_more_members_is_read(path: Path) -> None:
     assert KvConfig.open(path).get("ORDER_TOPIC_CONFIG", "T") == "broker-a:8"
 
 
-def test_a_change_that_cannot_be_saved_is_no_change(path: Path, tmp_path: Path) -> None:
+def test_a_change_that_cannot_be_saved_has_no_effect(path: Path, tmp_path: Path) -> None:
     table = KvConfig.open(path)
     table.put("N", "a", "1")
-    path.with_name(path.name + ".tmp").mkdir()  # stands in the way of the temporary file
-    with pytest.raises(KvFileError, match="is a directory; make room or give the name server the right to write there"):
+    path.with_name(path.name + ".tmp").mkdir()  # blocks the path of the temporary file
+    with pytest.raises(
+        KvFileError,
+        match="is a directory; make room or give the name server the right to write there",
+    ):
         table.put("N", "a", "2")
     assert table.get("N", "a") == "1"
     assert KvConfig.open(path).get("N", "a") == "1"
@@ -81,5 +90,8 @@ def test_a_change_that_cannot_be_saved_is_no_change(path: Path, tmp_path: Path) 
 
 def test_a_path_that_cannot_be_read_is_refused(path: Path) -> None:
     path.mkdir(parents=True)
-    with pytest.raises(KvFileError, match="is a directory; give the name server the right to read it, or set kvConfigPath"):
+    with pytest.raises(
+        KvFileError,
+        match="is a directory; give the name server the right to read it, or set kvConfigPath",
+    ):
         KvConfig.open(path)

@@ -1,4 +1,6 @@
-"""A save of a small file, broken off after each of its operations: by a kill, and by a power failure."""
+"""A save of a small file, interrupted after each of its operations by a kill and by a power
+failure.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ class Died(Exception):
 
 @attrs.define
 class ModelFiles:
-    """A file system that dies after some operations, and says what a power failure would leave."""
+    """A file system that fails after some operations; knows what a power failure would leave."""
 
     budget: int
     names: dict[Path, bytes] = attrs.field(factory=dict)
@@ -25,7 +27,9 @@ class ModelFiles:
     synced: set[bytes] = attrs.field(factory=set)
     """Contents that are on the disk."""
     history: list[dict[Path, bytes]] = attrs.field(factory=list)
-    """The names as they were since the last sync of the directory: any of these may be what the disk has."""
+    """The names as they were since the last sync of the directory: any of these may be what the
+    disk has.
+    """
 
     def __attrs_post_init__(self) -> None:
         self.synced |= set(self.names.values())
@@ -58,7 +62,7 @@ class ModelFiles:
         self.history = [dict(self.names)]
 
     def left(self) -> Iterator[dict[Path, bytes]]:
-        """What a kill leaves, then what a power failure may leave."""
+        """Yield what a kill leaves, then what a power failure may leave."""
         yield self.names
         for names in self.history:
             yield {path: data if data in self.synced else b"" for path, data in names.items()}
@@ -79,7 +83,9 @@ def saved_once(folder: Path) -> tuple[Path, dict[Path, bytes]]:
 
 
 @pytest.mark.parametrize("operations", range(7))
-def test_wherever_a_save_is_broken_off_the_old_or_the_new_content_is_there(tmp_path: Path, operations: int) -> None:
+def test_an_interrupted_save_leaves_the_old_or_the_new_content(
+    tmp_path: Path, operations: int
+) -> None:
     path, before = saved_once(tmp_path)
     files = ModelFiles(operations, dict(before))
     try:
@@ -135,10 +141,22 @@ def test_every_step_forces_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         watch(name)
     replace_file(tmp_path / "t", b"1")
     replace_file(tmp_path / "t", b"2")
-    assert calls == ["write_file", "sync_path", "rename", "sync_directory", "write_file", "sync_path", "rename", "rename", "sync_directory"]
+    assert calls == [
+        "write_file",
+        "sync_path",
+        "rename",
+        "sync_directory",
+        "write_file",
+        "sync_path",
+        "rename",
+        "rename",
+        "sync_directory",
+    ]
 
 
-def test_a_damaged_file_gives_way_to_its_backup_and_is_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_file_gives_way_to_its_backup_and_is_kept(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     path, _ = saved_once(tmp_path)
     path.write_bytes(b"torn")
     assert read_file(path, int) == 0

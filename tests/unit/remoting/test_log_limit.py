@@ -1,4 +1,4 @@
-"""One line of a kind in a period; the rest is counted."""
+"""One entry of a kind in a period; the others are counted."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Clock:
         return self.now
 
 
-def test_the_rest_is_counted(caplog: pytest.LogCaptureFixture) -> None:
+def test_suppressed_entries_are_counted(caplog: pytest.LogCaptureFixture) -> None:
     clock = Clock()
     limit = LogLimit(10.0, clock)
     for number in range(1000):

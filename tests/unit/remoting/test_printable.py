@@ -1,4 +1,4 @@
-"""What a peer sends reaches a log without control characters."""
+"""Text of a peer reaches a log without control characters."""
 
 import logging
 import sys
@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from triomq.remoting.printable import PrintableFormatter, printable
-from triomq.remoting.process import LogSettings, set_up_logging
+from triomq.remoting.process import set_up_logging
 
 HOSTILE = "a\r\nERROR forged\x1b[2J\x07\x9b31m\u202eb\u2028c\ud800"
 
@@ -47,8 +47,8 @@ def root_logger():
     root.setLevel(level)
 
 
-def test_the_log_file_of_a_process_has_one_line_a_record(tmp_path, root_logger):
-    set_up_logging("program", LogSettings(directory=tmp_path))
+def test_the_log_file_of_a_process_has_one_line_for_each_record(tmp_path, root_logger):
+    set_up_logging("program", directory=tmp_path)
     logging.getLogger("triomq.test").warning("broker %s left", HOSTILE)
     lines = (tmp_path / "program.log").read_text(encoding="utf-8").splitlines()
     assert len(lines) == 1

@@ -1,4 +1,6 @@
-"""JSON bodies: the samples of the protocol sheet, the tolerance of fastjson, and the compressed registration."""
+"""JSON bodies: the samples of the protocol sheet, the tolerance of fastjson, and the compressed
+registration.
+"""
 
 import zlib
 
@@ -7,9 +9,23 @@ import pytest
 
 from triomq.remoting.errors import LocalProtocolError, RemoteProtocolError
 from triomq.remoting.protocol.bodies import registration
-from triomq.remoting.protocol.bodies.cluster import BrokerMembersBody, ClusterTable, HaStatus, KvTable
-from triomq.remoting.protocol.bodies.groups import ConsumerConnection, GroupRetryPolicy, SubscriptionGroupConfig
-from triomq.remoting.protocol.bodies.heartbeat import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
+from triomq.remoting.protocol.bodies.cluster import (
+    BrokerMembersBody,
+    ClusterTable,
+    HaStatus,
+    KvTable,
+)
+from triomq.remoting.protocol.bodies.groups import (
+    ConsumerConnection,
+    GroupRetryPolicy,
+    SubscriptionGroupConfig,
+)
+from triomq.remoting.protocol.bodies.heartbeat import (
+    ConsumerData,
+    HeartbeatData,
+    ProducerData,
+    SubscriptionData,
+)
 from triomq.remoting.protocol.bodies.locks import LockRequest, LockResponse
 from triomq.remoting.protocol.bodies.offsets import (
     ConsumeOffset,
@@ -19,15 +35,21 @@ from triomq.remoting.protocol.bodies.offsets import (
     TopicOffset,
     TopicStats,
 )
-from triomq.remoting.protocol.bodies.registration import RegisterBrokerBody, decode_registration, encode_deflated
+from triomq.remoting.protocol.bodies.registration import (
+    RegisterBrokerBody,
+    decode_registration,
+    encode_deflated,
+)
 from triomq.remoting.protocol.bodies.route import BrokerData, MessageQueue, QueueData, TopicRoute
 from triomq.remoting.protocol.bodies.running import ConsumerRunning, ProcessQueueState
 from triomq.remoting.protocol.bodies.schema import JsonBody
 from triomq.remoting.protocol.bodies.topics import DataVersion, TopicConfig, TopicNames, TopicTable
 
 LEGACY_ROUTE = (
-    b'{"brokerDatas":[{"brokerAddrs":{0:"192.168.0.1:10911",1:"192.168.0.2:10911"},"brokerName":"broker-a",'
-    b'"cluster":"DefaultCluster","enableActingMaster":false}],"filterServerTable":{},"queueDatas":[{"brokerName":'
+    b'{"brokerDatas":[{"brokerAddrs":{0:"192.168.0.1:10911",1:"192.168.0.2:10911"},'
+    b'"brokerName":"broker-a",'
+    b'"cluster":"DefaultCluster","enableActingMaster":false}],"filterServerTable":{},'
+    b'"queueDatas":[{"brokerName":'
     b'"broker-a","perm":6,"readQueueNums":8,"topicSysFlag":0,"writeQueueNums":8}]}'
 )
 ROUTE = TopicRoute(
@@ -35,9 +57,12 @@ ROUTE = TopicRoute(
     [BrokerData("DefaultCluster", "broker-a", {0: "192.168.0.1:10911", 1: "192.168.0.2:10911"})],
 )
 HEARTBEAT = (
-    b'{"clientID":"192.168.0.9@4321#123","consumerDataSet":[{"consumeFromWhere":"CONSUME_FROM_LAST_OFFSET",'
-    b'"consumeType":"CONSUME_PASSIVELY","groupName":"CG","messageModel":"CLUSTERING","subscriptionDataSet":['
-    b'{"classFilterMode":false,"codeSet":[2598919,2598920],"expressionType":"TAG","subString":"TagA || TagB",'
+    b'{"clientID":"192.168.0.9@4321#123","consumerDataSet":[{"consumeFromWhere":"CONSUME_FROM_LAS'
+    b'T_OFFSET",'
+    b'"consumeType":"CONSUME_PASSIVELY","groupName":"CG","messageModel":"CLUSTERING",'
+    b'"subscriptionDataSet":['
+    b'{"classFilterMode":false,"codeSet":[2598919,2598920],"expressionType":"TAG","subString":"TagA'
+    b' || TagB",'
     b'"subVersion":1700000000000,"tagsSet":["TagA","TagB"],"topic":"TopicA"}],"unitMode":false}],'
     b'"heartbeatFingerprint":0,"producerDataSet":[{"groupName":"PG"}],"withoutSub":false}'
 )
@@ -89,7 +114,10 @@ def test_tables_with_object_keys() -> None:
     )
     assert stats.encode() == text
     assert TopicStats.decode(text) == stats
-    as_string = b'{"offsetTable":{"{\\"brokerName\\":\\"broker-a\\",\\"queueId\\":3,\\"topic\\":\\"TopicA\\"}":{"maxOffset":9}}}'
+    as_string = (
+        b'{"offsetTable":{"{\\"brokerName\\":\\"broker-a\\",\\"queueId\\":3,'
+        b'\\"topic\\":\\"TopicA\\"}":{"maxOffset":9}}}'
+    )
     assert TopicStats.decode(as_string) == stats
     consumed = ConsumeStats({QUEUE: ConsumeOffset(10, 5, 7, 6)})
     assert ConsumeStats.decode(consumed.encode()) == consumed
@@ -110,7 +138,8 @@ def test_tables_with_numbers_as_keys() -> None:
 
 def test_members_in_alphabetical_order_and_nothing_for_none() -> None:
     assert TopicConfig(topic_name="TopicA", read_queue_count=8, write_queue_count=8).encode() == (
-        b'{"attributes":{},"order":false,"perm":6,"readQueueNums":8,"topicFilterType":"SINGLE_TAG","topicName":"TopicA",'
+        b'{"attributes":{},"order":false,"perm":6,"readQueueNums":8,'
+        b'"topicFilterType":"SINGLE_TAG","topicName":"TopicA",'
         b'"topicSysFlag":0,"writeQueueNums":8}'
     )
     assert TopicNames(["T"]).encode() == b'{"topicList":["T"]}'
@@ -118,31 +147,52 @@ def test_members_in_alphabetical_order_and_nothing_for_none() -> None:
     assert BrokerMembersBody().encode() == b"{}"
     assert LockResponse([QUEUE]).encode() == b'{"lockOKMQSet":[' + QUEUE.encode() + b"]}"
     assert SubscriptionGroupConfig(group_name="CG").encode() == (
-        b'{"attributes":{},"brokerId":0,"consumeBroadcastEnable":true,"consumeEnable":true,"consumeFromMinEnable":true,'
-        b'"consumeMessageOrderly":false,"consumeTimeoutMinute":15,"groupName":"CG","groupRetryPolicy":{"type":"CUSTOMIZED"},'
-        b'"groupSysFlag":0,"notifyConsumerIdsChangedEnable":true,"retryMaxTimes":16,"retryQueueNums":1,'
+        b'{"attributes":{},"brokerId":0,"consumeBroadcastEnable":true,"consumeEnable":true,'
+        b'"consumeFromMinEnable":true,'
+        b'"consumeMessageOrderly":false,"consumeTimeoutMinute":15,"groupName":"CG",'
+        b'"groupRetryPolicy":{"type":"CUSTOMIZED"},'
+        b'"groupSysFlag":0,"notifyConsumerIdsChangedEnable":true,"retryMaxTimes":16,'
+        b'"retryQueueNums":1,'
         b'"whichBrokerWhenConsumeSlowly":1}'
     )
 
 
 def test_queues_sort_by_topic_broker_and_number() -> None:
-    queues = [MessageQueue("B", "a", 0), MessageQueue("A", "b", 0), MessageQueue("A", "a", 10), MessageQueue("A", "a", 9)]
+    queues = [
+        MessageQueue("B", "a", 0),
+        MessageQueue("A", "b", 0),
+        MessageQueue("A", "a", 10),
+        MessageQueue("A", "a", 9),
+    ]
     assert sorted(queues) == list(reversed(queues))
     assert len({QUEUE, MessageQueue("TopicA", "broker-a", 3)}) == 1
 
 
 def test_java_habits_are_read() -> None:
-    text = b'{"topicName":"T","perm":"6","readQueueNums":4.0,"order":"TRUE","attributes":{"a":1,"b":true,"c":{}},"new":[{}]}'
-    assert TopicConfig.decode(text) == TopicConfig(
-        topic_name="T", perm=6, read_queue_count=4, order=True, attributes={"a": "1", "b": "true", "c": "{}"}
+    text = (
+        b'{"topicName":"T","perm":"6","readQueueNums":4.0,"order":"TRUE",'
+        b'"attributes":{"a":1,"b":true,"c":{}},"new":[{}]}'
     )
-    assert TopicConfig.decode(b'{"topicName":"T","perm":null,"order":1}') == TopicConfig(topic_name="T", order=True)
+    assert TopicConfig.decode(text) == TopicConfig(
+        topic_name="T",
+        perm=6,
+        read_queue_count=4,
+        order=True,
+        attributes={"a": "1", "b": "true", "c": "{}"},
+    )
+    assert TopicConfig.decode(b'{"topicName":"T","perm":null,"order":1}') == TopicConfig(
+        topic_name="T", order=True
+    )
     assert DataVersion.decode(b'{"counter":"3"}') == DataVersion(counter=3)
-    connection = ConsumerConnection.decode(b'{"connectionSet":[{"clientAddr":"a:1","clientId":"c","language":"JAVA","version":1}]}')
+    connection = ConsumerConnection.decode(
+        b'{"connectionSet":[{"clientAddr":"a:1","clientId":"c","language":"JAVA","version":1}]}'
+    )
     assert connection.connections[0].client_id == "c"
     shared = HeartbeatData.decode(
-        b'{"clientID":"c","consumerDataSet":[{"groupName":"a","subscriptionDataSet":[{"topic":"T"}]},'
-        b'{"groupName":"b","subscriptionDataSet":[{"$ref":"$.consumerDataSet[0].subscriptionDataSet[0]"}]}]}'
+        b'{"clientID":"c","consumerDataSet":[{"groupName":"a",'
+        b'"subscriptionDataSet":[{"topic":"T"}]},'
+        b'{"groupName":"b","subscriptionDataSet":[{"$ref":"$.consumerDataSet[0].subscriptionDataS'
+        b'et[0]"}]}]}'
     )
     assert shared.consumers[0].subscriptions == shared.consumers[1].subscriptions
 
@@ -179,8 +229,13 @@ def test_bodies_of_another_shape_are_refused(cls: type[JsonBody], text: bytes) -
 
 
 def test_the_error_names_the_place() -> None:
-    with pytest.raises(RemoteProtocolError, match="consumerDataSet: subscriptionDataSet: SubscriptionData lacks topic"):
-        HeartbeatData.decode(b'{"clientID":"c","consumerDataSet":[{"groupName":"g","subscriptionDataSet":[{}]}]}')
+    with pytest.raises(
+        RemoteProtocolError,
+        match="consumerDataSet: subscriptionDataSet: SubscriptionData lacks topic",
+    ):
+        HeartbeatData.decode(
+            b'{"clientID":"c","consumerDataSet":[{"groupName":"g","subscriptionDataSet":[{}]}]}'
+        )
 
 
 def test_what_cannot_be_written_is_our_error() -> None:
@@ -200,11 +255,17 @@ def test_other_bodies_survive_a_round_trip() -> None:
         assert type(body).decode(body.encode()) == body
 
 
-# ---------------------------------------------------------------------------------------------------- registration
+# ------------------------------------------------------------------------------------------------
+# registration
 
 TABLE = TopicTable(
     {
-        "T": TopicConfig(topic_name="T", read_queue_count=4, write_queue_count=4, attributes={"message.type": "FIFO"}),
+        "T": TopicConfig(
+            topic_name="T",
+            read_queue_count=4,
+            write_queue_count=4,
+            attributes={"message.type": "FIFO"},
+        ),
         "U": TopicConfig(topic_name="U", perm=7),
     },
     DataVersion(0, 1700000000000, 5),
@@ -217,7 +278,12 @@ def piece(data: bytes) -> bytes:
 
 def deflated(version: int, *, extra: bytes = b"") -> bytes:
     topics = [b'T 4 4 6 SINGLE_TAG {"message.type":"FIFO"}', b"U 16 16 7 SINGLE_TAG {}"]
-    data = piece(TABLE.data_version.encode()) + (2).to_bytes(4, "big") + b"".join(map(piece, topics)) + piece(b"[]")
+    data = (
+        piece(TABLE.data_version.encode())
+        + (2).to_bytes(4, "big")
+        + b"".join(map(piece, topics))
+        + piece(b"[]")
+    )
     if version >= 413:
         data += (1).to_bytes(4, "big") + piece(b'{"topic":"T","bname":"broker-a"}')
     return zlib.compress(data + extra)
@@ -236,16 +302,33 @@ def test_compressed_registration_is_recognised_by_its_bytes() -> None:
     new = decode_registration(deflated(479), 479)
     assert attrs.evolve(new.table, topic_queue_mapping_info_map=None) == TABLE
     assert new.table.topic_queue_mapping_info_map == {"T": {"topic": "T", "bname": "broker-a"}}
-    assert decode_registration(deflated(401), 479).table == TABLE  # sections that are not there are not needed
+    assert (
+        decode_registration(deflated(401), 479).table == TABLE
+    )  # sections that are not there are not needed
 
 
 def test_the_deflated_form_has_java_s_bytes_and_comes_back() -> None:
     body = RegisterBrokerBody(TABLE)
-    without_mappings = zlib.decompress(deflated(401)).replace(piece(b"U 16 16 7 SINGLE_TAG {}"), piece(b"U 16 16 7 SINGLE_TAG")) + (0).to_bytes(4, "big")
+    without_mappings = zlib.decompress(deflated(401)).replace(
+        piece(b"U 16 16 7 SINGLE_TAG {}"), piece(b"U 16 16 7 SINGLE_TAG")
+    ) + (0).to_bytes(4, "big")
     assert zlib.decompress(encode_deflated(body)) == without_mappings
-    assert attrs.evolve(decode_registration(encode_deflated(body), 479).table, topic_queue_mapping_info_map=None) == TABLE
-    many = TopicTable({f"%RETRY%group-{number}": TopicConfig(topic_name=f"%RETRY%group-{number}") for number in range(2000)}, DataVersion(0, 1, 2))
-    assert len(encode_deflated(RegisterBrokerBody(many))) * 10 < len(RegisterBrokerBody(many).encode())
+    assert (
+        attrs.evolve(
+            decode_registration(encode_deflated(body), 479).table, topic_queue_mapping_info_map=None
+        )
+        == TABLE
+    )
+    many = TopicTable(
+        {
+            f"%RETRY%group-{number}": TopicConfig(topic_name=f"%RETRY%group-{number}")
+            for number in range(2000)
+        },
+        DataVersion(0, 1, 2),
+    )
+    assert len(encode_deflated(RegisterBrokerBody(many))) * 10 < len(
+        RegisterBrokerBody(many).encode()
+    )
 
 
 @pytest.mark.parametrize(

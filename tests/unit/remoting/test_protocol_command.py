@@ -1,4 +1,4 @@
-"""Commands and frames: the worked examples of the protocol sheet, byte for byte, and what each side must refuse."""
+"""Commands and frames: worked examples byte for byte, and what each side must refuse."""
 
 import json
 
@@ -9,7 +9,6 @@ from triomq.remoting.protocol.codes import LanguageCode, RequestCode, SerializeT
 from triomq.remoting.protocol.command import (
     Command,
     decode_frame,
-    describe,
     encode_command,
     encode_response_head,
     request,
@@ -23,9 +22,9 @@ from triomq.remoting.protocol.headers.send import SendMessageHeader, SendMessage
 JSON_REQUEST = bytes.fromhex(
     """
     00000084 00000080
-    7b22636f6465223a3130352c226578744669656c6473223a7b22746f706963223a22546f70696341227d2c22666c6167223a302c
-    226c616e6775616765223a224a415641222c226f7061717565223a372c2273657269616c697a655479706543757272656e74525043
-    223a224a534f4e222c2276657273696f6e223a3437397d
+    7b22636f6465223a3130352c226578744669656c6473223a7b22746f706963223a22546f70696341227d2c22666c
+    6167223a302c226c616e6775616765223a224a415641222c226f7061717565223a372c2273657269616c697a6554
+    79706543757272656e74525043223a224a534f4e222c2276657273696f6e223a3437397d
     """
 )
 BINARY_ONEWAY = bytes.fromhex(
@@ -54,7 +53,11 @@ def json_frame(**members: object) -> bytes:
 
 def test_json_request_example() -> None:
     command = decode_frame(JSON_REQUEST[4:])
-    assert (command.code, command.opaque, command.flag) == (RequestCode.GET_ROUTEINFO_BY_TOPIC, 7, 0)
+    assert (command.code, command.opaque, command.flag) == (
+        RequestCode.GET_ROUTEINFO_BY_TOPIC,
+        7,
+        0,
+    )
     assert (command.version, command.language) == (479, LanguageCode.JAVA)
     assert not command.is_response
     assert not command.is_oneway
@@ -66,7 +69,9 @@ def test_binary_oneway_example() -> None:
     command = decode_frame(BINARY_ONEWAY[4:])
     assert command.is_oneway
     assert command.serialize is SerializeType.ROCKETMQ
-    assert command.header(UpdateConsumerOffsetHeader) == UpdateConsumerOffsetHeader("CG", "T", 3, 42)
+    assert command.header(UpdateConsumerOffsetHeader) == UpdateConsumerOffsetHeader(
+        "CG", "T", 3, 42
+    )
     assert encode_command(command) == BINARY_ONEWAY
 
 
@@ -78,8 +83,11 @@ def test_json_response_example() -> None:
     assert encode_command(command) == whole
 
 
-def test_minimal_request_of_the_sheet() -> None:
-    text = b'{"code":105,"flag":0,"language":"JAVA","opaque":0,"serializeTypeCurrentRPC":"JSON","version":0}'
+def test_the_minimal_request() -> None:
+    text = (
+        b'{"code":105,"flag":0,"language":"JAVA","opaque":0,"serializeTypeCurrentRPC":"JSON",'
+        b'"version":0}'
+    )
     command = decode_frame(frame_of(text, b"xyz"))
     assert (command.code, command.version, command.body) == (105, 0, b"xyz")
 
@@ -95,12 +103,21 @@ def test_response_copies_opaque_and_serialisation() -> None:
     asked = Command(code=30, opaque=-5, serialize=SerializeType.ROCKETMQ)
     answer = response_to(asked, 0, OffsetResponseHeader(9), b"", "fine")
     decoded = decode_frame(encode_command(answer)[4:])
-    assert (decoded.opaque, decoded.serialize, decoded.is_response) == (-5, SerializeType.ROCKETMQ, True)
-    assert (decoded.remark, decoded.header(OffsetResponseHeader)) == ("fine", OffsetResponseHeader(9))
+    assert (decoded.opaque, decoded.serialize, decoded.is_response) == (
+        -5,
+        SerializeType.ROCKETMQ,
+        True,
+    )
+    assert (decoded.remark, decoded.header(OffsetResponseHeader)) == (
+        "fine",
+        OffsetResponseHeader(9),
+    )
 
 
-def test_codes_beyond_16_bits_travel_as_json_whatever_was_asked() -> None:
-    command = Command(code=RequestCode.POP_MESSAGE, serialize=SerializeType.ROCKETMQ, ext={"topic": "T"})
+def test_codes_beyond_16_bits_are_written_as_json_always() -> None:
+    command = Command(
+        code=RequestCode.POP_MESSAGE, serialize=SerializeType.ROCKETMQ, ext={"topic": "T"}
+    )
     decoded = decode_frame(encode_command(command)[4:])
     assert (decoded.code, decoded.serialize) == (200050, SerializeType.JSON)
 
@@ -122,7 +139,8 @@ def test_an_unknown_language_is_other(language: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("language", "number"), [(None, LanguageCode.JAVA), ("go", LanguageCode.GO), ("node_js", LanguageCode.NODE_JS)]
+    ("language", "number"),
+    [(None, LanguageCode.JAVA), ("go", LanguageCode.GO), ("node_js", LanguageCode.NODE_JS)],
 )
 def test_a_language_is_found_as_java_finds_it(language: object, number: int) -> None:
     assert decode_frame(json_frame(code=1, language=language)).language == number
@@ -159,7 +177,7 @@ def test_json_headers_that_java_could_not_read_either(header: bytes) -> None:
 
 
 def test_a_deep_header_breaks_nothing() -> None:
-    """How deep a decoder follows what it ignores depends on the Python; it must end with a command or a refusal."""
+    """How deep a decoder reads unknown members depends on the Python; it must return or refuse."""
     header = b'{"code":34,"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
     frame = len(header).to_bytes(4, "big") + header
     try:
@@ -167,7 +185,9 @@ def test_a_deep_header_breaks_nothing() -> None:
     except RemoteProtocolError:
         code = 34
     assert code == 34
-    assert decode_frame((13).to_bytes(4, "big") + b'{"code":  34}').code == 34, "the next frame is read"
+    assert decode_frame((13).to_bytes(4, "big") + b'{"code":  34}').code == 34, (
+        "the next frame is read"
+    )
 
 
 @pytest.mark.parametrize(
@@ -180,9 +200,13 @@ def test_a_deep_header_breaks_nothing() -> None:
         b"\x01\0\0\x00",  # binary header of no bytes
         b"\x01\0\0\x10" + bytes(16),  # shorter than its fixed part
         frame_of(bytes(13) + (100).to_bytes(4, "big") + bytes(4), kind=1),  # remark overruns
-        frame_of(bytes(17) + (-1).to_bytes(4, "big", signed=True), kind=1),  # negative length of the entries
+        frame_of(
+            bytes(17) + (-1).to_bytes(4, "big", signed=True), kind=1
+        ),  # negative length of the entries
         frame_of(bytes(17) + (3).to_bytes(4, "big") + b"\0\x09a", kind=1),  # name overruns
-        frame_of(bytes(17) + (9).to_bytes(4, "big") + b"\0\x01a\0\0\0\x7fxx", kind=1),  # value overruns
+        frame_of(
+            bytes(17) + (9).to_bytes(4, "big") + b"\0\x01a\0\0\0\x7fxx", kind=1
+        ),  # value overruns
     ],
 )
 def test_damaged_frames_are_refused(frame: bytes) -> None:
@@ -190,7 +214,7 @@ def test_damaged_frames_are_refused(frame: bytes) -> None:
         decode_frame(frame)
 
 
-def test_bytes_that_are_no_utf_8_become_replacement_characters() -> None:
+def test_bytes_that_are_not_utf_8_become_replacement_characters() -> None:
     entry = b"\0\x01\xff\0\0\0\x01\xfe"
     binary = frame_of(bytes(17) + len(entry).to_bytes(4, "big") + entry, kind=1)
     json_text = frame_of(b'{"code":0,"extFields":{"\xff":"\xfe"}}')
@@ -200,11 +224,17 @@ def test_bytes_that_are_no_utf_8_become_replacement_characters() -> None:
 def test_a_repeated_binary_entry_overwrites_the_first() -> None:
     entry = b"\0\x01a\0\0\0\x01"
     entries = entry + b"1" + entry + b"2"
-    assert decode_frame(frame_of(bytes(17) + len(entries).to_bytes(4, "big") + entries, kind=1)).ext == {"a": "2"}
+    assert decode_frame(
+        frame_of(bytes(17) + len(entries).to_bytes(4, "big") + entries, kind=1)
+    ).ext == {"a": "2"}
 
 
 def test_missing_and_unreadable_header_fields_name_the_frame() -> None:
-    for ext in ({"topic": "T"}, {"topic": "T", "consumerGroup": "G", "queueId": "x", "commitOffset": "1"}, None):
+    for ext in (
+        {"topic": "T"},
+        {"topic": "T", "consumerGroup": "G", "queueId": "x", "commitOffset": "1"},
+        None,
+    ):
         command = Command(code=15, opaque=77, flag=2, ext=ext)
         with pytest.raises(HeaderFieldError, match="UpdateConsumerOffsetHeader") as caught:
             command.header(UpdateConsumerOffsetHeader)
@@ -212,7 +242,12 @@ def test_missing_and_unreadable_header_fields_name_the_frame() -> None:
 
 
 def test_numbers_too_wide_for_their_java_field_are_refused() -> None:
-    fine = {"consumerGroup": "G", "topic": "T", "queueId": "2147483647", "commitOffset": str(2**63 - 1)}
+    fine = {
+        "consumerGroup": "G",
+        "topic": "T",
+        "queueId": "2147483647",
+        "commitOffset": str(2**63 - 1),
+    }
     assert Command(15, ext=fine).header(UpdateConsumerOffsetHeader).commit_offset == 2**63 - 1
     for name, value in (("queueId", "2147483648"), ("commitOffset", str(2**63))):
         with pytest.raises(HeaderFieldError):
@@ -220,27 +255,48 @@ def test_numbers_too_wide_for_their_java_field_are_refused() -> None:
 
 
 def test_a_blank_optional_number_counts_as_absent() -> None:
-    ext = {**dict.fromkeys("ab", "x"), "c": "TBW102", **dict.fromkeys("defgh", "0"), "j": "", "k": "", "i": ""}
+    ext = {
+        **dict.fromkeys("ab", "x"),
+        "c": "TBW102",
+        **dict.fromkeys("defgh", "0"),
+        "j": "",
+        "k": "",
+        "i": "",
+    }
     header = Command(310, ext=ext).header(SendMessageHeader)
     assert (header.reconsume_times, header.unit_mode, header.properties) == (None, None, "")
 
 
-def test_response_heads_equal_the_general_encoding() -> None:
+def test_response_heads_equal_the_slow_path() -> None:
     headers = [
         None,
         OffsetResponseHeader(-1),
         HeartbeatResponseHeader(),
         HeartbeatResponseHeader(subscription_changed=False),
-        SendMessageResponseHeader('quote " back \\ \n 中文', 1, 2, trace_on=True, recall_handle="a=="),
+        SendMessageResponseHeader(
+            'quote " back \\ \n 中文', 1, 2, trace_on=True, recall_handle="a=="
+        ),
     ]
     for header in headers:
         for serialize in SerializeType:
             asked = Command(code=30, opaque=-7, serialize=serialize)
-            expected = decode_frame(encode_command(response_to(asked, 21, header, b"body", 'remark "x"'))[4:])
+            expected = decode_frame(
+                encode_command(response_to(asked, 21, header, b"body", 'remark "x"'))[4:]
+            )
             head = encode_response_head(header, 21, -7, 'remark "x"', 4, serialize)
             got = decode_frame((head + b"body")[4:])
             assert int.from_bytes(head[:4], "big") == len(head + b"body") - 4
-            for name in ("code", "opaque", "flag", "language", "version", "remark", "ext", "body", "serialize"):
+            for name in (
+                "code",
+                "opaque",
+                "flag",
+                "language",
+                "version",
+                "remark",
+                "ext",
+                "body",
+                "serialize",
+            ):
                 assert getattr(got, name) == getattr(expected, name), name
 
 
@@ -264,10 +320,3 @@ def test_what_cannot_be_written_is_our_error() -> None:
         request(30, OffsetResponseHeader("x"))  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="not a header class"):
         request(30, object())
-
-
-def test_descriptions_hold_no_content() -> None:
-    command = Command(code=10, opaque=3, ext={"secret": "s3"}, body=b"s3")
-    assert describe(command) == "request 10 opaque 3 with 2 body bytes"
-    assert "one-way" in describe(Command(15, flag=2))
-    assert "response" in describe(Command(0, flag=1))

@@ -1,6 +1,8 @@
-"""Frames come out whole or not at all, and a stream that cannot be followed says so at once."""
+"""Frames come out whole or not at all; a damaged stream is refused at once."""
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from triomq.remoting.errors import FrameError, RemoteProtocolError
 from triomq.remoting.protocol.framing import FRAME_BYTES_MAX, FrameBuffer, split_frame
@@ -29,8 +31,53 @@ def test_frames_of_one_read() -> None:
 def test_a_large_frame_in_many_pieces() -> None:
     data = framed(b"{}", bytes(3_000_000))
     buffer = FrameBuffer()
-    frames = [frame for start in range(0, len(data), 65536) for frame in buffer.feed(data[start : start + 65536])]
+    frames = [
+        frame
+        for start in range(0, len(data), 65536)
+        for frame in buffer.feed(data[start : start + 65536])
+    ]
     assert [len(frame) for frame in frames] == [len(data) - 4]
+
+
+def receive(buffer: FrameBuffer, data: bytes, sizes: list[int]) -> list[bytes]:
+    """Give *data* in pieces of these sizes and then of 64 KiB, into ``room`` where there is one."""
+    frames: list[bytes] = []
+    while data:
+        room = buffer.room()
+        size = min(sizes.pop(0) if sizes else 65536, len(data) if room is None else len(room))
+        piece, data = data[:size], data[size:]
+        if room is None:
+            frames += buffer.feed(piece)
+        else:
+            room[: len(piece)] = piece
+            frames += map(bytes, buffer.fill(len(piece)))
+    return frames
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    st.lists(st.sampled_from([0, 9, 100_000, 130_000, 400_000]), min_size=1, max_size=5),
+    st.lists(st.integers(1, 300_000), max_size=12),
+)
+def test_large_frames_are_received_in_place(bodies: list[int], sizes: list[int]) -> None:
+    frames = [framed(b"{}", bytes([number + 1]) * size) for number, size in enumerate(bodies)]
+    buffer = FrameBuffer()
+    assert receive(buffer, b"".join(frames), sizes) == [frame[4:] for frame in frames]
+    assert buffer.pending_bytes == 0
+
+
+def test_a_frame_that_began_in_room_may_end_without() -> None:
+    data = framed(b"{}", b"x" * 300_000)
+    buffer = FrameBuffer()
+    assert buffer.room() is None
+    assert buffer.feed(data[:1000]) == []
+    room = buffer.room()
+    assert room is not None
+    assert len(room) == len(data) - 1000
+    room[:5000] = data[1000:6000]
+    assert buffer.fill(5000) == []
+    assert buffer.pending_bytes == 6000
+    assert buffer.feed(data[6000:] + framed(b"{}")) == [data[4:], framed(b"{}")[4:]]
 
 
 def test_the_limit_counts_the_first_four_bytes() -> None:

@@ -1,18 +1,25 @@
-"""Every frame captured from real clusters: decoded, understood to the last field, and encoded again."""
+"""Every frame captured from real clusters: decoded, understood to the last field, and encoded
+again.
+"""
 
 import pytest
+from body_catalogue import BODIES
+from header_catalogue import COMMON_EXT_FIELDS, HEADERS
 
 from tests.support.golden_data import Exchange, exchanges
 from triomq.remoting.errors import HeaderFieldError
-from triomq.remoting.protocol.bodies.catalogue import BODIES
 from triomq.remoting.protocol.bodies.schema import JsonBody
 from triomq.remoting.protocol.codes import SerializeType
-from triomq.remoting.protocol.command import Command, decode_frame, encode_command, encode_response_head
-from triomq.remoting.protocol.fields import COMMON_EXT_FIELDS, codec_of
+from triomq.remoting.protocol.command import (
+    Command,
+    decode_frame,
+    encode_command,
+    encode_response_head,
+)
+from triomq.remoting.protocol.fastjson import loads
+from triomq.remoting.protocol.fields import codec_of
 from triomq.remoting.protocol.framing import FrameBuffer
-from triomq.remoting.protocol.headers.catalogue import HEADERS
-from triomq.remoting.protocol.loose_json import loads
-from triomq.remoting.protocol.record import decode_records
+from triomq.remoting.protocol.record_reader import decode_records
 from triomq.remoting.protocol.request_decoder import RequestDecoder, decode_ext
 
 RECORD_BODIES = {11, 12, 33, 361, 200050}
@@ -63,7 +70,9 @@ def test_request(exchange: Exchange) -> None:
     written = codec_of(cls).to_ext(header, short=short)
     wanted = {name: text for name, text in (command.ext or {}).items() if name in names}
     if exchange.code == 30:
-        written = {name: text for name, text in written.items() if name in wanted}  # "committed" is newer than 4.9.4
+        written = {
+            name: text for name, text in written.items() if name in wanted
+        }  # "committed" is newer than 4.9.4
     assert written == wanted
 
 
@@ -86,7 +95,9 @@ def test_response(exchange: Exchange) -> None:
         with pytest.raises(HeaderFieldError):
             command.header(cls)
         return
-    head = encode_response_head(command.header(cls), command.code, command.opaque, command.remark, len(command.body))
+    head = encode_response_head(
+        command.header(cls), command.code, command.opaque, command.remark, len(command.body)
+    )
     again = decode_frame((head + command.body)[4:])
     assert (again.code, again.opaque, again.remark, again.body) == (
         command.code,
@@ -98,7 +109,9 @@ def test_response(exchange: Exchange) -> None:
 
 
 def test_no_exception_is_listed_in_vain() -> None:
-    seen = {name for exchange in exchanges() for name in decode_frame(exchange.request[4:]).ext or {}}
+    seen = {
+        name for exchange in exchanges() for name in decode_frame(exchange.request[4:]).ext or {}
+    }
     assert seen > LEFT_OVER.keys()
 
 
@@ -138,7 +151,9 @@ def nothing_lost(before: object, after: object, where: str) -> None:
             if name in before:
                 nothing_lost(before[name], value, f"{where} {name}")
             else:
-                assert not value or value in ({"timestamp": 0}, {}) or name in NEW_MEMBERS, f"{where} {name}"
+                assert not value or value in ({"timestamp": 0}, {}) or name in NEW_MEMBERS, (
+                    f"{where} {name}"
+                )
     elif isinstance(before, list):
         assert isinstance(after, list)
         assert len(before) == len(after), where

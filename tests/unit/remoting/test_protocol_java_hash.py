@@ -1,4 +1,4 @@
-"""The hashes that filters and indexes are built on equal Java's, on every road."""
+"""The hashes of filters and indexes equal Java's, on every path."""
 
 import tracemalloc
 
@@ -32,8 +32,14 @@ def test_vectors_from_java(text: str, value: int) -> None:
 
 
 @pytest.mark.parametrize("length", [1, 7, 8, 9, 31, 32, 33, 64, 65, 127, 128, 129, 1000])
-def test_every_length_takes_some_road_to_the_same_value(length: int) -> None:
-    for text in ("~" * length, "\0" + "a" * (length - 1), "中" * length, "\ud800" * length, "é" + "z" * (length - 1)):
+def test_every_length_has_the_same_value_on_its_path(length: int) -> None:
+    for text in (
+        "~" * length,
+        "\0" + "a" * (length - 1),
+        "中" * length,
+        "\ud800" * length,
+        "é" + "z" * (length - 1),
+    ):
         assert java_hash(text) == by_loop(text)
 
 

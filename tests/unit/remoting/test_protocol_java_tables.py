@@ -1,23 +1,30 @@
-"""Numbers, header classes and bodies against the tables of Java's own classes: complete, with the same names and types."""
+"""Numbers, header classes and bodies against the tables of Java's own classes: complete, with the
+same names and types.
+"""
 
 from __future__ import annotations
 
 import pytest
+from body_catalogue import BODIES, ArrayOf, BodyKind
 from golden_data import Exchange, exchanges
+from header_catalogue import COMMON_EXT_FIELDS, HEADERS
 from java_bodies import JAVA_BODIES, NO_JAVA_BODY
 from java_headers import FOLDER, NO_JAVA_CLASS, Pair, java_headers, pairs
 
-from triomq.remoting.protocol.bodies.catalogue import BODIES, ArrayOf, BodyKind
 from triomq.remoting.protocol.bodies.schema import JsonBody
 from triomq.remoting.protocol.codes import LanguageCode, RequestCode, ResponseCode, version_name
 from triomq.remoting.protocol.command import decode_frame
-from triomq.remoting.protocol.fields import COMMON_EXT_FIELDS, codec_of
-from triomq.remoting.protocol.headers.catalogue import HEADERS
+from triomq.remoting.protocol.fields import codec_of
 
 UNUSED = {
-    **dict.fromkeys((13, 22, 23, 27, 47, *range(209, 215)), "a number that no release from 4.9 on sends or handles"),
+    **dict.fromkeys(
+        (13, 22, 23, 27, 47, *range(209, 215)),
+        "a number that no release from 4.9 on sends or handles",
+    ),
     **dict.fromkeys((301, 302), "filter servers were removed before 4.9; no client asks for them"),
-    200072: "a number that 5.5 neither sends nor handles: lite messages are acknowledged with 200051",
+    200072: (
+        "a number that 5.5 neither sends nor handles: lite messages are acknowledged with 200051"
+    ),
 }
 """Request codes without an entry in the catalogue, and why."""
 
@@ -111,13 +118,22 @@ def test_every_java_request_header_belongs_to_one_of_our_codes() -> None:
 
 
 def test_each_header_class_has_a_proof() -> None:
-    """Golden frames, or an exchange with Java (`tests/compat/test_headers_with_java.py` runs over the same pairs), or a reason."""
+    """Golden frames, or an exchange with Java (``tests/compat/test_headers_with_java.py`` runs over
+    the same pairs), or a reason.
+    """
     exchanged = {(pair.code, pair.direction) for pair in pairs()}
-    golden = {(exchange.code, direction) for exchange in exchanges() for direction in ("request", "response")}
+    golden = {
+        (exchange.code, direction)
+        for exchange in exchanges()
+        for direction in ("request", "response")
+    }
     for code, pair in HEADERS.items():
         for direction, cls in (("request", pair.request), ("response", pair.response)):
             if cls is not None:
-                assert (code, direction) in exchanged | golden | NO_JAVA_CLASS.keys(), (code, direction)
+                assert (code, direction) in exchanged | golden | NO_JAVA_CLASS.keys(), (
+                    code,
+                    direction,
+                )
 
 
 def test_each_body_class_has_a_proof() -> None:

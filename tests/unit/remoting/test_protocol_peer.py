@@ -4,13 +4,19 @@ import pytest
 
 from triomq.remoting.errors import FrameError, LocalProtocolError
 from triomq.remoting.protocol.codes import SerializeType
-from triomq.remoting.protocol.command import Command, decode_frame, encode_command, request, response_to
+from triomq.remoting.protocol.command import (
+    Command,
+    decode_frame,
+    encode_command,
+    request,
+    response_to,
+)
 from triomq.remoting.protocol.headers.offset import GetMaxOffsetHeader, OffsetResponseHeader
 from triomq.remoting.protocol.peer import ClientPeer, PeerStatistics
 
 
 def answer(data: bytes, offset: int) -> bytes:
-    """What a server replies to one request frame."""
+    """Return the reply of a server to a request frame."""
     return encode_command(response_to(decode_frame(data[4:]), 0, OffsetResponseHeader(offset)))
 
 
@@ -24,12 +30,15 @@ def test_replies_find_their_requests_in_any_order() -> None:
     second, second_data = peer.send(ask(), "second", deadline=4.5)
     assert (first.opaque, second.opaque, first.deadline) == (0, 1, 4.0)
     received = peer.receive(answer(second_data, 22) + answer(first_data, 11)[:10])
-    assert [(pending.token, reply.header(OffsetResponseHeader).offset) for pending, reply in received.replies] == [
-        ("second", 22)
-    ]
+    assert [
+        (pending.token, reply.header(OffsetResponseHeader).offset)
+        for pending, reply in received.replies
+    ] == [("second", 22)]
     received = peer.receive(answer(first_data, 11)[10:])
     assert [pending.token for pending, _ in received.replies] == ["first"]
-    assert peer.statistics() == PeerStatistics(pending=0, sent=2, replied=2, late_replies=0, peer_requests=0)
+    assert peer.statistics() == PeerStatistics(
+        pending=0, sent=2, replied=2, late_replies=0, peer_requests=0
+    )
     assert repr(peer) == "<ClientPeer 0 pending, 2 sent>"
 
 

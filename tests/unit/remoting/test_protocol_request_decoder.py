@@ -1,20 +1,24 @@
-"""The typed road and the general road lead to the same request."""
+"""The fast and the slow path read the same request."""
 
 import json
+import tracemalloc
 
+import attrs
 import pytest
 
 from triomq.remoting.errors import HeaderFieldError, RemoteProtocolError
 from triomq.remoting.protocol.codes import LanguageCode, SerializeType
 from triomq.remoting.protocol.command import Command, encode_command, request
-from triomq.remoting.protocol.header_fast import compile_request_decoder
+from triomq.remoting.protocol.header_binary_fast import LEARN_EVERY
 from triomq.remoting.protocol.header_json import find_code
 from triomq.remoting.protocol.headers.offset import GetMinOffsetHeader
 from triomq.remoting.protocol.headers.send import SendMessageHeader
 from triomq.remoting.protocol.headers.topic import AllTopicsHeader
 from triomq.remoting.protocol.request_decoder import RequestDecoder, decode_ext
 
-SEND = SendMessageHeader("PG", "T", "TBW102", 4, 0, 0, 1, 0, "WAIT\x01true\x02", batch=False, broker_name="b")
+SEND = SendMessageHeader(
+    "PG", "T", "TBW102", 4, 0, 0, 1, 0, "WAIT\x01true\x02", batch=False, broker_name="b"
+)
 DECODER = RequestDecoder(
     {
         31: (GetMinOffsetHeader, False),
@@ -53,9 +57,11 @@ def test_codes_without_header_and_unknown_codes_have_no_header_object() -> None:
 
 
 @pytest.mark.parametrize("ext", ["JSON", ["x", "y"], 1, True])
-def test_ext_fields_that_are_no_object_are_refused_for_every_code(ext: object) -> None:
+def test_ext_fields_other_than_an_object_are_refused_for_every_code(ext: object) -> None:
     for code in (31, 21, 34, 12345):
-        with pytest.raises(RemoteProtocolError, match="extFields of the JSON header is not an object"):
+        with pytest.raises(
+            RemoteProtocolError, match="extFields of the JSON header is not an object"
+        ):
             DECODER.decode(json_frame(code=code, opaque=1, extFields=ext))
 
 
@@ -109,14 +115,25 @@ def test_damaged_headers_are_remote_errors() -> None:
         DECODER.decode(b"\x02\0\0\0")
 
 
-def test_the_compiled_decoder_alone() -> None:
-    decode = compile_request_decoder(GetMinOffsetHeader)
-    text = b'{"code":31,"opaque":5,"language":"GO","version":317,"extFields":{"topic":"T","queueId":"1"}}'
-    expected = (31, 5, 0, 317, LanguageCode.GO, None, GetMinOffsetHeader("T", 1))
-    assert decode(text) == decode(memoryview(text)) == expected
-
-
 def test_finding_the_code() -> None:
     assert find_code(b'{"code":310,"x":1}') == 310
     assert find_code(memoryview(b'{"x":1,"code" : "-7"}')) == -7
     assert find_code(b"{}") == find_code(b"") == -1
+
+
+def test_learned_headers_do_not_keep_the_properties_of_messages() -> None:
+    """Clients choose the size of properties; only fixed parts are limited when they are learned."""
+    frames = []
+    for number in range(LEARN_EVERY * 20):
+        send = attrs.evolve(SEND, topic=f"T{number}", properties="x" * 100_000)
+        command = request(310, send, b"")
+        command.serialize = SerializeType.ROCKETMQ
+        frames.append(encode_command(command)[4:])
+    decoder = RequestDecoder({310: (SendMessageHeader, True)})
+    tracemalloc.start()
+    try:
+        for frame in frames:
+            decoder.decode(frame)
+        assert tracemalloc.get_traced_memory()[0] < 200_000
+    finally:
+        tracemalloc.stop()

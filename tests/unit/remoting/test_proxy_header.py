@@ -1,4 +1,4 @@
-"""PROXY headers: what they say, however they are cut, and what is refused."""
+"""PROXY headers: complete and in pieces, and invalid headers."""
 
 from __future__ import annotations
 
@@ -26,14 +26,17 @@ def plain(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> str:
 
 @st.composite
 def headers(draw: st.DrawFn) -> tuple[bytes, tuple[str, int] | None]:
-    """(bytes, client) of a well-formed header of either version."""
+    """Yield (bytes, client) of a well-formed header of either version."""
     addresses = draw(st.sampled_from([st.ip_addresses(v=4), st.ip_addresses(v=6)]))
     source, target = draw(addresses), draw(addresses)
     port, target_port = draw(PORTS), draw(PORTS)
     kind = draw(st.sampled_from(["v1", "v1 unknown", "v2", "v2 local", "v2 unix"]))
     notes = draw(st.binary(max_size=60))
     if kind == "v1":
-        return f"PROXY TCP{source.version} {source} {target} {port} {target_port}\r\n".encode(), (plain(source), port)
+        return f"PROXY TCP{source.version} {source} {target} {port} {target_port}\r\n".encode(), (
+            plain(source),
+            port,
+        )
     if kind == "v1 unknown":
         return b"PROXY UNKNOWN whatever follows\r\n", None
     if kind == "v2 local":
@@ -45,7 +48,7 @@ def headers(draw: st.DrawFn) -> tuple[bytes, tuple[str, int] | None]:
 
 
 @given(header=headers(), rest=st.binary(max_size=200))
-def test_every_prefix_waits_and_the_rest_is_left_alone(
+def test_every_prefix_waits_and_the_rest_is_not_read(
     header: tuple[bytes, tuple[str, int] | None], rest: bytes
 ) -> None:
     data, client = header
@@ -57,7 +60,7 @@ def test_every_prefix_waits_and_the_rest_is_left_alone(
 
 
 @given(data=st.binary(max_size=300))
-def test_anything_else_is_no_header_or_is_refused(data: bytes) -> None:
+def test_other_bytes_are_not_a_header_or_are_refused(data: bytes) -> None:
     for begin in (b"", b"PROXY ", b"PROXY TCP4 ", V2_SIGNATURE):
         try:
             found = read_proxy_header(begin + data)
@@ -66,8 +69,10 @@ def test_anything_else_is_no_header_or_is_refused(data: bytes) -> None:
         assert found is None or found.size <= len(begin + data)
 
 
-@pytest.mark.parametrize("data", [b"\x00\x00\x01\x00", b"\x16\x03\x01", b"PROXX", b"\r\n\r\n\x00\r\nQUIX", b"Q"])
-def test_other_protocols_are_told_at_their_first_other_byte(data: bytes) -> None:
+@pytest.mark.parametrize(
+    "data", [b"\x00\x00\x01\x00", b"\x16\x03\x01", b"PROXX", b"\r\n\r\n\x00\r\nQUIX", b"Q"]
+)
+def test_other_protocols_are_recognised_at_the_first_differing_byte(data: bytes) -> None:
     with pytest.raises(NoProxyHeader):
         read_proxy_header(data)
 
@@ -87,7 +92,7 @@ def test_other_protocols_are_told_at_their_first_other_byte(data: bytes) -> None
         (V2_SIGNATURE + b"\x22\x11\x00\x0c" + bytes(12), "version and command byte 0x22"),
         (V2_SIGNATURE + b"\x21\x11\x00\x0b" + bytes(11), "11 bytes for addresses of family 1"),
         (V2_SIGNATURE + b"\x21\x21\x00\x0c" + bytes(12), "12 bytes for addresses of family 2"),
-        (V2_SIGNATURE + b"\x21\x11\xff\xff", "65535 bytes of addresses and notes"),
+        (V2_SIGNATURE + b"\x21\x11\xff\xff", "65535 bytes of addresses and additional values"),
     ],
 )
 def test_malformed_headers_are_refused_with_the_reason(data: bytes, words: str) -> None:

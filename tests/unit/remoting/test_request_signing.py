@@ -1,4 +1,4 @@
-"""Signatures: the vector of two other implementations, the order of fields, what is covered and what is not."""
+"""Signatures: a vector of two other implementations, the order of fields, and covered fields."""
 
 from __future__ import annotations
 
@@ -6,15 +6,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triomq.remoting.client.hooks import Signing
+from triomq.remoting.client.rpc_hooks import Signing
 from triomq.remoting.errors import LocalProtocolError
 from triomq.remoting.protocol.codes import RequestCode, SerializeType
 from triomq.remoting.protocol.command import Command, decode_frame, encode_command, request
 from triomq.remoting.protocol.headers.send import SendMessageHeader
-from triomq.remoting.protocol.signing import Credentials, content_to_sign, is_signed_by, signature_of, signed
+from triomq.remoting.protocol.signing import (
+    Credentials,
+    content_to_sign,
+    is_signed_by,
+    signature_of,
+    signed,
+)
 
 ME = Credentials(access_key="rocketmq2", secret_key="12345678")
-VECTOR = "CzVXK/1kvkQq5R0Z6JW6kdPb6SU="  # Java 5.5.0 and 4.9.4 give the same (tests/compat/test_signing_with_java.py)
+# equal in Java 5.5.0 and 4.9.4 (tests/compat/test_signing_with_java.py)
+VECTOR = "CzVXK/1kvkQq5R0Z6JW6kdPb6SU="
 
 
 def test_the_vector() -> None:
@@ -25,7 +32,15 @@ def test_the_vector() -> None:
 
 
 def test_names_are_sorted_as_java_sorts() -> None:
-    names = ["topic", "a", "_UNIQUE_KEY_QUERY", "SecurityToken", "AccessKey", "\U0001f600", "\uffee"]
+    names = [
+        "topic",
+        "a",
+        "_UNIQUE_KEY_QUERY",
+        "SecurityToken",
+        "AccessKey",
+        "\U0001f600",
+        "\uffee",
+    ]
     ext = {name: f"<{number}>" for number, name in enumerate(names)}
     # A surrogate pair sorts before U+FFEE in UTF-16, and behind it by code point.
     assert content_to_sign(ext, b"") == b"<4><3><2><1><0><5><6>"
@@ -35,7 +50,9 @@ def test_a_second_signature_replaces_the_first_and_the_token_is_covered() -> Non
     once = signed({"topic": "T"}, b"", ME)
     assert signed(once, b"", ME) == once
     with_token = signed(
-        {"topic": "T"}, b"", Credentials(access_key="rocketmq2", secret_key="12345678", security_token="sts")
+        {"topic": "T"},
+        b"",
+        Credentials(access_key="rocketmq2", secret_key="12345678", security_token="sts"),
     )
     assert with_token["SecurityToken"] == "sts"
     assert with_token["Signature"] == signature_of(b"rocketmq2stsT", "12345678")
@@ -47,14 +64,19 @@ def test_old_clients_leave_one_field_out() -> None:
     for version in (0, 399):
         assert is_signed_by(unsigned, b"", "12345678", version=version)
     assert not is_signed_by(unsigned, b"", "12345678", version=400)
-    assert is_signed_by({**ext, "Signature": signature_of(b"rocketmq2truek", "12345678")}, b"", "12345678", version=400)
+    assert is_signed_by(
+        {**ext, "Signature": signature_of(b"rocketmq2truek", "12345678")},
+        b"",
+        "12345678",
+        version=400,
+    )
 
 
 fields = st.dictionaries(st.text(min_size=1, max_size=12), st.text(max_size=20), max_size=8)
 
 
 @given(ext=fields, body=st.binary(max_size=50), serialize=st.sampled_from(list(SerializeType)))
-def test_what_arrives_is_verified_and_any_change_is_found(
+def test_a_signature_is_verified_and_any_change_is_detected(
     ext: dict[str, str], body: bytes, serialize: SerializeType
 ) -> None:
     command = Command(310, body=body, ext=ext or None, serialize=serialize)
@@ -63,8 +85,12 @@ def test_what_arrives_is_verified_and_any_change_is_found(
     assert arrived.ext is not None
     assert is_signed_by(arrived.ext, arrived.body, "12345678", version=arrived.version)
     assert not is_signed_by(arrived.ext, arrived.body, "12345679", version=arrived.version)
-    assert not is_signed_by(arrived.ext, bytes(arrived.body) + b"!", "12345678", version=arrived.version)
-    assert not is_signed_by({**arrived.ext, "zzz": "more"}, arrived.body, "12345678", version=arrived.version)
+    assert not is_signed_by(
+        arrived.ext, bytes(arrived.body) + b"!", "12345678", version=arrived.version
+    )
+    assert not is_signed_by(
+        {**arrived.ext, "zzz": "more"}, arrived.body, "12345678", version=arrived.version
+    )
     assert not is_signed_by({**arrived.ext, "Signature": "\ud800"}, arrived.body, "12345678")
 
 
@@ -93,12 +119,12 @@ def test_binary_headers_carry_no_empty_values() -> None:
     assert signed({"remark": "", "topic": "T"}, b"", ME)["remark"] == ""
 
 
-def test_secrets_do_not_show() -> None:
+def test_secrets_are_not_shown() -> None:
     text = repr(Credentials(access_key="rocketmq2", secret_key="12345678", security_token="token"))
     assert "12345678" not in text
     assert "token" not in text.replace("security_token", "")
     for wrong in ({"access_key": "", "secret_key": "x"}, {"access_key": "x", "secret_key": ""}):
         with pytest.raises(ValueError, match="is empty: give both"):
             Credentials(**wrong)
-    with pytest.raises(LocalProtocolError, match="is no text"):
+    with pytest.raises(LocalProtocolError, match="is not text"):
         signed({"queueId": 3}, b"", ME)  # type: ignore[dict-item]

@@ -2,16 +2,26 @@ from __future__ import annotations
 
 import errno
 import socket
+from collections.abc import Callable
 
+import attrs
 import pytest
 import trio
+import trio.testing
 
+from triomq.remoting import open_files
+from triomq.remoting.log_limit import LogLimit
+from triomq.remoting.open_files import Places
+from triomq.remoting.protocol.framing import FrameBuffer
 from triomq.remoting.server.boss import Boss
-from triomq.remoting.server.sweeper import IdleScan, Sweeper
+from triomq.remoting.server.buffer_guard import CLOSED_AT_ONCE_MAX, BufferGuard
+from triomq.remoting.server.connection import Outboxes
+from triomq.remoting.server.idle_scan import IdleScan
+from triomq.remoting.server.sweeper import Sweeper
 
 
 class Flaky:
-    """A listener whose accept() fails as the script says."""
+    """A listener whose accept() fails as scripted."""
 
     def __init__(self, listener: socket.socket, failures: list[int]) -> None:
         self.listener = listener
@@ -26,9 +36,13 @@ class Flaky:
         return self.listener.accept()
 
 
-async def test_accepting_survives_what_the_system_does(
-    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+async def test_accepting_survives_errors_of_the_system(
+    nursery: trio.Nursery,
+    autojump_clock: trio.testing.MockClock,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(open_files, "limit", lambda: 256)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.setblocking(False)
         dealt: list[int] = []
@@ -40,21 +54,39 @@ async def test_accepting_survives_what_the_system_does(
             sock.close()
 
         flaky = Flaky(listener, failures)
-        boss = Boss(flaky, deal)  # type: ignore[arg-type]
-        with socket.create_connection(listener.getsockname()), socket.create_connection(listener.getsockname()):
+        now = [0.0]
+        boss = Boss(flaky, deal, Places(9), limit=LogLimit(clock=lambda: now[0]))  # type: ignore[arg-type]
+        with (
+            socket.create_connection(listener.getsockname()),
+            socket.create_connection(listener.getsockname()),
+        ):
             nursery.start_soon(boss.run)
             await trio.sleep(1)
         assert dealt == [0, 1]
-        assert (boss.accepted, boss.failed) == (2, 4)
+        assert (boss.accepted, flaky.failures, boss.places.failed_accepts) == (2, [], 2)
         flaky.failures = [errno.EMFILE]
         with socket.create_connection(listener.getsockname()):
             await trio.sleep(1)
         assert dealt == [0, 1, 2]
+        lines = [record.getMessage() for record in caplog.records]
+        # Once in ten seconds, not for each try; the next entry names the suppressed count.
+        assert lines == [
+            (
+                "cannot accept connections for now: EMFILE: this process may have 256 (ulimit -n);"
+                " raise that limit, or close connections"
+            )
+        ]
+        now[0] += 10
+        flaky.failures = [errno.EMFILE]
+        with socket.create_connection(listener.getsockname()):
+            await trio.sleep(1)
+        assert caplog.records[-1].getMessage().endswith(" (and 2 more like this)")
+        assert (len(caplog.records), dealt) == (2, [0, 1, 2, 3])
         nursery.cancel_scope.cancel()
-        await trio.testing.wait_all_tasks_blocked()
-    lines = [record.getMessage() for record in caplog.records]
-    assert len(lines) == 2  # once for each time that it runs out, not for each try
-    assert lines[0] == "cannot accept connections: EMFILE; raise the limit of open files (ulimit -n) or close clients"
+        with trio.CancelScope(shield=True):
+            await (
+                trio.testing.wait_all_tasks_blocked()
+            )  # the listener is closed when no task waits for it
 
 
 class Queue:
@@ -69,7 +101,7 @@ class Queue:
         self.sweeps += 1
 
 
-async def test_the_sweeper_sleeps_while_there_is_nothing(
+async def test_the_sweeper_sleeps_while_no_request_is_queued(
     nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
 ) -> None:
     queues = [Queue(0), Queue(0)]
@@ -90,7 +122,7 @@ async def test_the_sweeper_sleeps_while_there_is_nothing(
 
 class Line:
     def __init__(self) -> None:
-        self.read_count = self.write_count = 0
+        self.traffic = 0
         self.idle_traffic, self.idle_since = -1, 0.0
         self.peer_text = "10.0.0.1:5"
         self.closed_for = ""
@@ -104,11 +136,56 @@ async def test_the_idle_scan(nursery: trio.Nursery, autojump_clock: trio.testing
     scan = IdleScan(lambda: [line for line in (silent, reader, writer) if not line.closed_for], 100)  # type: ignore[arg-type, return-value]
     nursery.start_soon(scan.run)
     for _ in range(30):
-        reader.read_count += 1
-        writer.write_count += 1
+        reader.traffic += 1
+        writer.traffic += 1
         await trio.sleep(10)
     assert (silent.closed_for, reader.closed_for, writer.closed_for) == ("idle", "", "")
     assert scan.closed_count == 1
     await trio.sleep(200)
     assert scan.closed_count == 3
+    nursery.cancel_scope.cancel()
+
+
+@attrs.define(eq=False)
+class Hoard:
+    """A connection that keeps bytes."""
+
+    outbox_bytes: int
+    frames: FrameBuffer = attrs.field(factory=FrameBuffer)
+    peer_text: str = "10.0.0.1:5"
+    closed: bool = False
+    then: Callable[[], None] = lambda: None
+
+    def close_greedy(self, size: int) -> None:
+        assert not self.closed
+        self.closed = True
+        self.then()
+
+
+async def test_the_guard_sleeps_when_it_has_done_its_work(nursery: trio.Nursery) -> None:
+    hoards = [Hoard(100) for _ in range(20)]
+    outboxes = Outboxes(high_bytes=10, hard_bytes=1000, total_bytes_max=150)
+    guard = BufferGuard(lambda: [hoard for hoard in hoards if not hoard.closed], outboxes)  # type: ignore[arg-type, return-value]
+    nursery.start_soon(guard.run)
+    for turn in (1, 2):
+        outboxes.total_bytes = 0
+        outboxes.add(100 * sum(not hoard.closed for hoard in hoards))
+        assert outboxes.full.is_set()
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        assert not outboxes.full.is_set(), "it would scan without end, and delay all other tasks"
+        assert sum(hoard.closed for hoard in hoards) == 19 * turn
+        hoards += [Hoard(100) for _ in range(19)]
+    nursery.cancel_scope.cancel()
+
+
+async def test_the_guard_skips_connections_that_closed_meanwhile(nursery: trio.Nursery) -> None:
+    hoards = [Hoard(100 - number) for number in range(CLOSED_AT_ONCE_MAX + 3)]
+    outboxes = Outboxes(high_bytes=10, hard_bytes=1000, total_bytes_max=1)
+    guard = BufferGuard(lambda: hoards, outboxes)  # type: ignore[arg-type, return-value]
+
+    hoards[CLOSED_AT_ONCE_MAX - 1].then = lambda: hoards[-1].close_greedy(0)
+    nursery.start_soon(guard.run)
+    outboxes.add(2)
+    await trio.testing.wait_all_tasks_blocked(0.01)
+    assert all(hoard.closed for hoard in hoards)
     nursery.cancel_scope.cancel()

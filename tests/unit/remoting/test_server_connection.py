@@ -1,4 +1,4 @@
-"""A connection over a socket pair, with a poller that only remembers."""
+"""A connection over a socket pair, with a poller that only remembers its calls."""
 
 from __future__ import annotations
 
@@ -94,12 +94,12 @@ def test_pieces_arrive_in_order_whatever_their_sizes(pair: Pair) -> None:
     assert pair.poller.calls[-1] == ("modify", READABLE)
 
 
-def test_what_waits_is_a_copy(pair: Pair) -> None:
-    """A piece may be a view of a file that is unmapped soon."""
+def test_the_outbox_keeps_copies(pair: Pair) -> None:
+    """A piece may be a view of a file that will be unmapped."""
     file = bytearray(b"x" * 90_000)
     with memoryview(file) as view:
         pair.connection.write([view])
-    file.clear()  # would raise BufferError if a view were still held
+    file.clear()  # raises BufferError if a view is still held
     assert 0 < pair.connection.outbox_bytes < 90_000
 
 
@@ -120,6 +120,54 @@ def test_marks(pair: Pair) -> None:
     assert connection.closed
     assert connection.close_reason == "the outbox is above its hard mark"
     assert pair.ended == [connection]
+
+
+def test_the_total_of_all_outboxes_follows_every_partial_send(pair: Pair) -> None:
+    connection, account = pair.connection, pair.connection.outboxes
+    account.add(7)  # of other connections
+    for _ in range(2):
+        connection.write([b"x" * 150_000])
+        connection.write([b"y" * 10_000])
+        sizes = [connection.outbox_bytes]
+        while connection.outbox_bytes:
+            assert account.total_bytes == 7 + connection.outbox_bytes
+            pair.drain()
+            connection.flush()
+            sizes.append(connection.outbox_bytes)
+        assert len(sizes) > 3, "not enough was left for a partial send"
+        assert account.total_bytes == 7
+    connection.write([b"x" * 150_000])
+    assert account.total_bytes == 7 + connection.outbox_bytes > 7
+    connection.close()
+    connection.close()
+    assert account.total_bytes == 7
+
+
+def test_a_peer_that_stopped_reading_twice_is_read_again_twice(pair: Pair) -> None:
+    connection = pair.connection
+    for _ in range(2):
+        connection.write([b"x" * 150_000])
+        assert not connection.reading
+        assert pair.poller.calls[-1] == ("modify", WRITABLE)
+        while connection.outbox_bytes:
+            pair.drain()
+            connection.flush()
+        assert connection.reading
+        assert pair.poller.calls[-1] == ("modify", READABLE)
+
+
+def test_every_write_and_every_flush_is_traffic(pair: Pair) -> None:
+    """The idle scan reads these counts: a connection on which only the server sends is not idle."""
+    connection = pair.connection
+    for count in (1, 2):
+        connection.write([b"x"])
+        assert connection.traffic == count
+    connection.write([b"x" * 150_000])
+    connection.write([b"behind"])
+    assert connection.traffic == 4
+    pair.drain()
+    connection.flush()
+    assert connection.traffic > 4
 
 
 def test_a_stopped_connection_reads_no_more_but_writes(pair: Pair) -> None:
@@ -148,7 +196,7 @@ def test_a_finished_connection_leaves_the_poller_for_good(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 200_000])
-def test_a_peer_that_is_gone(pair: Pair, size: int) -> None:
+def test_a_peer_that_has_closed(pair: Pair, size: int) -> None:
     if size > 1:
         pair.connection.write([b"x" * size])
     pair.far.close()

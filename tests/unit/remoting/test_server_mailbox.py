@@ -13,7 +13,7 @@ async def test_items_come_in_order_and_idle_means_asleep_and_empty() -> None:
         while True:
             taken.append(await mailbox.take())
 
-    assert not mailbox.idle  # nobody consumes yet
+    assert not mailbox.idle  # no task consumes yet
     async with trio.open_nursery() as nursery:
         nursery.start_soon(consume)
         await trio.testing.wait_all_tasks_blocked()
@@ -29,6 +29,25 @@ async def test_items_come_in_order_and_idle_means_asleep_and_empty() -> None:
         assert taken == [1, 2]
         assert mailbox.idle
         nursery.cancel_scope.cancel()
+
+
+async def test_a_consumer_that_works_is_not_idle() -> None:
+    mailbox: Mailbox[int] = Mailbox(2)
+    go_on = trio.Event()
+
+    async def consume() -> None:
+        while await mailbox.take():
+            await go_on.wait()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(consume)
+        for item in (1, 0):
+            await trio.testing.wait_all_tasks_blocked()
+            assert mailbox.idle
+            mailbox.put(item)
+            await trio.testing.wait_all_tasks_blocked()
+            assert not mailbox.idle, "it works, or has ended"
+            go_on.set()
 
 
 async def test_producers_wait_for_room() -> None:
@@ -54,7 +73,7 @@ async def test_producers_wait_for_room() -> None:
         assert sorted(done) == [1, 2, 3]
 
 
-async def test_who_waits_until_it_is_emptied_goes_on_when_the_last_item_is_taken() -> None:
+async def test_a_task_that_waits_until_it_is_emptied_goes_on_when_the_last_item_is_taken() -> None:
     mailbox: Mailbox[int] = Mailbox(4)
     await mailbox.emptied()  # at once
     mailbox.put(1)

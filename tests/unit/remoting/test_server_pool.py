@@ -1,86 +1,17 @@
-"""Admission and order of a pool, without sockets: connections that only remember what was written."""
+"""Admission and order of a pool, without sockets: connections that remember what was written."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-import attrs
 import pytest
 import trio
 import trio.testing
+from pool_bench import Paper, bench, ok
 
 from triomq.remoting.errors import Rejected
-from triomq.remoting.protocol.codes import ResponseCode, SerializeType
-from triomq.remoting.protocol.command import Command, decode_frame
-from triomq.remoting.server.config import PoolConfig
-from triomq.remoting.server.handlers import Handler, Later, Request, Response
-from triomq.remoting.server.pool import Pool
-
-
-@attrs.define(eq=False)
-class Paper:
-    """A connection to nobody."""
-
-    peer_text: str = "10.0.0.1:5"
-    written: list[bytes] = attrs.field(factory=list)
-
-    def write(self, pieces: list[bytes]) -> None:
-        self.written.append(b"".join(pieces))
-
-    def answers(self) -> list[Command]:
-        data, found = b"".join(self.written), []
-        while data:
-            size = int.from_bytes(data[:4], "big") + 4
-            found.append(decode_frame(data[4:size]))
-            data = data[size:]
-        return found
-
-
-@attrs.define(eq=False)
-class Bench:
-    pool: Pool
-    paper: Paper = attrs.field(factory=Paper)
-    routes: dict[int, Any] = attrs.field(factory=dict)
-    next_opaque: int = 0
-
-    def add(self, code: int, call: Callable[..., Any], **more: Any) -> None:
-        self.routes[code] = self.pool.route(Handler(code, call, **more), more.pop("key", code))
-
-    def requests(self, *codes: int, oneway: bool = False, size: int = 0, paper: Paper | None = None) -> list[Request]:
-        made = []
-        for code in codes:
-            self.next_opaque += 1
-            connection: Any = paper or self.paper
-            made.append(
-                Request(
-                    connection,
-                    code,
-                    self.next_opaque,
-                    oneway,
-                    479,
-                    3,
-                    SerializeType.JSON,
-                    None,
-                    b"x" * size,
-                    trio.current_time(),
-                    b"",
-                    self.routes[code],
-                )
-            )
-        return made
-
-
-def bench(nursery: trio.Nursery | None = None, **config: Any) -> Bench:
-    pool = Pool("test", PoolConfig(**config), lambda: None)
-    if nursery is not None:
-        for _ in range(pool.config.workers):
-            nursery.start_soon(pool.work)
-    return Bench(pool)
-
-
-def ok(request: Request) -> Response:
-    return Response(0)
+from triomq.remoting.protocol.codes import ResponseCode
+from triomq.remoting.server.requests import Deferred, Request, Response
 
 
 async def test_an_idle_pool_runs_in_place_and_a_busy_one_queues(nursery: trio.Nursery) -> None:
@@ -94,7 +25,7 @@ async def test_an_idle_pool_runs_in_place_and_a_busy_one_queues(nursery: trio.Nu
     made.add(1, ok)
     made.add(2, slow)
     made.pool.submit(made.requests(1), in_place=True)
-    assert made.pool.statistics().requests_queued == 1  # the worker has not come to sleep yet
+    assert made.pool.statistics().requests_queued == 1  # the worker is not parked yet
     await trio.testing.wait_all_tasks_blocked()
     made.pool.submit(made.requests(1, 1), in_place=True)
     assert [answer.opaque for answer in made.paper.answers()] == [1, 2, 3]
@@ -172,11 +103,15 @@ async def test_one_write_for_each_connection_of_a_batch(nursery: trio.Nursery) -
     requests = [made.requests(1, paper=papers[number])[0] for number in (0, 1, 0, 2, 1, 0, 0)]
     made.pool.submit(requests, in_place=True)
     assert [len(paper.written) for paper in papers] == [1, 1, 1]
-    assert [[answer.opaque for answer in paper.answers()] for paper in papers] == [[1, 3, 6, 7], [2, 5], [4]]
+    assert [[answer.opaque for answer in paper.answers()] for paper in papers] == [
+        [1, 3, 6, 7],
+        [2, 5],
+        [4],
+    ]
     nursery.cancel_scope.cancel()
 
 
-async def test_oneway_and_silent_answers_write_nothing(nursery: trio.Nursery) -> None:
+async def test_oneway_and_deferred_answers_write_nothing(nursery: trio.Nursery) -> None:
     made = bench(nursery, workers=1, queue_requests_max=1)
 
     def refuse(request: Request) -> Response:
@@ -184,7 +119,7 @@ async def test_oneway_and_silent_answers_write_nothing(nursery: trio.Nursery) ->
 
     made.add(1, ok)
     made.add(2, refuse)
-    made.add(3, lambda request: None)
+    made.add(3, lambda request: Deferred((request,)))
     made.pool.submit(made.requests(1, 2, 3, 1, oneway=True))  # three of them overloaded
     await made.pool.wait_quiet()
     made.pool.submit(made.requests(1, 2, 3, oneway=True), in_place=True)
@@ -224,10 +159,9 @@ async def test_the_sweep_stops_at_the_first_young_request() -> None:
     made.pool.sweep()
     assert [answer.opaque for answer in made.paper.answers()] == [1]
     assert len(made.pool) == 2
-    bench(workers=1).pool.sweep()  # no limit: nothing to do
 
 
-async def test_what_never_began_is_closed_at_the_end(nursery: trio.Nursery) -> None:
+async def test_handlers_that_never_began_are_closed_at_the_end(nursery: trio.Nursery) -> None:
     made = bench(nursery, workers=1)
 
     async def never(request: Request) -> Response:
@@ -241,7 +175,9 @@ async def test_what_never_began_is_closed_at_the_end(nursery: trio.Nursery) -> N
     assert len(made.pool) == 0
 
 
-async def test_errors_are_fenced_in_a_batch(nursery: trio.Nursery, caplog: pytest.LogCaptureFixture) -> None:
+async def test_errors_of_a_batch_affect_no_other(
+    nursery: trio.Nursery, caplog: pytest.LogCaptureFixture
+) -> None:
     made = bench(nursery, workers=1)
 
     def explode(requests: list[Request]) -> list[Response | None]:
@@ -258,12 +194,14 @@ async def test_errors_are_fenced_in_a_batch(nursery: trio.Nursery, caplog: pytes
     answers = made.paper.answers()
     assert [(answer.opaque, answer.code) for answer in answers] == [(1, 1), (2, 1), (3, 1), (4, 1)]
     assert (answers[0].remark or "").startswith("ValueError: a ? surrogate, test_server_pool.py:")
-    assert [record.levelname for record in caplog.records] == ["ERROR"] * 2  # one for each code, the rest is counted
-    assert {code: made.routes[code].failed for code in (1, 2)} == {1: 3, 2: 1}
+    assert [record.levelname for record in caplog.records] == [
+        "ERROR"
+    ] * 2  # one for each code, the others are counted
+    assert {code: made.destinations[code].counters.failed for code in (1, 2)} == {1: 3, 2: 1}
     nursery.cancel_scope.cancel()
 
 
-async def test_nonsense_from_a_handler_costs_its_requests_only(
+async def test_nonsense_from_a_handler_affects_its_requests_only(
     nursery: trio.Nursery, caplog: pytest.LogCaptureFixture
 ) -> None:
     made = bench(nursery, workers=1)
@@ -272,7 +210,7 @@ async def test_nonsense_from_a_handler_costs_its_requests_only(
         return ["nonsense"] * len(requests)
 
     def unsure() -> bool:
-        raise ValueError("who knows")
+        raise ValueError("cannot tell")
 
     made.add(1, lambda requests: [Response(0, body=7)], batch=True)  # type: ignore[arg-type]
     made.add(2, later, batch=True)
@@ -282,12 +220,19 @@ async def test_nonsense_from_a_handler_costs_its_requests_only(
     for code in (1, 2, 3, 4):
         made.pool.submit(made.requests(code), in_place=True)
         await made.pool.wait_quiet()
-    assert [(answer.opaque, answer.code) for answer in made.paper.answers()] == [(1, 1), (2, 1), (3, 1), (4, 2)]
+    assert [(answer.opaque, answer.code) for answer in made.paper.answers()] == [
+        (1, 1),
+        (2, 1),
+        (3, 1),
+        (4, 2),
+    ]
     assert len(caplog.records) == 4
     nursery.cancel_scope.cancel()
 
 
-async def test_a_stall_answers_what_waits_and_refuses_what_comes(autojump_clock: trio.testing.MockClock, nursery: trio.Nursery) -> None:
+async def test_a_stall_refuses_queued_and_new_requests(
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+) -> None:
     made = bench(nursery, workers=1)
     gate = trio.Event()
 
@@ -308,8 +253,14 @@ async def test_a_stall_answers_what_waits_and_refuses_what_comes(autojump_clock:
     refused = made.paper.answers()
     assert [(answer.opaque, answer.code) for answer in refused] == [(2, 2), (3, 2), (5, 2)]
     assert [answer.remark for answer in refused] == [
-        "[PCBUSY_CLEAN_QUEUE]broker busy, start flow control for a while, period in queue: 50ms, size of queue: 2",
-        "[PCBUSY_CLEAN_QUEUE]broker busy, start flow control for a while, period in queue: 50ms, size of queue: 1",
+        (
+            "[PCBUSY_CLEAN_QUEUE]broker busy, start flow control for a while, period in queue:"
+            " 50ms, size of queue: 2"
+        ),
+        (
+            "[PCBUSY_CLEAN_QUEUE]broker busy, start flow control for a while, period in queue:"
+            " 50ms, size of queue: 1"
+        ),
         "[REJECTREQUEST]system busy, start flow control for a while",
     ]
     await trio.sleep(0.2)
@@ -332,11 +283,13 @@ async def test_a_stall_without_fast_failure_only_refuses(nursery: trio.Nursery) 
     assert [answer.opaque for answer in made.paper.answers()] == [2]
 
 
-async def test_batches_that_wait_without_a_worker_count_as_busy_workers(nursery: trio.Nursery) -> None:
-    waiting: list[tuple[list[Request], Later]] = []
+async def test_batches_that_wait_without_a_worker_count_as_busy_workers(
+    nursery: trio.Nursery,
+) -> None:
+    waiting: list[tuple[list[Request], Deferred]] = []
 
-    def handle(requests: list[Request]) -> Later:
-        waiting.append((requests, Later()))
+    def handle(requests: list[Request]) -> Deferred:
+        waiting.append((requests, Deferred(requests)))
         return waiting[-1][1]
 
     made = bench(nursery, workers=2)
@@ -347,11 +300,18 @@ async def test_batches_that_wait_without_a_worker_count_as_busy_workers(nursery:
         await trio.testing.wait_all_tasks_blocked()
     assert [len(requests) for requests, _ in waiting] == [2, 2]
     assert len(made.pool) == 6
-    assert (made.pool.statistics().requests_in_place, made.pool.statistics().requests_queued) == (4, 6)
+    assert (made.pool.statistics().requests_in_place, made.pool.statistics().requests_queued) == (
+        4,
+        6,
+    )
     waiting[1][1].finish(lambda: [Response(0), None])  # the second before the first
     assert [answer.opaque for answer in made.paper.answers()] == [3]
     await trio.testing.wait_all_tasks_blocked()
-    assert [len(requests) for requests, _ in waiting] == [2, 2, 6]  # what waited meanwhile is one batch
+    assert [len(requests) for requests, _ in waiting] == [
+        2,
+        2,
+        6,
+    ]  # the requests that waited are one batch
     assert len(made.pool) == 0
     quiet: list[int] = []
 
@@ -361,24 +321,26 @@ async def test_batches_that_wait_without_a_worker_count_as_busy_workers(nursery:
 
     nursery.start_soon(wait_quiet)
     await trio.testing.wait_all_tasks_blocked()
-    waiting[2][1].finish(lambda: None)
+    waiting[2][1].finish(lambda: [None] * 6)
     await trio.testing.wait_all_tasks_blocked()
     assert quiet == []
     waiting[0][1].finish(lambda: [None, None])
     await trio.testing.wait_all_tasks_blocked()
     assert quiet == [1]
-    assert made.routes[10].statistics().answered == 10
+    assert made.destinations[10].counters.answered == 10
 
 
 @pytest.mark.parametrize("in_place", [True, False])
-async def test_no_more_batches_wait_than_there_are_workers_within_a_turn(nursery: trio.Nursery, in_place: bool) -> None:
-    """Requests that cannot be in one batch: each begins one of its own."""
-    waiting: list[Later] = []
+async def test_no_more_batches_wait_than_there_are_workers_within_a_turn(
+    nursery: trio.Nursery, in_place: bool
+) -> None:
+    """Requests that cannot share a batch: each begins its own."""
+    waiting: list[Deferred] = []
     begun: list[int] = []
 
-    def handle(requests: list[Request]) -> Later:
+    def handle(requests: list[Request]) -> Deferred:
         begun.extend(request.opaque for request in requests)
-        waiting.append(Later())
+        waiting.append(Deferred(requests))
         return waiting[-1]
 
     made = bench(nursery, workers=3)
@@ -396,12 +358,14 @@ async def test_no_more_batches_wait_than_there_are_workers_within_a_turn(nursery
     assert made.pool.queued_bytes == 0
 
 
-async def test_errors_of_who_finishes_a_batch_are_fenced(nursery: trio.Nursery, caplog: pytest.LogCaptureFixture) -> None:
-    laters: list[Later] = []
+async def test_errors_in_finishing_a_batch_affect_its_requests_only(
+    nursery: trio.Nursery, caplog: pytest.LogCaptureFixture
+) -> None:
+    deferred: list[Deferred] = []
 
-    def handle(requests: list[Request]) -> Later:
-        laters.append(Later())
-        return laters[-1]
+    def handle(requests: list[Request]) -> Deferred:
+        deferred.append(Deferred(requests))
+        return deferred[-1]
 
     def bug() -> list[Response | None]:
         raise ZeroDivisionError("a bug")
@@ -414,14 +378,19 @@ async def test_errors_of_who_finishes_a_batch_are_fenced(nursery: trio.Nursery, 
     await trio.testing.wait_all_tasks_blocked()
     for make in (bug, refusal, lambda: [Response(0)]):  # the last: one answer for two requests
         made.pool.submit(made.requests(10, 10), in_place=True)
-        laters[-1].finish(make)
+        deferred[-1].finish(make)
     codes = [answer.code for answer in made.paper.answers()]
-    assert codes == [ResponseCode.SYSTEM_ERROR] * 2 + [ResponseCode.FLUSH_DISK_TIMEOUT] * 2 + [ResponseCode.SYSTEM_ERROR] * 2
+    assert (
+        codes
+        == [ResponseCode.SYSTEM_ERROR] * 2
+        + [ResponseCode.FLUSH_DISK_TIMEOUT] * 2
+        + [ResponseCode.SYSTEM_ERROR] * 2
+    )
     assert "a bug" in caplog.text
     await made.pool.wait_quiet()
 
 
-async def test_large_answers_leave_before_the_next_ones_are_made(nursery: trio.Nursery) -> None:
+async def test_large_answers_are_sent_before_the_next_are_made(nursery: trio.Nursery) -> None:
     made = bench(nursery, workers=1)
     sent: list[int] = []
 
@@ -439,6 +408,13 @@ async def test_large_answers_leave_before_the_next_ones_are_made(nursery: trio.N
     made.pool.submit(made.requests(1, 1, 2, 2, 1, 2), in_place=True)
     assert sent == [0, 0, 1, 1, 1, 1]
     assert [answer.opaque for answer in made.paper.answers()] == [1, 2, 3, 4, 5, 6]
-    assert [len(answer.body) for answer in made.paper.answers()] == [100_000, 100_000, 1, 1, 100_000, 1]
+    assert [len(answer.body) for answer in made.paper.answers()] == [
+        100_000,
+        100_000,
+        1,
+        1,
+        100_000,
+        1,
+    ]
     assert len(made.paper.written) == 2
-    assert sum(route.statistics().answered for route in made.routes.values()) == 6
+    assert sum(destination.counters.answered for destination in made.destinations.values()) == 6

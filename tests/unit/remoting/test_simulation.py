@@ -1,23 +1,25 @@
-"""The simulated network, clock and threads behave as real ones do where programs can tell."""
+"""The simulated network, clock and threads behave as real ones as far as programs can tell."""
 
 from __future__ import annotations
 
 import errno
+import os
 import threading
 import time
+import uuid
 from collections.abc import Awaitable, Callable
 
 import pytest
 import trio
 
-from triomq.remoting.testing import RealWorld, Simulation, simulate
+from triomq.remoting.simulated.simulate import RealWorld, Simulation, simulate
 
 Main = Callable[[Simulation], Awaitable[None]]
 PORT = 4000
 
 
 def simulated(main: Main) -> Callable[[], None]:
-    """A test that runs with some seeds, each twice with the same trace."""
+    """Run a test with some seeds, each twice with the same trace."""
 
     def test() -> None:
         for seed in range(8):
@@ -31,8 +33,10 @@ def simulated(main: Main) -> Callable[[], None]:
     return test
 
 
-async def connected(simulation: Simulation, nursery: trio.Nursery) -> tuple[trio.SocketStream, trio.SocketStream]:
-    """A stream of the machine "client" to the machine "server", and its other end."""
+async def connected(
+    simulation: Simulation, nursery: trio.Nursery
+) -> tuple[trio.SocketStream, trio.SocketStream]:
+    """Return a stream from machine "client" to machine "server", and its other end."""
     server, client = simulation.machine("server"), simulation.machine("client")
     ends: dict[str, trio.SocketStream] = {}
     done = trio.Event()
@@ -83,7 +87,7 @@ async def test_bytes_come_in_order_and_the_end_after_them(simulation: Simulation
 
 
 @simulated
-async def test_a_cut_is_one_way_and_what_was_said_comes_late(simulation: Simulation) -> None:
+async def test_a_cut_is_one_way_and_held_packets_come_late(simulation: Simulation) -> None:
     async with trio.open_nursery() as nursery:
         one, other = await connected(simulation, nursery)
         simulation.network.cut("client", "server")
@@ -99,7 +103,9 @@ async def test_a_cut_is_one_way_and_what_was_said_comes_late(simulation: Simulat
 
 
 @simulated
-async def test_a_killed_program_says_goodbye_and_lost_power_does_not(simulation: Simulation) -> None:
+async def test_a_killed_program_closes_its_connections_and_lost_power_does_not(
+    simulation: Simulation,
+) -> None:
     async with trio.open_nursery() as nursery:
         one, other = await connected(simulation, nursery)
         assert other.socket.fileno() > 0
@@ -124,7 +130,24 @@ async def test_a_killed_program_says_goodbye_and_lost_power_does_not(simulation:
 
 
 @simulated
-async def test_a_reset_loses_what_is_under_way(simulation: Simulation) -> None:
+async def test_a_connection_without_room_ends_when_its_lost_peer_is_back(
+    simulation: Simulation,
+) -> None:
+    """The program can send nothing, but its system asks the other one for room."""
+    async with trio.open_nursery() as nursery:
+        one, _ = await connected(simulation, nursery)
+        with trio.move_on_after(5) as filling:
+            while True:
+                await one.send_all(bytes(10_000))
+        assert filling.cancelled_caught
+        simulation.network.machines[simulation.network.address("server")].lose_power()
+        simulation.machine("server")
+        with pytest.raises(trio.BrokenResourceError), trio.fail_after(2):
+            await one.receive_some(1)
+
+
+@simulated
+async def test_a_reset_loses_packets_in_flight(simulation: Simulation) -> None:
     async with trio.open_nursery() as nursery:
         one, other = await connected(simulation, nursery)
         await one.send_all(b"lost")
@@ -135,7 +158,7 @@ async def test_a_reset_loses_what_is_under_way(simulation: Simulation) -> None:
 
 
 @simulated
-async def test_a_machine_that_stands_still_goes_on_where_it_was(simulation: Simulation) -> None:
+async def test_a_paused_machine_goes_on_where_it_was(simulation: Simulation) -> None:
     async with trio.open_nursery() as nursery:
         one, other = await connected(simulation, nursery)
         server = simulation.network.machines[simulation.network.address("server")]
@@ -175,14 +198,14 @@ async def test_clocks_threads_and_addresses(simulation: Simulation) -> None:
     begun, now = time.time(), time.monotonic()
     machine = simulation.machine("late")
     machine.step_clock(3600)
-    told: list[float] = []
+    times: list[float] = []
 
     async def look() -> None:
-        told.append(time.time())
+        times.append(time.time())
 
     async with trio.open_nursery() as nursery:
         machine.start(nursery, look)
-    assert told == [pytest.approx(begun + 3600)]
+    assert times == [pytest.approx(begun + 3600)]
     assert await trio.to_thread.run_sync(sum, (1, 2)) == 3
     assert 0 < time.monotonic() - now < 1
     with pytest.raises(RealWorld):
@@ -205,7 +228,7 @@ def test_another_seed_is_another_run() -> None:
     assert simulate(1, main) != simulate(2, main)
 
 
-def test_the_real_world_is_back_afterwards() -> None:
+def test_the_real_system_is_back_afterwards() -> None:
     before = time.time()
 
     async def fail(_: Simulation) -> None:
@@ -218,9 +241,16 @@ def test_the_real_world_is_back_afterwards() -> None:
 
 
 @simulated
-async def test_hundreds_of_names_and_a_machine_that_is_switched_on_again_among_them(simulation: Simulation) -> None:
+async def test_hundreds_of_names_and_a_machine_that_is_switched_on_again_among_them(
+    simulation: Simulation,
+) -> None:
     await trio.lowlevel.checkpoint()
     machines = [simulation.machine(f"m{number}") for number in range(600)]
     assert len({machine.address for machine in machines}) == 600
     machines[0].kill()
     assert simulation.machine("m0").address == machines[0].address
+
+
+@simulated
+async def test_the_system_s_random_numbers_are_those_of_the_seed(simulation: Simulation) -> None:
+    simulation.trace.note(f"{uuid.uuid4()} {os.urandom(8).hex()}")

@@ -1,4 +1,4 @@
-"""SOCKS5 as bytes: in pieces of any size, with and without a password; and which proxy leads where."""
+"""SOCKS5 as bytes in pieces of any size, with and without a password, and the choice of proxies."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ANSWERS = st.sampled_from([b"\x01\x0a\x00\x00\x01", b"\x04" + bytes(16), b"\x03\
 
 
 def talk(dialogue: SocksDialogue, replies: list[bytes], piece: int) -> list[bytes]:
-    """Feed the proxy's replies in pieces, never more than wanted; what the client said."""
+    """Feed the proxy's replies in pieces of at most the wanted size; return the client's bytes."""
     said = [dialogue.start()]
     for reply in replies:
         while reply:
@@ -36,7 +36,10 @@ def test_connect_without_and_with_password(answer: bytes, piece: int, port: int)
     connected = b"\x05\x00\x00" + answer + b"\x12\x34"
     dialogue = SocksDialogue("broker.example", port)
     said = talk(dialogue, [b"\x05\x00", connected], piece)
-    assert said == [b"\x05\x01\x00", b"\x05\x01\x00\x03\x0ebroker.example" + port.to_bytes(2, "big")]
+    assert said == [
+        b"\x05\x01\x00",
+        b"\x05\x01\x00\x03\x0ebroker.example" + port.to_bytes(2, "big"),
+    ]
     assert dialogue.done
     dialogue = SocksDialogue("10.0.0.7", port, "me", "secret")
     said = talk(dialogue, [b"\x05\x02", b"\x01\x00", connected], piece)
@@ -58,9 +61,13 @@ def test_ipv6_targets() -> None:
     [
         ("", [b"\x04\x00"], "answers with version 4; name a proxy that speaks SOCKS5"),
         ("", [b"HT"], "answers with version 72"),
-        ("", [b"\x05\x02"], "demands a user and a password; set username and password in socksProxyConfig"),
+        (
+            "",
+            [b"\x05\x02"],
+            "demands a user and a password; set username and password in socksProxyConfig",
+        ),
         ("", [b"\x05\xff"], "demands"),
-        ("me", [b"\x05\xff"], "an authentication that we do not know"),
+        ("me", [b"\x05\xff"], "an authentication other than user and password"),
         ("me", [b"\x05\x02", b"\x01\x01"], "does not accept user and password"),
         ("", [b"\x05\x00", b"\x05\x05\x00\x01\x00"], "the target refused the connection"),
         ("", [b"\x05\x00", b"\x05\x63\x00\x01\x00"], "cannot connect: code 99"),
@@ -84,8 +91,11 @@ def test_garbage_is_refused_and_nothing_else(data: bytes) -> None:
             data = data[size:]
 
 
-def test_the_first_range_that_holds_the_server_counts() -> None:
-    text = '{"10.0.0.0/8":{"addr":"a:1080","username":"me","password":"secret"},"fd00::/8":{"addr":"b:1080"},"0.0.0.0/0":{"addr":"[::1]:1080"}}'
+def test_the_first_range_that_contains_the_server_counts() -> None:
+    text = (
+        '{"10.0.0.0/8":{"addr":"a:1080","username":"me","password":"secret"},'
+        '"fd00::/8":{"addr":"b:1080"},"0.0.0.0/0":{"addr":"[::1]:1080"}}'
+    )
     proxies = SocksProxies.parse(text)
     assert proxies.for_host("10.1.2.3") == SocksProxy("a:1080", "me", "secret")
     assert proxies.for_host("fd00::7") == SocksProxy("b:1080")
@@ -100,7 +110,14 @@ def test_the_first_range_that_holds_the_server_counts() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["x", "[]", '{"10.0.0.0/8":{}}', '{"ten":{"addr":"a:1"}}', '{"0.0.0.0/0":{"addr":"a"}}', '{"0.0.0.0/0":"a:1"}'],
+    [
+        "x",
+        "[]",
+        '{"10.0.0.0/8":{}}',
+        '{"ten":{"addr":"a:1"}}',
+        '{"0.0.0.0/0":{"addr":"a"}}',
+        '{"0.0.0.0/0":"a:1"}',
+    ],
 )
 def test_a_wrong_configuration_is_named(text: str) -> None:
     with pytest.raises(ConfigError, match=r"socksProxyConfig: .*write \{"):

@@ -1,4 +1,4 @@
-"""Both directions of the HA port of real masters and slaves, replayed through our side of it."""
+"""Recorded streams of real HA ports, both directions, replayed through TrioMQ's two sides."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from triomq.broker.replication.transfer import (
     frame_head,
     report,
 )
-from triomq.remoting.protocol.record import decode_records
+from triomq.remoting.protocol.record_reader import decode_records
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden" / "ha"
 RULES = LinkRules(segment_size=65_536)
@@ -24,7 +24,7 @@ NAMES = ("r494-JSON-1", "r550-JSON-1", "r550-ROLL-1")
 
 
 def frames_of(name: str) -> list[tuple[int, bytes]]:
-    """The master's frames as they are on the wire, decoded by hand."""
+    """Return the master's frames, decoded by hand."""
     data = (GOLDEN / f"{name}-master-to-slave.bin").read_bytes()
     frames, at = [], 0
     while at < len(data):
@@ -42,7 +42,7 @@ def reports_of(name: str) -> list[int]:
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("cut", [1, 13, 4096, 1 << 20])
 def test_our_slave_understands_a_java_master(name: str, cut: int) -> None:
-    """In any cuts of the stream: the same log, and a report where Java's slave had one."""
+    """However the stream is cut: the same log, and a report wherever Java's slave sent one."""
     data = (GOLDEN / f"{name}-master-to-slave.bin").read_bytes()
     link = SlaveLink(RULES, None, -5, 0.0)
     assert ReportDecoder().receive(link.opening(0, 0.0)) == [-1, 0]
@@ -63,7 +63,7 @@ def test_our_slave_understands_a_java_master(name: str, cut: int) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_our_slave_reports_as_a_java_slave(name: str) -> None:
-    """One report for each frame, none for a heartbeat; Java's repetitions are its signs of life."""
+    """One report for each frame, none for a heartbeat; Java's repetitions are signs of life."""
     link = SlaveLink(RULES, None, -5, 0.0)
     link.opening(0, 0.0)
     ours = [0]
@@ -75,7 +75,9 @@ def test_our_slave_reports_as_a_java_slave(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_our_master_sends_what_java_s_sent(name: str) -> None:
-    """Given the reports of a Java slave, and a log that grows as it did, the bytes are the same."""
+    """With the reports of a Java slave and a log that grows in the same way, the bytes are the
+    same.
+    """
     frames = frames_of(name)
     link = MasterLink(RULES, "golden", 0.0)
     roll = name == "r550-ROLL-1"
@@ -98,11 +100,13 @@ def test_the_whole_roll_stream_comes_out_of_one_call() -> None:
     link = MasterLink(RULES, "golden", 0.0)
     bounds = LogBounds(0, frames[-1][0] + len(frames[-1][1]))
     link.receive(report(0), bounds, 0.0)
-    assert link.take_frames(bounds, 0.0, 1 << 20) == [(start, start + len(body)) for start, body in frames]
+    assert link.take_frames(bounds, 0.0, 1 << 20) == [
+        (start, start + len(body)) for start, body in frames
+    ]
 
 
 def test_a_wrong_byte_would_be_seen() -> None:
     data = bytearray((GOLDEN / "r550-JSON-1-master-to-slave.bin").read_bytes())
     data[8] ^= 0x80  # the size, which comes out negative
-    with pytest.raises(Exception, match="no master's HA port"):
+    with pytest.raises(Exception, match="not the HA port of a master"):
         SlaveLink(RULES, None, -5, 0.0).receive(bytes(data), 0.0)

@@ -1,4 +1,4 @@
-"""Options and schemas: checked while a query is planned, with messages that say what would be right."""
+"""Options and schemas are checked while a query is planned, with errors that name the rule."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ from pyspark.sql.types import StructType
 
 from triomq.client.spark.columns import COLUMNS, Column, check_schema
 from triomq.client.spark.errors import OptionError
+from triomq.client.spark.offset_options import EARLIEST, LATEST
 from triomq.client.spark.offsets import Queue
-from triomq.client.spark.options import OPTIONS, Option, SourceOptions, parse_options
+from triomq.client.spark.option_table import Option
+from triomq.client.spark.options import OPTIONS, SourceOptions, parse_options
+from triomq.client.spark.sink.sink_columns import SINK_COLUMNS, SinkColumn
+from triomq.client.spark.sink.sink_options import SINK_OPTIONS
 from triomq.client.spark.source import RocketMQDataSource
-from triomq.client.spark.starting import EARLIEST, LATEST
 from triomq.remoting.client.access import Access
 from triomq.remoting.protocol.signing import Credentials
 from triomq.remoting.tls.client import Tls
@@ -25,7 +28,8 @@ DOCS = Path(__file__).resolve().parents[3] / "docs" / "spark.md"
 def parse(streaming: bool = True, **options: str) -> SourceOptions:
     given = {"nameServer": "localhost:9876", "subscribe": "orders", **options}
     return parse_options(
-        {key.replace("__", ".").lower(): value for key, value in given.items() if value != "-"}, streaming=streaming
+        {key.replace("__", ".").lower(): value for key, value in given.items() if value != "-"},
+        streaming=streaming,
     )
 
 
@@ -35,8 +39,13 @@ def test_defaults_of_a_stream() -> None:
     assert options.topics == ("orders",)
     assert options.starting_offsets.of(Queue("orders", "b", 0)) == LATEST
     assert options.fail_on_data_loss
-    assert (options.pull_batch_size, options.pull_max_bytes, options.pull_depth, options.record_batch_bytes) == (
-        1024,
+    assert (
+        options.pull_batch_size,
+        options.pull_max_bytes,
+        options.pull_depth,
+        options.record_batch_bytes,
+    ) == (
+        4096,
         1 << 20,
         4,
         1 << 20,
@@ -44,7 +53,7 @@ def test_defaults_of_a_stream() -> None:
     assert (options.poll_timeout_ms, options.min_records_per_partition) == (120_000, 10_000)
     assert not options.commit_group_offsets
     assert options.group.startswith("spark-rocketmq-source-")
-    assert (options.tag_text, options.filter_hash) == ("*", None)
+    assert (options.expression, options.filter_hash) == (("TAG", "*"), None)
 
 
 def test_a_batch_query_begins_at_the_earliest_and_ends_at_the_latest() -> None:
@@ -64,6 +73,7 @@ def test_values() -> None:
         unavailableBrokerTimeout="2m",
         tags="B || A",
         maxOffsetsPerTrigger="500",
+        maxBytesPerTrigger="64m",
         failOnDataLoss="FALSE",
     )
     assert options.name_server == ("a:1", "b:2")
@@ -71,13 +81,29 @@ def test_values() -> None:
     assert (options.group, options.commit_group_offsets) == ("g", True)
     assert (options.pull_max_bytes, options.record_batch_bytes) == (256 << 10, 2 << 20)
     assert (options.poll_timeout_ms, options.unavailable_broker_timeout_ms) == (30_000, 120_000)
-    assert (options.tag_text, options.max_offsets_per_trigger, options.fail_on_data_loss) == ("A || B", 500, False)
+    assert (options.expression, options.max_offsets_per_trigger, options.fail_on_data_loss) == (
+        ("TAG", "A || B"),
+        500,
+        False,
+    )
     assert options.filter_hash == parse(tags="A||B").filter_hash != parse(tags="A").filter_hash
+
+
+def test_a_filter_in_sql() -> None:
+    options = parse(filterSql="amount > 5", minOffsetsPerTrigger="10", maxTriggerDelay="1s")
+    assert options.expression == ("SQL92", "amount > 5")
+    assert options.filter_hash not in (None, parse(tags="x").filter_hash)
+    assert (options.min_offsets_per_trigger, options.max_trigger_delay_ms) == (10, 1000)
 
 
 def test_aliases() -> None:
     options = parse_options(
-        {"rocketmq.namesrv.addr": "h:1", "topic": "t", "kafka.group.id": "g", "includeProperties": "true"},
+        {
+            "rocketmq.namesrv.addr": "h:1",
+            "topic": "t",
+            "kafka.group.id": "g",
+            "includeProperties": "true",
+        },
         streaming=True,
     )
     assert (options.name_server, options.topics, options.group, options.include_headers) == (
@@ -89,7 +115,9 @@ def test_aliases() -> None:
 
 
 def test_assign() -> None:
-    options = parse(subscribe="-", assign='{"orders":{"broker-a":[1,0]},"flights":{"broker-b":[2]}}')
+    options = parse(
+        subscribe="-", assign='{"orders":{"broker-a":[1,0]},"flights":{"broker-b":[2]}}'
+    )
     assert options.assign == (
         Queue("flights", "broker-b", 2),
         Queue("orders", "broker-a", 0),
@@ -100,7 +128,8 @@ def test_assign() -> None:
 
 def test_starting_offsets_fall_back_to_the_nearest_star() -> None:
     start = parse(
-        startingOffsets='{"orders":{"broker-a":{"0":23,"*":-2},"*":7},"*":-1}', subscribe="orders,flights"
+        startingOffsets='{"orders":{"broker-a":{"0":23,"*":-2},"*":7},"*":-1}',
+        subscribe="orders,flights",
     ).starting_offsets
     wanted = {
         ("orders", "broker-a", 0): 23,
@@ -110,7 +139,9 @@ def test_starting_offsets_fall_back_to_the_nearest_star() -> None:
     }
     assert {queue: start.of(Queue(*queue)) for queue in wanted} == wanted
     assert (
-        parse(startingOffsets='{"orders":{"broker-a":{"0":23}}}').starting_offsets.of(Queue("orders", "broker-a", 1))
+        parse(startingOffsets='{"orders":{"broker-a":{"0":23}}}').starting_offsets.of(
+            Queue("orders", "broker-a", 1)
+        )
         is None
     )
 
@@ -120,22 +151,34 @@ def test_starting_offsets_fall_back_to_the_nearest_star() -> None:
     [
         ({"nameServer": "-"}, "'nameServer' is missing"),
         ({"nameServer": "localhost"}, "'nameServer' = 'localhost'.*no port"),
-        ({"subscribe": "-"}, "exactly one of the options 'subscribe' and 'assign'"),
+        ({"subscribe": "-"}, "exactly one of the options 'subscribe', 'subscribePattern' and"),
         ({"assign": '{"orders":{"b":[0]}}'}, "exactly one"),
         ({"subscribe": " , "}, "names no topic"),
-        ({"subscribe": "a b"}, "'a b' is no topic name"),
+        ({"subscribe": "a b"}, "'a b' is not a topic name"),
         ({"assign": "[0]", "subscribe": "-"}, "JSON like"),
         ({"assign": '{"orders":{"b":[-1]}}', "subscribe": "-"}, "not negative"),
         ({"maxOffsetPerTrigger": "5"}, "unknown option.*did you mean 'maxOffsetsPerTrigger'"),
         ({"zzz": "5"}, "unknown option 'zzz'; known are"),
-        ({"subscribePattern": "o.*"}, "not offered.*name the topics in `subscribe`"),
+        ({"subscribePattern": "o.*"}, "exactly one of .*'subscribePattern' and 'assign'"),
+        ({"subscribePattern": "o(", "subscribe": "-"}, "not a regular expression"),
+        ({"maxBytesPerTrigger": "1023"}, "it must be a size.*from 1024"),
+        ({"tags": "A", "filterSql": "a > 1"}, "one of the options 'tags' and 'filterSql'"),
+        (
+            {"minOffsetsPerTrigger": "5", "maxOffsetsPerTrigger": "4"},
+            "'minOffsetsPerTrigger' = 5 is more than",
+        ),
         ({"kafka__bootstrap__servers": "x"}, "belongs to Spark's Kafka source"),
-        ({"startingOffsets": "newest"}, "must be earliest, latest or JSON"),
-        ({"startingOffsets": "group"}, "not offered by this release"),
+        ({"startingOffsets": "newest"}, "must be earliest, latest, group or JSON"),
+        ({"startingOffsets": "group"}, "'startingOffsets' = 'group' needs 'groupId'"),
+        ({"startingOffsetsByTimestamp": "5"}, "JSON like .* of times"),
+        ({"startingOffsetsByTimestamp": '{"flights":{"*":5}}'}, "does not read: flights"),
         ({"startingOffsets": '{"orders":{"b":{"0":-3}}}'}, "does not fit"),
         ({"startingOffsets": '{"orders":5}'}, "does not fit"),
-        ({"startingOffsets": '{"orders":{"b":{"zero":5}}}'}, "'zero' is no queue number"),
-        ({"startingOffsets": '{"others":{"b":{"0":5}}}'}, "topics that the query does not read: others"),
+        ({"startingOffsets": '{"orders":{"b":{"zero":5}}}'}, "'zero' is not a queue number"),
+        (
+            {"startingOffsets": '{"others":{"b":{"0":5}}}'},
+            "topics that the query does not read: others",
+        ),
         ({"endingOffsets": "latest"}, "no meaning for a stream"),
         ({"failOnDataLoss": "no"}, "must be true or false"),
         ({"maxOffsetsPerTrigger": "0"}, "at least 1"),
@@ -189,7 +232,7 @@ def test_bad_schemas_name_the_fix(schema: str, message: str) -> None:
 
 
 def ddl(text: str) -> StructType:
-    """A schema from DDL text, without a JVM."""
+    """Return a schema from DDL text, without a JVM."""
     names = {"binary": "binary", "int": "integer", "bigint": "long", "string": "string"}
     fields = []
     for column in text.split(", "):
@@ -205,7 +248,14 @@ def test_any_choice_of_columns_is_a_schema() -> None:
                 StructType.fromJson(
                     {
                         "type": "struct",
-                        "fields": [{"name": column.name, "type": kind.jsonValue(), "nullable": True, "metadata": {}}],
+                        "fields": [
+                            {
+                                "name": column.name,
+                                "type": kind.jsonValue(),
+                                "nullable": True,
+                                "metadata": {},
+                            }
+                        ],
                     }
                 )
             )
@@ -225,7 +275,10 @@ def test_the_default_schema_follows_include_headers() -> None:
         "timestamp",
         "tags",
     ]
-    assert RocketMQDataSource({**base, "includeHeaders": "true"}).schema().fieldNames()[-1] == "headers"
+    assert (
+        RocketMQDataSource({**base, "includeHeaders": "true"}).schema().fieldNames()[-1]
+        == "headers"
+    )
 
 
 def option_row(option: Option) -> str:
@@ -234,17 +287,35 @@ def option_row(option: Option) -> str:
         default += f"; batch: `{option.batch_default}`"
     queries = "both" if option.stream and option.batch else "stream" if option.stream else "batch"
     aliases = f" (also `{'`, `'.join(option.aliases)}`)" if option.aliases else ""
-    return f"| `{option.name}` | {default} | {queries} | {option.meaning.replace('|', chr(92) + '|')}{aliases} |"
+    return (
+        f"| `{option.name}` | {default} | {queries} |"
+        f" {option.meaning.replace('|', chr(92) + '|')}{aliases} |"
+    )
 
 
-def column_row(column: Column) -> str:
-    return f"| `{column.name}` | {' or '.join(kind.simpleString() for kind in column.types)} | {column.meaning} |"
+def sink_option_row(option: Option) -> str:
+    default = f"`{option.default}`" if option.default is not None else "–"
+    return f"| `{option.name}` | {default} | {option.meaning.replace('|', chr(92) + '|')} |"
+
+
+def column_row(column: Column | SinkColumn) -> str:
+    aliases = (
+        f" (also `{'`, `'.join(column.aliases)}`)"
+        if isinstance(column, SinkColumn) and column.aliases
+        else ""
+    )
+    return (
+        f"| `{column.name}`{aliases} |"
+        f" {' or '.join(kind.simpleString() for kind in column.types)} |"
+        f" {column.meaning} |"
+    )
 
 
 def test_the_docs_list_every_option_and_column_as_they_are() -> None:
-    """Copy what this test misses into docs/spark.md."""
+    """If this test fails, copy the missing rows to docs/spark.md."""
     lines = DOCS.read_text().splitlines()
     rows = [*map(option_row, OPTIONS), *map(column_row, COLUMNS)]
+    rows += [*map(sink_option_row, SINK_OPTIONS), *map(column_row, SINK_COLUMNS)]
     assert [row for row in rows if row not in lines] == []
 
 
@@ -274,7 +345,12 @@ def test_tls_and_credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         ("useTls", "false", "tlsCaFile", "x"): "leave one of them out",
         ("tlsConfigFile", "x", "tlsCaFile", "x"): "give one of",
         ("accessKey", "me"): "belong together",
-        ("accessKey", "me", "secretKey", "env:NOBODY_HAS_THIS"): "NOBODY_HAS_THIS, which is not set",
+        (
+            "accessKey",
+            "me",
+            "secretKey",
+            "env:NOBODY_HAS_THIS",
+        ): "NOBODY_HAS_THIS, which is not set",
         ("tlsCaFile", "/no/such.pem"): r"/no/such\.pem: cannot be read",
     }.items():
         with pytest.raises(OptionError, match=words):

@@ -1,4 +1,4 @@
-"""Topics with batch consume queues: one record for many messages, found by any queue offset inside of it."""
+"""Topics with batch consume queues: one record for many messages, found by any of their offsets."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ import trio
 from batch_stores import TOPIC, batch_config, inner_batch, single
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stores import FaultyDisk, SteppingClock, draft
+from stores import FaultyDisk, SteppingClock, draft, take
 
-from triomq.broker.store.batch_queue import BATCH_ENTRY, BatchEntry, BatchQueue
-from triomq.broker.store.disk import Disk
 from triomq.broker.store.errors import DiskFull
-from triomq.broker.store.numbering import SPECIAL
+from triomq.broker.store.io.disk import Disk
+from triomq.broker.store.opening import open_store
+from triomq.broker.store.queues.batch_queue import BATCH_ENTRY, BatchEntry, BatchQueue
 from triomq.broker.store.results import GetResult, GetStatus
-from triomq.broker.store.store import MessageStore, open_store
-from triomq.remoting.protocol.message import INNER_BATCH, NEED_UNWRAP
-from triomq.remoting.protocol.record import StoredMessage, decode_records
+from triomq.broker.store.store import MessageStore
+from triomq.remoting.protocol.record import StoredMessage
+from triomq.remoting.protocol.record_reader import decode_records
+from triomq.remoting.protocol.sys_flags import INNER_BATCH, NEED_UNWRAP
 
 
 def open_batches(root: Path, **changes: Any) -> Any:
@@ -40,8 +41,11 @@ def records(found: GetResult) -> list[StoredMessage]:
 
 
 def bases(messages: Sequence[StoredMessage]) -> list[tuple[int, int]]:
-    """(first queue offset, how many) of each record, as its properties say."""
-    return [(int(message.properties["INNER_BASE"]), int(message.properties["INNER_NUM"])) for message in messages]
+    """(first queue offset, count) of each record, as its properties say."""
+    return [
+        (int(message.properties["INNER_BASE"]), int(message.properties["INNER_NUM"]))
+        for message in messages
+    ]
 
 
 def queue_of(store: MessageStore) -> BatchQueue:
@@ -52,7 +56,10 @@ def queue_of(store: MessageStore) -> BatchQueue:
 
 def entries(store: MessageStore) -> list[BatchEntry]:
     queue = queue_of(store)
-    return [queue.batch(number) for number in range(queue.entries.first_offset, queue.entries.end_offset)]
+    return [
+        queue.batch(number)
+        for number in range(queue.entries.first_offset, queue.entries.end_offset)
+    ]
 
 
 async def test_a_record_takes_as_many_numbers_as_it_has_messages(tmp_path: Path) -> None:
@@ -60,7 +67,7 @@ async def test_a_record_takes_as_many_numbers_as_it_has_messages(tmp_path: Path)
         places = store.append([inner_batch(3), single(), inner_batch(4, tags="TagA")])
         assert [place.queue_offset for place in places] == [0, 3, 4]
         assert (store.min_offset(TOPIC, 0), store.max_offset(TOPIC, 0)) == (0, 8)
-        await store.checkpointer.save()
+        await store.index_syncer.save()
         path = tmp_path / "batchconsumequeue" / TOPIC / "0" / ("0" * 20)
         data = path.read_bytes()
         assert len(data) == 460
@@ -75,13 +82,26 @@ async def test_a_record_takes_as_many_numbers_as_it_has_messages(tmp_path: Path)
             + b"\xff\xff\xff\xff"
             + bytes(4)
         )
-        assert BATCH_ENTRY.unpack_from(data, 92) == (last.log_offset, last.size, 2598919, last.store_timestamp, 4, 4, -1, 0)
+        assert BATCH_ENTRY.unpack_from(data, 92) == (
+            last.log_offset,
+            last.size,
+            2598919,
+            last.store_timestamp,
+            4,
+            4,
+            -1,
+            0,
+        )
         assert not any(data[138:])
         assert not (tmp_path / "consumequeue" / TOPIC).exists()
         found = records(get(store, 0))
         assert bases(found) == [(0, 3), (3, 1), (4, 4)]
         assert [message.queue_offset for message in found] == [0, 3, 4]
-        assert [message.sys_flag & (SPECIAL | INNER_BATCH | NEED_UNWRAP) for message in found] == [0xC0, 0, 0xC0]
+        assert [message.sys_flag & (INNER_BATCH | NEED_UNWRAP) for message in found] == [
+            0xC0,
+            0,
+            0xC0,
+        ]
 
 
 @pytest.mark.parametrize("written", [True, False], ids=["on disk", "in memory"])
@@ -91,13 +111,16 @@ async def test_an_offset_inside_of_a_record_finds_it(tmp_path: Path, written: bo
     async with open_batches(tmp_path, segment_size_bytes=1 << 20) as store:
         store.append([inner_batch(size) for size in sizes])
         if written:
-            await store.checkpointer.save()
+            await store.index_syncer.save()
             assert len(queue_of(store).bases) == 2
         for offset in range(sum(sizes)):
             found = get(store, offset, messages_max=1)
             number = max(n for n, start in enumerate(starts) if start <= offset)
             assert bases(records(found)) == [(starts[number], sizes[number])]
-            assert (found.count, found.next_offset) == (sizes[number], starts[number] + sizes[number])
+            assert (found.count, found.next_offset) == (
+                sizes[number],
+                starts[number] + sizes[number],
+            )
         end = get(store, sum(sizes))
         assert (end.status, end.next_offset) == (GetStatus.OFFSET_OVERFLOW_ONE, sum(sizes))
 
@@ -126,7 +149,6 @@ async def test_filtering_by_the_tag_of_the_record(tmp_path: Path) -> None:
         assert (nothing.status, nothing.next_offset) == (GetStatus.NO_MATCHED_MESSAGE, 6)
 
 
-@pytest.mark.feature(51)
 @pytest.mark.parametrize("how", ["stopped", "crashed", "queues lost", "half of the entries"])
 async def test_recovery(tmp_path: Path, how: str) -> None:
     root = tmp_path / "store"
@@ -156,7 +178,7 @@ async def test_recovery(tmp_path: Path, how: str) -> None:
 
 @pytest.mark.parametrize("single_first", [False, True])
 async def test_recovery_without_the_table_of_topics(tmp_path: Path, single_first: bool) -> None:
-    """The records of a batch queue say themselves what they are, so it is made again even if nobody knows the topic."""
+    """The records of a batch queue are marked, so the queue is rebuilt even without the topic."""
     root = tmp_path / "store"
     async with open_batches(root) as store:
         store.append([single(), inner_batch(5)] if single_first else [inner_batch(5), single()])
@@ -170,8 +192,11 @@ async def test_recovery_without_the_table_of_topics(tmp_path: Path, single_first
 
 
 async def test_a_slave_makes_the_same_entries(tmp_path: Path) -> None:
-    """It copies the log only, and may not have heard of the topic yet."""
-    async with open_batches(tmp_path / "master") as master, open_store(batch_config(tmp_path / "slave"), SteppingClock()) as slave:
+    """A slave copies only the log, and may not have the topic yet."""
+    async with (
+        open_batches(tmp_path / "master") as master,
+        open_store(batch_config(tmp_path / "slave"), SteppingClock()) as slave,
+    ):
         for number in range(10):
             master.append([single(f"s{number}"), inner_batch(3, f"{number}:"), draft("other")])
         copy = slave.follow()
@@ -179,14 +204,14 @@ async def test_a_slave_makes_the_same_entries(tmp_path: Path) -> None:
         start = 0
         while start < end:  # in pieces that end in the middle of records, and where a segment ends
             stop = min(start + 1000, end, (start // 4096 + 1) * 4096)
-            copy.take(start, await master.log_bytes_cold(start, stop))
+            take(copy, start, await master.log_bytes_cold(start, stop))
             start = stop
         assert entries(slave) == entries(master)
         assert slave.max_offset("T", 0) == 10
 
 
-async def test_a_topic_that_was_deleted_and_made_again(tmp_path: Path) -> None:
-    """The log has the records of both; queues made from it have those of the second, whatever number of messages the first one had."""
+async def test_a_topic_that_was_deleted_and_created_again(tmp_path: Path) -> None:
+    """The log has the records of both topics; queues built from it only those of the second."""
     root = tmp_path / "store"
     async with open_batches(root) as store:
         store.append([inner_batch(3), inner_batch(4)])
@@ -201,7 +226,7 @@ async def test_a_topic_that_was_deleted_and_made_again(tmp_path: Path) -> None:
         assert bases(records(get(store, 0))) == wanted
         assert store.append([single("next")])[0].queue_offset == 3
     async with open_store(batch_config(tmp_path / "slave"), SteppingClock()) as slave:
-        slave.follow().take(0, log)
+        take(slave.follow(), 0, log)
         assert bases(records(get(slave, 0))) == wanted
 
 
@@ -223,21 +248,24 @@ async def test_truncation(tmp_path: Path, kept: int) -> None:
         assert store.append([inner_batch(2)])[0].queue_offset == 3 * kept
 
 
-@pytest.mark.feature(52)
 async def test_expiry(tmp_path: Path) -> None:
-    """The smallest offset follows the log; queue files go but for the last; numbers go on."""
+    """The smallest offset follows the log; queue files except the last are deleted; queue offsets
+    continue.
+    """
     root = tmp_path / "store"
     async with open_batches(root) as store:
         while len(store.log.segments.items) < 6:
             store.append([inner_batch(3, "x" * 30)])
         end = store.max_offset(TOPIC, 0)
-        await store.checkpointer.save()
+        await store.index_syncer.save()
         files = len(queue_of(store).bases)
         assert files > 2
         for _ in range(5):
             await store.cleaner._delete_segment(store.log.segments.first_offset, "a test")
             await store.cleaner.correct()
-            first = next(entry for entry in entries(store) if entry.log_offset >= store.log.first_offset)
+            first = next(
+                entry for entry in entries(store) if entry.log_offset >= store.log.first_offset
+            )
             assert store.min_offset(TOPIC, 0) == first.base
             assert get(store, first.base - 1).status is GetStatus.OFFSET_TOO_SMALL
             assert bases(records(get(store, first.base)))[0] == (first.base, 3)
@@ -252,18 +280,20 @@ async def test_offset_by_time(tmp_path: Path) -> None:
     async with open_batches(tmp_path) as store:
         times = [store.append([inner_batch(3)])[0].store_timestamp for _ in range(4)]
         for number, time in enumerate(times):
-            assert store.offset_by_time(TOPIC, 0, time) == 3 * number
-            assert store.offset_by_time(TOPIC, 0, time, upper=True) == 3 * number
-            assert store.store_time_at(TOPIC, 0, 3 * number + 2) == time
-        assert store.offset_by_time(TOPIC, 0, times[-1] + 1) == 12
-        assert store.offset_by_time(TOPIC, 0, times[-1] + 1, upper=True) == 9
-        assert store.offset_by_time(TOPIC, 0, times[0] - 1) == 0
-        assert store.offset_by_time(TOPIC, 0, times[0] - 1, upper=True) == 0
+            assert await store.offset_by_time(TOPIC, 0, time) == 3 * number
+            assert await store.offset_by_time(TOPIC, 0, time, upper=True) == 3 * number
+            assert await store.store_time_at(TOPIC, 0, 3 * number + 2) == time
+        assert await store.offset_by_time(TOPIC, 0, times[-1] + 1) == 12
+        assert await store.offset_by_time(TOPIC, 0, times[-1] + 1, upper=True) == 9
+        assert await store.offset_by_time(TOPIC, 0, times[0] - 1) == 0
+        assert await store.offset_by_time(TOPIC, 0, times[0] - 1, upper=True) == 0
 
 
-async def test_an_append_that_fails_gives_its_numbers_back(tmp_path: Path) -> None:
+async def test_a_failed_append_returns_its_queue_offsets(tmp_path: Path) -> None:
     disk = FaultyDisk()
-    async with open_store(batch_config(tmp_path), SteppingClock(), disk=disk, batch_topics=lambda: {TOPIC}) as store:
+    async with open_store(
+        batch_config(tmp_path), SteppingClock(), disk=disk, batch_topics=lambda: {TOPIC}
+    ) as store:
         store.append([inner_batch(3), draft("one")])
         drafts = [inner_batch(4), draft("two"), inner_batch(2), single()]
         disk.refuse_write = lambda path: path.parent.name == "commitlog"
@@ -274,16 +304,16 @@ async def test_an_append_that_fails_gives_its_numbers_back(tmp_path: Path) -> No
         assert bases(records(get(store, 0))) == [(0, 3), (3, 4), (7, 2), (9, 1)]
 
 
-async def test_deleting_such_a_topic(tmp_path: Path) -> None:
+async def test_deleting_a_batch_topic(tmp_path: Path) -> None:
     async with open_batches(tmp_path) as store:
         store.append([inner_batch(3)])
-        await store.checkpointer.save()
+        await store.index_syncer.save()
         store.delete_topic(TOPIC)
         assert not (tmp_path / "batchconsumequeue" / TOPIC).exists()
         assert store.append([single()])[0].queue_offset == 0
 
 
-async def test_its_entries_leave_memory_like_all_others(tmp_path: Path) -> None:
+async def test_entries_are_moved_to_files_as_of_other_queues(tmp_path: Path) -> None:
     async with open_batches(tmp_path) as store:
         store.append([inner_batch(2), inner_batch(2)])
         queue = queue_of(store)
@@ -294,7 +324,7 @@ async def test_its_entries_leave_memory_like_all_others(tmp_path: Path) -> None:
 
 
 class Model:
-    """What a queue must answer, by a list: (first offset, how many, log offset) of each record."""
+    """A queue as a list: first offset, count and log offset of each record."""
 
     def __init__(self) -> None:
         self.records: list[tuple[int, int]] = []
@@ -318,7 +348,7 @@ class Model:
 @settings(max_examples=20, deadline=None)
 @given(data=st.data())
 def test_any_queue_answers_like_a_list(data: st.DataObject) -> None:
-    """Appends, write-outs and restarts in any order; gets from anywhere, pieced together where a file ends."""
+    """Appends, writes and restarts in any order; gets from any offset, also across two files."""
 
     async def run(root: Path) -> None:
         model = Model()
@@ -347,8 +377,12 @@ def test_any_queue_answers_like_a_list(data: st.DataObject) -> None:
         trio.run(run, Path(folder) / "store")
 
 
-async def test_a_checkpoint_relies_on_a_new_file_and_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both are forced to the disk before the checkpoint says that the queue has these messages; a second one forces what is new, the name no more."""
+async def test_a_checkpoint_relies_on_a_new_file_and_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both are synced before the checkpoint covers the messages; the next checkpoint syncs new
+    entries only.
+    """
     forced: list[Path] = []
 
     def noting(force: Callable[[Disk, Path], None]) -> Callable[[Disk, Path], None]:
@@ -362,14 +396,14 @@ async def test_a_checkpoint_relies_on_a_new_file_and_its_name(tmp_path: Path, mo
         monkeypatch.setattr(Disk, name, noting(getattr(Disk, name)))
     async with open_batches(tmp_path) as store:
         store.append([inner_batch(3)])
-        await store.checkpointer.save()
+        await store.index_syncer.save()
         queue = queue_of(store)
-        file, checkpoint = queue.path(0), store.checkpointer.file.path
+        file, checkpoint = queue.path(0), store.index_syncer.file.path
         for path in (file, queue.directory, queue.directory.parent):
             assert forced.index(path) < forced.index(checkpoint), path
         assert forced.index(file) < forced.index(queue.directory)
         forced.clear()
         store.append([inner_batch(2)])
-        await store.checkpointer.save()
+        await store.index_syncer.save()
         assert forced.index(file) < forced.index(checkpoint)
         assert queue.directory not in forced

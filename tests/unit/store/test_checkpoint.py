@@ -1,4 +1,4 @@
-"""The checkpoint file: Java's fields where Java has them, our mark where Java does not look."""
+"""The checkpoint file: Java's fields in their places, our mark where Java does not read."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import attrs
 import pytest
 
 from triomq.broker.store.checkpoint import MARK_POSITION, Checkpoint, CheckpointFile, Mark
-from triomq.broker.store.disk import Disk
+from triomq.broker.store.io.disk import Disk
 
 FULL = Checkpoint(
     log_timestamp=1,
@@ -24,7 +24,10 @@ FULL = Checkpoint(
 @pytest.mark.feature("47a")
 def test_bytes_of_the_fact_sheet() -> None:
     data = attrs.evolve(FULL, queue_log_offset=0, mark=None).encode()
-    assert data[:40].hex(" ", 8) == "0000000000000001 0000000000000002 0000000000000003 0000000000000004 0000000000000005"
+    assert (
+        data[:40].hex(" ", 8)
+        == "0000000000000001 0000000000000002 0000000000000003 0000000000000004 0000000000000005"
+    )
     assert data[40:] == bytes(4056)
 
 

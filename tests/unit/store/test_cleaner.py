@@ -1,4 +1,4 @@
-"""Deleting old messages on real files: what goes, what stays, and that nobody who reads at that moment notices."""
+"""Deleting old messages on real files: what is deleted, what stays, and readers do not notice."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ from stores import NO_FEATURES, NOW_MS, SteppingClock, draft, find_bodies, read_
 
 from triomq.broker.store.cleaner import ASKED_ROUNDS
 from triomq.broker.store.config import StoreConfig
-from triomq.broker.store.disk import Disk
+from triomq.broker.store.disk_space import Usage
 from triomq.broker.store.errors import DiskFull, DiskReserve, StoreIoError
+from triomq.broker.store.io.disk import Disk
+from triomq.broker.store.opening import open_store
 from triomq.broker.store.results import GetStatus
-from triomq.broker.store.retention import RetentionRules, Usage
-from triomq.broker.store.store import MessageStore, open_store
-from triomq.remoting.protocol.record import decode_records
+from triomq.broker.store.retention import RetentionRules
+from triomq.broker.store.store import MessageStore
+from triomq.remoting.protocol.record_reader import decode_records
 
 SEGMENT = 4096
 QUIET = RetentionRules(interval_ms=3_600_000, delete_hours=(), log_pause_ms=0, queue_pause_ms=0)
@@ -32,7 +34,7 @@ BODY = "x" * 900
 
 @attrs.define(eq=False)
 class ShownDisk(Disk):
-    """A disk that says how full it is as the test wants it; every deleted segment frees one hundredth."""
+    """A disk as full as the test wants it; every deleted segment frees one hundredth."""
 
     percent: float = 10.0
     refuse_remove: Callable[[Path], bool] = lambda path: False
@@ -61,10 +63,12 @@ def config_of(root: Path, **changes: Any) -> StoreConfig:
 
 
 async def fill(store: MessageStore, count: int = 24) -> None:
-    """Message n goes to queue n % 2 of T; with the checkpoint behind the last."""
+    """Message n goes to queue n % 2 of T; the checkpoint covers the last message."""
     for number in range(count):
-        store.append([draft(f"{number}:{BODY}", queue_id=number % 2, unique_key=f"U{number}", keys="k")])
-    await store.checkpointer.save()
+        store.append(
+            [draft(f"{number}:{BODY}", queue_id=number % 2, unique_key=f"U{number}", keys="k")]
+        )
+    await store.index_syncer.save()
 
 
 def age(config: StoreConfig, *bases: int, hours: float = 73, now_ms: int = NOW_MS) -> None:
@@ -74,7 +78,9 @@ def age(config: StoreConfig, *bases: int, hours: float = 73, now_ms: int = NOW_M
 
 
 @asynccontextmanager
-async def filled(root: Path, disk: Disk | None = None, **changes: Any) -> AsyncIterator[MessageStore]:
+async def filled(
+    root: Path, disk: Disk | None = None, **changes: Any
+) -> AsyncIterator[MessageStore]:
     """Six segments of four messages; all files were written to just now."""
     config = config_of(root, **changes)
     async with open_store(config, SteppingClock(), disk=disk or ShownDisk()) as store:
@@ -89,55 +95,69 @@ def segments_on_disk(config: StoreConfig) -> list[int]:
 
 async def delete(store: MessageStore, *bases: int) -> None:
     age(store.config, *bases)
-    store.cleaner._asked = 1  # delete_expired_soon without waking the task: here is its round
+    store.cleaner._asked = 1  # delete_expired_soon without waking the task: the test runs the round
     await store.cleaner.round()
 
 
 @pytest.mark.parametrize("features", [None, NO_FEATURES], ids=["all calls", "fallbacks"])
-@pytest.mark.feature(52)
-async def test_expired_segments_go_and_everything_follows(tmp_path: Path, features: Any) -> None:
+@pytest.mark.feature("52a", "52c")
+async def test_expired_segments_are_deleted_and_queues_and_index_follow(
+    tmp_path: Path, features: Any
+) -> None:
     disk = ShownDisk() if features is None else ShownDisk(features)
     async with filled(tmp_path / "store", disk) as store:
         for _ in store.queue_table.write_out():
             pass
         await delete(store, 0, SEGMENT, 2 * SEGMENT)
         assert segments_on_disk(store.config) == [3 * SEGMENT, 4 * SEGMENT, 5 * SEGMENT]
-        assert store.statistics().oldest == store.log.first_offset == 3 * SEGMENT
+        assert store.log.first_offset == store.log.first_offset == 3 * SEGMENT
         assert (store.min_offset("T", 0), store.max_offset("T", 0)) == (6, 12)
         assert (store.min_offset("T", 1), store.max_offset("T", 1)) == (6, 12)
         for queue_id in (0, 1):
-            bodies = [message.body.split(b":")[0] for message in await read_all(store, "T", queue_id)]
+            bodies = [
+                message.body.split(b":")[0] for message in await read_all(store, "T", queue_id)
+            ]
             assert bodies == [str(number).encode() for number in range(12 + queue_id, 24, 2)]
         old = await store.get_cold("T", 0, 2, messages_max=32, bytes_max=1 << 20)
         assert (old.status, old.next_offset) == (GetStatus.OFFSET_TOO_SMALL, 6)
         assert len(await find_bodies(store, "T", "k")) == 12
         assert await find_bodies(store, "T", "U3") == []
         assert await store.read_record(0) is None
-        assert await store.offset_by_time_cold("T", 0, 0) == 6
-        assert await store.earliest_store_time_cold("T", 0) > NOW_MS
+        assert await store.offset_by_time("T", 0, 0) == 6
+        assert await store.store_time_at("T", 0, 6) > NOW_MS
         assert [name for name in disk.removed if name.startswith("index/")] != []
         assert store.append([draft("goes on")])[0].queue_offset == 12
-        await store.checkpointer.save()
+        await store.index_syncer.save()
         expected = len(store.key_index.files)
         config = store.config
-    async with open_store(config, SteppingClock()) as store:  # the next start finds the same
-        assert (store.min_offset("T", 0), store.max_offset("T", 0), store.min_offset("T", 1)) == (6, 13, 6)
+    async with open_store(config, SteppingClock()) as store:  # the next start finds the same state
+        assert (store.min_offset("T", 0), store.max_offset("T", 0), store.min_offset("T", 1)) == (
+            6,
+            13,
+            6,
+        )
         assert len(store.key_index.files) == expected
 
 
-@pytest.mark.feature(52)
-async def test_queue_files_below_go_but_for_the_last_and_numbers_go_on(tmp_path: Path) -> None:
+@pytest.mark.feature("40b", "52c")
+async def test_queue_files_below_are_deleted_except_the_last_and_numbers_go_on(
+    tmp_path: Path,
+) -> None:
     config = config_of(tmp_path / "store")
     async with open_store(config, SteppingClock(), disk=ShownDisk()) as store:
         for _ in range(25):
             store.append([draft("idle", "Idle")])  # all in segment 0: three queue files
         for number in range(12):
             store.append([draft(f"{number}:{BODY}")])
-        await store.checkpointer.save()
+        await store.index_syncer.save()
         last = store.log.segments.items[-1].base
-        assert sorted(path.name for path in (config.root / "consumequeue" / "Idle" / "0").iterdir()) == [f"{n:020d}" for n in (0, 200, 400)]
+        assert sorted(
+            path.name for path in (config.root / "consumequeue" / "Idle" / "0").iterdir()
+        ) == [f"{n:020d}" for n in (0, 200, 400)]
         await delete(store, *range(0, last, SEGMENT))
-        assert [path.name for path in (config.root / "consumequeue" / "Idle" / "0").iterdir()] == [f"{400:020d}"]
+        assert [path.name for path in (config.root / "consumequeue" / "Idle" / "0").iterdir()] == [
+            f"{400:020d}"
+        ]
         assert (store.min_offset("Idle", 0), store.max_offset("Idle", 0)) == (25, 25)
         nothing = store.get("Idle", 0, 25, messages_max=1, bytes_max=100)
         assert nothing is not None
@@ -155,9 +175,13 @@ async def test_the_hour_the_age_and_the_last_segment(tmp_path: Path) -> None:
         age(store.config, *range(0, store.log.segments.end, SEGMENT))
         await store.cleaner.round()
         assert len(segments_on_disk(store.config)) == 6  # old, but at no time of the day
-        store.cleaner.config = attrs.evolve(store.config, retention=attrs.evolve(QUIET, delete_hours=tuple(range(24))))
+        store.cleaner.config = attrs.evolve(
+            store.config, retention=attrs.evolve(QUIET, delete_hours=tuple(range(24)))
+        )
         await store.cleaner.round()
-        assert segments_on_disk(store.config) == [5 * SEGMENT]  # all but the one that is written to
+        assert segments_on_disk(store.config) == [
+            5 * SEGMENT
+        ]  # all except the one that is written to
         assert store.append([draft("goes on")])[0].log_offset > 5 * SEGMENT
 
 
@@ -179,35 +203,45 @@ async def test_the_request_wakes_the_task(tmp_path: Path) -> None:
         age(store.config, 0)
         store.cleaner.delete_expired_soon()
         with trio.fail_after(10):
-            while (store.config.commitlog_directory / f"{0:020d}").exists() or store.min_offset("T", 0) == 0:  # noqa: ASYNC110
+            while (store.config.commitlog_directory / f"{0:020d}").exists() or store.min_offset(
+                "T", 0
+            ) == 0:
                 await trio.sleep(0.01)
 
 
-@pytest.mark.feature(52)
-async def test_a_full_disk_refuses_messages_deletes_and_recovers_by_itself(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_full_disk_refuses_messages_deletes_and_recovers_by_itself(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     disk = ShownDisk()
     async with filled(tmp_path / "store", disk) as store:
         disk.percent = 91
         await store.cleaner.round()
-        assert store.log.first_offset == 5 * SEGMENT  # forced: 91 -> 86, and nothing more that may go
-        assert not store.statistics().writable
-        with pytest.raises(DiskReserve, match=r"91\.0% full, more than diskSpaceWarningLevelRatio=90 allows; free some space"):
+        assert (
+            store.log.first_offset == 5 * SEGMENT
+        )  # forced: 91 -> 86, and no other segment may be deleted
+        assert not store.health.writable
+        with pytest.raises(
+            DiskReserve,
+            match=r"91\.0% full, more than diskSpaceWarningLevelRatio=90 allows; free some space",
+        ):
             store.append([draft()])
         assert len(await read_all(store, "T", 0)) == 2  # reads go on
         await store.cleaner.round()
-        assert not store.health.writable  # 86 is above 85 still
+        assert not store.health.writable  # 86 is still above 85
         disk.percent = 85
         await store.cleaner.round()
         assert store.append([draft()])
-        assert [record.levelno for record in caplog.records if "refused" in record.message] == [logging.ERROR]
-        assert "there is space again" in caplog.text
+        assert [record.levelno for record in caplog.records if "refused" in record.message] == [
+            logging.ERROR
+        ]
+        assert "the disk has room again" in caplog.text
 
 
-async def test_a_disk_that_is_full_at_the_start_is_seen_at_once(tmp_path: Path) -> None:
+async def test_a_disk_that_is_full_at_the_start_is_noticed_at_once(tmp_path: Path) -> None:
     disk = ShownDisk(percent=99)
     async with open_store(config_of(tmp_path / "store"), SteppingClock(), disk=disk) as store:
         with trio.fail_after(10):
-            while store.health.writable:  # noqa: ASYNC110
+            while store.health.writable:
                 await trio.sleep(0.01)
 
 
@@ -218,12 +252,12 @@ async def test_never_ahead_of_the_checkpoint_nor_of_a_slave_unless_forced(tmp_pa
         for number in range(24):
             store.append([draft(f"{number}:{BODY}")])
             if number == 9:
-                await store.checkpointer.save()
+                await store.index_syncer.save()
         await store.flusher.flush()
         await delete(store, *range(0, store.log.segments.end, SEGMENT))
         assert store.log.first_offset == 2 * SEGMENT  # the checkpoint's record lies in segment 2
-        await store.checkpointer.save()
-        store.cleaner.needed_from = lambda: 3 * SEGMENT + 5
+        await store.index_syncer.save()
+        store.cleaner.needed_from.append(lambda: 3 * SEGMENT + 5)
         await delete(store)
         assert store.log.first_offset == 3 * SEGMENT
         disk.percent = 86
@@ -241,7 +275,7 @@ async def test_never_ahead_of_the_disk_the_indexes_or_the_checkpoint(tmp_path: P
         assert store.log.first_offset == 0
         await store.flusher.flush()
         await store.cleaner.round()
-        assert store.log.first_offset == 0  # the checkpoint must come first ...
+        assert store.log.first_offset == 0  # the checkpoint must move first ...
         store.health.queue_fault = DiskFull("x")  # ... unless it cannot, because the disk is full
         await store.cleaner.round()
         assert store.log.first_offset == 5 * SEGMENT
@@ -250,20 +284,22 @@ async def test_never_ahead_of_the_disk_the_indexes_or_the_checkpoint(tmp_path: P
 # Readers at that moment
 
 
-@pytest.mark.feature(52)
-async def test_an_answer_under_way_keeps_its_bytes(tmp_path: Path) -> None:
-    """A map whose file is deleted stays whole; only a file that is cut would be a SIGBUS."""
+async def test_an_answer_in_flight_keeps_its_bytes(tmp_path: Path) -> None:
+    """A map whose file is deleted stays whole; only a shortened file would be a SIGBUS."""
     async with filled(tmp_path / "store") as store:
         hot = store.get("T", 0, 0, messages_max=2, bytes_max=1 << 20)
         assert hot is not None
         assert any(isinstance(chunk, memoryview) for chunk in hot.chunks)
         await delete(store, 0, SEGMENT)
-        assert [message.body[:2] for message in decode_records(b"".join(hot.chunks), check_crc=True)] == [b"0:", b"2:"]
+        assert [
+            message.body[:2] for message in decode_records(b"".join(hot.chunks), check_crc=True)
+        ] == [b"0:", b"2:"]
 
 
-@pytest.mark.feature(52)
-async def test_a_cold_read_under_way_finds_what_is_left(tmp_path: Path) -> None:
-    """The file goes while a thread is about to read it: the answer is that of a reader who came later."""
+async def test_a_cold_read_in_flight_finds_the_remaining_messages(tmp_path: Path) -> None:
+    """The file is deleted while a thread is about to read it: the answer is that of a later
+    read.
+    """
     disk = ShownDisk(NO_FEATURES)
     async with filled(tmp_path / "store", disk, hot_bytes_max=0) as store:
         for _ in store.queue_table.write_out():
@@ -286,10 +322,12 @@ async def test_a_cold_read_under_way_finds_what_is_left(tmp_path: Path) -> None:
             await entered.wait()
             await delete(store, 0, SEGMENT)
             gone.set()
-        assert [(answer.status, answer.next_offset, list(answer.chunks)) for answer in answers] == [(GetStatus.OFFSET_TOO_SMALL, 4, [])]
+        assert [(answer.status, answer.next_offset, list(answer.chunks)) for answer in answers] == [
+            (GetStatus.OFFSET_TOO_SMALL, 4, [])
+        ]
 
 
-async def test_between_the_segment_and_the_queues_a_get_skips_what_is_gone(tmp_path: Path) -> None:
+async def test_a_get_skips_deleted_records_before_the_queues_are_adjusted(tmp_path: Path) -> None:
     async with filled(tmp_path / "store") as store:
         store.log.segments.take_oldest()
         result = await store.get_cold("T", 0, 0, messages_max=32, bytes_max=1 << 20)
@@ -300,14 +338,16 @@ async def test_between_the_segment_and_the_queues_a_get_skips_what_is_gone(tmp_p
 # Errors, crashes
 
 
-async def test_a_segment_that_cannot_be_deleted_keeps_its_successors(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_segment_that_cannot_be_deleted_keeps_its_successors(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     disk = ShownDisk()
     async with filled(tmp_path / "store", disk) as store:
         disk.refuse_remove = lambda path: path.name == f"{SEGMENT:020d}"
         await delete(store, 0, SEGMENT, 2 * SEGMENT)
         assert segments_on_disk(store.config) == [n * SEGMENT for n in range(1, 6)]
         assert store.log.first_offset == SEGMENT
-        assert "give the broker's user the right to" in caplog.text
+        assert "give the broker's user permission" in caplog.text
         assert len(await read_all(store, "T", 0)) == 10
         disk.refuse_remove = lambda path: False
         await delete(store)
@@ -327,7 +367,9 @@ async def test_a_queue_file_that_cannot_be_deleted_keeps_its_successors(tmp_path
         assert store.min_offset("T", 0) > 45
 
 
-async def test_a_queue_that_cannot_be_read_stops_nobody_else(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_queue_that_cannot_be_read_does_not_stop_the_others(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async with filled(tmp_path / "store") as store:
         for _ in store.queue_table.write_out():
             pass
@@ -340,9 +382,11 @@ async def test_a_queue_that_cannot_be_read_stops_nobody_else(tmp_path: Path, cap
 
 
 @pytest.mark.parametrize("died_after", ["commitlog", "consumequeue"])
-@pytest.mark.feature(51, 52)
-async def test_a_crash_in_the_middle_of_it(tmp_path: Path, died_after: str) -> None:
-    """Segments are gone, queues and index do not know yet: the next start and its first round bring them there."""
+@pytest.mark.feature("52c")
+async def test_a_crash_between_segments_and_queues(tmp_path: Path, died_after: str) -> None:
+    """Segments are deleted, queues and index are not adjusted yet: the next start and its first
+    round adjust them.
+    """
     config = config_of(tmp_path / "store")
     async with filled(tmp_path / "store") as store:
         for _ in store.queue_table.write_out():
@@ -364,16 +408,18 @@ async def test_a_crash_in_the_middle_of_it(tmp_path: Path, died_after: str) -> N
 # Queues without messages
 
 
-@pytest.mark.feature(52)
 async def test_queues_that_lost_all_messages_can_be_forgotten(tmp_path: Path) -> None:
     async with filled(tmp_path / "store") as store:
         store.append([draft("last", "Idle"), draft("last", "System")])
         for number in range(8):
             store.append([draft(f"{number}:{BODY}")])
-        await store.checkpointer.save()
+        await store.index_syncer.save()
         assert await store.delete_expired_queues(lambda topic: False) == []
         await delete(store, *range(0, store.log.segments.items[-1].base, SEGMENT))
-        assert await store.delete_expired_queues(lambda topic: topic == "System") == [("T", 1), ("Idle", 0)]
+        assert await store.delete_expired_queues(lambda topic: topic == "System") == [
+            ("T", 1),
+            ("Idle", 0),
+        ]
         assert store.queues() == {"System": [0], "T": [0]}
         assert not (store.config.root / "consumequeue" / "Idle").exists()
         assert store.append([draft("anew", "Idle")])[0].queue_offset == 0
@@ -382,16 +428,22 @@ async def test_queues_that_lost_all_messages_can_be_forgotten(tmp_path: Path) ->
         assert [message.body for message in await read_all(store, "Idle", 0)] == [b"anew"]
 
 
-async def test_a_file_that_goes_before_it_leaves_its_table_is_an_error(tmp_path: Path) -> None:
-    """What the order of the cleaner avoids, and what happens if somebody else deletes files: an error that names the file, no wrong answer."""
+async def test_a_file_deleted_before_it_leaves_its_table_is_an_error(tmp_path: Path) -> None:
+    """The order of the cleaner avoids this, but another program may delete files: an error names
+    the file, and no answer is wrong.
+    """
     async with filled(tmp_path / "store", ShownDisk(NO_FEATURES), hot_bytes_max=0) as store:
         store.log.segments.items[0].path.unlink()
         with pytest.raises(StoreIoError, match=f"{0:020d}.*are missing"):
             await store.get_cold("T", 0, 0, messages_max=1, bytes_max=1 << 20)
 
 
-async def test_a_directory_that_cannot_be_synced_keeps_what_is_behind_the_deleted_segment(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The file is gone, so the log begins behind it; nothing more goes until the names are on the disk."""
+async def test_a_directory_that_cannot_be_synced_keeps_the_segments_behind_the_deleted_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The file is deleted, so the log begins behind it; no other segment is deleted until the names
+    are on the disk.
+    """
 
     class UnsyncedDisk(ShownDisk):
         failing = False
@@ -416,8 +468,13 @@ async def test_a_directory_that_cannot_be_synced_keeps_what_is_behind_the_delete
         assert store.log.first_offset == 2 * SEGMENT
 
 
-async def test_a_wall_clock_that_jumps_ahead_deletes_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    rules = attrs.evolve(QUIET, delete_hours="00;01;02;03;04;05;06;07;08;09;10;11;12;13;14;15;16;17;18;19;20;21;22;23")
+async def test_a_wall_clock_that_jumps_ahead_deletes_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rules = attrs.evolve(
+        QUIET,
+        delete_hours="00;01;02;03;04;05;06;07;08;09;10;11;12;13;14;15;16;17;18;19;20;21;22;23",
+    )
     async with filled(tmp_path / "store", retention=rules) as store:
         await store.cleaner.round()
         assert store.log.first_offset == 0
@@ -425,7 +482,11 @@ async def test_a_wall_clock_that_jumps_ahead_deletes_nothing(tmp_path: Path, cap
         store.cleaner.clock = lambda: clock() + 100 * 3_600_000
         for _ in range(3):
             await store.cleaner.round()
-        assert (store.log.first_offset, store.cleaner.jumps) == (0, 1)
-        assert "the wall clock is 100.0 hours ahead of the newest message, or of its own earlier course: no file is deleted for its age" in caplog.text
-        await delete(store, 0)  # an operator's request is believed
+        assert store.log.first_offset == 0
+        warning = (
+            "the wall clock is 100.0 hours ahead of the newest message, or of its own earlier"
+            " course: no file is deleted for its age"
+        )
+        assert caplog.text.count(warning) == 1
+        await delete(store, 0)  # an operator's request counts
         assert store.log.first_offset > 0

@@ -1,4 +1,6 @@
-"""Readers who are far behind: the loop never waits for their disk, and the page cache keeps a window of what they read."""
+"""Readers that are far behind: the loop never waits for their disk, and the page cache keeps a
+window of their bytes.
+"""
 
 from __future__ import annotations
 
@@ -9,19 +11,19 @@ import attrs
 import pytest
 import trio
 import trio.testing
-from stores import SteppingClock, draft, read_all, tiny_config
+from stores import SteppingClock, draft, read_all, tiny_config, wait_durable
 
-from triomq.broker.store.cold_reads import AHEAD_BYTES, CHUNK_BYTES, ColdReads
-from triomq.broker.store.disk import Disk
+from triomq.broker.store.io.disk import Disk
+from triomq.broker.store.io.reads import AHEAD_BYTES, CHUNK_BYTES, ColdFetch
+from triomq.broker.store.opening import open_store
 from triomq.broker.store.results import GetResult
-from triomq.broker.store.store import open_store
 
 MIB = 1 << 20
 
 
 @attrs.define(eq=False)
 class BlockingDisk(Disk):
-    """Has nothing in memory of some files, and blocks whoever reads them until it is let go."""
+    """Has nothing of some files in memory, and blocks reads of them until the test lets them go."""
 
     slow: set[Path] = attrs.field(factory=set)
     fds: dict[int, Path] = attrs.field(factory=dict)
@@ -45,14 +47,14 @@ class BlockingDisk(Disk):
         return super().read_path(path, size, offset)
 
 
-@pytest.mark.feature(36)
-async def test_a_disk_that_hangs_stops_the_cold_reader_and_nobody_else(tmp_path: Path) -> None:
+@pytest.mark.feature("36b", "36c")
+async def test_a_disk_that_hangs_stops_only_the_cold_reader(tmp_path: Path) -> None:
     async with open_store(tiny_config(tmp_path), SteppingClock()) as store:
         for number in range(40):
             store.append([draft(f"{number}" * 40, topic="Old")])
     disk = BlockingDisk()
     disk.slow.add(tmp_path / "commitlog" / f"{0:020d}")
-    disk.go.set()  # recovery may read what it wants
+    disk.go.set()  # recovery may read any file
     async with open_store(tiny_config(tmp_path), SteppingClock(), disk=disk) as store:
         disk.go.clear()
         assert store.get("Old", 0, 0, messages_max=32, bytes_max=MIB) is None
@@ -62,19 +64,22 @@ async def test_a_disk_that_hangs_stops_the_cold_reader_and_nobody_else(tmp_path:
             results.append(await store.get_cold("Old", 0, 0, messages_max=2, bytes_max=MIB))
 
         async with trio.open_nursery() as nursery:
-            for _ in range(6):  # more than threads
+            for _ in range(6):  # more readers than threads
                 nursery.start_soon(far_behind)
             with trio.fail_after(30):
                 for _ in range(4):
                     await trio.to_thread.run_sync(disk.started.acquire)
             for number in range(50):  # the loop goes on: sends, hot gets, flushes
                 (place,) = store.append([draft(f"{number}", topic="New")])
-                assert (await store.wait_durable(place.log_offset + place.size)).value == "durable"
+                result = await wait_durable(store.flusher, place.log_offset + place.size)
+                assert result.value == "durable"
                 assert store.max_offset("New", 0) == number + 1
                 await trio.lowlevel.checkpoint()
-            assert [message.body for message in await read_all(store, "New", 0)] == [str(number).encode() for number in range(50)]
+            assert [message.body for message in await read_all(store, "New", 0)] == [
+                str(number).encode() for number in range(50)
+            ]
             assert not results
-            assert disk.waiting == 4  # and no more threads hang than cold readers may have
+            assert disk.waiting == 4  # and no more threads hang than the limit of cold readers
             disk.go.set()
         assert [result.count for result in results] == [2] * 6
 
@@ -88,9 +93,9 @@ class TellingDisk(Disk):
         self.ahead.append((path.name, offset, size))
         super().read_ahead(path, offset, size)
 
-    def drop_part(self, path: Path, offset: int, size: int) -> None:
+    def drop_cache(self, path: Path, offset: int = 0, size: int = 0) -> None:
         self.dropped.append((path.name, offset, size))
-        super().drop_part(path, offset, size)
+        super().drop_cache(path, offset, size)
 
 
 @pytest.fixture
@@ -100,29 +105,32 @@ def log(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.feature(36)
-def test_what_lies_far_back_stays_for_a_window_only(log: Path) -> None:
+def test_far_bytes_stay_cached_for_a_window_only(log: Path) -> None:
     disk = TellingDisk()
-    cold = ColdReads(disk, lambda path, position: position <= 20 * MIB, window_bytes=4 * CHUNK_BYTES)
+    cold = ColdFetch(
+        disk, lambda path, position: position <= 20 * MIB, window_bytes=4 * CHUNK_BYTES
+    )
     data = log.read_bytes()
     for chunk in range(24):
         wanted = (log, chunk * CHUNK_BYTES, 8192)
         assert cold.fetch([wanted]) == {wanted: data[wanted[1] : wanted[1] + 8192]}
-    assert disk.ahead == [(log.name, chunk * CHUNK_BYTES, 8192 + AHEAD_BYTES) for chunk in range(24)]
-    # What a read fetched goes when four more chunks have come; what is near enough to the end is never told to go.
+    assert disk.ahead == [
+        (log.name, chunk * CHUNK_BYTES, 8192 + AHEAD_BYTES) for chunk in range(24)
+    ]
+    # A fetched chunk is dropped when four more have come; chunks near the end are never dropped.
     assert disk.dropped == [(log.name, chunk * CHUNK_BYTES, CHUNK_BYTES) for chunk in range(16)]
 
 
-def test_a_record_by_its_key_has_nothing_behind_it_fetched(log: Path) -> None:
+def test_a_single_record_is_read_without_read_ahead(log: Path) -> None:
     disk = TellingDisk()
-    cold = ColdReads(disk, lambda path, position: True)
+    cold = ColdFetch(disk, lambda path, position: True)
     assert cold.fetch([(log, 5, 1000)]) == {(log, 5, 1000): log.read_bytes()[5:1005]}
     assert (disk.ahead, disk.dropped) == ([], [])
 
 
-def test_what_is_used_again_stays(log: Path) -> None:
+def test_chunks_that_are_used_again_stay(log: Path) -> None:
     disk = TellingDisk()
-    cold = ColdReads(disk, lambda path, position: True, window_bytes=4 * CHUNK_BYTES)
+    cold = ColdFetch(disk, lambda path, position: True, window_bytes=4 * CHUNK_BYTES)
     for chunk in (0, 4, 0, 8):
         cold.fetch([(log, chunk * CHUNK_BYTES, 8192)])
     assert disk.dropped == [(log.name, chunk * CHUNK_BYTES, CHUNK_BYTES) for chunk in (4, 5)]
@@ -130,15 +138,15 @@ def test_what_is_used_again_stays(log: Path) -> None:
 
 def test_a_file_deleted_meanwhile_is_empty(tmp_path: Path) -> None:
     gone = (tmp_path / "gone", 0, 8192)
-    assert ColdReads(Disk()).fetch([gone]) == {gone: b""}
+    assert ColdFetch(Disk()).fetch([gone]) == {gone: b""}
 
 
-@pytest.mark.feature(36)
-async def test_the_store_says_what_is_far_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("triomq.broker.store.cold_reads.WINDOW_BYTES", 0)
+async def test_which_bytes_of_a_store_are_far_back(tmp_path: Path) -> None:
     disk = TellingDisk()
     disk.nowait = False
-    async with open_store(tiny_config(tmp_path, memory_percent_max=0, hot_bytes_max=0), SteppingClock(), disk=disk) as store:
+    async with open_store(
+        tiny_config(tmp_path, memory_percent_max=0, hot_bytes_max=0), SteppingClock(), disk=disk
+    ) as store:
         for number in range(40):
             store.append([draft(f"{number:03d}" * 300, topic="Old")])
         assert len(await read_all(store, "Old", 0)) == 40

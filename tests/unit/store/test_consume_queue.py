@@ -1,4 +1,6 @@
-"""Consume queues: entries at the place their number says, files named by bytes, and what a crash may leave of them."""
+"""Consume queues: entries in the place that belongs to their number, files named by bytes, and what
+a crash may leave of them.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +9,12 @@ from pathlib import Path
 import pytest
 from stores import draft, tiny_config
 
-from triomq.broker.store.consume_queue import ENTRY, FILLER, ConsumeQueue
-from triomq.broker.store.disk import Disk
-from triomq.broker.store.draft import Appended, Batch, Draft
+from triomq.broker.store.draft import Appended, Draft
 from triomq.broker.store.errors import StoreDamaged
-from triomq.broker.store.queue_table import QueueTable
+from triomq.broker.store.io.disk import Disk
+from triomq.broker.store.queues.batch import Batch
+from triomq.broker.store.queues.consume_queue import ENTRY, FILLER, ConsumeQueue
+from triomq.broker.store.queues.table import QueueTable
 
 SIZE = 100
 
@@ -21,13 +24,20 @@ def make_table(root: Path, **changes: object) -> QueueTable:
 
 
 def batch_of(*items: tuple[Draft, int], first: int = 0) -> Batch:
-    """(draft, queue offset) pairs, records of 100 bytes one behind the other from log offset 100·first on."""
-    places = [Appended(SIZE * (first + number), SIZE, offset, 1_000 + number) for number, (_, offset) in enumerate(items)]
+    """(draft, queue offset) pairs; records of 100 bytes, one behind the other, from log offset
+    100·first on.
+    """
+    places = [
+        Appended(SIZE * (first + number), SIZE, offset, 1_000 + number)
+        for number, (_, offset) in enumerate(items)
+    ]
     return Batch([draft for draft, _ in items], places, SIZE * first, SIZE * (first + len(items)))
 
 
 def fill(table: QueueTable, count: int, topic: str = "T", first: int = 0, start: int = 0) -> None:
-    table.apply(batch_of(*[(draft(topic=topic), start + number) for number in range(count)], first=first))
+    table.apply(
+        batch_of(*[(draft(topic=topic), start + number) for number in range(count)], first=first)
+    )
 
 
 def write_out(table: QueueTable) -> int:
@@ -105,7 +115,9 @@ def test_applying_again_changes_nothing(tmp_path: Path) -> None:
     table.close()
 
 
-def test_a_gap_becomes_fillers_so_that_numbers_stay_places(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_gap_becomes_fillers_so_that_numbers_stay_places(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     table = make_table(tmp_path)
     fill(table, 2)
     fill(table, 1, first=9, start=5)
@@ -118,7 +130,7 @@ def test_a_gap_becomes_fillers_so_that_numbers_stay_places(tmp_path: Path, caplo
 
 
 @pytest.mark.parametrize("number", [2_000_000, 1 << 54, 1 << 60])
-def test_an_absurd_number_takes_no_memory(tmp_path: Path, number: int) -> None:
+def test_an_absurdly_large_number_takes_no_memory(tmp_path: Path, number: int) -> None:
     table = make_table(tmp_path)
     fill(table, 2)
     fill(table, 1, first=9, start=number)
@@ -132,7 +144,11 @@ def test_an_absurd_number_takes_no_memory(tmp_path: Path, number: int) -> None:
 
 def test_half_messages_have_no_entry(tmp_path: Path) -> None:
     table = make_table(tmp_path)
-    table.apply(batch_of((draft(sys_flag=4), 0), (draft(sys_flag=12), 0), (draft(sys_flag=8), 0), (draft(), 1)))
+    table.apply(
+        batch_of(
+            (draft(sys_flag=4), 0), (draft(sys_flag=12), 0), (draft(sys_flag=8), 0), (draft(), 1)
+        )
+    )
     assert table.queues["T", 0].end_offset == 2
     assert starts(table.queues["T", 0]) == [200, 300]
     table.close()
@@ -140,14 +156,23 @@ def test_half_messages_have_no_entry(tmp_path: Path) -> None:
 
 def test_arrivals_name_every_queue_and_tag_once(tmp_path: Path) -> None:
     table = make_table(tmp_path)
-    table.apply(batch_of((draft(tags="A"), 0), (draft(tags="B"), 1), (draft(tags="A"), 2), (draft(queue_id=1), 0)))
+    table.apply(
+        batch_of(
+            (draft(tags="A"), 0), (draft(tags="B"), 1), (draft(tags="A"), 2), (draft(queue_id=1), 0)
+        )
+    )
     assert sorted(table.take_arrivals()) == [("T", 0, 2, 66), ("T", 0, 3, 65), ("T", 1, 1, 0)]
     assert table.take_arrivals() == []
     table.close()
 
 
-@pytest.mark.parametrize(("level", "delay"), [("3", 10_000), ("1", 1_000), ("99", 7_200_000), ("0", None), ("x", None), (None, None)])
-def test_the_schedule_topic_keeps_the_time_of_delivery(tmp_path: Path, level: str | None, delay: int | None) -> None:
+@pytest.mark.parametrize(
+    ("level", "delay"),
+    [("3", 10_000), ("1", 1_000), ("99", 7_200_000), ("0", None), ("x", None), (None, None)],
+)
+def test_the_schedule_topic_keeps_the_time_of_delivery(
+    tmp_path: Path, level: str | None, delay: int | None
+) -> None:
     table = make_table(tmp_path)
     extra = {"DELAY": level} if level else {}
     table.apply(batch_of((draft(topic="SCHEDULE_TOPIC_XXXX", tags="TagA", extra=extra), 0)))
@@ -187,7 +212,9 @@ def test_truncation_forgets_records_at_and_behind_an_offset(tmp_path: Path, keep
     assert (queue.end_offset, queue.next_offset) == (keep, keep)
     assert starts(queue) == [SIZE * number for number in range(keep)]
     on_disk = b"".join(path.read_bytes() for path in sorted(queue.directory.iterdir()))
-    assert on_disk.rstrip(b"\0").rjust(0) == b"".join(ENTRY.pack(SIZE * n, SIZE, 0) for n in range(keep)).rstrip(b"\0")
+    assert on_disk.rstrip(b"\0").rjust(0) == b"".join(
+        ENTRY.pack(SIZE * n, SIZE, 0) for n in range(keep)
+    ).rstrip(b"\0")
     fill(table, 30 - keep, first=keep, start=keep)
     write_out(table)
     assert starts(queue) == [SIZE * number for number in range(30)]
@@ -233,7 +260,12 @@ def test_what_must_be_forced_to_the_disk(tmp_path: Path) -> None:
     files, directories = table.take_unsynced()
     queue = table.queues["T", 0]
     assert sorted(files) == [queue.path(0), queue.path(200)]
-    assert directories == [queue.directory, tmp_path / "consumequeue/T", tmp_path / "consumequeue", tmp_path]
+    assert directories == [
+        queue.directory,
+        tmp_path / "consumequeue/T",
+        tmp_path / "consumequeue",
+        tmp_path,
+    ]
     fill(table, 1, first=11, start=11)
     write_out(table)
     assert table.take_unsynced() == ([queue.path(200)], [])
@@ -249,7 +281,9 @@ def test_deleting_a_topic(tmp_path: Path) -> None:
     assert list(table.queues) == [("other", 0)]
     assert not (tmp_path / "consumequeue/T").exists()
     assert write_out(table) == 1
-    assert [str(path) for path in table.take_unsynced()[0]] == [str(tmp_path / "consumequeue/other/0/00000000000000000000")]
+    assert [str(path) for path in table.take_unsynced()[0]] == [
+        str(tmp_path / "consumequeue/other/0/00000000000000000000")
+    ]
     fill(table, 1, first=30)
     assert table.queues["T", 0].end_offset == 1
     table.delete_all()
@@ -265,7 +299,9 @@ def test_deleting_a_topic(tmp_path: Path) -> None:
         ("00000000000000000400", 200, "a file before it is missing"),
     ],
 )
-def test_damaged_queue_folders_are_refused(tmp_path: Path, name: str, size: int, words: str) -> None:
+def test_damaged_queue_folders_are_refused(
+    tmp_path: Path, name: str, size: int, words: str
+) -> None:
     directory = tmp_path / "consumequeue/T/0"
     directory.mkdir(parents=True)
     if size == 200:

@@ -1,4 +1,6 @@
-"""The seam to the operating system: what every system has, and what replaces the calls that some lack."""
+"""The seam to the operating system: the calls of every system, and the fallbacks for missing
+calls.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,9 @@ from pathlib import Path
 import pytest
 from stores import NO_FEATURES
 
-from triomq.broker.store.disk import Disk, DiskFeatures
 from triomq.broker.store.errors import DiskFull, StoreIoError
-from triomq.broker.store.open_files import OpenFiles
+from triomq.broker.store.io.disk import Disk, DiskFeatures
+from triomq.broker.store.io.open_files import OpenFiles
 
 BOTH = pytest.mark.parametrize("disk", [Disk(), Disk(NO_FEATURES)], ids=["all calls", "fallbacks"])
 
@@ -62,18 +64,20 @@ def test_zeroing_keeps_holes(tmp_path: Path) -> None:
     disk.close(fd)
 
 
-def test_reading_without_waiting_takes_what_the_page_cache_has(tmp_path: Path) -> None:
+def test_reading_without_waiting_returns_what_the_page_cache_has(tmp_path: Path) -> None:
     disk = Disk()
     (tmp_path / "f").write_bytes(b"abcdef")
     fd = disk.open(tmp_path / "f")
     data = disk.read_nowait(fd, 4, 1)
-    assert data is None or data == b"bcde"  # None: this file system cannot tell
+    assert data is None or data == b"bcde"  # None: this file system does not say
     assert disk.read_nowait(fd, 40, 1) is None  # short, so not complete
     assert disk.read(fd, 40, 1) == b"bcdef"
     disk.close(fd)
 
 
-@pytest.mark.parametrize(("number", "stays"), [(errno.EAGAIN, True), (errno.EOPNOTSUPP, False), (errno.EINVAL, False)])
+@pytest.mark.parametrize(
+    ("number", "stays"), [(errno.EAGAIN, True), (errno.EOPNOTSUPP, False), (errno.EINVAL, False)]
+)
 def test_a_file_system_that_cannot_read_without_waiting_is_asked_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, stays: bool
 ) -> None:
@@ -109,11 +113,17 @@ def test_fallback_never_reads_in_the_loop(tmp_path: Path) -> None:
     disk.close(fd)
 
 
-def test_full_disk_and_other_faults_are_different_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_and_other_faults_are_different_errors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     disk = Disk()
     path = tmp_path / "f"
     fd = disk.create(path, 100)
-    for number, kind in ((errno.ENOSPC, DiskFull), (errno.EDQUOT, DiskFull), (errno.EIO, StoreIoError)):
+    for number, kind in (
+        (errno.ENOSPC, DiskFull),
+        (errno.EDQUOT, DiskFull),
+        (errno.EIO, StoreIoError),
+    ):
 
         def refuse(*_: object, number: int = number) -> int:
             raise OSError(number, os.strerror(number))
@@ -140,14 +150,18 @@ def test_a_short_write_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("gather", [True, False])
 @pytest.mark.parametrize("most", [1, 7, 1 << 20])
-def test_pieces_are_written_one_behind_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gather: bool, most: int) -> None:
-    """More than a system takes at once; however much of them it takes."""
+def test_pieces_are_written_one_behind_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gather: bool, most: int
+) -> None:
+    """More pieces than a system takes in one call; and a call may write any part of them."""
     disk = Disk(DiskFeatures(gather=gather))
     path = tmp_path / "f"
     fd = disk.create(path, 20_000)
     real = os.pwritev
     if most < 1 << 20:
-        monkeypatch.setattr(os, "pwritev", lambda fd, pieces, offset: real(fd, [b"".join(pieces)[:most]], offset))
+        monkeypatch.setattr(
+            os, "pwritev", lambda fd, pieces, offset: real(fd, [b"".join(pieces)[:most]], offset)
+        )
     pieces: list[bytes | bytearray | memoryview] = [b"%d" % number for number in range(1_500)]
     pieces[3], pieces[700] = bytearray(b"three"), memoryview(b"")
     disk.write_all_at(fd, pieces, 5, path)
@@ -172,7 +186,7 @@ def test_open_files_close_the_least_recently_used(tmp_path: Path) -> None:
     assert files.get(first) == fd
     files.get(third, create_size=10)
     assert len(files) == 2
-    assert files.get(first) == fd  # second has gone
+    assert files.get(first) == fd  # the second one is closed
     files.forget(first)
     files.forget(first)
     assert len(files) == 1
@@ -183,7 +197,9 @@ def test_open_files_close_the_least_recently_used(tmp_path: Path) -> None:
 
 
 def test_a_directory_for_messages_is_durable_up_to_what_was_there_before(tmp_path: Path) -> None:
-    """Without its name in its parent, and that one's in the next, a power failure takes the whole store."""
+    """Without its name in its parent directory, and so on upwards, a power failure takes the whole
+    store.
+    """
     done: list[tuple[str, str]] = []
 
     class NotedDisk(Disk):

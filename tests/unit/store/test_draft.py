@@ -1,4 +1,6 @@
-"""What may be stored: every limit of the format and of the configuration, before anything is written."""
+"""What may be stored: every limit of the format and of the configuration, checked before the
+append.
+"""
 
 from __future__ import annotations
 
@@ -48,16 +50,15 @@ def test_legal(changes: dict[str, Any]) -> None:
         ({"queue_id": -1}, "queue id"),
         ({"queue_id": 1 << 31}, "queue id"),
         ({"flag": 1 << 31}, "flag"),
-        ({"reconsume_times": -1}, "reconsume"),
+        ({"reconsume_times": 1 << 31}, "reconsume"),
         ({"sys_flag": -1}, "sysFlag"),
         ({"born_timestamp": 1 << 63}, "born timestamp"),
         ({"born_host": b"1234"}, "born host"),
     ],
 )
 def test_illegal(changes: dict[str, Any], words: str) -> None:
-    with pytest.raises(IllegalMessage, match=words) as caught:
+    with pytest.raises(IllegalMessage, match=words):
         check_draft(draft(**changes), CONFIG)
-    assert caught.value.properties is (words == "properties")
 
 
 def test_a_record_must_fit_into_a_segment() -> None:

@@ -1,4 +1,6 @@
-"""A new segment costs no page faults at its first use, so there is nothing to warm up (warmMapedFileEnable) or to lock in memory."""
+"""The first use of a new segment costs no page faults, so there is nothing to warm up
+(warmMapedFileEnable) or to lock in memory.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from pathlib import Path
 import pytest
 from stores import draft, tiny_config
 
-from triomq.broker.store.store import open_store
+from triomq.broker.store.opening import open_store
 
 SEGMENT = 16 * 1024 * 1024
 BATCH = [draft(bytes(1000)) for _ in range(32)]
@@ -20,7 +22,9 @@ def faults() -> int:
 
 
 def faults_of_a_map(path: Path) -> int:
-    """What writing so many bytes through a memory map of a new file costs: the counter must see it."""
+    """Return the page faults of writing bytes through a memory map of a new file: proof that they
+    are counted.
+    """
     with path.open("w+b") as file:
         file.truncate(SEGMENT)
         with mmap.mmap(file.fileno(), SEGMENT) as view:
@@ -41,7 +45,7 @@ async def test_a_new_segment_is_used_without_page_faults(tmp_path: Path) -> None
                 store.append(BATCH)
             return faults() - before
 
-        fill_a_segment()  # the interpreter's own memory grows to what it needs
+        fill_a_segment()  # the interpreter's own memory grows to its size
         spent = fill_a_segment()
     pages = faults_of_a_map(tmp_path / "map")
     assert pages > 100  # less than one a page, since the kernel maps neighbours, too

@@ -1,4 +1,6 @@
-"""Stores written by Java brokers, opened by ours: every message, every queue entry, every key; and the index bytes, made again from the log."""
+"""Stores written by Java brokers, opened by ours: every message, every queue entry, every key; and
+the bytes of the index, rebuilt from the log.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +11,17 @@ from typing import Any
 
 import pytest
 from golden_data import GOLDEN, RELEASES, logged_messages
+from stored_records import decode_record
 from stores import SteppingClock, draft_of, find_bodies, golden_config, read_all, tiny_config
 
 from triomq.broker.store.config import StoreConfig
-from triomq.broker.store.disk import Disk
-from triomq.broker.store.draft import Appended, Batch
-from triomq.broker.store.key_index import KeyIndex
-from triomq.broker.store.store import open_store
-from triomq.remoting.protocol.message import tags_code
-from triomq.remoting.protocol.record import decode_record
+from triomq.broker.store.draft import Appended
+from triomq.broker.store.io.disk import Disk
+from triomq.broker.store.keys.index import KeyIndex
+from triomq.broker.store.opening import open_store
+from triomq.broker.store.queues.batch import Batch
+from triomq.remoting.protocol.java_hash import tags_code
+from triomq.remoting.protocol.sys_flags import COMPRESSED, TRANSACTION_COMMIT, TRANSACTION_MASK
 
 RELEASE = pytest.mark.parametrize("release", RELEASES)
 
@@ -68,12 +72,17 @@ STATES = {
 
 @RELEASE
 @pytest.mark.parametrize("state", STATES)
-@pytest.mark.feature(29, 39, "41a", "41c", 46)
-async def test_a_java_store_yields_every_message_entry_and_key(release: str, state: str, tmp_path: Path) -> None:
+@pytest.mark.feature("29b", "29c", "41a", "41c", 46)
+async def test_a_java_store_yields_every_message_entry_and_key(
+    release: str, state: str, tmp_path: Path
+) -> None:
     config = unpacked(release, tmp_path)
     for change in STATES[state]:
         change(config)
     rows = messages_of(release)
+    flags = {row["sysFlag"] for row in rows}
+    assert any(flag & COMPRESSED for flag in flags)
+    assert any(flag & TRANSACTION_MASK == TRANSACTION_COMMIT for flag in flags)
     for _ in range(2):  # as Java left it, and as we leave it
         async with open_store(config) as store:
             assert store.appended.value == rows[-1]["offset"] + rows[-1]["size"]
@@ -81,19 +90,29 @@ async def test_a_java_store_yields_every_message_entry_and_key(release: str, sta
             for topic, queue_ids in store.queues().items():
                 for queue_id in queue_ids:
                     messages = await read_all(store, topic, queue_id)
-                    assert [message.queue_offset for message in messages] == list(range(store.max_offset(topic, queue_id)))
+                    assert [message.queue_offset for message in messages] == list(
+                        range(store.max_offset(topic, queue_id))
+                    )
                     found.update({message.log_offset: message for message in messages})
             for row in rows:
                 message = found.pop(row["offset"])
-                assert (message.topic, message.queue_id, message.queue_offset) == (row["topic"], row["queueId"], row["queueOffset"])
+                assert (message.topic, message.queue_id, message.queue_offset) == (
+                    row["topic"],
+                    row["queueId"],
+                    row["queueOffset"],
+                )
                 assert message.body.hex() == row["body"]
                 assert message.properties == row["properties"]
                 assert message.offset_message_id == row["offsetMsgId"]
                 assert message.store_timestamp == row["storeTimestamp"]
+                assert message.sys_flag == row["sysFlag"]
             assert found == {}
             for row in rows:
                 body = bytes.fromhex(row["body"])
-                for key in [row["properties"].get("UNIQ_KEY", ""), *row["properties"].get("KEYS", "").split(" ")]:
+                for key in [
+                    row["properties"].get("UNIQ_KEY", ""),
+                    *row["properties"].get("KEYS", "").split(" "),
+                ]:
                     assert not key or body in await find_bodies(store, row["topic"], key)
 
 
@@ -108,10 +127,10 @@ async def test_queue_files_keep_every_byte(release: str, tmp_path: Path) -> None
     assert contents(config.root / "consumequeue") == before
 
 
-@pytest.mark.feature(43, 44)
+@pytest.mark.feature("44a", "44b")
 @RELEASE
 def test_index_files_keep_every_byte(release: str, tmp_path: Path) -> None:
-    """Indexing Java's log gives Java's index files, whatever the size of the batches."""
+    """Indexing Java's log gives Java's index files, for batches of any size."""
     config = unpacked(release, tmp_path)
     expected = [path.read_bytes() for path in sorted((config.root / "index").iterdir())]
     records = [decode_record(bytes.fromhex(record)) for record in raw_records(release, config)]
@@ -119,7 +138,12 @@ def test_index_files_keep_every_byte(release: str, tmp_path: Path) -> None:
         index = KeyIndex(golden_config(tmp_path / str(size)), Disk(), SteppingClock(step_ms=1_000))
         for start in range(0, len(records), size):
             part = records[start : start + size]
-            places = [Appended(record.log_offset, record.size, record.queue_offset, record.store_timestamp) for record in part]
+            places = [
+                Appended(
+                    record.log_offset, record.size, record.queue_offset, record.store_timestamp
+                )
+                for record in part
+            ]
             drafts = [draft_of(record) for record in part]
             if release.startswith("4."):
                 for draft in drafts:
@@ -135,12 +159,20 @@ def raw_records(release: str, config: StoreConfig) -> list[str]:
 
 
 @RELEASE
-async def test_appending_java_s_messages_again_gives_java_s_records(release: str, tmp_path: Path) -> None:
-    """Byte for byte, blanks included: same hosts, times and order as the broker had."""
+async def test_appending_java_s_messages_again_gives_java_s_records(
+    release: str, tmp_path: Path
+) -> None:
+    """Byte for byte, including blanks: with the same hosts, times and order."""
     config = unpacked(release, tmp_path)
-    expected = [path.read_bytes() for path in sorted(config.commitlog_directory.iterdir()) if any(path.read_bytes())]
+    expected = [
+        path.read_bytes()
+        for path in sorted(config.commitlog_directory.iterdir())
+        if any(path.read_bytes())
+    ]
     clock = SteppingClock(step_ms=0)
-    ours = golden_config(tmp_path / "ours", store_host=bytes([127, 0, 0, 1]) + (10_911).to_bytes(4, "big"))
+    ours = golden_config(
+        tmp_path / "ours", store_host=bytes([127, 0, 0, 1]) + (10_911).to_bytes(4, "big")
+    )
     async with open_store(ours, clock) as store:
         for record in raw_records(release, config):
             message = decode_record(bytes.fromhex(record))
@@ -160,7 +192,9 @@ async def test_tag_codes_are_java_s(release: str, tmp_path: Path) -> None:
             delayed = row["topic"] == "SCHEDULE_TOPIC_XXXX"
             delays = {"1": 1_000, "3": 10_000}
             assert code == (
-                row["storeTimestamp"] + delays[row["properties"]["DELAY"]] if delayed else tags_code(row["properties"].get("TAGS"))
+                row["storeTimestamp"] + delays[row["properties"]["DELAY"]]
+                if delayed
+                else tags_code(row["properties"].get("TAGS"))
             )
             counts[delayed] += 1
         assert counts[True] > 0
@@ -169,7 +203,7 @@ async def test_tag_codes_are_java_s(release: str, tmp_path: Path) -> None:
 async def test_the_unused_second_segment_of_4_9_4_is_dropped(tmp_path: Path) -> None:
     config = unpacked("4.9.4", tmp_path)
     async with open_store(config) as store:
-        assert store.statistics().segment_count == 1
+        assert len(store.log.segments.items) == 1
         assert store.appended.value == 26_353
     assert [path.name for path in config.commitlog_directory.iterdir()] == ["00000000000000000000"]
 
@@ -177,14 +211,19 @@ async def test_the_unused_second_segment_of_4_9_4_is_dropped(tmp_path: Path) -> 
 async def test_appending_to_a_java_store_goes_on_where_java_stopped(tmp_path: Path) -> None:
     config = unpacked("5.5.0", tmp_path)
     rows = messages_of("5.5.0")
-    last = max((row for row in rows if row["topic"] == "GoldTopic" and row["queueId"] == 0), key=lambda row: row["queueOffset"])
+    last = max(
+        (row for row in rows if row["topic"] == "GoldTopic" and row["queueId"] == 0),
+        key=lambda row: row["queueOffset"],
+    )
     template = draft_of(decode_record(bytes.fromhex(raw_records("5.5.0", config)[0])))
     template.queue_id, template.body = 0, b"ours"
     async with open_store(config, lambda: 0) as store:
         (place,) = store.append([template])
         assert place.queue_offset == last["queueOffset"] + 1
         assert place.log_offset == rows[-1]["offset"] + rows[-1]["size"]
-        assert place.store_timestamp == rows[-1]["storeTimestamp"]  # our clock is behind; time in the log is not
+        assert (
+            place.store_timestamp == rows[-1]["storeTimestamp"]
+        )  # our clock is behind, but store times never decrease
     async with open_store(config) as store:
         assert [message.body for message in await read_all(store, "GoldTopic", 0)][-1] == b"ours"
 

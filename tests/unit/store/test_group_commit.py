@@ -1,4 +1,6 @@
-"""Who waits for the disk without a task: order, deadlines, failures, and one fsync after the other; and the kernel's queue that does them."""
+"""Senders that wait for the disk by callback: order, deadlines, failures, and one fsync after the
+other; and the kernel's queue that does the fsyncs.
+"""
 
 # ruff: noqa: PT012  (what must raise is leaving the block of a running store)
 
@@ -15,22 +17,33 @@ import psutil
 import pytest
 import trio
 import trio.testing
-from stores import SteppingClock, draft, read_all, tiny_config
+from stores import SteppingClock, draft, read_all, tiny_config, wait_durable
 
-from triomq.broker.store import queued_sync
 from triomq.broker.store.config import FlushMode
-from triomq.broker.store.disk import Disk, DiskFeatures
-from triomq.broker.store.durability import DurabilityResult, Flusher
 from triomq.broker.store.errors import FlushFailed
-from triomq.broker.store.queued_sync import QueuedSync, has_queued_sync
-from triomq.broker.store.store import MessageStore, close_files, load_store, open_store
+from triomq.broker.store.io import queued_sync
+from triomq.broker.store.io.disk import Disk, DiskFeatures
+from triomq.broker.store.io.queued_sync import QueuedSync
+from triomq.broker.store.log.durability import DurabilityResult
+from triomq.broker.store.log.flusher import Flusher
+from triomq.broker.store.opening import close_files, load_store, open_store
+from triomq.broker.store.store import MessageStore
 
 DURABLE, TIMEOUT = DurabilityResult.DURABLE, DurabilityResult.FLUSH_DISK_TIMEOUT
-needs_queue = pytest.mark.skipif(not has_queued_sync(), reason="this system has no queue for fdatasync")
+
+
+def has_queue() -> bool:
+    queue = Disk(DiskFeatures(queued_sync=True)).open_sync_queue()
+    if queue is not None:
+        queue.close()
+    return queue is not None
+
+
+needs_queue = pytest.mark.skipif(not has_queue(), reason="this system has no queue for fdatasync")
 
 
 class HeldQueue:
-    """In place of the kernel's: says yes, or fails, when the test lets it."""
+    """Replaces the kernel's queue: succeeds or fails when the test lets it."""
 
     def __init__(self) -> None:
         self.begun = 0
@@ -57,11 +70,11 @@ class HeldQueue:
 
     def close(self) -> None:
         self.closed = True
-        assert not self.waited_for, "the kernel's queue would never wake who waits"
+        assert not self.waited_for, "the kernel's queue would never wake the task that waits"
 
 
 class LateQueue(QueuedSync):
-    """The kernel's own, of a disk that takes its time: it is asked when the test lets it."""
+    """The kernel's queue on a slow disk: the kernel gets the request when the test lets it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -83,7 +96,7 @@ class LateQueue(QueuedSync):
         os.close(self.asked_for)
 
     def close(self) -> None:
-        assert not self.waited_for, "whoever waits is never woken"
+        assert not self.waited_for, "the task that waits is never woken"
         super().close()
 
 
@@ -97,8 +110,12 @@ class QueueDisk(Disk):
 
 
 @asynccontextmanager
-async def held_store(folder: Path, **settings: Any) -> AsyncIterator[tuple[MessageStore, HeldQueue]]:
-    """A store whose log has a first message and a durable name, so that the queue does what comes next."""
+async def held_store(
+    folder: Path, **settings: Any
+) -> AsyncIterator[tuple[MessageStore, HeldQueue]]:
+    """A store whose log has a first message and a durable name, so that the queue does the next
+    fsync.
+    """
     queue = HeldQueue()
     config = tiny_config(folder, flush_mode=FlushMode.SYNC, segment_size_bytes=1 << 20, **settings)
     async with open_store(config, SteppingClock(), disk=QueueDisk(queue)) as store:
@@ -113,48 +130,67 @@ async def held_store(folder: Path, **settings: Any) -> AsyncIterator[tuple[Messa
                 queue.answers.send_nowait(0)
 
 
-def send(store: MessageStore, body: str, told: list[Any]) -> None:
+def send(store: MessageStore, body: str, answers: list[Any]) -> None:
     place = store.append([draft(body)])[-1]
-    assert store.when_durable(place.log_offset + place.size, lambda result: told.append((body, result)))
+    store.flusher.when_durable(
+        place.log_offset + place.size, lambda result: answers.append((body, result))
+    )
 
 
-@pytest.mark.feature(37)
-async def test_the_next_fsync_has_begun_when_the_senders_of_the_last_one_are_told(tmp_path: Path) -> None:
+@pytest.mark.feature("37a")
+async def test_the_next_fsync_has_begun_when_the_senders_of_the_last_one_get_their_answers(
+    tmp_path: Path,
+) -> None:
     async with held_store(tmp_path) as (store, queue):
-        told: list[Any] = []
-        begun_when_told: list[int] = []
+        answers: list[Any] = []
+        begun_when_answered: list[int] = []
         place = store.append([draft("a")])[0]
-        store.when_durable(place.log_offset + place.size, lambda _: begun_when_told.append(queue.begun))
-        send(store, "b", told)
+        store.flusher.when_durable(
+            place.log_offset + place.size, lambda _: begun_when_answered.append(queue.begun)
+        )
+        send(store, "b", answers)
         await trio.testing.wait_all_tasks_blocked()
         assert queue.begun == 1
-        send(store, "c", told)
-        send(store, "d", told)
+        send(store, "c", answers)
+        send(store, "d", answers)
         await trio.testing.wait_all_tasks_blocked()
-        assert (queue.begun, told) == (1, [])  # one at a time
+        assert (queue.begun, answers) == (1, [])  # one at a time
         queue.answers.send_nowait(0)
         await trio.testing.wait_all_tasks_blocked()
-        assert begun_when_told == [2]
-        assert told == [("b", DURABLE)]  # not those who came after it had begun
+        assert begun_when_answered == [2]
+        assert answers == [("b", DURABLE)]  # not the senders that came after it had begun
         assert len(await read_all(store, "T", 0)) == 3  # shown in the same step
         queue.answers.send_nowait(0)
         await trio.testing.wait_all_tasks_blocked()
-        assert told == [("b", DURABLE), ("c", DURABLE), ("d", DURABLE)]
-        assert (queue.begun, store.flushed.value, store.indexed.value) == (2, store.appended.value, store.appended.value)
+        assert answers == [("b", DURABLE), ("c", DURABLE), ("d", DURABLE)]
+        assert (queue.begun, store.flushed.value, store.indexed.value) == (
+            2,
+            store.appended.value,
+            store.appended.value,
+        )
         assert len(await read_all(store, "T", 0)) == 5
 
 
-async def test_that_a_flusher_which_promises_too_much_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_flusher_that_promises_too_much_is_detected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     advance = Flusher._advance
-    monkeypatch.setattr(Flusher, "_advance", lambda self, target: advance(self, self.log.appended.value))  # not: what the fsync was for
+    monkeypatch.setattr(
+        Flusher, "_advance", lambda self, target: advance(self, self.log.appended.value)
+    )  # not `due.end`, which the fsync covers
     with pytest.raises((AssertionError, ExceptionGroup)):
-        await test_the_next_fsync_has_begun_when_the_senders_of_the_last_one_are_told(tmp_path)
+        await test_the_next_fsync_has_begun_when_the_senders_of_the_last_one_get_their_answers(
+            tmp_path
+        )
 
 
-@pytest.mark.feature(37)
-async def test_each_sender_has_its_own_deadline_and_is_told_once(tmp_path: Path, mock_clock: trio.testing.MockClock) -> None:
-    store = await load_store(tiny_config(tmp_path, flush_mode=FlushMode.SYNC), SteppingClock(), Disk())
-    told: list[Any] = []
+async def test_each_sender_has_its_own_deadline_and_one_answer(
+    tmp_path: Path, mock_clock: trio.testing.MockClock
+) -> None:
+    store = await load_store(
+        tiny_config(tmp_path, flush_mode=FlushMode.SYNC), SteppingClock(), Disk()
+    )
+    answers: list[Any] = []
 
     async def pass_by(seconds: float) -> None:
         mock_clock.jump(seconds)
@@ -164,78 +200,87 @@ async def test_each_sender_has_its_own_deadline_and_is_told_once(tmp_path: Path,
         nursery.start_soon(store.flusher.run_deadlines)
         await trio.testing.wait_all_tasks_blocked()
         for body in ("a", "b", "c"):  # after 0, 2 and 4 seconds
-            send(store, body, told)
+            send(store, body, answers)
             await pass_by(2)
-        assert told == [("a", TIMEOUT)]
+        assert answers == [("a", TIMEOUT)]
         await pass_by(0.9)
-        assert len(told) == 1
+        assert len(answers) == 1
         await pass_by(0.1)
-        assert told == [("a", TIMEOUT), ("b", TIMEOUT)]
+        assert answers == [("a", TIMEOUT), ("b", TIMEOUT)]
         await store.flusher.flush()
-        assert told == [("a", TIMEOUT), ("b", TIMEOUT), ("c", DURABLE)]
-        await pass_by(60)  # nobody waits; and then somebody does
-        send(store, "d", told)
+        assert answers == [("a", TIMEOUT), ("b", TIMEOUT), ("c", DURABLE)]
+        await pass_by(60)  # no sender waits, and then one does
+        send(store, "d", answers)
         await pass_by(4.9)
-        assert len(told) == 3
+        assert len(answers) == 3
         await pass_by(0.1)
-        assert told[3] == ("d", TIMEOUT)
+        assert answers[3] == ("d", TIMEOUT)
         nursery.cancel_scope.cancel()
     close_files(store)
 
 
-@pytest.mark.feature(37, 51)
-async def test_an_fsync_of_the_queue_that_fails_is_fatal_and_told_to_all(tmp_path: Path) -> None:
-    told: list[Any] = []
+async def test_a_failed_fsync_of_the_queue_is_fatal_and_reported_to_all_senders(
+    tmp_path: Path,
+) -> None:
+    answers: list[Any] = []
     with pytest.raises(ExceptionGroup) as caught:
         async with held_store(tmp_path) as (store, queue):
-            send(store, "a", told)
+            send(store, "a", answers)
             await trio.testing.wait_all_tasks_blocked()
-            send(store, "b", told)  # no fsync for this one has begun
+            send(store, "b", answers)  # no fsync for this one has begun
             flushed = store.flushed.value
             queue.answers.send_nowait(errno.EIO)
             await trio.sleep_forever()
     assert caught.group_contains(FlushFailed, match="Input/output error")
-    assert [name for name, _ in told] == ["a", "b"]
-    assert all(isinstance(result, FlushFailed) for _, result in told)
+    assert [name for name, _ in answers] == ["a", "b"]
+    assert all(isinstance(result, FlushFailed) for _, result in answers)
     assert (queue.begun, queue.closed, store.flushed.value) == (1, True, flushed)
     with pytest.raises(FlushFailed):
-        store.when_durable(store.appended.value, told.append)
+        store.flusher.when_durable(store.appended.value, answers.append)
     assert (tmp_path / "abort").exists()
 
 
-async def test_a_queue_that_takes_nothing_is_replaced_by_the_thread(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_queue_that_takes_nothing_is_replaced_by_the_thread(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async with held_store(tmp_path) as (store, queue):
         queue.refusal = errno.EINVAL
         for body in ("a", "b"):
             place = store.append([draft(body)])[0]
-            assert await store.wait_durable(place.log_offset + place.size) is DURABLE
+            assert await wait_durable(store.flusher, place.log_offset + place.size) is DURABLE
         assert (queue.begun, queue.closed) == (0, True)
     assert caplog.text.count("a thread does it") == 1
 
 
-async def test_a_stop_waits_for_the_fsync_under_way(tmp_path: Path) -> None:
-    told: list[Any] = []
+async def test_a_stop_waits_for_the_fsync_in_flight(tmp_path: Path) -> None:
+    answers: list[Any] = []
     async with held_store(tmp_path) as (store, _):
-        send(store, "a", told)
+        send(store, "a", answers)
         await trio.testing.wait_all_tasks_blocked()
-        send(store, "b", told)
-    assert told == [("a", DURABLE), ("b", DURABLE)]
+        send(store, "b", answers)
+    assert answers == [("a", DURABLE), ("b", DURABLE)]
     assert not (tmp_path / "abort").exists()
 
 
 @pytest.mark.parametrize("kind", [HeldQueue, pytest.param(LateQueue, marks=needs_queue)])
-async def test_a_stop_waits_for_the_fsync_of_a_checkpoint(tmp_path: Path, kind: type[HeldQueue | LateQueue]) -> None:
-    """Not the flusher's own: that task has nothing to do, and is over at once."""
+async def test_a_stop_waits_for_the_fsync_of_a_checkpoint(
+    tmp_path: Path, kind: type[HeldQueue | LateQueue]
+) -> None:
+    """Not one of the flusher, whose task has nothing to do and ends at once."""
     queue = kind()
     disk = QueueDisk(queue)
     async with trio.open_nursery() as nursery:
-        async with open_store(tiny_config(tmp_path, flush_interval_ms=1_000_000, segment_size_bytes=1 << 20), SteppingClock(), disk=disk) as store:
+        async with open_store(
+            tiny_config(tmp_path, flush_interval_ms=1_000_000, segment_size_bytes=1 << 20),
+            SteppingClock(),
+            disk=disk,
+        ) as store:
             store.append([draft("first")])
             await store.flusher.flush()  # a thread forces the name of the new file out
             store.append([draft("second")])
-            store.checkpointer.save_soon()
+            store.index_syncer.save_soon()
             with trio.fail_after(30):
-                while not queue.waited_for:  # noqa: ASYNC110 - the queue has no event of its own
+                while not queue.waited_for:
                     await trio.sleep(0.001)
 
             async def answer_at_last() -> None:
@@ -248,36 +293,39 @@ async def test_a_stop_waits_for_the_fsync_of_a_checkpoint(tmp_path: Path, kind: 
     assert not (tmp_path / "abort").exists()
 
 
-async def test_a_file_that_is_gone_does_not_cost_the_queue(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_deleted_file_does_not_end_the_use_of_the_queue(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async with held_store(tmp_path) as (store, queue):
         place = store.append([draft("a")])[0]
         (segment,) = store.log.segments.items
         segment.close()
         gone = segment.path.rename(tmp_path / "gone")
-        assert await store.wait_durable(place.log_offset + place.size) is DURABLE
+        assert await wait_durable(store.flusher, place.log_offset + place.size) is DURABLE
         gone.rename(segment.path)
-        told: list[Any] = []
-        send(store, "b", told)
+        answers: list[Any] = []
+        send(store, "b", answers)
         await trio.testing.wait_all_tasks_blocked()
         assert queue.begun == 1
-    assert told == [("b", DURABLE)]
+    assert answers == [("b", DURABLE)]
     assert "a thread does it" not in caplog.text
 
 
 @needs_queue
-@pytest.mark.feature(37)
 async def test_the_real_queue_forces_the_log_out_across_segments(tmp_path: Path) -> None:
     config = tiny_config(tmp_path, flush_mode=FlushMode.SYNC)
-    told: list[Any] = []
-    async with open_store(config, SteppingClock(), disk=Disk(DiskFeatures(queued_sync=True))) as store:
+    answers: list[Any] = []
+    async with open_store(
+        config, SteppingClock(), disk=Disk(DiskFeatures(queued_sync=True))
+    ) as store:
         assert store.flusher._queue is None  # the task has not begun
         for number in range(40):
-            send(store, f"{number:0500d}", told)
+            send(store, f"{number:0500d}", answers)
             with trio.fail_after(10):
                 await store.flushed.wait_reached(store.appended.value)
         assert store.flusher._queue is not None
         assert len(store.log.segments.items) > 2
-        assert [result for _, result in told] == [DURABLE] * 40
+        assert [result for _, result in answers] == [DURABLE] * 40
         assert len(await read_all(store, "T", 0)) == 40
 
 
@@ -294,9 +342,9 @@ async def test_the_queue_gives_the_error_of_an_fsync_and_goes_on(tmp_path: Path)
         await queue.finished()
     os.write(fd, b"x" * 100_000)
     queue.begin(fd)
-    os.close(fd)  # the kernel has its own hold on the file
+    os.close(fd)  # the kernel has its own reference to the file
     with trio.move_on_after(0) as scope:
-        await queue.finished()  # is waited for all the same
+        await queue.finished()  # waits all the same
     assert not scope.cancelled_caught
     queue.close()
     os.close(reader)
@@ -307,7 +355,9 @@ async def test_the_queue_gives_the_error_of_an_fsync_and_goes_on(tmp_path: Path)
 @needs_queue
 def test_a_queue_that_cannot_be_made_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     def left() -> tuple[int, int]:
-        """Descriptors, and queues of the kernel: each has a ring mapped into this process."""
+        """Return the numbers of descriptors and of queues: each queue has a ring mapped into this
+        process.
+        """
         return psutil.Process().num_fds(), Path("/proc/self/maps").read_text().count("[aio]")
 
     def full(initial: int, flags: int = 0) -> int:

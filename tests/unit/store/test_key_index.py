@@ -9,15 +9,21 @@ from pathlib import Path
 import pytest
 from stores import NO_FEATURES, NOW_MS, FaultyDisk, SteppingClock, draft, tiny_config
 
-from triomq.broker.store.cold_reads import ColdReads
-from triomq.broker.store.disk import Disk
-from triomq.broker.store.draft import Appended, Batch, Draft
+from triomq.broker.store.draft import Appended, Draft
 from triomq.broker.store.errors import DiskFull, StoreDamaged
-from triomq.broker.store.key_index import KeyIndex, entries_of, hash_by_length, hash_together, index_hash
-from triomq.broker.store.key_index_file import ENTRY, HEADER, Geometry, KeyIndexFile
-from triomq.broker.store.open_files import OpenFiles
-from triomq.broker.store.reads import Cold, Reads
-from triomq.remoting.protocol.message import TRANSACTION_ROLLBACK
+from triomq.broker.store.io.disk import Disk
+from triomq.broker.store.io.open_files import OpenFiles
+from triomq.broker.store.io.reads import Cold, ColdFetch, Reads
+from triomq.broker.store.keys.index import (
+    KeyIndex,
+    entries_of,
+    hash_by_length,
+    hash_together,
+    index_hash,
+)
+from triomq.broker.store.keys.index_file import ENTRY, HEADER, Geometry, KeyIndexFile
+from triomq.broker.store.queues.batch import Batch
+from triomq.remoting.protocol.sys_flags import TRANSACTION_ROLLBACK
 
 ALL_TIME = (0, 1 << 60)
 
@@ -26,19 +32,31 @@ def make_index(root: Path, *, disk: Disk | None = None, **changes: object) -> Ke
     return KeyIndex(tiny_config(root, **changes), disk or Disk(), SteppingClock())
 
 
-def batch(*drafts: Draft, start: int = 0, step: int = 100, time_ms: int = NOW_MS, time_step: int = 0) -> Batch:
-    places = [Appended(start + step * number, step, number, time_ms + time_step * number) for number in range(len(drafts))]
+def batch(
+    *drafts: Draft, start: int = 0, step: int = 100, time_ms: int = NOW_MS, time_step: int = 0
+) -> Batch:
+    places = [
+        Appended(start + step * number, step, number, time_ms + time_step * number)
+        for number in range(len(drafts))
+    ]
     return Batch(drafts, places, start, start + step * len(drafts))
 
 
-def find(index: KeyIndex, key: str, topic: str = "T", begin_ms: int = 0, end_ms: int = 1 << 60, count_max: int = 64) -> list[int]:
+def find(
+    index: KeyIndex,
+    key: str,
+    topic: str = "T",
+    begin_ms: int = 0,
+    end_ms: int = 1 << 60,
+    count_max: int = 64,
+) -> list[int]:
     reads = Reads(index.disk, OpenFiles(index.disk, 4))
     try:
         while True:
             try:
                 return index.find(topic, key, begin_ms, end_ms, count_max, reads)
             except Cold as cold:
-                reads.fetched.update(ColdReads(index.disk).fetch(cold.ranges))
+                reads.fetched.update(ColdFetch(index.disk).fetch(cold.ranges))
     finally:
         reads.open_files.close()
 
@@ -47,6 +65,7 @@ def content(index: KeyIndex) -> list[bytes]:
     return [path.read_bytes() for path in sorted(index.directory.iterdir())]
 
 
+@pytest.mark.feature("45a")
 def test_bytes_of_the_fact_sheet(tmp_path: Path) -> None:
     index = make_index(tmp_path, index_slot_count=10, index_entry_count=20)
     first = draft(topic="TopicTest", unique_key="7F0000010D5A3B6A0000000000000001", keys="k1 k2")
@@ -55,8 +74,22 @@ def test_bytes_of_the_fact_sheet(tmp_path: Path) -> None:
     index.apply(Batch([second], [Appended(1_048_900, 168, 8, 1_700_000_002_999)], 0, 0))
     (data,) = content(index)
     assert len(data) == 40 + 4 * 10 + 20 * 20
-    assert data[:40].hex(" ", 8) == "0000018bcfe569c8 0000018bcfe573b7 0000000000100000 0000000000100144 0000000300000005"
-    assert [int.from_bytes(data[40 + 4 * slot : 44 + 4 * slot], "big") for slot in range(10)] == [0, 0, 0, 1, 4, 3, 0, 0, 0, 0]
+    assert (
+        data[:40].hex(" ", 8)
+        == "0000018bcfe569c8 0000018bcfe573b7 0000000000100000 0000000000100144 0000000300000005"
+    )
+    assert [int.from_bytes(data[40 + 4 * slot : 44 + 4 * slot], "big") for slot in range(10)] == [
+        0,
+        0,
+        0,
+        1,
+        4,
+        3,
+        0,
+        0,
+        0,
+        0,
+    ]
     entries = """
         00000000 0000000000000000 00000000 00000000
         6ea5c4ed 0000000000100000 00000000 00000000
@@ -71,9 +104,13 @@ def test_bytes_of_the_fact_sheet(tmp_path: Path) -> None:
     index.close()
 
 
-@pytest.mark.feature("45b")
+@pytest.mark.feature("43a", "45b")
 def test_a_file_of_the_real_geometry_is_sparse(tmp_path: Path) -> None:
-    index = KeyIndex(tiny_config(tmp_path, index_slot_count=5_000_000, index_entry_count=20_000_000), Disk(), SteppingClock())
+    index = KeyIndex(
+        tiny_config(tmp_path, index_slot_count=5_000_000, index_entry_count=20_000_000),
+        Disk(),
+        SteppingClock(),
+    )
     index.apply(batch(draft(topic="TopicTest", keys="k1")))
     (path,) = index.directory.iterdir()
     assert len(path.name) == 17
@@ -105,7 +142,15 @@ def test_which_keys_a_record_has(tmp_path: Path) -> None:
         )
     )
     assert index.files[-1].next_entry == 6
-    assert [find(index, key) for key in ("U1", "a", "b", "", "T#TagA", "U2", "U3")] == [[0], [0], [0], [], [0], [], [200]]
+    assert [find(index, key) for key in ("U1", "a", "b", "", "T#TagA", "U2", "U3")] == [
+        [0],
+        [0],
+        [0],
+        [],
+        [0],
+        [],
+        [200],
+    ]
     assert index.position == 300
     index.close()
 
@@ -114,40 +159,70 @@ def test_which_keys_a_record_has(tmp_path: Path) -> None:
 @pytest.mark.parametrize("size", [1, 2, 3, 50])
 def test_hashing_together_equals_one_by_one(tmp_path: Path, keys: str, size: int) -> None:
     index = make_index(tmp_path, index_entry_count=1_000)
-    drafts = [draft(topic=("T", "Ü")[number % 2], unique_key=keys.format(number % 3, *range(39)), keys=f"x{number}") for number in range(size)]
+    drafts = [
+        draft(
+            topic=("T", "Ü")[number % 2],
+            unique_key=keys.format(number % 3, *range(39)),
+            keys=f"x{number}",
+        )
+        for number in range(size)
+    ]
     index.apply(batch(*drafts))
     data = content(index)[0][index.geometry.entries_position + 20 :]
     hashes = [value for value, *_ in ENTRY.iter_unpack(data[: 40 * size])]
-    expected = [index_hash(item.topic, key) for item in drafts for key in (item.unique_key or "", item.keys or "")]
+    expected = [
+        index_hash(item.topic, key)
+        for item in drafts
+        for key in (item.unique_key or "", item.keys or "")
+    ]
     assert hashes == expected
     index.close()
 
 
 @pytest.mark.parametrize("size", [1, 2, 5, 50])
 def test_any_division_into_batches_gives_the_same_files(tmp_path: Path, size: int) -> None:
-    drafts = [draft(unique_key=f"U{number}", keys=f"k{number % 4}", tags="A" if number % 3 else None) for number in range(50)]
+    drafts = [
+        draft(unique_key=f"U{number}", keys=f"k{number % 4}", tags="A" if number % 3 else None)
+        for number in range(50)
+    ]
     one, other = make_index(tmp_path / "one"), make_index(tmp_path / "other")
     one.apply(batch(*drafts, time_step=700))
     for start in range(0, 50, size):
         part = batch(*drafts, time_step=700)
-        other.apply(Batch(part.drafts[start : start + size], part.places[start : start + size], 0, 0))
+        other.apply(
+            Batch(part.drafts[start : start + size], part.places[start : start + size], 0, 0)
+        )
     one.close()
     other.close()
     assert content(one) == content(other)
     assert len(content(one)) > 5
 
 
+@pytest.mark.feature("43b", "45a")
 def test_a_full_file_is_followed_by_another(tmp_path: Path) -> None:
     index = make_index(tmp_path)
     for number in range(60):
-        index.apply(batch(draft(unique_key=f"U{number}"), start=100 * number, time_ms=NOW_MS + 1_500 * number))
+        index.apply(
+            batch(
+                draft(unique_key=f"U{number}"), start=100 * number, time_ms=NOW_MS + 1_500 * number
+            )
+        )
     assert [file.next_entry for file in index.files] == [24, 24, 15]
-    assert [path.name for path in sorted(index.directory.iterdir())] == [file.path.name for file in index.files]
+    assert [path.name for path in sorted(index.directory.iterdir())] == [
+        file.path.name for file in index.files
+    ]
     assert all(find(index, f"U{number}") == [100 * number] for number in range(60))
     first, second, _ = content(index)
-    assert HEADER.unpack_from(first) == (NOW_MS, NOW_MS + 33_000, 0, 2_200, index.files[0].slots_used, 24)
+    assert HEADER.unpack_from(first) == (
+        NOW_MS,
+        NOW_MS + 33_000,
+        0,
+        2_200,
+        index.files[0].slots_used,
+        24,
+    )
     assert HEADER.unpack_from(second)[:3] == (NOW_MS + 34_500, NOW_MS + 67_500, 2_300)
-    # The first entry's seconds count from the end of the older file, a habit of Java.
+    # The seconds of the first entry count from the end of the older file, as in Java.
     assert ENTRY.unpack_from(second, index.geometry.entries_position + 20)[2] == 1
     assert ENTRY.unpack_from(second, index.geometry.entries_position + 40)[2] == 1
     assert index.full_timestamp == NOW_MS + 67_500
@@ -176,7 +251,11 @@ def test_time_range_and_count(tmp_path: Path) -> None:
     for number in range(60):
         index.apply(batch(draft(keys="k"), start=100 * number, time_ms=NOW_MS + 1_000 * number))
     assert find(index, "k", count_max=5) == [5_900, 5_800, 5_700, 5_600, 5_500]
-    assert find(index, "k", begin_ms=NOW_MS + 30_000, end_ms=NOW_MS + 32_000) == [3_200, 3_100, 3_000]
+    assert find(index, "k", begin_ms=NOW_MS + 30_000, end_ms=NOW_MS + 32_000) == [
+        3_200,
+        3_100,
+        3_000,
+    ]
     assert find(index, "k", begin_ms=NOW_MS + 99_000) == []
     assert len(find(index, "k")) == 60
     index.close()
@@ -215,7 +294,9 @@ def test_loading(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("keep", [0, 1, 22, 23, 24, 29, 30])
 @pytest.mark.parametrize("disk", [Disk(), Disk(NO_FEATURES)], ids=["all calls", "fallbacks"])
-def test_truncation_makes_the_index_of_the_first_records(tmp_path: Path, keep: int, disk: Disk) -> None:
+def test_truncation_makes_the_index_of_the_first_records(
+    tmp_path: Path, keep: int, disk: Disk
+) -> None:
     drafts = [draft(unique_key=f"U{number}", keys=f"k{number % 3}") for number in range(30)]
     index, expected = make_index(tmp_path / "a", disk=disk), make_index(tmp_path / "b")
     index.apply(batch(*drafts, time_step=100))
@@ -233,7 +314,9 @@ def test_truncation_makes_the_index_of_the_first_records(tmp_path: Path, keep: i
 
 
 def test_truncation_repairs_slots_that_name_lost_entries(tmp_path: Path) -> None:
-    """A crash of the machine kept the slots' pages and lost the last entries: chains must not be cut."""
+    """A crash of the machine kept the pages of the slots and lost the last entries: chains must
+    stay whole.
+    """
     index = make_index(tmp_path)
     index.apply(batch(*[draft(keys="k") for _ in range(10)]))
     index.close()
@@ -274,11 +357,17 @@ def test_truncation_is_not_misled_by_a_torn_entry(tmp_path: Path, lost: bytes, c
 def test_java_s_rule_after_a_crash(tmp_path: Path) -> None:
     index = make_index(tmp_path)
     for number in range(60):
-        index.apply(batch(draft(unique_key=f"U{number}"), start=100 * number, time_ms=NOW_MS + 1_000 * number))
+        index.apply(
+            batch(
+                draft(unique_key=f"U{number}"), start=100 * number, time_ms=NOW_MS + 1_000 * number
+            )
+        )
     index = reopened(index)
     index.drop_after(index.files[0].end_timestamp)
     assert len(list(index.directory.iterdir())) == 1
-    assert index.position == 2_199  # the last record of the kept file may have had more keys: it will come again
+    assert (
+        index.position == 2_199
+    )  # the last record of the kept file may have had more keys: it is indexed again
     index.apply(batch(draft(unique_key="U22", keys="more"), start=2_200))
     assert find(index, "U22") == find(index, "more") == [2_200]
     index.drop_after(0)
@@ -320,7 +409,10 @@ def test_a_spare_file_never_used_is_removed(tmp_path: Path) -> None:
     index.close()
 
 
-@pytest.mark.parametrize(("name", "size", "words"), [("20260101000000000", 12, "maxHashSlotNum"), ("core", 584, "move it away")])
+@pytest.mark.parametrize(
+    ("name", "size", "words"),
+    [("20260101000000000", 12, "maxHashSlotNum"), ("core", 584, "move it away")],
+)
 def test_foreign_index_files_are_refused(tmp_path: Path, name: str, size: int, words: str) -> None:
     (tmp_path / "index").mkdir()
     (tmp_path / "index" / name).write_bytes(bytes(size))
@@ -340,7 +432,10 @@ def test_what_must_be_forced_to_the_disk(tmp_path: Path) -> None:
     index.close()
 
 
-@pytest.mark.parametrize("damage", [lambda number: number, lambda number: number + 1, lambda number: 10_000, lambda number: -1])
+@pytest.mark.parametrize(
+    "damage",
+    [lambda number: number, lambda number: number + 1, lambda number: 10_000, lambda number: -1],
+)
 def test_a_damaged_chain_ends_and_never_loops(tmp_path: Path, damage: Callable[[int], int]) -> None:
     index = make_index(tmp_path)
     index.apply(batch(*[draft(keys="k") for _ in range(5)]))
@@ -365,58 +460,82 @@ def hash_of(text: str) -> int:
 @pytest.mark.parametrize("topics", [["T"], ["T", "Größe", "𝄞", "T" * 127]])
 @pytest.mark.parametrize("first", [-1, 500])
 def test_entries_are_those_of_each_message_alone(topics: list[str], first: int) -> None:
-    """Keys are hashed in groups over topics and lengths; what comes out is one entry a key, in the order of the log."""
+    """Keys are hashed in groups across topics and lengths; the result is an entry per key, in the
+    order of the log.
+    """
     kinds = [
-        {"unique_key": "A" * 32}, {"unique_key": "id", "keys": "k  kk é"}, {"keys": "ab cd"}, {}, {"unique_key": "ø" * 130, "tags": "𝄞"},
-        {"unique_key": "B" * 32, "tags": "TagA"}, {"unique_key": "C" * 32, "tags": "TagB", "sys_flag": TRANSACTION_ROLLBACK}, {"tags": "TagA"},
+        {"unique_key": "A" * 32}, {"unique_key": "id", "keys": "k  kk é"}, {"keys": "ab cd"}, {},
+        {"unique_key": "ø" * 130, "tags": "𝄞"},
+        {"unique_key": "B" * 32, "tags": "TagA"}, {"unique_key": "C" * 32, "tags": "TagB",
+        "sys_flag": TRANSACTION_ROLLBACK}, {"tags": "TagA"},
     ]  # fmt: skip
-    drafts = [draft(topic=topics[number % len(topics)], **kinds[number % len(kinds)]) for number in range(7 * len(kinds) * len(topics) + 3)]
-    drafts = [each for number, each in enumerate(drafts) if number % 5]  # so that no kind keeps to its topic
+    drafts = [
+        draft(topic=topics[number % len(topics)], **kinds[number % len(kinds)])
+        for number in range(7 * len(kinds) * len(topics) + 3)
+    ]
+    drafts = [
+        each for number, each in enumerate(drafts) if number % 5
+    ]  # so that every topic has every kind
     given = batch(*drafts, time_step=1_000)
     expected = []
     for each, place in zip(given.drafts, given.places):
         if place.log_offset <= first or each.sys_flag == TRANSACTION_ROLLBACK:
             continue
-        words = [each.unique_key or "", *(each.keys or "").split(" "), f"T#{each.tags}" if each.tags else ""]
-        expected += [(hash_of(f"{each.topic}#{word}"), place.log_offset, place.store_timestamp) for word in words if word]
+        words = [
+            each.unique_key or "",
+            *(each.keys or "").split(" "),
+            f"T#{each.tags}" if each.tags else "",
+        ]
+        expected += [
+            (hash_of(f"{each.topic}#{word}"), place.log_offset, place.store_timestamp)
+            for word in words
+            if word
+        ]
     assert list(zip(*entries_of(given, first))) == expected
     assert len(set(topics)) == len({each.topic for each in drafts})
 
 
-def test_the_one_hash_without_a_positive_value_is_zero() -> None:
+def test_the_hash_without_a_positive_value_is_zero() -> None:
     assert hash_of("T#jllgx0D") == 0  # the hash itself is -2^31
     assert hash_together({"T": ["jllgx0D"]}) == {"T": [0]}
-    assert hash_together({"T": ["jllgx0D", "x"], "U": ["jllgx0D"]}) == {"T": [0, hash_of("T#x")], "U": [hash_of("U#jllgx0D")]}
+    assert hash_together({"T": ["jllgx0D", "x"], "U": ["jllgx0D"]}) == {
+        "T": [0, hash_of("T#x")],
+        "U": [hash_of("U#jllgx0D")],
+    }
 
 
 class CountedKeys(list[str]):
-    """Keys that count how many of them were looked at."""
+    """Keys that count how often they are visited."""
 
-    looks = 0
+    visits = 0
 
     def __iter__(self) -> Iterator[str]:
         for key in super().__iter__():
-            self.looks += 1
+            self.visits += 1
             yield key
 
     def __getitem__(self, number):  # type: ignore[no-untyped-def, override]
-        self.looks += 1
+        self.visits += 1
         return super().__getitem__(number)
 
 
 @pytest.mark.parametrize("prefix", ["", "Topic#"])
-def test_keys_of_many_lengths_are_walked_as_often_as_those_of_two(prefix: str) -> None:
-    """A message may have words of 250 lengths: whoever sends a request of such ones must not hold the broker up."""
+def test_keys_of_many_lengths_take_as_many_passes_as_those_of_two(prefix: str) -> None:
+    """A message may have words of 250 lengths: a request of such messages must not hold the broker
+    up.
+    """
     words = [f"{number % 7}é"[: number % 3] + "k" * (number * 37 % 251) for number in range(1_000)]
     keys = CountedKeys(words)
     hashes = hash_by_length(prefix, keys)
-    assert [0 if value == -(1 << 31) else abs(value) for value in hashes] == [hash_of(prefix + word) for word in words]
+    assert [0 if value == -(1 << 31) else abs(value) for value in hashes] == [
+        hash_of(prefix + word) for word in words
+    ]
     assert len(set(map(len, words))) > 250
-    assert keys.looks <= 4 * len(words)
+    assert keys.visits <= 4 * len(words)
 
 
 def test_long_tags_are_not_kept_in_memory() -> None:
-    """Tags may have 32 KB, and every message other ones."""
+    """Tags may have 32 KB, and every message may have other tags."""
     entries_of(batch(draft(tags="x" * 4_000)), -1)
     tracemalloc.start()
     try:

@@ -1,4 +1,6 @@
-"""Messages that lie in several queues: INNER_MULTI_DISPATCH names light queues (LMQ), and each gives the message a number of its own."""
+"""Messages that lie in several queues: INNER_MULTI_DISPATCH names light queues (LMQ), and each
+gives the message a number of its own.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +16,23 @@ from stores import FaultyDisk, SteppingClock, draft, read_all, tiny_config
 from triomq.broker.store.config import StoreConfig
 from triomq.broker.store.draft import Draft, check_draft
 from triomq.broker.store.errors import DiskFull, IllegalMessage
-from triomq.broker.store.numbering import SPECIAL, dispatch_fault, dispatch_places, may_dispatch, with_properties
-from triomq.broker.store.store import MessageStore, open_store
-from triomq.remoting.protocol.message import encode_properties
+from triomq.broker.store.numbering import (
+    dispatch_fault,
+    dispatch_places,
+    may_dispatch,
+    with_properties,
+)
+from triomq.broker.store.opening import open_store
+from triomq.broker.store.store import MessageStore
+from triomq.remoting.protocol.message_properties import encode_properties
 
 A, B = "%LMQ%a", "%LMQ%b"
 
 
 def to_queues(body: str, *names: str, topic: str = "T", **changes: Any) -> Draft:
-    return draft(body, topic, sys_flag=SPECIAL, extra={"INNER_MULTI_DISPATCH": ",".join(names)}, **changes)
+    return draft(
+        body, topic, special=True, extra={"INNER_MULTI_DISPATCH": ",".join(names)}, **changes
+    )
 
 
 def light_config(root: Path, **changes: Any) -> StoreConfig:
@@ -35,7 +45,15 @@ async def bodies(store: MessageStore, name: str) -> list[str]:
 
 async def test_a_message_has_a_number_in_each_of_its_queues(tmp_path: Path) -> None:
     async with open_store(light_config(tmp_path), SteppingClock()) as store:
-        store.append([to_queues("0", A), draft("1"), to_queues("2", A, B), to_queues("3", B, queue_id=3), draft("4")])
+        store.append(
+            [
+                to_queues("0", A),
+                draft("1"),
+                to_queues("2", A, B),
+                to_queues("3", B, queue_id=3),
+                draft("4"),
+            ]
+        )
         assert await bodies(store, "T") == ["0", "1", "2", "4"]
         assert await bodies(store, A) == ["0", "2"]
         assert await bodies(store, B) == ["2", "3"]
@@ -43,16 +61,24 @@ async def test_a_message_has_a_number_in_each_of_its_queues(tmp_path: Path) -> N
         assert second.properties["INNER_MULTI_QUEUE_OFFSET"] == "1,0"
         assert second.sys_flag == 0
         assert store.queue_table.light_count == 2
-        await store.checkpointer.save()
+        await store.index_syncer.save()
         assert (tmp_path / "consumequeue" / A / "0" / ("0" * 20)).stat().st_size == 200
 
 
-@pytest.mark.feature(51)
 @pytest.mark.parametrize("how", ["stopped", "crashed", "queues lost", "checkpoint lost"])
 async def test_recovery(tmp_path: Path, how: str) -> None:
     async with open_store(light_config(tmp_path), SteppingClock()) as store:
         for number in range(40):
-            store.append([to_queues(str(number), *[name for name, every in ((A, 2), (B, 3)) if number % every == 0]) if number % 2 * number % 3 == 0 else draft(str(number))])
+            store.append(
+                [
+                    to_queues(
+                        str(number),
+                        *[name for name, every in ((A, 2), (B, 3)) if number % every == 0],
+                    )
+                    if number % 2 * number % 3 == 0
+                    else draft(str(number))
+                ]
+            )
         expected = [await bodies(store, name) for name in ("T", A, B)]
         ends = [store.max_offset(name, 0) for name in ("T", A, B)]
     if how != "stopped":
@@ -105,15 +131,14 @@ async def test_numbers_of_a_failed_append_are_given_again(tmp_path: Path) -> Non
         assert (store.max_offset(A, 0), store.max_offset(B, 0)) == (3, 2)
 
 
-async def test_those_who_wait_hear_of_every_queue(tmp_path: Path) -> None:
+async def test_arrivals_are_reported_for_every_queue(tmp_path: Path) -> None:
     heard = []
     async with open_store(light_config(tmp_path), SteppingClock()) as store:
-        store.on_arrival = heard.extend
+        store.indexer.on_arrival.append(heard.extend)
         store.append([to_queues("0", A, B, queue_id=2)])
     assert heard == [("T", 2, 1, 0), (A, 0, 1, 0), (B, 0, 1, 0)]
 
 
-@pytest.mark.feature(52)
 async def test_expiry(tmp_path: Path) -> None:
     async with open_store(light_config(tmp_path), SteppingClock()) as store:
         for number in range(60):
@@ -121,14 +146,18 @@ async def test_expiry(tmp_path: Path) -> None:
         while len(store.log.segments.items) > 1:
             await store.cleaner._delete_segment(store.log.segments.first_offset, "a test")
         await store.cleaner.correct()
-        assert store.min_offset(A, 0) == store.min_offset("T", 0) // 2 + store.min_offset("T", 0) % 2 > 0
+        assert (
+            store.min_offset(A, 0)
+            == store.min_offset("T", 0) // 2 + store.min_offset("T", 0) % 2
+            > 0
+        )
         left = await bodies(store, A)
         assert left == [f"{number}" * 20 for number in range(60)][-len(left) :]
 
 
 @asynccontextmanager
 async def waiting_for_the_disk(store: MessageStore) -> AsyncIterator[None]:
-    """What is appended meanwhile is confirmed, and indexed, at the end."""
+    """Messages appended meanwhile are confirmed and indexed at the end."""
     gate = trio.CapacityLimiter(1)
     await gate.acquire()
     store.flusher.limiter = gate
@@ -142,9 +171,13 @@ async def waiting_for_the_disk(store: MessageStore) -> AsyncIterator[None]:
 
 @pytest.mark.parametrize("from_log", [False, True], ids=["from memory", "from the log"])
 @pytest.mark.parametrize("new_first", [False, True])
-async def test_a_light_queue_that_is_deleted_while_its_messages_wait_for_the_disk(tmp_path: Path, from_log: bool, new_first: bool) -> None:
-    """With SYNC_FLUSH: their entries would lie in the next queue of that name."""
-    async with open_store(light_config(tmp_path, flush_mode="SYNC_FLUSH"), SteppingClock()) as store:
+async def test_a_light_queue_that_is_deleted_while_its_messages_wait_for_the_disk(
+    tmp_path: Path, from_log: bool, new_first: bool
+) -> None:
+    """With SYNC_FLUSH: otherwise their entries would be in the next queue of that name."""
+    async with open_store(
+        light_config(tmp_path, flush_mode="SYNC_FLUSH"), SteppingClock()
+    ) as store:
         store.append([to_queues("0", A, B)])
         with trio.fail_after(30):
             await store.indexed.wait_reached(store.appended.value)
@@ -155,7 +188,7 @@ async def test_a_light_queue_that_is_deleted_while_its_messages_wait_for_the_dis
             store.delete_topic(A)
             if new_first:
                 store.append([to_queues("3", A)])
-        assert store.queue_table._leaving == {}
+        assert store.queue_table._deleted == {}
         assert ((A, 0) in store.queue_table.queues) is new_first
         store.append([to_queues(str(number), A, B) for number in range(3 + new_first, 6)])
         with trio.fail_after(30):
@@ -168,13 +201,19 @@ async def test_a_light_queue_that_is_deleted_while_its_messages_wait_for_the_dis
 
 
 async def test_light_queues_of_a_deleted_topic_keep_the_order_of_the_log(tmp_path: Path) -> None:
-    """Messages of a deleted topic and of another one, in one batch and one light queue; and the same for a light queue that is deleted, too."""
-    async with open_store(light_config(tmp_path, flush_mode="SYNC_FLUSH"), SteppingClock()) as store:
+    """Messages of a deleted topic and of another one, in one batch and one light queue; and the
+    same with the light queue deleted, too.
+    """
+    async with open_store(
+        light_config(tmp_path, flush_mode="SYNC_FLUSH"), SteppingClock()
+    ) as store:
         async with waiting_for_the_disk(store):
-            store.append([to_queues("0", A, B), to_queues("1", A, B, topic="Gone"), to_queues("2", A, B)])
+            store.append(
+                [to_queues("0", A, B), to_queues("1", A, B, topic="Gone"), to_queues("2", A, B)]
+            )
             store.delete_topic("Gone")
             store.delete_topic(B)
-        assert store.queue_table._leaving == {}
+        assert store.queue_table._deleted == {}
         assert await bodies(store, A) == ["0", "1", "2"]
         assert await bodies(store, "T") == ["0", "2"]
         assert {"Gone", B}.isdisjoint(store.queues())
@@ -186,8 +225,8 @@ def test_names_that_cannot_be_queues() -> None:
         assert "INNER_MULTI_DISPATCH names" in (dispatch_fault([A, name]) or "")
 
 
-async def test_names_that_nobody_has_checked_take_no_other_topic_s_numbers(tmp_path: Path) -> None:
-    """A message that was stored before the setting was on, and is delivered after it."""
+async def test_unchecked_names_take_no_numbers_of_other_topics(tmp_path: Path) -> None:
+    """A message that was stored before the setting was switched on, and is delivered afterwards."""
     async with open_store(light_config(tmp_path), SteppingClock()) as store:
         store.append([draft("0", "Other")])
         store.append([to_queues("1", "Other"), to_queues("2", A, "Other")])
@@ -199,7 +238,9 @@ async def test_names_that_nobody_has_checked_take_no_other_topic_s_numbers(tmp_p
 
 def test_places_of_a_record() -> None:
     def places(names: str, numbers: str) -> list[tuple[str, int]]:
-        return dispatch_places(encode_properties({"INNER_MULTI_DISPATCH": names, "INNER_MULTI_QUEUE_OFFSET": numbers}))
+        return dispatch_places(
+            encode_properties({"INNER_MULTI_DISPATCH": names, "INNER_MULTI_QUEUE_OFFSET": numbers})
+        )
 
     assert places(f"{A},{B}", "7,12") == [(A, 7), (B, 12)]
     assert places(f"{A},{B}", "7") == []
@@ -209,7 +250,9 @@ def test_places_of_a_record() -> None:
 
 def test_properties_are_replaced_not_doubled() -> None:
     text = b"A\x011\x02INNER_BASE\x017\x02B\x012"
-    assert with_properties(text, {b"INNER_BASE": b"9"}) == b"A\x011\x02B\x012\x02INNER_BASE\x019\x02"
+    assert (
+        with_properties(text, {b"INNER_BASE": b"9"}) == b"A\x011\x02B\x012\x02INNER_BASE\x019\x02"
+    )
 
 
 def test_room_for_the_numbers_is_left(tmp_path: Path) -> None:
@@ -219,3 +262,16 @@ def test_room_for_the_numbers_is_left(tmp_path: Path) -> None:
     assert len(message.properties) == 32_767
     with pytest.raises(IllegalMessage, match="the properties have"):
         check_draft(message, config)
+
+
+async def test_a_deleted_light_queue_no_longer_counts(tmp_path: Path) -> None:
+    async with open_store(light_config(tmp_path), SteppingClock()) as store:
+        for _ in range(2):
+            store.append([to_queues("0", A, B)])
+            assert store.queue_table.light_count == 2
+            store.delete_topic(A)
+            assert store.queue_table.light_count == 1
+            store.delete_topic("T")
+            assert store.queue_table.light_count == 1
+            store.delete_topic(B)
+            assert store.queue_table.light_count == 0

@@ -1,4 +1,6 @@
-"""Thousands of queues: few descriptors, few writes, one call that forces all their files to the disk; and nothing is forgotten when it fails or is cancelled."""
+"""Thousands of queues: few descriptors, few writes, one call that forces all their files to the
+disk; and nothing is forgotten when it fails or is cancelled.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +15,18 @@ import trio
 from stores import NO_FEATURES, SteppingClock, draft, read_all, tiny_config
 
 from triomq.broker.store.config import StoreConfig
-from triomq.broker.store.disk import Disk, DiskFeatures
 from triomq.broker.store.errors import FlushFailed
-from triomq.broker.store.file_system import FileSystem
-from triomq.broker.store.store import MessageStore, open_store
+from triomq.broker.store.io.disk import Disk, DiskFeatures
+from triomq.broker.store.io.file_system import FileSystem
+from triomq.broker.store.opening import open_store
+from triomq.broker.store.store import MessageStore
 
 QUEUES = 40
 
 
 @attrs.define(eq=False)
 class CountingDisk(Disk):
-    """Counts what is forced out, and fails when told to."""
+    """Counts the files forced out, and fails when the test says so."""
 
     synced: list[Path] = attrs.field(factory=list)
     whole: int = 0
@@ -46,10 +49,17 @@ def config(root: Path, **changes: Any) -> StoreConfig:
 
 def fill(store: MessageStore, rounds: int = 1) -> None:
     for number in range(rounds):
-        store.append([draft(f"{number}", topic=f"T{queue // 4}", queue_id=queue % 4) for queue in range(QUEUES)])
+        store.append(
+            [
+                draft(f"{number}", topic=f"T{queue // 4}", queue_id=queue % 4)
+                for queue in range(QUEUES)
+            ]
+        )
 
 
-needs_syncfs = pytest.mark.skipif(not DiskFeatures().sync_file_system, reason="syncfs tells no errors here")
+needs_syncfs = pytest.mark.skipif(
+    not DiskFeatures().sync_file_system, reason="syncfs tells no errors here"
+)
 
 
 @needs_syncfs
@@ -57,22 +67,26 @@ async def test_many_files_are_forced_out_by_one_call(tmp_path: Path) -> None:
     disk = CountingDisk()
     async with open_store(config(tmp_path), disk=disk) as store:
         fill(store)
-        await store.checkpointer.save()
+        await store.index_syncer.save()
         assert disk.whole == 1
         assert not [path for path in disk.synced if "consumequeue" in path.parts]
         assert len(store.queue_table.open_files) <= 8
         store.append([draft(topic="T0")])
-        await store.checkpointer.save()
+        await store.index_syncer.save()
         assert disk.whole == 1  # few files: one by one
-        assert [path for path in disk.synced if "consumequeue" in path.parts] == [tmp_path / "consumequeue" / "T0" / "0" / f"{0:020d}"]
+        assert [path for path in disk.synced if "consumequeue" in path.parts] == [
+            tmp_path / "consumequeue" / "T0" / "0" / f"{0:020d}"
+        ]
 
 
 @pytest.mark.parametrize("features", [DiskFeatures(sync_file_system=False), NO_FEATURES])
-async def test_without_that_call_every_file_is_forced_out_and_others_get_their_turn(tmp_path: Path, features: DiskFeatures) -> None:
+async def test_without_that_call_every_file_is_forced_out_and_other_tasks_get_their_turn(
+    tmp_path: Path, features: DiskFeatures
+) -> None:
     disk = CountingDisk(features)
     async with open_store(config(tmp_path), disk=disk) as store:
         fill(store)
-        await store.checkpointer.save()
+        await store.index_syncer.save()
         assert disk.whole == 0
         assert len({path for path in disk.synced if "consumequeue" in path.parts}) == QUEUES
 
@@ -81,41 +95,51 @@ async def test_without_that_call_every_file_is_forced_out_and_others_get_their_t
 async def test_an_error_of_that_call_is_fatal_like_any_other(tmp_path: Path) -> None:
     disk = CountingDisk()
     async with open_store(config(tmp_path), disk=disk) as store:
-        before = store.checkpointer.current
+        before = store.index_syncer.current
         fill(store)
         disk.fail = True
         with pytest.raises(FlushFailed):
-            await store.checkpointer.save()
-        assert store.checkpointer.current == before
+            await store.index_syncer.save()
+        assert store.index_syncer.current == before
         disk.fail = False
 
 
 @needs_syncfs
 def test_files_on_another_file_system_are_left_to_the_caller(tmp_path: Path) -> None:
-    other = next((path for path in (Path("/dev/shm"), Path("/proc/self/status")) if path.exists() and path.stat().st_dev != tmp_path.stat().st_dev), None)
+    other = next(
+        (
+            path
+            for path in (Path("/dev/shm"), Path("/proc/self/status"))
+            if path.exists() and path.stat().st_dev != tmp_path.stat().st_dev
+        ),
+        None,
+    )
     if other is None:
         pytest.skip("there is no second file system")
     file_system = FileSystem(Disk(), tmp_path)
     try:
         (tmp_path / "here").touch()
-        assert file_system.force_out([tmp_path / "here", other, tmp_path / "gone"], [tmp_path]) == ([other], [])
+        assert file_system.force_out([tmp_path / "here", other, tmp_path / "gone"], [tmp_path]) == (
+            [other],
+            [],
+        )
     finally:
         file_system.close()
 
 
 async def test_a_checkpoint_that_is_cancelled_has_forced_out_what_it_took(tmp_path: Path) -> None:
-    """Else the next one would say of those files that the disk has them."""
+    """Otherwise the next checkpoint would count those files as forced out."""
     disk = CountingDisk(DiskFeatures(sync_file_system=False))
     async with open_store(config(tmp_path), disk=disk) as store:
         fill(store)
         await store.flusher.flush()
         async with trio.open_nursery() as nursery:
-            await store.checkpointer.limiter.acquire_on_behalf_of("another fsync")
-            nursery.start_soon(store.checkpointer.save)
+            await store.index_syncer.limiter.acquire_on_behalf_of("another fsync")
+            nursery.start_soon(store.index_syncer.save)
             await trio.testing.wait_all_tasks_blocked()
             nursery.cancel_scope.cancel()
-            store.checkpointer.limiter.release_on_behalf_of("another fsync")
-        await store.checkpointer.save()
+            store.index_syncer.limiter.release_on_behalf_of("another fsync")
+        await store.index_syncer.save()
         assert len({path for path in disk.synced if "consumequeue" in path.parts}) == QUEUES
 
 
@@ -123,8 +147,10 @@ async def test_queues_with_few_new_entries_wait_for_the_checkpoint(tmp_path: Pat
     async with open_store(config(tmp_path, index_write_interval_ms=1), SteppingClock()) as store:
         fill(store)
         await trio.sleep(0.05)
-        assert len(store.queue_table.dirty) == QUEUES  # more than descriptors: 20 bytes are not worth an open, a write and a close
-        await store.checkpointer.save()
+        assert (
+            len(store.queue_table.dirty) == QUEUES
+        )  # more than descriptors: 20 bytes are not worth an open, a write and a close
+        await store.index_syncer.save()
         assert not store.queue_table.dirty
         store.append([draft(topic="T1", queue_id=2)])
         await trio.sleep(0.05)
@@ -132,7 +158,9 @@ async def test_queues_with_few_new_entries_wait_for_the_checkpoint(tmp_path: Pat
         assert [message.body for message in await read_all(store, "T1", 2)] == [b"0", b"hello"]
 
 
-async def test_entries_that_come_while_others_are_written_wait_for_the_next_time(tmp_path: Path) -> None:
+async def test_entries_that_come_while_others_are_written_wait_for_the_next_time(
+    tmp_path: Path,
+) -> None:
     async with open_store(config(tmp_path), SteppingClock()) as store:
         fill(store)
         written = []
@@ -143,24 +171,26 @@ async def test_entries_that_come_while_others_are_written_wait_for_the_next_time
         assert [(queue.topic, queue.queue_id) for queue in store.queue_table.dirty] == [("T0", 0)]
 
 
-@pytest.mark.feature(51)
+@pytest.mark.feature("51b")
 async def test_many_queues_survive_a_crash_and_a_clean_stop(tmp_path: Path) -> None:
     for crash in (True, False):
         root = tmp_path / str(crash)
         async with open_store(config(root), SteppingClock()) as store:
             fill(store, 3)
-            await store.checkpointer.save()
+            await store.index_syncer.save()
             fill(store, 3)
         if crash:
             (root / "abort").touch()
         async with open_store(config(root), SteppingClock()) as store:
             for queue in range(QUEUES):
-                assert [message.body for message in await read_all(store, f"T{queue // 4}", queue % 4)] == [b"0", b"1", b"2"] * 2
+                assert [
+                    message.body for message in await read_all(store, f"T{queue // 4}", queue % 4)
+                ] == [b"0", b"1", b"2"] * 2
 
 
 @pytest.mark.parametrize("crash", [False, True])
 async def test_a_start_opens_each_queue_once(tmp_path: Path, crash: bool) -> None:
-    """What each of 50,000 queues costs is what a start takes."""
+    """With 50,000 queues the cost of each queue is the time of a start."""
     async with open_store(config(tmp_path)) as store:
         fill(store, 3)
     if crash:
@@ -180,19 +210,28 @@ async def test_a_start_opens_each_queue_once(tmp_path: Path, crash: bool) -> Non
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-@pytest.mark.feature(40, "153a")
+@pytest.mark.feature("40a", "153a")
 async def test_fifty_thousand_queues(tmp_path: Path) -> None:
-    """One message each, a clean stop, a crash: all are there, with few descriptors and little room on the disk."""
+    """One message each, a clean stop, a crash: all messages are there, with few descriptors and
+    little room on the disk.
+    """
     count = 50_000
     settings = StoreConfig(root=tmp_path, index_enabled=False, segment_size_bytes=64 << 20)
     keys = [(f"T{number // 8:05d}", number % 8) for number in range(count)]
     async with open_store(settings) as store:
         for start in range(0, count, 500):
-            store.append([draft(f"{start}", topic=topic, queue_id=queue_id) for topic, queue_id in keys[start : start + 500]])
+            store.append(
+                [
+                    draft(f"{start}", topic=topic, queue_id=queue_id)
+                    for topic, queue_id in keys[start : start + 500]
+                ]
+            )
             await trio.lowlevel.checkpoint()
-        await store.checkpointer.save()
+        await store.index_syncer.save()
         assert len(store.queue_table.open_files) <= settings.open_files_max
-    files = [tmp_path / "consumequeue" / topic / str(queue_id) / f"{0:020d}" for topic, queue_id in keys]
+    files = [
+        tmp_path / "consumequeue" / topic / str(queue_id) / f"{0:020d}" for topic, queue_id in keys
+    ]
     assert {file.stat().st_size for file in files} == {6_000_000}
     assert sum(file.stat().st_blocks * 512 for file in files) <= count * 8192
     for crash in (False, True):
@@ -206,7 +245,9 @@ async def test_fifty_thousand_queues(tmp_path: Path) -> None:
 
 
 async def test_a_hole_in_a_queue_file_is_its_end(tmp_path: Path) -> None:
-    """After a power failure a block may be missing while later ones are there; recovery reads the log again from the hole on."""
+    """After a power failure a block may be missing while later ones are there; recovery reads the
+    log again from the hole on.
+    """
     settings = {"queue_file_size_bytes": 20_480, "segment_size_bytes": 1 << 20}
     async with open_store(tiny_config(tmp_path, **settings)) as store:
         for number in range(10):

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from triomq.broker.store.disk_space import Usage
 from triomq.broker.store.retention import (
     HOUR_MS,
     Decision,
     OldSegment,
     RetentionRules,
     Seen,
-    Usage,
     decide,
     format_hours,
     parse_hours,
@@ -30,8 +30,13 @@ def disk(percent: float) -> Usage:
 
 
 def seen(*ages_hours: float, percent: float = 10, **changes: object) -> Seen:
-    """Segments of 1 % of the disk each, so many hours old, at an hour in which nothing is deleted."""
-    segments = [OldSegment(n * SIZE, (n + 1) * SIZE, NOW - int(age * HOUR_MS)) for n, age in enumerate(ages_hours)]
+    """Segments of 1 % of the disk each, of these ages in hours, at an hour in which nothing is
+    deleted.
+    """
+    segments = [
+        OldSegment(n * SIZE, (n + 1) * SIZE, NOW - int(age * HOUR_MS))
+        for n, age in enumerate(ages_hours)
+    ]
     settings: dict[str, object] = {
         "segments": segments,
         "now_ms": NOW,
@@ -45,34 +50,45 @@ def seen(*ages_hours: float, percent: float = 10, **changes: object) -> Seen:
     return Seen(**settings)  # type: ignore[arg-type]
 
 
-def test_nothing_goes_out_of_hours_while_there_is_room() -> None:
+def test_nothing_is_deleted_out_of_hours_while_there_is_room() -> None:
     assert decide(seen(100, 90, 80, percent=75), RULES) == Decision()
 
 
-@pytest.mark.parametrize("change", [{"hour": 4}, {"asked": True}, {"percent": 76.0}, {"log_disk": disk(10), "queue_disk": disk(76)}], ids=str)
-def test_what_is_expired_goes_oldest_first(change: dict[str, object]) -> None:
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"hour": 4},
+        {"asked": True},
+        {"percent": 76.0},
+        {"log_disk": disk(10), "queue_disk": disk(76)},
+    ],
+    ids=str,
+)
+def test_expired_segments_are_deleted_oldest_first(change: dict[str, object]) -> None:
     decision = decide(seen(100, 73, 72, 71.9, 100, **change), RULES)  # type: ignore[arg-type]
-    assert decision.delete == (0, SIZE, 2 * SIZE)  # the first that is too young ends it
-    assert set(decision.reasons.values()) == {"not written to for 72 hours"}
+    assert tuple(decision.delete) == (0, SIZE, 2 * SIZE)  # the first young segment ends it
+    assert set(decision.delete.values()) == {"not written to for 72 hours"}
     assert not decision.refuse
-    assert not decision.forced
 
 
-def test_a_disk_that_fills_up_with_nothing_old_enough_is_told() -> None:
+def test_a_disk_that_fills_up_with_nothing_to_delete_is_reported() -> None:
     assert decide(seen(1, 1, percent=80), RULES) == Decision(short=True)
 
 
-def test_above_85_percent_age_does_not_count_and_no_more_goes_than_must() -> None:
+def test_above_85_percent_age_does_not_count_and_no_more_is_deleted_than_needed() -> None:
     decision = decide(seen(*[1] * 9, percent=88), RULES)
-    assert decision.delete == (0, SIZE, 2 * SIZE)  # 88 -> 85
-    assert decision.forced
+    assert tuple(decision.delete) == (0, SIZE, 2 * SIZE)  # 88 -> 85
     assert not decision.refuse
-    assert set(decision.reasons.values()) == {"the disk is more than 85 % full"}
-    assert decide(seen(*[100] * 9, percent=88), RULES).delete == tuple(n * SIZE for n in range(9))  # expired ones all go
+    assert set(decision.delete.values()) == {"the disk is more than 85 % full"}
+    assert tuple(decide(seen(*[100] * 9, percent=88), RULES).delete) == tuple(
+        n * SIZE for n in range(9)
+    )  # all expired segments are deleted
 
 
 def test_the_disk_of_the_queues_forces_one_segment_a_round() -> None:
-    assert decide(seen(1, 1, 1, log_disk=disk(10), queue_disk=disk(88)), RULES).delete == (0,)
+    assert tuple(decide(seen(1, 1, 1, log_disk=disk(10), queue_disk=disk(88)), RULES).delete) == (
+        0,
+    )
 
 
 def test_messages_are_refused_above_90_percent_until_85() -> None:
@@ -81,15 +97,16 @@ def test_messages_are_refused_above_90_percent_until_85() -> None:
     assert decide(seen(percent=85.1, refusing=True), RULES).refuse
     assert not decide(seen(percent=85, refusing=True), RULES).refuse
     assert decide(seen(log_disk=disk(10), queue_disk=disk(91)), RULES).refuse
-    assert not decide(seen(log_disk=None, queue_disk=None, refusing=True), RULES).refuse  # a disk that cannot be asked is not full
+    assert not decide(
+        seen(log_disk=None, queue_disk=None, refusing=True), RULES
+    ).refuse  # a disk of unknown usage does not count as full
 
 
 def test_force_can_be_switched_off() -> None:
     rules = attrs.evolve(RULES, force_enabled=False)
     decision = decide(seen(100, 1, percent=95), rules)
-    assert decision.delete == (0,)
+    assert tuple(decision.delete) == (0,)
     assert decision.refuse
-    assert not decision.forced
 
 
 def test_at_most_one_batch_a_round() -> None:
@@ -97,11 +114,14 @@ def test_at_most_one_batch_a_round() -> None:
     assert len(decide(seen(*[100] * 30, hour=4), attrs.evolve(RULES, batch_max=3)).delete) == 3
 
 
-def test_what_is_needed_stays_unless_forced_and_what_is_not_indexed_stays() -> None:
-    assert decide(seen(100, 100, 100, hour=4, needed_from=2 * SIZE), RULES).delete == (0, SIZE)
-    assert decide(seen(100, 100, 100, hour=4, needed_from=0), RULES).delete == ()
-    assert decide(seen(100, 100, percent=86.5, needed_from=0), RULES).delete == (0, SIZE)
-    assert decide(seen(100, 100, percent=95, indexed_to=2 * SIZE - 1), RULES).delete == (0,)
+def test_needed_segments_stay_unless_forced_and_unindexed_ones_always() -> None:
+    assert tuple(decide(seen(100, 100, 100, hour=4, needed_from=2 * SIZE), RULES).delete) == (
+        0,
+        SIZE,
+    )
+    assert tuple(decide(seen(100, 100, 100, hour=4, needed_from=0), RULES).delete) == ()
+    assert tuple(decide(seen(100, 100, percent=86.5, needed_from=0), RULES).delete) == (0, SIZE)
+    assert tuple(decide(seen(100, 100, percent=95, indexed_to=2 * SIZE - 1), RULES).delete) == (0,)
 
 
 def test_hours() -> None:
@@ -144,18 +164,25 @@ some_rules = st.builds(
 def check_laws(situation: Seen, rules: RetentionRules) -> None:
     decision = decide(situation, rules)
     gone = situation.segments[: len(decision.delete)]
-    assert decision.delete == tuple(segment.base for segment in gone), "only the oldest go, without a gap"
+    assert tuple(decision.delete) == tuple(segment.base for segment in gone), (
+        "only the oldest are deleted, without a gap"
+    )
     assert len(gone) <= rules.batch_max
     assert all(segment.end <= situation.indexed_to for segment in gone)
     log_disk = situation.log_disk
     assert log_disk is not None
     high = log_disk.above(rules.force_percent) or log_disk.above(rules.warning_percent)
-    may = situation.asked or situation.hour in rules.delete_hours or log_disk.above(rules.used_percent_max) or high
+    may = (
+        situation.asked
+        or situation.hour in rules.delete_hours
+        or log_disk.above(rules.used_percent_max)
+        or high
+    )
     assert may or not gone
     for segment in gone:
         expired = segment.modified_ms <= situation.now_ms - rules.reserved_hours * HOUR_MS
-        assert decision.forced or (expired and segment.end <= situation.needed_from)
-    assert decision.forced == (high and rules.force_enabled)
+        forced = high and rules.force_enabled
+        assert forced or (expired and segment.end <= situation.needed_from)
     assert not log_disk.above(rules.warning_percent) or decision.refuse
     assert high or not decision.refuse
 

@@ -15,12 +15,13 @@ class Clock:
         return self.now
 
 
-def test_a_stall_echoes_and_is_over() -> None:
-    clock, told = Clock(0.0), []
-    stall = Stall(1.0, clock, told.append)
+def test_a_stall_counts_for_a_while_after_its_end() -> None:
+    clock, noted = Clock(0.0), []
+    stall = Stall(1.0, clock)
+    stall.on_stall.append(noted.append)
     assert stall.since_ms() == 0
     stall.note(1.5)
-    assert (stall.since_ms(), stall.count, told) == (1500, 1, [1.5])
+    assert (stall.since_ms(), stall.count, noted) == (1500, 1, [1.5])
     clock.now += ECHO_SECONDS - 0.01
     assert stall.since_ms() == 1500
     clock.now += 0.01

@@ -1,4 +1,6 @@
-"""The lock of a store directory: between processes, within one, and against Java (the same byte of the same file)."""
+"""The lock of a store directory: between processes, within one, and against Java (the same byte of
+the same file).
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from stores import snapshot, tiny_config
 
 from triomq.broker.store.errors import StartError, StoreDenied, StoreLocked
 from triomq.broker.store.lock import BSD_FLOCK, LINUX_FLOCK, StoreLock
-from triomq.broker.store.store import open_store
+from triomq.broker.store.opening import open_store
 
 HOLDER = """
 import fcntl, os, sys
@@ -28,7 +30,9 @@ sys.stdin.read()
 @contextmanager
 def held_elsewhere(path: Path) -> Iterator[int]:
     """Another process holds the lock; its pid."""
-    process = subprocess.Popen([sys.executable, "-c", HOLDER, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
     assert process.stdout is not None
     assert process.stdout.readline() == b"held\n"
     try:
@@ -79,7 +83,9 @@ def test_the_file_reads_as_java_writes_it(tmp_path: Path) -> None:
     lock.release()
 
 
-def test_a_directory_that_may_not_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_that_may_not_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(path: str, *_: object, **__: object) -> int:
         raise PermissionError(13, "Permission denied", str(path))
 

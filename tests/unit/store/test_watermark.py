@@ -1,4 +1,4 @@
-"""Watermark: grows only, wakes whoever's goal is reached, and nobody else."""
+"""Watermark: only grows, and wakes only the tasks whose goal is reached."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import trio.testing
 from triomq.broker.store.watermark import Watermark
 
 
-async def test_wakes_only_whom_it_has_reached() -> None:
+async def test_only_tasks_whose_goal_is_reached_are_woken() -> None:
     mark = Watermark()
     woken: list[int] = []
 
@@ -35,7 +35,7 @@ async def test_never_goes_back() -> None:
     assert mark.value == 5
 
 
-async def test_what_is_reached_needs_no_waiting_but_is_a_checkpoint() -> None:
+async def test_a_reached_goal_does_not_wait_but_is_a_checkpoint() -> None:
     mark = Watermark(5)
     with trio.testing.assert_checkpoints():
         await mark.wait_reached(5)

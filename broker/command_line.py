@@ -1,0 +1,26 @@
+"""The options of ``mqbroker``, without other imports of the broker, so that ``--help`` is quick."""
+
+from __future__ import annotations
+
+import argparse
+
+from triomq.remoting.command_line import add_shared_options, make_parser
+
+PROGRAM = "mqbroker"
+
+
+def broker_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    parser = make_parser(PROGRAM, "TrioMQ's broker")
+    parser.add_argument(
+        "-n", "--namesrvAddr", metavar="HOST:PORT;...", help="name servers to register with"
+    )
+    parser.add_argument(
+        "-p",
+        "--print-config",
+        "--printConfigItem",
+        action="store_true",
+        help="print the effective configuration and exit",
+    )
+    add_shared_options(parser)
+    return parser

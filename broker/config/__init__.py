@@ -1,0 +1,281 @@
+"""BrokerConfig: every setting of a broker that has an effect, under its Java name.
+
+docs/configuration/mqbroker.md is made from it. Values only: ``triomq.broker.options`` reads files
+and options. Each group of settings is a class of its own, so that each part of the broker gets only
+the settings that it needs.
+"""
+
+# ruff: noqa: RUF009  (setting() and group() are attrs field specifiers)
+from __future__ import annotations
+
+import enum
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+
+import attrs
+
+from triomq.broker.advertise import local_address
+from triomq.broker.config.pool_settings import PoolSettings
+from triomq.broker.config.replication_settings import ReplicationSettings
+from triomq.broker.config.store_settings import StoreSettings
+from triomq.broker.services.live_settings import LiveSettings
+from triomq.broker.services.pop.pop_settings import PopSettings
+from triomq.broker.services.table_limits import BrokerTableLimits
+from triomq.broker.services.timers.timer_settings import TimerSettings
+from triomq.remoting.monitor.monitor_settings import MonitorSettings
+from triomq.remoting.server.network_settings import NetworkSettings
+from triomq.remoting.settings import (
+    ADDRESSES,
+    LONG_MAX,
+    OPTIONAL_TEXT,
+    TEXT,
+    ConfigError,
+    choice,
+    flag,
+    group,
+    number,
+    setting,
+)
+from triomq.remoting.tls.security_settings import SecuritySettings
+
+DEFAULT_PORT = 10911
+FAST_PORT_BELOW = 2
+
+
+class BrokerRole(enum.Enum):
+    """Java's ``brokerRole``: see ``check_role``, and docs/replication.md."""
+
+    ASYNC_MASTER = "ASYNC_MASTER"
+    SYNC_MASTER = "SYNC_MASTER"
+    SLAVE = "SLAVE"
+
+
+@attrs.frozen(kw_only=True)
+class BrokerConfig:
+    """All settings of one broker."""
+
+    cluster_name: str = setting(
+        "brokerClusterName", TEXT, "DefaultCluster", "the cluster that this broker joins"
+    )
+    broker_name: str = setting(
+        "brokerName",
+        TEXT,
+        attrs.Factory(socket.gethostname),
+        "name of this broker, unique in the cluster",
+        default_text="host name",
+    )
+    broker_id: int = number(
+        "brokerId",
+        0,
+        "0: master; a slave has a number from 1 on, unique under its broker name",
+        low=-1,
+    )
+    broker_role: BrokerRole = setting(
+        "brokerRole",
+        choice(BrokerRole),
+        BrokerRole.ASYNC_MASTER,
+        "ASYNC_MASTER: slaves follow, no send waits for them; SYNC_MASTER: a send waits for them;"
+        " SLAVE: follows the master of its broker name",
+    )
+    broker_ip: str = setting(
+        "brokerIP1",
+        TEXT,
+        attrs.Factory(local_address),
+        "address or host name that clients connect to; checked at start",
+        default_text="first public IPv4 address of this machine, else the last private one",
+    )
+    ha_ip: str = setting(
+        "brokerIP2",
+        TEXT,
+        attrs.Factory(lambda self: self.broker_ip, takes_self=True),
+        "address announced to slaves",
+        default_text="brokerIP1",
+    )
+    listen_host: str = setting(
+        "bindAddress", TEXT, "0.0.0.0", "address to listen on; :: takes IPv6 and IPv4"
+    )
+    listen_port: int = number(
+        "listenPort", DEFAULT_PORT, "port to listen on; 0: any free one", low=0, high=65_535
+    )
+    fast_port: int = number(
+        "fastListenPort",
+        -1,
+        "second port, which serves everything but pulls: clients with the VIP channel send there,"
+        " Java slaves copy the topics; -1: listenPort - 2; 0: none",
+        low=-1,
+        high=65_535,
+        own=True,
+    )
+    ha_port: int = number(
+        "haListenPort",
+        attrs.Factory(lambda self: min(self.listen_port + 1, 65_535), takes_self=True),
+        "port where slaves fetch the log; 0: any free one, as with listenPort=0",
+        low=0,
+        high=65_535,
+        default_text="listenPort + 1",
+    )
+    namesrv_addresses: tuple[str, ...] = setting(
+        "namesrvAddr",
+        ADDRESSES,
+        (),
+        "name servers to register with: host:port, separated by ;",
+        default_text="environment NAMESRV_ADDR",
+    )
+    namesrv_dns: bool = flag(
+        "fetchNameSrvAddrByDnsLookup",
+        False,
+        "register with every address that a host name in namesrvAddr has, and follow its changes",
+    )
+    namesrv_follow_ms: int = number(
+        "updateNameServerAddrPeriod", 120_000, "how often such host names are looked up again (ms)"
+    )
+    namesrv_address_server: bool = flag(
+        "fetchNamesrvAddrByAddressServer",
+        False,
+        "without namesrvAddr: ask rmqAddressServerDomain for the addresses of the name servers",
+    )
+    namesrv_fetch_ms: int = number(
+        "fetchNamesrvAddrInterval", 10_000, "how often rmqAddressServerDomain is asked again (ms)"
+    )
+    namesrv_domain: str = setting(
+        "rmqAddressServerDomain",
+        TEXT,
+        "jmenv.tbsite.net",
+        "host, host:port or complete URL that answers with host:port;host:port",
+        default_text="jmenv.tbsite.net, that of Java's system property rocketmq.namesrv.domain",
+    )
+    namesrv_subgroup: str = setting(
+        "rmqAddressServerSubGroup",
+        TEXT,
+        "nsaddr",
+        "last part of that URL",
+        default_text="nsaddr, that of rocketmq.namesrv.domain.subgroup",
+    )
+    register_period_ms: int = number(
+        "registerNameServerPeriod",
+        30_000,
+        "how often the broker registers again (ms); limited to 10 to 60 s",
+        low=10_000,
+        high=60_000,
+        clamp=True,
+    )
+    register_timeout_ms: int = number(
+        "registerBrokerTimeoutMills", 24_000, "how long a registration may take (ms)"
+    )
+    protected_keys: str = setting(
+        "configBlackList",
+        OPTIONAL_TEXT,
+        "configBlackList;brokerConfigPath",
+        "settings that no request may change, separated by ;",
+    )
+    force_register: bool = flag(
+        "forceRegister", True, "send all topics each time; false: ask first whether they changed"
+    )
+    deflated_registration: bool = flag(
+        "compressedRegister",
+        False,
+        "send all topics deflated, without their system flags; always done if a frame cannot hold"
+        " them as JSON",
+    )
+    split_registration: bool = flag(
+        "enableSplitRegistration",
+        False,
+        "send all topics in parts; not for name servers with"
+        " deleteTopicWithBrokerRegistration=true",
+    )
+    split_registration_count: int = number("splitRegistrationSize", 800, "topics in such a part")
+    live: LiveSettings = group(LiveSettings)
+    region_id: str = setting(
+        "regionId", TEXT, "DefaultRegion", "MSG_REGION of messages and answers"
+    )
+    trace_on: bool = flag("traceOn", True, "tell clients that they may send traces")
+    default_topic_queue_count: int = number(
+        "defaultTopicQueueNums", 8, "queues of a topic created by a send, at most", high=65_535
+    )
+    cluster_topic: bool = flag(
+        "clusterTopicEnable", True, "the topic named after the cluster may be read and written"
+    )
+    broker_topic: bool = flag(
+        "brokerTopicEnable", True, "the topic named after the broker may be read and written"
+    )
+    trace_topic: bool = flag(
+        "traceTopicEnable", False, "create the topic for message traces at start"
+    )
+    trace_topic_name: str = setting(
+        "msgTraceTopicName", TEXT, "RMQ_SYS_TRACE_TOPIC", "name of the topic for message traces"
+    )
+    store_replies: bool = flag(
+        "storeReplyMessageEnable",
+        True,
+        "store the replies of request-reply in the topic <cluster>_REPLY_TOPIC as well",
+    )
+    transaction_op_bytes: int = number(
+        "transactionOpMsgMaxSize",
+        4096,
+        "how long the list of ended transactions in one record may be (bytes)",
+        low=32,
+        high=65_536,
+    )
+    keep_filters_ms: int = number(
+        "filterDataCleanTimeSpan",
+        86_400_000,
+        "a filter whose group has been away for this time is forgotten (ms)",
+        low=0,
+        high=LONG_MAX,
+    )
+    pull_expired_ms: int = number(
+        "subscriptionExpiredTimeout",
+        600_000,
+        "a subscription that came with a pull is forgotten after this time (ms)",
+    )
+    channel_expired_ms: int = number(
+        "channelExpiredTimeout", 120_000, "silence after which a client counts as gone (ms)"
+    )
+    offset_flush_ms: int = number(
+        "flushConsumerOffsetInterval", 5_000, "how often changed consumer offsets are saved (ms)"
+    )
+    store: StoreSettings = group(StoreSettings)
+    timers: TimerSettings = group(TimerSettings)
+    pop: PopSettings = group(PopSettings)
+    network: NetworkSettings = group(NetworkSettings)
+    monitor: MonitorSettings = group(MonitorSettings)
+    security: SecuritySettings = group(SecuritySettings)
+    replication: ReplicationSettings = group(ReplicationSettings)
+    pools: PoolSettings = group(PoolSettings)
+    limits: BrokerTableLimits = group(BrokerTableLimits)
+
+    def saved_settings_path(self) -> Path:
+        """Return the file that keeps settings changed by requests for the next start."""
+        return self.store.root / "config" / "runtime.properties"
+
+    def fast_listen_port(self) -> int:
+        """Return the fast port, 0 for none; ``listen_port`` must be known."""
+        if self.fast_port >= 0:
+            return self.fast_port
+        return max(0, self.listen_port - FAST_PORT_BELOW)
+
+
+def check_role(config: BrokerConfig, origins: Mapping[str, str]) -> None:
+    """Refuse an id that does not fit the role. Raises: ConfigError.
+
+    Java silently sets brokerId 0 on a master; a file with another id describes a slave, so it is
+    refused here.
+    """
+    role = config.broker_role
+    where = origins.get("brokerId", "") or origins.get("brokerRole", "")
+    if role is BrokerRole.SLAVE:
+        if config.broker_id < 1:
+            raise ConfigError(
+                where,
+                f"brokerId={config.broker_id} with brokerRole=SLAVE: 0 is the master's",
+                "give the slave a number from 1 on, another one than other slaves of this"
+                " brokerName",
+            )
+    elif config.broker_id != 0:
+        raise ConfigError(
+            where,
+            f"brokerId={config.broker_id} with brokerRole={role.value}: only slaves have another id"
+            " than 0",
+            "write brokerId=0, or remove the line",
+        )

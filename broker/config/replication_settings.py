@@ -1,0 +1,137 @@
+"""ReplicationSettings: master, slave, and the number of copies that a send waits for.
+
+docs/replication.md explains them together.
+"""
+
+# ruff: noqa: RUF009  (setting() and group() are attrs field specifiers)
+from __future__ import annotations
+
+import attrs
+
+from triomq.broker.replication.connection_limits import NETWORKS, HaConnectionLimits, Network
+from triomq.broker.replication.master_link import LinkRules
+from triomq.broker.replication.replicas import ReplicaRules
+from triomq.remoting.address import format_address, parse_address
+from triomq.remoting.settings import LONG_MAX, Kind, flag, group, number, setting
+
+
+def _read_address(text: str) -> str:
+    return format_address(*parse_address(text)) if text else ""
+
+
+OPTIONAL_ADDRESS: Kind[str] = Kind("host:port, may be empty", _read_address, str)
+
+
+@attrs.frozen(kw_only=True)
+class ReplicationSettings:
+    """The HA stream and the waits of a SYNC_MASTER."""
+
+    replicas: ReplicaRules = group(ReplicaRules)
+    slave_timeout_ms: int = number(
+        "slaveTimeout",
+        3_000,
+        "wait for slaves after which a send is answered FLUSH_SLAVE_TIMEOUT (ms)",
+    )
+    master_address: str = setting(
+        "haMasterAddress",
+        OPTIONAL_ADDRESS,
+        "",
+        "the master's HA port, for slaves; empty: name servers tell it",
+    )
+    slave_networks: tuple[Network, ...] = setting(
+        "haSlaveAddresses",
+        NETWORKS,
+        (),
+        "addresses that may connect to the HA port, whose protocol has no login; empty: any",
+        default_text="empty",
+        own=True,
+    )
+    connections_max: int = number(
+        "haConnectionsMax", 256, "most connections to the HA port at once", own=True
+    )
+    address_connections_max: int = number(
+        "haConnectionsPerAddressMax",
+        32,
+        "most connections to the HA port from one address",
+        own=True,
+    )
+    last_segment_only: bool = flag(
+        "syncFromLastFile",
+        False,
+        "a new slave copies only the last file of the log, as it always does from a Java master;"
+        " false: the whole log of a TrioMQ master",
+    )
+    heartbeat_ms: int = number(
+        "haSendHeartbeatInterval", 5_000, "interval of signs of life between master and slave (ms)"
+    )
+    silence_ms: int = number(
+        "haHousekeepingInterval",
+        20_000,
+        "a connection between master and slave without one for this time is closed (ms)",
+    )
+    batch_bytes: int = number(
+        "haTransferBatchSize", 32 * 1024, "log bytes in one frame to a slave", high=3 * 1024 * 1024
+    )
+    limit_rate: bool = flag(
+        "haFlowControlEnable", False, "send no slave more than maxHaTransferByteInSecond"
+    )
+    bytes_per_second: int = number(
+        "maxHaTransferByteInSecond",
+        100 * 1024 * 1024,
+        "bytes a second to each slave with haFlowControlEnable",
+        high=LONG_MAX,
+    )
+    slave_reads: bool = flag(
+        "slaveReadEnable",
+        False,
+        "a slave serves pulls, and a master sends consumers there that are far behind",
+    )
+    acting_master: bool = flag(
+        "enableSlaveActingMaster",
+        False,
+        "while the master is down the slave with the smallest id acts for it, but takes no"
+        " messages; on all brokers of the group, with supportActingMaster of the name servers",
+    )
+    remote_escape: bool = flag(
+        "enableRemoteEscape",
+        False,
+        "a slave that acts as master sends delayed messages that are due to another master; false:"
+        " they wait for their own master",
+    )
+    skip_pre_online: bool = flag(
+        "skipPreOnline",
+        False,
+        "with enableSlaveActingMaster: a master that starts does not take over first what a slave"
+        " has done in its place",
+    )
+    alive_ms: int = number(
+        "brokerHeartbeatInterval",
+        1_000,
+        "with enableSlaveActingMaster: interval of signs of life to the name servers (ms)",
+    )
+    alive_timeout_ms: int = number(
+        "sendHeartbeatTimeoutMillis", 1_000, "time limit for sending a sign of life (ms)"
+    )
+    not_active_ms: int = number(
+        "brokerNotActiveTimeoutMillis",
+        10_000,
+        "with enableSlaveActingMaster: silence after which name servers forget this broker (ms)",
+    )
+    members_ms: int = number(
+        "syncBrokerMemberGroupPeriod",
+        1_000,
+        "with enableSlaveActingMaster: how often a slave asks for the members of its group (ms)",
+    )
+
+    def connection_limits(self) -> HaConnectionLimits:
+        return HaConnectionLimits(
+            self.connections_max, self.address_connections_max, self.slave_networks
+        )
+
+    def link_rules(self, segment_size: int) -> LinkRules:
+        return LinkRules(
+            segment_size=segment_size,
+            batch_bytes=self.batch_bytes,
+            heartbeat_seconds=self.heartbeat_ms / 1000,
+            silence_seconds=self.silence_ms / 1000,
+        )

@@ -1,0 +1,22 @@
+"""Exit codes of a broker's own errors; all other errors have those of ``remoting/process.py``."""
+
+from __future__ import annotations
+
+from triomq.broker.services.persisted import DamagedTable
+from triomq.broker.store.errors import (
+    FullAtStart,
+    NoFilesLeft,
+    StoreDamaged,
+    StoreDenied,
+    StoreLocked,
+)
+from triomq.remoting.process import ExitCode, ExitCodes
+
+EXIT_CODES: ExitCodes = {
+    StoreLocked: ExitCode.STORE_LOCKED,
+    StoreDamaged: ExitCode.STORE_DAMAGED,
+    DamagedTable: ExitCode.STORE_DAMAGED,
+    StoreDenied: ExitCode.CONFIGURATION,
+    FullAtStart: ExitCode.FAILED,  # a service manager starts it again
+    NoFilesLeft: ExitCode.FAILED,
+}

@@ -1,0 +1,319 @@
+"""The list of request codes: code, handler, pool and header.
+
+Every other code is answered REQUEST_CODE_NOT_SUPPORTED; ``tests/support/unsupported_codes.py`` has
+the reasons.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import attrs
+
+from triomq.broker.processors.bodies import with_body
+from triomq.broker.processors.broker_config import BrokerConfigRequests
+from triomq.broker.processors.clients import Clients
+from triomq.broker.processors.consumption import Consumption
+from triomq.broker.processors.group_changes import GroupChanges
+from triomq.broker.processors.group_progress import GroupProgress
+from triomq.broker.processors.ha_status import HaStatusRequests
+from triomq.broker.processors.housekeeping import Housekeeping
+from triomq.broker.processors.offsets import GroupOffsetRequests, QueueOffsetRequests
+from triomq.broker.processors.pop.acknowledgements import Acknowledgements
+from triomq.broker.processors.pop.assignments import Assignments
+from triomq.broker.processors.pop.polls import Polls
+from triomq.broker.processors.pop.pop_messages import PopMessages
+from triomq.broker.processors.pull import PullMessages
+from triomq.broker.processors.query import QueryMessages
+from triomq.broker.processors.queue_locks import QueueLockRequests
+from triomq.broker.processors.recall import Recalls
+from triomq.broker.processors.relays import Relays
+from triomq.broker.processors.replies import Replies
+from triomq.broker.processors.resets import Resets
+from triomq.broker.processors.runtime import RuntimeFigures
+from triomq.broker.processors.send.pipeline import SendPipeline
+from triomq.broker.processors.send.send_back import SendBack
+from triomq.broker.processors.subscriptions import GroupRequests
+from triomq.broker.processors.topics import TopicRequests
+from triomq.broker.processors.transactions import TransactionRequests
+from triomq.remoting.protocol.bodies.assignment import (
+    MessageRequestMode,
+    QueryAssignmentRequest,
+)
+from triomq.remoting.protocol.bodies.groups import SubscriptionGroupConfig, SubscriptionGroupList
+from triomq.remoting.protocol.bodies.heartbeat import CheckClientBody, HeartbeatData
+from triomq.remoting.protocol.bodies.locks import LockRequest
+from triomq.remoting.protocol.bodies.topics import TopicConfigList
+from triomq.remoting.protocol.codes import RequestCode as Code
+from triomq.remoting.protocol.headers import (
+    admin,
+    client,
+    offset,
+    pop,
+    pull,
+    query,
+    route,
+    send,
+    topic,
+    transaction,
+)
+from triomq.remoting.server.handlers import Handler, HandlerTable
+from triomq.remoting.server.requests import Call
+
+NOT_ON_THE_FAST_PORT = frozenset(
+    {
+        Code.PULL_MESSAGE,
+        Code.LITE_PULL_MESSAGE,
+        Code.PEEK_MESSAGE,
+        Code.POP_MESSAGE,
+        Code.NOTIFICATION,
+        Code.POLLING_INFO,
+    }
+)
+"""The codes that Java serves on its main port only, so that readers do not delay senders."""
+
+
+@attrs.frozen(kw_only=True)
+class Processors:
+    """One object for each family of request codes, made by ``broker/wiring.py``."""
+
+    send: SendPipeline
+    send_back: SendBack
+    recalls: Recalls
+    transactions: TransactionRequests
+    replies: Replies
+    pull: PullMessages
+    pop: PopMessages
+    polls: Polls
+    acknowledgements: Acknowledgements
+    assignments: Assignments
+    query: QueryMessages
+    queues: QueueOffsetRequests
+    offsets: GroupOffsetRequests
+    clients: Clients
+    locks: QueueLockRequests
+    topics: TopicRequests
+    groups: GroupRequests
+    consumption: Consumption
+    progress: GroupProgress
+    resets: Resets
+    relays: Relays
+    config: BrokerConfigRequests
+    runtime: RuntimeFigures
+    housekeeping: Housekeeping
+    ha_status: HaStatusRequests
+    group_changes: GroupChanges
+    reject_sends: Callable[[], bool] | None = None
+    """Set on a slave, which takes no messages; called before a request enters its pool."""
+    reject_pulls: Callable[[], bool] | None = None
+    """The same, on a slave that serves no pulls."""
+
+
+def in_pool(name: str, *rows: tuple[Code, Call] | tuple[Code, Call, type]) -> list[Handler]:
+    """Return the handlers of one pool. A row is a code, a method, and the header class if any."""
+    return [Handler(row[0], row[1], name, row[2] if len(row) == 3 else None) for row in rows]
+
+
+def handler_table(do: Processors) -> HandlerTable:
+    """Return the handlers of every request code that this broker answers."""
+    offsets, topics, groups = do.offsets, do.topics, do.groups
+    consumption, progress, changes = do.consumption, do.progress, do.group_changes
+    send_message = Handler(
+        Code.SEND_MESSAGE,
+        do.send.handle,
+        "send",
+        send.SendMessageHeader,
+        batch=True,
+        reject=do.reject_sends,
+    )
+    send_reply = Handler(
+        Code.SEND_REPLY_MESSAGE,
+        do.replies.handle,
+        "reply",
+        send.SendMessageHeader,
+        reject=do.reject_sends,
+    )
+    pull_message = Handler(
+        Code.PULL_MESSAGE, do.pull.handle, "pull", pull.PullMessageHeader, reject=do.reject_pulls
+    )
+    handlers = [
+        send_message,
+        attrs.evolve(send_message, code=Code.SEND_MESSAGE_V2, short=True),
+        attrs.evolve(send_message, code=Code.SEND_BATCH_MESSAGE, short=True),
+        Handler(
+            Code.CONSUMER_SEND_MSG_BACK,
+            do.send_back.handle,
+            "send",
+            send.SendBackHeader,
+            reject=do.reject_sends,
+        ),
+        send_reply,
+        attrs.evolve(send_reply, code=Code.SEND_REPLY_MESSAGE_V2, short=True),
+        Handler(
+            Code.END_TRANSACTION,
+            do.transactions.end,
+            "transaction",
+            transaction.EndTransactionHeader,
+            batch=True,
+        ),
+        Handler(
+            Code.RESUME_CHECK_HALF_MESSAGE,
+            do.transactions.resume,
+            "admin",
+            transaction.ResumeCheckHeader,
+        ),
+        Handler(Code.RECALL_MESSAGE, do.recalls.recall, "send", send.RecallMessageHeader),
+        pull_message,
+        attrs.evolve(pull_message, code=Code.LITE_PULL_MESSAGE, pool="lite-pull"),
+        *in_pool(
+            "pull",
+            (Code.POP_MESSAGE, do.pop.handle, pop.PopMessageHeader),
+            (Code.NOTIFICATION, do.polls.notify, pop.NotificationHeader),
+            (Code.POLLING_INFO, do.polls.count, pop.PollingCountHeader),
+        ),
+        *in_pool(
+            "ack",
+            (Code.ACK_MESSAGE, do.acknowledgements.acknowledge, pop.AckMessageHeader),
+            (Code.BATCH_ACK_MESSAGE, do.acknowledgements.acknowledge_batch),
+            (
+                Code.CHANGE_MESSAGE_INVISIBLETIME,
+                do.acknowledgements.change,
+                pop.ChangeInvisibleTimeHeader,
+            ),
+        ),
+        *in_pool(
+            "query",
+            (Code.QUERY_MESSAGE, do.query.by_key, query.QueryMessageHeader),
+            (Code.VIEW_MESSAGE_BY_ID, do.query.by_offset, query.ViewMessageHeader),
+        ),
+        *in_pool(
+            "consumer",
+            (Code.QUERY_CONSUMER_OFFSET, offsets.query, offset.QueryConsumerOffsetHeader),
+            (Code.UPDATE_CONSUMER_OFFSET, offsets.update, offset.UpdateConsumerOffsetHeader),
+            (
+                Code.GET_CONSUMER_LIST_BY_GROUP,
+                do.clients.consumer_list,
+                client.ConsumerGroupHeader,
+            ),
+        ),
+        *in_pool(
+            "admin",
+            (Code.GET_ALL_CONSUMER_OFFSET, offsets.all),
+            (Code.GET_ALL_DELAY_OFFSET, offsets.all_delays),
+            (Code.GET_TOPIC_CONFIG, topics.describe, topic.TopicHeader),
+            (Code.GET_ALL_TOPIC_CONFIG, topics.all, topic.AllTopicsHeader),
+            (Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, topics.system),
+            (Code.QUERY_TOPIC_CONSUME_BY_WHO, topics.consumers, topic.TopicHeader),
+            (Code.GET_SUBSCRIPTIONGROUP_CONFIG, groups.describe, topic.GroupHeader),
+            (Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, groups.all, topic.AllGroupsHeader),
+            (
+                Code.GET_CONSUMER_CONNECTION_LIST,
+                consumption.consumer_connections,
+                client.ConsumerGroupHeader,
+            ),
+            (
+                Code.GET_PRODUCER_CONNECTION_LIST,
+                consumption.producer_connections,
+                client.ProducerConnectionHeader,
+            ),
+            (Code.GET_ALL_PRODUCER_INFO, consumption.producers),
+            (Code.QUERY_TOPICS_BY_CONSUMER, progress.topics_of_group, topic.GroupHeader),
+            (
+                Code.QUERY_SUBSCRIPTION_BY_CONSUMER,
+                progress.subscription,
+                topic.GroupSubscriptionHeader,
+            ),
+            (Code.QUERY_CORRECTION_OFFSET, progress.correction, offset.CorrectionOffsetHeader),
+            (Code.CLONE_GROUP_OFFSET, do.resets.clone, offset.CloneGroupOffsetHeader),
+            (Code.GET_BROKER_CONFIG, do.config.get),
+            (Code.UPDATE_BROKER_CONFIG, do.config.update),
+            (Code.VIEW_BROKER_STATS_DATA, do.runtime.item, admin.BrokerStatsHeader),
+            (Code.GET_BROKER_HA_STATUS, do.ha_status.status),
+            (Code.NOTIFY_MIN_BROKER_ID_CHANGE, changes.smallest_id, route.MinBrokerIdChangeHeader),
+            (Code.GET_TIMER_CHECK_POINT, changes.timer_check_point),
+            (Code.GET_ALL_MESSAGE_REQUEST_MODE, do.assignments.all_modes),
+            (Code.GET_TIMER_METRICS, do.recalls.metrics),
+            (Code.DELETE_EXPIRED_COMMITLOG, do.housekeeping.delete_expired_log),
+            (Code.CLEAN_EXPIRED_CONSUMEQUEUE, do.housekeeping.delete_expired_queues),
+            (Code.CLEAN_UNUSED_TOPIC, do.housekeeping.delete_unused_topics),
+        ),
+        *in_pool(
+            "offset",
+            (Code.SEARCH_OFFSET_BY_TIMESTAMP, do.queues.search, offset.SearchOffsetHeader),
+            (Code.GET_MAX_OFFSET, do.queues.max_offset, offset.GetMaxOffsetHeader),
+            (Code.GET_MIN_OFFSET, do.queues.min_offset, offset.GetMinOffsetHeader),
+            (
+                Code.GET_EARLIEST_MSG_STORETIME,
+                do.queues.earliest_store_time,
+                offset.GetMinOffsetHeader,
+            ),
+        ),
+        *in_pool(
+            "heartbeat",
+            (Code.HEART_BEAT, with_body(HeartbeatData, do.clients.heartbeat)),
+        ),
+        *in_pool(
+            "client",
+            (Code.UNREGISTER_CLIENT, do.clients.unregister, client.UnregisterClientHeader),
+            (Code.CHECK_CLIENT_CONFIG, with_body(CheckClientBody, do.clients.check)),
+        ),
+        *in_pool(
+            "relay",
+            (
+                Code.QUERY_ASSIGNMENT,
+                with_body(QueryAssignmentRequest, do.assignments.query),
+            ),
+        ),
+        *in_pool(
+            "lock",
+            (Code.LOCK_BATCH_MQ, with_body(LockRequest, do.locks.lock)),
+            (Code.UNLOCK_BATCH_MQ, with_body(LockRequest, do.locks.unlock)),
+        ),
+        *in_pool(
+            "change",
+            (Code.UPDATE_AND_CREATE_TOPIC, topics.create, topic.CreateTopicHeader),
+            (Code.UPDATE_AND_CREATE_TOPIC_LIST, with_body(TopicConfigList, topics.create_list)),
+            (Code.DELETE_TOPIC_IN_BROKER, topics.delete, topic.DeleteTopicHeader),
+            (
+                Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+                with_body(SubscriptionGroupConfig, groups.put),
+            ),
+            (
+                Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
+                with_body(SubscriptionGroupList, groups.put_list),
+            ),
+            (Code.UPDATE_AND_GET_GROUP_FORBIDDEN, groups.forbid, topic.GroupForbiddenHeader),
+            (Code.DELETE_SUBSCRIPTIONGROUP, groups.delete, topic.DeleteGroupHeader),
+            (
+                Code.SET_MESSAGE_REQUEST_MODE,
+                with_body(MessageRequestMode, do.assignments.set_mode),
+            ),
+            (Code.EXCHANGE_BROKER_HA_INFO, changes.master_address, admin.ExchangeHaAddressHeader),
+        ),
+        *in_pool(
+            "disk",
+            (Code.PEEK_MESSAGE, do.polls.peek, pop.PeekMessageHeader),
+            (Code.GET_TOPIC_STATS_INFO, topics.stats, topic.TopicHeader),
+            (Code.GET_CONSUME_STATS, consumption.group_lag, admin.ConsumeStatsHeader),
+            (Code.GET_BROKER_CONSUME_STATS, consumption.broker_lag, admin.BrokerConsumeStatsHeader),
+            (Code.QUERY_CONSUME_TIME_SPAN, progress.time_spans, topic.GroupTopicHeader),
+            (Code.QUERY_CONSUME_QUEUE, progress.queue_entries, admin.QueryConsumeQueueHeader),
+            (Code.INVOKE_BROKER_TO_RESET_OFFSET, do.resets.reset, offset.ResetOffsetHeader),
+            (Code.GET_BROKER_RUNTIME_INFO, do.runtime.handle),
+        ),
+        *in_pool(
+            "relay",
+            (Code.GET_CONSUMER_RUNNING_INFO, do.relays.running, client.ConsumerRunningHeader),
+            (
+                Code.CONSUME_MESSAGE_DIRECTLY,
+                do.relays.consume_directly,
+                client.ConsumeDirectlyHeader,
+            ),
+            (
+                Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
+                do.relays.status,
+                client.ConsumerStatusHeader,
+            ),
+        ),
+    ]
+    return HandlerTable(handlers)

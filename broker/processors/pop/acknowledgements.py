@@ -1,0 +1,229 @@
+"""ACK_MESSAGE (200051), BATCH_ACK_MESSAGE (200151), CHANGE_MESSAGE_INVISIBLETIME (200053).
+
+Source: broker/processor/AckMessageProcessor.java, ChangeInvisibleTimeProcessor.java.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import attrs
+
+from triomq.broker.processors.pop.pop_checks import MESSAGES_MAX, PopChecks
+from triomq.broker.processors.send.pipeline import NOT_DURABLE
+from triomq.broker.services.pop.held_pops import HeldPops
+from triomq.broker.services.pop.pops import QueueKey, retry_topics
+from triomq.broker.store.errors import FlushFailed, StoreUnavailable
+from triomq.broker.store.log.durability import Durability, DurabilityResult
+from triomq.broker.store.store import MessageStore
+from triomq.remoting.errors import Rejected, RemoteProtocolError
+from triomq.remoting.protocol import names
+from triomq.remoting.protocol.bodies.check_point import Key
+from triomq.remoting.protocol.bodies.pop import BatchAck, BatchAckBody
+from triomq.remoting.protocol.codes import ResponseCode
+from triomq.remoting.protocol.headers.pop import (
+    AckMessageHeader,
+    ChangeInvisibleTimeHeader,
+    ChangeInvisibleTimeResponseHeader,
+)
+from triomq.remoting.protocol.receipt_handle import NORMAL, ORDERED_QUEUE, RETRY_V1, ReceiptHandle
+from triomq.remoting.server.requests import Deferred, Request, Response
+
+ACKS_MAX = 4096
+"""Check points that one batch names at most."""
+
+
+@attrs.define(eq=False)
+class Acknowledgements:
+    """The handlers."""
+
+    store: MessageStore
+    checks: PopChecks
+    durability: Durability
+    broker_name: str
+    held: HeldPops
+
+    def acknowledge(self, request: Request) -> Response | Deferred:
+        """Acknowledge a message. Raises: Rejected. Checkpoint: never."""
+        header: AckMessageHeader = request.header
+        handle = self._handle(header.receipt)
+        self._check(header, handle, header.offset, one_past=True)
+        if handle.revive_queue == ORDERED_QUEUE:
+            key = header.consumer_group, header.topic, header.queue_id
+            if not self._acknowledge_ordered(key, header.offset, handle.pop_time):
+                raise Rejected(
+                    ResponseCode.MESSAGE_ILLEGAL,
+                    f"offset is illegal, key:{header.topic}@{header.queue_id},"
+                    f" commit:{header.offset} is not of the last pop",
+                )
+            return Response()
+        log_end = self._acknowledge(
+            self._key(header.consumer_group, header.topic, handle),
+            [header.offset],
+            handle.visible_at,
+            handle.revive_queue,
+        )
+        return self._when_durable(request, log_end)
+
+    def acknowledge_batch(self, request: Request) -> Response | Deferred:
+        """Acknowledge messages of several check points. Raises: Rejected. Checkpoint: never."""
+        try:
+            body = BatchAckBody.decode(request.body)
+            wanted = [(ack, ack.offsets()) for ack in body.acks]
+        except RemoteProtocolError as error:
+            raise Rejected(ResponseCode.MESSAGE_ILLEGAL, error.reason) from None
+        if not wanted:
+            raise Rejected(ResponseCode.NO_MESSAGE, "the batch names no message")
+        if len(wanted) > ACKS_MAX:
+            raise Rejected(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"the batch has {len(wanted)} parts, at most {ACKS_MAX} are allowed; send several",
+            )
+        if any(len(offsets) > MESSAGES_MAX for _, offsets in wanted):
+            raise Rejected(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"a part of the batch names more than {MESSAGES_MAX} messages, which no pop gives",
+            )
+        for ack, _ in wanted:
+            self.checks.handle(ack.revive_queue_id, ack.pop_time + ack.invisible_ms)
+        log_end = 0
+        for ack, offsets in wanted:
+            if ack.revive_queue_id == ORDERED_QUEUE:
+                for offset in offsets:
+                    key = ack.consumer_group, ack.topic, ack.queue_id
+                    self._acknowledge_ordered(key, offset, ack.pop_time)
+            elif offsets:
+                log_end = max(log_end, self._acknowledge_part(ack, offsets, body.broker_name))
+        return self._when_durable(request, log_end)
+
+    def _acknowledge_part(self, ack: BatchAck, offsets: list[int], broker: str | None) -> int:
+        topic = ack.topic
+        if ack.retry != str(NORMAL):
+            old, new = retry_topics(ack.consumer_group, ack.topic)
+            topic = old if ack.retry == str(RETRY_V1) else new
+        key = (
+            topic,
+            ack.consumer_group,
+            ack.queue_id,
+            ack.start_offset,
+            ack.pop_time,
+            broker or self.broker_name,
+        )
+        visible_at = ack.pop_time + ack.invisible_ms
+        return self._acknowledge(key, offsets, visible_at, ack.revive_queue_id)
+
+    def change(self, request: Request) -> Response:
+        """Give a message another invisible time. Raises: Rejected. Checkpoint: never."""
+        header: ChangeInvisibleTimeHeader = request.header
+        handle = self._handle(header.receipt)
+        self._check(header, handle, header.offset, one_past=False)
+        self.checks.invisible_time(header.invisible_ms)
+        if handle.revive_queue == ORDERED_QUEUE:
+            return self._change_ordered(header, handle)
+        key = self._key(header.consumer_group, header.topic, handle)
+        try:
+            pop_time = self.checks.state().change(
+                key, header.offset, handle.visible_at, handle.revive_queue, header.invisible_ms
+            )
+        except StoreUnavailable as error:
+            raise Rejected(ResponseCode.SYSTEM_ERROR, f"it cannot be stored ({error})") from None
+        if pop_time is None:
+            raise Rejected(
+                ResponseCode.NO_MESSAGE,
+                "the invisible time is over: the message comes again, with another handle",
+            )
+        return Response(
+            header=ChangeInvisibleTimeResponseHeader(
+                pop_time, header.invisible_ms, handle.revive_queue
+            )
+        )
+
+    def _change_ordered(self, header: ChangeInvisibleTimeHeader, handle: ReceiptHandle) -> Response:
+        pops = self.checks.state()
+        key = header.consumer_group, header.topic, header.queue_id
+        visible_at = pops.clock_ms() + header.invisible_ms
+        info = pops.orders.pops.get(key)
+        if info is not None and info.change(header.offset, handle.pop_time, visible_at):
+            pops.orders.touch()
+        made = ChangeInvisibleTimeResponseHeader(
+            handle.pop_time, visible_at - handle.pop_time, ORDERED_QUEUE
+        )
+        return Response(header=made)
+
+    def _acknowledge_ordered(self, key: QueueKey, offset: int, pop_time: int) -> bool:
+        pops = self.checks.state()
+        if not pops.acknowledge_ordered(key, offset, pop_time):
+            return False
+        info = pops.orders.pops.get(key)
+        if info is None or not info.free_at(None):
+            self.held.wake(*key[:2])  # the queue gives the next messages
+        return True
+
+    # What all of them need
+
+    def _handle(self, text: str) -> ReceiptHandle:
+        try:
+            handle = ReceiptHandle.decode(text)
+        except RemoteProtocolError as error:
+            raise Rejected(ResponseCode.MESSAGE_ILLEGAL, f"{error.reason}; {error.fix}") from None
+        self.checks.handle(handle.revive_queue, handle.visible_at)
+        return handle
+
+    def _check(
+        self,
+        header: AckMessageHeader | ChangeInvisibleTimeHeader,
+        handle: ReceiptHandle,
+        offset: int,
+        *,
+        one_past: bool,
+    ) -> None:
+        topic = self.checks.topics.find(header.topic)
+        if topic is None:
+            remark = f"topic[{header.topic}] not exist, apply first please! {names.FAQ}"
+            raise Rejected(ResponseCode.TOPIC_NOT_EXIST, remark)
+        if not 0 <= header.queue_id < topic.read_queue_count or header.queue_id != handle.queue_id:
+            raise Rejected(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}]"
+                f" topicConfig.readQueueNums:[{topic.read_queue_count}]",
+            )
+        low = self.store.min_offset(header.topic, header.queue_id)
+        high = self.store.max_offset(header.topic, header.queue_id)
+        if not low <= offset < high + one_past:
+            raise Rejected(
+                ResponseCode.NO_MESSAGE,
+                f"offset is illegal, key:{header.topic}@{header.queue_id}, commit:{offset},"
+                f" store:{low}~{high}",
+            )
+
+    def _key(self, group: str, topic: str, handle: ReceiptHandle) -> Key:
+        return (
+            topic,
+            group,
+            handle.queue_id,
+            handle.start_offset,
+            handle.pop_time,
+            handle.broker_name,
+        )
+
+    def _acknowledge(self, key: Key, offsets: list[int], visible_at: int, revive_queue: int) -> int:
+        try:
+            return self.checks.state().acknowledge(key, offsets, visible_at, revive_queue)
+        except StoreUnavailable as error:
+            raise Rejected(ResponseCode.SYSTEM_ERROR, f"it cannot be stored ({error})") from None
+
+    def _when_durable(self, request: Request, log_end: int) -> Response | Deferred:
+        """Answer when the acknowledgement is as safe as a message of a producer."""
+        if request.oneway or self.durability.durable_now(log_end):
+            return Response()
+        deferred = Deferred((request,))
+        self.durability.when_durable(log_end, partial(_finish, deferred))
+        return deferred
+
+
+def _finish(deferred: Deferred, result: DurabilityResult | FlushFailed) -> None:
+    if isinstance(result, FlushFailed):
+        deferred.fail(result)
+        return
+    code = ResponseCode.SUCCESS if result is DurabilityResult.DURABLE else NOT_DURABLE[result]
+    deferred.finish(lambda: Response(code))

@@ -1,0 +1,128 @@
+"""NOTIFICATION (200054), PEEK_MESSAGE (200052) and POLLING_INFO (200055): look, take nothing.
+
+Source: broker/processor/NotificationProcessor.java, PeekMessageProcessor.java,
+PollingInfoProcessor.java.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import attrs
+import trio
+
+from triomq.broker.processors.pop.pop_checks import PopChecks
+from triomq.broker.services.pop.held_pops import HeldPop, HeldPops
+from triomq.broker.services.pop.pops import Pops, retry_topics
+from triomq.broker.store.results import GetStatus
+from triomq.broker.store.store import MessageStore
+from triomq.remoting.protocol.bodies.topics import TopicConfig
+from triomq.remoting.protocol.codes import ResponseCode
+from triomq.remoting.protocol.headers.pop import (
+    NotificationHeader,
+    NotificationResponseHeader,
+    PeekMessageHeader,
+    PollingCountHeader,
+    PollingCountResponseHeader,
+    PopMessageResponseHeader,
+)
+from triomq.remoting.server.requests import Deferred, Request, Response
+
+BYTES_MAX = 256 * 1024
+
+
+@attrs.define(eq=False)
+class Polls:
+    """The handlers."""
+
+    store: MessageStore
+    checks: PopChecks
+    held: HeldPops
+
+    def notify(self, request: Request) -> Response | Deferred:
+        """Say whether there are messages to pop; wait for some. Raises: Rejected, LimitReached.
+
+        Filters do not count, as in Java. Checkpoint: never.
+        """
+        header: NotificationHeader = request.header
+        pops = self.checks.state()
+        self.checks.count(1)
+        topic = self.checks.topic(header.topic, header.queue_id, header.consumer_group)
+        if self._has_message(pops, header.consumer_group, topic, header.queue_id):
+            return Response(header=NotificationResponseHeader(True, False))
+        now = pops.clock_ms()
+        left_ms = min(header.poll_ms, (header.born_timestamp or now) + header.poll_ms - now)
+        if left_ms <= 0:
+            return Response(header=NotificationResponseHeader(False, False))
+        old, new = retry_topics(header.consumer_group, header.topic)
+        pop = HeldPop(
+            header.consumer_group,
+            (header.topic, old, new),
+            header.queue_id,
+            trio.current_time() + left_ms / 1000,
+            request.connection,
+            request.resubmit,
+        )
+        if not self.held.hold(pop):
+            return Response(header=NotificationResponseHeader(False, True))
+        return Deferred((request,))
+
+    def _has_message(self, pops: Pops, group: str, topic: TopicConfig, queue_id: int) -> bool:
+        return any(
+            self.store.max_offset(name, each) > self._position(pops, group, name, each)
+            for name, each in self._queues(group, topic, queue_id)
+        )
+
+    def _queues(self, group: str, topic: TopicConfig, queue_id: int) -> Iterator[tuple[str, int]]:
+        for each in range(topic.read_queue_count) if queue_id < 0 else (queue_id,):
+            yield topic.topic_name, each
+        for name in retry_topics(group, topic.topic_name):
+            retry = self.checks.topics.find(name)
+            for each in range(retry.read_queue_count if retry is not None else 0):
+                yield name, each
+
+    def _position(self, pops: Pops, group: str, topic: str, queue_id: int) -> int:
+        position = pops.position((group, topic, queue_id))
+        return position if position is not None else self.store.min_offset(topic, queue_id)
+
+    async def peek(self, request: Request) -> Response:
+        """Return messages that a pop would take. Raises: Rejected, LimitReached, StoreIoError.
+
+        Checkpoint: maybe.
+        """
+        header: PeekMessageHeader = request.header
+        pops = self.checks.state()
+        self.checks.count(header.message_count_max)
+        topic = self.checks.topic(header.topic, header.queue_id, header.consumer_group)
+        chunks: list[bytes] = []
+        count = rest = 0
+        for name, queue_id in self._queues(header.consumer_group, topic, header.queue_id):
+            found = await self.store.get_cold(
+                name,
+                queue_id,
+                self._position(pops, header.consumer_group, name, queue_id),
+                messages_max=header.message_count_max - count,
+                bytes_max=BYTES_MAX,
+            )
+            rest += max(0, found.max_offset - found.next_offset)
+            if found.status is GetStatus.FOUND:
+                chunks += [bytes(chunk) for chunk in found.chunks]
+                count += found.count
+            if count >= header.message_count_max:
+                break
+        made = PopMessageResponseHeader(pops.clock_ms(), 0, 0, rest)
+        if not count:
+            remark = GetStatus.NO_MESSAGE_IN_QUEUE.name
+            return Response(ResponseCode.PULL_NOT_FOUND, made, remark=remark)
+        return Response(ResponseCode.SUCCESS, made, chunks, GetStatus.FOUND.name)
+
+    def count(self, request: Request) -> Response:
+        """Say how many requests of a group wait for a topic. Raises: Rejected, LimitReached.
+
+        Checkpoint: never.
+        """
+        header: PollingCountHeader = request.header
+        self.checks.count(1)
+        self.checks.topic(header.topic, header.queue_id, header.consumer_group)
+        waiting = self.held.waiting(header.consumer_group, header.topic)
+        return Response(header=PollingCountResponseHeader(waiting))

@@ -1,0 +1,473 @@
+"""POP_MESSAGE (200050): take messages of any queue of a topic for a while.
+
+A pop visits the queues in turn, and the retry topics of its group before or after them. One that
+finds nothing waits in ``HeldPops``; when a message arrives, or its time is up, it goes through the
+pool again. Source: broker/processor/PopMessageProcessor.java.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import cast
+
+import attrs
+import trio
+
+from triomq.broker.filters.tokens import FilterInvalid
+from triomq.broker.processors.filtered_reads import filtered, get_filtered
+from triomq.broker.processors.pop.pop_checks import PopChecks
+from triomq.broker.services.cold_pulls import ColdPulls
+from triomq.broker.services.filters import Wanted, compile_typed, is_filter
+from triomq.broker.services.groups import GroupTable
+from triomq.broker.services.pop.held_pops import HeldPop, HeldPops
+from triomq.broker.services.pop.pops import Pops, QueueKey, retry_topics
+from triomq.broker.services.statistics import Statistics
+from triomq.broker.store.errors import StoreUnavailable
+from triomq.broker.store.io.reads import Buffer
+from triomq.broker.store.results import GetResult, GetStatus
+from triomq.broker.store.store import MessageStore
+from triomq.remoting.errors import LocalProtocolError, Rejected
+from triomq.remoting.protocol.bodies.topics import TopicConfig
+from triomq.remoting.protocol.codes import ResponseCode
+from triomq.remoting.protocol.headers.pop import PopMessageHeader, PopMessageResponseHeader
+from triomq.remoting.protocol.message_properties import POP_CK, joined_properties
+from triomq.remoting.protocol.receipt_handle import (
+    NORMAL,
+    ORDERED_QUEUE,
+    RETRY_V1,
+    RETRY_V2,
+    Place,
+    ReceiptHandle,
+    encode_counts,
+    encode_offsets,
+    encode_starts,
+)
+from triomq.remoting.protocol.record import StoredMessage, encode_record
+from triomq.remoting.protocol.record_reader import (
+    decode_records,
+    queue_offsets,
+    split_records,
+)
+from triomq.remoting.protocol.tag_expressions import ALL_TAGS, subscription
+from triomq.remoting.server.connection import Connection
+from triomq.remoting.server.requests import Deferred, Request, Response
+
+OVERDUE_MS = 500
+"""A request whose time is over by more is refused: its client does not wait any more."""
+BYTES_MAX = 256 * 1024
+MOVED = (GetStatus.OFFSET_TOO_SMALL, GetStatus.OFFSET_OVERFLOW_BADLY, GetStatus.OFFSET_FOUND_NULL)
+PASSED = (GetStatus.NO_MATCHED_MESSAGE, GetStatus.MESSAGE_WAS_REMOVING)
+INIT_MIN = 0
+
+
+@attrs.define(eq=False)
+class Visit:
+    """One queue that a pop visits."""
+
+    topic: str
+    kind: int
+    """Of the topic: normal, or one of the retry topics."""
+    queue_id: int
+
+
+@attrs.define(eq=False)
+class PopWork:
+    """A pop in progress: what is wanted, and what is taken."""
+
+    request: Request
+    tag_codes: frozenset[int] | None
+    wanted: Wanted | None
+    pop_time: int
+    revive_queue: int
+    visits: Iterator[Visit]
+    rest: int = 0
+    """Messages that are left in the visited queues."""
+    count: int = 0
+    chunks: list[Buffer] = attrs.field(factory=list)
+    size: int = 0
+    starts: dict[Place, int] = attrs.field(factory=dict)
+    offsets: dict[Place, list[int]] = attrs.field(factory=dict)
+    counts: list[tuple[Place, int, int]] = attrs.field(factory=list)
+    """Of an orderly group: place, offset and earlier pops of messages that were popped before."""
+    free_at: int = 0
+    """When the first queue that an orderly group must wait for is free (ms); 0: there is none."""
+
+    @property
+    def header(self) -> PopMessageHeader:
+        header: PopMessageHeader = self.request.header
+        return header
+
+
+@attrs.define(eq=False)
+class PopMessages:
+    """The handler."""
+
+    store: MessageStore
+    checks: PopChecks
+    clients: GroupTable[Connection]
+    statistics: Statistics
+    broker_name: str
+    cold: ColdPulls
+    held: HeldPops
+    _locked: set[QueueKey] = attrs.field(factory=set, init=False)
+    """Queues that a pop reads from the disk: others pass them."""
+
+    def handle(self, request: Request) -> Response | Deferred:
+        """Return messages, and hide them from the rest of the group.
+
+        Raises: Rejected, LimitReached. Checkpoint: never.
+        """
+        header: PopMessageHeader = request.header
+        pops = self.checks.state()
+        now = pops.clock_ms()
+        born = header.born_timestamp or now
+        if now - born - header.poll_ms > OVERDUE_MS:
+            remark = f"the broker[{self.checks.broker_ip}] pop message is timeout too much"
+            raise Rejected(ResponseCode.POLLING_TIMEOUT, remark)
+        topic = self._topic(header)
+        tag_codes, wanted = self._filter(header)
+        self.clients.note_pull(header.consumer_group, header.topic, request.arrived)
+        pops.commit_covered()
+        revive_queue = ORDERED_QUEUE if header.order else pops.next_revive_queue()
+        visits = self._visits(header, topic)
+        work = PopWork(request, tag_codes, wanted, now, revive_queue, visits)
+        return self._go_on(work, pops)
+
+    def _go_on(self, work: PopWork, pops: Pops) -> Response | Deferred:
+        """Visit queues until there is enough. Checkpoint: never."""
+        header = work.header
+        for visit in work.visits:
+            key = header.consumer_group, visit.topic, visit.queue_id
+            if key in self._locked:
+                continue
+            if not pops.has_room(header.consumer_group, visit.topic):
+                continue
+            if header.order and self._is_blocked(work, key, pops):
+                continue
+            if not self._take(work, visit, key, pops):
+                if work.count:
+                    break  # the next pop reads the disk
+                return self._take_cold(work, visit, key, pops)
+            if work.count >= header.message_count_max:
+                break
+        return self._answer(work)
+
+    # One queue
+
+    def _is_blocked(self, work: PopWork, key: QueueKey, pops: Pops) -> bool:
+        """Return whether an orderly group waits for acknowledgements of a queue."""
+        info = pops.orders.pops.get(key)
+        free_at = info.free_at(work.header.attempt_id) if info is not None else 0
+        if free_at <= work.pop_time:
+            return False
+        work.free_at = min(work.free_at or free_at, free_at)
+        return True
+
+    def _take(self, work: PopWork, visit: Visit, key: QueueKey, pops: Pops) -> bool:
+        """Take messages of a queue; return False if the disk must be read."""
+        for _ in range(2):
+            offset = self._begin(work.header, visit, key, pops)
+            if work.wanted is not None:
+                found = get_filtered(
+                    partial(self._get, visit, None),
+                    offset,
+                    work.header.message_count_max - work.count,
+                    BYTES_MAX,
+                    work.wanted,
+                )
+            else:
+                count = work.header.message_count_max - work.count
+                found = self._get(visit, work.tag_codes, offset, count, BYTES_MAX)
+            if found is None:
+                return False
+            if not self._use(work, visit, key, pops, found):
+                break
+        return True
+
+    def _get(
+        self, visit: Visit, tag_codes: frozenset[int] | None, offset: int, count: int, size: int
+    ) -> GetResult | None:
+        return self.store.get(
+            visit.topic,
+            visit.queue_id,
+            offset,
+            messages_max=count,
+            bytes_max=size,
+            tag_codes=tag_codes,
+        )
+
+    def _take_cold(self, work: PopWork, visit: Visit, key: QueueKey, pops: Pops) -> Deferred:
+        deferred = Deferred((work.request,))
+        self._locked.add(key)
+        if not self.cold.add(
+            work.request.connection, partial(self._read_cold, deferred, work, visit, key, pops)
+        ):
+            self._locked.discard(key)
+            raise Rejected(
+                ResponseCode.SYSTEM_BUSY,
+                "too many pulls wait for the disk, start flow control for a while",
+            )
+        return deferred
+
+    async def _read_cold(
+        self, deferred: Deferred, work: PopWork, visit: Visit, key: QueueKey, pops: Pops
+    ) -> None:
+        try:
+            found = await self.store.get_cold(
+                visit.topic,
+                visit.queue_id,
+                self._begin(work.header, visit, key, pops),
+                messages_max=work.header.message_count_max,
+                bytes_max=BYTES_MAX,
+                tag_codes=work.tag_codes,
+            )
+            if work.wanted is not None:
+                found = filtered(found, work.wanted)
+            self._locked.discard(key)
+            self._use(work, visit, key, pops, found)
+            answer = self._answer(work)
+            if isinstance(answer, Response):
+                deferred.finish(lambda: answer)
+        except Exception as error:
+            deferred.fail(error)
+        finally:
+            self._locked.discard(key)
+
+    def _begin(self, header: PopMessageHeader, visit: Visit, key: QueueKey, pops: Pops) -> int:
+        """Return the offset at which a queue is read; a group's first one is committed."""
+        reset = pops.offsets.take_reset(*key)
+        if reset is not None:
+            pops.reset(key, reset)
+            pops.orders.forget(key)
+        position = pops.position(key)
+        if position is None:
+            pops.offsets.require_room(*key)
+            low = self.store.min_offset(visit.topic, visit.queue_id)
+            position = low
+            if visit.kind == NORMAL and header.init_mode != INIT_MIN:
+                position = max(low, self.store.max_offset(visit.topic, visit.queue_id) - 1)
+            pops.reset(key, position)
+        return position
+
+    def _use(
+        self, work: PopWork, visit: Visit, key: QueueKey, pops: Pops, found: GetResult
+    ) -> bool:
+        """Take what was found; return whether the queue is to be read again from elsewhere."""
+        if found.status in MOVED:
+            pops.reset(key, found.next_offset)
+            return True
+        work.rest += max(0, found.max_offset - found.next_offset)
+        if found.status in PASSED:
+            pops.move(key, found.next_offset)
+        if found.status is not GetStatus.FOUND:
+            return False
+        if work.header.order:
+            return not self._use_ordered(work, visit, key, pops, found)
+        offsets, header = queue_offsets(found.chunks), work.header
+        try:
+            pops.take(
+                key,
+                offsets,
+                found.next_offset,
+                work.pop_time,
+                header.invisible_ms,
+                work.revive_queue,
+            )
+        except StoreUnavailable as error:
+            raise Rejected(
+                ResponseCode.SYSTEM_ERROR, f"no check point can be stored ({error})"
+            ) from None
+        place = visit.kind, visit.queue_id
+        work.starts[place] = offsets[0]
+        work.offsets[place] = offsets
+        work.count += len(offsets)
+        if visit.kind == NORMAL:
+            work.chunks += found.chunks
+            work.size += found.size_bytes
+        else:
+            for record in split_records(found.chunks):
+                made = self._as_original(work, visit, offsets[0], record)
+                work.chunks.append(made)
+                work.size += len(made)
+        name = f"{visit.topic}@{header.consumer_group}"
+        self.statistics.add("GROUP_GET_NUMS", name, len(offsets))
+        self.statistics.add("GROUP_GET_SIZE", name, found.size_bytes)
+        return False
+
+    def _use_ordered(
+        self, work: PopWork, visit: Visit, key: QueueKey, pops: Pops, found: GetResult
+    ) -> bool:
+        """Take what was found, but for messages that are acknowledged already.
+
+        Returns: whether there were others.
+        """
+        info = pops.orders.pops.get(key)
+        passed = info.acknowledged if info is not None else frozenset()
+        records = dict(zip(queue_offsets(found.chunks), split_records(found.chunks)))
+        taken = {offset: record for offset, record in records.items() if offset not in passed}
+        if not taken:
+            pops.reset(key, found.next_offset)
+            return False
+        header, offsets = work.header, list(taken)
+        counts = pops.take_ordered(
+            key, list(records), work.pop_time, header.invisible_ms, header.attempt_id
+        )
+        place = visit.kind, visit.queue_id
+        work.starts[place] = offsets[0]
+        work.offsets[place] = offsets
+        work.counts += [(place, offset, count) for offset, count in counts.items()]
+        work.count += len(offsets)
+        work.chunks += taken.values()
+        size = sum(map(len, taken.values()))
+        work.size += size
+        name = f"{visit.topic}@{header.consumer_group}"
+        self.statistics.add("GROUP_GET_NUMS", name, len(offsets))
+        self.statistics.add("GROUP_GET_SIZE", name, size)
+        return True
+
+    def _as_original(self, work: PopWork, visit: Visit, start: int, record: bytes) -> bytes:
+        """Return a message of a retry topic as one of the topic that it came from."""
+        (message,) = decode_records(record)
+        handle = ReceiptHandle(
+            start,
+            work.pop_time,
+            work.header.invisible_ms,
+            work.revive_queue,
+            visit.kind,
+            self.broker_name,
+            visit.queue_id,
+            message.queue_offset,
+        )
+        properties = {**message.properties, POP_CK: handle.encode()}
+        return _with(message, work.header.topic, properties)
+
+    # The answer
+
+    def _answer(self, work: PopWork) -> Response | Deferred:
+        """Return the messages, or wait for some.
+
+        No other task runs between the last read of the store and this call, so no message arrives
+        unnoticed.
+        """
+        header = work.header
+        code, remark = ResponseCode.SUCCESS, "FOUND"
+        if not work.count:
+            held = self._hold(work)
+            if held:
+                if work.rest:  # the filter has not seen all messages yet
+                    self.held.wake(header.consumer_group, header.topic)
+                return Deferred((work.request,))
+            code = ResponseCode.POLLING_TIMEOUT if held is None else ResponseCode.POLLING_FULL
+            remark = GetStatus.NO_MESSAGE_IN_QUEUE.name
+        elif work.rest:
+            self.held.wake(header.consumer_group, header.topic)
+        totals = self.statistics.totals
+        if work.count:
+            totals.gets_found += 1
+            totals.gets_messages += work.count
+        else:
+            totals.gets_missed += 1
+        made = PopMessageResponseHeader(
+            work.pop_time,
+            header.invisible_ms,
+            work.revive_queue,
+            work.rest,
+            encode_starts(work.starts),
+            encode_offsets(work.offsets),
+            encode_counts(work.counts) if work.counts else None,
+        )
+        # A bytearray is sent like bytes; its content does not change any more.
+        chunks = cast("Sequence[bytes | memoryview]", work.chunks)
+        return Response(code, made, chunks, remark, None, work.size)
+
+    def _hold(self, work: PopWork) -> bool | None:
+        """Let a pop wait; return False if too many wait, None if its time is over."""
+        header, request = work.header, work.request
+        now = self.checks.state().clock_ms()
+        left_ms = min(header.poll_ms, (header.born_timestamp or now) + header.poll_ms - now)
+        if left_ms <= 0:
+            return None
+        if work.free_at:
+            left_ms = min(left_ms, max(1, work.free_at - now))
+        if not header.born_timestamp:
+            header.born_timestamp = now
+        old, new = retry_topics(header.consumer_group, header.topic)
+        return self.held.hold(
+            HeldPop(
+                header.consumer_group,
+                (header.topic, old, new),
+                header.queue_id,
+                trio.current_time() + left_ms / 1000,
+                request.connection,
+                request.resubmit,
+            )
+        )
+
+    # The order of queues
+
+    def _visits(self, header: PopMessageHeader, topic: TopicConfig) -> Iterator[Visit]:
+        pops = self.checks.state()
+        chance = random.randrange(100)
+        first = chance < pops.settings.retry_probability
+        if first and not header.order:
+            yield from self._retries(header, chance)
+        count = topic.read_queue_count
+        queues = (
+            [header.queue_id]
+            if header.queue_id >= 0
+            else [(chance + n) % count for n in range(count)]
+        )
+        for queue_id in queues:
+            yield Visit(header.topic, NORMAL, queue_id)
+        if not first and not header.order:
+            yield from self._retries(header, chance)
+
+    def _retries(self, header: PopMessageHeader, chance: int) -> Iterator[Visit]:
+        settings = self.checks.state().settings
+        old, new = retry_topics(header.consumer_group, header.topic)
+        name, kind = old, RETRY_V1
+        if settings.retry_topic_v2 and not (settings.reads_retry_topic_v1 and chance % 2 == 0):
+            name, kind = new, RETRY_V2
+        found = self.checks.topics.find(name)
+        for queue_id in range(found.read_queue_count if found is not None else 0):
+            yield Visit(name, kind, queue_id)
+
+    def _topic(self, header: PopMessageHeader) -> TopicConfig:
+        self.checks.count(header.message_count_max)
+        self.checks.invisible_time(header.invisible_ms)
+        return self.checks.topic(header.topic, header.queue_id, header.consumer_group)
+
+    def _filter(self, header: PopMessageHeader) -> tuple[frozenset[int] | None, Wanted | None]:
+        """Return the tags, or the filter over properties. Raises: Rejected."""
+        expression = header.expression or ALL_TAGS
+        try:
+            if header.expression_type is not None and is_filter(header.expression_type):
+                return None, compile_typed(header.expression_type, expression)
+            wanted = subscription(header.topic, expression, 0)
+        except (FilterInvalid, LocalProtocolError) as error:
+            raise Rejected(
+                ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+                f"parse the consumer's subscription failed: {error}",
+            ) from None
+        return (None if wanted.sub_string == ALL_TAGS else wanted.codes), None
+
+
+def _with(message: StoredMessage, topic: str, properties: dict[str, str]) -> bytes:
+    return encode_record(
+        topic=topic,
+        queue_id=message.queue_id,
+        queue_offset=message.queue_offset,
+        log_offset=message.log_offset,
+        body=message.body,
+        properties=joined_properties(properties).encode(),
+        born_timestamp=message.born_timestamp,
+        born_host=message.born_host_bytes,
+        store_timestamp=message.store_timestamp,
+        store_host=message.store_host_bytes,
+        flag=message.flag,
+        sys_flag=message.sys_flag,
+        reconsume_times=message.reconsume_times,
+        prepared_transaction_offset=message.prepared_transaction_offset,
+    )

@@ -1,0 +1,154 @@
+"""RECALL_MESSAGE (370): cancel a message with a time of delivery, and what slaves ask of timers.
+
+A recall is stored like a timed message, in the slot of the one that it cancels; it is never
+delivered itself. Success means that it is stored, not that the message was still waiting. Source:
+broker/processor/RecallMessageProcessor.java, AdminBrokerProcessor.java#getTimerMetrics.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import attrs
+
+from triomq.broker.processors.send.pipeline import SendPipeline
+from triomq.broker.services.live_settings import LiveSettings
+from triomq.broker.services.timers.timer_rules import recall_key
+from triomq.broker.services.timers.timers import Timers
+from triomq.broker.store.draft import Draft
+from triomq.broker.store.errors import FlushFailed, IllegalMessage, StoreUnavailable
+from triomq.broker.store.log.durability import DurabilityResult
+from triomq.remoting.errors import Rejected, RemoteProtocolError
+from triomq.remoting.protocol.bodies.timer import TimerMetrics
+from triomq.remoting.protocol.codes import ResponseCode
+from triomq.remoting.protocol.headers.send import RecallMessageHeader, RecallMessageResponseHeader
+from triomq.remoting.protocol.message_properties import (
+    PRODUCER_GROUP,
+    TAGS,
+    TIMER_DELETE_KEY,
+    UNIQ_KEY,
+    joined_properties,
+)
+from triomq.remoting.protocol.names import TIMER_TOPIC
+from triomq.remoting.protocol.recall_handle import RecallHandle
+from triomq.remoting.server.requests import Deferred, Request, Response
+
+TAG = "_RECALL_TAG_"
+AWAY = "recall failed, broker service not available"
+
+
+@attrs.define(eq=False)
+class Recalls:
+    """The handlers."""
+
+    pipeline: SendPipeline
+    live: LiveSettings
+    broker_name: str
+    slave: bool
+
+    def recall(self, request: Request) -> Response | Deferred:
+        """Store a recall, and answer when it is as durable as a message. Raises: Rejected."""
+        header: RecallMessageHeader = request.header
+        self._check_open()
+        timers = self.pipeline.timers
+        if timers is None:
+            raise Rejected(
+                ResponseCode.SYSTEM_ERROR,
+                "recall failed, execute error (timerWheelEnable=false: nothing waits)",
+            )
+        handle = self._handle(header, timers)
+        target = self.pipeline.admission.target_of(TIMER_TOPIC)
+        assert target is not None
+        draft = self._draft(request, handle, timers)
+        try:
+            self.pipeline.store.check_draft(draft)
+            self.pipeline.append_copy(draft, target)
+        except (IllegalMessage, StoreUnavailable) as error:
+            raise Rejected(
+                ResponseCode.SYSTEM_ERROR, f"recall failed, execute error ({error})"
+            ) from None
+        # At once: the message may be due before the record of this recall is read again.
+        timers.schedule.recall(timers.rules.slot_of(handle.deliver_ms), self._key(handle, timers))
+        durability, end = self.pipeline.durability, self.pipeline.store.appended.value
+        if durability.durable_now(end):
+            return _answer(handle.message_id, DurabilityResult.DURABLE)
+        deferred = Deferred([request])
+
+        def on_durable(result: DurabilityResult | FlushFailed) -> None:
+            deferred.finish(partial(_answer, handle.message_id, result))
+
+        durability.when_durable(end, on_durable)
+        return deferred
+
+    def _check_open(self) -> None:
+        if not self.live.recalls:
+            raise Rejected(
+                ResponseCode.NO_PERMISSION,
+                "recall failed, operation is forbidden (recallMessageEnable=false)",
+            )
+        if self.slave:
+            raise Rejected(ResponseCode.SLAVE_NOT_AVAILABLE, AWAY)
+        closed = self.pipeline.admission.closed_until(self.pipeline.clock_ms())
+        if closed is not None or not (self.live.writable or self.live.recalls_when_read_only):
+            raise Rejected(ResponseCode.SERVICE_NOT_AVAILABLE, AWAY)
+
+    def _handle(self, header: RecallMessageHeader, timers: Timers) -> RecallHandle:
+        if self.pipeline.topics.find(header.topic) is None:
+            raise Rejected(
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"recall failed, the topic[{header.topic}] not exist",
+            )
+        try:
+            handle = RecallHandle.decode(header.recall_handle)
+        except RemoteProtocolError:
+            raise Rejected(ResponseCode.ILLEGAL_OPERATION, "recall handle is invalid") from None
+        if handle.topic != header.topic:
+            raise Rejected(ResponseCode.ILLEGAL_OPERATION, "recall failed, topic not match")
+        if handle.broker_name != self.broker_name:
+            raise Rejected(ResponseCode.ILLEGAL_OPERATION, AWAY)
+        left = handle.deliver_ms - timers.clock_ms()
+        if not 0 < left < timers.rules.delay_max_ms:
+            raise Rejected(ResponseCode.ILLEGAL_OPERATION, "recall failed, timestamp invalid")
+        return handle
+
+    def _key(self, handle: RecallHandle, timers: Timers) -> str:
+        return recall_key(
+            handle.topic, handle.message_id, with_topic=timers.settings.recalls_with_topic
+        )
+
+    def _draft(self, request: Request, handle: RecallHandle, timers: Timers) -> Draft:
+        header: RecallMessageHeader = request.header
+        properties = {
+            TIMER_DELETE_KEY: self._key(handle, timers),
+            UNIQ_KEY: handle.message_id,
+            TAGS: TAG,
+        }
+        if header.producer_group:
+            properties[PRODUCER_GROUP] = header.producer_group
+        draft = Draft(
+            handle.topic,
+            0,
+            b"0",
+            joined_properties(properties).encode(),
+            0,
+            0,
+            self.pipeline.clock_ms(),
+            request.connection.peer_bytes,
+            tags=TAG,
+            unique_key=handle.message_id,
+        )
+        timers.delay(draft, handle.deliver_ms)
+        return draft
+
+    def metrics(self, _request: Request) -> Response:
+        """Return how many messages of each topic wait."""
+        timers = self.pipeline.timers
+        body = timers.counts.body() if timers is not None else TimerMetrics()
+        return Response(body=body.encode())
+
+
+def _answer(message_id: str, result: DurabilityResult | FlushFailed) -> Response:
+    """Return the response to a stored recall. Raises: FlushFailed."""
+    if isinstance(result, FlushFailed):
+        raise result
+    return Response(header=RecallMessageResponseHeader(message_id))

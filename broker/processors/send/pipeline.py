@@ -1,0 +1,367 @@
+"""The send path: one pipeline of four stages for every message that a request brings into the log.
+
+    requests ──► classify ──► draft ──► append ──► answer ──► responses
+
+``handle`` takes a batch of requests (SEND_MESSAGE 10, SEND_MESSAGE_V2 310, SEND_BATCH_MESSAGE 320)
+through all stages; each stage adds its part to one ``SendBatch``. A refused request gets its
+response while the others go on. Classify, draft and append have no checkpoint, so the order of the
+log is the order of arrival. A plain message, which need only be stored, is classified and drafted
+in one step: the fast path.
+
+* classify (``admission.py``) adds the topic's ``Target`` and the ``RequestKind``; it may create
+  topics and groups;
+* draft (``drafts.py``, ``traits.py``) adds a ``Draft`` for each record and a ``PendingAnswer`` for
+  each request; it changes drafts only;
+* append (``_append``) adds the place of each draft in the log; it changes the store;
+* answer (``stored_answers.py``) adds the responses, when the log is durable enough; it writes to
+  connections and counts in the statistics.
+
+An extension is one class: a ``Trait`` for a property or a flag (a delay, further queues; a
+transaction, a timer), a ``RequestKind`` for another way from a request to drafts (a batch). A
+request that makes the broker itself store a message is one handler, which makes a draft and calls
+``append_copy`` (``send_back.py``; the end of a transaction, an acknowledgement of POP).
+
+Source: broker/processor/SendMessageProcessor.java, AbstractSendMessageProcessor.java.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+import attrs
+
+from triomq.broker.config import BrokerConfig
+from triomq.broker.processors.send import known_properties as props
+from triomq.broker.processors.send.admission import Admission, Target
+from triomq.broker.processors.send.drafts import BatchKind, InnerBatchKind, RequestKind, SingleKind
+from triomq.broker.processors.send.known_properties import NO_WAIT, PROPERTY_END
+from triomq.broker.processors.send.stored_answers import (
+    PendingAnswer,
+    SendBatch,
+    StoredAnswers,
+    count_stored,
+)
+from triomq.broker.processors.send.traits import Incoming, Traits
+from triomq.broker.services.delay import DelayedMessages
+from triomq.broker.services.queue_locks import QueueLocks
+from triomq.broker.services.statistics import Statistics
+from triomq.broker.services.timers.timers import Timers
+from triomq.broker.services.topics import Topics
+from triomq.broker.store.draft import KEYS_MAX, Appended, Draft
+from triomq.broker.store.errors import DiskReserve, FlushFailed, StoreUnavailable
+from triomq.broker.store.log.durability import Durability, DurabilityResult
+from triomq.broker.store.store import MessageStore
+from triomq.remoting.errors import Rejected
+from triomq.remoting.protocol.codes import ResponseCode
+from triomq.remoting.protocol.headers.send import SendMessageHeader
+from triomq.remoting.protocol.ids import UniqueIds
+from triomq.remoting.protocol.message_properties import (
+    CLUSTER,
+    MSG_REGION,
+    TRACE_ON,
+    WAIT,
+    properties_text,
+)
+from triomq.remoting.protocol.sys_flags import INNER_BATCH, TRANSACTION_MASK
+from triomq.remoting.server.answers import send_answers
+from triomq.remoting.server.requests import BatchResult, Deferred, Request, Response
+
+# Below these sizes a message cannot exceed a limit of the store; only larger ones are checked.
+UNCHECKED_PROPERTIES_CHARACTERS = 2 * KEYS_MAX
+UNCHECKED_REST_BYTES = 32 * 1024
+NOT_DURABLE: dict[DurabilityResult, int] = {
+    DurabilityResult.FLUSH_DISK_TIMEOUT: ResponseCode.FLUSH_DISK_TIMEOUT,
+    DurabilityResult.SLAVE_NOT_AVAILABLE: ResponseCode.SLAVE_NOT_AVAILABLE,
+    DurabilityResult.FLUSH_SLAVE_TIMEOUT: ResponseCode.FLUSH_SLAVE_TIMEOUT,
+}
+NOT_PLAIN_FLAGS = TRANSACTION_MASK | INNER_BATCH
+"""Flags of messages that need more than to be stored."""
+
+
+@attrs.define(eq=False)
+class SendPipeline:
+    """The batch handler of all three codes, and the append stage of all others that store."""
+
+    store: MessageStore
+    topics: Topics
+    admission: Admission
+    delayed: DelayedMessages
+    locks: QueueLocks
+    statistics: Statistics
+    unique_ids: UniqueIds
+    clock_ms: Callable[[], int]
+    config: BrokerConfig
+    durability: Durability
+    """Decides when messages are safe: the store, or on a SYNC_MASTER the store and the slaves."""
+    timers: Timers | None = None
+    """None with timerWheelEnable=false."""
+    _answers: StoredAnswers = attrs.field(init=False)
+    _single: SingleKind = attrs.field(init=False)
+    _batch: BatchKind = attrs.field(init=False)
+    _inner_batch: InnerBatchKind = attrs.field(init=False)
+    _suffix: str = attrs.field(init=False)
+    """The text of the properties that every single message gets at its end."""
+    _unchecked_body_bytes: int = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        config, store_config = self.config, self.store.config
+        self._answers = StoredAnswers(store_config.store_host, config.region_id, config.trace_on)
+        self._suffix = properties_text(
+            {
+                MSG_REGION: config.region_id,
+                TRACE_ON: "true" if config.trace_on else "false",
+                CLUSTER: config.cluster_name,
+            }
+        )
+        traits = Traits(
+            self.admission, self.delayed, self.locks, self.store, self.timers, config.broker_name
+        )
+        parts = traits, store_config, self.unique_ids, self.clock_ms
+        self._single = SingleKind(*parts, self._suffix)
+        self._batch = BatchKind(*parts)
+        self._inner_batch = InnerBatchKind(*parts, config.cluster_name)
+        self._unchecked_body_bytes = min(
+            store_config.message_size_bytes_max,
+            store_config.segment_size_bytes - UNCHECKED_REST_BYTES,
+        )
+
+    def handle(self, requests: list[Request]) -> BatchResult | Awaitable[BatchResult]:
+        """Store the messages of a batch of requests, and answer.
+
+        Checkpoint: never; a returned awaitable may have some.
+        """
+        begin = time.perf_counter()
+        if self.admission.live.accept_sends_from_ms:
+            closed = self.admission.closed_until(self.clock_ms())
+            if closed is not None:
+                return [self.refusal(ResponseCode.SYSTEM_ERROR, closed)] * len(requests)
+        batch = SendBatch(requests, [None] * len(requests), [], [], [])
+        self._draft_all(batch)
+        if not batch.drafts:
+            return batch.answers
+        refusal = self._append(batch)
+        if refusal is not None:
+            self.statistics.totals.puts_failed += len(batch.drafts)
+            for pending in batch.pending:
+                batch.answers[pending.index] = refusal
+            return batch.answers
+        seconds = time.perf_counter() - begin
+        places = batch.places
+        end = places[-1].log_offset + places[-1].size
+        message_count = len(places) + batch.extra_messages
+        try:
+            return self._answer(batch, end)
+        finally:
+            # The response is written first, which costs the sender less time; no other task runs in
+            # between, so no reader can miss the messages.
+            self.store.indexer.index_offered()
+            self.statistics.note_put(message_count, end - places[0].log_offset, seconds)
+
+    # Classify and draft
+
+    def _draft_all(self, batch: SendBatch) -> None:
+        """Make the drafts of all requests; a refused request gets its response here."""
+        admission = self.admission
+        if admission.generation != self.topics.generation:
+            admission.forget_targets()
+        targets, suffix = admission.targets, self._suffix
+        unchecked_body_bytes = self._unchecked_body_bytes
+        drafts, pending = batch.drafts, batch.pending
+        texts = [request.header.properties or "" for request in batch.requests]
+        unusual, indexed = props.read_texts(texts)
+        for index, request in enumerate(batch.requests):
+            header = request.header
+            text = texts[index]
+            tags, unique_key, keys = indexed[index]
+            target = targets.get(header.topic)
+            queue_id = header.queue_id
+            if (
+                target is not None
+                and target.plain
+                and unique_key
+                and not header.batch
+                and not header.sys_flag & NOT_PLAIN_FLAGS
+                and 0 <= queue_id < target.queue_limit
+                and len(request.body) <= unchecked_body_bytes
+                and len(text) <= UNCHECKED_PROPERTIES_CHARACTERS
+                and index not in unusual
+            ):
+                if text[-1] != PROPERTY_END:
+                    text += PROPERTY_END
+                wait = NO_WAIT not in text or props.waits(text)
+                pending.append(
+                    PendingAnswer(index, len(drafts), target, queue_id, unique_key, wait)
+                )
+                drafts.append(
+                    Draft(
+                        target.topic,
+                        queue_id,
+                        request.body,
+                        (text + suffix).encode("utf-8", "replace"),
+                        header.flag,
+                        header.sys_flag,
+                        header.born_timestamp,
+                        request.connection.peer_bytes,
+                        header.reconsume_times or 0,
+                        0,
+                        tags,
+                        unique_key,
+                        keys,
+                    )
+                )
+                continue
+            try:
+                known = unusual.get(index) or props.known_properties(text)
+                self._draft_unusual(batch, index, text, known)
+            except Rejected as rejected:
+                batch.answers[index] = self.refusal(rejected.code, rejected.remark)
+
+    def _draft_unusual(
+        self, batch: SendBatch, index: int, text: str, known: dict[str, str]
+    ) -> None:
+        """Classify any request, and make its drafts. Raises: Rejected."""
+        request = batch.requests[index]
+        header: SendMessageHeader = request.header
+        target = self.admission.targets.get(header.topic)
+        if target is None or header.queue_id >= target.queue_limit:
+            target = self.admission.find(header, request.connection.peer_text)
+        queue_id = header.queue_id
+        if queue_id < 0:
+            queue_id = random.randrange(max(1, target.write_queues))
+        message = Incoming(request, known, target, queue_id)
+        kind: RequestKind = self._single
+        if header.batch:  # whatever the code, as in Java
+            kind = self._inner_batch if target.batched else self._batch
+        drafts, unique_key, count = kind.drafts(message, text)
+        wait = message.known.get(WAIT) != "false"
+        batch.pending.append(
+            PendingAnswer(
+                index,
+                len(batch.drafts),
+                message.target,
+                message.queue_id,
+                unique_key,
+                wait,
+                len(drafts),
+                count,
+            )
+        )
+        if message.handle is not None:
+            batch.handles[index] = message.handle
+        batch.drafts += drafts
+        batch.extra_messages += count - len(drafts)
+
+    # Append
+
+    def _append(self, batch: SendBatch) -> Response | None:
+        """Store all drafts with one call; return the response to all requests if none is stored."""
+        reason = self.durability.refusal()
+        if reason:
+            return self.refusal(
+                ResponseCode.SYSTEM_ERROR, f"in-sync replicas not enough ({reason})"
+            )
+        try:
+            batch.places = self.store.append_unindexed(batch.drafts)
+        except StoreUnavailable as error:
+            return self.refusal(ResponseCode.SERVICE_NOT_AVAILABLE, unavailable_remark(error))
+        return None
+
+    def append_copy(self, draft: Draft, target: Target) -> Appended:
+        """Store a message that the broker makes itself; the request does not wait for the disk.
+
+        Raises: StoreUnavailable. Checkpoint: never.
+        """
+        try:
+            place = self.store.append([draft])[0]
+        except StoreUnavailable:
+            self.statistics.totals.puts_failed += 1
+            raise
+        self.statistics.note_put(1, place.size, 0.0)
+        count_stored(target, 1, 1, place.size)
+        return place
+
+    # Answer
+
+    def _answer(self, batch: SendBatch, end: int) -> BatchResult | Awaitable[BatchResult]:
+        """Answer when the log is durable up to ``end`` and a topic that was created is saved.
+
+        Requests whose sender does not wait are answered at once.
+        """
+        unsaved = self.topics.unsaved
+        if not unsaved and self.durability.durable_now(end):
+            self._answers.send(batch, batch.pending)
+            return batch.answers
+        immediate = [pending for pending in batch.pending if not pending.wait]
+        if immediate:
+            batch.pending = [pending for pending in batch.pending if pending.wait]
+            self._answer_now(batch, immediate)
+            if not batch.pending:
+                return batch.answers
+        return (
+            self._answer_when_saved(batch, end)
+            if unsaved
+            else self._answer_when_durable(batch, end)
+        )
+
+    def _answer_now(self, batch: SendBatch, immediate: list[PendingAnswer]) -> None:
+        answers = batch.answers
+        self._answers.send(batch, immediate)
+        for index in [pending.index for pending in immediate]:
+            send_answers((batch.requests[index],), (answers[index],))
+            answers[index] = None
+
+    def _answer_when_durable(self, batch: SendBatch, end: int) -> Deferred:
+        deferred = Deferred(batch.requests)
+
+        def on_durable(result: DurabilityResult | FlushFailed) -> None:
+            deferred.finish(partial(self._responses, batch, result))
+
+        self.durability.when_durable(end, on_durable)
+        return deferred
+
+    async def _answer_when_saved(self, batch: SendBatch, end: int) -> BatchResult:
+        await self.topics.settled()
+        if self.durability.durable_now(end):
+            self._answers.send(batch, batch.pending)
+            return batch.answers
+        return self._answer_when_durable(batch, end)
+
+    def _responses(
+        self, batch: SendBatch, result: DurabilityResult | FlushFailed
+    ) -> list[Response | None]:
+        """Return the responses that are not written yet. Raises: FlushFailed."""
+        if isinstance(result, FlushFailed):
+            raise result
+        if result is DurabilityResult.DURABLE:
+            self._answers.send(batch, batch.pending)
+        else:
+            for pending in batch.pending:
+                answer = batch.answers[pending.index] = self._answers.response(batch, pending)
+                answer.code = NOT_DURABLE[result]
+        return batch.answers
+
+    def refusal(self, code: int, remark: str) -> Response:
+        """Return an error response with region and trace switch, as all responses to a send."""
+        trace_on = "true" if self.config.trace_on else "false"
+        return Response(
+            code, remark=remark, ext={MSG_REGION: self.config.region_id, TRACE_ON: trace_on}
+        )
+
+
+def unavailable_remark(error: StoreUnavailable) -> str:
+    """Return the remark of a refusal by the store."""
+    # A tool may look for the ratios where Java has them: SendMessageProcessor.java#diskUtil.
+    ratios = (
+        f" [CL: {error.log_ratio:5.2f} CQ: {error.queue_ratio:5.2f} INDEX:"
+        f" {error.queue_ratio:5.2f}]"
+        if isinstance(error, DiskReserve)
+        else ""
+    )
+    return (
+        "service not available now. It may be caused by one of the following reasons: the broker's"
+        f" disk is full{ratios}, messages are put to the slave, message store has been shut down,"
+        f" etc. ({error})"
+    )

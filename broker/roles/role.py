@@ -1,0 +1,123 @@
+"""Replication by role: what a master offers its slaves, or what a slave does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import attrs
+import trio
+
+from triomq.broker.config import BrokerConfig, BrokerRole
+from triomq.broker.replication.master import ReplicationMaster, open_ha_port
+from triomq.broker.replication.replicas import ReplicaSet
+from triomq.broker.replication.replicated_durability import ReplicatedDurability
+from triomq.broker.replication.slave import MasterAddress, ReplicationSlave
+from triomq.broker.roles.slave_reads import SlaveReads
+from triomq.broker.store.log.durability import Durability
+from triomq.broker.store.store import MessageStore
+from triomq.remoting.open_files import Places
+
+DRAIN_SECONDS = 1.0
+"""The last step of an orderly stop gives connected slaves this time to catch up."""
+
+
+@attrs.frozen(kw_only=True)
+class Role:
+    """Either ``master`` or ``slave`` is set."""
+
+    config: BrokerConfig
+    store: MessageStore
+    slave_reads: SlaveReads
+    master: ReplicationMaster | None = None
+    slave: ReplicationSlave | None = None
+    replicated: ReplicatedDurability | None = None
+    """Set on a SYNC_MASTER: senders wait for slaves."""
+
+    @property
+    def durability(self) -> Durability:
+        """What decides when the messages of senders are safe."""
+        return self.replicated or self.store.flusher
+
+    def tables_changed(self) -> None:
+        """Tell slaves of TrioMQ that a table has changed. Checkpoint: never."""
+        if self.master is not None:
+            self.master.tables_changed()
+
+    def note_master(self, ha_address: str | None, address: str | None) -> None:
+        """Take over what a name server says of the master. Checkpoint: never."""
+        if self.slave is not None:
+            self.slave.master.update(ha_address, address)
+
+    def has_lost_master(self) -> bool:
+        """Return whether this is a slave that does not hear from its master."""
+        return self.slave is not None and not self.slave.following
+
+    def start(self, tasks: trio.Nursery) -> None:
+        """Open the HA port, or follow the master. Raises: AddressInUse, ListenFailed."""
+        if self.slave is not None:
+            tasks.start_soon(self.slave.run, name="replication-slave")
+        if self.master is not None:
+            listener = open_ha_port(self.config.listen_host, self.config.ha_port)
+            tasks.start_soon(self.master.run, listener, name="replication-master")
+        if self.replicated is not None:
+            tasks.start_soon(self.replicated.run_deadlines, name="replication-deadlines")
+
+    async def drain(self) -> None:
+        """Give connected slaves up to ``DRAIN_SECONDS`` to get the last messages."""
+        if self.master is not None:
+            with trio.move_on_after(DRAIN_SECONDS):
+                await self.master.wait_copied()
+
+
+def open_role(
+    config: BrokerConfig,
+    store: MessageStore,
+    places: Places,
+    on_lost_master: Sequence[Callable[[], None]],
+) -> Role:
+    """Make what the role needs. From now on a slave's store takes only messages of its master.
+
+    ``places``: connections that slaves of this broker may take. ``on_lost_master``: called on a
+    slave when a connection to its master has ended.
+    """
+    settings = config.replication
+    rules = settings.link_rules(config.store.segment_size_bytes)
+    busy_poll = config.network.busy_poll_micros > 0
+    if config.broker_role is BrokerRole.SLAVE:
+        address = MasterAddress(
+            ha=settings.master_address or None, ha_fixed=bool(settings.master_address)
+        )
+        slave = ReplicationSlave(
+            store,
+            store.follow(),
+            rules,
+            address,
+            settings.last_segment_only,
+            busy_poll,
+            list(on_lost_master),
+        )
+        return Role(
+            config=config,
+            store=store,
+            slave_reads=SlaveReads(settings.slave_reads, lambda: slave.following),
+            slave=slave,
+        )
+    awaited = config.broker_role is BrokerRole.SYNC_MASTER
+    master = ReplicationMaster(
+        store,
+        rules,
+        ReplicaSet(settings.replicas),
+        settings.bytes_per_second if settings.limit_rate else 0,
+        awaited=awaited,
+        busy_poll=busy_poll,
+        connection_limits=settings.connection_limits(),
+        places=places,
+    )
+    timeout_seconds = settings.slave_timeout_ms / 1000
+    return Role(
+        config=config,
+        store=store,
+        slave_reads=SlaveReads(settings.slave_reads),
+        master=master,
+        replicated=ReplicatedDurability(store, master, timeout_seconds) if awaited else None,
+    )

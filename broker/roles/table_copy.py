@@ -1,0 +1,256 @@
+"""The tables that a slave copies from its master beside the log.
+
+These are topics, groups, offsets of consumers and progress of delayed messages and transactions.
+The slave copies them every few seconds, and at once when a master of TrioMQ says through the
+replication stream that something has changed. A table whose version is known is not replaced.
+Source: broker/slave/SlaveSynchronize.java (there every 60 s, in 4.9 every 10 s).
+"""
+
+from __future__ import annotations
+
+import logging
+
+import attrs
+import trio
+
+from triomq.broker.replication.slave import MasterAddress
+from triomq.broker.roles.held_tables import HeldTables
+from triomq.broker.services.delay import DelayedMessages
+from triomq.broker.services.offsets import ConsumerOffsets
+from triomq.broker.services.registration import Caller
+from triomq.broker.services.subscriptions import SubscriptionGroups
+from triomq.broker.services.timers.timers import Timers
+from triomq.broker.services.topics import Topics
+from triomq.broker.store.errors import StoreError
+from triomq.broker.store.store import MessageStore
+from triomq.broker.store.watermark import Watermark
+from triomq.remoting.errors import RemoteProtocolError, RemotingError
+from triomq.remoting.log_limit import LogLimit
+from triomq.remoting.protocol.bodies.cluster import KvTable
+from triomq.remoting.protocol.bodies.groups import SubscriptionGroupTable
+from triomq.remoting.protocol.bodies.offsets import ConsumerOffsetTable, DelayOffsetTable
+from triomq.remoting.protocol.bodies.timer import TimerCheckPoint
+from triomq.remoting.protocol.bodies.topics import TopicTable
+from triomq.remoting.protocol.codes import RequestCode, ResponseCode
+from triomq.remoting.protocol.command import request
+from triomq.remoting.protocol.headers.offset import UpdateConsumerOffsetHeader
+from triomq.remoting.protocol.names import HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GROUP
+
+logger = logging.getLogger(__name__)
+
+TABLE_BYTES_MAX = 256 * 1024 * 1024
+"""Largest table that a slave copies. Its own master sends it, and a slave is useless without it."""
+PERIOD_SECONDS = 3.0
+CALL_SECONDS = 10.0
+TRANSACTION_KEYS = tuple(f"{topic}@{TRANSACTION_GROUP}" for topic in (HALF_TOPIC, OP_HALF_TOPIC))
+"""Where a table of offsets says how far transactions are done."""
+
+
+@attrs.define(eq=False)
+class TableCopy:
+    """Keeps the tables of a slave copies of its master's."""
+
+    caller: Caller
+    master: MasterAddress
+    changes: Watermark
+    """Grows whenever the master says that its tables have changed."""
+    topics: Topics
+    groups: SubscriptionGroups
+    offsets: ConsumerOffsets
+    delayed: DelayedMessages
+    store: MessageStore
+    """This slave's own."""
+    timers: Timers | None = None
+    period_seconds: float = PERIOD_SECONDS
+    _limit: LogLimit = attrs.field(factory=LogLimit, init=False)
+    _delays: HeldTables[DelayOffsetTable] = attrs.field(factory=HeldTables, init=False)
+    _timer_points: HeldTables[TimerCheckPoint] = attrs.field(factory=HeldTables, init=False)
+    _transactions: HeldTables[dict[str, dict[int, int]]] = attrs.field(
+        factory=HeldTables, init=False
+    )
+
+    async def run(self) -> None:
+        """Run the task "table-copy"."""
+        while True:
+            seen = self.changes.value
+            address, changed = self.master.remoting, self.master.changed
+            self.use_progress()
+            if address is None:
+                await changed.wait()
+                continue
+            try:
+                await self.copy_all(address)
+            except (RemotingError, ValueError) as error:
+                self._limit.log(
+                    logger,
+                    logging.WARNING,
+                    "cannot copy the tables of master %s: %s; next try in %g s",
+                    address,
+                    error,
+                    self.period_seconds,
+                )
+            with trio.move_on_after(self.period_seconds):
+                await self.changes.wait_beyond(seen)
+
+    async def copy_all(self, address: str) -> None:
+        """Copy everything once. Raises: RemotingError, ValueError."""
+        log_end = self.store.appended.value
+        topics = TopicTable.decode(await self._ask(address, RequestCode.GET_ALL_TOPIC_CONFIG))
+        if topics.data_version != self.topics.version.current and topics.topic_config_table:
+            # A table with fewer changes than ours is not its next version: the master's config
+            # directory was emptied, or is an old copy.
+            older = topics.data_version.counter < self.topics.version.current.counter
+            gone = self.topics.replace(topics)
+            if older and gone:
+                logger.error(
+                    "the master's table of topics is older than its previous one and lacks %s"
+                    " topics (%s): their queues stay here; if the topics are really gone, mqadmin"
+                    " cleanUnusedTopic deletes them",
+                    len(gone),
+                    ", ".join(sorted(gone)[:10]),
+                )
+                gone = []
+            for name in gone:
+                self.offsets.forget_topic(name)
+                try:
+                    self.store.delete_topic(name)
+                except StoreError as error:
+                    logger.error(
+                        "topic %s is gone on the master, but its queues stay here: %s; when the"
+                        " disk is well again, mqadmin cleanUnusedTopic deletes them",
+                        name,
+                        error,
+                    )
+        if topics.topic_config_table:
+            self.topics.complete_to = log_end
+        groups = SubscriptionGroupTable.decode(
+            await self._ask(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+        )
+        if groups.data_version != self.groups.version.current:
+            self.groups.replace(groups)
+        body = await self._ask(address, RequestCode.GET_ALL_CONSUMER_OFFSET, empty=True)
+        if body:
+            table = ConsumerOffsetTable.decode(body)
+            await self._hold_transactions(address, table)
+            await self._report_own_commits(address, table)
+        await self._copy_delays(address)
+        await self._copy_timers(address)
+        self.use_progress()
+
+    async def _copy_delays(self, address: str) -> None:
+        """Hold the progress of delayed messages together with the end of the master's log.
+
+        The log up to that end contains all that is delivered by then.
+        """
+        body = await self._ask(address, RequestCode.GET_ALL_DELAY_OFFSET, empty=True)
+        if not body:
+            return
+        table, newest = DelayOffsetTable.decode(body), self._delays.newest
+        if newest is not None and newest.offset_table == table.offset_table:
+            return
+        self._delays.hold(await self._log_end(address), table)
+
+    async def _hold_transactions(self, address: str, table: ConsumerOffsetTable) -> None:
+        """Hold the progress of transactions in the same way: offsets of a group of the master's."""
+        progress = {key: dict(table.offset_table.get(key, {})) for key in TRANSACTION_KEYS}
+        if progress != self._transactions.newest:
+            self._transactions.hold(await self._log_end(address), progress)
+
+    def _replace_transactions(self, table: ConsumerOffsetTable) -> None:
+        """Put the progress of transactions that this slave's log supports into a copied table."""
+        usable = self._transactions.take(self.store.flushed.value)
+        if usable is None:
+            committed = self.offsets.committed.get(TRANSACTION_GROUP, {})
+            usable = {key: dict(committed.get(key.split("@")[0], {})) for key in TRANSACTION_KEYS}
+        for key, offsets in usable.items():
+            table.offset_table.pop(key, None)
+            if offsets:
+                table.offset_table[key] = offsets
+
+    async def _copy_timers(self, address: str) -> None:
+        """Hold the progress of timed messages in the same way; 4.9 has none."""
+        if self.timers is None:
+            return
+        body = await self._ask(address, RequestCode.GET_TIMER_CHECK_POINT, empty=True)
+        if not body:
+            return
+        point, newest = TimerCheckPoint.decode(body), self._timer_points.newest
+        if newest is None or (point.last_read_ms, point.master_queue_offset) != (
+            newest.last_read_ms,
+            newest.master_queue_offset,
+        ):
+            self._timer_points.hold(await self._log_end(address), point)
+
+    async def _log_end(self, address: str) -> int:
+        """Return the end of the master's log. Raises: RemotingError."""
+        figures = KvTable.decode(
+            await self._ask(address, RequestCode.GET_BROKER_RUNTIME_INFO)
+        ).table
+        log_end = figures.get("commitLogMaxOffset", "")
+        if not log_end.isdecimal():
+            raise RemoteProtocolError(
+                "its figures do not say where its log ends (commitLogMaxOffset)",
+                "see the master's log",
+            )
+        return int(log_end)
+
+    def use_progress(self) -> None:
+        """Take over the newest progress that the log on this slave's disk supports."""
+        table = self._delays.take(self.store.flushed.value)
+        if table is not None:
+            self.delayed.replace(table)
+        point = self._timer_points.take(self.store.flushed.value)
+        if point is not None and self.timers is not None:
+            self.timers.follow(point)
+
+    async def report_commits(self, address: str) -> None:
+        """Report now what consumers have committed here. Raises: RemotingError, ValueError.
+
+        A master that starts needs it before consumers find it.
+        """
+        body = await self._ask(address, RequestCode.GET_ALL_CONSUMER_OFFSET, empty=True)
+        await self._report_own_commits(
+            address, ConsumerOffsetTable.decode(body) if body else ConsumerOffsetTable()
+        )
+
+    async def _ask(self, address: str, code: int, *, empty: bool = False) -> bytes:
+        """Return the body of a table. Raises: RemoteProtocolError.
+
+        With ``empty``, return nothing if the master has no such table: Java answers with an error.
+        """
+        answer = await self.caller.invoke(address, request(code), timeout=CALL_SECONDS)
+        if answer.code != ResponseCode.SUCCESS:
+            if empty:
+                return b""
+            raise RemoteProtocolError(
+                f"it answered {answer.code} {answer.remark}", "see the master's log"
+            )
+        return bytes(answer.body)
+
+    async def _report_own_commits(self, address: str, table: ConsumerOffsetTable) -> None:
+        """Copy the offsets, and send the master what consumers committed here while it was away."""
+        self._replace_transactions(table)
+        found = self.offsets.replace(table, self.store.max_offset)
+        own = self.offsets.own
+        reported = dict(own.commits) if own is not None else {}
+        for group, topic, queue_id, offset in found:
+            header = UpdateConsumerOffsetHeader(group, topic, queue_id, offset)
+            answer = await self.caller.invoke(
+                address, request(RequestCode.UPDATE_CONSUMER_OFFSET, header), timeout=CALL_SECONDS
+            )
+            if answer.code != ResponseCode.SUCCESS:
+                logger.warning(
+                    "the master does not take the offset %s of group %s for %s-%s: %s %s",
+                    offset,
+                    group,
+                    topic,
+                    queue_id,
+                    answer.code,
+                    answer.remark,
+                )
+        if found:
+            logger.info(
+                "reported %s offsets that consumers committed here to the master", len(found)
+            )
+        if own is not None:
+            own.forget(reported)

@@ -1,0 +1,314 @@
+"""The services of a broker: first their tables, then the parts that work on them."""
+
+from __future__ import annotations
+
+import logging
+
+import attrs
+import trio
+
+from triomq.broker.addresses import discovery_of
+from triomq.broker.config import BrokerConfig, BrokerRole
+from triomq.broker.processors.clients import notify_members_changed
+from triomq.broker.roles.role import Role
+from triomq.broker.services.cold_pulls import ColdPulls
+from triomq.broker.services.delay import DelayedMessages, open_delayed_messages
+from triomq.broker.services.filters import ConsumerFilters, open_consumer_filters
+from triomq.broker.services.groups import ClientGroups, GroupTable
+from triomq.broker.services.held_pulls import HeldPulls
+from triomq.broker.services.live_settings import LiveSettings
+from triomq.broker.services.name_servers import NameServerTable
+from triomq.broker.services.offsets import ConsumerOffsets, OwnCommits, open_consumer_offsets
+from triomq.broker.services.persisted import PersistedTable, TableSaver
+from triomq.broker.services.pop.held_pops import HeldPops
+from triomq.broker.services.pop.order_table import open_order_table
+from triomq.broker.services.pop.pops import Pops
+from triomq.broker.services.pop.request_modes import RequestModes, open_request_modes
+from triomq.broker.services.pop.reviver import Reviver
+from triomq.broker.services.pushed_replies import PushedReplies
+from triomq.broker.services.queue_locks import QueueLocks
+from triomq.broker.services.registration import Registrar, RegistrationSettings
+from triomq.broker.services.slow_consumers import SlowConsumers
+from triomq.broker.services.statistics import Statistics
+from triomq.broker.services.subscriptions import SubscriptionGroups, open_subscription_groups
+from triomq.broker.services.table_limits import broker_limits
+from triomq.broker.services.timers.timers import Timers
+from triomq.broker.services.topics import Topics, TopicSettings, open_topics
+from triomq.broker.services.transactions.checks import CheckRules, TransactionChecks
+from triomq.broker.services.transactions.transactions import Transactions
+from triomq.broker.services.versions import Version
+from triomq.broker.store.opening import wall_clock_ms
+from triomq.broker.store.store import MessageStore
+from triomq.remoting.address import format_address
+from triomq.remoting.client.connector import Connector
+from triomq.remoting.limits import Limits
+from triomq.remoting.server.connection import Connection
+
+logger = logging.getLogger(__name__)
+
+
+@attrs.frozen(kw_only=True)
+class ServiceSet:
+    """Everything with state beside the store."""
+
+    live: LiveSettings
+    limits: Limits
+    topics: Topics
+    groups: SubscriptionGroups
+    offsets: ConsumerOffsets
+    filters: ConsumerFilters
+    delayed: DelayedMessages
+    saver: TableSaver
+    clients: ClientGroups[Connection]
+    slow_consumers: SlowConsumers
+    held: HeldPulls
+    cold: ColdPulls
+    pushed: PushedReplies[Connection]
+    locks: QueueLocks
+    statistics: Statistics
+    registrar: Registrar
+    timers: Timers | None
+    """None with timerWheelEnable=false."""
+    transactions: TransactionChecks
+    """Only a master runs them."""
+    request_modes: RequestModes
+    held_pops: HeldPops
+    pops: Pops | None
+    """None on a slave, and with timerWheelEnable=false."""
+    reviver: Reviver | None
+    """None without ``pops``."""
+
+    async def start(self, tasks: trio.Nursery) -> None:
+        """Start the tasks that need no other server."""
+        await tasks.start(self.saver.run, name="saver")
+        tasks.start_soon(self.clients.run, name="groups-expire")
+        tasks.start_soon(self.filters.run, name="filters-expire")
+        tasks.start_soon(self.held.run, name="held-pulls-expire")
+        tasks.start_soon(self.held_pops.run, name="held-pops-expire")
+        tasks.start_soon(self.cold.run, name="cold-pulls")
+        tasks.start_soon(self.pushed.run, name="pushed-replies")
+        tasks.start_soon(self.locks.run, name="queue-locks-expire")
+        tasks.start_soon(self.statistics.run, name="statistics")
+        tasks.start_soon(self.slow_consumers.run, name="slow-consumers")
+
+    def connection_closed(self, connection: Connection) -> None:
+        """Remove what belongs to a client's connection. Checkpoint: never."""
+        self.held.forget_connection(connection)
+        self.held_pops.forget_connection(connection)
+        self.cold.forget_client(connection)
+        self.clients.connection_closed(connection)
+
+    def save_progress(self) -> None:
+        """Take over progress that waited for the disk, after the last flush."""
+        if self.pops is not None:
+            self.pops.commit_covered()
+        if self.transactions.transactions.loaded.is_set():
+            for _ in range(2):  # what waited, then the rest
+                self.transactions.transactions.save_progress()
+
+    def lower_progress(self, store: MessageStore) -> None:
+        """Lower offsets and progress to the ends of their queues.
+
+        They exceed an end if a power failure cut the tail of the log, or clients committed too far.
+        """
+        offsets, levels = self.offsets.clamp(store.max_offset), self.delayed.clamp()
+        if not offsets and not levels:
+            return
+        example = ""
+        if offsets:
+            group, topic, queue_id, offset = offsets[0]
+            example = f", such as {offset} of group {group} in {topic}-{queue_id}"
+        logger.warning(
+            "%d consumer offsets%s, and the progress of %d delay levels, were beyond the end of"
+            " their queues and are set to that end: after a power failure the log lacks messages"
+            " that were not on the disk; otherwise clients committed offsets that never existed",
+            len(offsets),
+            example,
+            levels,
+        )
+
+
+def open_services(
+    config: BrokerConfig,
+    store: MessageStore,
+    role: Role,
+    name_servers: NameServerTable,
+    connector: Connector,
+    timers: Timers | None = None,
+) -> ServiceSet:
+    """Load the tables, then make the parts that work on them. Raises: DamagedTable."""
+    slave = config.broker_role is BrokerRole.SLAVE
+    directory = config.store.root / "config"
+    light_queues = config.store.light_queues
+    live = attrs.evolve(config.live)  # the configuration itself does not change
+    limits = broker_limits(config.limits)
+    topics = open_topics(
+        directory,
+        TopicSettings(
+            cluster_name=config.cluster_name,
+            broker_name=config.broker_name,
+            default_queue_count=config.default_topic_queue_count,
+            cluster_topic_open=config.cluster_topic,
+            broker_topic_open=config.broker_topic,
+            trace_topic=config.trace_topic_name if config.trace_topic else None,
+            light_queues=light_queues.enabled,
+        ),
+        live,
+        Version(wall_clock_ms, on_bump=role.tables_changed),
+        limits,
+        name_servers.topics_changed,
+    )
+    # The store was opened with the topics that the file had.
+    store.queue_table.has_batch_queues = topics.has_batch_queues
+    store.compacted.topics = topics.compacted
+    groups = open_subscription_groups(
+        directory,
+        live,
+        Version(wall_clock_ms, on_bump=role.tables_changed),
+        limits,
+        light_groups=light_queues.lmq,
+    )
+    offsets = open_consumer_offsets(
+        directory,
+        Version(wall_clock_ms),
+        save_seconds=config.offset_flush_ms / 1000,
+        light=light_queues.lmq,
+        limits=limits,
+        own=OwnCommits() if slave else None,
+    )
+    clients: ClientGroups[Connection] = ClientGroups(
+        notify_members_changed,
+        Connection.close,
+        groups.wants_notice,
+        expiry_seconds=config.channel_expired_ms / 1000,
+        pull_expiry_seconds=config.pull_expired_ms / 1000,
+        table=GroupTable(limits=limits),
+    )
+    filters = open_consumer_filters(
+        directory,
+        wall_clock_ms,
+        keep_dead_ms=config.keep_filters_ms,
+        connected=clients.table.consumers.__contains__,
+    )
+    delayed = open_delayed_messages(
+        directory,
+        store,
+        topics,
+        Version(wall_clock_ms),
+        wall_clock_ms,
+        forward_only=slave and config.replication.acting_master,
+        replicated=slave,
+    )
+    delayed.start_clock()
+    held = HeldPulls()
+    held_pops = HeldPops(config.pop.waiting_max, config.pop.waiting_per_queue_max)
+    store.indexer.on_arrival += [delayed.arrived, held.arrived, held_pops.arrived]
+    pops = reviver = None
+    if timers is not None and not slave:
+        pops = Pops(
+            store,
+            timers,
+            offsets,
+            open_order_table(directory, wall_clock_ms),
+            config.pop,
+            wall_clock_ms,
+            config.broker_name,
+            config.cluster_name,
+        )
+        reviver = Reviver(pops, topics, groups)
+        store.indexer.on_arrival.append(reviver.arrived)
+    discover, discover_seconds = discovery_of(config)
+    registrar = Registrar(
+        registration_settings(config),
+        topics,
+        live,
+        name_servers,
+        connector,
+        discover,
+        discover_seconds,
+        on_master=role.note_master,
+        searching=role.has_lost_master,
+    )
+    transactions = open_transactions(config, store, role, topics, offsets, clients.table, live)
+    modes = open_request_modes(directory, config.pop.default_mode, config.pop.default_share)
+    offsets.on_forget.append(modes.forget)
+    tables: tuple[PersistedTable, ...] = topics, groups, offsets, delayed, filters, modes
+    if timers is not None:
+        tables += (timers.counts,)
+    if pops is not None:
+        tables += (pops.orders,)
+    return ServiceSet(
+        live=live,
+        limits=limits,
+        topics=topics,
+        groups=groups,
+        offsets=offsets,
+        filters=filters,
+        delayed=delayed,
+        saver=TableSaver(tables, store.disk),
+        clients=clients,
+        slow_consumers=SlowConsumers(store, groups, offsets, live, clients.table.consumes_now),
+        held=held,
+        cold=ColdPulls(),
+        pushed=PushedReplies(limits, config.pools.reply_queue),
+        locks=QueueLocks(limits=limits),
+        statistics=Statistics(wall_clock_ms, config.cluster_name, topics.is_system_topic),
+        registrar=registrar,
+        timers=timers,
+        transactions=transactions,
+        request_modes=modes,
+        held_pops=held_pops,
+        pops=pops,
+        reviver=reviver,
+    )
+
+
+def open_transactions(
+    config: BrokerConfig,
+    store: MessageStore,
+    role: Role,
+    topics: Topics,
+    offsets: ConsumerOffsets,
+    clients: GroupTable[Connection],
+    live: LiveSettings,
+) -> TransactionChecks:
+    """Make what prepares, ends and checks transactions."""
+    transactions = Transactions(
+        store, offsets, role.durability, wall_clock_ms, config.transaction_op_bytes
+    )
+    store.indexer.on_arrival.append(transactions.arrived)
+
+    def rules() -> CheckRules:
+        return CheckRules(
+            live.transaction_timeout_ms / 1000,
+            live.transaction_check_interval_ms / 1000,
+            live.transaction_checks_max,
+            store.config.retention.reserved_hours * 3600,
+        )
+
+    return TransactionChecks(
+        transactions,
+        clients,
+        rules,
+        lambda topic: topics.ensure(topic, 1),
+        config.broker_name,
+    )
+
+
+def registration_settings(config: BrokerConfig) -> RegistrationSettings:
+    """Return the contents of registrations, their interval and their time limit."""
+    acting_master = config.replication.acting_master
+    return RegistrationSettings(
+        cluster_name=config.cluster_name,
+        broker_name=config.broker_name,
+        broker_id=config.broker_id,
+        broker_address=format_address(config.broker_ip, config.listen_port),
+        ha_address=format_address(config.ha_ip, config.ha_port),
+        period_seconds=config.register_period_ms / 1000,
+        timeout_seconds=config.register_timeout_ms / 1000,
+        send_always=config.force_register,
+        deflated=config.deflated_registration,
+        split_count=config.split_registration_count if config.split_registration else 0,
+        acting_master=acting_master,
+        not_active_ms=config.replication.not_active_ms if acting_master else None,
+    )

@@ -1,0 +1,110 @@
+"""What is in flight: messages that were popped and are neither acknowledged nor visible again.
+
+Pure. The records of the revive topic are what counts after a crash; this table saves writing those
+of messages that were acknowledged in time a second time, and knows how many are in flight. A check
+point that it does not know, from before a start, goes its way through the revive topic.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+
+import attrs
+
+from triomq.remoting.protocol.bodies.check_point import CheckPoint, Key
+
+KEEP_MS = 10_000
+"""An entry outlives its messages by this time: its acknowledgements are delivered at their end."""
+
+Group = tuple[str, str]
+"""(group, topic)"""
+
+
+@attrs.define(eq=False)
+class Flight:
+    """The messages of one check point."""
+
+    offsets: list[int]
+    """In ascending order."""
+    visible_at: int
+    left: int
+    """How many are not acknowledged."""
+    acknowledged: int = 0
+    """Bit i: the i-th message is acknowledged."""
+    dropped: bool = False
+    """Whether the check point was dropped when it was due: its acknowledgements go the same way."""
+
+
+@attrs.define(eq=False)
+class PopsInFlight:
+    """All check points of this broker that it has made since its start."""
+
+    _flights: dict[Key, Flight] = attrs.field(factory=dict, init=False)
+    _ends: list[tuple[int, Key]] = attrs.field(factory=list, init=False)
+    """When entries are forgotten."""
+    _counts: dict[Group, int] = attrs.field(factory=dict, init=False)
+
+    def __len__(self) -> int:
+        return len(self._flights)
+
+    def count(self, group: str, topic: str) -> int:
+        """Return how many messages of a topic are in flight in a group."""
+        return self._counts.get((group, topic), 0)
+
+    def begin(self, point: CheckPoint) -> None:
+        """Note the messages of a pop, or of a changed invisible time."""
+        offsets = point.offsets
+        self._flights[point.key] = Flight(offsets, point.visible_at, len(offsets))
+        heapq.heappush(self._ends, (point.visible_at + KEEP_MS, point.key))
+        group = point.group, point.topic
+        self._counts[group] = self._counts.get(group, 0) + len(offsets)
+
+    def acknowledge(self, key: Key, offsets: Iterable[int]) -> list[int]:
+        """Note acknowledged messages; return those that were not acknowledged before.
+
+        Offsets that are not in the check point are left out; all are returned if it is not known.
+        """
+        flight = self._flights.get(key)
+        if flight is None:
+            return list(offsets)
+        places = {offset: place for place, offset in enumerate(flight.offsets)}
+        fresh = []
+        for offset in offsets:
+            place = places.get(offset)
+            if place is not None and not flight.acknowledged >> place & 1:
+                flight.acknowledged |= 1 << place
+                fresh.append(offset)
+        self._leave(key, flight, len(fresh))
+        return fresh
+
+    def drops(self, key: Key) -> bool:
+        """Return whether a check point that is due is dropped: all of it is acknowledged."""
+        flight = self._flights.get(key)
+        if flight is None or flight.left:
+            return False
+        flight.dropped = True
+        return True
+
+    def dropped(self, key: Key) -> bool:
+        """Return whether a check point was dropped, so that its acknowledgements are, too."""
+        flight = self._flights.get(key)
+        return flight is not None and flight.dropped
+
+    def end(self, now_ms: int) -> None:
+        """Forget what is over for long enough."""
+        while self._ends and self._ends[0][0] <= now_ms:
+            _, key = heapq.heappop(self._ends)
+            flight = self._flights.get(key)
+            if flight is not None and flight.visible_at + KEEP_MS <= now_ms:
+                self._leave(key, flight, flight.left)
+                del self._flights[key]
+
+    def _leave(self, key: Key, flight: Flight, count: int) -> None:
+        flight.left -= count
+        topic, group = key[:2]
+        left = self._counts.get((group, topic), 0) - count
+        if left > 0:
+            self._counts[group, topic] = left
+        else:
+            self._counts.pop((group, topic), None)

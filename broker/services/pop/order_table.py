@@ -1,0 +1,59 @@
+"""OrderTable: the last pop of each queue by each orderly group, in consumerOrderInfo.json."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import attrs
+
+from triomq.broker.services.persisted import PersistedTable, load_table
+from triomq.broker.services.pop.ordered_pop import OrderedPop
+from triomq.remoting.protocol.bodies.ordered_pop import OrderedPopTable
+
+GATHER_SECONDS = 1.0
+"""After a kill the messages of the last second come again, in order."""
+UNUSED_MS = 24 * 3600 * 1000
+
+QueueKey = tuple[str, str, int]
+"""(group, topic, queue id)"""
+
+
+@attrs.define(eq=False)
+class OrderTable(PersistedTable):
+    """(group, topic, queue id) -> its last pop."""
+
+    clock_ms: Callable[[], int]
+    pops: dict[QueueKey, OrderedPop] = attrs.field(factory=dict)
+
+    def put(self, key: QueueKey, info: OrderedPop) -> None:
+        self.pops[key] = info
+        self.touch()
+
+    def forget(self, key: QueueKey) -> None:
+        """Let a queue give messages at once: its offset was reset."""
+        if self.pops.pop(key, None) is not None:
+            self.touch()
+
+    def encode(self) -> bytes:
+        before = self.clock_ms() - UNUSED_MS
+        for key in [key for key, info in self.pops.items() if info.last_ms < before]:
+            del self.pops[key]
+        table = OrderedPopTable()
+        for (group, topic, queue_id), info in self.pops.items():
+            table.table.setdefault(f"{topic}@{group}", {})[queue_id] = info.encode()
+        return table.encode()
+
+
+def open_order_table(directory: Path, clock_ms: Callable[[], int]) -> OrderTable:
+    """Load the table. Raises: DamagedTable."""
+    path = directory / "consumerOrderInfo.json"
+    loaded = load_table(path, OrderedPopTable.decode) or OrderedPopTable()
+    pops = {}
+    for name, queues in loaded.table.items():
+        topic, _, group = name.partition("@")
+        for queue_id, body in queues.items():
+            info = OrderedPop.decode(body)
+            if info is not None and group:
+                pops[group, topic, queue_id] = info
+    return OrderTable(path, clock_ms, pops, gather_seconds=GATHER_SECONDS)

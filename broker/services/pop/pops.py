@@ -1,0 +1,299 @@
+"""Pops: takes messages for a group, and takes acknowledgements; see docs/architecture/pop.md.
+
+What a pop takes is on its way before anybody else can take it: the check point is appended and the
+group's position moves in one step, without a checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import attrs
+
+from triomq.broker.services.offsets import ConsumerOffsets
+from triomq.broker.services.pop.in_flight import PopsInFlight
+from triomq.broker.services.pop.order_table import OrderTable
+from triomq.broker.services.pop.ordered_pop import OrderedPop, Refused
+from triomq.broker.services.pop.pop_settings import PopSettings
+from triomq.broker.services.pop.revive_records import (
+    REVIVE_GROUP,
+    read_revive_record,
+    revive_draft,
+    revive_topic,
+)
+from triomq.broker.services.timers.timers import Timers
+from triomq.broker.store.draft import Draft
+from triomq.broker.store.store import MessageStore
+from triomq.remoting.protocol.bodies.check_point import LEAD_MS, Ack, CheckPoint, Key
+from triomq.remoting.protocol.message_properties import REAL_TOPIC
+from triomq.remoting.protocol.names import RETRY_PREFIX
+from triomq.remoting.protocol.record import StoredMessage
+
+QueueKey = tuple[str, str, int]
+"""(group, topic, queue id)"""
+
+
+def retry_topics(group: str, topic: str) -> tuple[str, str]:
+    """Return both names of the topic in which a group's messages of a topic come again."""
+    return f"{RETRY_PREFIX}{group}_{topic}", f"{RETRY_PREFIX}{group}+{topic}"
+
+
+@attrs.define(eq=False)
+class Pops:
+    """The state of POP of this broker, a master."""
+
+    store: MessageStore
+    timers: Timers
+    offsets: ConsumerOffsets
+    orders: OrderTable
+    settings: PopSettings
+    clock_ms: Callable[[], int]
+    broker_name: str
+    revive_topic: str = attrs.field(converter=revive_topic)
+    """Made from the name of the cluster."""
+    in_flight: PopsInFlight = attrs.field(factory=PopsInFlight, init=False)
+    on_uncovered: Callable[[], None] = attrs.field(default=lambda: None, init=False)
+    """Called when a position waits for the disk."""
+    popped: int = attrs.field(default=0, init=False)
+    acknowledged: int = attrs.field(default=0, init=False)
+    _ahead: dict[QueueKey, int] = attrs.field(factory=dict, init=False)
+    """Positions that are ahead of the committed offsets, since the disk has not what they cover."""
+    _uncovered: deque[tuple[int, QueueKey, int]] = attrs.field(factory=deque, init=False)
+    """Log offset that the disk must have, queue, position."""
+    _revive_queue: int = attrs.field(default=0, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.timers.settled = self.is_settled
+        self.offsets.on_forget.append(self.forget)
+
+    # Positions
+
+    def position(self, key: QueueKey) -> int | None:
+        """Return the next offset of a queue to pop; None if the group never popped it."""
+        committed, ahead = self.offsets.committed_offset(*key), self._ahead.get(key)
+        if committed is None or ahead is None:
+            return committed if ahead is None else ahead
+        return max(committed, ahead)
+
+    def move(self, key: QueueKey, offset: int, log_end: int = 0) -> None:
+        """Move a position; it is committed once the disk has the log up to ``log_end``."""
+        if log_end <= self.store.flushed.value and key not in self._ahead:
+            self.offsets.commit(*key, offset)
+            return
+        self._ahead[key] = offset
+        self._uncovered.append((log_end, key, offset))
+        self.on_uncovered()
+
+    def reset(self, key: QueueKey, offset: int) -> None:
+        """Set a position, whatever is on its way."""
+        self._ahead.pop(key, None)
+        self.offsets.commit(*key, offset)
+
+    def forget(self, *, topic: str | None = None, group: str | None = None) -> None:
+        """Forget positions of a topic, or of a group, that is deleted. Checkpoint: never."""
+        for key in [key for key in self._ahead if topic == key[1] or group == key[0]]:
+            del self._ahead[key]
+        for key in [key for key in self.orders.pops if topic == key[1] or group == key[0]]:
+            self.orders.forget(key)
+
+    @property
+    def has_uncovered(self) -> bool:
+        """Whether positions wait for the disk."""
+        return bool(self._uncovered)
+
+    def commit_covered(self) -> None:
+        """Commit the positions whose records are on the disk. Checkpoint: never."""
+        while self._uncovered and self._uncovered[0][0] <= self.store.flushed.value:
+            _, key, offset = self._uncovered.popleft()
+            ahead = self._ahead.get(key)
+            if ahead is None:
+                continue  # reset meanwhile
+            self.offsets.commit(*key, offset)
+            if ahead == offset:
+                del self._ahead[key]
+
+    def next_revive_queue(self) -> int:
+        """Return the revive queue of a pop: each in turn."""
+        self._revive_queue = (self._revive_queue + 1) % self.settings.revive_queues
+        return self._revive_queue
+
+    def has_room(self, group: str, topic: str) -> bool:
+        """Return whether a group may have more messages of a topic in flight."""
+        return (
+            not self.settings.in_flight_checked
+            or self.in_flight.count(group, topic) < self.settings.in_flight_max
+        )
+
+    # Taking and giving back
+
+    def take(
+        self,
+        key: QueueKey,
+        offsets: Sequence[int],
+        following: int,
+        pop_time: int,
+        invisible_ms: int,
+        revive_queue: int,
+    ) -> None:
+        """Take messages of a queue, and move on to ``following``.
+
+        Raises: StoreUnavailable, StoreIoError; then nothing is taken. Checkpoint: never.
+        """
+        group, topic, queue_id = key
+        point = CheckPoint(
+            start_offset=offsets[0],
+            pop_time=pop_time,
+            invisible_ms=invisible_ms,
+            count=len(offsets),
+            queue_id=queue_id,
+            topic=topic,
+            group=group,
+            differences=[offset - offsets[0] for offset in offsets],
+            broker_name=self.broker_name,
+        )
+        log_end = self._append([self._draft(point, revive_queue, point.visible_at - LEAD_MS)])
+        self.in_flight.begin(point)
+        self.move(key, following, log_end)
+        self.popped += len(offsets)
+
+    def take_ordered(
+        self,
+        key: QueueKey,
+        offsets: Sequence[int],
+        pop_time: int,
+        invisible_ms: int,
+        attempt_id: str | None,
+    ) -> dict[int, int]:
+        """Take messages of a queue for an orderly group, which begins there again until it has
+        acknowledged them.
+
+        Returns: how often each was popped before, of those that were.
+        Checkpoint: never.
+        """
+        before = self.orders.pops.get(key)
+        if before is None:
+            before = OrderedPop(0, 0, [])
+        info = before.next(pop_time, invisible_ms, offsets, attempt_id)
+        self.orders.put(key, info)
+        self.popped += len(offsets)
+        return info.counts
+
+    def acknowledge_ordered(self, key: QueueKey, offset: int, pop_time: int) -> bool:
+        """Acknowledge a message of an orderly group; return False if its last pop has none such.
+
+        Checkpoint: never.
+        """
+        position, info = self.position(key), self.orders.pops.get(key)
+        if position is None:
+            return False  # the group has never popped this queue
+        if offset < position:
+            return True
+        following = info.acknowledge(offset, pop_time) if info is not None else offset + 1
+        if isinstance(following, Refused):
+            return following is Refused.LATE
+        self.acknowledged += 1
+        self.reset(key, following)
+        self.orders.touch()
+        return True
+
+    def acknowledge(
+        self, key: Key, offsets: Sequence[int], visible_at: int, revive_queue: int
+    ) -> int:
+        """Store acknowledgements of one check point.
+
+        Returns: the log offset that must be as safe as messages of producers before the answer; 0:
+        nothing had to be stored.
+        Raises: StoreUnavailable, StoreIoError. Checkpoint: never.
+        """
+        if visible_at <= self.clock_ms():
+            return 0  # too late: they come again
+        fresh = self.in_flight.acknowledge(key, offsets)
+        if not fresh:
+            return 0
+        self.acknowledged += len(fresh)
+        return self._append([self._draft(make_ack(key, fresh), revive_queue, visible_at)])
+
+    def change(
+        self, key: Key, offset: int, visible_at: int, revive_queue: int, invisible_ms: int
+    ) -> int | None:
+        """Give a message another invisible time, from now on.
+
+        Returns: the time of the new check point (ms); None: too late, it comes again.
+        Raises: StoreUnavailable, StoreIoError. Checkpoint: never.
+        """
+        now = self.clock_ms()
+        if visible_at <= now:
+            return None
+        topic, group, queue_id, *_ = key
+        point = CheckPoint(
+            start_offset=offset,
+            pop_time=now,
+            invisible_ms=invisible_ms,
+            count=1,
+            queue_id=queue_id,
+            topic=topic,
+            group=group,
+            differences=[0],
+            broker_name=self.broker_name,
+        )
+        self._append(
+            [
+                self._draft(point, revive_queue, point.visible_at - LEAD_MS),
+                self._draft(make_ack(key, [offset]), revive_queue, visible_at),
+            ]
+        )
+        self.in_flight.begin(point)
+        self.in_flight.acknowledge(key, [offset])
+        return now
+
+    def end_of(self, point: CheckPoint, offsets: Sequence[int], revive_queue: int) -> Draft:
+        """Return the record that says that messages of a check point are in their retry topic."""
+        return self._draft(make_ack(point.key, offsets), revive_queue, 0)
+
+    def _draft(self, record: CheckPoint | Ack, revive_queue: int, due_ms: int) -> Draft:
+        now = self.clock_ms()
+        host = self.store.config.store_host
+        draft = revive_draft(record, self.revive_topic, revive_queue, now, host)
+        if due_ms > now:
+            self.timers.delay(draft, due_ms)
+        self.store.check_draft(draft)
+        return draft
+
+    def _append(self, drafts: list[Draft]) -> int:
+        place = self.store.append(drafts)[-1]
+        return place.log_offset + place.size
+
+    # Timers
+
+    def is_settled(self, message: StoredMessage) -> bool:
+        """Return whether a timed message need not go to the revive topic: all is acknowledged."""
+        if message.properties.get(REAL_TOPIC) != self.revive_topic:
+            return False
+        record = read_revive_record(message)
+        if isinstance(record, CheckPoint):
+            return self.in_flight.drops(record.key)
+        return record is not None and self.in_flight.dropped(record.key)
+
+    # How far the revive topic is done
+
+    def revived_to(self, queue_id: int) -> int:
+        """Return the offset of the last record of a revive queue that is done; -1: none."""
+        position = self.position((REVIVE_GROUP, self.revive_topic, queue_id))
+        return -1 if position is None else position
+
+
+def make_ack(key: Key, offsets: Sequence[int]) -> Ack:
+    """Return the record that acknowledges messages of one check point."""
+    topic, group, queue_id, start, pop_time, broker_name = key
+    single = len(offsets) == 1
+    return Ack(
+        offset=offsets[0] if single else -1,
+        start_offset=start,
+        group=group,
+        topic=topic,
+        queue_id=queue_id,
+        pop_time=pop_time,
+        broker_name=broker_name,
+        more=None if single else list(offsets),
+    )

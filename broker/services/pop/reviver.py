@@ -1,0 +1,216 @@
+"""Reviver: the task that brings unacknowledged messages again, from the revive topic.
+
+Source: broker/processor/PopReviveService.java.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+import attrs
+import trio
+
+from triomq.broker.services.pop.pops import Pops, retry_topics
+from triomq.broker.services.pop.revive_queue import KEEP_MS, Decided, ReviveQueue
+from triomq.broker.services.pop.revive_records import REVIVE_GROUP, read_revive_record
+from triomq.broker.services.subscriptions import SubscriptionGroups
+from triomq.broker.services.topics import Topics
+from triomq.broker.store.draft import Draft
+from triomq.broker.store.errors import IllegalMessage, StoreIoError, StoreUnavailable
+from triomq.broker.store.results import GetStatus
+from triomq.remoting.log_limit import LogLimit
+from triomq.remoting.protocol.bodies.check_point import CheckPoint
+from triomq.remoting.protocol.message_properties import (
+    FIRST_POP_TIME,
+    KEYS,
+    TAGS,
+    UNIQ_KEY,
+    joined_properties,
+)
+from triomq.remoting.protocol.names import dead_letter_topic
+from triomq.remoting.protocol.record import StoredMessage
+from triomq.remoting.protocol.record_reader import decode_records
+
+logger = logging.getLogger(__name__)
+
+READ_MESSAGES, READ_BYTES = 256, 1024 * 1024
+LOOK_SECONDS = 0.1
+"""How often check points are looked at while there are any."""
+RETRY_SECONDS = 1.0
+
+
+@attrs.define(eq=False)
+class Reviver:
+    """Reads all revive queues, and stores what comes again."""
+
+    pops: Pops
+    topics: Topics
+    groups: SubscriptionGroups
+    revived: int = attrs.field(default=0, init=False)
+    """Messages that were stored in a retry topic."""
+    dead: int = attrs.field(default=0, init=False)
+    """Messages that became dead letters."""
+    _queues: dict[int, ReviveQueue] = attrs.field(factory=dict, init=False)
+    _arrival: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _limit: LogLimit = attrs.field(factory=LogLimit, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.pops.on_uncovered = self.wake
+
+    def arrived(self, arrivals: Iterable[tuple[str, int, int, int]]) -> None:
+        """Wake the task for a record of the revive topic. Checkpoint: never."""
+        topic = self.pops.revive_topic
+        if not self._arrival.is_set() and any(arrival[0] == topic for arrival in arrivals):
+            self._arrival.set()
+
+    def wake(self) -> None:
+        """Wake the task for a position that waits for the disk. Checkpoint: never."""
+        self._arrival.set()
+
+    async def run(self) -> None:
+        """Run the task "pop-revive"."""
+        while True:
+            self._arrival = trio.Event()
+            try:
+                waiting = await self.look()
+            except (StoreUnavailable, StoreIoError) as error:
+                self._limit.log(
+                    logger, logging.WARNING, "messages of POP cannot come again yet: %s", error
+                )
+                await trio.sleep(RETRY_SECONDS)
+                continue
+            if waiting or self.pops.has_uncovered:
+                await trio.sleep(LOOK_SECONDS)
+            else:
+                await self._arrival.wait()
+
+    async def look(self) -> bool:
+        """Read what is new, and store what is due; return whether any check point is open.
+
+        Raises: StoreUnavailable, StoreIoError. Checkpoint: always.
+        """
+        await trio.lowlevel.checkpoint()
+        pops = self.pops
+        complete_to = pops.timers.complete_to_ms()
+        await pops.store.indexed.wait_reached(pops.store.appended.value)
+        waiting = False
+        for queue_id in range(pops.settings.revive_queues):
+            queue = self._queues.get(queue_id)
+            if queue is None:
+                first = await pops.store.offset_by_time(
+                    pops.revive_topic, queue_id, pops.clock_ms() - KEEP_MS
+                )
+                queue = ReviveQueue(pops.revived_to(queue_id), first)
+                self._queues[queue_id] = queue
+            await self._read(queue_id, queue)
+            for decided in queue.due(complete_to):
+                await self._store(queue_id, decided)
+                queue.finish(decided.point)
+            key = REVIVE_GROUP, pops.revive_topic, queue_id
+            if queue.done >= 0 and pops.position(key) != queue.done:
+                pops.move(key, queue.done, pops.store.appended.value)
+            waiting = waiting or queue.is_open
+        pops.commit_covered()
+        pops.in_flight.end(pops.clock_ms())
+        return waiting
+
+    async def _read(self, queue_id: int, queue: ReviveQueue) -> None:
+        topic = self.pops.revive_topic
+        while queue.next_offset < self.pops.store.max_offset(topic, queue_id):
+            found = await self._get(topic, queue_id, queue.next_offset, READ_MESSAGES)
+            messages, following = found
+            for message in messages:
+                record = read_revive_record(message)
+                if record is None:
+                    queue.skip(message.queue_offset)
+                elif isinstance(record, CheckPoint):
+                    queue.check_point(message.queue_offset, record)
+                else:
+                    queue.acknowledged(message.queue_offset, record)
+            if queue.next_offset < following:
+                queue.skip(following - 1)
+            elif not messages:
+                return
+
+    async def _get(
+        self, topic: str, queue_id: int, offset: int, count: int
+    ) -> tuple[list[StoredMessage], int]:
+        """Return messages, and the offset behind them."""
+        found = await self.pops.store.get_or_wait(
+            topic, queue_id, offset, messages_max=count, bytes_max=READ_BYTES, is_range=True
+        )
+        if found.status is not GetStatus.FOUND:
+            return [], found.next_offset
+        return [each for chunk in found.chunks for each in decode_records(chunk)], found.next_offset
+
+    # Storing
+
+    async def _store(self, queue_id: int, decided: Decided) -> None:
+        """Store the unacknowledged messages of a check point in their retry topic.
+
+        An acknowledgement of them follows in the same append: after a crash the check point may be
+        read again, and then nothing of it is left.
+        """
+        point = decided.point
+        group, topic = self.groups.find(point.group), self.topics.find(point.topic)
+        if not decided.again or group is None or topic is None:
+            return
+        drafts = []
+        for offset in decided.again:
+            messages, _ = await self._get(point.topic, point.queue_id, offset, 1)
+            # A message that was stored later is one of a new topic of this name.
+            if (
+                messages
+                and messages[0].queue_offset == offset
+                and messages[0].store_timestamp <= point.pop_time
+            ):
+                drafts.append(self._draft(messages[0], point, group.retry_max_times))
+        stored = []
+        for draft in drafts:
+            try:
+                self.pops.store.check_draft(draft)
+            except IllegalMessage as error:
+                self._limit.log(
+                    logger, logging.WARNING, "a message of POP cannot come again: %s", error
+                )
+                continue
+            stored.append(draft)
+        if stored:
+            self.pops.store.append([*stored, self.pops.end_of(point, decided.again, queue_id)])
+
+    def _draft(self, message: StoredMessage, point: CheckPoint, tries_max: int) -> Draft:
+        again = message.reconsume_times + 1
+        if again > tries_max:
+            topic = dead_letter_topic(point.group)
+            self.dead += 1
+        else:
+            topic = self._retry_topic(point)
+            self.revived += 1
+        if self.topics.find(topic) is None:
+            self.topics.ensure(topic, 1)
+            if again <= tries_max:
+                self.pops.reset((point.group, topic, 0), 0)
+        properties = dict(message.properties)
+        properties.setdefault(FIRST_POP_TIME, str(point.pop_time))
+        return Draft(
+            topic,
+            0,
+            message.body,
+            joined_properties(properties).encode(),
+            message.flag,
+            message.sys_flag,
+            message.born_timestamp,
+            self.pops.store.config.store_host,
+            again,
+            tags=properties.get(TAGS),
+            unique_key=properties.get(UNIQ_KEY),
+            keys=properties.get(KEYS),
+        )
+
+    def _retry_topic(self, point: CheckPoint) -> str:
+        """Return where a message comes again: one that came again goes there once more."""
+        if point.topic.startswith("%RETRY%"):
+            return point.topic
+        old, new = retry_topics(point.group, point.topic)
+        return new if self.pops.settings.retry_topic_v2 else old

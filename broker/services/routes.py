@@ -1,0 +1,57 @@
+"""Routes: what name servers say of a topic, for the few services that look beyond this broker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import attrs
+import trio
+
+from triomq.broker.services.registration import Caller
+from triomq.remoting.errors import RemotingError
+from triomq.remoting.protocol.bodies.route import TopicRoute
+from triomq.remoting.protocol.codes import RequestCode, ResponseCode
+from triomq.remoting.protocol.command import request
+from triomq.remoting.protocol.headers.route import GetRouteHeader
+
+ROUTE_SECONDS = 5.0
+"""Age at which a route is asked for again."""
+CALL_SECONDS = 3.0
+ROUTES_MAX = 4096
+"""Routes that are kept; one more forgets all."""
+
+
+@attrs.define(eq=False)
+class Routes:
+    """Routes that were asked for, for a few seconds."""
+
+    name_servers: Iterable[str]
+    caller: Caller
+    _found: dict[str, tuple[float, TopicRoute]] = attrs.field(factory=dict, init=False)
+
+    async def find(self, topic: str) -> TopicRoute | None:
+        """Return the route of a topic; None if no name server has it. Checkpoint: maybe."""
+        asked, route = self._found.get(topic, (float("-inf"), None))
+        if route is not None and trio.current_time() < asked + ROUTE_SECONDS:
+            return route
+        for address in list(self.name_servers):
+            try:
+                answer = await self.caller.invoke(
+                    address,
+                    request(RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRouteHeader(topic)),
+                    timeout=CALL_SECONDS,
+                )
+                if answer.code != ResponseCode.SUCCESS:
+                    continue
+                found = TopicRoute.decode(bytes(answer.body))
+            except (RemotingError, ValueError):
+                continue
+            if len(self._found) >= ROUTES_MAX:
+                self._found.clear()
+            self._found[topic] = trio.current_time(), found
+            return found
+        return None
+
+    def forget(self, topic: str) -> None:
+        """Ask again at the next look: no broker of the route took a message."""
+        self._found.pop(topic, None)

@@ -1,0 +1,57 @@
+"""TimerCounts: how many messages of each topic wait for their time, and the file of the counts.
+
+The counts are figures for people: a crash may leave them off by what the last save lacks. Source:
+store/…/timer/TimerMetrics.java.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import attrs
+
+from triomq.broker.services.persisted import PersistedTable, encode_pretty, load_table
+from triomq.broker.services.versions import Version
+from triomq.remoting.protocol.bodies.schema import write_plain
+from triomq.remoting.protocol.bodies.timer import TimedCount, TimerMetrics
+
+SAVE_SECONDS = 10.0
+
+
+@attrs.define(eq=False)
+class TimerCounts(PersistedTable):
+    """Topic -> its count, and when it changed (ms)."""
+
+    version: Version
+    clock_ms: Callable[[], int]
+    counts: dict[str, TimedCount] = attrs.field(factory=dict)
+
+    def add(self, topic: str, change: int) -> None:
+        known = self.counts.get(topic)
+        count = max(0, (known.count if known is not None else 0) + change)
+        self.counts[topic] = TimedCount(count, self.clock_ms())
+        self.touch()
+
+    def body(self) -> TimerMetrics:
+        """Return the answer to GET_TIMER_METRICS, the content of the file."""
+        return TimerMetrics(
+            {topic: count for topic, count in self.counts.items() if count.count},
+            self.version.current,
+        )
+
+    def encode(self) -> bytes:
+        self.version.bump()
+        return encode_pretty(write_plain(self.body()))
+
+
+def open_timer_counts(
+    directory: Path, version: Version, clock_ms: Callable[[], int]
+) -> TimerCounts:
+    """Load config/timermetrics. Raises: DamagedTable."""
+    path = directory / "timermetrics"
+    loaded = load_table(path, TimerMetrics.decode) or TimerMetrics()
+    version.load(loaded.data_version)
+    return TimerCounts(
+        path, version, clock_ms, dict(loaded.timing_count), gather_seconds=SAVE_SECONDS
+    )

@@ -1,0 +1,1 @@
+"""Transactions: halves that wait for their end, checks of those that wait too long."""

@@ -1,0 +1,1 @@
+"""The key index: which records carry a key."""

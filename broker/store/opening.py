@@ -1,0 +1,277 @@
+"""Open a store: lock the directory, recover, start the tasks; close it in the reverse order.
+
+The order is what makes a crash at any point recoverable: the lock before the first read, the file
+``abort`` before the first append, and its removal only after everything is on the disk.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+
+import attrs
+import trio
+
+from triomq.broker.store.checkpoint import CheckpointFile
+from triomq.broker.store.cleaner import Cleaner
+from triomq.broker.store.compaction.compacted_queues import CompactedQueues
+from triomq.broker.store.compaction.compactor import Compactor
+from triomq.broker.store.config import FlushMode, StoreConfig
+from triomq.broker.store.errors import DiskFull, FullAtStart, NoFilesLeft, start_error
+from triomq.broker.store.health import Health
+from triomq.broker.store.index_syncer import IndexSyncer
+from triomq.broker.store.indexer import Indexer
+from triomq.broker.store.io.disk import Disk, DiskFeatures
+from triomq.broker.store.io.residency import has_mincore
+from triomq.broker.store.io.segments import Segments
+from triomq.broker.store.keys.index import KeyIndex
+from triomq.broker.store.lock import StoreLock
+from triomq.broker.store.log.commit_log import CommitLog
+from triomq.broker.store.log.flusher import Flusher, sync_files
+from triomq.broker.store.log.scan import LogScan
+from triomq.broker.store.queues.table import QueueTable
+from triomq.broker.store.reader import Reader
+from triomq.broker.store.recovery import Recovery
+from triomq.broker.store.store import MessageStore
+
+logger = logging.getLogger(__name__)
+
+CLOSE_SECONDS_MAX = 60
+
+
+def wall_clock_ms() -> int:
+    """Return the time for records and tables."""
+    return time.time_ns() // 1_000_000
+
+
+def memory_bytes() -> int:
+    """Return the physical memory of this machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+@asynccontextmanager
+async def open_store(
+    config: StoreConfig,
+    clock: Callable[[], int] = wall_clock_ms,
+    *,
+    disk: Disk | None = None,
+    batch_topics: Callable[[], Collection[str]] = frozenset,
+    compaction_topics: Callable[[], Mapping[str, int]] = dict,
+) -> AsyncIterator[MessageStore]:
+    """Lock the directory, recover, and run the store's tasks.
+
+    At the end flush, index the rest, move the checkpoint, and unlock.
+
+    ``clock`` returns the wall time in ms. ``batch_topics``, called once after the lock, returns the
+    topics with batch consume queues. ``compaction_topics`` returns the compaction topics, with the
+    number of their queues.
+
+    If a task fails, the body is cancelled and the error comes out in an exception group. The store
+    is then closed as it is, and the next start recovers.
+
+    Raises: StartError, DiskFull, StoreIoError, FlushFailed, before the body runs.
+    """
+    disk = disk or Disk(
+        DiskFeatures(queued_sync=True, gather=hasattr(os, "pwritev"), residency=has_mincore())
+    )
+    disk.descriptor_wait_seconds = math.inf
+    try:
+        disk.make_durable_directory(config.root)
+    except OSError as error:
+        raise start_error(config.root, error) from error
+    lock = StoreLock(config.root / "lock")
+    lock.take()
+    try:
+        try:
+            store = await load_store(config, clock, disk, batch_topics, compaction_topics)
+        except NoFilesLeft:
+            raise
+        except DiskFull as error:
+            raise FullAtStart(error.path) from error
+        try:
+            async with trio.open_nursery() as nursery:
+                tasks = {
+                    "flusher": store.flusher.run,
+                    "flush-deadlines": store.flusher.run_deadlines,
+                    "indexer": store.indexer.run,
+                    "index-syncer": store.index_syncer.run,
+                    "cleaner": store.cleaner.run,
+                    "remover": store.queue_table.remover.run,
+                    "compaction-copies": store.compactor.run_copies,
+                    "compaction-passes": store.compactor.run_passes,
+                }
+                for name, run in tasks.items():
+                    nursery.start_soon(_fail_with, run, store.health, name=f"store-{name}")
+                try:
+                    yield store
+                finally:
+                    store.prepare_to_close()
+                nursery.cancel_scope.cancel()
+        finally:
+            with trio.move_on_after(CLOSE_SECONDS_MAX, shield=True):
+                await finish_store(store)
+            close_files(store)
+    finally:
+        lock.release()
+
+
+async def load_store(
+    config: StoreConfig,
+    clock: Callable[[], int],
+    disk: Disk,
+    batch_topics: Callable[[], Collection[str]] = frozenset,
+    compaction_topics: Callable[[], Mapping[str, int]] = dict,
+) -> MessageStore:
+    """Build the parts of a store and recover.
+
+    Raises: StartError, DiskFull, StoreIoError, FlushFailed. Checkpoint: always.
+    """
+    abort = config.root / "abort"
+    log = CommitLog(
+        config, disk, Segments(disk, config.commitlog_directory, config.segment_size_bytes)
+    )
+    queues = QueueTable(config, disk)
+    key_index = KeyIndex(config, disk, clock)
+    checkpoint_file = CheckpointFile(disk, config.root / "checkpoint")
+    health = Health()
+    sync_limiter = trio.CapacityLimiter(1)
+    flusher = Flusher(config, disk, log, sync_limiter)
+    try:
+        clean = not abort.exists()
+        checkpoint = checkpoint_file.load()
+        log.segments.load()
+        queues.has_batch_queues = frozenset(batch_topics()).__contains__
+        queues.load()
+        if config.index_enabled:
+            key_index.load()
+        recovered = await Recovery(
+            config, disk, log, queues, key_index, checkpoint, clean, clock
+        ).run()
+        log.start_at(recovered.end, recovered.last[2] if recovered.last is not None else 0)
+        flusher.flushed.advance(recovered.scanned_from)
+        if recovered.end > recovered.scanned_from:
+            await flusher.flush()
+        if not clean:  # records cut off by recovery must not come back either
+            touched = [
+                segment.path for segment in log.segments.covering(recovered.end, recovered.end + 1)
+            ]
+            await trio.to_thread.run_sync(
+                sync_files, disk, touched, [config.commitlog_directory], limiter=sync_limiter
+            )
+        disk.write_file(abort, str(os.getpid()).encode())
+        # Without it a start after a power failure would take the files for those of a clean stop.
+        await trio.to_thread.run_sync(
+            sync_files, disk, [abort], [config.root], limiter=sync_limiter
+        )
+    except OSError as error:
+        raise start_error(config.root, error) from error
+    indexer = Indexer(
+        queues=queues,
+        key_index=key_index if config.index_enabled else None,
+        confirmed=log.appended if config.flush_mode is FlushMode.ASYNC else flusher.flushed,
+        health=health,
+        scan=lambda start, end: LogScan(disk, log.segments, start, end, check_crc=False),
+        backlog_bytes_max=config.backlog_bytes_max,
+        limiter=trio.CapacityLimiter(1),
+    )
+    indexer.start_at(recovered.end, recovered.last)
+    compacted = CompactedQueues(config.root, disk, config.compaction, queues, compaction_topics)
+    try:
+        await trio.to_thread.run_sync(partial(compacted.load, clean=clean), limiter=sync_limiter)
+    except OSError as error:
+        raise start_error(config.root, error) from error
+    if config.flush_mode is FlushMode.SYNC:
+        flusher.on_flushed = indexer.index_confirmed
+    current = checkpoint if recovered.trusted else attrs.evolve(checkpoint, mark=None)
+    index_syncer = IndexSyncer(
+        config,
+        disk,
+        checkpoint_file,
+        flusher,
+        indexer,
+        queues,
+        key_index,
+        health,
+        sync_limiter,
+        current,
+    )
+    memory = memory_bytes()
+    reader = Reader(config, log, queues, key_index, memory * config.memory_percent_max // 100)
+    cleaner = Cleaner(
+        config,
+        disk,
+        clock,
+        log,
+        flusher.flushed,
+        indexer,
+        queues,
+        key_index,
+        index_syncer,
+        reader,
+        compacted,
+        health,
+        trio.CapacityLimiter(1),
+    )
+    return MessageStore(
+        config,
+        disk,
+        clock,
+        log,
+        queues,
+        key_index,
+        flusher,
+        indexer,
+        index_syncer,
+        reader,
+        cleaner,
+        compacted,
+        Compactor(compacted, reader, flusher.flushed, indexer, clock),
+        health,
+        recovered,
+        memory,
+    )
+
+
+async def _fail_with(run: Callable[[], Awaitable[None]], health: Health) -> None:
+    """Run a task of the store. If it fails, no file may show a clean stop."""
+    try:
+        await run()
+    except Exception as error:
+        health.failed = True
+        health.cause = str(error)
+        raise
+
+
+async def finish_store(store: MessageStore) -> None:
+    """Flush and index everything up to the end of the log. Only then remove the file ``abort``.
+
+    Raises: FlushFailed. Checkpoint: always.
+    """
+    store.health.closing = True
+    if store.health.failed:
+        return
+    try:
+        await store.flusher.flush()
+        await store.indexer.finish()
+        await store.index_syncer.save()
+        await trio.to_thread.run_sync(store.compacted.sync)
+    except DiskFull as error:
+        logger.error(
+            "the store is closed before all is indexed, the next start does the rest: %s", error
+        )
+        return
+    if store.indexed.value == store.appended.value:
+        store.disk.remove(store.config.root / "abort")
+
+
+def close_files(store: MessageStore) -> None:
+    store.compacted.close()
+    store.key_index.close()
+    store.queue_table.close()
+    store.log.close()
+    store.index_syncer.close()

@@ -1,0 +1,1 @@
+"""The files of messages that wait for their time, in the format of a Java broker."""

@@ -1,0 +1,289 @@
+"""The parts of a broker, and what each of them needs: the only file that imports all of them.
+
+The order is: store, role, tables, services, processors, server. Each part gets what it needs when
+it is made. The store comes first; parts that it calls back join its lists of callbacks.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+
+import attrs
+
+from triomq.broker.config import BrokerConfig
+from triomq.broker.java_keys import BROKER_KEYS
+from triomq.broker.monitor import BrokerSource
+from triomq.broker.processors.broker_config import BrokerConfigRequests
+from triomq.broker.processors.clients import Clients
+from triomq.broker.processors.consumption import Consumption
+from triomq.broker.processors.group_changes import GroupChanges
+from triomq.broker.processors.group_progress import GroupProgress
+from triomq.broker.processors.ha_status import HaStatusRequests
+from triomq.broker.processors.handler_table import Processors, handler_table
+from triomq.broker.processors.housekeeping import Housekeeping
+from triomq.broker.processors.offsets import GroupOffsetRequests, QueueOffsetRequests
+from triomq.broker.processors.pop.acknowledgements import Acknowledgements
+from triomq.broker.processors.pop.assignments import Assignments
+from triomq.broker.processors.pop.polls import Polls
+from triomq.broker.processors.pop.pop_checks import PopChecks
+from triomq.broker.processors.pop.pop_messages import PopMessages
+from triomq.broker.processors.pull import PullMessages
+from triomq.broker.processors.query import QueryMessages
+from triomq.broker.processors.queue_locks import QueueLockRequests
+from triomq.broker.processors.recall import Recalls
+from triomq.broker.processors.relays import Relays
+from triomq.broker.processors.replies import Replies
+from triomq.broker.processors.resets import Resets
+from triomq.broker.processors.runtime import RuntimeFigures
+from triomq.broker.processors.send.admission import Admission
+from triomq.broker.processors.send.pipeline import SendPipeline
+from triomq.broker.processors.send.send_back import SendBack
+from triomq.broker.processors.subscriptions import GroupRequests
+from triomq.broker.processors.topics import TopicRequests
+from triomq.broker.processors.transactions import TransactionRequests
+from triomq.broker.roles.acting_option import ActingOption, open_acting_option
+from triomq.broker.roles.older_copies import OlderCopiesOfMaster
+from triomq.broker.roles.role import Role
+from triomq.broker.roles.table_copy import TableCopy
+from triomq.broker.service_set import ServiceSet, open_services
+from triomq.broker.services.name_servers import NameServerTable
+from triomq.broker.services.routes import Routes
+from triomq.broker.services.timers.timers import Timers
+from triomq.broker.services.transactions.transactions import Transactions
+from triomq.broker.store.opening import wall_clock_ms
+from triomq.broker.store.stall import ECHO_SECONDS
+from triomq.broker.store.store import MessageStore
+from triomq.remoting.client.connector import Connector
+from triomq.remoting.open_files import Places
+from triomq.remoting.protocol.ids import UniqueIds
+from triomq.remoting.saved_settings import SavedSettings
+from triomq.remoting.server.config import ServerConfig
+from triomq.remoting.server.server import Server
+
+
+@attrs.frozen(kw_only=True)
+class Broker:
+    """The parts that are built on a store, for one role."""
+
+    services: ServiceSet
+    table_copy: TableCopy | None
+    """On a slave."""
+    acting: ActingOption
+    group_changes: GroupChanges
+    server: Server
+    source: BrokerSource
+    """What probes and Prometheus may read."""
+
+
+def open_broker(
+    config: BrokerConfig,
+    store: MessageStore,
+    role: Role,
+    name_servers: NameServerTable,
+    connector: Connector,
+    server_config: ServerConfig,
+    places: Places,
+    timers: Timers | None = None,
+) -> Broker:
+    """Load the tables, and make everything that has no file.
+
+    ``places``: connections that clients may take.
+
+    Raises: DamagedTable.
+    """
+    services = open_services(config, store, role, name_servers, connector, timers)
+    table_copy = None
+    if role.slave is None:
+        store.compactor.begin()
+    else:
+        store.compactor.begin(OlderCopiesOfMaster(connector, role.slave.master, store))
+        table_copy = TableCopy(
+            connector,
+            role.slave.master,
+            role.slave.tables_changed,
+            services.topics,
+            services.groups,
+            services.offsets,
+            services.delayed,
+            store,
+            timers,
+        )
+    acting = open_acting_option(
+        config.replication,
+        role,
+        services.registrar,
+        services.delayed,
+        services.offsets,
+        lambda: Transactions(store, services.offsets, role.durability, wall_clock_ms),
+        services.transactions.rules,
+        timers,
+    )
+    group_changes = GroupChanges(
+        config.replication.acting_master,
+        services.registrar,
+        lambda: store.appended.value,
+        role.slave,
+        acting.acting_master,
+        table_copy,
+        timers,
+    )
+    server = open_server(
+        config, server_config, store, role, services, group_changes, places, connector, timers
+    )
+    drain = config.pools.fast_failure
+    store.stall.on_stall.append(
+        lambda seconds: server.pools["send"].hold_off(ECHO_SECONDS, drain=drain)
+    )
+    return Broker(
+        services=services,
+        table_copy=table_copy,
+        acting=acting,
+        group_changes=group_changes,
+        server=server,
+        source=BrokerSource(config, store, role, services, acting.acting_master, server),
+    )
+
+
+def open_server(
+    config: BrokerConfig,
+    server_config: ServerConfig,
+    store: MessageStore,
+    role: Role,
+    services: ServiceSet,
+    group_changes: GroupChanges,
+    places: Places,
+    connector: Connector,
+    timers: Timers | None = None,
+) -> Server:
+    """Make the processors, and the server with the table of their handlers."""
+    live, topics, groups = services.live, services.topics, services.groups
+    offsets, delayed, held = services.offsets, services.delayed, services.held
+    clients, statistics = services.clients.table, services.statistics
+    send = SendPipeline(
+        store,
+        topics,
+        Admission(topics, groups, statistics, live, config.broker_ip),
+        delayed,
+        services.locks,
+        statistics,
+        UniqueIds(store.config.store_host[:-4], os.getpid(), random.getrandbits(32)),
+        wall_clock_ms,
+        config,
+        role.durability,
+        timers,
+    )
+    pull = PullMessages(
+        store,
+        topics,
+        groups,
+        clients,
+        offsets,
+        held,
+        statistics,
+        live,
+        config.broker_ip,
+        role.slave_reads,
+        services.cold,
+        services.filters,
+    )
+    pop_checks = PopChecks(topics, groups, live, config.broker_ip, services.pops)
+    relays = Relays(store, clients, config.broker_name)
+    processors = Processors(
+        send=send,
+        send_back=SendBack(send, groups, live, config.broker_ip),
+        recalls=Recalls(send, live, config.broker_name, role.slave is not None),
+        transactions=TransactionRequests(
+            send, services.transactions.transactions if role.slave is None else None
+        ),
+        replies=Replies(
+            send,
+            clients,
+            services.pushed,
+            services.registrar.settings.broker_address,
+            config.store_replies,
+        ),
+        pull=pull,
+        pop=PopMessages(
+            store,
+            pop_checks,
+            clients,
+            statistics,
+            config.broker_name,
+            services.cold,
+            services.held_pops,
+        ),
+        polls=Polls(store, pop_checks, services.held_pops),
+        acknowledgements=Acknowledgements(
+            store, pop_checks, role.durability, config.broker_name, services.held_pops
+        ),
+        assignments=Assignments(
+            topics,
+            groups,
+            clients,
+            services.request_modes,
+            Routes(services.registrar.servers, connector),
+        ),
+        query=QueryMessages(store),
+        queues=QueueOffsetRequests(store),
+        offsets=GroupOffsetRequests(store, topics, groups, offsets, delayed),
+        clients=Clients(services.clients, groups, topics, services.filters, live),
+        locks=QueueLockRequests(services.locks),
+        topics=TopicRequests(
+            store,
+            topics,
+            offsets,
+            clients,
+            held,
+            services.registrar,
+            statistics,
+            live,
+            config.broker_name,
+        ),
+        groups=GroupRequests(groups, offsets, topics),
+        consumption=Consumption(
+            store,
+            topics,
+            groups,
+            offsets,
+            clients,
+            statistics,
+            config.broker_name,
+            services.registrar.settings.broker_address,
+        ),
+        progress=GroupProgress(store, topics, offsets, clients, wall_clock_ms, config.broker_name),
+        resets=Resets(
+            store, topics, groups, offsets, clients, held, live, relays, config.broker_name
+        ),
+        relays=relays,
+        config=BrokerConfigRequests(
+            config,
+            BROKER_KEYS,
+            live,
+            topics,
+            SavedSettings.open(config.saved_settings_path()),
+            store,
+        ),
+        # A handler that shows figures of the server that calls it.
+        runtime=RuntimeFigures(
+            config, store, statistics, delayed, live, clients, lambda: server, timers
+        ),
+        housekeeping=Housekeeping(store, topics, held, slave=role.slave is not None),
+        ha_status=HaStatusRequests(store, role.master, role.slave),
+        group_changes=group_changes,
+        reject_sends=always if role.slave is not None else None,
+        reject_pulls=always if role.slave_reads.refused else None,
+    )
+    server = Server(
+        server_config,
+        handler_table(processors),
+        on_close=services.connection_closed,
+        name="broker",
+        places=places,
+    )
+    return server
+
+
+def always() -> bool:
+    """Reject every request of this kind: the broker's role does not change."""
+    return True

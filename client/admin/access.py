@@ -1,0 +1,27 @@
+"""Read the files of the options --tls and --credentials."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from triomq.client.admin.arguments import Values
+from triomq.client.errors import SettingsError
+from triomq.remoting.client.access import read_credentials
+from triomq.remoting.protocol.signing import Credentials
+from triomq.remoting.settings import ConfigError
+from triomq.remoting.tls.client import Tls
+
+
+def given_access(values: Values) -> tuple[Tls | None, Credentials | None]:
+    """Read the files that the options name; None for an option that is not given.
+
+    Raises: SettingsError.
+    """
+    tls, credentials = values.maybe_text("tls"), values.maybe_text("credentials")
+    try:
+        return (
+            Tls.from_file(tls) if tls is not None else None,
+            read_credentials(Path(credentials)) if credentials is not None else None,
+        )
+    except ConfigError as error:
+        raise SettingsError(str(error)) from None

@@ -1,0 +1,153 @@
+"""The list of mqadmin's commands: the module of each, and its line in help and manual.
+
+This module imports no command: start-up is most of a command's time. A new command is a line here
+and an ``AdminCommand`` in the ``COMMANDS`` of its module; a test compares the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+GROUPS = ("cluster", "topic", "consumer", "producer", "message", "security")
+"""sections of the list, in order"""
+
+
+class Listed(NamedTuple):
+    """A line of the list of commands."""
+
+    module: str
+    """name in the package ``commands``"""
+    group: str
+    """one of ``GROUPS``"""
+    summary: str
+
+
+LIST: Mapping[str, Listed] = {
+    "clusterList": Listed(
+        "cluster", "cluster", "list clusters and their brokers, with load and health"
+    ),
+    "brokerStatus": Listed("cluster", "cluster", "print the runtime counters of brokers"),
+    "doctor": Listed(
+        "doctor",
+        "cluster",
+        "look for known problems on this machine (limits, memory, disk, clock, ports, Python) and"
+        " in the cluster, with their fixes",
+    ),
+    "topicList": Listed("topic", "topic", "list the topics"),
+    "topicRoute": Listed("topic", "topic", "print the brokers and queues of a topic"),
+    "topicStatus": Listed(
+        "topic", "topic", "print the first and next offset of each queue of a topic"
+    ),
+    "updateTopic": Listed("topic", "topic", "create a topic, or change it"),
+    "deleteTopic": Listed("topic", "topic", "delete a topic"),
+    "consumerProgress": Listed(
+        "progress", "consumer", "print the lag of consumer groups, per queue or per group"
+    ),
+    "consumerConnection": Listed(
+        "connection", "consumer", "print the members of a consumer group and their subscriptions"
+    ),
+    "updateSubGroup": Listed("connection", "consumer", "create a consumer group, or change it"),
+    "producerConnection": Listed("connection", "producer", "print the members of a producer group"),
+    "sendMessage": Listed("send", "message", "send one message"),
+    "consumeMessage": Listed(
+        "message", "message", "print stored messages, without moving any group's offset"
+    ),
+    "queryMsgByKey": Listed("query", "message", "find messages by a key"),
+    "queryMsgById": Listed("query", "message", "find messages by id"),
+    "queryMsgByUniqueKey": Listed(
+        "query", "message", "find messages by the id that their producer gave them"
+    ),
+    "queryMsgTraceById": Listed(
+        "trace",
+        "message",
+        "print what happened to a message: sent by which producer, handled by which group, and how",
+    ),
+    "deleteSubGroup": Listed("group", "consumer", "delete a consumer group's settings"),
+    "getConsumerConfig": Listed(
+        "group", "consumer", "print a consumer group's settings at every broker"
+    ),
+    "setConsumeMode": Listed(
+        "group", "consumer", "let a consumer group read a topic by pulls, or by pops"
+    ),
+    "brokerConsumeStats": Listed("rates", "consumer", "print the lag of all groups of a broker"),
+    "consumerStatus": Listed(
+        "consumer_status", "consumer", "print the state of the members of a group"
+    ),
+    "statsAll": Listed("rates", "topic", "print rates and backlog of all topics and their groups"),
+    "producer": Listed("group", "producer", "print all producers that are connected to a broker"),
+    "topicClusterList": Listed("group", "topic", "print the clusters that have a topic"),
+    "resetOffsetByTime": Listed(
+        "offset",
+        "consumer",
+        "move a group to a time, or one queue to an offset",
+    ),
+    "skipAccumulatedMessage": Listed("offset", "consumer", "move a group to the end of all queues"),
+    "cloneGroupOffset": Listed(
+        "offset", "consumer", "copy the offsets of a group to another group"
+    ),
+    "wipeWritePerm": Listed(
+        "permission",
+        "cluster",
+        "stop producers of a broker: its topics lose the write permission in all routes",
+    ),
+    "addWritePerm": Listed(
+        "permission",
+        "cluster",
+        "admit producers again: the topics of a broker get permission 6 in all routes",
+    ),
+    "updateTopicPerm": Listed("permission", "topic", "change the permission of a topic"),
+    "getBrokerConfig": Listed("settings", "cluster", "print the effective settings of brokers"),
+    "updateBrokerConfig": Listed("settings", "cluster", "change a setting of running brokers"),
+    "getNamesrvConfig": Listed("settings", "cluster", "print the settings of all name servers"),
+    "updateNamesrvConfig": Listed(
+        "settings", "cluster", "change a setting of all running name servers"
+    ),
+    "updateKvConfig": Listed(
+        "settings", "cluster", "store a value in the name servers' key-value table"
+    ),
+    "deleteKvConfig": Listed(
+        "settings", "cluster", "remove a value from the name servers' key-value table"
+    ),
+    "updateOrderConf": Listed(
+        "settings",
+        "topic",
+        "store, print or remove the queue count of each broker of an ordered topic",
+    ),
+    "updateTopicList": Listed("bulk", "topic", "create or replace topics from a file"),
+    "updateSubGroupList": Listed(
+        "bulk", "consumer", "create or replace consumer groups from a file"
+    ),
+    "queryCq": Listed("bulk", "message", "print entries of a queue's index at the brokers"),
+    "deleteExpiredCommitLog": Listed(
+        "cleaning", "cluster", "make brokers delete expired commit log files now"
+    ),
+    "cleanExpiredCQ": Listed("cleaning", "cluster", "make brokers delete queues without messages"),
+    "cleanUnusedTopic": Listed(
+        "cleaning", "topic", "make brokers delete the queues of topics that do not exist any more"
+    ),
+    "tlsInit": Listed(
+        "tls",
+        "security",
+        "make a development authority, certificates for servers and clients, and a tls.properties"
+        " file",
+    ),
+    "tlsCheck": Listed(
+        "tls",
+        "security",
+        "check the certificates of a tls.properties file (dates, key, chain, names), and the"
+        " handshake with a server",
+    ),
+}
+"""name → line of the list, in the order of help and manual"""
+
+
+def kebab(name: str) -> str:
+    """Return ``topicList`` as ``topic-list``."""
+    return "".join(f"-{letter.lower()}" if letter.isupper() else letter for letter in name)
+
+
+NAMES: Mapping[str, str] = {
+    spelling.lower(): name for name in LIST for spelling in (name, kebab(name))
+}
+"""lower-case name or kebab-case alias → name"""

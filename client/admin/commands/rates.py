@@ -1,0 +1,201 @@
+"""Commands about rates and backlog: statsAll, brokerConsumeStats."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from triomq.client.admin.answers import Answers, read_body
+from triomq.client.admin.arguments import Option, Values, truth, whole
+from triomq.client.admin.command import AdminCommand, Result, table_of
+from triomq.client.admin.times import seconds_text
+from triomq.client.errors import BrokerError
+from triomq.remoting.protocol.bodies.offsets import BrokerConsumeStats, BrokerStats, StatsItem
+from triomq.remoting.protocol.codes import RequestCode
+from triomq.remoting.protocol.headers.admin import BrokerConsumeStatsHeader, BrokerStatsHeader
+from triomq.remoting.protocol.names import DLQ_PREFIX, RETRY_PREFIX
+
+if TYPE_CHECKING:
+    from triomq.client.admin.admin import Admin
+
+INTERNAL_PREFIXES = (RETRY_PREFIX, DLQ_PREFIX)
+
+
+async def stats_all(admin: Admin, options: Values) -> Result:
+    only = options.maybe_text("topic")
+    topics = [
+        topic
+        for topic in await admin.topics()
+        if not topic.startswith(INTERNAL_PREFIXES) and only in (None, topic)
+    ]
+    silent: dict[str, str] = {}
+    answers = await admin.for_each(topics, lambda topic: topic_rates(admin, topic, silent))
+    rows = [row for topic in topics for row in answers.values.get(topic, [])]
+    failures = {**answers.reasons(), **silent}  # a broker has a topic of its own name
+    asked = len(failures) + sum(bool(some) for some in answers.values.values())
+    if options.flag("activeTopic"):
+        rows = [row for row in rows if row["in24h"] or row["out24h"]]
+    table = table_of(
+        rows,
+        {
+            "Topic": "topic",
+            "Consumer Group": lambda row: row["group"] or "NO_CONSUMER",
+            ">Accumulation": "accumulation",
+            ">InTPS": lambda row: f"{row['inTps']:.2f}",
+            ">OutTPS": lambda row: f"{row['outTps']:.2f}",
+            ">InMsg24Hour": "in24h",
+            ">OutMsg24Hour": "out24h",
+        },
+    )
+    return Result(document={"topics": rows}, blocks=[table], failures=failures, asked=asked)
+
+
+async def topic_rates(admin: Admin, topic: str, silent: dict[str, str]) -> list[dict[str, Any]]:
+    """Return a row for each group of a topic, none if no broker of the topic answers.
+
+    Brokers that do not answer are added to ``silent``, with the reason.
+    """
+    brokers = await admin.topic_brokers(topic)
+    groups = await admin.topic_groups_by_broker(topic)
+    silent.update(groups.reasons())
+    answering = {name: address for name, address in brokers.items() if name in groups.values}
+    if not answering:
+        return []
+    in_tps, in_day = await summed_item(admin, answering, "TOPIC_PUT_NUMS", topic, silent)
+    rows = []
+    for group in sorted({group for some in groups.values.values() for group in some}) or [""]:
+        out_tps, out_day = (
+            await summed_item(admin, answering, "GROUP_GET_NUMS", f"{topic}@{group}", silent)
+            if group
+            else (0.0, 0)
+        )
+        stats = await admin.consume_stats(group, topic) if group else Answers({}, {})
+        silent.update(stats.reasons())
+        behind = sum(
+            offset.broker_offset - offset.consumer_offset
+            for table in stats.values.values()
+            for offset in table.offset_table.values()
+        )
+        row = {
+            "topic": topic,
+            "group": group or None,
+            "accumulation": behind,
+            "inTps": in_tps,
+            "outTps": out_tps,
+            "in24h": in_day,
+            "out24h": out_day,
+        }
+        rows.append({**row, "incomplete": not silent.keys().isdisjoint(brokers)})
+    return rows
+
+
+async def summed_item(
+    admin: Admin, brokers: Mapping[str, str], name: str, key: str, silent: dict[str, str]
+) -> tuple[float, int]:
+    """Return the rate per second and the count of 24 hours over all brokers.
+
+    A broker without such a counter refuses the request.
+    """
+    header = BrokerStatsHeader(name, key)
+
+    async def ask(broker: str) -> BrokerStats:
+        answer = await admin.ask(brokers[broker], RequestCode.VIEW_BROKER_STATS_DATA, header)
+        return read_body(BrokerStats, answer)
+
+    answers = await admin.for_each(brokers, ask)
+    for broker, error in answers.failures.items():
+        if not isinstance(error, BrokerError):
+            silent[broker] = str(error)
+    stats = answers.values.values()
+    return sum(some.minute.tps for some in stats), sum(map(day_of, stats))
+
+
+def day_of(stats: BrokerStats) -> int:
+    """Return the count of the day; soon after a broker's start, of the hour or the minute."""
+    windows: tuple[StatsItem, ...] = (stats.day, stats.hour, stats.minute)
+    return next((window.sum for window in windows if window.sum), 0)
+
+
+# --- brokerConsumeStats
+
+
+async def broker_consume_stats(admin: Admin, options: Values) -> Result:
+    address = options.text("brokerAddr")
+    header = BrokerConsumeStatsHeader(bool(options.maybe_flag("order")))
+    answer = await admin.ask(address, RequestCode.GET_BROKER_CONSUME_STATS, header)
+    stats = read_body(BrokerConsumeStats, answer)
+    level = options.number("level")
+    rows: list[dict[str, Any]] = [
+        {
+            "topic": queue.topic,
+            "group": group,
+            "brokerName": queue.broker_name,
+            "queueId": queue.queue_id,
+            "brokerOffset": offset.broker_offset,
+            "consumerOffset": offset.consumer_offset,
+            "diff": offset.broker_offset - offset.consumer_offset,
+            "lastTimestamp": offset.last_timestamp,
+        }
+        for entry in stats.consume_stats_list
+        for group, tables in entry.items()
+        for table in tables
+        for queue, offset in table.offset_table.items()
+        if offset.broker_offset - offset.consumer_offset >= level
+    ]
+    rows.sort(key=lambda row: (row["topic"], row["group"], row["brokerName"], row["queueId"]))
+    table = table_of(
+        rows,
+        {
+            "Topic": "topic",
+            "Group": "group",
+            "Broker Name": "brokerName",
+            ">QID": "queueId",
+            ">Broker Offset": "brokerOffset",
+            ">Consumer Offset": "consumerOffset",
+            ">Diff": "diff",
+            "LastTime": lambda row: seconds_text(row["lastTimestamp"]),
+        },
+    )
+    return Result(
+        document={"brokerAddr": address, "queues": rows, "diffTotal": stats.total_diff},
+        blocks=[table, f"Diff Total: {stats.total_diff}"],
+    )
+
+
+COMMANDS = (
+    AdminCommand(
+        name="statsAll",
+        run=stats_all,
+        options=(
+            Option(
+                "-a, --activeTopic", "only topics with messages sent or consumed within 24 hours"
+            ),
+            Option("-t, --topic TOPIC", "only this topic"),
+        ),
+        examples=("statsAll -a",),
+        document=(
+            '{"topics": [{"topic", "group", "accumulation", "inTps", "outTps", "in24h", "out24h",'
+            ' "incomplete"}], "failures": {broker or topic: reason}}'
+        ),
+    ),
+    AdminCommand(
+        name="brokerConsumeStats",
+        run=broker_consume_stats,
+        options=(
+            Option("-b, --brokerAddr ADDRESS", "the broker, host:port", required=True),
+            Option("-t, --timeoutMillis MS", "accepted for old scripts; see --timeout", whole(1)),
+            Option(
+                "-l, --level N",
+                "only queues with at least this lag, in messages",
+                whole(0),
+                default=0,
+            ),
+            Option("-o, --order BOOL", "true: only ordered topics", truth),
+        ),
+        examples=("brokerConsumeStats -b 127.0.0.1:10911 -l 1000",),
+        document=(
+            '{"brokerAddr", "queues": [{"topic", "group", "brokerName", "queueId", "brokerOffset",'
+            ' "consumerOffset", "diff", "lastTimestamp"}], "diffTotal"}'
+        ),
+    ),
+)

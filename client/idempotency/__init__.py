@@ -1,0 +1,1 @@
+"""``@once(store)``: the effect of a handler once for each message, however often it arrives."""

@@ -1,0 +1,90 @@
+"""What is done with one micro-batch? A frame and a number in, counts out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as sf
+
+from triomq.client.pipeline.dead_letters import DeadLetters
+from triomq.client.pipeline.decoders import decode
+from triomq.client.pipeline.errors import PipelineError
+from triomq.client.pipeline.joins import apply_joins
+from triomq.client.pipeline.origin import REASON, VALUE
+from triomq.client.pipeline.rules import apply_rules
+from triomq.client.pipeline.spec import Spec
+from triomq.client.pipeline.tables.table import LakeTable
+
+REASONS_MAX = 20
+"""reasons of a batch that are counted one by one, the most frequent ones"""
+OTHER_REASONS = "other reasons"
+
+
+@attrs.frozen(kw_only=True)
+class BatchCounts:
+    """What became of the rows of a batch; rows that ``keep`` has dropped are in neither."""
+
+    good: int
+    bad: Mapping[str, int]
+    """reason → rows"""
+
+
+@attrs.frozen(kw_only=True)
+class BatchWork:
+    """Decode, judge, split and keep the rows of a batch."""
+
+    spec: Spec
+    sink: LakeTable
+    dead_letters: DeadLetters | None
+
+    def take(self, frame: DataFrame, batch: int) -> BatchCounts:
+        """Bring a batch into its tables; they may take it again.
+
+        The source is read once: the decoded rows stay in Spark's cache until both tables have them.
+        """
+        rows = decoded(frame, self.spec).persist()
+        try:
+            counts = count_rows(rows)
+            if self.dead_letters is not None:
+                # An empty batch too: it replaces what an earlier run has left.
+                self.dead_letters.write(rows.where(sf.col(REASON).isNotNull()), batch)
+            elif counts.bad:
+                reason = next(iter(counts.bad))
+                raise PipelineError(
+                    f"{sum(counts.bad.values())} rows are bad ({reason}), and the pipeline has no"
+                    " place for them; add [dead_letters] with a path or a topic"
+                )
+            good = apply_joins(good_rows(rows), self.spec.joins)
+            if self.spec.sink.mode == "changes":
+                self.sink.upsert(good, self.spec.sink.key)
+            else:
+                self.sink.append(good, batch)
+        finally:
+            rows.unpersist()
+        return counts
+
+
+def decoded(frame: DataFrame, spec: Spec) -> DataFrame:
+    """Return the rows with their columns and ``mq_reason``."""
+    return apply_rules(decode(frame, spec.decode), spec.rules)
+
+
+def good_rows(rows: DataFrame) -> DataFrame:
+    """Return the good rows, without the columns that only dead letters have."""
+    return rows.where(sf.col(REASON).isNull()).drop(REASON, VALUE)
+
+
+def count_rows(rows: DataFrame) -> BatchCounts:
+    """Count good rows, and bad rows by reason."""
+    good, bad = sf.count_if(sf.col(REASON).isNull()), sf.count(REASON)
+    (found,) = rows.agg(good.alias("good"), bad.alias("bad")).collect()
+    reasons: dict[str, int] = {}
+    if found.bad:
+        by_reason = rows.where(sf.col(REASON).isNotNull()).groupBy(REASON).count()
+        first = by_reason.orderBy(sf.desc("count"), REASON).limit(REASONS_MAX).collect()
+        reasons = {row[REASON]: row["count"] for row in first}
+        if others := found.bad - sum(reasons.values()):
+            reasons[OTHER_REASONS] = others
+    return BatchCounts(good=found.good, bad=reasons)

@@ -1,0 +1,120 @@
+"""Where do bad rows go, and how are they read?
+
+A dead letter has its origin, the reason, and the original body, key, tags and headers. In a topic,
+origin and reason are properties of the message; in a table, columns.
+"""
+
+from __future__ import annotations
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as sf
+
+from triomq.client.pipeline.errors import ReadRefused
+from triomq.client.pipeline.origin import COLUMNS, DATE, REASON, VALUE
+from triomq.client.pipeline.spec import Spec
+from triomq.client.pipeline.tables.opening import open_table
+from triomq.client.pipeline.tables.table import LakeTable
+from triomq.client.pipeline.tables.topic import TopicSink
+
+PLACE = {"mq_topic": "string", "mq_broker": "string", "mq_queue": "int", "mq_offset": "bigint"}
+"""the columns that name one message, with their types"""
+IN_HEADERS = {**PLACE, "mq_time": "timestamp", "mq_born": "timestamp", REASON: "string"}
+"""what a dead letter in a topic carries as properties; times are epoch microseconds"""
+HEADERS_LOST = "mq_headers_lost"
+"""property of a dead letter without its original ones: the bytes that they had"""
+HEADERS_BYTES_MAX = 30_000
+"""of original properties in a topic: RocketMQ allows 32,767 in all"""
+REASON_CHARACTERS_MAX = 1_000
+
+
+class DeadLetters:
+    """The place of bad rows."""
+
+    def __init__(self, table: LakeTable) -> None:
+        self._table = table
+
+    def write(self, frame: DataFrame, batch: int) -> None:
+        """Keep the bad rows of a batch: in a table once, in a topic at least once."""
+        if isinstance(self._table, TopicSink):
+            self._table.send(as_messages(frame))
+        else:
+            self._table.append(frame.select(*(c.name for c in COLUMNS), DATE, REASON), batch)
+
+    def read(self) -> DataFrame:
+        """Return the dead letters that are there now. Raises: ReadRefused."""
+        try:
+            rows = self._table.read()
+        except AnalysisException as error:
+            raise ReadRefused(
+                f"there are no dead letters yet ({first_line(error)}); run the pipeline first"
+            ) from None
+        return from_messages(rows) if isinstance(self._table, TopicSink) else rows
+
+
+def open_dead_letters(session: SparkSession, spec: Spec, checkpoint: str) -> DeadLetters | None:
+    """Return the place of bad rows; None if the pipeline has none."""
+    if spec.dead_letters is None:
+        return None
+    return DeadLetters(open_table(session, spec.dead_letters, checkpoint))
+
+
+def as_messages(frame: DataFrame) -> DataFrame:
+    """Return bad rows with the columns of the sink, without the topic."""
+    properties = [
+        text
+        for name, kind in IN_HEADERS.items()
+        for text in (
+            sf.lit(name),
+            sf.unix_micros(name).cast("string")
+            if kind == "timestamp"
+            else sf.substring(sf.col(name).cast("string"), 1, REASON_CHARACTERS_MAX),
+        )
+    ]
+    kept = sf.map_filter(known_headers(), lambda name, _: ~name.isin(*IN_HEADERS))
+    size = sf.length(sf.to_json(kept))
+    lost = sf.create_map(sf.lit(HEADERS_LOST), size.cast("string"))
+    kept = sf.when(size > HEADERS_BYTES_MAX, lost).otherwise(kept)
+    return frame.select(
+        sf.col(VALUE).alias("value"),
+        sf.col("mq_key").alias("key"),
+        sf.col("mq_tags").alias("tags"),
+        sf.map_concat(kept, sf.create_map(*properties)).alias("headers"),
+    )
+
+
+def from_messages(frame: DataFrame) -> DataFrame:
+    """Return messages of a topic of dead letters as the rows that they were; others are left out.
+
+    The sink may have sent a row twice: one stays.
+    """
+
+    def original(name: str, kind: str) -> Column:
+        text = sf.col("mq_headers")[name]
+        value = sf.timestamp_micros(text.cast("bigint")) if kind == "timestamp" else text.cast(kind)
+        return value.alias(name)
+
+    day = sf.floor(sf.unix_micros("mq_time") / sf.lit(86_400_000_000)).cast("int")
+    headers = sf.map_filter("mq_headers", lambda name, _: ~name.isin(*IN_HEADERS))
+    return (
+        frame.where(sf.map_contains_key("mq_headers", REASON))
+        .select(
+            *(original(name, kind) for name, kind in IN_HEADERS.items()),
+            "mq_key",
+            "mq_tags",
+            headers.alias("mq_headers"),
+            VALUE,
+        )
+        .withColumn(DATE, sf.date_from_unix_date(day))
+        .dropDuplicates(list(PLACE))
+    )
+
+
+def known_headers() -> Column:
+    """Return ``mq_headers``, empty instead of null."""
+    return sf.coalesce(sf.col("mq_headers"), sf.create_map().cast("map<string,string>"))
+
+
+def first_line(error: Exception) -> str:
+    """Return what an error of Spark says, without its plan."""
+    return str(error).strip().partition("\n")[0]

@@ -1,0 +1,40 @@
+"""How does a body become columns? One module for each format; none drops a row or guesses."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+
+from triomq.client.pipeline.decoders.decoder import Decoder
+from triomq.client.pipeline.decoders.json import JsonDecoder
+from triomq.client.pipeline.decoders.text import BytesDecoder, StringDecoder
+from triomq.client.pipeline.errors import SchemaError
+from triomq.client.pipeline.schema_file import read_schema
+from triomq.client.pipeline.spec import DecodeSpec
+
+
+def open_decoder(spec: DecodeSpec) -> Decoder:
+    """Return the decoder of a section ``[decode]``. Raises: SchemaError."""
+    if spec.format == "bytes":
+        return BytesDecoder()
+    if spec.format == "string":
+        return StringDecoder()
+    if spec.schema is None:
+        raise SchemaError("[decode]", f"{spec.format} needs a schema", "add schema, its file")
+    if spec.format == "json":
+        return JsonDecoder(read_schema(spec.schema))
+    try:
+        # Packages of the extra ``pipeline``, needed for these formats only.
+        from triomq.client.pipeline.decoders import avro, protobuf
+    except ImportError as error:
+        cause = f"{spec.format} needs the package {error.name}"
+        raise SchemaError("[decode]", cause, "pip install 'triomq[pipeline]'") from None
+    if spec.format == "avro":
+        return avro.open_avro(spec.schema, spec.framing)
+    if spec.message is None:
+        raise SchemaError("[decode]", "protobuf needs a message", "add message, its full name")
+    return protobuf.open_protobuf(spec.schema, spec.message, spec.framing)
+
+
+def decode(frame: DataFrame, spec: DecodeSpec) -> DataFrame:
+    """Return the frame with the columns of the schema, and ``mq_reason``. Raises: SchemaError."""
+    return open_decoder(spec).decode(frame)

@@ -1,0 +1,145 @@
+"""The format ``json``: one JSON object a body, decoded by Spark's ``from_json``.
+
+Spark accepts more than one JSON object: it takes the first of an array of objects, and ignores what
+comes behind the object. Two cheap additions refuse both. The body is parsed inside ``{"v": …}``, so
+that text behind the object must begin with a comma or a closing brace; and
+``json_array_length([…])`` must be 1, which such text is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import attrs
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as sf
+from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType
+
+from triomq.client.pipeline.decoders.text import valid_text
+from triomq.client.pipeline.origin import REASON, VALUE
+
+TEXT = "mq_text"
+PARSED = "mq_parsed"
+INNER = "v"
+CORRUPT = "mq_corrupt"
+OPTIONS = {
+    "mode": "PERMISSIVE",
+    "columnNameOfCorruptRecord": CORRUPT,
+    "allowSingleQuotes": "false",
+    "allowNonNumericNumbers": "false",
+}
+
+
+@attrs.frozen
+class JsonDecoder:
+    """Takes bodies that are one JSON object which fits the schema. Unknown fields are ignored."""
+
+    schema: StructType
+
+    def decode(self, frame: DataFrame) -> DataFrame:
+        """Return the frame with the fields of the objects as columns."""
+        wrapper = StructType(
+            [
+                StructField(INNER, all_nullable(self.schema)),
+                StructField(CORRUPT, StringType()),
+            ]
+        )
+        text = sf.col(TEXT)
+        whole = sf.concat(sf.lit(f'{{"{INNER}":'), text, sf.lit("}"))
+        parsed = frame.withColumn(TEXT, valid_text()).withColumn(
+            PARSED, sf.from_json(whole, wrapper, OPTIONS)
+        )
+        marked = parsed.withColumn(REASON, self.reason())
+        fields = {
+            name: sf.when(sf.col(REASON).isNull(), self.value(name))
+            for name in self.schema.fieldNames()
+        }
+        return marked.withColumns(fields).drop(TEXT, PARSED)
+
+    def reason(self) -> Column:
+        """Return why a row is bad; null for a good row."""
+        text, inner = sf.col(TEXT), sf.col(PARSED)[INNER]
+        count = sf.json_array_length(sf.concat(sf.lit("["), text, sf.lit("]")))
+        corrupt = sf.col(PARSED)[CORRUPT].isNotNull() | inner.isNull()
+        reason = (
+            sf.when(sf.coalesce(sf.length(VALUE), sf.lit(0)) == 0, "the body is empty")
+            .when(text.isNull(), "the body is not UTF-8")
+            .when(~text.rlike(r"^[ \t\r\n]*\{"), "the body is not a JSON object")
+            .when(sf.coalesce(count, sf.lit(0)) != 1, "the body is not one valid JSON object")
+            .when(corrupt, self.wrong_fields())
+        )
+        for condition, path in missing(self.schema, f"{PARSED}.{INNER}"):
+            reason = reason.when(sf.expr(condition), f"field {path} is missing or null")
+        return reason
+
+    def wrong_fields(self) -> Column:
+        """Return the reason of a row whose JSON is valid and does not fit the schema."""
+        given = sf.from_json(sf.col(TEXT), MapType(StringType(), StringType()), OPTIONS)
+        lost = sf.array_compact(
+            sf.array(
+                *(
+                    sf.when(self.value(name).isNull(), sf.lit(name))
+                    for name in self.schema.fieldNames()
+                )
+            )
+        )
+        wrong = sf.filter(lost, lambda name: given[name].isNotNull())
+        return sf.when(
+            sf.size(wrong) > 0,
+            sf.concat(sf.lit("wrong type in field "), sf.array_join(wrong, ", ")),
+        ).otherwise("a value does not fit the schema")
+
+    def value(self, name: str) -> Column:
+        return sf.col(PARSED)[INNER].getField(name)
+
+
+def all_nullable(kind: DataType) -> DataType:
+    """Return a type whose parts may all be null: what is missing is found afterwards."""
+    match kind:
+        case StructType():
+            return StructType(
+                [StructField(each.name, all_nullable(each.dataType)) for each in kind.fields]
+            )
+        case ArrayType():
+            return ArrayType(all_nullable(kind.elementType))
+        case MapType():
+            return MapType(kind.keyType, all_nullable(kind.valueType))
+    return kind
+
+
+def missing(
+    kind: DataType, value: str, path: str = "", depth: int = 0
+) -> Iterator[tuple[str, str]]:
+    """Yield a condition in SQL, and the path, for each part that must not be null.
+
+    ``value``: the part of this type, in SQL.
+    """
+    match kind:
+        case StructType():
+            for field in kind.fields:
+                inner = f"{value}.{quoted(field.name)}"
+                name = f"{path}.{field.name}" if path else field.name
+                if not field.nullable:
+                    yield f"{value} IS NOT NULL AND {inner} IS NULL", name
+                yield from missing(field.dataType, inner, name, depth)
+        case ArrayType():
+            yield from in_all(kind.elementType, kind.containsNull, value, f"{path}[]", depth)
+        case MapType():
+            values = f"map_values({value})"
+            yield from in_all(kind.valueType, kind.valueContainsNull, values, f"{path}{{}}", depth)
+
+
+def in_all(
+    kind: DataType, may_be_null: bool, values: str, path: str, depth: int
+) -> Iterator[tuple[str, str]]:
+    """Yield the conditions for the elements of an array."""
+    each = f"e{depth}"
+    if not may_be_null:
+        yield f"exists({values}, {each} -> {each} IS NULL)", path
+    for condition, name in missing(kind, each, path, depth + 1):
+        yield f"exists({values}, {each} -> {condition})", name
+
+
+def quoted(name: str) -> str:
+    """Return a name as SQL writes it."""
+    return "`" + name.replace("`", "``") + "`"

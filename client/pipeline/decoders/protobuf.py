@@ -1,0 +1,229 @@
+"""The format ``protobuf``: one message a body, decoded by a descriptor set without generated code.
+
+``protoc --include_imports --descriptor_set_out=shop.desc shop.proto`` writes the descriptor set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import attrs
+from google.protobuf import json_format, message_factory
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message import DecodeError, Message
+from pyspark.sql import DataFrame
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from triomq.client.pipeline.decoders.arrow_bodies import BadBody, decode_bodies
+from triomq.client.pipeline.decoders.framing import unframed
+from triomq.client.pipeline.errors import SchemaError
+from triomq.client.pipeline.schema_file import check_names, file_bytes
+
+DEPTH_MAX = 50
+"""levels of a message; one that contains itself has no end"""
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+TIMESTAMP = "google.protobuf.Timestamp"
+JSON_TEXT = frozenset(f"google.protobuf.{name}" for name in ("Struct", "Value", "ListValue"))
+"""messages that contain themselves and are JSON; their columns have the JSON as text"""
+WRAPPERS = frozenset(
+    f"google.protobuf.{name}Value"
+    for name in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
+)
+Field = FieldDescriptor
+SCALARS: dict[int, DataType] = {
+    Field.CPPTYPE_INT32: IntegerType(),
+    Field.CPPTYPE_INT64: LongType(),
+    Field.CPPTYPE_UINT32: LongType(),
+    Field.CPPTYPE_UINT64: DecimalType(20, 0),
+    Field.CPPTYPE_DOUBLE: DoubleType(),
+    Field.CPPTYPE_FLOAT: FloatType(),
+    Field.CPPTYPE_BOOL: BooleanType(),
+    Field.CPPTYPE_ENUM: StringType(),
+    Field.CPPTYPE_STRING: StringType(),
+}
+
+
+@attrs.frozen
+class ProtobufDecoder:
+    """Takes bodies that are one message; fields that the descriptor lacks are ignored."""
+
+    schema: StructType
+    descriptors: bytes
+    message: str
+    framing: str
+
+    def decode(self, frame: DataFrame) -> DataFrame:
+        """Return the frame with the fields of the messages as columns."""
+        reader = ProtobufReader(self.descriptors, self.message, self.framing)
+        return decode_bodies(frame, self.schema, reader)
+
+
+def open_protobuf(path: str, message: str, framing: str) -> ProtobufDecoder:
+    """Return the decoder of a descriptor set's message. Raises: SchemaError."""
+    data = file_bytes(path)
+    try:
+        descriptor = find_message(data, message)
+    except (DecodeError, TypeError, ValueError) as error:
+        cause = f"it is not a complete descriptor set ({error})"
+        fix = "write it with `protoc --include_imports --descriptor_set_out=FILE`"
+        raise SchemaError(path, cause, fix) from None
+    except KeyError:
+        fix = f"it has {', '.join(message_names(data)[:20])}"
+        raise SchemaError(path, f"there is no message {message!r}", fix) from None
+    schema = struct_of(descriptor, path, 0)
+    check_names(path, schema.fieldNames())
+    return ProtobufDecoder(schema, data, message, framing)
+
+
+def find_message(data: bytes, message: str) -> Descriptor:
+    """Return a message of a descriptor set. Raises: KeyError, DecodeError, TypeError."""
+    pool = DescriptorPool()
+    for file in FileDescriptorSet.FromString(data).file:
+        pool.Add(file)
+    return pool.FindMessageTypeByName(message)
+
+
+def message_names(data: bytes) -> list[str]:
+    """Return the full names of the top-level messages of a descriptor set."""
+    return [
+        f"{file.package}.{message.name}".lstrip(".")
+        for file in FileDescriptorSet.FromString(data).file
+        for message in file.message_type
+    ]
+
+
+# --- types
+
+
+def struct_of(descriptor: Descriptor, path: str, depth: int) -> StructType:
+    """Return the columns of a message. Raises: SchemaError."""
+    if depth > DEPTH_MAX:
+        cause = f"message {descriptor.full_name} contains itself, which a table cannot"
+        raise SchemaError(path, cause, "choose another message")
+    return StructType(
+        [
+            StructField(field.name, column_type(field, path, depth + 1))
+            for field in descriptor.fields
+        ]
+    )
+
+
+def column_type(field: FieldDescriptor, path: str, depth: int) -> DataType:
+    if is_map(field):
+        entry = field.message_type.fields_by_name
+        key, value = entry["key"], entry["value"]
+        return MapType(single_type(key, path, depth), single_type(value, path, depth))
+    single = single_type(field, path, depth)
+    return ArrayType(single, containsNull=False) if field.is_repeated else single
+
+
+def single_type(field: FieldDescriptor, path: str, depth: int) -> DataType:
+    """Return the type of one value of a field. Raises: SchemaError."""
+    if field.cpp_type != Field.CPPTYPE_MESSAGE:
+        return BinaryType() if field.type == Field.TYPE_BYTES else SCALARS[field.cpp_type]
+    name = field.message_type.full_name
+    if name == TIMESTAMP:
+        return TimestampType()
+    if name in JSON_TEXT:
+        return StringType()
+    if name in WRAPPERS:
+        return single_type(field.message_type.fields_by_name["value"], path, depth)
+    return struct_of(field.message_type, path, depth)
+
+
+def is_map(field: FieldDescriptor) -> bool:
+    return field.message_type is not None and field.message_type.GetOptions().map_entry
+
+
+# --- in the tasks
+
+
+@attrs.define
+class ProtobufReader:
+    """Reads one body by a descriptor."""
+
+    descriptors: bytes
+    name: str
+    framing: str
+    _new: Callable[[], Message] | None = attrs.field(default=None, init=False)
+
+    def __getstate__(self) -> tuple[bytes, str, str]:
+        """Return what a task needs; the class of the message is made there."""
+        return self.descriptors, self.name, self.framing
+
+    def __setstate__(self, state: tuple[bytes, str, str]) -> None:
+        self.descriptors, self.name, self.framing = state
+        self._new = None
+
+    def read(self, body: bytes) -> Mapping[str, Any]:
+        """Return the fields of a body. Raises: BadBody."""
+        if self._new is None:
+            self._new = message_factory.GetMessageClass(find_message(self.descriptors, self.name))
+        message = self._new()
+        try:
+            message.ParseFromString(unframed(body, self.framing, indexes=True))
+        except DecodeError:
+            raise BadBody(f"the body is not a {self.name}") from None
+        if not message.IsInitialized():
+            absent = ", ".join(message.FindInitializationErrors())
+            raise BadBody(f"field {absent} is missing")
+        return dict(values_of(message))
+
+
+def values_of(message: Message) -> Iterator[tuple[str, Any]]:
+    """Yield the fields of a message; one that is absent is None. Raises: BadBody."""
+    for field in message.DESCRIPTOR.fields:
+        value = getattr(message, field.name)
+        if is_map(field):
+            entry = field.message_type.fields_by_name["value"]
+            yield field.name, [(key, single_value(entry, each)) for key, each in value.items()]
+        elif field.is_repeated:
+            yield field.name, [single_value(field, each) for each in value]
+        elif field.has_presence and not message.HasField(field.name):
+            yield field.name, None
+        else:
+            yield field.name, single_value(field, value)
+
+
+def single_value(field: FieldDescriptor, value: Any) -> Any:
+    """Return a value as Arrow takes it. Raises: BadBody."""
+    if field.cpp_type == Field.CPPTYPE_ENUM:
+        known = field.enum_type.values_by_number.get(value)
+        return known.name if known is not None else str(value)
+    if field.cpp_type != Field.CPPTYPE_MESSAGE:
+        return value
+    name = field.message_type.full_name
+    if name == TIMESTAMP:
+        return moment(value.seconds, value.nanos)
+    if name in JSON_TEXT:
+        return json_format.MessageToJson(value, indent=None)
+    if name in WRAPPERS:
+        return value.value
+    return dict(values_of(value))
+
+
+def moment(seconds: int, nanos: int) -> datetime:
+    """Return a time. Raises: BadBody."""
+    try:
+        return EPOCH + timedelta(seconds=seconds, microseconds=nanos // 1000)
+    except OverflowError:
+        raise BadBody("a time is outside the years 1 to 9999") from None

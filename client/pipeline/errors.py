@@ -1,0 +1,60 @@
+"""The errors of pipelines. Each says cause and fix in one line.
+
+PipelineError
+├── SpecError        the file of a pipeline has a mistake; also ValueError
+├── SchemaError      a schema file cannot be used; also ValueError
+├── SessionError     Spark, or what the pipeline needs in it, is missing
+└── ReadRefused      a sample or a selection cannot be read
+"""
+
+from __future__ import annotations
+
+
+class PipelineError(Exception):
+    """Base of the errors of pipelines."""
+
+
+class SpecError(PipelineError, ValueError):
+    """The file of a pipeline has a mistake.
+
+    ``path``: the file, empty if the spec was made by a program. ``key``: the place in the file, as
+    ``rules[2].check``.
+    """
+
+    def __init__(self, path: str, key: str, cause: str, fix: str) -> None:
+        super().__init__(path, key, cause, fix)
+        self.path = path
+        self.key = key
+        self.cause = cause
+        self.fix = fix
+
+    def __str__(self) -> str:
+        """Name the file, the key, the cause and the fix."""
+        place = f"{self.path}: " if self.path else ""
+        return (
+            f"{place}{self.key}: {self.cause}; {self.fix}"
+            if self.key
+            else (f"{place}{self.cause}; {self.fix}")
+        )
+
+
+class SchemaError(PipelineError, ValueError):
+    """A schema file cannot be read, or does not fit the format."""
+
+    def __init__(self, path: str, cause: str, fix: str) -> None:
+        super().__init__(path, cause, fix)
+        self.path = path
+        self.cause = cause
+        self.fix = fix
+
+    def __str__(self) -> str:
+        """Name the file, the cause and the fix."""
+        return f"{self.path}: {self.cause}; {self.fix}"
+
+
+class SessionError(PipelineError):
+    """Spark, or a package that the pipeline needs in it, is missing."""
+
+
+class ReadRefused(PipelineError):
+    """A sample or a selection of messages cannot be read."""

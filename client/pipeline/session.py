@@ -1,0 +1,141 @@
+"""Which settings and packages does the session of a pipeline need?
+
+A session that exists already, as in a notebook or under ``spark-submit``, is used as it is.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import attrs
+import pyspark
+from pyspark.sql import SparkSession
+
+from triomq.client.pipeline.errors import SessionError
+from triomq.client.pipeline.spec import Spec, resolved
+from triomq.client.spark.java_runtime import JavaNotFound, prepare_java
+
+SETTINGS = {
+    "spark.sql.session.timeZone": "UTC",
+    # An expression of a rule that cannot be computed is null: one message must not stop a pipeline.
+    "spark.sql.ansi.enabled": "false",
+    "spark.python.unix.domain.socket.enabled": "true",
+    # Otherwise a batch fails if the driver's machine is so busy that a result waits for 15 s.
+    "spark.python.authenticate.socketTimeout": "2m",
+    "spark.ui.showConsoleProgress": "false",
+}
+"""of every session that this module opens; ``[run] options`` wins"""
+
+
+@attrs.frozen(kw_only=True)
+class FormatPackage:
+    """What Spark needs for a kind of table that it does not have itself."""
+
+    coordinates: dict[str, str]
+    """Spark's version, as ``4.2`` → the package on Maven Central"""
+    class_name: str
+    """a class of the package, by which a session is asked whether it has it"""
+    settings: dict[str, str]
+
+
+PACKAGES: dict[str, FormatPackage] = {
+    "delta": FormatPackage(
+        coordinates={"4.2": "io.delta:delta-spark_4.2_2.13:4.4.0"},
+        class_name="io.delta.sql.DeltaSparkSessionExtension",
+        settings={
+            "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+            "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        },
+    ),
+    "iceberg": FormatPackage(
+        coordinates={"4.1": "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.11.0"},
+        class_name="org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+        settings={
+            "spark.sql.extensions": (
+                "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
+            ),
+        },
+    ),
+}
+"""kind of table → its package"""
+
+
+def formats_of(spec: Spec) -> set[str]:
+    """Return the kinds of tables of a pipeline that need a package."""
+    tables = [spec.sink, spec.dead_letters, *(window.table for window in spec.windows)]
+    kinds: set[str] = {table.kind for table in tables if table is not None}
+    return (kinds | {join.format for join in spec.joins}) & set(PACKAGES)
+
+
+def session_settings(spec: Spec) -> dict[str, str]:
+    """Return the settings of a new session. Raises: SessionError, ValueError."""
+    settings = dict(SETTINGS)
+    given = resolved(spec.run.options)
+    version = ".".join(pyspark.__version__.split(".")[:2])
+    packages = [given["spark.jars.packages"]] if "spark.jars.packages" in given else []
+    extensions = []
+    for kind in sorted(formats_of(spec)):
+        package = PACKAGES[kind]
+        coordinates = package.coordinates.get(version)
+        if coordinates is not None:
+            packages.append(coordinates)
+        elif not {"spark.jars", "spark.jars.packages"} & set(given):
+            known = " or ".join(sorted(package.coordinates)) or "none"
+            raise SessionError(
+                f"no package of {kind} is known for Spark {version} (known: {known}); install that"
+                " version of pyspark, or name the package in [run] options as spark.jars.packages"
+            )
+        settings |= package.settings
+        extensions.append(package.settings["spark.sql.extensions"])
+    if extensions:
+        settings["spark.sql.extensions"] = ",".join(extensions)
+    settings |= given
+    if packages:
+        settings["spark.jars.packages"] = ",".join(packages)
+    return settings
+
+
+def open_session(spec: Spec) -> SparkSession:
+    """Return the session that exists, otherwise a new one with the settings of the pipeline.
+
+    Raises: SessionError, ValueError.
+    """
+    existing = SparkSession.getActiveSession()
+    if existing is None:
+        try:
+            prepare_java(cache_folder() / "java")
+        except JavaNotFound as error:
+            raise SessionError(str(error)) from None
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        builder = SparkSession.builder.appName(spec.name)
+        existing = builder.config(map=dict(session_settings(spec))).getOrCreate()
+    check_session(existing, spec)
+    return existing
+
+
+def check_session(session: SparkSession, spec: Spec) -> None:
+    """Check that a session has the packages of the tables. Raises: SessionError."""
+    for kind in sorted(formats_of(spec)):
+        if not has_class(session, PACKAGES[kind].class_name):
+            known = ", ".join(PACKAGES[kind].coordinates.values()) or "its runtime package"
+            raise SessionError(
+                f"the session has no {kind}; start it with --packages {known}, or use a table of"
+                " kind parquet"
+            )
+
+
+def has_class(session: SparkSession, name: str) -> bool:
+    """Return whether the session's JVM knows a class."""
+    try:
+        session._jvm.org.apache.spark.util.Utils.classForName(name, False, False)  # type: ignore[union-attr]
+    except Exception:  # Py4J has one error for all of Java's
+        return False
+    return True
+
+
+def cache_folder() -> Path:
+    """Return the folder for what can be made again."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "triomq"

@@ -1,0 +1,87 @@
+"""How does a topic take a batch? Through the sink ``rocketmq``, at least once.
+
+A batch that is run again sends its messages again, with the same property ``__SPARK``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import date
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+
+from triomq.client.pipeline.errors import PipelineError
+from triomq.client.pipeline.origin import PREFIX, stored_rows
+from triomq.client.pipeline.spec import ACCESS_OPTIONS, SourceSpec, TableSpec, resolved
+
+BODY = "value"
+"""the column of formats `bytes` and `string`; other formats become JSON"""
+
+
+class TopicSink:
+    """A topic that good rows are sent to: a ``LakeTable`` without upsert, compact and expire."""
+
+    def __init__(self, session: SparkSession, spec: TableSpec) -> None:
+        self._session = session
+        self._topic = spec.topic or ""
+        if spec.name_server is None:
+            raise PipelineError(
+                f"topic {self._topic} has no name server; set name_server of the table"
+            )
+        self._options = {"nameServer": spec.name_server, **resolved(spec.options)}
+
+    def append(self, frame: DataFrame, batch: int) -> None:
+        """Send each row: its column ``value``, otherwise a JSON object of the decoded columns."""
+        fields = [name for name in frame.columns if not name.startswith(PREFIX)]
+        body = sf.col(BODY) if fields == [BODY] else sf.to_json(sf.struct(*fields))
+        origin = [
+            sf.col(f"{PREFIX}{name}").alias(alias)
+            for name, alias in (("key", "key"), ("tags", "tags"), ("headers", "headers"))
+            if f"{PREFIX}{name}" in frame.columns
+        ]
+        self.send(frame.select(body.alias("value"), *origin))
+
+    def send(self, messages: DataFrame) -> None:
+        """Send a frame that has the columns of the sink, to this topic."""
+        send(messages.withColumn("topic", sf.lit(self._topic)), self._options)
+
+    def upsert(self, frame: DataFrame, key: Sequence[str]) -> None:
+        """Refuse: a topic keeps all messages."""
+        raise PipelineError(
+            f"topic {self._topic} cannot keep the newest row of a key; use mode append, or a table"
+            " of kind parquet, delta or iceberg"
+        )
+
+    def read(self) -> DataFrame:
+        """Return the messages that are there now, with origin columns."""
+        source = SourceSpec(
+            name_server=self._options["nameServer"],
+            topics=(self._topic,),
+            options=access_options(self._options),
+        )
+        return stored_rows(self._session, source)
+
+    def compact(self, before: date) -> int:
+        """Return 0: brokers keep their own files."""
+        return 0
+
+    def expire(self, before: date) -> int:
+        """Return 0: brokers delete old messages after their own ``fileReservedTime``."""
+        return 0
+
+
+def access_options(options: Mapping[str, str]) -> dict[str, str]:
+    """Return the options that reading and sending have in common: TLS and credentials."""
+    known = {name.lower() for name in ACCESS_OPTIONS}
+    return {name: text for name, text in options.items() if name.lower() in known}
+
+
+def topic_options(source: SourceSpec) -> dict[str, str]:
+    """Return the options of the sink for topics of the source's name servers."""
+    return {"nameServer": source.name_server, **access_options(resolved(source.options))}
+
+
+def send(messages: DataFrame, options: Mapping[str, str]) -> None:
+    """Send a frame that has the columns of the sink."""
+    messages.write.format("rocketmq").options(**options).mode("append").save()

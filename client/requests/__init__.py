@@ -1,0 +1,1 @@
+"""Request and reply: a producer's requests, and the replies of consumers."""

@@ -1,0 +1,40 @@
+"""What sends a producer's messages: plain, or with spans if the settings have a tracer provider.
+
+Producers without spans load none of OpenTelemetry and run none of its code.
+"""
+
+from __future__ import annotations
+
+import trio
+
+from triomq.client.config import ProducerSettings
+from triomq.client.producer.auto_batch import Accumulator
+from triomq.client.producer.sender import Sender
+from triomq.client.session import Session
+from triomq.client.spans.tracer import tracer_of
+from triomq.client.trace.message_trace import MessageTrace
+
+
+def make_sender(
+    group: str, session: Session, settings: ProducerSettings, trace: MessageTrace | None
+) -> Sender:
+    """Return a producer's sender."""
+    tracer = tracer_of(settings.client)
+    if tracer is None:
+        return Sender(group, session, settings, trace)
+    from triomq.client.spans.sending import SendSpans, SpanSender  # the extra `otel`
+
+    spans = SendSpans(tracer, session.client_id, settings.client.namespace)
+    return SpanSender(group, session, settings, trace, spans=spans)
+
+
+def make_accumulator(
+    settings: ProducerSettings, nursery: trio.Nursery, sender: Sender
+) -> Accumulator:
+    """Return what makes a producer's automatic batches."""
+    if settings.client.tracer_provider is None:
+        return Accumulator(settings, nursery, sender)
+    from triomq.client.spans.sending import SpanAccumulator, SpanSender  # the extra `otel`
+
+    assert isinstance(sender, SpanSender)
+    return SpanAccumulator(settings, nursery, sender, spans=sender.spans)

@@ -1,0 +1,243 @@
+"""From rows to batches of messages. Pure: this file does not send.
+
+A message is one element of the body of SEND_BATCH_MESSAGE: flag, body, properties.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import repeat
+from typing import Any, NamedTuple
+
+import attrs
+import pyarrow as pa
+
+from triomq.client.spark.errors import RowRefused
+from triomq.remoting.errors import LocalProtocolError
+from triomq.remoting.protocol.batch import ELEMENT_BYTES
+from triomq.remoting.protocol.compression import compress_body
+from triomq.remoting.protocol.ids import UniqueIds
+from triomq.remoting.protocol.message_properties import (
+    DELAY,
+    KEYS,
+    PROPERTIES_BYTES_MAX,
+    RESERVED_PROPERTIES,
+    SHARDING_KEY,
+    TAGS,
+    TIMER_DELIVER_MS,
+    UNIQ_KEY,
+    WAIT,
+    encode_properties,
+)
+
+ORIGIN = "__SPARK"
+"""property: ``queryId/batchId/partition/row``, equal for a row that a repeated task sends again"""
+MESSAGES_MAX = 4096
+"""messages of a batch"""
+
+
+class Element(NamedTuple):
+    """One message; ``sys_flag`` says how the body is compressed."""
+
+    flag: int
+    body: bytes
+    properties: bytes
+    sys_flag: int = 0
+
+    @property
+    def size_bytes(self) -> int:
+        return ELEMENT_BYTES + len(self.body) + len(self.properties)
+
+
+class QueueWish(NamedTuple):
+    """Where a row wants to go."""
+
+    topic: str
+    broker: str | None = None
+    """with ``queue_id``: exactly this queue"""
+    queue_id: int = -1
+    sharding_key: str | None = None
+
+    @property
+    def is_any(self) -> bool:
+        return self.broker is None and self.sharding_key is None
+
+
+class Cells(NamedTuple):
+    """One row as Spark gives it; None for columns that are not there."""
+
+    value: Any
+    topic: str | None
+    key: Any
+    tags: str | None
+    headers: Any
+    sharding_key: str | None
+    broker: str | None
+    queue_id: int | None
+    delay_level: int | None
+    deliver_timestamp: Any
+    flag: int | None
+
+
+CELL_COLUMNS = (
+    *("value", "topic", "key", "tags", "headers", "shardingKey", "brokerName", "queueId"),
+    *("delayLevel", "deliverTimestamp", "flag"),
+)
+"""The columns of ``Cells``, in its order."""
+
+
+class Row(NamedTuple):
+    """One row as a message."""
+
+    wish: QueueWish
+    element: Element
+    alone: bool
+    """whether it cannot share a request: brokers do not take delayed messages in batches"""
+
+
+@attrs.define(eq=False)
+class Rows:
+    """Turns the record batches of one task into messages.
+
+    ``places``: column → position. ``origin``: the first part of ``__SPARK``.
+    """
+
+    places: Mapping[str, int]
+    topic: str | None
+    origin: str
+    compress_over_bytes: int
+    ids: UniqueIds
+    _count: int = 0
+
+    def of(self, batch: pa.RecordBatch, now_ms: int) -> Iterator[Row]:
+        """Yield the rows of a record batch.
+
+        Raises: RowRefused for a row that cannot be a message. It names the row, never its body.
+        """
+        columns: list[Iterable[Any]] = [
+            batch.column(self.places[name]).to_pylist() if name in self.places else repeat(None)
+            for name in CELL_COLUMNS
+        ]
+        for cells in map(Cells._make, zip(*columns)):
+            yield self._row(cells, now_ms)
+            self._count += 1
+
+    def _row(self, row: Cells, now_ms: int) -> Row:
+        body = row.value
+        if isinstance(body, str):
+            body = body.encode()
+        if not body:
+            raise self._refused("has no value: a message must have a body of at least one byte")
+        topic = self.topic if self.topic is not None else row.topic
+        if not topic:
+            raise self._refused("has no topic")
+        properties: dict[str, str] = {}
+        if row.headers:
+            properties = self._headers(row.headers)
+        if row.tags:
+            properties[TAGS] = row.tags
+        if key := row.key:
+            properties[KEYS] = key if isinstance(key, str) else key.decode("utf-8", "replace")
+        properties[WAIT] = "true"
+        properties[UNIQ_KEY] = self.ids.next(now_ms)
+        if row.sharding_key is not None:
+            properties[SHARDING_KEY] = row.sharding_key
+        level, moment = row.delay_level, row.deliver_timestamp
+        if level:
+            properties[DELAY] = str(level)
+        if moment is not None:
+            properties[TIMER_DELIVER_MS] = str(round(moment.timestamp() * 1000))
+        properties[ORIGIN] = f"{self.origin}/{self._count}"
+        try:
+            text = encode_properties(properties)
+        except LocalProtocolError as error:
+            raise self._refused(f"cannot be a message: {error}") from error
+        if len(text) > PROPERTIES_BYTES_MAX:
+            raise self._refused(
+                f"has properties of {len(text)} bytes, the limit is {PROPERTIES_BYTES_MAX}: shorten"
+                " its headers"
+            )
+        packed, sys_flag = compress_body(body, threshold_bytes=self.compress_over_bytes)
+        if len(packed) >= len(body):
+            packed, sys_flag = body, 0
+        broker, queue_id = row.broker, row.queue_id
+        if (broker is None) != (queue_id is None):
+            raise self._refused("has one of brokerName and queueId; a queue needs both, or neither")
+        return Row(
+            QueueWish(topic, broker, -1 if queue_id is None else queue_id, row.sharding_key),
+            Element(row.flag or 0, packed, text, sys_flag),
+            bool(level) or moment is not None,
+        )
+
+    def _headers(self, headers: Any) -> dict[str, str]:
+        """Return a row's headers without those that RocketMQ sets itself.
+
+        The source's column ``headers`` has these, too. Arrow gives a map as pairs.
+        """
+        return {
+            name: value
+            for name, value in headers
+            if value and name and name not in RESERVED_PROPERTIES and name != ORIGIN
+        }
+
+    def _refused(self, what: str) -> RowRefused:
+        return RowRefused(f"row {self._count} of this task {what}")
+
+
+@attrs.define(eq=False)
+class SinkBatch:
+    """Messages for one request."""
+
+    wish: QueueWish
+    elements: list[Element] = attrs.field(factory=list)
+    size_bytes: int = 0
+    first_try: float = -1.0
+    tries: int = 0
+    retry_at: float = 0.0
+
+    @property
+    def sys_flag(self) -> int:
+        return self.elements[0].sys_flag
+
+
+@attrs.define(eq=False)
+class Packer:
+    """Collects messages until a batch is full. Messages for one queue keep their order."""
+
+    batch_bytes: int
+    _open: dict[tuple[QueueWish, int], SinkBatch] = attrs.field(factory=dict, init=False)
+    """by what must be equal in a batch; the second part is 0 for messages that keep their order"""
+    _bytes: int = attrs.field(default=0, init=False)
+    bytes_max: int = 32 * 1024 * 1024
+    """limit of all open batches; then the largest is sent although it is not full"""
+
+    def add(self, wish: QueueWish, row: Row) -> Iterator[SinkBatch]:
+        """Add a message that goes to ``wish``; yield the batches that are to be sent now."""
+        element = row.element
+        key = wish, element.sys_flag if wish.is_any else 0
+        batch = self._open.get(key)
+        if batch is not None and (
+            row.alone
+            or batch.sys_flag != element.sys_flag
+            or batch.size_bytes + element.size_bytes > self.batch_bytes
+            or len(batch.elements) >= MESSAGES_MAX
+        ):
+            yield self._close(key)
+            batch = None
+        if batch is None:
+            batch = self._open[key] = SinkBatch(wish)
+        batch.elements.append(element)
+        batch.size_bytes += element.size_bytes
+        self._bytes += element.size_bytes
+        if row.alone:
+            yield self._close(key)
+        elif self._bytes > self.bytes_max:
+            yield self._close(max(self._open, key=lambda each: self._open[each].size_bytes))
+
+    def rest(self) -> Iterator[SinkBatch]:
+        """Yield all batches that are not full."""
+        while self._open:
+            yield self._close(next(iter(self._open)))
+
+    def _close(self, key: tuple[QueueWish, int]) -> SinkBatch:
+        batch = self._open.pop(key)
+        self._bytes -= batch.size_bytes
+        return batch

@@ -1,0 +1,147 @@
+"""The classes that Spark calls to write: one for batch queries, one for streams.
+
+Spark pickles a writer to every task. Both write at least once: a task that fails is repeated from
+its first row.
+"""
+
+import logging
+import os
+import secrets
+import socket
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+
+import attrs
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+from triomq.client.spark.name_servers import NameServers, TopicAddresses, writable
+from triomq.client.spark.shipped import Shipped
+from triomq.client.spark.sink.delivery import Delivery
+from triomq.client.spark.sink.outgoing import Packer, Rows
+from triomq.client.spark.sink.sink_options import SinkOptions
+from triomq.remoting.protocol.ids import UniqueIds
+
+logger = logging.getLogger(__name__)
+
+
+@attrs.frozen
+class TaskDone(WriterCommitMessage):
+    """What one task has sent."""
+
+    acknowledged: Mapping[str, int]
+    """topic → messages"""
+    stored_less_safely: int
+
+
+@attrs.frozen
+class TaskWriter:
+    """Writes the rows of one task; the same for both kinds of queries."""
+
+    options: SinkOptions
+    places: Mapping[str, int]
+    query: str
+    """names the write of a batch query in ``__SPARK``; a stream has the id of its query"""
+
+    def write(self, batches: Iterator[pa.RecordBatch]) -> TaskDone:
+        """Send every row, and wait for all acknowledgements.
+
+        Raises: RowRefused, NotDelivered, SourceError, Unreachable.
+        """
+        context = TaskContext.get()
+        query, batch_id, partition = self.query, "0", 0
+        if context is not None:
+            query = context.getLocalProperty("sql.streaming.queryId") or query
+            batch_id = context.getLocalProperty("streaming.sql.batchId") or batch_id
+            partition = context.partitionId()
+        rows = Rows(
+            self.places,
+            self.options.topic,
+            f"{query}/{batch_id}/{partition}",
+            self.options.compress_over_bytes,
+            unique_ids(),
+        )
+        packer = Packer(self.options.batch_bytes)
+        delivery = Delivery(self.options, self._find_route)
+        try:
+            for batch in batches:
+                for row in rows.of(batch, time.time_ns() // 1_000_000):
+                    for full in packer.add(delivery.wish_of(row.wish), row):
+                        delivery.submit(full)
+            for rest in packer.rest():
+                delivery.submit(rest)
+            delivery.finish()
+        finally:
+            delivery.close()
+        return TaskDone(delivery.acknowledged, delivery.stored_less_safely)
+
+    def _find_route(self, topic: str) -> TopicAddresses | None:
+        with NameServers(self.options.name_server, self.options.access) as name_servers:
+            return name_servers.routes([topic], writable)[topic]
+
+
+def unique_ids() -> UniqueIds:
+    """Return the ids of one task's messages."""
+    try:
+        address = socket.gethostbyname(socket.gethostname())
+    except OSError:
+        address = "127.0.0.1"
+    return UniqueIds(socket.inet_aton(address), os.getpid(), secrets.randbits(32))
+
+
+def log_totals(messages: list[WriterCommitMessage | None], what: str) -> None:
+    """Log what all tasks of a write have sent."""
+    done = [message for message in messages if isinstance(message, TaskDone)]
+    totals: dict[str, int] = {}
+    for each in done:
+        for topic, count in each.acknowledged.items():
+            totals[topic] = totals.get(topic, 0) + count
+    logger.info("%s: messages sent by topic: %s", what, totals)
+    less_safely = sum(each.stored_less_safely for each in done)
+    if less_safely:
+        logger.warning(
+            "%s: %d messages are stored, but their brokers have not flushed or copied them in time;"
+            " check disks and slaves",
+            what,
+            less_safely,
+        )
+
+
+class RocketMQBatchWriter(DataSourceArrowWriter, metaclass=Shipped):
+    """The writer of a batch query."""
+
+    def __init__(self, options: SinkOptions, places: Mapping[str, int]) -> None:
+        self._task = TaskWriter(options, dict(places), uuid.uuid4().hex)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Send the rows of one task, in an executor."""
+        return self._task.write(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        log_totals(messages, "write")
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        log_totals(messages, "a write that failed")
+
+
+class RocketMQStreamWriter(DataSourceStreamArrowWriter, metaclass=Shipped):
+    """The writer of a stream. Spark makes a new one for each micro-batch."""
+
+    def __init__(self, options: SinkOptions, places: Mapping[str, int]) -> None:
+        self._task = TaskWriter(options, dict(places), "stream")
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Send the rows of one task, in an executor."""
+        return self._task.write(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        log_totals(messages, f"batch {batchId}")
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        log_totals(messages, f"batch {batchId}, which failed,")

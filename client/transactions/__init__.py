@@ -1,0 +1,1 @@
+"""Transactions of a producer: the block, the outcomes that it remembers, answers to check-backs."""

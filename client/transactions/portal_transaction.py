@@ -1,0 +1,47 @@
+"""A transaction outside the Trio loop: what ``triomq.sync`` and ``triomq.aio`` share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from triomq.client.portal import Portal
+from triomq.client.producer.receipt import SendReceipt
+from triomq.client.transactions.outcomes import TransactionOutcome
+from triomq.client.transactions.transaction import Transaction
+
+
+class PortalTransaction:
+    """A transaction of a producer behind a portal; subclasses wait in their own way."""
+
+    __slots__ = ("_portal", "_transaction")
+
+    def __init__(self, transaction: Transaction, portal: Portal[Any]) -> None:
+        self._transaction = transaction
+        self._portal = portal
+
+    def __repr__(self) -> str:
+        return repr(self._transaction)
+
+    @property
+    def id(self) -> str:
+        """The message's id, which the check handler gets as ``transaction_id``."""
+        return self._transaction.id
+
+    @property
+    def receipt(self) -> SendReceipt:
+        """Where the half message is stored; its queue is the one that consumers will find it in."""
+        return self._transaction.receipt
+
+    @property
+    def outcome(self) -> TransactionOutcome:
+        """How the transaction ended; UNKNOWN while it runs, and if it was left open."""
+        return self._transaction.outcome
+
+    @property
+    def confirmed(self) -> bool:
+        """Whether the broker confirmed the outcome; otherwise it asks, and gets the same one."""
+        return self._transaction.confirmed
+
+    def _not_entered(self) -> None:
+        """Note that the block is not run: the caller was interrupted while it was entered."""
+        self._portal.call_soon(self._transaction.abandon)

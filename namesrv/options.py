@@ -1,0 +1,25 @@
+"""Read the configuration of ``mqnamesrv``."""
+
+from __future__ import annotations
+
+import argparse
+
+from triomq.namesrv.config import NAMESRV_KEYS, NamesrvConfig
+from triomq.remoting.command_line import defined_entries, file_source
+from triomq.remoting.properties_file import Entry
+from triomq.remoting.saved_settings import load_with_saved
+from triomq.remoting.settings import Loaded, Source
+
+
+def read_options(parsed: argparse.Namespace) -> Loaded[NamesrvConfig]:
+    """Load the file, the settings that requests changed, and the options; later sources win.
+
+    ``parsed`` comes from ``namesrv_parser()``.
+
+    Raises: ConfigError.
+    """
+    sources = [file_source(parsed.config)] if parsed.config is not None else []
+    given = [Source("option -D", defined_entries(parsed.define))]
+    if parsed.port is not None:
+        given.append(Source("option -p", (Entry("listenPort", parsed.port),)))
+    return load_with_saved(NamesrvConfig, sources, given, NAMESRV_KEYS)

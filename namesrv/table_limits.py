@@ -1,0 +1,53 @@
+"""The limits of what brokers and operators may store in a name server.
+
+A name server has no login, so any peer may register anything; the limits keep a flood from using up
+its memory and time.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from triomq.remoting.limits import Limits
+from triomq.remoting.settings import number
+
+_MOST = 100_000_000
+
+
+@attrs.frozen(kw_only=True)
+class NamesrvTableLimits:
+    """The limits of a name server's tables."""
+
+    brokers_max: int = number(
+        "brokersMax",
+        10_000,
+        "broker processes that may be registered at once",
+        high=_MOST,
+        own=True,
+    )
+    topics_max: int = number(
+        "topicsMax",
+        200_000,
+        "topics in the routes; a registration with more is taken without the rest",
+        high=_MOST,
+        own=True,
+    )
+    filter_servers_max: int = number(
+        "filterServersMax",
+        100,
+        "filter servers of one broker, which every route names",
+        high=_MOST,
+        own=True,
+    )
+    kv_bytes_max: int = number(
+        "kvConfigBytesMax",
+        4 * 1024 * 1024,
+        "bytes of the key-value table, which is written as a whole at each change",
+        high=_MOST,
+        own=True,
+    )
+
+
+def namesrv_limits(settings: NamesrvTableLimits | None = None) -> Limits:
+    """Return the limits of one name server, with their counters."""
+    return Limits(settings or NamesrvTableLimits(), "name server")

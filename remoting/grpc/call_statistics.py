@@ -1,0 +1,118 @@
+"""Snapshots and metrics of a gRPC server, in the form of ``remoting.monitor``. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+import attrs
+
+from triomq.remoting.grpc.status import GrpcStatus
+from triomq.remoting.monitor.metrics import (
+    Family,
+    Sample,
+    counter,
+    gauge,
+    histogram_samples,
+    samples_by_limit,
+)
+from triomq.remoting.server.statistics import CodeStatistics
+
+_BUCKETS = range(6, 25, 2)
+"""of the latency histograms: from 64 µs to 16.8 s, each four times the one before"""
+UNKNOWN_PATH = "unknown"
+"""stands for all paths without a method, which clients choose"""
+
+
+@attrs.define(eq=False)
+class CallCounters:
+    """The counters of one server since its start, changed by its connections.
+
+    ``latency`` has the paths of methods; ``statuses`` counts ends by path and status.
+    """
+
+    latency: dict[str, CodeStatistics] = attrs.field(factory=dict)
+    statuses: Counter[tuple[str, GrpcStatus]] = attrs.field(factory=Counter)
+    received_bytes: int = 0
+    sent_bytes: int = 0
+    closed: int = 0
+    broken: int = 0
+    """connections closed because of invalid input"""
+    turned_away: int = 0
+
+    def note_end(self, path: str, status: GrpcStatus, seconds: float) -> None:
+        """Count the end of a call. *path*: of a method, or ``UNKNOWN_PATH``."""
+        figures = self.latency.get(path)
+        if figures is None:
+            figures = self.latency[path] = CodeStatistics()
+        figures.requests += 1
+        figures.note_answered(1, seconds)
+        self.statuses[path, status] += 1
+
+
+@attrs.frozen(kw_only=True)
+class GrpcStatistics:
+    """A snapshot of one server. ``refused``: setting of a limit -> refusals because of it."""
+
+    connections: int
+    calls: int
+    kept_bytes: int
+    accepted: int
+    turned_away: int
+    closed: int
+    broken: int
+    received_bytes: int
+    sent_bytes: int
+    refused: Mapping[str, int]
+    statuses: Mapping[tuple[str, GrpcStatus], int]
+    latency: Mapping[str, CodeStatistics]
+
+
+def grpc_figures(figures: GrpcStatistics) -> Iterator[Family]:
+    """Yield connections, calls by method and status, latencies, and refusals by limit."""
+    yield gauge("triomq_grpc_connections", "Open gRPC connections.", figures.connections)
+    yield gauge("triomq_grpc_calls", "Open gRPC calls.", figures.calls)
+    yield gauge(
+        "triomq_grpc_kept_bytes", "Bytes of requests that no handler has taken.", figures.kept_bytes
+    )
+    yield counter(
+        "triomq_grpc_connections_accepted_total", "gRPC connections accepted.", figures.accepted
+    )
+    yield counter(
+        "triomq_grpc_connections_turned_away_total",
+        "Connections that found grpcConnectionsMax, or all that the limit of open files leaves, in"
+        " use.",
+        figures.turned_away,
+    )
+    yield counter(
+        "triomq_grpc_connections_broken_total",
+        "gRPC connections closed because of invalid input.",
+        figures.broken,
+    )
+    yield counter("triomq_grpc_received_bytes_total", "Bytes of clients.", figures.received_bytes)
+    yield counter("triomq_grpc_sent_bytes_total", "Bytes to clients.", figures.sent_bytes)
+    yield counter(
+        "triomq_grpc_calls_total",
+        "Ended calls by method and status.",
+        [
+            Sample(count, {"method": path, "status": status.name})
+            for (path, status), count in sorted(figures.statuses.items())
+        ],
+    )
+    latencies: list[Sample] = []
+    for path, one in sorted(figures.latency.items()):
+        counts, done = [], 0
+        for bucket in _BUCKETS:
+            counts.append(sum(one.latency[done : bucket + 1]))
+            done = bucket + 1
+        counts.append(sum(one.latency[done:]))
+        edges = [2**bucket / 1e6 for bucket in _BUCKETS]
+        latencies += histogram_samples({"method": path}, edges, counts, one.answer_seconds)
+    yield Family(
+        "triomq_grpc_call_seconds", "histogram", "Time from a call's headers to its end.", latencies
+    )
+    yield counter(
+        "triomq_grpc_refused_total",
+        "Calls and connections that were refused or ended because of a limit.",
+        samples_by_limit(figures.refused),
+    )

@@ -1,0 +1,495 @@
+"""One connection: its socket, its calls, and the tasks of both.
+
+::
+
+    run ─┬ grpc-writer          sends what the session has, one batch for each turn of the loop
+         └ calls ── × grpc-call the handlers; the reader runs in ``run`` itself
+
+The reader stops when the client closes, violates the protocol or runs into a limit, and when the
+server stops. Then all calls are cancelled, and what is left to send gets ``FLUSH_SECONDS``.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Callable
+
+import attrs
+import trio
+
+from triomq.remoting.address import format_address
+from triomq.remoting.errors import RemotingError
+from triomq.remoting.grpc.call_head import CallHead
+from triomq.remoting.grpc.call_statistics import UNKNOWN_PATH, CallCounters
+from triomq.remoting.grpc.grpc_settings import GrpcSettings
+from triomq.remoting.grpc.http2_session import (
+    Buffers,
+    CallEnded,
+    CallStarted,
+    Http2Session,
+)
+from triomq.remoting.grpc.liveness import LifeSign, Liveness
+from triomq.remoting.grpc.methods import CallContext, Method, MethodTable
+from triomq.remoting.grpc.status import CallFailed, GrpcStatus
+from triomq.remoting.limits import Limits
+from triomq.remoting.log_limit import LogLimit
+from triomq.remoting.server.connection import BytesFilter
+
+_log = logging.getLogger(__name__)
+
+READ_BYTES = 64 * 1024
+"""of one turn: even the smallest frames in it keep the loop for tens of milliseconds only"""
+FLUSH_SECONDS = 5.0
+"""for the last bytes of a connection that ends, such as the GOAWAY that says why"""
+_OUTPUT_PAUSE_BYTES = 512 * 1024
+"""unsent bytes at which nothing more is read: a client that reads no answers gets none"""
+
+
+@attrs.define(eq=False)
+class GrpcShared:
+    """What all connections of a server have together."""
+
+    settings: GrpcSettings
+    table: MethodTable
+    limits: Limits
+    buffers: Buffers
+    counters: CallCounters
+    draining: trio.Event
+    limit: LogLimit
+
+
+@attrs.define(eq=False)
+class _Call:
+    """A call and its handler: the ``MessagePipe`` of its method."""
+
+    number: int
+    method: Method
+    context: CallContext
+    connection: GrpcConnection
+    began_at: float
+    scope: trio.CancelScope
+    failure: CallFailed | None = None
+    """why this side cancels it; None: the deadline"""
+    gone: bool = False
+    """whether the session has forgotten it"""
+    _lot: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
+
+    def wake(self) -> None:
+        self._lot.unpark_all()
+
+    def expect_request(self) -> None:
+        self.connection.session.expect_request(self.number)
+
+    async def receive(self) -> bytes | None:
+        connection, number = self.connection, self.number
+        session = connection.session
+        while True:
+            await self._require_open()
+            message = session.take_message(number)
+            if message is not None:
+                connection.flush()  # the windows may be wider
+                return message
+            if session.requests_ended(number):
+                return None
+            await self._lot.park()
+
+    async def send(self, message: bytes) -> None:
+        connection, number = self.connection, self.number
+        await self._require_open()
+        framed = connection.session.send_message(number, message)
+        connection.flush()
+        while not framed:
+            await self._lot.park()
+            await self._require_open()
+            framed = not connection.session.has_waiting(number)
+
+    async def _require_open(self) -> None:
+        if self.gone:
+            await trio.lowlevel.checkpoint()  # raises Cancelled, but for a shielded handler
+            raise CallFailed(GrpcStatus.CANCELLED, "the call has ended")
+
+
+@attrs.define(eq=False)
+class GrpcConnection:
+    """One client. ``filter``: between socket and HTTP/2, where the port has TLS or PROXY headers.
+
+    ``ended`` is called when the connection is closed.
+    """
+
+    sock: socket.socket
+    peer: tuple[str, int]
+    shared: GrpcShared
+    ended: Callable[[GrpcConnection], None]
+    filter: BytesFilter | None = None
+    close_reason: str = attrs.field(default="", init=False)
+    session: Http2Session = attrs.field(init=False)
+    _liveness: Liveness = attrs.field(init=False)
+    _calls: dict[int, _Call] = attrs.field(factory=dict, init=False)
+    _nursery: trio.Nursery | None = attrs.field(default=None, init=False)
+    _reading: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
+    _writer: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
+    _written: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
+    _sealed: list[bytes] = attrs.field(factory=list, init=False)
+    """bytes that have passed the filter"""
+    _opened: bool = attrs.field(default=False, init=False)
+    """whether bytes of HTTP/2 have come: before, it is not known how to send any"""
+    _lost: bool = attrs.field(default=False, init=False)
+    _sending: bool = attrs.field(default=False, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.session = Http2Session(self.shared.limits, self.shared.buffers)
+        self._liveness = Liveness(self.shared.settings, trio.current_time())
+
+    def set_peer(self, peer: tuple[str, int]) -> None:
+        """Set the client's address, as a load balancer gives it."""
+        self.peer = peer
+
+    @property
+    def calls(self) -> int:
+        """How many handlers run."""
+        return len(self._calls)
+
+    async def run(self) -> None:
+        """Serve the connection to its end, and close the socket. Errors affect no other."""
+        try:
+            await self._run()
+        except BaseExceptionGroup as group:
+            errors, others = group.split(Exception)
+            if errors is not None:
+                self.close_reason = "an unexpected error"
+                self._lost = True
+                self.shared.counters.broken += 1
+                message = "the gRPC connection of %s failed"
+                peer = format_address(*self.peer)
+                self.shared.limit.log(_log, logging.ERROR, message, peer, error=errors)
+            if others is not None:
+                raise others from None
+        finally:
+            self._close()
+
+    async def _run(self) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._write, nursery.cancel_scope, name="grpc-writer")
+            async with trio.open_nursery() as calls:
+                self._nursery = calls
+                await self._read()
+                self._nursery = None
+                # Not the scope of `calls`: a call that is cancelled by its own gets a status.
+                self._cancel_calls()
+            with trio.move_on_after(FLUSH_SECONDS):
+                await self._flushed()
+            nursery.cancel_scope.cancel()
+
+    # Input
+
+    async def _read(self) -> None:
+        sock, session = self.sock, self.session
+        with self._reading:
+            while True:
+                await trio.lowlevel.wait_readable(sock)
+                try:
+                    data = sock.recv(READ_BYTES)
+                except BlockingIOError:
+                    continue
+                except OSError as error:
+                    self.close_reason = f"receiving failed: {error.strerror or error}"
+                    self._lost = True
+                    return
+                if not data:
+                    self.close_reason = "closed by the client"
+                    self._lost = True
+                    return
+                self.shared.counters.received_bytes += len(data)
+                try:
+                    self._received(data)
+                except RemotingError as error:
+                    self._refuse(error)
+                    return
+                while session.output_bytes > _OUTPUT_PAUSE_BYTES:
+                    await self._written.park()
+
+    def _received(self, data: bytes) -> None:
+        now = trio.current_time()
+        self._liveness.heard(now)
+        if self.filter is not None:
+            try:
+                data = self.filter.received(data)
+            finally:
+                if self.filter is not None and (own := self.filter.to_send(b"")):
+                    self._sealed.append(own)
+                    self.flush()
+            if not data:
+                return
+        self._opened = True
+        self.session.receive(data, now)
+        self._dispatch(now)
+        self.flush()
+
+    def _refuse(self, error: RemotingError) -> None:
+        self.shared.counters.broken += 1
+        self.shared.limit.log(
+            _log,
+            logging.WARNING,
+            "closing the gRPC connection of %s: %s",
+            format_address(*self.peer),
+            error,
+        )
+        self.close_reason = str(error)
+        self._dispatch(trio.current_time())
+        self.flush()
+
+    def _dispatch(self, now: float) -> None:
+        """Start, wake and end handlers."""
+        for event in self.session.take_events():
+            if isinstance(event, CallStarted):
+                self._start(event.call, event.head, now)
+                continue
+            call = self._calls.get(event.call)
+            if call is None:
+                continue
+            if isinstance(event, CallEnded):
+                call.gone = True
+                call.scope.cancel()
+            else:
+                call.wake()
+        if self.session.watch.peer_leaves and not self._calls:
+            self.end("the client leaves")
+
+    def _start(self, number: int, head: CallHead, now: float) -> None:
+        shared = self.shared
+        self._liveness.busy_at = now
+        method = shared.table.methods.get(head.path)
+        if method is None:
+            text = f"there is no method {head.path[:200]}; update the server, or the client"
+            self.session.finish(number, CallFailed(GrpcStatus.UNIMPLEMENTED, text))
+            shared.counters.note_end(UNKNOWN_PATH, GrpcStatus.UNIMPLEMENTED, 0.0)
+            return
+        if self._nursery is None:
+            self.session.reset(number)
+            return
+        deadline = now + head.timeout_seconds
+        context = CallContext(head, self.peer, deadline, shared.draining)
+        scope = trio.CancelScope(deadline=deadline)
+        call = self._calls[number] = _Call(number, method, context, self, now, scope)
+        self._nursery.start_soon(self._run_call, call, name="grpc-call")
+
+    # Calls
+
+    async def _run_call(self, call: _Call) -> None:
+        failure: CallFailed | None = None
+        over = False
+        try:
+            try:
+                with call.scope:
+                    await call.method.serve(call)
+            except BaseExceptionGroup as group:
+                errors, others = group.split(Exception)
+                if errors is not None:
+                    failure = self._failure(call, errors)
+                if others is not None:
+                    raise others from None
+            except Exception as error:
+                failure = self._failure(call, error)
+            over = True
+        finally:
+            del self._calls[call.number]
+            if over:  # otherwise the whole connection ends
+                self._finish(call, failure)
+
+    def _finish(self, call: _Call, failure: CallFailed | None) -> None:
+        if failure is None and call.scope.cancelled_caught:
+            failure = call.failure or CallFailed(
+                GrpcStatus.DEADLINE_EXCEEDED,
+                f"no answer within {call.context.head.timeout_seconds:g} s, the client's deadline",
+            )
+        status = GrpcStatus.OK if failure is None else failure.status
+        if call.gone:
+            status = GrpcStatus.CANCELLED
+        else:
+            trailers = [
+                (name.encode("ascii"), value.encode("ascii"))
+                for name, value in call.context.trailers
+            ]
+            self.session.finish(call.number, failure, trailers)
+            self.flush()
+        now = trio.current_time()
+        self._liveness.busy_at = now
+        self.shared.counters.note_end(call.method.path, status, now - call.began_at)
+        if not self._calls and (self.session.draining or self.session.watch.peer_leaves):
+            self.end("all calls are finished")
+
+    def _failure(self, call: _Call, error: Exception) -> CallFailed:
+        chosen = _chosen(error)
+        if chosen is not None:
+            return chosen
+        self.shared.limit.log(
+            _log,
+            logging.ERROR,
+            "the handler of %s failed, called by %s",
+            call.method.path,
+            format_address(*self.peer),
+            error=error,
+        )
+        return CallFailed(GrpcStatus.INTERNAL, "the handler failed; the server's log has the cause")
+
+    def _cancel_calls(self) -> None:
+        """End all calls: with a status if the client can still get one."""
+        if self._lost:
+            self.session.abandon()
+            self.session.take_events()
+        for call in self._calls.values():
+            call.gone = call.gone or self._lost
+            call.failure = CallFailed(
+                GrpcStatus.UNAVAILABLE, f"the server ends the connection: {self.close_reason}"
+            )
+            call.scope.cancel()
+
+    # Output
+
+    def flush(self) -> None:
+        """Let the writer send in its next turn. Checkpoint: never."""
+        self._writer.unpark_all()
+
+    async def _write(self, scope: trio.CancelScope) -> None:
+        """Send until cancelled; cancel *scope* if the connection is lost."""
+        seconds = self.shared.settings.stall_ms / 1000
+        while True:
+            data = self._take()
+            if not data:
+                self._sending = False
+                self._written.unpark_all()
+                await self._writer.park()
+                continue
+            self._sending = True
+            if not await self._send(data, seconds):
+                self._lost = True
+                self._cancel_calls()
+                scope.cancel()
+                return
+            self._written.unpark_all()
+            await trio.lowlevel.checkpoint()
+
+    def _take(self) -> bytes:
+        if self._opened:
+            data = self.session.take_output()
+            if data and self.filter is None:
+                self._dispatch(trio.current_time())
+                return data
+            if data and self.filter is not None:
+                self._sealed.append(self.filter.to_send(data))
+                self._dispatch(trio.current_time())
+        data = b"".join(self._sealed)
+        self._sealed.clear()
+        return data
+
+    async def _send(self, data: bytes | memoryview, seconds: float) -> bool:
+        """Send all of it; return False if the connection is lost, or stalls for *seconds*."""
+        while True:
+            try:
+                sent = self.sock.send(data)
+            except BlockingIOError:
+                sent = 0
+            except OSError as error:
+                self.close_reason = f"sending failed: {error.strerror or error}"
+                return False
+            self.shared.counters.sent_bytes += sent
+            if sent == len(data):
+                return True
+            data = memoryview(data)[sent:]
+            with trio.move_on_after(seconds) as waiting:
+                await trio.lowlevel.wait_writable(self.sock)
+            if waiting.cancelled_caught:
+                self.shared.limits.note("stall_ms")
+                self.close_reason = f"the client has read nothing for {seconds:g} s"
+                return False
+
+    async def _flushed(self) -> None:
+        """Wait until everything is sent."""
+        while not self._lost and (
+            self._sending or self._sealed or (self._opened and self.session.output_bytes)
+        ):
+            self.flush()
+            await self._written.park()
+
+    # The end
+
+    def tick(self, now: float) -> None:
+        """Look after what has waited for too long; the server calls this regularly."""
+        if self._reading.cancel_called:
+            return  # it ends already, and is counted
+        session, settings = self.session, self.shared.settings
+        seconds = settings.stall_ms / 1000
+        for number in session.stalled(now, seconds):
+            self._stalled(number, seconds)
+        sign = self._liveness.check(now, began=session.watch.began, calls=len(self._calls))
+        if sign is LifeSign.FINE:
+            return
+        if sign is LifeSign.ASK:
+            session.ping()
+            self.flush()
+            return
+        self.shared.limits.note(sign.value)
+        if sign is LifeSign.IDLE:
+            self.begin_drain()
+            self.end("it had no calls")
+        elif sign is LifeSign.TOO_SLOW:
+            self.end("it sent no HTTP/2 in time")
+        else:
+            self._lost = True
+            self.end("the client gives no sign of life")
+
+    def _stalled(self, number: int, seconds: float) -> None:
+        self.shared.limits.note("stall_ms")
+        self.session.reset(number)
+        call = self._calls.get(number)
+        if call is not None:
+            call.gone = True
+            call.scope.cancel()
+        self.shared.limit.log(
+            _log,
+            logging.WARNING,
+            "ending a call of %s: its client has sent or taken nothing for %g s",
+            format_address(*self.peer),
+            seconds,
+        )
+        self.flush()
+
+    def announce_end(self) -> None:
+        """Say that the server will stop; calls on their way are still taken."""
+        self.session.announce_end()
+        self.flush()
+
+    def begin_drain(self) -> None:
+        """Take no more calls, and end when the open ones are finished."""
+        self.session.begin_drain()
+        self.flush()
+        if not self._calls:
+            self.end("the server stops")
+
+    def end(self, reason: str) -> None:
+        """Cancel all calls and close, in later turns of the tasks. Checkpoint: never."""
+        self.close_reason = self.close_reason or reason
+        self._reading.cancel()
+
+    def _close(self) -> None:
+        self.session.abandon()
+        if not self._lost and self.filter is not None and (last := self.filter.closing()):
+            try:
+                self.sock.send(last)
+            except OSError as error:
+                _log.debug("no close_notify to %s: %s", format_address(*self.peer), error)
+        self.sock.close()
+        self.shared.counters.closed += 1
+        self.ended(self)
+
+
+def _chosen(error: BaseException) -> CallFailed | None:
+    """Return the error by which a handler chose the status; None for any other."""
+    if isinstance(error, CallFailed):
+        return error
+    if isinstance(error, BaseExceptionGroup):
+        leaves = [_chosen(one) for one in error.exceptions]
+        if all(leaf is not None for leaf in leaves):
+            return leaves[0]
+    return None

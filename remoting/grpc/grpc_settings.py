@@ -1,0 +1,147 @@
+"""The settings of a gRPC server: its limits, under Java's names where the proxy has them.
+
+Source: proxy/…/config/ProxyConfig.java.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from triomq.remoting.settings import number
+
+_MIB = 1024 * 1024
+
+
+@attrs.frozen(kw_only=True)
+class GrpcSettings:
+    """Limits of one gRPC server; each refusal because of one names it and is counted under it."""
+
+    message_bytes_max: int = number(
+        "grpcMaxInboundMessageSize",
+        130 * _MIB,
+        "bytes of one message of a request; a larger one is refused with RESOURCE_EXHAUSTED",
+    )
+    inflated_bytes_max: int = number(
+        "grpcInflatedMessageSize",
+        8 * _MIB,
+        "bytes of a message that came compressed by gzip, when it is decompressed in the loop"
+        " (official clients compress bodies instead); a larger one is refused",
+        own=True,
+    )
+    idle_ms: int = number(
+        "grpcClientIdleTimeMills",
+        120_000,
+        "a connection without calls for this time is closed",
+    )
+    drain_seconds: int = number(
+        "grpcShutdownTimeSeconds",
+        30,
+        "how long a stopping server finishes calls",
+        low=0,
+        high=3600,
+    )
+    backlog: int = number(
+        "grpcSocketBacklog",
+        1024,
+        "connections that the system may hold before they are accepted",
+        high=65_535,
+        own=True,
+    )
+    connections_max: int = number(
+        "grpcConnectionsMax",
+        50_000,
+        "open gRPC connections; further ones are closed as soon as they are accepted",
+        high=1_000_000,
+        own=True,
+    )
+    calls_max: int = number(
+        "grpcConnectionCallsMax",
+        2000,
+        "calls of one connection at once; further ones are refused, and the client tries again",
+        high=1_000_000,
+        own=True,
+    )
+    stream_window_bytes: int = number(
+        "grpcStreamWindowBytes",
+        4 * _MIB,
+        "bytes of a call that a client may send before the handler takes them",
+        low=65_535,
+        own=True,
+    )
+    connection_window_bytes: int = number(
+        "grpcConnectionWindowBytes",
+        32 * _MIB,
+        "bytes of all calls of a connection that a client may send before handlers take them",
+        low=65_535,
+        own=True,
+    )
+    buffers_bytes_max: int = number(
+        "grpcBuffersMaxBytes",
+        1024 * _MIB,
+        "bytes of requests that no handler has taken, of all connections; above it the call that"
+        " sends is refused",
+        low=_MIB,
+        high=2**62,
+        own=True,
+    )
+    header_bytes_max: int = number(
+        "grpcHeadersMaxBytes",
+        16 * 1024,
+        "bytes of the headers of a call; at four times as much the connection is closed",
+        low=1024,
+        high=_MIB,
+        own=True,
+    )
+    resets_per_second: int = number(
+        "grpcResetsPerSecond",
+        500,
+        "cancelled calls a second and connection, in bursts of ten times as many; above it the"
+        " connection is closed",
+        own=True,
+    )
+    settings_per_second: int = number(
+        "grpcSettingsPerSecond",
+        10,
+        "SETTINGS frames a second and connection, in bursts of ten times as many; above it the"
+        " connection is closed",
+        own=True,
+    )
+    pings_per_second: int = number(
+        "grpcPingsPerSecond",
+        500,
+        "PING frames a second and connection beside one for each data frame, in bursts of ten"
+        " times as many; above it the connection is closed",
+        own=True,
+    )
+    controls_per_second: int = number(
+        "grpcControlsPerSecond",
+        1000,
+        "other frames without data a second and connection beside four for each data frame, in"
+        " bursts of ten times as many; above it the connection is closed",
+        own=True,
+    )
+    stall_ms: int = number(
+        "grpcStallMs",
+        60_000,
+        "how long a client may take no byte of an answer, or send none of a begun request, before"
+        " the call ends",
+        own=True,
+    )
+    handshake_ms: int = number(
+        "grpcHandshakeMs",
+        10_000,
+        "how long a new connection may take until its first frame, TLS included",
+        own=True,
+    )
+    keepalive_ms: int = number(
+        "grpcKeepaliveMs",
+        60_000,
+        "a connection with calls that is silent for this time is asked for a sign of life",
+        own=True,
+    )
+    keepalive_timeout_ms: int = number(
+        "grpcKeepaliveTimeoutMs",
+        20_000,
+        "how long the sign of life may take, before the connection is closed",
+        own=True,
+    )

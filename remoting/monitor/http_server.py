@@ -1,0 +1,206 @@
+"""Answer probes and scrapers on a port of their own, beside the service and off its request path.
+
+The service opens the port before any slow step of its start, names that step in ``Monitor.phase``,
+and sets ``Monitor.source`` when it has figures. A scrape is assembled family by family with a
+checkpoint in between, so that a large page delays no other task.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+from http import HTTPStatus
+from typing import Any, Protocol
+
+import attrs
+import trio
+
+from triomq.remoting.address import format_address
+from triomq.remoting.log_limit import LogLimit
+from triomq.remoting.monitor.http import JSON, BadRequest, HttpAnswer, HttpRequest, read_request
+from triomq.remoting.monitor.metrics import CONTENT_TYPE, Family, counter, family_text, gauge
+from triomq.remoting.monitor.monitor_settings import MonitorSettings
+from triomq.remoting.monitor.program_figures import open_file_figures, process_figures
+from triomq.remoting.monitor.seats import Seat, Seats
+from triomq.remoting.open_files import ConnectionBudget
+from triomq.remoting.server.boss import Boss
+from triomq.remoting.server.listen import open_listener
+
+_log = logging.getLogger(__name__)
+
+REQUEST_SECONDS_MAX = 5.0
+CONNECTIONS_MAX = 32
+"""Connections at once, fewer if the limit of open files is low; ``Seats`` decides about further
+connections.
+"""
+_BACKLOG = 64
+
+
+class MonitorSource(Protocol):
+    """What a monitor asks a running service. Checkpoint: never."""
+
+    def labels(self) -> Mapping[str, str]:
+        """Return the labels of every sample."""
+
+    def not_ready(self) -> str | None:
+        """Return why clients should not use this server now; None if they may."""
+
+    def status(self) -> Mapping[str, Any]:
+        """Return facts for people, as JSON."""
+
+    def figures(self) -> Iterator[Family]:
+        """Return all metrics except those of the process."""
+
+
+@attrs.define(eq=False)
+class Monitor:
+    """The answers to probes; ``budget``: that of the process, whose figures they contain."""
+
+    program: str
+    phase: str = "starting"
+    """what the service does while it is not ``serving``"""
+    source: MonitorSource | None = None
+    serving: bool = False
+    started: float = attrs.field(factory=lambda: time.time())
+    limit: LogLimit = attrs.field(factory=LogLimit)
+    budget: ConnectionBudget = attrs.field(factory=ConnectionBudget.of_process, kw_only=True)
+    seats: Seats = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.seats = Seats(min(CONNECTIONS_MAX, self.budget.probes.most))
+
+    def serve(self, source: MonitorSource) -> None:
+        """Report ready from now on."""
+        self.source, self.serving = source, True
+
+    def leave(self, phase: str = "stopping") -> None:
+        """Report not ready from now on: clients should go elsewhere."""
+        self.phase, self.serving = phase, False
+
+    def not_ready(self) -> str | None:
+        if not self.serving or self.source is None:
+            return self.phase
+        return self.source.not_ready()
+
+    async def answer(self, request: HttpRequest) -> HttpAnswer:
+        """Answer one request. Checkpoint: maybe."""
+        match request.path:
+            case "/live":
+                return HttpAnswer(HTTPStatus.OK, b"live\n")
+            case "/ready":
+                reason = self.not_ready()
+                if reason is None:
+                    return HttpAnswer(HTTPStatus.OK, b"ready\n")
+                return HttpAnswer(HTTPStatus.SERVICE_UNAVAILABLE, f"not ready: {reason}\n".encode())
+            case "/status":
+                return HttpAnswer(
+                    HTTPStatus.OK,
+                    json.dumps(self._status(), ensure_ascii=False).encode() + b"\n",
+                    JSON,
+                )
+            case "/metrics":
+                return HttpAnswer(HTTPStatus.OK, (await self._metrics()).encode(), CONTENT_TYPE)
+        return HttpAnswer(HTTPStatus.NOT_FOUND, b"there are /live, /ready, /status and /metrics\n")
+
+    def _status(self) -> dict[str, Any]:
+        reason = self.not_ready()
+        facts = dict(self.source.status()) if self.source is not None else {}
+        return {
+            "program": self.program,
+            "ready": reason is None,
+            "reason": reason,
+            "uptimeSeconds": round(time.time() - self.started, 1),
+            **facts,
+        }
+
+    async def _metrics(self) -> str:
+        common = dict(self.source.labels()) if self.source is not None else {}
+        page = []
+        for family in self._families():
+            page.append(family_text(family, common))
+            await trio.lowlevel.checkpoint()
+        return "".join(page)
+
+    def _families(self) -> Iterator[Family]:
+        yield gauge("triomq_ready", "1 when clients may be sent here.", self.not_ready() is None)
+        yield counter(
+            "triomq_monitor_connections_closed_total",
+            "Connections to this port that were closed to make room for others.",
+            self.seats.closed,
+        )
+        yield from process_figures(self.started)
+        yield from open_file_figures(self.budget)
+        if self.source is not None:
+            yield from self.source.figures()
+
+    async def talk(self, stream: trio.SocketStream) -> None:
+        """Serve one connection: read a request, answer it, close. Errors affect no other."""
+        async with stream:
+            with trio.move_on_after(REQUEST_SECONDS_MAX) as scope:
+                seat = Seat(scope.cancel)
+                if self.seats.take(seat):
+                    self.limit.log(
+                        _log,
+                        logging.WARNING,
+                        "%d connections to the monitor port at once: one that has not asked makes"
+                        " room",
+                        self.seats.count,
+                    )
+                try:
+                    await self._talk(stream, seat)
+                except (trio.BrokenResourceError, trio.ClosedResourceError):
+                    return  # the scraper has closed the connection
+                except Exception as error:
+                    self.limit.log(_log, logging.ERROR, "a probe or a scrape failed", error=error)
+                finally:
+                    self.seats.leave(seat)
+
+    async def _talk(self, stream: trio.SocketStream, seat: Seat) -> None:
+        data = bytearray()
+        try:
+            while (request := read_request(data)) is None:
+                chunk = await stream.receive_some(4096)
+                if not chunk:
+                    return
+                data += chunk
+            seat.asked = True
+            answer = await self.answer(request)
+            await stream.send_all(answer.encode(head=request.head))
+        except BadRequest as error:
+            await stream.send_all(HttpAnswer(error.status, f"{error}\n".encode()).encode())
+
+    async def run(self, settings: MonitorSettings, *, task_status: trio.TaskStatus[int]) -> None:
+        """Listen until cancelled; ``started(port)``. Raises: AddressInUse or ListenFailed."""
+        with open_listener(settings.host, settings.port, _BACKLOG, "monitorPort") as listener:
+            async with trio.open_nursery() as nursery:
+                task_status.started(listener.getsockname()[1])
+                await Boss(
+                    listener, partial(self._deal, nursery), self.budget.probes, "probes"
+                ).run()
+
+    def _deal(self, nursery: trio.Nursery, _number: int, sock: socket.socket) -> None:
+        nursery.start_soon(self.talk, trio.SocketStream(trio.socket.from_stdlib_socket(sock)))
+
+
+@asynccontextmanager
+async def monitoring(
+    settings: MonitorSettings, program: str, budget: ConnectionBudget | None = None
+) -> AsyncIterator[Monitor]:
+    """Answer probes during the block, if the settings name a port.
+
+    Raises: AddressInUse or ListenFailed, before the block.
+    """
+    monitor = Monitor(program, budget=budget or ConnectionBudget.of_process())
+    if not settings.port:
+        yield monitor
+        return
+    async with trio.open_nursery() as nursery:
+        port = await nursery.start(monitor.run, settings, name="monitor")
+        _log.info("probes and metrics on http://%s", format_address(settings.host, port))
+        yield monitor
+        nursery.cancel_scope.cancel()

@@ -1,0 +1,26 @@
+"""The settings of the HTTP port, the same for name server and broker."""
+
+import attrs
+
+from triomq.remoting.settings import TEXT, number, setting
+
+
+@attrs.frozen(kw_only=True)
+class MonitorSettings:
+    """The address of the HTTP port."""
+
+    port: int = number(
+        "monitorPort",
+        0,
+        "HTTP port with /live, /ready, /status and /metrics; 0: none. It has no TLS and no login",
+        low=0,
+        high=65_535,
+        own=True,
+    )
+    host: str = setting(
+        "monitorAddress",
+        TEXT,
+        "127.0.0.1",
+        "address that monitorPort listens on; 0.0.0.0 or :: where probes come from other machines",
+        own=True,
+    )

@@ -1,0 +1,48 @@
+"""Close silent connections."""
+
+import logging
+from collections.abc import Callable, Iterable
+
+import attrs
+import trio
+
+from triomq.remoting.log_limit import LogLimit
+from triomq.remoting.server.connection import Connection
+
+_log = logging.getLogger(__name__)
+
+_SCANS_PER_PERIOD = 4
+_SCAN_SECONDS_MAX = 30.0
+
+
+@attrs.define(eq=False)
+class IdleScan:
+    """Closes connections that were silent for ``idle_seconds``, up to a quarter of that later."""
+
+    connections: Callable[[], Iterable[Connection]]
+    idle_seconds: float
+    limit: LogLimit = attrs.field(factory=LogLimit)
+    closed_count: int = attrs.field(default=0, init=False)
+
+    async def run(self) -> None:
+        """Scan until cancelled."""
+        while True:
+            await trio.sleep(min(self.idle_seconds / _SCANS_PER_PERIOD, _SCAN_SECONDS_MAX))
+            self.scan(trio.current_time())
+
+    def scan(self, now: float) -> None:
+        """Scan once: the counter of an active connection has moved since the last scan."""
+        for connection in list(self.connections()):
+            if connection.traffic != connection.idle_traffic:
+                connection.idle_traffic = connection.traffic
+                connection.idle_since = now
+            elif now - connection.idle_since >= self.idle_seconds:
+                self.closed_count += 1
+                self.limit.log(
+                    _log,
+                    logging.INFO,
+                    "closing the connection from %s: idle for %.0f s",
+                    connection.peer_text,
+                    now - connection.idle_since,
+                )
+                connection.close("idle")

@@ -1,0 +1,109 @@
+"""Delta and Iceberg tables take a batch once. Neither has a package for the newest Spark.
+
+Each test runs where the installed PySpark has one: Delta with pyspark 4.2, Iceberg with 4.1. Spark
+brings the package from Maven Central.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pyspark
+import pytest
+
+from tests.support.spark_peers import need_spark, open_session
+from triomq.client.pipeline.session import PACKAGES
+from triomq.client.pipeline.spec import TableSpec
+from triomq.client.pipeline.tables.opening import open_table
+from triomq.client.pipeline.tables.table import LakeTable
+
+pytestmark = [
+    pytest.mark.compat,
+    pytest.mark.spark,
+    pytest.mark.timeout(600),
+    # PySpark 4.1 leaves sockets to the garbage collector.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+VERSION = ".".join(pyspark.__version__.split(".")[:2])
+
+
+@pytest.fixture(scope="module", params=sorted(PACKAGES))
+def kind(request: pytest.FixtureRequest) -> str:
+    known = PACKAGES[request.param].coordinates
+    if VERSION not in known:
+        pytest.skip(f"there is no {request.param} for Spark {VERSION}, only for {', '.join(known)}")
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def spark(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    folder = tmp_path_factory.mktemp("spark")
+    need_spark(folder)
+    package = PACKAGES[kind]
+    session = open_session(
+        folder / "local",
+        settings={
+            **package.settings,
+            "spark.jars.packages": package.coordinates[VERSION],
+            "spark.databricks.delta.snapshotPartitions": "2",
+        },
+    )
+    yield session
+    session.stop()
+
+
+def rows(spark: Any, first: int, end: int, *, version: int = 0) -> Any:
+    return spark.range(first, end, numPartitions=1).selectExpr(
+        "'t' AS mq_topic",
+        "'broker-a' AS mq_broker",
+        "0 AS mq_queue",
+        f"id + {version} * 1000 AS mq_offset",
+        f"timestamp_seconds(1700000000 + id + {version}) AS mq_time",
+        "map('k', 'v') AS mq_headers",
+        "cast(id AS int) AS number",
+        f"concat(id, '/', {version}) AS value",
+        "date_add(date'2026-01-01', cast(id % 2 AS int)) AS mq_date",
+    )
+
+
+def numbers(table: LakeTable) -> list[int]:
+    return sorted(row.number for row in table.read().select("number").collect())
+
+
+def opened(
+    spark: Any, kind: Any, folder: Path, checkpoint: str = "checkpoint", mode: Any = "append"
+) -> LakeTable:
+    spec = TableSpec(kind=kind, path=str(folder / "lake"), mode=mode)
+    return open_table(spark, spec, str(folder / checkpoint))
+
+
+@pytest.mark.feature("204b")
+def test_a_batch_that_is_run_again_is_there_once(spark: Any, kind: str, tmp_path: Path) -> None:
+    table = opened(spark, kind, tmp_path)
+    for batch in (0, 0, 1):
+        table.append(rows(spark, 4 * batch, 4 * batch + 4), batch)
+    table = opened(spark, kind, tmp_path)
+    table.append(rows(spark, 4, 8), 1)
+    assert numbers(table) == list(range(8))
+    assert opened(spark, kind, tmp_path).compact(date(2026, 1, 2)) == 2
+    table.append(rows(spark, 4, 8), 1)
+    assert numbers(table) == list(range(8)), "the batch is known after files were merged"
+    other = opened(spark, kind, tmp_path, "another checkpoint")
+    other.append(rows(spark, 8, 10), 0)
+    assert numbers(other) == list(range(10)), "batches are counted for each checkpoint"
+    assert table.expire(date(2026, 1, 2)) == 1
+    assert numbers(table) == [1, 3, 5, 7, 9]
+
+
+def test_the_newest_row_of_a_key_stays(spark: Any, kind: str, tmp_path: Path) -> None:
+    table = opened(spark, kind, tmp_path, mode="changes")
+    table.upsert(rows(spark, 0, 4).union(rows(spark, 2, 3, version=1)), ["number"])
+    table.upsert(rows(spark, 3, 6, version=1), ["number"])
+    for version in (-1, 1):
+        table.upsert(rows(spark, 3, 5, version=version), ["number"])
+    assert {row.number: row.value for row in table.read().collect()} == {
+        0: "0/0", 1: "1/0", 2: "2/1", 3: "3/1", 4: "4/1", 5: "5/1"
+    }  # fmt: skip

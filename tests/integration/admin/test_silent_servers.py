@@ -1,0 +1,334 @@
+"""mqadmin and servers that accept connections and never answer: each command ends within its
+``--timeout``, names the silent servers, and shows the answers of the others.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import socket
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from mqadmin_calls import Done, mqadmin
+from silent_servers import silent_broker, silent_server
+
+from triomq import MessageQueue, Producer, PushConsumer
+from triomq.client.admin import execution
+from triomq.client.admin.arguments import Option, parse, whole
+from triomq.client.admin.command import COMMON_OPTIONS, AdminCommand, Result
+from triomq.client.admin.command_line import Call
+from triomq.client.admin.command_list import LIST
+from triomq.client.admin.errors import CommandTimeout
+from triomq.remoting.address import parse_address
+from triomq.testing import local_cluster
+
+CLUSTER = ("-c", "DefaultCluster")
+TOPIC = ("-t", "orders")
+BROKER, FILE = "BROKER", "FILE"
+WORDS: dict[str, tuple[str, ...]] = {
+    "clusterList": (),
+    "brokerStatus": ("-b", BROKER),
+    "doctor": ("--cluster",),
+    "topicList": ("-c",),
+    "topicRoute": TOPIC,
+    "topicStatus": TOPIC,
+    "updateTopic": (*TOPIC, *CLUSTER),
+    "deleteTopic": ("-t", "old", *CLUSTER),
+    "consumerProgress": (),
+    "consumerConnection": ("-g", "billing"),
+    "updateSubGroup": ("-g", "billing", *CLUSTER),
+    "producerConnection": ("-g", "shop", *TOPIC),
+    "sendMessage": (*TOPIC, "-p", "x"),
+    "consumeMessage": TOPIC,
+    "queryMsgByKey": (*TOPIC, "-k", "key"),
+    "queryMsgById": (*TOPIC, "-i", "7F0000010AC018B4AAC2514F3A9B0000"),
+    "queryMsgByUniqueKey": (*TOPIC, "-i", "7F0000010AC018B4AAC2514F3A9B0000"),
+    "queryMsgTraceById": ("-t", "orders", "-i", "7F0000010AC018B4AAC2514F3A9B0000"),
+    "deleteSubGroup": ("-g", "billing", *CLUSTER),
+    "getConsumerConfig": ("-g", "billing"),
+    "setConsumeMode": ("-g", "billing", *TOPIC, "-m", "POP", *CLUSTER),
+    "brokerConsumeStats": ("-b", BROKER),
+    "consumerStatus": ("-g", "billing"),
+    "statsAll": (),
+    "producer": ("-b", BROKER),
+    "topicClusterList": TOPIC,
+    "resetOffsetByTime": ("-g", "billing", *TOPIC, "-s", "now"),
+    "skipAccumulatedMessage": ("-g", "billing", *TOPIC),
+    "cloneGroupOffset": ("-s", "billing", "-d", "copy", *TOPIC),
+    "wipeWritePerm": ("-b", "ghost"),
+    "addWritePerm": ("-b", "ghost"),
+    "updateTopicPerm": (*TOPIC, *CLUSTER, "-p", "6"),
+    "getBrokerConfig": CLUSTER,
+    "updateBrokerConfig": (*CLUSTER, "-k", "brokerPermission", "-v", "6"),
+    "getNamesrvConfig": (),
+    "updateNamesrvConfig": ("-k", "orderMessageEnable", "-v", "true"),
+    "updateKvConfig": ("-s", "space", "-k", "key", "-v", "value"),
+    "deleteKvConfig": ("-s", "space", "-k", "key"),
+    "updateOrderConf": ("-m", "put", *TOPIC, "-v", "ghost:4"),
+    "updateTopicList": (*CLUSTER, "-f", FILE),
+    "updateSubGroupList": (*CLUSTER, "-f", FILE),
+    "queryCq": (*TOPIC, "-q", "0", "-i", "0"),
+    "deleteExpiredCommitLog": CLUSTER,
+    "cleanExpiredCQ": CLUSTER,
+    "cleanUnusedTopic": CLUSTER,
+}
+OF_NAME_SERVERS = {
+    "topicRoute",
+    "topicClusterList",
+    "getNamesrvConfig",
+    "updateNamesrvConfig",
+    "updateKvConfig",
+    "deleteKvConfig",
+    "updateOrderConf",
+    "wipeWritePerm",
+    "addWritePerm",
+}
+"""Commands that ask no broker."""
+WITHOUT_CLUSTER = {"tlsInit", "tlsCheck"}
+
+
+def test_every_command_is_tried() -> None:
+    assert set(LIST) == set(WORDS) | WITHOUT_CLUSTER
+
+
+async def all_commands(namesrv: str, broker: str, folder: Path) -> dict[str, Done]:
+    """Run every command, a few at a time; a test that waits for a command fails with its name.
+    Commands that change the name server run last, one after the other: ``wipeWritePerm`` would take
+    the topic's permission from ``sendMessage``.
+    """
+    (folder / "list").write_text("[]")
+    done: dict[str, Done] = {}
+    few = trio.CapacityLimiter(
+        10
+    )  # all at once, the answers of the name server take more than 2 s on a busy machine
+
+    async def one(name: str, words: tuple[str, ...]) -> None:
+        given = ({BROKER: broker, FILE: str(folder / "list")}.get(word, word) for word in words)
+        async with few:
+            done[name] = await mqadmin(name, *given, "-n", namesrv, "--timeout", 2)
+
+    with trio.move_on_after(60):  # 2 s for each ten, and more on a busy machine
+        async with trio.open_nursery() as nursery:
+            for name in WORDS.keys() - OF_NAME_SERVERS:
+                nursery.start_soon(one, name, WORDS[name])
+        for name in sorted(OF_NAME_SERVERS):
+            await one(name, WORDS[name])
+    assert set(WORDS) - set(done) == set()
+    return done
+
+
+async def test_every_command_ends_at_a_silent_name_server(tmp_path: Path) -> None:
+    with silent_server() as port:
+        address = f"127.0.0.1:{port}"
+        done = await all_commands(address, address, tmp_path)
+    assert {
+        name: result for name, result in done.items() if address not in result.out + result.err
+    } == {}
+    assert {name: result.code for name, result in done.items() if result.code not in (1, 6)} == {}
+
+
+async def test_every_command_ends_at_a_silent_broker(tmp_path: Path) -> None:
+    async with (
+        local_cluster(brokers=0) as cluster,
+        silent_broker(cluster.namesrv_address, ["orders", "old", "%RETRY%billing"]) as silent,
+    ):
+        done = await all_commands(cluster.namesrv_address, silent, tmp_path)
+    assert {
+        name: result
+        for name, result in done.items()
+        if name in OF_NAME_SERVERS and result.code != 0
+    } == {}
+    asking = {name: result for name, result in done.items() if name not in OF_NAME_SERVERS}
+    partly = {name: result.code for name, result in asking.items() if result.code != 1}
+    assert partly == {"deleteTopic": 3, "topicList": 3}, "the name server has done its part"
+    assert {
+        name: result for name, result in asking.items() if silent not in result.out + result.err
+    } == {}
+
+
+async def test_a_handshake_with_a_silent_server_ends(tmp_path: Path) -> None:
+    config = (await mqadmin("tls", "init", "--dir", tmp_path, "--json")).document["config"]
+    with silent_server() as port:
+        done = await mqadmin(
+            "tls",
+            "check",
+            "--tls",
+            config,
+            "--connect",
+            f"127.0.0.1:{port}",
+            "--timeout",
+            1,
+            "--json",
+        )
+    assert done.code == 1
+    assert (
+        json.loads(done.out)["findings"][-1]["text"]
+        == f"127.0.0.1:{port} did not answer within 1 s"
+    )
+
+
+def offset_id(address: str) -> str:
+    """Return the id of a message at the beginning of a broker's log."""
+    host, port = parse_address(address)
+    return (socket.inet_aton(host) + struct.pack(">iq", port, 0)).hex().upper()
+
+
+async def test_doctor_ends_with_many_silent_servers_and_groups(
+    tmp_path: Path,
+) -> None:
+    """If they were asked one after the other, each would take its time-out."""
+    (tmp_path / "groups").write_text(
+        json.dumps([{"groupName": f"G{number}"} for number in range(100)])
+    )
+    with silent_server("0.0.0.0") as port:
+        silent = [f"127.0.1.{number}:{port}" for number in range(1, 61)]
+        async with (
+            local_cluster() as cluster,
+            silent_broker(cluster.namesrv_address, ["orders"]) as ghost,
+        ):
+            done = await mqadmin(
+                "updateSubGroupList",
+                "-b",
+                cluster.brokers[0].address,
+                "-f",
+                tmp_path / "groups",
+                "-n",
+                cluster.namesrv_address,
+            )
+            assert done.code == 0
+            with trio.fail_after(40):
+                done = await mqadmin(
+                    "doctor",
+                    "--cluster",
+                    "--json",
+                    "--timeout",
+                    4,
+                    "-n",
+                    ";".join([*silent, cluster.namesrv_address]),
+                )
+    assert done.code == 1
+    findings = json.loads(done.out)["findings"]
+    assert {
+        one["check"]
+        for one in findings
+        if one["area"] == "name server" and one["level"] == "problem"
+    } == {*silent}
+    assert next(one["found"] for one in findings if one["check"] == "ghost:0 address").startswith(
+        ghost
+    )
+    (lag,) = (one for one in findings if one["area"] == "group")
+    assert (lag["level"], lag["found"]) == (
+        "unknown",
+        (
+            "100 of 100 groups could not be checked at every broker; no queue of the other groups"
+            " is more than 100000 messages behind"
+        ),
+    )
+
+
+async def test_listings_beside_a_silent_broker_show_the_other_brokers() -> None:
+    async with local_cluster() as cluster:
+        namesrv, live = cluster.namesrv_address, cluster.brokers[0].address
+        await cluster.create_topic("orders", queues=2)
+        async with Producer(namesrv, group="shop") as producer:
+            for _ in range(3):
+                receipt = await producer.send(
+                    "orders", b"x", queue=MessageQueue("orders", "broker-a", 0)
+                )
+        assert (
+            await mqadmin(
+                "resetOffsetByTime",
+                "-g",
+                "billing",
+                "-t",
+                "orders",
+                "-s",
+                0,
+                "-b",
+                live,
+                "-n",
+                namesrv,
+            )
+        ).code == 0
+
+        async with silent_broker(namesrv, ["orders", "ghostly"]) as ghost:
+
+            async def listed(*words: object) -> Any:
+                done = await mqadmin(*words, "-n", namesrv, "--json", "--timeout", 3)
+                assert done.code == 3
+                assert list(done.document["failures"]) == ["ghost"]
+                assert ghost in done.document["failures"]["ghost"]
+                return done.document
+
+            groups = {
+                row["topic"]: row["consumerGroup"]
+                for row in (await listed("topicList", "-c"))["topics"]
+            }
+            assert (groups["orders"], groups["TBW102"], groups["ghostly"]) == ("billing", "", None)
+            rows = {row["topic"]: row for row in (await listed("statsAll"))["topics"]}
+            assert (
+                rows["orders"]["group"],
+                rows["orders"]["accumulation"],
+                rows["orders"]["incomplete"],
+            ) == ("billing", 3, True)
+            assert "ghostly" not in rows
+            messages = (await listed("consumeMessage", "-t", "orders"))["messages"]
+            assert [message["queueOffset"] for message in messages] == [0, 1, 2]
+            messages = (
+                await listed(
+                    "queryMsgById",
+                    "-t",
+                    "orders",
+                    "-i",
+                    f"{offset_id(ghost)},{receipt.offset_message_id}",
+                )
+            )["messages"]
+            assert [message["offsetMsgId"] for message in messages] == [receipt.offset_message_id]
+
+
+async def test_missing_members_of_a_silent_broker_are_reported() -> None:
+    async with local_cluster() as cluster:
+        await cluster.create_topic("orders", queues=1)
+        async with (
+            PushConsumer(
+                cluster.namesrv_address, group="billing", subscriptions="orders"
+            ) as consumer,
+            silent_broker(cluster.namesrv_address, ["orders"]) as ghost,
+        ):
+            done = await mqadmin(
+                "consumerStatus",
+                "-g",
+                "billing",
+                "-n",
+                cluster.namesrv_address,
+                "--json",
+                "--timeout",
+                5,
+            )
+            assert done.code == 3
+            assert list(done.document["clients"]) == [consumer.client_id]
+            assert list(done.document["failures"]) == [ghost]
+
+
+@pytest.mark.parametrize("interval", [[], ["--interval", "1"]])
+async def test_a_command_that_does_not_end_is_cancelled(
+    monkeypatch: pytest.MonkeyPatch, interval: list[str]
+) -> None:
+    monkeypatch.setattr(execution, "GRACE_SECONDS", 0)
+
+    async def hang(*_: object) -> Result:
+        await trio.sleep_forever()
+        raise AssertionError
+
+    options = [*COMMON_OPTIONS, Option("--interval VALUE", "", whole(1))]
+    values = parse(options, ["--timeout", "1", "-n", "127.0.0.1:1", *interval])
+    for command in (
+        AdminCommand(name="clusterList", run=hang, options=options[-1:], examples=(), document=""),
+        AdminCommand(name="doctor", local=hang, examples=(), document=""),
+    ):
+        with trio.fail_after(20), pytest.raises(CommandTimeout, match="did not end within 1 s"):
+            await execution.perform(Call(command, values), io.StringIO(), io.StringIO())

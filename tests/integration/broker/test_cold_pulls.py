@@ -1,0 +1,124 @@
+"""Consumers that are days behind wait for the disk, and only they."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+import trio
+import trio.testing
+from brokers import peer_of, running_broker
+from serving import until
+
+from triomq.broker.services.cold_pulls import AT_A_TIME, ColdPulls
+from triomq.broker.store.errors import StoreIoError
+from triomq.broker.store.results import GetResult
+from triomq.broker.store.store import MessageStore
+
+
+@attrs.define(eq=False)
+class SlowDisk:
+    """Messages of the topic "Old" are on a disk that gives one answer for each ticket."""
+
+    begun: list[int] = attrs.field(factory=list)
+    tickets: trio.Semaphore = attrs.field(factory=lambda: trio.Semaphore(0))
+    broken: bool = False
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> SlowDisk:
+    slow = SlowDisk()
+    get, get_cold = MessageStore.get, MessageStore.get_cold
+
+    def warm(self: MessageStore, topic: str, *arguments: Any, **more: Any) -> GetResult | None:
+        return None if topic == "Old" else get(self, topic, *arguments, **more)
+
+    async def cold(
+        self: MessageStore, topic: str, queue_id: int, offset: int, **more: Any
+    ) -> GetResult:
+        slow.begun.append(queue_id)
+        await slow.tickets.acquire()
+        if slow.broken:
+            raise StoreIoError(Path("commitlog/0"), OSError(errno.EIO, "Input/output error"))
+        return await get_cold(self, topic, queue_id, offset, **more)
+
+    monkeypatch.setattr(MessageStore, "get", warm)
+    monkeypatch.setattr(MessageStore, "get_cold", cold)
+    return slow
+
+
+@pytest.mark.feature("36b", "36c")
+async def test_a_consumer_far_behind_takes_its_turn_and_nothing_else(
+    tmp_path: Path, disk: SlowDisk
+) -> None:
+    async with (
+        running_broker(tmp_path, pullMessageThreadPoolNums=2) as broker,
+        peer_of(broker) as far,
+        peer_of(broker) as other,
+        peer_of(broker) as near,
+    ):
+        for topic in ("Old", "New"):
+            await near.create_topic(topic, 2)
+            await near.send(topic, queue_id=0)
+        await near.send("Old", queue_id=1)
+        answered: list[int] = []
+
+        async def pull(peer: Any, queue_id: int) -> None:
+            got = await peer.pull("Old", queue_id)
+            assert (got.code, len(got.messages)) == (0, 1)
+            answered.append(queue_id)
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(40):
+                nursery.start_soon(pull, far, 0)
+            await until(lambda: len(disk.begun) == AT_A_TIME)
+            # More pulls wait for the disk than the pool has workers, and those of memory do not
+            # notice.
+            with trio.fail_after(5):
+                assert (await near.pull("New")).code == 0
+            nursery.start_soon(pull, other, 1)
+            await trio.testing.wait_all_tasks_blocked()
+            while 1 not in disk.begun:
+                disk.tickets.release()
+                await trio.testing.wait_all_tasks_blocked(0.01)
+            # It came last and is served after at most one more pull of the other.
+            assert disk.begun.index(1) <= AT_A_TIME + 1
+            for _ in range(50):
+                disk.tickets.release()
+        assert sorted(answered) == [0] * 40 + [1]
+
+
+async def test_a_reader_hears_of_a_disk_that_fails(tmp_path: Path, disk: SlowDisk) -> None:
+    async with running_broker(tmp_path) as broker, peer_of(broker) as peer:
+        await peer.create_topic("Old", 1)
+        await peer.send("Old")
+        disk.broken = True
+        disk.tickets.release()
+        refused = await peer.pull_raw("Old")
+        assert refused.code == 1
+        assert "Input/output error" in str(refused.remark)
+        disk.broken = False
+        disk.tickets.release()
+        assert (await peer.pull("Old")).code == 0
+
+
+async def test_the_pulls_of_a_client_that_has_gone_are_forgotten() -> None:
+    pulls, done = ColdPulls(at_a_time=1, waiting_max=3), list[str]()
+
+    async def job(name: str) -> None:
+        done.append(name)
+
+    for name in ("a1", "a2"):
+        assert pulls.add("a", lambda name=name: job(name))  # type: ignore[misc]
+    assert pulls.add("b", lambda: job("b1"))
+    assert not pulls.add("c", lambda: job("c1")), "the number of waiting pulls is limited"
+    pulls.forget_client("a")
+    assert pulls.waiting == 1
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(pulls.run)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    assert (done, pulls.waiting) == (["b1"], 0)

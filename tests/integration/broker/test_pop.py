@@ -1,0 +1,367 @@
+"""POP through a broker's socket: messages are taken, hidden, acknowledged, and come again."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from brokers import BrokerPeer, crashed_broker, peer_of, running_broker
+from pop_peer import INVISIBLE_MS, Popped, acknowledge, pop
+
+from triomq.broker.app import BrokerReady
+from triomq.remoting.protocol.bodies.pop import BatchAck, BatchAckBody, offset_bits
+from triomq.remoting.protocol.codes import RequestCode as Code
+from triomq.remoting.protocol.codes import ResponseCode
+from triomq.remoting.protocol.headers.pop import (
+    AckMessageHeader,
+    ChangeInvisibleTimeHeader,
+    ChangeInvisibleTimeResponseHeader,
+    NotificationHeader,
+    NotificationResponseHeader,
+    PeekMessageHeader,
+    PollingCountHeader,
+    PollingCountResponseHeader,
+    PopMessageHeader,
+)
+from triomq.remoting.protocol.headers.topic import DeleteTopicHeader
+from triomq.remoting.protocol.receipt_handle import (
+    NORMAL,
+    ReceiptHandle,
+)
+from triomq.remoting.protocol.record_reader import decode_records
+
+
+async def send(peer: BrokerPeer, count: int, queues: int = 4) -> None:
+    for number in range(count):
+        await peer.send("T", b"%d" % number, queue_id=number % queues)
+
+
+async def drain(peer: BrokerPeer, seconds: float) -> list[Popped]:
+    """Pop and acknowledge everything that comes within a time."""
+    found: list[Popped] = []
+    with trio.move_on_after(seconds):
+        while True:
+            _, messages = await pop(peer, poll_ms=500)
+            found += messages
+            for message in messages:
+                await acknowledge(peer, message)
+    return found
+
+
+async def test_a_message_is_taken_once_and_never_comes_again_when_acknowledged(
+    tmp_path: Path,
+) -> None:
+    async with running_broker(tmp_path) as ready, peer_of(ready) as peer:
+        await peer.create_topic("T", 4)
+        await send(peer, 50)
+        taken: list[Popped] = []
+        while found := (await pop(peer, count=7))[1]:
+            taken += found
+        assert sorted(int(each.body) for each in taken) == list(range(50))
+        for each in taken:
+            await acknowledge(peer, each)
+        await trio.sleep((INVISIBLE_MS + 1500) / 1000)
+        assert await pop(peer) == (ResponseCode.POLLING_TIMEOUT, [])
+
+
+@pytest.mark.feature("143b")
+async def test_what_is_not_acknowledged_comes_again_when_its_time_is_over(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as ready, peer_of(ready) as peer:
+        await peer.create_topic("T", 4)
+        await send(peer, 20)
+        begun = time.time()
+        _, taken = await pop(peer)
+        assert len(taken) == 20
+        for each in taken[:15]:
+            await acknowledge(peer, each)
+        lost = {each.body for each in taken[15:]}
+        assert await pop(peer) == (ResponseCode.POLLING_TIMEOUT, [])
+        code, again = await pop(peer, poll_ms=10_000)
+        assert code == 0
+        passed = time.time() - begun
+        assert passed >= INVISIBLE_MS / 1000
+        again += await drain(peer, 1)
+        assert {each.body for each in again} == lost
+        assert {each.message.topic for each in again} == {"T"}
+        assert {each.message.reconsume_times for each in again} == {1}
+        for each in again:
+            await acknowledge(peer, each)
+
+
+async def test_another_invisible_time(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as ready, peer_of(ready) as peer:
+        await peer.create_topic("T", 1)
+        await send(peer, 1, 1)
+        _, (taken,) = await pop(peer)
+        handle = taken.handle
+        header = ChangeInvisibleTimeHeader("G", "T", 0, handle.encode(), handle.offset, 4_000)
+        answer = await peer.call(Code.CHANGE_MESSAGE_INVISIBLETIME, header)
+        assert answer.code == 0, answer.remark
+        changed = answer.header(ChangeInvisibleTimeResponseHeader)
+        assert (changed.invisible_ms, changed.revive_queue_id) == (4_000, handle.revive_queue)
+        _, (again,) = await pop(peer, poll_ms=10_000)
+        assert time.time() * 1000 >= changed.pop_time + 4_000
+        late = await peer.call(Code.CHANGE_MESSAGE_INVISIBLETIME, header)
+        assert late.code == ResponseCode.NO_MESSAGE
+        await acknowledge(peer, again)
+        assert await drain(peer, 3) == []
+
+
+async def test_batches_of_acknowledgements(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as ready, peer_of(ready) as peer:
+        await peer.create_topic("T", 2)
+        await send(peer, 10, 2)
+        _, taken = await pop(peer)
+        acks = []
+        for queue_id in range(2):
+            mine = [each.handle for each in taken if each.handle.queue_id == queue_id]
+            start, revive = mine[0].start_offset, mine[0].revive_queue
+            acks.append(
+                BatchAck(
+                    consumer_group="G",
+                    topic="T",
+                    start_offset=start,
+                    queue_id=queue_id,
+                    revive_queue_id=revive,
+                    pop_time=mine[0].pop_time,
+                    invisible_ms=mine[0].invisible_ms,
+                    bits=offset_bits(
+                        start, [handle.offset for handle in mine if handle.offset != 2]
+                    ),
+                )
+            )
+        body = BatchAckBody(broker_name="broker-a", acks=acks).encode()
+        answer = await peer.call(Code.BATCH_ACK_MESSAGE, None, body)
+        assert answer.code == 0, answer.remark
+        again = await drain(peer, 4)
+        assert sorted(int(each.body) for each in again) == [4, 5]
+
+
+@pytest.mark.feature("143b")
+async def test_after_a_kill_nothing_is_lost_and_acknowledged_messages_stay_away(
+    tmp_path: Path,
+) -> None:
+    async def work(ready: BrokerReady) -> tuple[list[Popped], list[Popped]]:
+        async with peer_of(ready) as peer:
+            await peer.create_topic("T", 4)
+            await send(peer, 40)
+            taken: list[Popped] = []
+            for _ in range(4):
+                taken += (await pop(peer, count=8, invisible_ms=3_000))[1]
+            for each in taken[::2]:
+                await acknowledge(peer, each)
+            return taken, taken[::2]
+
+    taken, acknowledged = await crashed_broker(tmp_path, work)
+    assert len(taken) == 32
+    async with running_broker(tmp_path) as ready, peer_of(ready) as peer:
+        again = await drain(peer, 7)
+    expected = {b"%d" % number for number in range(40)} - {each.body for each in acknowledged}
+    assert sorted(each.body for each in again) == sorted(expected)
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "remark"),
+    [
+        ({"message_count_max": 33}, ResponseCode.INVALID_PARAMETER, "greater than 32"),
+        ({"topic": "None"}, ResponseCode.TOPIC_NOT_EXIST, "not exist"),
+        ({"queue_id": 4}, ResponseCode.INVALID_PARAMETER, "queueId[4] is illegal"),
+        ({"expression": "||"}, ResponseCode.SUBSCRIPTION_PARSE_FAILED, "parse"),
+        ({"expression_type": "XML"}, ResponseCode.SUBSCRIPTION_PARSE_FAILED, "no filters"),
+        ({"invisible_ms": 0}, ResponseCode.INVALID_PARAMETER, "invisibleTime=0"),
+        ({"born_timestamp": 1}, ResponseCode.POLLING_TIMEOUT, "timeout too much"),
+    ],
+)
+async def test_refusals(tmp_path: Path, changes: dict[str, Any], code: int, remark: str) -> None:
+    values: dict[str, Any] = {
+        "consumer_group": "G",
+        "topic": "T",
+        "queue_id": -1,
+        "message_count_max": 1,
+        "invisible_ms": 1000,
+        "poll_ms": 0,
+        "init_mode": 0,
+        **changes,
+    }
+    async with running_broker(tmp_path) as ready, peer_of(ready) as peer:
+        await peer.create_topic("T", 4)
+        answer = await peer.call(Code.POP_MESSAGE, PopMessageHeader(**values))
+        assert (answer.code, remark in (answer.remark or "")) == (code, True), answer.remark
+        bad = AckMessageHeader("G", "T", 0, "1 2 3", 0)
+        answer = await peer.call(Code.ACK_MESSAGE, bad)
+        assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+        assert "is not a receipt handle" in (answer.remark or "")
+
+
+async def test_looking_takes_nothing(tmp_path: Path) -> None:
+    async def notified(peer: BrokerPeer, poll_ms: int) -> bool:
+        header = NotificationHeader("G", "T", -1, poll_ms, int(time.time() * 1000))
+        answer = await peer.call(Code.NOTIFICATION, header, timeout=20)
+        assert answer.code == 0, answer.remark
+        return answer.header(NotificationResponseHeader).has_message
+
+    async with running_broker(tmp_path) as ready, peer_of(ready) as peer:
+        await peer.create_topic("T", 2)
+        peek = PeekMessageHeader("G", "T", -1, 5)
+        assert (await peer.call(Code.PEEK_MESSAGE, peek)).code == ResponseCode.PULL_NOT_FOUND
+        assert not await notified(peer, 50)
+        found: list[bool] = []
+
+        async def wait() -> None:
+            found.append(await notified(peer, 10_000))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait)
+            while True:
+                answer = await peer.call(Code.POLLING_INFO, PollingCountHeader("G", "T", -1))
+                if answer.header(PollingCountResponseHeader).count == 1:
+                    break
+                await trio.sleep(0.01)
+            await send(peer, 8, 2)
+        assert found == [True]
+        answer = await peer.call(Code.PEEK_MESSAGE, peek)
+        assert answer.code == 0
+        assert len(decode_records(bytes(answer.body))) == 5
+        assert await notified(peer, 0)
+        _, taken = await pop(peer)
+        assert len(taken) == 8
+        assert not await notified(peer, 0)
+
+
+async def change(peer: BrokerPeer, popped: Popped, invisible_ms: int) -> ReceiptHandle:
+    handle = popped.handle
+    header = ChangeInvisibleTimeHeader(
+        "G", popped.topic, handle.queue_id, handle.encode(), handle.offset, invisible_ms
+    )
+    answer = await peer.call(Code.CHANGE_MESSAGE_INVISIBLETIME, header)
+    assert answer.code == 0, answer.remark
+    changed = answer.header(ChangeInvisibleTimeResponseHeader)
+    assert changed.pop_time == handle.pop_time
+    return handle._replace(invisible_ms=changed.invisible_ms)
+
+
+def bodies(taken: list[Popped]) -> list[int]:
+    return [int(each.body) for each in taken]
+
+
+async def test_an_orderly_group_gets_nothing_of_a_queue_while_messages_are_in_flight(
+    tmp_path: Path,
+) -> None:
+    async with running_broker(tmp_path) as ready, peer_of(ready) as peer:
+        await peer.create_topic("T", 1)
+        await send(peer, 9, 1)
+        _, first = await pop(peer, count=3, order=True, attempt_id="a")
+        assert bodies(first) == [0, 1, 2]
+        assert {each.handle.revive_queue for each in first} == {999}
+        assert await pop(peer, order=True, attempt_id="b") == (ResponseCode.POLLING_TIMEOUT, [])
+        # A client that repeats its request, as the answer was lost, gets the same messages.
+        _, again = await pop(peer, count=3, order=True, attempt_id="a")
+        assert bodies(again) == [0, 1, 2]
+        for each in again[:2]:
+            await acknowledge(peer, each)
+        late = AckMessageHeader("G", "T", 0, first[2].handle.encode(), 2)
+        assert (await peer.call(Code.ACK_MESSAGE, late)).code == 0  # of the lost answer: no effect
+        assert await pop(peer, order=True) == (ResponseCode.POLLING_TIMEOUT, [])
+        await change(peer, again[2], 3_000)
+        begun = time.time()
+        _, third = await pop(peer, count=3, order=True, poll_ms=10_000)
+        assert time.time() - begun > 2
+        assert bodies(third) == [2, 3, 4]
+        # The next ones come as soon as the last one in flight is acknowledged.
+        found: list[list[int]] = []
+
+        async def wait() -> None:
+            found.append(bodies((await pop(peer, order=True, poll_ms=10_000))[1]))
+
+        with trio.fail_after(1.4):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(wait)
+                await trio.sleep(0.2)
+                for each in (third[1], third[2], third[0]):
+                    await acknowledge(peer, each)
+        assert found == [[5, 6, 7, 8]]
+    async with running_broker(tmp_path) as ready, peer_of(ready) as peer:  # the table is kept
+        assert await pop(peer, order=True) == (ResponseCode.POLLING_TIMEOUT, [])
+        _, again = await pop(peer, order=True, poll_ms=5_000)
+        assert bodies(again) == [5, 6, 7, 8]
+
+
+async def test_an_orderly_group_does_not_get_acknowledged_messages_again(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as ready, peer_of(ready) as peer:
+        await peer.create_topic("T", 1)
+        await send(peer, 5, 1)
+        _, taken = await pop(peer, count=4, order=True)
+        await acknowledge(peer, taken[1])
+        await acknowledge(peer, taken[3])
+        _, again = await pop(peer, order=True, poll_ms=5_000)
+        assert bodies(again) == [0, 2, 4]
+        _, again = await pop(peer, order=True, poll_ms=5_000)
+        assert bodies(again) == [0, 2, 4]
+        for each in again:
+            await acknowledge(peer, each)
+        assert await pop(peer, order=True) == (ResponseCode.POLLING_TIMEOUT, [])
+
+
+async def test_a_topic_that_is_made_again_is_popped_from_its_start(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as ready, peer_of(ready) as peer:
+        await peer.create_topic("T", 1)
+        await send(peer, 5, 1)
+        assert len((await pop(peer))[1]) == 5
+        _, again = await pop(peer, poll_ms=10_000)
+        assert len(again) == 5  # the retry topic exists
+        await peer.call(Code.DELETE_TOPIC_IN_BROKER, DeleteTopicHeader("T"))
+        await peer.create_topic("T", 1)
+        await send(peer, 3, 1)
+        _, taken = await pop(peer, invisible_ms=30_000)
+        assert bodies(taken) == [0, 1, 2]
+        # The check points of the old topic bring nothing of the new one.
+        assert await drain(peer, 4) == []
+
+
+async def test_a_filter_that_passes_thousands_of_messages_finds_the_one(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as ready, peer_of(ready) as peer:
+        await peer.create_topic("T", 1)
+        for number in range(3_000):
+            await peer.send("T", b"%d" % number, properties={"TAGS": "a"})
+        await peer.send("T", b"wanted", properties={"TAGS": "b"})
+        with trio.fail_after(5):
+            _, taken = await pop(peer, expression="b", poll_ms=20_000)
+        assert [each.body for each in taken] == [b"wanted"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "remark"),
+    [
+        ({"revive_queue_id": 5_000_000}, "revive queue 5000000 does not exist"),
+        ({"pop_time": 1 << 60}, "which no pop has promised"),
+        ({"bits": offset_bits(0, range(33))}, "more than 32 messages"),
+        ({"bits": "?"}, "is not base64"),
+    ],
+)
+async def test_batches_that_no_client_of_a_pop_sends(
+    tmp_path: Path, changes: dict[str, Any], remark: str
+) -> None:
+    values: dict[str, Any] = {
+        "consumer_group": "G",
+        "topic": "T",
+        "start_offset": 0,
+        "queue_id": 0,
+        "revive_queue_id": 0,
+        "pop_time": int(time.time() * 1000),
+        "invisible_ms": 1000,
+        "bits": offset_bits(0, [0]),
+        **changes,
+    }
+    async with running_broker(tmp_path) as ready, peer_of(ready) as peer:
+        await peer.create_topic("T", 1)
+        body = BatchAckBody(broker_name="broker-a", acks=[BatchAck(**values)]).encode()
+        answer = await peer.call(Code.BATCH_ACK_MESSAGE, None, body)
+        assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+        assert remark in (answer.remark or ""), answer.remark
+        never = ReceiptHandle(0, int(time.time() * 1000), 1000, 999, NORMAL, "broker-a", 0, 0)
+        header = AckMessageHeader("Unknown", "T", 0, never.encode(), 0)
+        answer = await peer.call(Code.ACK_MESSAGE, header)
+        assert answer.code == ResponseCode.MESSAGE_ILLEGAL

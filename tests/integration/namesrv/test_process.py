@@ -1,0 +1,257 @@
+"""``mqnamesrv`` as a process: options, exit codes, one-line errors, signals, start-up."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import trio
+from frames import FrameClient
+
+from triomq.remoting.properties_file import parse_properties
+from triomq.remoting.protocol.codes import RequestCode as Code
+from triomq.remoting.protocol.command import encode_command, request
+
+READY = re.compile(r"mqnamesrv: name server ready on [^ ]*:(\d+)\n")
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "triomq.namesrv", *arguments]
+
+
+def run(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(*arguments),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, "HOME": str(home)},
+        stdin=subprocess.DEVNULL,
+    )
+
+
+@contextmanager
+def started(home: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """Run a name server; yield it and its port."""
+    process = subprocess.Popen(
+        command(*arguments),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "HOME": str(home)},
+        stdin=subprocess.DEVNULL,
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    try:
+        line = process.stdout.readline()
+        match = READY.fullmatch(line)
+        assert match is not None, line + process.stderr.read()
+        yield process, int(match[1])
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_effective_configuration_is_printed_and_can_be_used(tmp_path: Path) -> None:
+    file = tmp_path / "n.properties"
+    file.write_text("listenPort=19876\nserverSelectorThreads=3\nserverWorkerThreads=8\n")
+    printed = run(
+        tmp_path, "-c", str(file), "-p", "29876", "-D", "orderMessageEnable=true", "--print-config"
+    )
+    assert (printed.returncode, printed.stderr) == (0, "")
+    values = parse_properties(printed.stdout)
+    assert (
+        values["listenPort"],
+        values["serverSelectorThreads"],
+        values["orderMessageEnable"],
+    ) == ("29876", "3", "true")
+    assert values["kvConfigPath"] == str(tmp_path / "namesrv" / "kvConfig.json")
+    again = tmp_path / "again.properties"
+    again.write_text(printed.stdout)
+    assert run(tmp_path, "-c", str(again), "--print-config").stdout == printed.stdout
+
+
+@pytest.mark.feature("149b")
+@pytest.mark.parametrize(
+    ("arguments", "text", "code", "line"),
+    [
+        (
+            ["-p", "70000"],
+            "",
+            2,
+            "mqnamesrv: option -p: listenPort=70000: out of range; use 0 to 65535",
+        ),
+        (
+            [],
+            "listenPort=abc\n",
+            2,
+            "mqnamesrv: n.conf:1: listenPort=abc: not a whole number; use 0 to 65535",
+        ),
+        (
+            [],
+            "\nlistenprt=1\n",
+            2,
+            (
+                "mqnamesrv: n.conf:2: unknown key listenprt; did you mean listenPort?"
+                " (docs/configuration/mqnamesrv.md lists every setting)"
+            ),
+        ),
+        (
+            [],
+            "a=\\u1\n",
+            2,
+            (
+                "mqnamesrv: n.conf:1: malformed escape \\u1 (write \\u and four hex digits);"
+                " correct the line"
+            ),
+        ),
+        (
+            [],
+            "enableControllerInNamesrv = true\n",
+            2,
+            (
+                "mqnamesrv: n.conf:1: enableControllerInNamesrv=true is not offered by this version"
+                " (the controller that elects masters); remove the key, and run"
+            ),
+        ),
+        (
+            ["--log-level", "LOUD"],
+            "",
+            2,
+            "mqnamesrv: option --log-level: unknown level LOUD; use DEBUG, INFO, WARNING or ERROR",
+        ),
+        (
+            ["--log-dir", "/dev/null/x"],
+            "",
+            2,
+            (
+                "mqnamesrv: option --log-dir: cannot write to /dev/null/x: not a directory; name a"
+                " directory that this user may write"
+            ),
+        ),
+        (["-D", "bindAddress=203.0.113.7"], "", 2, "mqnamesrv: cannot listen on 203.0.113.7:0: "),
+        (
+            ["-D", "kvConfigPath=/dev/null/kv.json"],
+            "",
+            5,
+            (
+                "mqnamesrv: /dev/null/kv.json: not a directory; give the name server the right to"
+                " read it, or set kvConfigPath"
+            ),
+        ),
+    ],
+)
+def test_a_failed_start_is_one_line_and_an_exit_code(
+    tmp_path: Path, arguments: list[str], text: str, code: int, line: str
+) -> None:
+    file = tmp_path / "n.conf"
+    file.write_text(text)
+    port = [] if "-p" in arguments else ["-p", "0"]
+    done = run(tmp_path, "-c", str(file), *port, *arguments)
+    assert done.returncode == code
+    assert done.stdout == ""
+    assert done.stderr.startswith(line)
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_port_in_use_is_one_line_and_code_three(tmp_path: Path) -> None:
+    with socket.socket() as holder:
+        holder.bind(("0.0.0.0", 0))
+        holder.listen()
+        port = holder.getsockname()[1]
+        done = run(tmp_path, "-p", str(port))
+    assert done.returncode == 3
+    assert (
+        done.stderr
+        == f"mqnamesrv: cannot listen on 0.0.0.0:{port}: the port is in use; stop the process that"
+        " holds it or set listenPort to another port\n"
+    )
+
+
+def test_unknown_options_are_usage_errors(tmp_path: Path) -> None:
+    for arguments in (["--prot", "1"], ["-p"], ["surplus"]):
+        done = run(tmp_path, *arguments)
+        assert done.returncode == 2
+        assert done.stderr.startswith("usage: mqnamesrv")
+
+
+async def test_it_serves_warns_and_stops_on_sigterm(tmp_path: Path) -> None:
+    file = tmp_path / "n.conf"
+    file.write_text("serverCallbackExecutorThreads=4\nclientWorkerThreads=4\nclusterTest=true\n")
+    with started(tmp_path, "-c", str(file), "-p", "0", "--log-dir", str(tmp_path / "logs")) as (
+        process,
+        port,
+    ):
+        async with FrameClient(port) as client:
+            assert (await client.call(Code.GET_BROKER_CLUSTER_INFO)).code == 0
+            process.send_signal(signal.SIGTERM)
+            await client.ended()
+        output, errors = await trio.to_thread.run_sync(process.communicate)
+        assert (process.returncode, output, errors) == (0, "", "")
+    log = (tmp_path / "logs" / "mqnamesrv.log").read_text()
+    assert (
+        "WARNING triomq.remoting.process: ignored, no meaning here: clientWorkerThreads,"
+        " serverCallbackExecutorThreads (docs/configuration/java-keys-mqnamesrv.md says why)" in log
+    )
+    assert "without effect: clusterTest (looking up" in log
+    assert "SIGTERM: stopping" in log
+
+
+async def test_ctrl_c_stops_it_too_and_logs_go_to_standard_error(tmp_path: Path) -> None:
+    with started(tmp_path, "-p", "0") as (process, _):
+        process.send_signal(signal.SIGINT)
+        _, errors = await trio.to_thread.run_sync(process.communicate)
+        assert process.returncode == 0
+        assert "INFO triomq.remoting.process: SIGINT: stopping" in errors
+
+
+def test_time_to_the_first_answered_request(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The figure is printed, not asserted: it depends on the load of the machine."""
+    question = encode_command(request(Code.GET_BROKER_CLUSTER_INFO))
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    begin = time.perf_counter()
+    process = subprocess.Popen(
+        command("-p", str(port)),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "HOME": str(tmp_path)},
+    )
+    try:
+        answer = b""
+        while not answer:
+            assert process.poll() is None
+            assert time.perf_counter() - begin < 60
+            try:
+                with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+                    connection.sendall(question)
+                    answer = connection.recv(4096)
+            except ConnectionRefusedError:
+                time.sleep(0.002)
+        took_ms = (time.perf_counter() - begin) * 1000
+        status = Path(f"/proc/{process.pid}/status")
+        memory = re.search(r"VmRSS:\s+(\d+) kB", status.read_text()) if status.exists() else None
+    finally:
+        process.terminate()
+        process.wait(timeout=20)
+    assert b"brokerAddrTable" in answer
+    assert process.returncode == 0
+    with capsys.disabled():
+        print(
+            f"\nmqnamesrv: first answer after {took_ms:.0f} ms, memory"
+            f" {int(memory[1]) / 1024 if memory else float('nan'):.0f} MiB"
+        )

@@ -1,0 +1,406 @@
+"""Every command line of README and docs: our programs are run with exactly these words (addresses
+and folders replaced), on a real cluster.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import attrs
+import pytest
+import trio
+from mqadmin_calls import Done, mqadmin
+from pages import ROOT, blocks
+from processes import free_port, wait_listening
+
+from triomq import (
+    ClientSettings,
+    Producer,
+    ProducerSettings,
+    PushConsumer,
+    ReceivedMessage,
+    SendStatus,
+)
+from triomq.sync import Producer as SyncProducer
+from triomq.sync import PullConsumer as SyncPullConsumer
+from triomq.testing import InProcessCluster, local_cluster
+
+OURS = {"mqadmin", "mqstore", "mqlocal", "mqnamesrv", "mqbroker"}
+OTHERS = {
+    "mqpipeline": "tests/integration/pipeline/test_front.py",
+    "make": "targets exist (below); CI runs them",
+    "docker": "tests/compose",
+    "kubectl": "tests/integration/project/test_deploy_files.py reads the files",
+    "systemctl": "tests/integration/project/test_deploy_files.py has systemd verify the units",
+    "useradd": "as systemctl",
+    "install": "as systemctl",
+    "python3": "a new environment; the zip: tests/integration/spark/test_shipping.py",
+    "/opt/triomq/bin/pip": "tests/integration/project/test_packaging.py",
+    "pip": "tests/integration/project/test_packaging.py",
+    "git": "a clone",
+    "cd": "a clone",
+    "export": "read by the commands below it",
+}
+"""programs of others, and what stands for running the line"""
+
+
+def lines() -> list[tuple[str, list[str]]]:
+    return [(block.page, words) for block in blocks("sh", "console") for words in block.commands]
+
+
+def test_every_program_is_known_and_every_target_exists() -> None:
+    found = lines()
+    assert len(found) > 100
+    assert {words[0] for _, words in found} <= OURS | set(OTHERS)
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert {words[1] for _, words in found if words[0] == "make"} <= targets
+
+
+@attrs.define
+class Stage:
+    """A cluster in which the examples of mqadmin have something to show."""
+
+    cluster: InProcessCluster
+    folder: Path
+    producer: Producer
+    consumer: PushConsumer
+    ids: dict[str, str] = attrs.field(factory=dict)
+
+    async def set(self) -> None:
+        """As every example finds it: a topic with messages, a group that reads it, a broker that
+        may be written.
+        """
+        broker = self.cluster.brokers[0].address
+        for words in (
+            ("updateBrokerConfig", "-b", broker, "-k", "brokerPermission", "-v", "6"),
+            ("updateTopic", "-b", broker, "-t", "orders", "-r", "8", "-w", "8", "-p", "6"),
+            ("updateSubGroup", "-c", "DefaultCluster", "-g", "billing"),
+            ("addWritePerm", "-b", "broker-a"),
+        ):
+            done = await mqadmin(*words, "-n", self.cluster.namesrv_address)
+            assert done.code == 0, (words, done)
+
+    def words(self, words: list[str]) -> list[str]:
+        """The example's words with the addresses, folders and ids of here."""
+        broker = self.cluster.brokers[0].address
+        known = {
+            "127.0.0.1:9876": self.cluster.namesrv_address,
+            "ns1:9876;ns2:9876": self.cluster.namesrv_address,
+            "192.168.1.5:9876": self.cluster.namesrv_address,
+            "127.0.0.1:10911": broker,
+            "/data/store": str(self.folder),
+            "/var/lib/triomq/broker-a": str(self.folder),
+            "topics.json": str(self.folder / "topics.json"),
+            "groups.json": str(self.folder / "groups.json"),
+            "Orders": "orders",
+            **self.ids,
+        }
+        return [known.get(word, word) for word in words]
+
+
+@pytest.fixture
+async def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stage]:
+    async with local_cluster() as cluster:
+        monkeypatch.setenv("NAMESRV_ADDR", cluster.namesrv_address)
+        broker = cluster.brokers[0].address
+        done = await mqadmin("updateTopic", "-b", broker, "-t", "orders", "-r", "8", "-w", "8")
+        assert done.code == 0, done
+        seen = trio.Event()
+
+        async def handle(message: ReceivedMessage) -> None:
+            await trio.lowlevel.checkpoint()
+            seen.set()
+
+        settings = ProducerSettings(client=ClientSettings(instance_name="4242"))
+        async with (
+            Producer(cluster.namesrv_address, group="shop", settings=settings) as producer,
+            PushConsumer(
+                cluster.namesrv_address,
+                group="billing",
+                subscriptions="orders",
+                consume_from="first",
+                handler=handle,
+            ) as consumer,
+        ):
+            queue = (await producer.queues("orders"))[0]
+            for number in range(120):
+                receipt = await producer.send(
+                    "orders", b"order %d" % number, keys=["order-1"], tag="paid", queue=queue
+                )
+            traced = ProducerSettings(client=ClientSettings(trace=True))
+            async with Producer(cluster.namesrv_address, group="shop", settings=traced) as tracing:
+                receipt = await tracing.send("orders", b"traced", keys=["order-1"], queue=queue)
+            with trio.fail_after(30):
+                await seen.wait()
+            (tmp_path / "topics.json").write_text(
+                json.dumps(
+                    [{"topicName": "invoices", "readQueueNums": 4, "writeQueueNums": 4, "perm": 6}]
+                )
+            )
+            (tmp_path / "groups.json").write_text(
+                json.dumps([{"groupName": "mailing", "consumeEnable": True}])
+            )
+            connected = await mqadmin("consumerConnection", "-g", "billing", "--json")
+            (client,) = re.findall(r'"clientId": ?"([^"]+)"', connected.out)
+            ids = {
+                "7F00000100002A9F0000000000000000": receipt.offset_message_id,
+                "7F0000010AC018B4AAC2514F3A9B0000": receipt.message_id,
+                "10.0.0.7@4242": client,
+            }
+            yield Stage(
+                cluster,
+                tmp_path,
+                producer,
+                consumer,
+                {key: str(value) for key, value in ids.items()},
+            )
+
+
+def may_fail(words: list[str], done: Done) -> bool:
+    """``doctor`` ends with 1 when this machine has a problem; it must then have said which."""
+    return words[0] == "doctor" and done.code == 1 and "problem" in done.out
+
+
+TLS = ("tls", "tlsInit", "tlsCheck")
+
+
+@pytest.mark.feature("200b")
+async def test_the_examples_of_mqadmin(stage: Stage) -> None:
+    ran = 0
+    for page, line in lines():
+        if line[0] != "mqadmin" or line[1] in TLS or page == "docs/security.md":
+            continue
+        await stage.set()
+        words = stage.words(line[1:])
+        done = await mqadmin(*words)
+        assert done.code == 0 or may_fail(words, done), (page, line, words, done)
+        assert done.out
+        ran += 1
+    assert ran > 60
+
+
+async def test_an_example_with_a_wrong_option_is_found(stage: Stage) -> None:
+    assert (await mqadmin(*stage.words(["topicRoute", "-t", "orders", "--wrong"]))).code == 2
+
+
+class Shell:
+    """Runs lines of a page in bash: a home of its own, the addresses of here in place of the
+    page's.
+    """
+
+    def __init__(self, home: Path, ports: dict[str, int]) -> None:
+        self.home, self.ports = home, ports
+        self.environment = {
+            **os.environ,
+            "HOME": str(home),
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        }
+        self.environment.pop("NAMESRV_ADDR", None)
+        self.running: list[subprocess.Popen[bytes]] = []
+
+    def line(self, line: str) -> str:
+        for port, here in self.ports.items():
+            line = re.sub(rf"\b{port}\b", str(here), line)
+        return line
+
+    def run(self, line: str) -> str:
+        done = subprocess.run(
+            ["bash", "-c", self.line(line)],
+            env=self.environment,
+            cwd=self.home,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 0, (line, done)
+        return done.stdout
+
+    def start(self, line: str, port: int, more: str = "") -> None:
+        """Start a server and wait until it listens."""
+        log = self.home / f"{len(self.running)}.log"
+        with log.open("wb") as output:
+            command = ["bash", "-c", f"exec {self.line(line).partition(' #')[0]} {more}"]
+            process = subprocess.Popen(
+                command,
+                env=self.environment,
+                cwd=self.home,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+            )
+        self.running.append(process)
+        wait_listening(port, process, log)
+
+    def stop(self) -> list[int]:
+        for process in reversed(self.running):
+            process.send_signal(signal.SIGTERM)
+        return [process.wait(timeout=30) for process in self.running]
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Iterator[Shell]:
+    found = Shell(tmp_path, {"9876": free_port(), "10911": free_port()})
+    yield found
+    codes = found.stop()
+    assert set(codes) <= {0}, codes
+
+
+def of(page: str, *words: str) -> str:
+    """Return the first line of a page's shell blocks that begins with these words."""
+    found = [
+        line.removeprefix("$ ")
+        for block in blocks("sh", "console")
+        if block.page == page
+        for line in block.text.splitlines()
+        if line.removeprefix("$ ").startswith(" ".join(words))
+    ]
+    assert found, (page, words)
+    return found[0]
+
+
+def until(shell: Shell, line: str, *words: str) -> str:
+    """Run a line until it ends well and prints the words."""
+    deadline = time.monotonic() + 60
+    while True:
+        done = subprocess.run(
+            ["bash", "-c", shell.line(line)],
+            env=shell.environment,
+            cwd=shell.home,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        if done.returncode == 0 and all(word in done.stdout for word in words):
+            return done.stdout
+        assert time.monotonic() < deadline, done
+
+
+PAGES = ("README.md", "README.zh-CN.md")
+
+
+@pytest.mark.slow
+@pytest.mark.feature("149a", "200b", "200c")
+@pytest.mark.parametrize("page", PAGES)
+def test_the_servers_of_the_readme(page: str, shell: Shell) -> None:
+    namesrv, broker = shell.ports.values()
+    (shell.home / "broker.conf").write_text(
+        f"brokerName=broker-a\nlistenPort={broker}\nbrokerIP1=127.0.0.1\nstorePathRootDir={shell.home}/store\n"
+    )
+    shell.start(of(page, "mqnamesrv", "-p"), namesrv)
+    shell.start(of(page, "mqbroker", "-n", "127.0.0.1:9876", "-c", "broker.conf"), broker)
+    until(shell, of(page, "mqadmin", "clusterList"), "broker-a")
+    address = f"127.0.0.1:{namesrv}"
+    with SyncProducer(address, group="shop") as producer:
+        receipt = producer.send("Orders", b"{}", keys=["order-17"])
+    with SyncPullConsumer(
+        address, group="billing", subscriptions="Orders", consume_from="first"
+    ) as consumer:
+        assert [message.body for message in consumer.poll(timeout=30)] == [b"{}"]
+        consumer.commit()
+    assert "broker-a" in shell.run(of(page, "mqadmin", "topicStatus"))
+    assert json.loads(shell.run(of(page, "mqadmin", "consumerProgress")))
+    shell.stop()
+    shell.running.clear()
+    if page == "README.md":
+        for line in (line for line in text_lines("docs/mqstore.md") if line.startswith("mqstore")):
+            out = shell.run(
+                line.partition(" | jq")[0]
+                .partition("   #")[0]
+                .replace("--queue 3 --from 1000", f"--queue {receipt.queue.queue_id} --from 0")
+            )
+            assert out
+            if "--key" in line:
+                assert json.loads(out.splitlines()[0])["keys"] == ["order-17"], out
+
+
+def text_lines(page: str) -> list[str]:
+    return [
+        line
+        for block in blocks("sh", "console")
+        if block.page == page
+        for line in block.text.splitlines()
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.feature("200b", "200c")
+@pytest.mark.parametrize(
+    ("page", "line"),
+    [(PAGES[0], "mqlocal"), (PAGES[1], "mqlocal"), ("docs/testing.md", "mqlocal --namesrvs 2")],
+)
+def test_a_local_cluster(page: str, line: str, shell: Shell) -> None:
+    namesrv = shell.ports["9876"]
+    shell.start(of(page, line), namesrv, f"--port {namesrv} --broker-port {shell.ports['10911']}")
+    until(
+        shell,
+        f"mqadmin clusterList -n 127.0.0.1:{namesrv}",
+        "broker-b" if "--brokers 2" in of(page, line) else "broker-a",
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.feature("200b", "200c")
+@pytest.mark.parametrize("page", PAGES)
+def test_the_master_and_slave_of_the_readme(page: str, shell: Shell) -> None:
+    (both,) = (block.text for block in blocks("properties") if block.page == "docs/replication.md")
+    columns = [re.split(r"\s{2,}", line.strip()) for line in both.splitlines()]
+    assert columns[0] == ["# master", "# slave"]
+    ports = {"master": shell.ports["10911"], "slave": free_port()}
+    for number, (name, port) in enumerate(ports.items()):
+        lines = [column[number] for column in columns[1:]]
+        lines += [
+            f"listenPort={port}",
+            f"haListenPort={port + 1}",
+            "brokerIP1=127.0.0.1",
+            "brokerIP2=127.0.0.1",
+            f"storePathRootDir={shell.home}/{name}",
+        ]
+        (shell.home / f"{name}.conf").write_text("\n".join(lines) + "\n")
+    shell.start(of(page, "mqnamesrv", "-p"), shell.ports["9876"])
+    shell.start(of(page, "mqbroker", "-n", "127.0.0.1:9876", "-c", "master.conf"), ports["master"])
+    shell.start(of(page, "mqbroker", "-n", "127.0.0.1:9876", "-c", "slave.conf"), ports["slave"])
+    until(shell, of(page, "mqadmin", "clusterList"), str(ports["master"]), str(ports["slave"]))
+    with SyncProducer(f"127.0.0.1:{shell.ports['9876']}", group="shop") as producer:
+        deadline = time.monotonic() + 60
+        while (
+            producer.send("Orders", b"{}").status != SendStatus.STORED
+        ):  # the slave is not near enough in the first moments
+            assert time.monotonic() < deadline
+
+
+@pytest.mark.slow
+@pytest.mark.feature("200b")
+def test_the_commands_of_tls(shell: Shell) -> None:
+    page = "docs/security.md"
+    namesrv, broker = shell.ports.values()
+    shell.run(of(page, "mqadmin", "tls", "init"))
+    shell.run(of(page, "mqadmin", "tls", "check", "--tls"))
+    shell.start(of(page, "mqnamesrv"), namesrv, f"-p {namesrv}")
+    shell.start(
+        of(page, "mqbroker"),
+        broker,
+        f"-D listenPort={broker} -D haListenPort=0 -D brokerIP1=127.0.0.1",
+    )
+    variable, _, file = of(page, "export").partition(" #")[0].split()[1].partition("=")
+    shell.environment[variable] = file.replace("~", str(shell.home))
+    until(shell, of(page, "mqadmin", "clusterList"), str(broker))
+    shell.run(of(page, "mqadmin", "tls", "check", "--connect"))
+    for line in text_lines("docs/mqadmin/security.md"):
+        if line.startswith(("mqadmin tls", "mqadmin tlsCheck")) and "init" in line.lower():
+            shell.run(line.replace("~/tls", f"~/tls-{abs(hash(line))}"))
+    shell.run(of("docs/mqadmin/security.md", "mqadmin", "tlsCheck"))
+    shell.run(
+        of("docs/mqadmin/security.md", "mqadmin", "tls", "check").replace(
+            "broker.example.com:10911", "localhost:10911"
+        )
+    )

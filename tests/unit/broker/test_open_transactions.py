@@ -1,0 +1,107 @@
+"""What a broker makes of the queues of transactions when it starts."""
+
+from __future__ import annotations
+
+import tracemalloc
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from triomq.broker.services.transactions.open_halves import OpenHalves, Progress
+from triomq.broker.services.transactions.transactions import Transactions
+from triomq.broker.store.results import GetResult, GetStatus
+from triomq.remoting.protocol.names import HALF_TOPIC, OP_HALF_TOPIC
+from triomq.remoting.protocol.record import encode_record
+
+HOST = b"\x7f\0\0\1\0\0\0\1"
+
+
+def op_record(offset: int, body: bytes) -> bytes:
+    return encode_record(
+        topic=OP_HALF_TOPIC,
+        queue_id=0,
+        queue_offset=offset,
+        log_offset=offset * 1000,
+        body=body,
+        properties=b"TAGS\x01d\x02",
+        born_timestamp=1,
+        born_host=HOST,
+        store_timestamp=1,
+        store_host=HOST,
+        flag=0,
+        sys_flag=0,
+        reconsume_times=0,
+    )
+
+
+class Queues:
+    """Five halves, and op records of which some are damaged, one a read."""
+
+    def __init__(self, records: list[bytes]) -> None:
+        self.records = records
+        self.ends = {HALF_TOPIC: 5, OP_HALF_TOPIC: len(records)}
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        return 0
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        return self.ends[topic]
+
+    async def get_or_wait(self, topic: str, queue_id: int, offset: int, **limits: int) -> GetResult:
+        end = self.ends[topic]
+        if offset >= end:
+            return GetResult(GetStatus.OFFSET_OVERFLOW_ONE, offset, 0, end)
+        data = self.records[offset]
+        return GetResult(GetStatus.FOUND, offset + 1, 0, end, [memoryview(data)], 1, len(data))
+
+
+async def test_a_damaged_op_record_does_not_stop_the_start(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store: Any = Queues([op_record(0, b"0,1,"), b"no record", op_record(2, b"3,"), b""])
+    offsets: Any = SimpleNamespace(committed_offset=lambda *_: 0)
+    durability: Any = None
+    transactions = Transactions(store, offsets, durability, lambda: 0)
+    await transactions.load()
+    assert transactions.open.open == {2, 4}
+    assert transactions.open.op_end == 4
+    assert transactions.open.progress() == Progress(2, 2), "the third op record is still needed"
+    assert "op records 1 to 1 cannot be read" in caplog.text
+    assert "may come twice" in caplog.text
+
+
+def test_what_has_ended_takes_no_memory() -> None:
+    """Halves that ask for much time and end soon, at a high rate."""
+    halves = OpenHalves(0, 0)
+    for number in range(20_000):
+        now = number / 1000
+        halves.arrived(number + 1, now)
+        for offset in halves.due(now, 1.0, 50):
+            halves.postpone(offset, now + 86_400)
+        if number >= 2_000:
+            halves.finish([number - 2_000])
+    assert len(halves.open) == 2_000
+    assert len(halves._heap) < 5_000
+    assert len(halves._arrivals) < 200
+
+
+async def test_a_long_queue_of_ended_transactions_takes_no_memory() -> None:
+    count = 100_000
+    records = [
+        op_record(n, b"".join(b"%d," % k for k in range(n * 1000, n * 1000 + 1000)))
+        for n in range(count // 1000)
+    ]
+    store: Any = Queues(records)
+    store.ends[HALF_TOPIC] = count + 1
+    offsets: Any = SimpleNamespace(committed_offset=lambda *_: 0)
+    durability: Any = None
+    transactions = Transactions(store, offsets, durability, lambda: 0)
+    tracemalloc.start()
+    try:
+        await transactions.load()
+        assert tracemalloc.get_traced_memory()[1] < 2_000_000
+    finally:
+        tracemalloc.stop()
+    assert transactions.open.open == {count}
+    assert transactions.open.progress() == Progress(count, len(records))

@@ -1,0 +1,47 @@
+"""Which settings and packages a session of a pipeline gets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pyspark
+import pytest
+
+from triomq.client.pipeline.errors import SessionError
+from triomq.client.pipeline.session import SETTINGS, session_settings
+from triomq.client.pipeline.spec import DecodeSpec, JoinSpec, RunSpec, SourceSpec, Spec, TableSpec
+
+
+def spec(
+    kind: str = "parquet", options: Mapping[str, str] | None = None, joined: str = "parquet"
+) -> Spec:
+    return Spec(
+        name="orders",
+        source=SourceSpec(name_server="a:1", topics=("orders",)),
+        decode=DecodeSpec(format="bytes"),
+        joins=(JoinSpec(path="x", on=("mq_key",), format=joined),),  # type: ignore[arg-type]
+        sink=TableSpec(path="lake", kind=kind),  # type: ignore[arg-type]
+        run=RunSpec(checkpoint="checkpoint", options=options or {}),
+    )
+
+
+def test_plain_tables_need_no_package() -> None:
+    assert session_settings(spec()) == SETTINGS
+    given = {"spark.sql.session.timeZone": "Asia/Tokyo", "spark.sql.shuffle.partitions": "2"}
+    assert session_settings(spec(options=given)) == SETTINGS | given
+
+
+def test_the_package_fits_the_version_of_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pyspark, "__version__", "4.2.1")
+    found = session_settings(spec("delta", {"spark.jars.packages": "a:b:1"}))
+    assert found["spark.jars.packages"] == "a:b:1,io.delta:delta-spark_4.2_2.13:4.4.0"
+    assert found["spark.sql.extensions"] == "io.delta.sql.DeltaSparkSessionExtension"
+    assert session_settings(spec(joined="delta")) == session_settings(spec("delta"))
+    monkeypatch.setattr(pyspark, "__version__", "9.9.0")
+    with pytest.raises(
+        SessionError, match=r"no package of delta is known for Spark 9\.9 \(known: "
+    ):
+        session_settings(spec("delta"))
+    own = session_settings(spec("delta", {"spark.jars": "/jars/delta.jar"}))
+    assert "spark.jars.packages" not in own
+    assert own["spark.sql.extensions"] == "io.delta.sql.DeltaSparkSessionExtension"

@@ -1,0 +1,116 @@
+"""The checkers behind ``tests/test_tidy.py`` find what they look for, in small made-up trees."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+from docstring_rules import docstrings, section_errors, shared_class_names
+from import_rules import circles, import_graph, layer_errors
+
+
+def trees(**sources: str) -> dict[str, ast.Module]:
+    """Return syntax trees by module; ``__`` in a name stands for a dot."""
+    return {name.replace("__", "."): ast.parse(source) for name, source in sources.items()}
+
+
+@pytest.mark.parametrize(
+    ("module", "line"),
+    [
+        ("broker.store.log.commit_log", "from triomq.client import Producer"),
+        ("broker.store.log.commit_log", "import remoting.protocol"),
+        ("broker.store.log.commit_log", "from . import codes"),
+        ("remoting.protocol.codes", "import triomq.broker"),
+        ("client.admin.cli", "from triomq import Producer"),
+        ("broker.store.io.disk", "from triomq.broker.store.log.scan import scan"),
+        ("broker.store.io.disk", "from triomq.broker.store import indexer"),
+        ("remoting.protocol.headers.send", "from triomq.remoting.protocol.bodies import route"),
+        ("client.consumer.push", "from triomq.client.producer.sender import Sender"),
+        ("client.session", "from triomq.client.consumer.push import PushConsumer"),
+        ("remoting.settings", "from triomq.remoting.server.server import Server"),
+    ],
+)
+def test_an_import_against_the_layers_is_found(module: str, line: str) -> None:
+    modules = dict.fromkeys(["broker.store.indexer", "remoting.protocol.bodies.route"])
+    assert list(layer_errors(module, ast.parse(line), modules)) != []
+
+
+@pytest.mark.parametrize(
+    ("module", "line"),
+    [
+        ("client.admin.cli", "from triomq import __version__"),
+        ("client", "from triomq.client.consumer.push import PushConsumer"),
+        ("client.consumer.push", "from triomq.client.session import Session"),
+        ("broker.store.io.disk", "from triomq.broker.store import errors"),
+    ],
+)
+def test_an_import_along_the_layers_is_allowed(module: str, line: str) -> None:
+    modules = dict.fromkeys(["broker.store.errors", "client.session"])
+    assert list(layer_errors(module, ast.parse(line), modules)) == []
+
+
+def test_circles_are_found_through_several_modules_and_imports_for_types() -> None:
+    sources = trees(
+        broker__a="from triomq.broker.b import B",
+        broker__b="from triomq.broker import c",
+        broker__c="if TYPE_CHECKING:\n    from triomq.broker.a import A",
+        broker__d="def f():\n    from triomq.broker.e import E",
+        broker__e="import triomq.broker.d",
+        broker__f="from triomq.broker.a import A",
+    )
+    assert circles(import_graph(sources)) == [
+        ["broker.a", "broker.b", "broker.c"],
+        ["broker.d", "broker.e"],
+    ]
+
+
+def test_a_tree_without_circles_has_none() -> None:
+    sources = trees(
+        broker__a="from triomq.broker.b import B\nfrom triomq.broker.c import C",
+        broker__b="from triomq.broker.c import C",
+        broker__c="import triomq.broker.c",
+    )
+    assert import_graph(sources)["broker.a"] == {"broker.b", "broker.c"}
+    assert circles(import_graph(sources)) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Store it. Errors: OSError.",
+        "Raises StoreFailure if the disk fails.",
+        "Returns the place.",
+        "Yields records.",
+        "Wait. Checkpoint: yes.",
+        "Wait. Checkpoint: only if it is full.",
+        "Store it. No checkpoint.",
+        "Store it.\n\natomic: no checkpoint.",
+        "Store it.\n\nArgs:\n    x: a number",
+        "Store it.\n\nSources: CommitLog.java",
+        "Store it. Checkpoint: never. Raises: OSError.",
+        "Store it.\n\nSource: A.java.\nSource: B.java.",
+    ],
+)
+def test_other_grammars_of_docstrings_are_found(text: str) -> None:
+    (docstring,) = [found for _, found in docstrings(ast.parse(f'def f():\n    """{text}"""'))]
+    assert list(section_errors(docstring)) != []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Raise the limit; the caller raises StoreFailure when it returns too late.",
+        "Write them.\n\nRaises: DiskFull.\nCheckpoint: maybe, to ask the disk.\nSource: A.java.",
+        "Note the checkpoint file and its source.",
+    ],
+)
+def test_the_grammar_of_the_style_page_is_accepted(text: str) -> None:
+    assert list(section_errors(text)) == []
+
+
+def test_a_class_name_in_two_modules_is_found() -> None:
+    sources = trees(
+        broker__a="class Wire: ...\nclass Once: ...",
+        client__b="class Wire: ...\ndef f():\n    class Once: ...",
+    )
+    assert shared_class_names(sources) == {"Wire": ["broker.a", "client.b"]}

@@ -1,0 +1,104 @@
+"""Transactions whose block, local work and check handler run in the asyncio loop.
+
+The generated class of the producer adds the rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from types import TracebackType
+from typing import Any, Self
+
+from triomq import client
+from triomq.aio.calls import AsyncioLifetime, call_in_asyncio, call_in_loop
+from triomq.client import LocalWork, Message, TransactionOutcome, TransactionResult
+from triomq.client.transactions.calling import is_async
+from triomq.client.transactions.checked_message import CheckedMessage, CheckHandler
+from triomq.client.transactions.local import check_local, outcome_of
+from triomq.client.transactions.portal_transaction import PortalTransaction
+
+
+class Transaction(PortalTransaction):
+    """A ``triomq.Transaction`` for asyncio; used with ``async with``, once."""
+
+    __slots__ = ()
+
+    async def commit(self) -> bool:
+        """Commit now, before the end of the block; return whether the broker confirmed."""
+        return await call_in_loop(self._portal, self._transaction.commit)
+
+    async def rollback(self) -> bool:
+        """Roll back now, without an exception; return whether the broker confirmed."""
+        return await call_in_loop(self._portal, self._transaction.rollback)
+
+    async def leave_open(self) -> None:
+        """Decide nothing, whatever the block does; see ``triomq.Transaction.leave_open``."""
+        await call_in_loop(self._portal, self._transaction.leave_open)
+
+    async def end(self, outcome: TransactionOutcome) -> bool:
+        """End the transaction with this outcome; return whether the broker confirmed."""
+        return await call_in_loop(self._portal, self._transaction.end, outcome)
+
+    async def __aenter__(self) -> Self:
+        try:
+            await call_in_loop(self._portal, self._transaction.__aenter__)
+        except BaseException:
+            self._not_entered()
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await call_in_loop(self._portal, self._transaction.__aexit__, kind, error, trace)
+
+
+class ProducerBase(AsyncioLifetime[client.Producer]):
+    """Transactions in the asyncio loop. A plain check handler runs in a worker thread."""
+
+    _loop: asyncio.AbstractEventLoop | None = None
+
+    async def start(self) -> Self:
+        """Start without an ``async with`` block; a check handler runs in the loop that calls."""
+        self._loop = asyncio.get_running_loop()
+        return await super().start()
+
+    async def send_in_transaction(
+        self, message: Message, local: LocalWork, argument: object = None
+    ) -> TransactionResult:
+        """Send a message in Java's form of a transaction; ``local`` may be async or plain.
+
+        See ``triomq.Producer.send_in_transaction``.
+        """
+        check_local(local)
+
+        async def work() -> object:
+            if is_async(local):
+                outcome: Any = local(message, argument)
+            else:
+                outcome = await asyncio.to_thread(local, message, argument)
+            return await outcome if inspect.isawaitable(outcome) else outcome
+
+        async with Transaction(self._target.transaction(message), self._portal) as transaction:
+            outcome = await outcome_of(work)
+            await transaction.end(outcome)
+        return TransactionResult(transaction.receipt, outcome, transaction.confirmed)
+
+    def _checking(self, check: CheckHandler) -> CheckHandler:
+        if not is_async(check):
+            return check
+
+        async def ask(message: CheckedMessage) -> TransactionOutcome:
+            outcome = check(message)
+            assert inspect.isawaitable(outcome)
+            return await outcome
+
+        async def answer(message: CheckedMessage) -> TransactionOutcome:
+            assert self._loop is not None
+            return await call_in_asyncio(self._loop, ask, message)
+
+        return answer

@@ -1,0 +1,121 @@
+"""``triomq.sync.once``: a decorator of plain handlers."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, overload
+
+import attrs
+
+from triomq.client.arguments import check_plain
+from triomq.client.idempotency.claims import Busy, Done, Held, OnceStore, TransactionalOnceStore
+from triomq.client.idempotency.guard import Guard, KeyOf, OnceStatistics, make_guard
+from triomq.client.idempotency.sql_store import rows
+from triomq.sync.received import ReceivedMessage
+
+C = TypeVar("C")
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@attrs.define(eq=False)
+class OnceTransaction(Generic[C]):
+    """An open transaction; see ``triomq.OnceTransaction``. Only the handler's thread uses it."""
+
+    connection: C
+    """``sqlite3.Connection`` or ``psycopg.Connection``"""
+
+    def run(self, function: Callable[Concatenate[C, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call ``function(connection, *args, **kwargs)``; return its result."""
+        return function(self.connection, *args, **kwargs)
+
+    def execute(self, statement: str, parameters: Sequence[object] = ()) -> Sequence[Any]:
+        """Run one SQL statement; return the rows that it finds."""
+        connection: Any = self.connection
+        return rows(connection.execute(statement, parameters))
+
+
+class OnceHandler:
+    """A handler whose effect happens once for each message; made by ``once``."""
+
+    def __init__(self, handler: Callable[..., object], guard: Guard) -> None:
+        check_plain("handler", handler)
+        functools.update_wrapper(self, handler)
+        self._name = getattr(handler, "__qualname__", repr(handler))
+        self._handler = handler
+        self._guard = guard
+
+    def __repr__(self) -> str:
+        return f"<OnceHandler of {self._name}, {self._guard.store!r}>"
+
+    def __call__(self, message: ReceivedMessage) -> None:
+        """Handle a message, unless that was done before. When this returns, it is done.
+
+        Raises: the handler's errors; ``ClaimBusy``, ``ClaimLost``, ``OnceStoreFailed``.
+        """
+        guard = self._guard
+        held = self._claim(message)
+        if held is None:
+            guard.duplicates += 1
+            return
+        try:
+            if guard.transaction:
+                self._handler(message, OnceTransaction(held.connection))
+            else:
+                self._handler(message)
+        except BaseException:
+            guard.give_up(message, held)
+            raise
+        guard.settle(message, held)
+
+    def statistics(self) -> OnceStatistics:
+        """Return how many messages were handled, left out as duplicates, failed …"""
+        return self._guard.statistics()
+
+    def _claim(self, message: ReceivedMessage) -> Held[Any] | None:
+        """Return the key; None for a message that is done."""
+        guard = self._guard
+        scope, key = guard.identify(message)
+        pauses = guard.pauses()
+        while isinstance(outcome := guard.attempt(scope, key), Busy):
+            pause = next(pauses, None)
+            if pause is None:
+                raise guard.gave_up(message)
+            time.sleep(pause)
+        return None if isinstance(outcome, Done) else outcome
+
+
+@overload
+def once(
+    store: OnceStore,
+    *,
+    key: KeyOf | None = ...,
+    wait: float | None = ...,
+    transaction: Literal[False] = ...,
+) -> Callable[[Callable[[ReceivedMessage], object]], OnceHandler]: ...
+
+
+@overload
+def once(
+    store: TransactionalOnceStore[C],
+    *,
+    key: KeyOf | None = ...,
+    wait: float | None = ...,
+    transaction: Literal[True],
+) -> Callable[[Callable[[ReceivedMessage, OnceTransaction[C]], object]], OnceHandler]: ...
+
+
+def once(
+    store: Any, *, key: KeyOf | None = None, wait: float | None = None, transaction: bool = False
+) -> Callable[[Callable[..., object]], OnceHandler]:
+    """Make a handler take effect once for each message; see ``triomq.once``.
+
+    A thread cannot be cancelled: a handler that takes longer than the lease goes on, and fails
+    with ``ClaimLost`` at its end if another consumer has taken the message over.
+
+    Raises: ``SettingsError``.
+    """
+    guard = make_guard(store, key, wait, transaction=transaction)
+    return lambda handler: OnceHandler(handler, guard)
