@@ -20,7 +20,6 @@ from triomq.broker.services.held_pulls import HeldPulls
 from triomq.broker.services.live_settings import LiveSettings
 from triomq.broker.services.offsets import ConsumerOffsets
 from triomq.broker.services.persisted import SETTLE_SECONDS
-from triomq.broker.services.pop.pops import retry_topics
 from triomq.broker.services.registration import Registrar
 from triomq.broker.services.statistics import Statistics
 from triomq.broker.services.topics import Topics
@@ -160,7 +159,7 @@ class TopicRequests:
         retries = [
             name
             for group in self.offsets.groups_of(header.topic)
-            for name in retry_topics(group, header.topic)
+            for name in names.pop_retry_topics(group, header.topic)
             if self.topics.find(name) is not None
         ]
         for name in (header.topic, *retries):

@@ -112,6 +112,14 @@ def retry_topic(group: str) -> str:
     return RETRY_PREFIX + group
 
 
+def pop_retry_topics(group: str, topic: str) -> tuple[str, str]:
+    """Return both names of the topic in which messages of a topic that a group popped come again.
+
+    Source: common/KeyBuilder.java.
+    """
+    return f"{RETRY_PREFIX}{group}_{topic}", f"{RETRY_PREFIX}{group}+{topic}"
+
+
 def dead_letter_topic(group: str) -> str:
     return DLQ_PREFIX + group
 

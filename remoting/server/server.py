@@ -25,6 +25,7 @@ from triomq.remoting import open_files
 from triomq.remoting.address import format_address, plain_host
 from triomq.remoting.log_limit import LogLimit
 from triomq.remoting.open_files import ConnectionBudget, Places
+from triomq.remoting.protocol.command import Command
 from triomq.remoting.server.boss import Boss
 from triomq.remoting.server.buffer_guard import BufferGuard
 from triomq.remoting.server.codec import Codec
@@ -33,6 +34,7 @@ from triomq.remoting.server.connection import Connection, Outboxes
 from triomq.remoting.server.handlers import HandlerTable
 from triomq.remoting.server.idle_scan import IdleScan
 from triomq.remoting.server.listen import open_listener
+from triomq.remoting.server.local_connection import LocalConnection
 from triomq.remoting.server.pool import Pool
 from triomq.remoting.server.requests import Destination
 from triomq.remoting.server.selector import Selector
@@ -78,6 +80,7 @@ class Server:
         factory=list, init=False
     )
     _bosses: dict[str, Boss] = attrs.field(factory=dict, init=False)
+    _local: set[Connection] = attrs.field(factory=set, init=False)
     _task: trio.lowlevel.Task | None = attrs.field(default=None, init=False)
     _stages_run: bool = attrs.field(default=False, init=False)
     _closed_count: int = attrs.field(default=0, init=False)
@@ -107,9 +110,35 @@ class Server:
 
     def connections(self) -> Iterator[Connection]:
         """Iterate over all open connections."""
-        return itertools.chain.from_iterable(
-            selector.connections.values() for selector in self._selectors
+        return itertools.chain(
+            itertools.chain.from_iterable(
+                selector.connections.values() for selector in self._selectors
+            ),
+            self._local,
         )
+
+    def open_local(
+        self, peer: tuple[str, int], on_request: Callable[[Command], None]
+    ) -> LocalConnection:
+        """Return a connection of a client in this process; *peer*: its address in all tables.
+
+        It takes no descriptor, and is closed when it is idle, like any other.
+
+        Checkpoint: never.
+        """
+        selector = self._selectors[0]
+        made = LocalConnection.open(
+            peer,
+            selector.codec,
+            on_request,
+            self._outboxes,
+            selector.poller,
+            self._local_closed,
+            frame_max_bytes=self.config.frame_max_bytes,
+            limit=self.limit,
+        )
+        self._local.add(made.server_side)
+        return made
 
     def drop_connections(self) -> None:
         """Close every connection now; peers get no answers to pending requests."""
@@ -287,8 +316,15 @@ class Server:
             return False
         return True
 
+    def _local_closed(self, connection: Connection) -> None:
+        self._local.discard(connection)
+        self._note_closed(connection)
+
     def _connection_closed(self, connection: Connection) -> None:
         self.places.leave()
+        self._note_closed(connection)
+
+    def _note_closed(self, connection: Connection) -> None:
         self._closed_count += 1
         self._closed_bytes += connection.sent_bytes
         _log.debug("connection from %s closed: %s", connection.peer_text, connection.close_reason)

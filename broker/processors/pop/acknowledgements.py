@@ -12,7 +12,7 @@ import attrs
 from triomq.broker.processors.pop.pop_checks import MESSAGES_MAX, PopChecks
 from triomq.broker.processors.send.pipeline import NOT_DURABLE
 from triomq.broker.services.pop.held_pops import HeldPops
-from triomq.broker.services.pop.pops import QueueKey, retry_topics
+from triomq.broker.services.pop.pops import QueueKey
 from triomq.broker.store.errors import FlushFailed, StoreUnavailable
 from triomq.broker.store.log.durability import Durability, DurabilityResult
 from triomq.broker.store.store import MessageStore
@@ -99,7 +99,7 @@ class Acknowledgements:
     def _acknowledge_part(self, ack: BatchAck, offsets: list[int], broker: str | None) -> int:
         topic = ack.topic
         if ack.retry != str(NORMAL):
-            old, new = retry_topics(ack.consumer_group, ack.topic)
+            old, new = names.pop_retry_topics(ack.consumer_group, ack.topic)
             topic = old if ack.retry == str(RETRY_V1) else new
         key = (
             topic,

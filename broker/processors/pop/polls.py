@@ -13,7 +13,7 @@ import trio
 
 from triomq.broker.processors.pop.pop_checks import PopChecks
 from triomq.broker.services.pop.held_pops import HeldPop, HeldPops
-from triomq.broker.services.pop.pops import Pops, retry_topics
+from triomq.broker.services.pop.pops import Pops
 from triomq.broker.store.results import GetStatus
 from triomq.broker.store.store import MessageStore
 from triomq.remoting.protocol.bodies.topics import TopicConfig
@@ -26,6 +26,7 @@ from triomq.remoting.protocol.headers.pop import (
     PollingCountResponseHeader,
     PopMessageResponseHeader,
 )
+from triomq.remoting.protocol.names import pop_retry_topics
 from triomq.remoting.server.requests import Deferred, Request, Response
 
 BYTES_MAX = 256 * 1024
@@ -54,7 +55,7 @@ class Polls:
         left_ms = min(header.poll_ms, (header.born_timestamp or now) + header.poll_ms - now)
         if left_ms <= 0:
             return Response(header=NotificationResponseHeader(False, False))
-        old, new = retry_topics(header.consumer_group, header.topic)
+        old, new = pop_retry_topics(header.consumer_group, header.topic)
         pop = HeldPop(
             header.consumer_group,
             (header.topic, old, new),
@@ -76,7 +77,7 @@ class Polls:
     def _queues(self, group: str, topic: TopicConfig, queue_id: int) -> Iterator[tuple[str, int]]:
         for each in range(topic.read_queue_count) if queue_id < 0 else (queue_id,):
             yield topic.topic_name, each
-        for name in retry_topics(group, topic.topic_name):
+        for name in pop_retry_topics(group, topic.topic_name):
             retry = self.checks.topics.find(name)
             for each in range(retry.read_queue_count if retry is not None else 0):
                 yield name, each

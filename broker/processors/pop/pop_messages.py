@@ -22,7 +22,7 @@ from triomq.broker.services.cold_pulls import ColdPulls
 from triomq.broker.services.filters import Wanted, compile_typed, is_filter
 from triomq.broker.services.groups import GroupTable
 from triomq.broker.services.pop.held_pops import HeldPop, HeldPops
-from triomq.broker.services.pop.pops import Pops, QueueKey, retry_topics
+from triomq.broker.services.pop.pops import Pops, QueueKey
 from triomq.broker.services.statistics import Statistics
 from triomq.broker.store.errors import StoreUnavailable
 from triomq.broker.store.io.reads import Buffer
@@ -33,6 +33,7 @@ from triomq.remoting.protocol.bodies.topics import TopicConfig
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.headers.pop import PopMessageHeader, PopMessageResponseHeader
 from triomq.remoting.protocol.message_properties import POP_CK, joined_properties
+from triomq.remoting.protocol.names import pop_retry_topics
 from triomq.remoting.protocol.receipt_handle import (
     NORMAL,
     ORDERED_QUEUE,
@@ -393,7 +394,7 @@ class PopMessages:
             left_ms = min(left_ms, max(1, work.free_at - now))
         if not header.born_timestamp:
             header.born_timestamp = now
-        old, new = retry_topics(header.consumer_group, header.topic)
+        old, new = pop_retry_topics(header.consumer_group, header.topic)
         return self.held.hold(
             HeldPop(
                 header.consumer_group,
@@ -426,7 +427,7 @@ class PopMessages:
 
     def _retries(self, header: PopMessageHeader, chance: int) -> Iterator[Visit]:
         settings = self.checks.state().settings
-        old, new = retry_topics(header.consumer_group, header.topic)
+        old, new = pop_retry_topics(header.consumer_group, header.topic)
         name, kind = old, RETRY_V1
         if settings.retry_topic_v2 and not (settings.reads_retry_topic_v1 and chance % 2 == 0):
             name, kind = new, RETRY_V2

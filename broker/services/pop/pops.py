@@ -27,16 +27,10 @@ from triomq.broker.store.draft import Draft
 from triomq.broker.store.store import MessageStore
 from triomq.remoting.protocol.bodies.check_point import LEAD_MS, Ack, CheckPoint, Key
 from triomq.remoting.protocol.message_properties import REAL_TOPIC
-from triomq.remoting.protocol.names import RETRY_PREFIX
 from triomq.remoting.protocol.record import StoredMessage
 
 QueueKey = tuple[str, str, int]
 """(group, topic, queue id)"""
-
-
-def retry_topics(group: str, topic: str) -> tuple[str, str]:
-    """Return both names of the topic in which a group's messages of a topic come again."""
-    return f"{RETRY_PREFIX}{group}_{topic}", f"{RETRY_PREFIX}{group}+{topic}"
 
 
 @attrs.define(eq=False)

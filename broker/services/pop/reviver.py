@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import attrs
 import trio
 
-from triomq.broker.services.pop.pops import Pops, retry_topics
+from triomq.broker.services.pop.pops import Pops
 from triomq.broker.services.pop.revive_queue import KEEP_MS, Decided, ReviveQueue
 from triomq.broker.services.pop.revive_records import REVIVE_GROUP, read_revive_record
 from triomq.broker.services.subscriptions import SubscriptionGroups
@@ -28,7 +28,7 @@ from triomq.remoting.protocol.message_properties import (
     UNIQ_KEY,
     joined_properties,
 )
-from triomq.remoting.protocol.names import dead_letter_topic
+from triomq.remoting.protocol.names import dead_letter_topic, pop_retry_topics
 from triomq.remoting.protocol.record import StoredMessage
 from triomq.remoting.protocol.record_reader import decode_records
 
@@ -212,5 +212,5 @@ class Reviver:
         """Return where a message comes again: one that came again goes there once more."""
         if point.topic.startswith("%RETRY%"):
             return point.topic
-        old, new = retry_topics(point.group, point.topic)
+        old, new = pop_retry_topics(point.group, point.topic)
         return new if self.pops.settings.retry_topic_v2 else old
