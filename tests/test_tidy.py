@@ -43,6 +43,13 @@ PURE = (
             *("header_encoder", "http2_session", "liveness", "message_reader", "status"),
         )
     ),
+    *(
+        f"remoting/messaging/{name}.py"
+        for name in (
+            *("checks", "client_settings", "delivered_message"),
+            *("route_answers", "sent_message", "status_codes"),
+        )
+    ),
     *("remoting/monitor/http.py", "remoting/monitor/metrics.py"),
     *(
         "remoting/protocol",
@@ -81,6 +88,7 @@ ONE_NAME = {
     "NameServers": "the choice of a name server, on Trio and on blocking sockets",
     "Option": "an option of a program, of a command, of a Spark query",
     "QueueLocks": "the broker's table of locks; the consumer's side of it",
+    "Refused": "a call that the service refuses; why POP refuses an acknowledgement",
     "Replica": "a slave as its master sees it; as the controller's bodies name it",
     "RequestTimeout": "the SDK's error for users, made of the one below",
 }

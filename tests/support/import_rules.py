@@ -112,9 +112,10 @@ MAY_NOT_IMPORT: dict[str, tuple[str, ...]] = {
     "remoting.protocol.bodies": ("remoting.protocol.headers",),
     "remoting.protocol.headers": ("remoting.protocol.bodies",),
     **{
-        f"remoting.{name}": ("remoting.grpc",)
+        f"remoting.{name}": ("remoting.grpc", "remoting.messaging")
         for name in ("server", "client", "monitor", "tls", "simulated")
     },
+    "remoting.grpc": ("remoting.messaging",),
     "client.admin": ("client.consumer", "client.pipeline", "client.spark"),
     "client.consumer": ("client.producer", "client.admin", "client.pipeline", "client.spark"),
     "client.requests": ("client.admin", "client.pipeline", "client.spark"),
@@ -124,7 +125,7 @@ MAY_NOT_IMPORT: dict[str, tuple[str, ...]] = {
 # Modules directly in a folder do not import these packages of it; its ``__init__`` may.
 FOUNDATIONS: dict[str, tuple[str, ...]] = {
     "remoting": tuple(
-        f"remoting.{name}" for name in ("server", "client", "grpc", "monitor", "tls")
+        f"remoting.{name}" for name in ("server", "client", "grpc", "messaging", "monitor", "tls")
     ),
     "client": tuple(
         f"client.{name}"

@@ -1,0 +1,1 @@
+"""The service for RocketMQ 5 clients: see ``docs/architecture/messaging.md``."""
