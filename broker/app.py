@@ -11,6 +11,7 @@
                 ├ replication-master ── one child per slave; on a slave: replication-slave
                 ├ delayed-messages, transactions, timers ── timer-open, timer-enqueue,
                 │ timer-save; timer-deliver (not on a slave)
+                ├ grpc-endpoint ── messaging-service, grpc-server (a master)
                 └ registration ── one child per name server; on a slave: table-copy;
                   with enableSlaveActingMaster: broker-heartbeat, group-changes, and on a slave
                   acting-master ── acting-duties
@@ -36,7 +37,6 @@ from triomq.broker.roles.role import open_role
 from triomq.broker.roles.table_copy import TABLE_BYTES_MAX
 from triomq.broker.services.delay_delivery import LocalDelivery
 from triomq.broker.services.name_servers import NameServerTable
-from triomq.broker.services.pop.restoring import restore_positions
 from triomq.broker.services.timers.opening import opened_timers
 from triomq.broker.services.timers.timer_delivery import LocalTimerDelivery
 from triomq.broker.services.topics import batch_topics, compaction_topics, saved_topics
@@ -146,11 +146,18 @@ async def _run(
     ):
         role = open_role(config, store, budget.slaves, [name_servers.announce_again])
         broker = open_broker(
-            config, store, role, name_servers, connector, server_config, budget.clients, timers
+            config,
+            store,
+            role,
+            name_servers,
+            connector,
+            server_config,
+            security,
+            budget.clients,
+            timers,
         )
         services, acting = broker.services, broker.acting
-        if services.pops is not None:  # before a task saves the offsets
-            await restore_positions(services.pops)
+        await services.restore_pops()
         async with trio.open_nursery() as tasks:
             await services.start(tasks)
             if sniffer is not None:
@@ -163,6 +170,8 @@ async def _run(
                 )
                 async with connector:
                     await acting.before_registration()
+                    if services.reviver is not None:
+                        services.reviver.pops.closed = ""
                     services.lower_progress(store)
                     if role.slave is None:
                         tasks.start_soon(
@@ -200,6 +209,8 @@ async def _run(
                                 broker.server.drop_connections,
                             )
                         )
+                        if broker.endpoint is not None:
+                            announcing.start_soon(broker.endpoint.run, name="grpc-endpoint")
                         await stopping.wait()
                         monitor.leave()
                         announcing.cancel_scope.cancel()

@@ -14,6 +14,7 @@ from typing import Any
 import attrs
 
 from triomq.broker.config import BrokerConfig
+from triomq.broker.grpc_endpoint import GrpcEndpoint
 from triomq.broker.roles.acting_master import ActingMaster
 from triomq.broker.roles.role import Role
 from triomq.broker.service_set import ServiceSet
@@ -48,6 +49,7 @@ class BrokerSource:
     services: ServiceSet
     acting_master: ActingMaster | None
     server: Server
+    endpoint: GrpcEndpoint | None
 
     def labels(self) -> Mapping[str, str]:
         """Return Java's common labels."""
@@ -160,6 +162,8 @@ class BrokerSource:
         yield from self._timers()
         yield from self._replication()
         yield from server_figures(self.server.statistics())
+        if self.endpoint is not None:
+            yield from self.endpoint.figures()
 
     def _store(self) -> Iterator[Family]:
         store = self.store

@@ -12,6 +12,7 @@ import random
 import attrs
 
 from triomq.broker.config import BrokerConfig
+from triomq.broker.grpc_endpoint import GrpcEndpoint, grpc_port
 from triomq.broker.java_keys import BROKER_KEYS
 from triomq.broker.monitor import BrokerSource
 from triomq.broker.processors.broker_config import BrokerConfigRequests
@@ -44,10 +45,12 @@ from triomq.broker.processors.topics import TopicRequests
 from triomq.broker.processors.transactions import TransactionRequests
 from triomq.broker.roles.acting_option import ActingOption, open_acting_option
 from triomq.broker.roles.older_copies import OlderCopiesOfMaster
+from triomq.broker.roles.pop_handover import PopHandover
 from triomq.broker.roles.role import Role
 from triomq.broker.roles.table_copy import TableCopy
 from triomq.broker.service_set import ServiceSet, open_services
 from triomq.broker.services.name_servers import NameServerTable
+from triomq.broker.services.pop.pops import TAKING_OVER
 from triomq.broker.services.routes import Routes
 from triomq.broker.services.timers.timers import Timers
 from triomq.broker.services.transactions.transactions import Transactions
@@ -60,6 +63,7 @@ from triomq.remoting.protocol.ids import UniqueIds
 from triomq.remoting.saved_settings import SavedSettings
 from triomq.remoting.server.config import ServerConfig
 from triomq.remoting.server.server import Server
+from triomq.remoting.tls.security_settings import Security
 
 
 @attrs.frozen(kw_only=True)
@@ -72,6 +76,8 @@ class Broker:
     acting: ActingOption
     group_changes: GroupChanges
     server: Server
+    endpoint: GrpcEndpoint | None
+    """On a master, unless the settings want none."""
     source: BrokerSource
     """What probes and Prometheus may read."""
 
@@ -83,6 +89,7 @@ def open_broker(
     name_servers: NameServerTable,
     connector: Connector,
     server_config: ServerConfig,
+    security: Security,
     places: Places,
     timers: Timers | None = None,
 ) -> Broker:
@@ -108,6 +115,9 @@ def open_broker(
             services.delayed,
             store,
             timers,
+            PopHandover(connector, services.acting_records, config.cluster_name, services.pops)
+            if services.acting_records is not None
+            else None,
         )
     acting = open_acting_option(
         config.replication,
@@ -118,7 +128,10 @@ def open_broker(
         lambda: Transactions(store, services.offsets, role.durability, wall_clock_ms),
         services.transactions.rules,
         timers,
+        services.open_acting_reviver,
     )
+    if acting.takeover is not None and services.pops is not None:
+        services.pops.closed = TAKING_OVER
     group_changes = GroupChanges(
         config.replication.acting_master,
         services.registrar,
@@ -131,6 +144,9 @@ def open_broker(
     server = open_server(
         config, server_config, store, role, services, group_changes, places, connector, timers
     )
+    endpoint = None
+    if role.slave is None and grpc_port(config):
+        endpoint = GrpcEndpoint(config, grpc_port(config), server, services, security, places)
     drain = config.pools.fast_failure
     store.stall.on_stall.append(
         lambda seconds: server.pools["send"].hold_off(ECHO_SECONDS, drain=drain)
@@ -141,7 +157,8 @@ def open_broker(
         acting=acting,
         group_changes=group_changes,
         server=server,
-        source=BrokerSource(config, store, role, services, acting.acting_master, server),
+        endpoint=endpoint,
+        source=BrokerSource(config, store, role, services, acting.acting_master, server, endpoint),
     )
 
 

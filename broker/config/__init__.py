@@ -16,6 +16,7 @@ from pathlib import Path
 import attrs
 
 from triomq.broker.advertise import local_address
+from triomq.broker.config.endpoint_settings import EndpointSettings
 from triomq.broker.config.pool_settings import PoolSettings
 from triomq.broker.config.replication_settings import ReplicationSettings
 from triomq.broker.config.store_settings import StoreSettings
@@ -241,6 +242,7 @@ class BrokerConfig:
     network: NetworkSettings = group(NetworkSettings)
     monitor: MonitorSettings = group(MonitorSettings)
     security: SecuritySettings = group(SecuritySettings)
+    endpoint: EndpointSettings = group(EndpointSettings)
     replication: ReplicationSettings = group(ReplicationSettings)
     pools: PoolSettings = group(PoolSettings)
     limits: BrokerTableLimits = group(BrokerTableLimits)

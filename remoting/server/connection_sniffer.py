@@ -10,7 +10,7 @@ Source: remoting/…/netty/NettyRemotingServer.java (HandshakeHandler, TlsModeHa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
@@ -86,6 +86,8 @@ class ConnectionSniffer:
     mode: TlsMode
     proxy_protocol: ProxyMode
     tls: ReloadingContext | None = None
+    make_tls: Callable[[], ReloadingContext] | None = None
+    """Makes ``tls`` when the first client begins with it."""
 
     def filter(self, connection: SniffedConnection) -> BytesFilter | None:
         """Return the filter of a new connection, for a server's ``filter_factory``."""
@@ -98,6 +100,20 @@ class ConnectionSniffer:
         while self.tls is not None and self.tls.files:
             await trio.sleep(RELOAD_SECONDS)
             self.tls.reload(settled=True)
+
+
+def self_signed_sniffer(
+    security: Security, host_names: Sequence[str] = (), alpn: Sequence[str] = ()
+) -> ConnectionSniffer:
+    """Return a sniffer for a server without a certificate: it makes one when a client wants TLS.
+
+    Clients cannot verify it.
+    """
+
+    def make() -> ReloadingContext:
+        return server_context_of(ServerTls(), host_names, alpn)
+
+    return ConnectionSniffer(security.mode, security.proxy_protocol, make_tls=make)
 
 
 @attrs.define(eq=False)
@@ -152,6 +168,8 @@ class FirstBytes:
                 )
             connection.filter = None
             return data
+        if sniffer.tls is None and sniffer.make_tls is not None:
+            sniffer.tls = sniffer.make_tls()
         if sniffer.tls is None:
             raise TlsFailed(
                 "the client speaks TLS, and this server has no TLS",

@@ -1,0 +1,137 @@
+"""This broker as the cluster behind its own gRPC endpoint: Java's local mode.
+
+Each client has a connection to this broker's server that needs no socket. Routes name this broker
+only: a client of several brokers reads the routes of each. Source:
+proxy/…/service/route/LocalTopicRouteService.java, service/message/LocalMessageService.java.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import attrs
+import trio
+
+from triomq.broker.services.subscriptions import SubscriptionGroups
+from triomq.broker.services.topics import Topics
+from triomq.remoting.grpc.apache_rocketmq import definition_pb2 as pb
+from triomq.remoting.messaging.cluster import TakeRequest
+from triomq.remoting.messaging.route_answers import endpoints
+from triomq.remoting.messaging.service import answer_to_broker
+from triomq.remoting.protocol.bodies.groups import SubscriptionGroupConfig
+from triomq.remoting.protocol.bodies.heartbeat import HeartbeatData
+from triomq.remoting.protocol.bodies.route import MASTER_ID, BrokerData, QueueData, TopicRoute
+from triomq.remoting.protocol.bodies.topics import TopicConfig
+from triomq.remoting.protocol.codes import RequestCode
+from triomq.remoting.protocol.command import Command
+from triomq.remoting.protocol.command import request as new_request
+from triomq.remoting.protocol.headers.client import UnregisterClientHeader
+from triomq.remoting.server.local_connection import LocalConnection
+from triomq.remoting.server.server import Server
+
+HEARTBEAT_SECONDS = 3.0
+
+
+@attrs.define(eq=False)
+class LocalLink:
+    """A client's connection to this broker, made anew after it was closed as idle."""
+
+    server: Server
+    peer: tuple[str, int]
+    take_request: TakeRequest
+    spawn: Callable[..., None]
+    _connection: LocalConnection | None = attrs.field(default=None, init=False)
+
+    async def invoke(self, broker_name: str, command: Command, timeout: float) -> Command:
+        """Send a request to this broker, the only one there is. Raises: RemotingError."""
+        return await self._open().invoke(command, timeout)
+
+    async def register(self, data: HeartbeatData, language: int) -> None:
+        """Note the client's groups. Raises: RemotingError."""
+        command = new_request(RequestCode.HEART_BEAT, body=data.encode())
+        command.language = language
+        await self._open().invoke(command, HEARTBEAT_SECONDS)
+
+    async def unregister(self, client_id: str, producers: list[str], consumers: list[str]) -> None:
+        """Forget the client in these groups. Raises: RemotingError."""
+        for producer in producers:
+            header = UnregisterClientHeader(client_id, producer_group=producer)
+            await self._leave(header)
+        for consumer in consumers:
+            await self._leave(UnregisterClientHeader(client_id, consumer_group=consumer))
+
+    async def _leave(self, header: UnregisterClientHeader) -> None:
+        command = new_request(RequestCode.UNREGISTER_CLIENT, header)
+        await self._open().invoke(command, HEARTBEAT_SECONDS)
+
+    def close(self) -> None:
+        """Close the connection. Checkpoint: never."""
+        if self._connection is not None:
+            self._connection.close("the client is gone")
+            self._connection = None
+
+    def _open(self) -> LocalConnection:
+        if self._connection is None or self._connection.closed:
+            self._connection = self.server.open_local(self.peer, self._requested)
+        return self._connection
+
+    def _requested(self, command: Command) -> None:
+        answering = self.take_request(command)
+        if answering is not None:
+            self.spawn(self._answer, self._open(), command, answering)
+
+    async def _answer(
+        self,
+        connection: LocalConnection,
+        command: Command,
+        answering: Coroutine[Any, Any, Command],
+    ) -> None:
+        await connection.answer(await answer_to_broker(command, answering))
+
+
+@attrs.define(eq=False)
+class LocalCluster:
+    """The cluster. ``address``: this broker's for clients of the remoting protocol.
+
+    ``endpoint``: host and port of the gRPC endpoint for clients. ``nursery``: for answers to this
+    broker's requests to clients.
+    """
+
+    server: Server
+    topics: Topics
+    groups: SubscriptionGroups
+    cluster_name: str
+    broker_name: str
+    address: str
+    endpoint: tuple[str, int]
+    nursery: trio.Nursery
+
+    def link(self, peer: tuple[str, int], take_request: TakeRequest) -> LocalLink:
+        """Return the way of a client. Checkpoint: never."""
+        return LocalLink(self.server, peer, take_request, self.nursery.start_soon)
+
+    async def route(self, topic: str) -> TopicRoute | None:
+        """Return this broker's queues of a topic."""
+        config = self.topics.find(topic)
+        if config is None:
+            return None
+        queues = QueueData(
+            self.broker_name,
+            config.read_queue_count,
+            config.write_queue_count,
+            config.perm,
+            config.topic_sys_flag,
+        )
+        broker = BrokerData(self.cluster_name, self.broker_name, {MASTER_ID: self.address})
+        return TopicRoute([queues], [broker])
+
+    async def topic(self, topic: str) -> TopicConfig | None:
+        return self.topics.find(topic)
+
+    async def group(self, group: str) -> SubscriptionGroupConfig | None:
+        return self.groups.find(group)
+
+    def endpoints(self, broker_name: str, broker_id: int, asked: pb.Endpoints) -> pb.Endpoints:
+        """Return this broker's endpoint."""
+        return endpoints(*self.endpoint)

@@ -1,0 +1,74 @@
+"""What the service asks of the brokers behind it: the seam between a broker and mqproxy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
+
+from triomq.remoting.errors import RemotingError, RequestTimeout
+from triomq.remoting.grpc.apache_rocketmq import definition_pb2 as pb
+from triomq.remoting.messaging.status_codes import Refused
+from triomq.remoting.protocol.bodies.groups import SubscriptionGroupConfig
+from triomq.remoting.protocol.bodies.heartbeat import HeartbeatData
+from triomq.remoting.protocol.bodies.route import TopicRoute
+from triomq.remoting.protocol.bodies.topics import TopicConfig
+from triomq.remoting.protocol.command import Command
+
+
+class BrokerLink(Protocol):
+    """The way of one client's requests to the brokers."""
+
+    async def invoke(self, broker_name: str, command: Command, timeout: float) -> Command:
+        """Send a request to the master of a broker name, and wait *timeout* seconds at most.
+
+        Raises: Refused if there is no such broker; RemotingError.
+        Checkpoint: maybe.
+        """
+
+    async def register(self, data: HeartbeatData, language: int) -> None:
+        """Let brokers know the client's groups and subscriptions. Raises: RemotingError."""
+
+    async def unregister(self, client_id: str, producers: list[str], consumers: list[str]) -> None:
+        """Let brokers forget a client in these groups. Raises: RemotingError."""
+
+    def close(self) -> None:
+        """End it: the client is gone. Checkpoint: never."""
+
+
+TakeRequest = Callable[[Command], Coroutine[Any, Any, Command] | None]
+"""Takes a request of a broker; None: it needs no answer, otherwise a coroutine returns it."""
+
+
+class Cluster(Protocol):
+    """The brokers behind the service."""
+
+    def link(self, peer: tuple[str, int], take_request: TakeRequest) -> BrokerLink:
+        """Return the way for a client at this address. Checkpoint: never."""
+
+    async def route(self, topic: str) -> TopicRoute | None:
+        """Return where a topic's queues are; None if no broker has the topic.
+
+        Raises: RemotingError.
+        Checkpoint: maybe.
+        """
+
+    async def topic(self, topic: str) -> TopicConfig | None:
+        """Return the settings of a topic, None if there is none. Checkpoint: maybe."""
+
+    async def group(self, group: str) -> SubscriptionGroupConfig | None:
+        """Return the settings of a consumer group, None if there is none. Checkpoint: maybe."""
+
+    def endpoints(self, broker_name: str, broker_id: int, asked: pb.Endpoints) -> pb.Endpoints:
+        """Return where clients reach the service of a broker.
+
+        *asked*: the addresses by which the client came. Checkpoint: never.
+        """
+
+
+def refused_by_network(error: RemotingError) -> Refused:
+    """Return the refusal of a call whose request to a broker got no answer."""
+    if isinstance(error, Refused):
+        return error
+    if isinstance(error, RequestTimeout):
+        return Refused(pb.Code.PROXY_TIMEOUT, str(error))
+    return Refused(pb.Code.INTERNAL_SERVER_ERROR, str(error))

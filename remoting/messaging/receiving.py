@@ -1,0 +1,305 @@
+"""ReceiveMessage: take messages of a group, wait for some, and send them one by one.
+
+The pop runs in a task of the service, not of the call: a client that goes away cannot take messages
+with it. What comes too late, or cannot be sent, is made visible again at once.
+Source: proxy/…/grpc/v2/consumer/ReceiveMessageActivity.java.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import attrs
+import trio
+
+from triomq.remoting.errors import RemotingError
+from triomq.remoting.grpc.apache_rocketmq.definition_pb2 import Code
+from triomq.remoting.grpc.apache_rocketmq.service_pb2 import (
+    ReceiveMessageRequest,
+    ReceiveMessageResponse,
+)
+from triomq.remoting.grpc.methods import AnswerStream, CallContext
+from triomq.remoting.messaging.checks import check_filter, group_name, topic_name
+from triomq.remoting.messaging.cluster import Cluster, refused_by_network
+from triomq.remoting.messaging.delivered_message import delivered_message
+from triomq.remoting.messaging.known_clients import KnownClient, KnownClients
+from triomq.remoting.messaging.messaging_settings import MessagingSettings
+from triomq.remoting.messaging.popped_messages import RETURN_MS, PoppedMessage
+from triomq.remoting.messaging.renewal import Renewals
+from triomq.remoting.messaging.status_codes import (
+    Refused,
+    refused_by_broker,
+    status,
+    unknown_topic,
+)
+from triomq.remoting.protocol.bodies.groups import SubscriptionGroupConfig
+from triomq.remoting.protocol.bodies.route import MASTER_ID, PERM_READ
+from triomq.remoting.protocol.codes import RequestCode, ResponseCode
+from triomq.remoting.protocol.command import Command
+from triomq.remoting.protocol.command import request as new_request
+from triomq.remoting.protocol.headers.pop import PopMessageHeader, PopMessageResponseHeader
+from triomq.remoting.protocol.message_properties import POP_CK
+from triomq.remoting.protocol.receipt_handle import NORMAL, ReceiptHandle, decode_starts
+from triomq.remoting.protocol.record import StoredMessage
+from triomq.remoting.protocol.record_reader import decode_records
+
+VERSION = "x-mq-client-version"
+VERSION_OF_POLLING_CODE = "5.0.3"
+"""Clients before it do not know ILLEGAL_POLLING_TIME."""
+REQUEST_SECONDS = 3.0
+"""The time-out of a client's other calls, which is part of the deadline of a receive."""
+ANSWER_SECONDS = 3.0
+"""How long the answer of a broker may take after the poll time."""
+INIT_MAX = 1
+_NOTHING = (
+    ResponseCode.PULL_NOT_FOUND,
+    ResponseCode.POLLING_TIMEOUT,
+    ResponseCode.PULL_RETRY_IMMEDIATELY,
+)
+
+
+@attrs.frozen
+class Received:
+    """A message as it is stored, and what it is settled by."""
+
+    stored: StoredMessage
+    popped: PoppedMessage
+
+
+@attrs.define(eq=False)
+class _Pop:
+    """A pop in a task of its own, and the call that waits for it."""
+
+    done: trio.Event = attrs.field(factory=trio.Event)
+    wanted: bool = True
+    """Whether the call still waits."""
+    messages: Sequence[Received] = ()
+    error: RemotingError | None = None
+
+
+@attrs.define(eq=False)
+class Receiving:
+    """The handler. ``spawn`` starts a task that outlives the call."""
+
+    cluster: Cluster
+    clients: KnownClients
+    renewals: Renewals
+    settings: MessagingSettings
+    spawn: Callable[..., None]
+    clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
+    _turn: int = attrs.field(default=0, init=False)
+
+    async def receive(
+        self,
+        request: ReceiveMessageRequest,
+        answers: AnswerStream[ReceiveMessageResponse],
+        call: CallContext,
+    ) -> None:
+        """Send a status, the messages, and the time of delivery."""
+        try:
+            found = await self._receive(request, answers, call)
+        except Refused as error:
+            await answers.send(ReceiveMessageResponse(status=error.status()))
+            found = True
+        if not found:
+            await answers.send(
+                ReceiveMessageResponse(status=status(Code.MESSAGE_NOT_FOUND, "no new message"))
+            )
+        sent = ReceiveMessageResponse()
+        sent.delivery_timestamp.FromMilliseconds(self.clock_ms())
+        await answers.send(sent)
+
+    async def _receive(
+        self,
+        request: ReceiveMessageRequest,
+        answers: AnswerStream[ReceiveMessageResponse],
+        call: CallContext,
+    ) -> bool:
+        """Send what there is; return whether there was a message. Raises: Refused."""
+        client = self.clients.of_call(call)
+        topic = topic_name(request.message_queue.topic, system_allowed=True)
+        group = group_name(request.group)
+        expression_type, expression = check_filter(request.filter_expression)
+        renewed = request.auto_renew and self.settings.renew
+        invisible_ms = self.settings.renewed_ms if renewed else self._invisible_ms(request)
+        poll_ms = self._poll_ms(request, call)
+        config = await self.cluster.group(group)
+        broker_name = await self._broker(topic, request.message_queue.broker.name)
+        header = PopMessageHeader(
+            consumer_group=group,
+            topic=topic,
+            queue_id=-1,
+            message_count_max=max(1, min(request.batch_size, self.settings.receive_messages_max)),
+            invisible_ms=invisible_ms,
+            poll_ms=poll_ms,
+            init_mode=INIT_MAX,
+            born_timestamp=self.clock_ms(),
+            expression_type=expression_type,
+            expression=expression,
+            order=config is not None and config.consume_message_orderly,
+            attempt_id=request.attempt_id or None,
+            broker_name=broker_name,
+        )
+        pop = _Pop()
+        self.spawn(self._pop, client, header, pop, name="receive")
+        try:
+            await pop.done.wait()
+        except trio.Cancelled:
+            pop.wanted = False
+            raise
+        if pop.error is not None:
+            raise refused_by_network(pop.error)
+        kept = await self._without_spent(client, config, pop.messages)
+        if not kept:
+            return False
+        unsent = deque(kept)
+        try:
+            await answers.send(ReceiveMessageResponse(status=status()))
+            for message in kept:
+                made = delivered_message(
+                    message.stored,
+                    topic=request.message_queue.topic.name,
+                    handle=message.popped.text,
+                    invisible_ms=invisible_ms,
+                )
+                await answers.send(ReceiveMessageResponse(message=made))
+                unsent.popleft()
+                if renewed:
+                    self.renewals.add(client, message.popped, message.stored.reconsume_times)
+        finally:
+            if unsent:
+                self.spawn(self._give_back, client, list(unsent), name="give-back")
+        return True
+
+    async def _pop(self, client: KnownClient, header: PopMessageHeader, pop: _Pop) -> None:
+        """Pop at the broker; give back what nobody waits for any more."""
+        command = new_request(RequestCode.POP_MESSAGE, header)
+        command.language = client.language
+        try:
+            answer = await client.link.invoke(
+                header.broker_name or "", command, header.poll_ms / 1000 + ANSWER_SECONDS
+            )
+            if answer.code == ResponseCode.SUCCESS:
+                pop.messages = received(answer, header)
+            elif answer.code not in _NOTHING:
+                raise refused_by_broker(answer.code, answer.remark)
+        except RemotingError as error:
+            pop.error = error
+        pop.done.set()
+        if not pop.wanted and pop.messages:
+            await self._give_back(client, pop.messages)
+
+    async def _give_back(self, client: KnownClient, messages: Sequence[Received]) -> None:
+        """Make messages visible again that did not reach the client."""
+        for message in messages:
+            try:
+                await message.popped.change_time(client.link, RETURN_MS)
+            except RemotingError:
+                return  # they come again when their time is over
+
+    async def _without_spent(
+        self,
+        client: KnownClient,
+        config: SubscriptionGroupConfig | None,
+        messages: Sequence[Received],
+    ) -> Sequence[Received]:
+        """Return the messages that may be delivered once more; others become dead letters."""
+        most = config.retry_max_times if config is not None else None
+        if most is None or all(message.stored.reconsume_times <= most for message in messages):
+            return messages
+        kept = []
+        for message in messages:
+            if message.stored.reconsume_times <= most:
+                kept.append(message)
+            else:
+                await message.popped.to_dead_letters(client.link)
+        return kept
+
+    def _invisible_ms(self, request: ReceiveMessageRequest) -> int:
+        """Return for how long the messages are hidden. Raises: Refused."""
+        asked = int(request.invisible_duration.ToMilliseconds())
+        low, high = self.settings.invisible_ms_min, self.settings.invisible_ms_max
+        if not low <= asked <= high:
+            raise Refused(
+                Code.ILLEGAL_INVISIBLE_TIME,
+                f"an invisible time of {asked} ms; it must be between {low} and {high} ms"
+                " (minInvisibleTimeMillsForRecv, maxInvisibleTimeMills)",
+            )
+        return asked
+
+    def _poll_ms(self, request: ReceiveMessageRequest, call: CallContext) -> int:
+        """Return how long the broker may wait for a message. Raises: Refused."""
+        left_ms = call.time_left() * 1000
+        if request.HasField("long_polling_timeout"):
+            asked = float(request.long_polling_timeout.ToMilliseconds())
+        else:
+            asked = left_ms - REQUEST_SECONDS * 1000 / 2
+        low, high = self.settings.poll_ms_min, self.settings.poll_ms_max
+        poll_ms = min(max(asked, low), high)
+        if poll_ms <= left_ms:
+            return int(poll_ms)
+        if left_ms >= low:
+            return int(left_ms)
+        old = call.metadata.get(VERSION, "") < VERSION_OF_POLLING_CODE
+        raise Refused(
+            Code.BAD_REQUEST if old else Code.ILLEGAL_POLLING_TIME,
+            f"the deadline leaves {max(0, int(left_ms))} ms, but a receive waits at least {low} ms;"
+            " use a longer deadline",
+        )
+
+    async def _broker(self, topic: str, asked: str) -> str:
+        """Return the broker to pop from: the one that is asked for, else any. Raises: Refused."""
+        try:
+            route = await self.cluster.route(topic)
+        except RemotingError as error:
+            raise refused_by_network(error) from None
+        if route is None:
+            raise unknown_topic(topic)
+        masters = {
+            broker.broker_name for broker in route.broker_datas if MASTER_ID in broker.broker_addrs
+        }
+        readable = sorted(
+            data.broker_name
+            for data in route.queue_datas
+            if data.perm & PERM_READ and data.broker_name in masters
+        )
+        if not readable:
+            raise Refused(
+                Code.FORBIDDEN,
+                f"topic {topic} has no readable queue: its permissions do not allow reads, or no"
+                " master of it runs",
+            )
+        if asked in readable:
+            return asked
+        self._turn += 1
+        return readable[self._turn % len(readable)]
+
+
+def received(answer: Command, asked: PopMessageHeader) -> list[Received]:
+    """Return the messages of an answer to POP_MESSAGE.
+
+    A message from a retry topic brings its handle as a property. Raises: RemoteProtocolError.
+    """
+    header = answer.header(PopMessageResponseHeader)
+    starts = decode_starts(header.start_offsets or "")
+    found = []
+    for message in decode_records(bytes(answer.body)):
+        text = message.properties.get(POP_CK)
+        if text is not None:
+            handle = ReceiptHandle.decode(text)
+        else:
+            handle = ReceiptHandle(
+                starts.get((NORMAL, message.queue_id), message.queue_offset),
+                header.pop_time,
+                header.invisible_ms,
+                header.revive_queue_id,
+                NORMAL,
+                asked.broker_name or "",
+                message.queue_id,
+                message.queue_offset,
+            )
+        popped = PoppedMessage(asked.consumer_group, asked.topic, handle, message.log_offset)
+        found.append(Received(message, popped))
+    return found

@@ -1,0 +1,264 @@
+"""The calls of producers: SendMessage, EndTransaction, RecallMessage.
+
+Source: proxy/…/grpc/v2/producer/SendMessageActivity.java, RecallMessageActivity.java,
+grpc/v2/transaction/EndTransactionActivity.java.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import attrs
+
+from triomq.remoting.errors import RemotingError
+from triomq.remoting.grpc.apache_rocketmq import definition_pb2 as pb
+from triomq.remoting.grpc.apache_rocketmq.definition_pb2 import Code
+from triomq.remoting.grpc.apache_rocketmq.service_pb2 import (
+    EndTransactionRequest,
+    EndTransactionResponse,
+    RecallMessageRequest,
+    RecallMessageResponse,
+    SendMessageRequest,
+    SendMessageResponse,
+    SendResultEntry,
+)
+from triomq.remoting.grpc.methods import CallContext
+from triomq.remoting.messaging.checks import check_messages, topic_name
+from triomq.remoting.messaging.cluster import Cluster, refused_by_network
+from triomq.remoting.messaging.known_clients import KnownClient, KnownClients
+from triomq.remoting.messaging.route_answers import accepted_types
+from triomq.remoting.messaging.routing import message_type
+from triomq.remoting.messaging.sent_message import (
+    SentMessage,
+    queue_of_group,
+    require_type,
+    sent_message,
+)
+from triomq.remoting.messaging.status_codes import (
+    Refused,
+    refused_by_broker,
+    status,
+    top_status,
+    unknown_topic,
+)
+from triomq.remoting.messaging.transaction_place import TransactionPlace
+from triomq.remoting.protocol.bodies.route import MASTER_ID, PERM_WRITE, MessageQueue
+from triomq.remoting.protocol.codes import RequestCode, ResponseCode
+from triomq.remoting.protocol.command import request as new_request
+from triomq.remoting.protocol.headers.send import (
+    RecallMessageHeader,
+    SendMessageHeader,
+    SendMessageResponseHeader,
+)
+from triomq.remoting.protocol.headers.transaction import (
+    COMMIT,
+    ROLLBACK,
+    UNDECIDED,
+    EndTransactionHeader,
+)
+from triomq.remoting.protocol.ids import decode_offset_message_id
+from triomq.remoting.protocol.message_properties import properties_text
+from triomq.remoting.protocol.names import DEFAULT_TOPIC
+from triomq.remoting.protocol.recall_handle import RecallHandle
+
+SEND_SECONDS = 3.0
+RECALL_SECONDS = 2.0
+_DEFAULT_QUEUES = 4
+_STORED = {
+    ResponseCode.SUCCESS: Code.OK,
+    ResponseCode.FLUSH_DISK_TIMEOUT: Code.MASTER_PERSISTENCE_TIMEOUT,
+    ResponseCode.FLUSH_SLAVE_TIMEOUT: Code.SLAVE_PERSISTENCE_TIMEOUT,
+    ResponseCode.SLAVE_NOT_AVAILABLE: Code.HA_NOT_AVAILABLE,
+}
+"""Answers of brokers that have stored the message."""
+_VERDICTS = {
+    pb.TransactionResolution.COMMIT: COMMIT,
+    pb.TransactionResolution.ROLLBACK: ROLLBACK,
+}
+
+
+@attrs.define(eq=False)
+class Sending:
+    """The handlers."""
+
+    cluster: Cluster
+    clients: KnownClients
+    clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
+    _turn: int = attrs.field(default=0, init=False)
+    """Which queue is next for messages without a group."""
+
+    async def send(self, request: SendMessageRequest, call: CallContext) -> SendMessageResponse:
+        """Store messages of one topic, one after the other; an entry for each. Raises: Refused."""
+        client = self.clients.of_call(call)
+        now_ms = self.clock_ms()
+        topic = check_messages(request.messages, now_ms)
+        queues = await self._writable(topic)
+        accepted = await self._accepted(topic)
+        entries = []
+        for message in request.messages:
+            sent = sent_message(message, call.peer[0], now_ms)
+            require_type(sent.kind, accepted)
+            entries.append(await self._send(client, sent, message, queues, call))
+        return SendMessageResponse(
+            status=top_status(entry.status.code for entry in entries), entries=entries
+        )
+
+    async def _writable(self, topic: str) -> list[MessageQueue]:
+        """Return the queues of the topic that take messages, sorted. Raises: Refused."""
+        try:
+            route = await self.cluster.route(topic)
+        except RemotingError as error:
+            raise refused_by_network(error) from None
+        if route is None:
+            raise unknown_topic(topic)
+        masters = {
+            broker.broker_name for broker in route.broker_datas if MASTER_ID in broker.broker_addrs
+        }
+        queues = sorted(
+            MessageQueue(topic, data.broker_name, queue_id)
+            for data in route.queue_datas
+            if data.perm & PERM_WRITE and data.broker_name in masters
+            for queue_id in range(data.write_queue_count)
+        )
+        if not queues:
+            raise Refused(
+                Code.FORBIDDEN,
+                f"topic {topic} has no writable queue: its permissions do not allow sends, or no"
+                " master of it runs",
+            )
+        return queues
+
+    async def _accepted(self, topic: str) -> Sequence[int]:
+        return accepted_types(message_type(await self.cluster.topic(topic)))
+
+    async def _send(
+        self,
+        client: KnownClient,
+        sent: SentMessage,
+        message: pb.Message,
+        queues: Sequence[MessageQueue],
+        call: CallContext,
+    ) -> SendResultEntry:
+        message_id = message.system_properties.message_id
+        group = message.system_properties.message_group
+        if group:
+            queue = queues[queue_of_group(group, len(queues))]
+        else:
+            self._turn += 1
+            queue = queues[self._turn % len(queues)]
+        header = SendMessageHeader(
+            producer_group=sent.topic,
+            topic=sent.topic,
+            default_topic=DEFAULT_TOPIC,
+            default_topic_queue_count=_DEFAULT_QUEUES,
+            queue_id=queue.queue_id,
+            sys_flag=sent.sys_flag,
+            born_timestamp=sent.born_timestamp,
+            flag=0,
+            properties=properties_text(sent.properties),
+            reconsume_times=0,
+            unit_mode=False,
+            batch=False,
+            broker_name=queue.broker_name,
+        )
+        command = new_request(RequestCode.SEND_MESSAGE_V2, header, sent.body)
+        command.language = client.language
+        try:
+            answer = await client.link.invoke(
+                queue.broker_name, command, min(SEND_SECONDS, call.time_left())
+            )
+        except RemotingError as error:
+            refused = refused_by_network(error)
+            return SendResultEntry(
+                status=status(refused.code, refused.message), message_id=message_id
+            )
+        stored = _STORED.get(answer.code)  # type: ignore[call-overload]
+        if stored is None:
+            refused = refused_by_broker(answer.code, answer.remark or "")
+            return SendResultEntry(
+                status=status(refused.code, refused.message), message_id=message_id
+            )
+        place = answer.header(SendMessageResponseHeader)
+        transaction_id = message_id
+        if sent.kind == pb.MessageType.TRANSACTION:
+            log_offset = decode_offset_message_id(place.message_id)[2]
+            transaction_id = TransactionPlace(
+                queue.broker_name, place.queue_offset, log_offset, message_id
+            ).encode()
+        return SendResultEntry(
+            status=status(stored, answer.remark or "OK"),
+            message_id=message_id,
+            transaction_id=transaction_id,
+            offset=place.queue_offset,
+            recall_handle=place.recall_handle or "",
+        )
+
+    # Transactions
+
+    async def end_transaction(
+        self, request: EndTransactionRequest, call: CallContext
+    ) -> EndTransactionResponse:
+        """Commit a half message or roll it back. Raises: Refused."""
+        client = self.clients.of_call(call)
+        topic = topic_name(request.topic)
+        if not request.transaction_id.strip():
+            raise Refused(
+                Code.INVALID_TRANSACTION_ID,
+                "the transaction id is blank; give back the one of the send's answer",
+            )
+        place = TransactionPlace.decode(request.transaction_id)
+        header = EndTransactionHeader(
+            producer_group=topic,
+            half_queue_offset=place.queue_offset,
+            log_offset=place.log_offset,
+            verdict=_VERDICTS.get(request.resolution, UNDECIDED),
+            message_id=request.message_id or place.message_id,
+            from_check=request.source == pb.TransactionSource.SOURCE_SERVER_CHECK,
+            transaction_id=place.message_id,
+            topic=topic,
+            broker_name=place.broker_name,
+        )
+        command = new_request(RequestCode.END_TRANSACTION, header)
+        command.language = client.language
+        try:
+            answer = await client.link.invoke(
+                place.broker_name, command, min(SEND_SECONDS, call.time_left())
+            )
+        except RemotingError as error:
+            raise refused_by_network(error) from None
+        if answer.code != ResponseCode.SUCCESS:
+            raise refused_by_broker(answer.code, answer.remark or "")
+        return EndTransactionResponse(status=status())
+
+    # Recall
+
+    async def recall(
+        self, request: RecallMessageRequest, call: CallContext
+    ) -> RecallMessageResponse:
+        """Take a message back whose time of delivery has not come. Raises: Refused."""
+        client = self.clients.of_call(call)
+        topic = topic_name(request.topic)
+        accepted = await self._accepted(topic)
+        require_type(pb.MessageType.DELAY, accepted)
+        try:
+            handle = RecallHandle.decode(request.recall_handle)
+        except RemotingError as error:
+            raise Refused(Code.INTERNAL_SERVER_ERROR, str(error)) from None
+        header = RecallMessageHeader(
+            topic=topic,
+            recall_handle=request.recall_handle,
+            producer_group=topic,
+            broker_name=handle.broker_name,
+        )
+        try:
+            answer = await client.link.invoke(
+                handle.broker_name,
+                new_request(RequestCode.RECALL_MESSAGE, header),
+                min(RECALL_SECONDS, call.time_left()),
+            )
+        except RemotingError as error:
+            raise refused_by_network(error) from None
+        if answer.code != ResponseCode.SUCCESS:
+            raise refused_by_broker(answer.code, answer.remark or "")
+        return RecallMessageResponse(status=status(), message_id=handle.message_id)

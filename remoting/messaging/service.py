@@ -1,0 +1,212 @@
+"""``apache.rocketmq.v2.MessagingService``: its table of methods, and the tasks behind it.
+
+::
+
+    MessagingService.run ─┬ renewal            times of messages that push consumers hold
+                          ├ clients-expire     clients that are gone without a word
+                          └ × receive, give-back, answers to brokers
+
+A handler raises Refused; the table makes a status of the answer of it. Source:
+proxy/…/grpc/v2/GrpcMessagingApplication.java.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import attrs
+import trio
+
+from triomq.remoting.errors import Rejected, RemotingError
+from triomq.remoting.grpc.apache_rocketmq import service_pb2 as pb
+from triomq.remoting.grpc.apache_rocketmq.definition_pb2 import Code
+from triomq.remoting.grpc.methods import (
+    CallContext,
+    Method,
+    MethodTable,
+    bidirectional,
+    server_streaming,
+    unary,
+)
+from triomq.remoting.limits import Limits
+from triomq.remoting.messaging.client_settings import retry_delay_ms
+from triomq.remoting.messaging.cluster import BrokerLink, Cluster, refused_by_network
+from triomq.remoting.messaging.known_clients import KnownClient, KnownClients
+from triomq.remoting.messaging.messaging_settings import MessagingSettings
+from triomq.remoting.messaging.receiving import Receiving
+from triomq.remoting.messaging.renewal import Renewals
+from triomq.remoting.messaging.routing import Routing
+from triomq.remoting.messaging.sending import Sending
+from triomq.remoting.messaging.settling import Settling
+from triomq.remoting.messaging.status_codes import Refused, status
+from triomq.remoting.messaging.telemetry import TelemetryStreams
+from triomq.remoting.protocol.codes import ResponseCode
+from triomq.remoting.protocol.command import Command, response_to
+
+logger = logging.getLogger(__name__)
+
+PATH = "/apache.rocketmq.v2.MessagingService/"
+EXPIRY_SECONDS = 5.0
+
+
+def _wall_clock_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+@attrs.define(eq=False)
+class MessagingService:
+    """The service in front of a cluster."""
+
+    cluster: Cluster
+    settings: MessagingSettings = attrs.field(factory=MessagingSettings)
+    clock_ms: Callable[[], int] = _wall_clock_ms
+    limits: Limits = attrs.field(init=False)
+    clients: KnownClients = attrs.field(init=False)
+    telemetry: TelemetryStreams = attrs.field(init=False)
+    renewals: Renewals = attrs.field(init=False)
+    _nursery: trio.Nursery | None = attrs.field(default=None, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.limits = Limits(self.settings, "gRPC service")
+        self.clients = KnownClients(self.limits, self._link, self.settings.client_idle_ms / 1000)
+        self.telemetry = TelemetryStreams(self.cluster, self.clients)
+        self.renewals = Renewals(self.settings, self.limits, self.clock_ms, self._retry_delay)
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Run what is behind the calls until cancelled; calls may come after ``started``."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            try:
+                nursery.start_soon(self.renewals.run, name="renewal")
+                nursery.start_soon(self._expire, name="clients-expire")
+                task_status.started()
+                await trio.sleep_forever()
+            finally:
+                self._nursery = None
+                for client in list(self.clients.by_id.values()):
+                    self.clients.forget(client)
+
+    def table(self) -> MethodTable:
+        """Return the methods for a GrpcServer."""
+        routing = Routing(self.cluster, self.clients)
+        sending = Sending(self.cluster, self.clients, self.clock_ms)
+        settling = Settling(self.clients, self.renewals, self.clock_ms)
+        receiving = Receiving(
+            self.cluster, self.clients, self.renewals, self.settings, self._spawn, self.clock_ms
+        )
+        return MethodTable(
+            [
+                _answered("QueryRoute", routing.query_route),
+                _answered("QueryAssignment", routing.query_assignment),
+                _answered("Heartbeat", self.heartbeat),
+                _answered("NotifyClientTermination", self.client_termination),
+                _answered("SendMessage", sending.send),
+                _answered("EndTransaction", sending.end_transaction),
+                _answered("RecallMessage", sending.recall),
+                _answered("AckMessage", settling.acknowledge),
+                _answered("ChangeInvisibleDuration", settling.change_time),
+                _answered("ForwardMessageToDeadLetterQueue", settling.to_dead_letters),
+                server_streaming(
+                    f"{PATH}ReceiveMessage",
+                    pb.ReceiveMessageRequest.FromString,
+                    pb.ReceiveMessageResponse.SerializeToString,
+                    receiving.receive,
+                ),
+                bidirectional(
+                    f"{PATH}Telemetry",
+                    pb.TelemetryCommand.FromString,
+                    pb.TelemetryCommand.SerializeToString,
+                    self.telemetry.telemetry,
+                ),
+            ]
+        )
+
+    # Clients that come and go
+
+    async def heartbeat(
+        self, request: pb.HeartbeatRequest, call: CallContext
+    ) -> pb.HeartbeatResponse:
+        """Note that a client is alive. Raises: Refused."""
+        client = self.clients.of_call(call)
+        self._require_settings(client)
+        client.seen = trio.current_time()
+        await self.telemetry.register(client)
+        return pb.HeartbeatResponse(status=status())
+
+    async def client_termination(
+        self, request: pb.NotifyClientTerminationRequest, call: CallContext
+    ) -> pb.NotifyClientTerminationResponse:
+        """Forget a client that ends, and give back what it holds. Raises: Refused."""
+        client = self.clients.of_call(call)
+        self._require_settings(client)
+        await self._leave(client)
+        return pb.NotifyClientTerminationResponse(status=status())
+
+    def _require_settings(self, client: KnownClient) -> None:
+        if client.settings is None:
+            raise Refused(
+                Code.UNRECOGNIZED_CLIENT_TYPE,
+                "the client has sent no settings yet; send them on the Telemetry stream first",
+            )
+
+    async def _leave(self, client: KnownClient) -> None:
+        await self.renewals.release(client)
+        group = client.consumer_group
+        try:
+            await client.link.unregister(
+                client.client_id, client.producer_topics, [group] if group is not None else []
+            )
+        except RemotingError as error:
+            logger.debug("client %s is not unregistered: %s", client.client_id, error)
+        self.clients.forget(client)
+
+    async def _expire(self) -> None:
+        while True:
+            await trio.sleep(EXPIRY_SECONDS)
+            for client in self.clients.silent(trio.current_time()):
+                logger.info("client %s is gone: it was silent for long", client.client_id)
+                await self._leave(client)
+
+    # What the parts need
+
+    def _link(self, client: KnownClient) -> BrokerLink:
+        return self.cluster.link(client.peer, lambda command: self._take_request(client, command))
+
+    def _take_request(self, client: KnownClient, command: Command) -> Any:
+        return self.telemetry.take_request(client, command)
+
+    async def _retry_delay(self, group: str, reconsume_times: int) -> int:
+        return retry_delay_ms(await self.cluster.group(group), reconsume_times)
+
+    def _spawn(self, run: Callable[..., Awaitable[None]], *arguments: Any, name: str) -> None:
+        if self._nursery is None:
+            raise Refused(Code.INTERNAL_SERVER_ERROR, "the server stops; use another one")
+        self._nursery.start_soon(run, *arguments, name=name)
+
+
+async def answer_to_broker(command: Command, answering: Awaitable[Command]) -> Command:
+    """Return the answer to a broker's request, a refusal included."""
+    try:
+        return await answering
+    except Rejected as error:
+        return response_to(command, error.code, remark=error.remark)
+    except RemotingError as error:
+        return response_to(command, ResponseCode.SYSTEM_ERROR, remark=str(error))
+
+
+def _answered(name: str, handler: Callable[[Any, CallContext], Awaitable[Any]]) -> Method:
+    """Return the line of a unary method; a refusal becomes the status of its answer."""
+    request: Any = getattr(pb, f"{name}Request")
+    response: Any = getattr(pb, f"{name}Response")
+
+    async def handle(asked: Any, call: CallContext) -> Any:
+        try:
+            return await handler(asked, call)
+        except RemotingError as error:
+            refused = refused_by_network(error)
+            return response(status=refused.status())
+
+    return unary(PATH + name, request.FromString, response.SerializeToString, handle)

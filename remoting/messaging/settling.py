@@ -1,0 +1,154 @@
+"""The calls that settle messages: acknowledge, change the invisible time, dead letters.
+
+Source: proxy/…/grpc/v2/consumer/AckMessageActivity.java, ChangeInvisibleDurationActivity.java,
+grpc/v2/producer/ForwardMessageToDLQActivity.java.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import attrs
+import trio
+
+from triomq.remoting.errors import RemotingError
+from triomq.remoting.grpc.apache_rocketmq.definition_pb2 import Code
+from triomq.remoting.grpc.apache_rocketmq.service_pb2 import (
+    AckMessageEntry,
+    AckMessageRequest,
+    AckMessageResponse,
+    AckMessageResultEntry,
+    ChangeInvisibleDurationRequest,
+    ChangeInvisibleDurationResponse,
+    ForwardMessageToDeadLetterQueueRequest,
+    ForwardMessageToDeadLetterQueueResponse,
+)
+from triomq.remoting.grpc.methods import CallContext
+from triomq.remoting.messaging.checks import check_invisible_time, group_name, topic_name
+from triomq.remoting.messaging.cluster import refused_by_network
+from triomq.remoting.messaging.known_clients import KnownClient, KnownClients
+from triomq.remoting.messaging.popped_messages import PoppedMessage
+from triomq.remoting.messaging.renewal import Renewals
+from triomq.remoting.messaging.status_codes import Refused, code_name, status, top_status
+
+ENTRIES_MAX = 1024
+"""Messages of one AckMessage."""
+
+
+@attrs.define(eq=False)
+class Settling:
+    """The handlers."""
+
+    clients: KnownClients
+    renewals: Renewals
+    clock_ms: Callable[[], int]
+
+    # Acknowledge
+
+    async def acknowledge(
+        self, request: AckMessageRequest, call: CallContext
+    ) -> AckMessageResponse:
+        """Acknowledge messages, each for itself. Raises: Refused."""
+        client = self.clients.of_call(call)
+        topic = topic_name(request.topic, system_allowed=True)
+        group = group_name(request.group)
+        if len(request.entries) > ENTRIES_MAX:
+            raise Refused(
+                Code.BAD_REQUEST,
+                f"{len(request.entries)} messages are acknowledged at once; the limit is"
+                f" {ENTRIES_MAX}: send several requests",
+            )
+        results = [AckMessageResultEntry()] * len(request.entries)
+
+        async def one(index: int, entry: AckMessageEntry) -> None:
+            results[index] = await self._acknowledge(client, group, topic, entry)
+
+        if len(results) == 1:  # what clients send: not worth a nursery
+            await one(0, request.entries[0])
+        else:
+            async with trio.open_nursery() as nursery:
+                for index, entry in enumerate(request.entries):
+                    nursery.start_soon(one, index, entry)
+        return AckMessageResponse(
+            status=top_status(result.status.code for result in results), entries=results
+        )
+
+    async def _acknowledge(
+        self, client: KnownClient, group: str, topic: str, entry: AckMessageEntry
+    ) -> AckMessageResultEntry:
+        made = status(Code.OK, code_name(Code.OK))
+        try:
+            message = self._message(group, topic, entry.receipt_handle)
+            newest = await self.renewals.take(client, message)
+            try:
+                self._require_valid(newest)
+                await newest.acknowledge(client.link)
+            except RemotingError as error:
+                refused = refused_by_network(error)
+                if newest is not message and refused.code != Code.INVALID_RECEIPT_HANDLE:
+                    self.renewals.keep(client, message, newest)
+                raise
+        except RemotingError as error:
+            made = refused_by_network(error).status()
+        return AckMessageResultEntry(
+            message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=made
+        )
+
+    def _message(self, group: str, topic: str, text: str) -> PoppedMessage:
+        """Return the message of a handle. Raises: Refused."""
+        try:
+            return PoppedMessage.of(group, topic, text)
+        except RemotingError as error:
+            raise Refused(Code.INVALID_RECEIPT_HANDLE, str(error)) from None
+
+    def _require_valid(self, message: PoppedMessage) -> None:
+        """Refuse a handle whose time is over. Raises: Refused."""
+        late_ms = self.clock_ms() - message.handle.visible_at
+        if late_ms >= 0:
+            raise Refused(
+                Code.INVALID_RECEIPT_HANDLE,
+                f"the invisible time of the message ended {late_ms} ms ago, so it is delivered"
+                " again; use a longer time, or change it while you work",
+            )
+
+    # Other times
+
+    async def change_time(
+        self, request: ChangeInvisibleDurationRequest, call: CallContext
+    ) -> ChangeInvisibleDurationResponse:
+        """Hide a message for another time from now. Raises: Refused."""
+        client = self.clients.of_call(call)
+        topic = topic_name(request.topic, system_allowed=True)
+        group = group_name(request.group)
+        invisible_ms = request.invisible_duration.ToMilliseconds()
+        check_invisible_time(invisible_ms, minimum_ms=0)
+        message = self._message(group, topic, request.receipt_handle)
+        newest = await self.renewals.take(client, message)
+        self._require_valid(newest)
+        try:
+            changed = await newest.change_time(client.link, invisible_ms)
+        except RemotingError as error:
+            refused = refused_by_network(error)
+            if refused.code != Code.TOO_MANY_REQUESTS:
+                raise refused from None
+            return ChangeInvisibleDurationResponse(
+                status=refused.status(), receipt_handle=request.receipt_handle
+            )
+        return ChangeInvisibleDurationResponse(status=status(), receipt_handle=changed.text)
+
+    # Dead letters
+
+    async def to_dead_letters(
+        self, request: ForwardMessageToDeadLetterQueueRequest, call: CallContext
+    ) -> ForwardMessageToDeadLetterQueueResponse:
+        """Make a message a dead letter of its group. Raises: Refused."""
+        client = self.clients.of_call(call)
+        topic = topic_name(request.topic, system_allowed=True)
+        group = group_name(request.group)
+        message = self._message(group, topic, request.receipt_handle)
+        newest = await self.renewals.take(client, message)
+        try:
+            await newest.to_dead_letters(client.link)
+        except RemotingError as error:
+            raise refused_by_network(error) from None
+        return ForwardMessageToDeadLetterQueueResponse(status=status())

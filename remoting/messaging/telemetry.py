@@ -1,0 +1,282 @@
+"""The Telemetry stream of a client: its settings, and the commands of brokers to it.
+
+The stream lives as long as the client. Each settings command is answered with the same settings and
+what the server adds to them. A broker's request to a client becomes a command on the stream.
+Source: proxy/…/grpc/v2/client/ClientActivity.java, GrpcClientChannel.java.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Coroutine
+from typing import Any
+
+import attrs
+import trio
+
+from triomq.remoting.errors import Rejected, RemotingError
+from triomq.remoting.grpc.apache_rocketmq.definition_pb2 import Code, Settings
+from triomq.remoting.grpc.apache_rocketmq.service_pb2 import (
+    PrintThreadStackTraceCommand,
+    RecoverOrphanedTransactionCommand,
+    TelemetryCommand,
+    VerifyMessageCommand,
+)
+from triomq.remoting.grpc.methods import AnswerStream, CallContext, RequestStream
+from triomq.remoting.grpc.status import CallFailed, GrpcStatus
+from triomq.remoting.log_limit import LogLimit
+from triomq.remoting.messaging.client_settings import merged_settings
+from triomq.remoting.messaging.cluster import Cluster
+from triomq.remoting.messaging.delivered_message import delivered_message
+from triomq.remoting.messaging.known_clients import COMMANDS_MAX, KnownClient, KnownClients
+from triomq.remoting.messaging.status_codes import Refused, status
+from triomq.remoting.messaging.transaction_place import TransactionPlace
+from triomq.remoting.protocol.bodies.running import ConsumeDirectlyResult, ConsumerRunning
+from triomq.remoting.protocol.codes import RequestCode, ResponseCode
+from triomq.remoting.protocol.command import Command, response_to
+from triomq.remoting.protocol.headers.client import ConsumeDirectlyHeader, ConsumerRunningHeader
+from triomq.remoting.protocol.headers.transaction import CheckTransactionHeader
+from triomq.remoting.protocol.record import StoredMessage
+from triomq.remoting.protocol.record_reader import decode_records
+
+logger = logging.getLogger(__name__)
+
+ANSWER_SECONDS = 5.0
+"""How long a client may take to answer a command of a broker."""
+UNANSWERED_MAX = 16
+"""Commands that one client has not answered; further requests of brokers are refused."""
+_RESULTS = {
+    Code.OK: "CR_SUCCESS",
+    Code.FAILED_TO_CONSUME_MESSAGE: "CR_LATER",
+    Code.MESSAGE_CORRUPTED: "CR_RETURN_NULL",
+}
+
+
+@attrs.define(eq=False)
+class TelemetryStreams:
+    """The call, and the way of brokers' requests to clients."""
+
+    cluster: Cluster
+    clients: KnownClients
+    limit: LogLimit = attrs.field(factory=LogLimit, init=False)
+
+    # The call
+
+    async def telemetry(
+        self,
+        requests: RequestStream[TelemetryCommand],
+        answers: AnswerStream[TelemetryCommand],
+        call: CallContext,
+    ) -> None:
+        """Serve the stream of a client until it half-closes, or the server stops."""
+        try:
+            client = self.clients.of_call(call)
+        except Refused as error:
+            await answers.send(TelemetryCommand(status=status(error.code, error.message)))
+            return
+        commands, to_write = trio.open_memory_channel[TelemetryCommand](COMMANDS_MAX)
+        client.commands = commands  # the newest stream is the one that the client reads
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._write, to_write, answers, name="telemetry-write")
+                nursery.start_soon(self._end_when_draining, call, nursery.cancel_scope)
+                await self._read(client, requests, commands)
+                nursery.cancel_scope.cancel()
+        finally:
+            client.seen = trio.current_time()
+            if client.commands is commands:
+                client.commands = None
+
+    async def _end_when_draining(self, call: CallContext, stream: trio.CancelScope) -> None:
+        await call.draining.wait()
+        stream.cancel()
+
+    async def _write(
+        self,
+        to_write: trio.MemoryReceiveChannel[TelemetryCommand],
+        answers: AnswerStream[TelemetryCommand],
+    ) -> None:
+        async for command in to_write:
+            await answers.send(command)
+
+    async def _read(
+        self,
+        client: KnownClient,
+        requests: RequestStream[TelemetryCommand],
+        commands: trio.MemorySendChannel[TelemetryCommand],
+    ) -> None:
+        async for command in requests:
+            client.seen = trio.current_time()
+            kind = command.WhichOneof("command")
+            if kind == "settings":
+                try:
+                    merged = await self.take_settings(client, command.settings)
+                except Refused as error:
+                    raise CallFailed(_grpc_status(error.code), error.message) from None
+                await commands.send(TelemetryCommand(status=status(), settings=merged))
+            elif kind in ("thread_stack_trace", "verify_message_result"):
+                answered = client.waiting.get(getattr(command, kind).nonce)
+                if answered is not None:
+                    answered(command)
+
+    async def take_settings(self, client: KnownClient, settings: Settings) -> Settings:
+        """Remember a client's settings, register it, and return them with the server's.
+
+        Raises: Refused.
+        """
+        if settings.WhichOneof("pub_sub") is None:
+            raise Refused(
+                Code.BAD_REQUEST,
+                "the settings have neither publishing nor subscription; send one of the two",
+            )
+        known = KnownClient(client.client_id, client.peer, client.language, client.seen)
+        known.settings = settings
+        known.heartbeat_data()  # raises for an illegal name, before anything changes
+        group = known.consumer_group
+        config = None if group is None else await self.cluster.group(group)
+        client.settings = merged_settings(settings, config)
+        await self.register(client)
+        return client.settings
+
+    async def register(self, client: KnownClient) -> None:
+        """Let the brokers know the groups of a client.
+
+        A broker that cannot be reached hears of it with the next heartbeat.
+        """
+        try:
+            await client.link.register(client.heartbeat_data(), client.language)
+        except RemotingError as error:
+            self.limit.log(
+                logger,
+                logging.WARNING,
+                "client %s could not be registered; its next heartbeat tries again: %s",
+                client.client_id,
+                error,
+            )
+
+    # Requests of brokers
+
+    def take_request(
+        self, client: KnownClient, command: Command
+    ) -> Coroutine[Any, Any, Command] | None:
+        """Pass a broker's request to a client; return what waits for an answer that it needs."""
+        if command.code == RequestCode.CHECK_TRANSACTION_STATE:
+            self._check_transaction(client, command)
+        elif command.code == RequestCode.GET_CONSUMER_RUNNING_INFO:
+            return self._running(client, command)
+        elif command.code == RequestCode.CONSUME_MESSAGE_DIRECTLY:
+            return self._consume_directly(client, command)
+        elif not command.is_oneway:
+            return _unsupported(command)
+        return None
+
+    def _check_transaction(self, client: KnownClient, command: Command) -> None:
+        header = command.header(CheckTransactionHeader)
+        (half,) = decode_records(bytes(command.body))
+        place = TransactionPlace(
+            header.broker_name or "",
+            header.half_queue_offset,
+            header.log_offset,
+            header.transaction_id or half.message_id,
+        )
+        told = client.tell(
+            TelemetryCommand(
+                recover_orphaned_transaction_command=RecoverOrphanedTransactionCommand(
+                    message=delivered_message(
+                        half,
+                        topic=half.properties.get("REAL_TOPIC") or half.topic,
+                        handle="",
+                        invisible_ms=None,
+                    ),
+                    transaction_id=place.encode(),
+                )
+            )
+        )
+        if not told:
+            self.limit.log(
+                logger,
+                logging.INFO,
+                "the check of a transaction did not reach client %s, which has no telemetry"
+                " stream or does not read it; the broker checks again",
+                client.client_id,
+            )
+
+    async def _running(self, client: KnownClient, command: Command) -> Command:
+        header = command.header(ConsumerRunningHeader)
+        jstack = None
+        if header.jstack:
+            answer = await self._ask(
+                client,
+                lambda nonce: TelemetryCommand(
+                    print_thread_stack_trace_command=PrintThreadStackTraceCommand(nonce=nonce)
+                ),
+            )
+            jstack = answer.thread_stack_trace.thread_stack_trace
+        running = ConsumerRunning(
+            properties={"PROP_CONSUME_TYPE": client.heartbeat_data().consumers[0].consume_type}
+            if client.consumer_group is not None
+            else {},
+            subscriptions=[
+                subscription
+                for consumer in client.heartbeat_data().consumers
+                for subscription in consumer.subscriptions
+            ],
+            jstack=jstack,
+        )
+        return response_to(command, body=running.encode())
+
+    async def _consume_directly(self, client: KnownClient, command: Command) -> Command:
+        command.header(ConsumeDirectlyHeader)
+        message: StoredMessage
+        (message,) = decode_records(bytes(command.body))
+        begun = trio.current_time()
+        answer = await self._ask(
+            client,
+            lambda nonce: TelemetryCommand(
+                verify_message_command=VerifyMessageCommand(
+                    nonce=nonce,
+                    message=delivered_message(
+                        message, topic=message.topic, handle="", invisible_ms=None
+                    ),
+                )
+            ),
+        )
+        result = ConsumeDirectlyResult(
+            consume_result=_RESULTS.get(answer.status.code, "CR_THROW_EXCEPTION"),
+            remark=answer.status.message or None,
+            spent_ms=round((trio.current_time() - begun) * 1000),
+        )
+        return response_to(command, body=result.encode())
+
+    async def _ask(self, client: KnownClient, make: Any) -> TelemetryCommand:
+        """Return the client's answer to a command. Raises: Rejected."""
+        if len(client.waiting) >= UNANSWERED_MAX:
+            raise Rejected(
+                ResponseCode.SYSTEM_BUSY,
+                f"client {client.client_id} has {len(client.waiting)} commands to answer",
+            )
+        nonce = str(uuid.uuid4())
+        answer = await client.ask(nonce, make(nonce), ANSWER_SECONDS)
+        if answer is None:
+            raise Rejected(
+                ResponseCode.SYSTEM_ERROR,
+                f"client {client.client_id} did not answer in {ANSWER_SECONDS:g} s; check that it"
+                " runs",
+            )
+        return answer
+
+
+async def _unsupported(command: Command) -> Command:
+    return response_to(
+        command,
+        ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+        remark=f"request {command.code} is not for clients that speak gRPC",
+    )
+
+
+def _grpc_status(code: int) -> GrpcStatus:
+    """Return how a stream ends because of a bad command."""
+    if 40000 <= code < 50000:
+        return GrpcStatus.INVALID_ARGUMENT
+    return GrpcStatus.INTERNAL
