@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import Any
 
 from triomq.remoting.errors import LocalProtocolError
 from triomq.remoting.grpc.apache_rocketmq import definition_pb2 as pb
@@ -18,7 +19,7 @@ from triomq.remoting.messaging.status_codes import Refused
 from triomq.remoting.protocol import names
 from triomq.remoting.protocol.bodies.heartbeat import TAG
 from triomq.remoting.protocol.message_properties import RESERVED_PROPERTIES
-from triomq.remoting.protocol.tag_expressions import ALL_TAGS, subscription
+from triomq.remoting.protocol.tag_expressions import subscription
 
 BODY_BYTES_MAX = 4 * 1024 * 1024
 """maxMessageSize"""
@@ -262,7 +263,7 @@ def _check_times(system: pb.SystemProperties, now_ms: int, delay_ms_max: int) ->
                 " (maxTransactionRecoverySecond)",
             )
     if system.HasField("delivery_timestamp"):
-        delay_ms = system.delivery_timestamp.ToMilliseconds() - now_ms
+        delay_ms = time_ms(system.delivery_timestamp) - now_ms
         if delay_ms > delay_ms_max:
             raise Refused(
                 pb.Code.ILLEGAL_DELIVERY_TIME,
@@ -294,17 +295,20 @@ def check_filter(expression: pb.FilterExpression) -> tuple[str, str]:
             )
         return SQL92, text
     try:
-        return TAG, _tags(text)
+        return TAG, subscription("", text, 0).sub_string
     except LocalProtocolError as error:
         raise Refused(pb.Code.ILLEGAL_FILTER_EXPRESSION, str(error)) from None
 
 
-@lru_cache(maxsize=_NAMES_KEPT)
-def _tags(text: str) -> str:
-    return subscription("", text, 0).sub_string or ALL_TAGS
-
-
 # Times
+
+
+def time_ms(time: Any) -> int:
+    """Return a timestamp or duration in ms, rounded down.
+
+    The method of the same purpose raises ValueError for a time beyond the year 9999.
+    """
+    return int(time.seconds) * 1000 + int(time.nanos) // 1_000_000
 
 
 def check_invisible_time(

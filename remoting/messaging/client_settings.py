@@ -31,7 +31,9 @@ LONG_POLLING_MS = 20_000
 DELIVERY_RETRIES = 16
 """retryMaxTimes of a group without settings"""
 
-_DELAY_MS_MAX = 7_200_000
+_RETRIES_MAX = 0x7FFF_FFFE
+_DURATION_MS_MAX = 315_576_000_000_000
+"""10,000 years: the longest duration of protobuf"""
 _EXPONENT_MAX = 32
 _CUSTOMIZED_FROM = 2
 """The first delays of a customized policy are those of delay levels that no retry takes."""
@@ -68,7 +70,8 @@ def merged_settings(
 
 def delivery_attempts_max(group: SubscriptionGroupConfig | None) -> int:
     """Return how often a group gets a message before it is dead."""
-    return max(DELIVERY_RETRIES if group is None else group.retry_max_times, 0) + 1
+    retries = DELIVERY_RETRIES if group is None else group.retry_max_times
+    return min(max(retries, 0), _RETRIES_MAX) + 1
 
 
 def retry_delay_ms(group: SubscriptionGroupConfig | None, reconsume_times: int) -> int:
@@ -129,4 +132,4 @@ def _delivery_policy(group: SubscriptionGroupConfig | None) -> pb.RetryPolicy:
 
 
 def _duration(time_ms: int) -> timedelta:
-    return timedelta(milliseconds=time_ms)
+    return timedelta(milliseconds=min(max(time_ms, 0), _DURATION_MS_MAX))

@@ -51,7 +51,9 @@ _GZIP_MAGIC = b"\x1f\x8b"
 _GZIP_HEAD = _GZIP_MAGIC + b"\x08\x00\x00\x00\x00\x00\x00\xff"
 _ZLIB_HEAD_BYTES, _ZLIB_TAIL_BYTES = 2, 4
 _PIECE_BYTES = 256 * 1024
-_MS_DIGITS_MAX = 14  # more do not fit a timestamp, which ends with the year 9999
+_TIME_MS_MAX = 253_402_300_799_999
+_MS_DIGITS_MAX = 19
+_REDELIVERIES_MAX = 0x7FFF_FFFE
 
 
 def delivered_message(
@@ -89,7 +91,7 @@ def delivered_message(
     system.store_host = format_address(*message.store_host)
     system.queue_id = message.queue_id
     system.queue_offset = message.queue_offset
-    system.delivery_attempt = message.reconsume_times + 1
+    system.delivery_attempt = min(message.reconsume_times, _REDELIVERIES_MAX) + 1
     if handle:
         system.receipt_handle = handle
     if invisible_ms is not None:
@@ -135,7 +137,8 @@ def _due_ms(properties: Mapping[str, str]) -> int | None:
 
 
 def _set_time(field: Any, time_ms: int) -> None:
-    """Set a timestamp or duration, also to 0."""
+    """Set a timestamp or duration. Clients break at one after the year 9999, or before 1970."""
+    time_ms = min(max(time_ms, 0), _TIME_MS_MAX)
     field.seconds = time_ms // 1000
     field.nanos = time_ms % 1000 * 1_000_000
 

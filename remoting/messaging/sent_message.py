@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import attrs
 
 from triomq.remoting.grpc.apache_rocketmq import definition_pb2 as pb
-from triomq.remoting.messaging.checks import topic_name
+from triomq.remoting.messaging.checks import time_ms, topic_name
 from triomq.remoting.messaging.status_codes import Refused
 from triomq.remoting.protocol.java_hash import java_hash
 from triomq.remoting.protocol.message_properties import (
@@ -63,7 +63,7 @@ def sent_message(message: pb.Message, born_host: str, now_ms: int) -> SentMessag
     properties[PRODUCER_GROUP] = topic
     properties[BORN_HOST] = system.born_host or born_host
     properties[BORN_TIMESTAMP] = str(
-        system.born_timestamp.ToMilliseconds() if system.HasField("born_timestamp") else now_ms
+        time_ms(system.born_timestamp) if system.HasField("born_timestamp") else now_ms
     )
     if tag := system.tag:
         properties[TAGS] = tag
@@ -75,11 +75,11 @@ def sent_message(message: pb.Message, born_host: str, now_ms: int) -> SentMessag
         kind = _FIFO
     if system.HasField("delivery_timestamp"):
         # A time before 1970 is as due as any in the past, and brokers do not read its minus sign.
-        properties[TIMER_DELIVER_MS] = str(max(system.delivery_timestamp.ToMilliseconds(), 0))
+        properties[TIMER_DELIVER_MS] = str(max(time_ms(system.delivery_timestamp), 0))
         kind = _DELAY
     if trace_context := system.trace_context:
         properties[TRACE_CONTEXT] = trace_context
-    if attempt := system.delivery_attempt:
+    if (attempt := system.delivery_attempt) > 0:
         properties[RECONSUME_TIME] = str(attempt)
     sys_flag = COMPRESSED if system.body_encoding == _GZIP else 0
     if system.message_type == _TRANSACTION:

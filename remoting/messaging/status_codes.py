@@ -37,18 +37,14 @@ _CODES: dict[int, int] = {
     ResponseCode.RPC_TIME_OUT: pb.Code.PROXY_TIMEOUT,
 }
 # A broker has one code for several refusals, which differ in how the remark begins.
-_REMARKS: dict[int, tuple[tuple[str, int], ...]] = {
-    ResponseCode.NO_PERMISSION: (
-        ("no accesskey is configured", pb.Code.UNAUTHORIZED),
-        ("no acl config", pb.Code.UNAUTHORIZED),
-        ("check signature failed", pb.Code.UNAUTHORIZED),
-        ("user:", pb.Code.UNAUTHORIZED),
-    ),
-    ResponseCode.MESSAGE_ILLEGAL: (
-        ("current message type not match", pb.Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE),
-        ("timer message illegal", pb.Code.ILLEGAL_DELIVERY_TIME),
-    ),
-}
+_NOT_AUTHORIZED = (
+    # ACL 1.0 and request signatures
+    *("no accesskey is configured", "no acl config", "check signature failed"),
+    # ACL 2.0
+    *("user:", "username ", "authentication ", "authorization "),
+)
+_WRONG_TYPE = "current message type not match"
+_WRONG_TIME = "timer message illegal"
 
 
 class Refused(RemotingError):
@@ -87,11 +83,13 @@ def refused_by_broker(code: int, remark: str | None) -> Refused:
     Source: client/exception/MQBrokerException.java.
     """
     remark = remark or "the broker gave no reason; see its log"
-    begin = remark.lower()
     refused = _CODES.get(code, pb.Code.INTERNAL_SERVER_ERROR)
-    for words, special in _REMARKS.get(code, ()):
-        if begin.startswith(words):
-            refused = special
+    if code == ResponseCode.NO_PERMISSION and remark.lower().startswith(_NOT_AUTHORIZED):
+        refused = pb.Code.UNAUTHORIZED
+    elif code == ResponseCode.MESSAGE_ILLEGAL and remark.startswith(_WRONG_TYPE):
+        refused = pb.Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
+    elif code == ResponseCode.MESSAGE_ILLEGAL and remark.startswith(_WRONG_TIME):
+        refused = pb.Code.ILLEGAL_DELIVERY_TIME
     return Refused(refused, f"CODE: {int(code)}  DESC: {remark}")
 
 
