@@ -68,8 +68,8 @@ async def open_timers(
     schedule = TimerSchedule(
         rules,
         check.read_ms,
-        skip_due_ms=check.delivered_ms,
-        skip_below=check.delivered_below if check.marked else 0,
+        passed_ms=check.passed_ms,
+        bounds=list(check.delivered),
     )
     return Timers(
         store,

@@ -5,6 +5,9 @@ A slot is *open* when its records are in memory. Laws:
 - ``read_ms`` < ``open_ms``: the slot at ``read_ms`` is always open. All slots before it are done,
   and no record is put there any more: a message that comes too late gets the slot ``read_ms``.
 - A record of an open slot is in memory, from the chain or because it was added later.
+- A record is in the slot of its time or, if it came too late, in the one that was ``read_ms`` then,
+  and ``read_ms`` stays there while it waits. So once that slot is read, all records of times before
+  the first slot that is not open are in memory or delivered.
 - A message that is due is taken, then stored in its topic, then done. Until then it counts as not
   delivered.
 
@@ -21,6 +24,7 @@ from typing import NamedTuple
 import attrs
 
 from triomq.broker.services.timers.timer_rules import TimerRules
+from triomq.broker.store.timer.timer_check import OLDER_BOUNDS_MAX, DeliveredBound
 from triomq.broker.store.timer.timer_record import TimerRecord
 
 SIZE_BITS, OFFSET_BITS = 31, 50
@@ -47,10 +51,15 @@ class TimerSchedule:
     """The first slot that is not open."""
     opening_ms: int | None = attrs.field(default=None, init=False)
     """The slot whose chain is being read."""
-    skip_due_ms: int = 0
-    """At a start: messages due up to this time are delivered already …"""
-    skip_below: int = 0
-    """… if their record lies before this position of the timer log."""
+    passed_ms: int = 0
+    """Messages whose own slot lies before it are delivered: a slave may leave them out. It lies
+    before ``read_ms`` while a message waits there that came too late for its own slot.
+    """
+    bounds: list[DeliveredBound] = attrs.field(factory=list)
+    """What is delivered: all that lies within one of them. A bound holds for ever, as records are
+    only appended behind it. There is one, but for a clock that was set back: what came since then
+    is delivered up to an earlier time than what came before.
+    """
     latest_ms: int = attrs.field(init=False)
     """Latest time up to which messages were delivered: a clock that was set back does not bring
     them back.
@@ -63,7 +72,7 @@ class TimerSchedule:
 
     @latest_ms.default
     def _delivered_before(self) -> int:
-        return self.skip_due_ms
+        return self.bounds[0].due_ms if self.bounds else 0
 
     def start(self, now_ms: int) -> None:
         """Begin at ``read_ms``; without progress from before, now."""
@@ -103,10 +112,8 @@ class TimerSchedule:
 
     def delivered(self, position: int, record: TimerRecord) -> bool:
         """Return whether a record of a slot was delivered before the start."""
-        return (
-            position < self.skip_below
-            and self.rules.due_of(record.slot_ms, record.due_ms) <= self.skip_due_ms
-        )
+        due = self.rules.due_of(record.slot_ms, record.due_ms)
+        return any(position < bound.below and due <= bound.due_ms for bound in self.bounds)
 
     def key(self, slot_ms: int, due_ms: int, log_offset: int, size: int, *, rolls: bool) -> int:
         due = self.rules.due_of(slot_ms, due_ms)
@@ -230,18 +237,25 @@ class TimerSchedule:
             self._recalled_clean = max(RECALLED_CLEAN, 2 * len(self.recalled))
         return self.read_ms
 
-    def progress(self, now_ms: int, log_end: int) -> tuple[int, int, int]:
-        """Return (first slot that is not done, delivered up to, for records before).
+    def note_delivered(self, now_ms: int, log_end: int) -> None:
+        """Note in ``bounds`` and ``passed_ms`` what of the timer log up to now is delivered.
 
-        The second and third number are those of ``skip_due_ms`` and ``skip_below`` at a start. The
-        first lies before ``read_ms`` while a message waits there that came too late for its own
-        slot: a slave may leave out all messages of slots before it.
+        The caller does so before it adds records, too: one that is due before the time of a bound
+        is not within it.
         """
-        read, first = self.advance(now_ms), self._first_due()
+        open_to = self.open_ms if self.opening_ms is None else self.opening_ms
+        if open_to <= self.read_ms:
+            return  # messages that came too late may wait in this slot, whatever their times
+        first = self._first_due()
+        due = min(max(now_ms, self.latest_ms), open_to)
+        self.passed_ms = self.read_ms
         if first is not None:
-            read = min(read, self.rules.slot_of(first))
-        if self.opening_ms is None:
-            due = min(max(now_ms, self.latest_ms), self.open_ms)
-            self.skip_due_ms = due if first is None else min(due, first - 1)
-            self.skip_below = log_end
-        return read, self.skip_due_ms, self.skip_below
+            due = min(due, first - 1)
+            self.passed_ms = min(self.read_ms, self.rules.slot_of(first))
+        bounds = self.bounds
+        while bounds and bounds[-1].due_ms <= due:
+            bounds.pop()
+        if not bounds or bounds[-1].below < log_end:
+            bounds.append(DeliveredBound(due, log_end))
+        if len(bounds) > 1 + OLDER_BOUNDS_MAX:
+            del bounds[-2]  # what lies only within this one comes again after a start

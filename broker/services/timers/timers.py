@@ -166,7 +166,9 @@ class Timers:
 
     def follow(self, point: TimerCheckPoint) -> None:
         """Take over the master's progress, which this slave's log supports. Checkpoint: never."""
-        self.schedule.read_ms = max(self.schedule.read_ms, self.rules.floor(point.last_read_ms))
+        schedule = self.schedule
+        schedule.passed_ms = self.rules.floor(point.last_read_ms)
+        schedule.read_ms = max(schedule.read_ms, schedule.passed_ms)
         self.follow_to = max(self.follow_to, point.master_queue_offset)
         self._changed = True
         self._used.set()
@@ -252,6 +254,7 @@ class Timers:
                 break
         if not messages:
             return LOOK_SECONDS  # the slot is still that of two weeks ago
+        schedule.note_delivered(self.clock_ms(), self.files.log.end)
         self.files.add([place for place in places if place is not None], self.rules.floor(now))
         for message, place in zip(messages, places):
             if place is not None:
@@ -288,7 +291,7 @@ class Timers:
             )
             return None
         followed = self.slave and message.queue_offset < self.follow_to
-        if followed and times[0] < self.schedule.read_ms:
+        if followed and times[0] < self.schedule.passed_ms:
             return None  # its master has delivered it
         placed = self.rules.place(*times, now_ms, deletes=TIMER_DELETE_KEY in properties)
         return TimerPlace(
@@ -422,11 +425,14 @@ class Timers:
         """Return up to which time all messages that were stored before it are delivered."""
         if not self.caught_up.is_set():
             return 0
-        now = self.clock_ms()
-        _, delivered_ms, _ = self.schedule.progress(now, self.files.log.end)
+        log_end = self.files.log.end
+        self.schedule.note_delivered(self.clock_ms(), log_end)
+        bounds = self.schedule.bounds
+        if not bounds or bounds[-1].below < log_end:
+            return 0
         if self.queue_offset < self.store.max_offset(TIMER_TOPIC, 0):
-            return min(delivered_ms, self._stored_to_ms)
-        return delivered_ms
+            return min(bounds[-1].due_ms, self._stored_to_ms)
+        return bounds[-1].due_ms
 
     def behind(self) -> tuple[int, int, int]:
         """Return how far delivery is behind (ms), messages not in the wheel yet, and in all."""
@@ -485,22 +491,24 @@ class Timers:
 
     def progress(self) -> TimerCheck:
         """Return how far the timers are at this moment."""
-        read, due, below = self.schedule.progress(self.clock_ms(), self.files.log.end)
+        schedule, now = self.schedule, self.clock_ms()
+        schedule.advance(now)
+        schedule.note_delivered(now, self.files.log.end)
         state, _, counter = self.files.check.version
         return TimerCheck(
-            read_ms=read,
+            read_ms=schedule.read_ms,
             queue_offset=self.queue_offset,
             master_queue_offset=self.queue_offset,
-            version=(state, self.clock_ms(), counter + 1),
-            delivered_ms=due,
-            delivered_below=below,
+            version=(state, now, counter + 1),
+            delivered=tuple(schedule.bounds),
+            passed_ms=schedule.passed_ms,
         )
 
     def check_point(self) -> TimerCheckPoint:
         """Return the progress on the disk, which slaves ask for; a slave's is that of now."""
         check = self.progress() if self.slave else self.files.check
         return TimerCheckPoint(
-            check.read_ms,
+            check.passed_ms,
             check.log_end,
             check.queue_offset,
             check.master_queue_offset,

@@ -15,7 +15,7 @@ from triomq.broker.services.timers.timer_rules import (
 )
 from triomq.broker.store.errors import StoreDamaged
 from triomq.broker.store.io.disk import Disk
-from triomq.broker.store.timer.timer_check import TimerCheck
+from triomq.broker.store.timer.timer_check import DeliveredBound, TimerCheck
 from triomq.broker.store.timer.timer_files import TimerPlace, open_timer_files
 from triomq.broker.store.timer.timer_record import TimerRecord, decode, end_mark
 from triomq.broker.store.timer.wheel import WHEEL_BYTES, TimerWheel
@@ -109,13 +109,21 @@ def test_the_first_property_counts() -> None:
 
 def test_a_mark_that_java_has_outrun_does_not_count() -> None:
     check = TimerCheck(
-        read_ms=SECOND, log_end=520, queue_offset=10, marked=True, wheel_end=52, delivered_ms=5
+        read_ms=SECOND,
+        log_end=520,
+        queue_offset=10,
+        marked=True,
+        wheel_end=52,
+        delivered=(DeliveredBound(SECOND + 900, 416), DeliveredBound(SECOND - 3_000, 520)),
+        passed_ms=SECOND - 3_000,
     )
     data = bytearray(check.encode())
     assert len(data) == 4096
+    assert not any(data[56:3016])
     assert TimerCheck.decode(bytes(data)) == check
     data[15] ^= 1
-    assert not TimerCheck.decode(bytes(data)).marked
+    after_java = TimerCheck.decode(bytes(data))
+    assert (after_java.marked, after_java.delivered, after_java.passed_ms) == (False, (), SECOND)
     assert TimerCheck.decode(bytes(data[:56])).queue_offset == 10
 
 
