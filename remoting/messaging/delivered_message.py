@@ -86,7 +86,7 @@ def delivered_message(
     system.body_encoding = encoding
     system.message_type = _type(properties)
     _set_time(system.born_timestamp, message.born_timestamp)
-    system.born_host = properties.get(BORN_HOST) or format_address(*message.born_host)
+    system.born_host = properties.get(BORN_HOST) or message.born_host[0]
     _set_time(system.store_timestamp, message.store_timestamp)
     system.store_host = format_address(*message.store_host)
     system.queue_id = message.queue_id

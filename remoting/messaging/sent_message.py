@@ -69,10 +69,9 @@ def sent_message(message: pb.Message, born_host: str, now_ms: int) -> SentMessag
         properties[TAGS] = tag
     if keys := system.keys:
         properties[KEYS] = " ".join(keys)
-    kind = _NORMAL
     if group := system.message_group:
         properties[SHARDING_KEY] = group
-        kind = _FIFO
+    kind = _FIFO if SHARDING_KEY in properties else _NORMAL  # a user may set it, too
     if system.HasField("delivery_timestamp"):
         # A time before 1970 is as due as any in the past, and brokers do not read its minus sign.
         properties[TIMER_DELIVER_MS] = str(max(time_ms(system.delivery_timestamp), 0))

@@ -69,7 +69,7 @@ def test_every_field_of_a_plain_message() -> None:
     system.body_encoding = pb.Encoding.IDENTITY
     system.message_type = pb.MessageType.NORMAL
     system.born_timestamp.FromMilliseconds(BORN_MS)
-    system.born_host = "192.0.2.7:50000"
+    system.born_host = "192.0.2.7"
     system.store_timestamp.FromMilliseconds(STORED_MS)
     system.store_host = "192.0.2.1:10911"
     system.receipt_handle = HANDLE
@@ -172,7 +172,7 @@ def test_hosts() -> None:
     made = delivered(
         born_host=encode_host(address, 50_000), store_host=encode_host(address, 10_911)
     ).system_properties
-    assert (made.born_host, made.store_host) == ("[2001:db8::7]:50000", "[2001:db8::7]:10911")
+    assert (made.born_host, made.store_host) == ("2001:db8::7", "[2001:db8::7]:10911")
     assert delivered({"__BORNHOST": "laptop"}).system_properties.born_host == "laptop"
 
 

@@ -119,6 +119,13 @@ def test_the_properties_make_the_type(named: int, group: str, timed: bool) -> No
     assert sent(change).kind == expected
 
 
+def test_a_sharding_key_among_the_user_properties_counts() -> None:
+    message = pb.Message(
+        topic=pb.Resource(name="orders"), user_properties={"__SHARDINGKEY": "g"}, body=b"b"
+    )
+    assert sent_message(message, "h", NOW_MS).kind == MessageType.FIFO
+
+
 def test_types_of_topics() -> None:
     mixed = (MessageType.NORMAL, MessageType.FIFO)
     require_type(MessageType.FIFO, mixed, "orders")
