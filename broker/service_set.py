@@ -20,14 +20,29 @@ from triomq.broker.services.live_settings import LiveSettings
 from triomq.broker.services.name_servers import NameServerTable
 from triomq.broker.services.offsets import ConsumerOffsets, OwnCommits, open_consumer_offsets
 from triomq.broker.services.persisted import PersistedTable, TableSaver
+from triomq.broker.services.pop.acting_records import (
+    ActingRecords,
+    open_acting_records,
+    records_path,
+)
+from triomq.broker.services.pop.acting_reviver import ActingReviver
 from triomq.broker.services.pop.held_pops import HeldPops
 from triomq.broker.services.pop.order_table import open_order_table
-from triomq.broker.services.pop.pops import Pops
+from triomq.broker.services.pop.pop_log import RevivePopLog
+from triomq.broker.services.pop.pops import NOT_ACTING, Pops
 from triomq.broker.services.pop.request_modes import RequestModes, open_request_modes
+from triomq.broker.services.pop.restoring import (
+    offsets_known_ms,
+    restore_positions,
+    take_over_records,
+    use_positions,
+)
+from triomq.broker.services.pop.revive_records import revive_topic
 from triomq.broker.services.pop.reviver import Reviver
 from triomq.broker.services.pushed_replies import PushedReplies
 from triomq.broker.services.queue_locks import QueueLocks
 from triomq.broker.services.registration import Registrar, RegistrationSettings
+from triomq.broker.services.remote_sender import RemoteSender
 from triomq.broker.services.slow_consumers import SlowConsumers
 from triomq.broker.services.statistics import Statistics
 from triomq.broker.services.subscriptions import SubscriptionGroups, open_subscription_groups
@@ -74,9 +89,11 @@ class ServiceSet:
     request_modes: RequestModes
     held_pops: HeldPops
     pops: Pops | None
-    """None on a slave, and with timerWheelEnable=false."""
+    """None on a slave that never acts, and with timerWheelEnable=false."""
     reviver: Reviver | None
-    """None without ``pops``."""
+    """On a master with ``pops``."""
+    acting_records: ActingRecords | None
+    """On a slave, and on a master that was one; None with timerWheelEnable=false."""
 
     async def start(self, tasks: trio.Nursery) -> None:
         """Start the tasks that need no other server."""
@@ -98,10 +115,33 @@ class ServiceSet:
         self.cold.forget_client(connection)
         self.clients.connection_closed(connection)
 
+    def open_acting_reviver(self, sender: RemoteSender | None) -> ActingReviver | None:
+        """Make what a slave does about POP while it acts; None without POP."""
+        if self.pops is None or self.acting_records is None:
+            return None
+        return ActingReviver(self.pops, self.acting_records, self.topics, self.groups, sender)
+
+    async def restore_pops(self) -> None:
+        """Move positions of POP to where check points say, before a task saves the offsets.
+
+        A slave does it when it begins to act. Raises: StoreUnavailable, StoreIoError, OSError.
+        """
+        pops, records = self.pops, self.acting_records
+        if pops is None:
+            return
+        if self.reviver is None:
+            if records is not None:
+                use_positions(pops, records)
+            return
+        await restore_positions(pops, offsets_known_ms(self.offsets, records))
+        if records is not None:
+            await take_over_records(pops, records)
+            await self.saver.save(records)
+
     def save_progress(self) -> None:
         """Take over progress that waited for the disk, after the last flush."""
         if self.pops is not None:
-            self.pops.commit_covered()
+            self.pops.commit_covered(ending=True)
         if self.transactions.transactions.loaded.is_set():
             for _ in range(2):  # what waited, then the rest
                 self.transactions.transactions.save_progress()
@@ -203,19 +243,11 @@ def open_services(
     held = HeldPulls()
     held_pops = HeldPops(config.pop.waiting_max, config.pop.waiting_per_queue_max)
     store.indexer.on_arrival += [delayed.arrived, held.arrived, held_pops.arrived]
-    pops = reviver = None
-    if timers is not None and not slave:
-        pops = Pops(
-            store,
-            timers,
-            offsets,
-            open_order_table(directory, wall_clock_ms),
-            config.pop,
-            wall_clock_ms,
-            config.broker_name,
-            config.cluster_name,
-        )
-        reviver = Reviver(pops, topics, groups)
+    records = None
+    if timers is not None and (slave or records_path(directory).exists()):
+        records = open_acting_records(directory)
+    pops, reviver = open_pops(config, store, role, timers, offsets, records, topics, groups)
+    if reviver is not None:
         store.indexer.on_arrival.append(reviver.arrived)
     discover, discover_seconds = discovery_of(config)
     registrar = Registrar(
@@ -237,6 +269,8 @@ def open_services(
         tables += (timers.counts,)
     if pops is not None:
         tables += (pops.orders,)
+    if records is not None:
+        tables += (records,)
     return ServiceSet(
         live=live,
         limits=limits,
@@ -260,7 +294,39 @@ def open_services(
         held_pops=held_pops,
         pops=pops,
         reviver=reviver,
+        acting_records=records,
     )
+
+
+def open_pops(
+    config: BrokerConfig,
+    store: MessageStore,
+    role: Role,
+    timers: Timers | None,
+    offsets: ConsumerOffsets,
+    records: ActingRecords | None,
+    topics: Topics,
+    groups: SubscriptionGroups,
+) -> tuple[Pops | None, Reviver | None]:
+    """Make the state of POP, and on a master what brings messages again. Raises: DamagedTable."""
+    slave = config.broker_role is BrokerRole.SLAVE
+    if timers is None or (slave and not config.replication.acting_master):
+        return None, None
+    name = revive_topic(config.cluster_name)
+    log = RevivePopLog(store, timers, role.durability, wall_clock_ms, name)
+    pops = Pops(
+        records if slave and records is not None else log,
+        store,
+        timers,
+        offsets,
+        open_order_table(config.store.root / "config", wall_clock_ms),
+        config.pop,
+        wall_clock_ms,
+        config.broker_name,
+        name,
+        NOT_ACTING if slave else "",
+    )
+    return pops, None if slave else Reviver(pops, log, topics, groups)
 
 
 def open_transactions(

@@ -19,6 +19,7 @@ from triomq.broker.roles.takeover import MasterTakeover
 from triomq.broker.services.delay import DelayedMessages
 from triomq.broker.services.delay_delivery import RemoteDelivery
 from triomq.broker.services.offsets import ConsumerOffsets
+from triomq.broker.services.pop.acting_reviver import ActingReviver
 from triomq.broker.services.registration import Registrar
 from triomq.broker.services.remote_sender import RemoteSender
 from triomq.broker.services.routes import Routes
@@ -59,6 +60,7 @@ def open_acting_option(
     open_transactions: Callable[[], Transactions],
     check_rules: Callable[[], CheckRules],
     timers: Timers | None = None,
+    open_acting_reviver: Callable[[RemoteSender | None], ActingReviver | None] = lambda _: None,
 ) -> ActingOption:
     """Return what the option adds by this broker's role."""
     if not settings.acting_master:
@@ -78,11 +80,16 @@ def open_acting_option(
     ]
     if timers is not None:
         duties.append(RemoteTimerDelivery(timers, sender).run)
+    if not settings.remote_escape:
+        duties.clear()
+    reviver = open_acting_reviver(sender if settings.remote_escape else None)
+    if reviver is not None:
+        duties.append(reviver.run)
     acting_master = ActingMaster(
         ActingRules(broker.broker_id),
         group,
         lambda: slave.following,
-        duties if settings.remote_escape else [],
+        duties,
         settings.members_ms / 1000,
     )
     slave.on_lost.append(acting_master.check_now)

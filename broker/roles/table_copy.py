@@ -15,8 +15,10 @@ import trio
 
 from triomq.broker.replication.slave import MasterAddress
 from triomq.broker.roles.held_tables import HeldTables
+from triomq.broker.roles.pop_handover import PopHandover
 from triomq.broker.services.delay import DelayedMessages
 from triomq.broker.services.offsets import ConsumerOffsets
+from triomq.broker.services.pop.revive_records import REVIVE_GROUP
 from triomq.broker.services.registration import Caller
 from triomq.broker.services.subscriptions import SubscriptionGroups
 from triomq.broker.services.timers.timers import Timers
@@ -34,7 +36,13 @@ from triomq.remoting.protocol.bodies.topics import TopicTable
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
 from triomq.remoting.protocol.command import request
 from triomq.remoting.protocol.headers.offset import UpdateConsumerOffsetHeader
-from triomq.remoting.protocol.names import HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GROUP
+from triomq.remoting.protocol.names import (
+    HALF_TOPIC,
+    OP_HALF_TOPIC,
+    TIMER_TOPIC,
+    TRANSACTION_GROUP,
+)
+from triomq.remoting.protocol.record_reader import decode_records
 
 logger = logging.getLogger(__name__)
 
@@ -44,6 +52,8 @@ PERIOD_SECONDS = 3.0
 CALL_SECONDS = 10.0
 TRANSACTION_KEYS = tuple(f"{topic}@{TRANSACTION_GROUP}" for topic in (HALF_TOPIC, OP_HALF_TOPIC))
 """Where a table of offsets says how far transactions are done."""
+REVIVED = f"@{REVIVE_GROUP}"
+"""How a key ends of which the offsets say how far check points of POP are done."""
 
 
 @attrs.define(eq=False)
@@ -61,13 +71,13 @@ class TableCopy:
     store: MessageStore
     """This slave's own."""
     timers: Timers | None = None
+    pops: PopHandover | None = None
     period_seconds: float = PERIOD_SECONDS
     _limit: LogLimit = attrs.field(factory=LogLimit, init=False)
     _delays: HeldTables[DelayOffsetTable] = attrs.field(factory=HeldTables, init=False)
     _timer_points: HeldTables[TimerCheckPoint] = attrs.field(factory=HeldTables, init=False)
-    _transactions: HeldTables[dict[str, dict[int, int]]] = attrs.field(
-        factory=HeldTables, init=False
-    )
+    _progress: HeldTables[dict[str, dict[int, int]]] = attrs.field(factory=HeldTables, init=False)
+    """Of transactions and check points of POP."""
 
     async def run(self) -> None:
         """Run the task "table-copy"."""
@@ -128,11 +138,17 @@ class TableCopy:
         )
         if groups.data_version != self.groups.version.current:
             self.groups.replace(groups)
+        newest_ms = await self._newest_timed_ms()
         body = await self._ask(address, RequestCode.GET_ALL_CONSUMER_OFFSET, empty=True)
         if body:
+            if self.pops is not None:
+                await self.pops.report(address)
             table = ConsumerOffsetTable.decode(body)
-            await self._hold_transactions(address, table)
+            await self._hold_progress(address, table)
+            before = self.offsets.changes
             await self._report_own_commits(address, table)
+            if self.pops is not None and self.offsets.changes != before:
+                self.pops.records.note_copied(newest_ms)
         await self._copy_delays(address)
         await self._copy_timers(address)
         self.use_progress()
@@ -150,22 +166,40 @@ class TableCopy:
             return
         self._delays.hold(await self._log_end(address), table)
 
-    async def _hold_transactions(self, address: str, table: ConsumerOffsetTable) -> None:
-        """Hold the progress of transactions in the same way: offsets of a group of the master's."""
-        progress = {key: dict(table.offset_table.get(key, {})) for key in TRANSACTION_KEYS}
-        if progress != self._transactions.newest:
-            self._transactions.hold(await self._log_end(address), progress)
+    async def _newest_timed_ms(self) -> int:
+        """Return when the newest timed message was stored that this slave has; 0: there is none."""
+        end = self.store.max_offset(TIMER_TOPIC, 0) if self.pops is not None else 0
+        if not end:
+            return 0
+        found = await self.store.get_or_wait(
+            TIMER_TOPIC, 0, end - 1, messages_max=1, bytes_max=1024, is_range=True
+        )
+        messages = [each for chunk in found.chunks for each in decode_records(chunk)]
+        return messages[-1].store_timestamp if messages else 0
 
-    def _replace_transactions(self, table: ConsumerOffsetTable) -> None:
-        """Put the progress of transactions that this slave's log supports into a copied table."""
-        usable = self._transactions.take(self.store.flushed.value)
+    async def _hold_progress(self, address: str, table: ConsumerOffsetTable) -> None:
+        """Hold the progress of transactions and of POP in the same way: offsets of groups of the
+        master's.
+        """
+        progress = {
+            key: dict(offsets) for key, offsets in table.offset_table.items() if is_progress(key)
+        }
+        if progress != (self._progress.newest or {}):
+            self._progress.hold(await self._log_end(address), progress)
+
+    def _replace_progress(self, table: ConsumerOffsetTable) -> None:
+        """Put the progress that this slave's log supports into a copied table."""
+        usable = self._progress.take(self.store.flushed.value)
         if usable is None:
-            committed = self.offsets.committed.get(TRANSACTION_GROUP, {})
-            usable = {key: dict(committed.get(key.split("@")[0], {})) for key in TRANSACTION_KEYS}
-        for key, offsets in usable.items():
-            table.offset_table.pop(key, None)
-            if offsets:
-                table.offset_table[key] = offsets
+            usable = {
+                f"{topic}@{group}": dict(offsets)
+                for group in (TRANSACTION_GROUP, REVIVE_GROUP)
+                for topic, offsets in self.offsets.committed.get(group, {}).items()
+                if is_progress(f"{topic}@{group}")
+            }
+        for key in [key for key in table.offset_table if is_progress(key)]:
+            del table.offset_table[key]
+        table.offset_table.update({key: offsets for key, offsets in usable.items() if offsets})
 
     async def _copy_timers(self, address: str) -> None:
         """Hold the progress of timed messages in the same way; 4.9 has none."""
@@ -208,6 +242,8 @@ class TableCopy:
 
         A master that starts needs it before consumers find it.
         """
+        if self.pops is not None:
+            await self.pops.report(address)
         body = await self._ask(address, RequestCode.GET_ALL_CONSUMER_OFFSET, empty=True)
         await self._report_own_commits(
             address, ConsumerOffsetTable.decode(body) if body else ConsumerOffsetTable()
@@ -229,7 +265,7 @@ class TableCopy:
 
     async def _report_own_commits(self, address: str, table: ConsumerOffsetTable) -> None:
         """Copy the offsets, and send the master what consumers committed here while it was away."""
-        self._replace_transactions(table)
+        self._replace_progress(table)
         found = self.offsets.replace(table, self.store.max_offset)
         own = self.offsets.own
         reported = dict(own.commits) if own is not None else {}
@@ -254,3 +290,8 @@ class TableCopy:
             )
         if own is not None:
             own.forget(reported)
+
+
+def is_progress(key: str) -> bool:
+    """Return whether a row of offsets says how far a broker's own work is done."""
+    return key in TRANSACTION_KEYS or key.endswith(REVIVED)

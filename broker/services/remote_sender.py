@@ -9,6 +9,9 @@ broker/failover/EscapeBridge.java.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from functools import partial
+
 import attrs
 import trio
 
@@ -100,20 +103,28 @@ class RemoteSender:
         """
         topic = message.properties.get(REAL_TOPIC, "")
         queue = message.properties.get(REAL_QUEUE_ID, "")
-        masters = await self._masters_of(topic)
+        queue_id = int(queue) if queue.isascii() and queue.isdigit() else 0
+        await self.send_to(message, topic, queue_id, topic)
+
+    async def send_to(
+        self, message: StoredMessage, topic: str, queue_id: int, routed_as: str
+    ) -> None:
+        """Send a message to a queue of a topic, at a master that has the topic ``routed_as``.
+
+        Raises: RemoteSendFailed, RemoteSendRefused, as ``send``.
+        """
+        masters = await self._masters_of(routed_as)
         answers = [] if masters else ["no other master has this topic"]
         permanent = bool(masters)
         turn = self._turn = self._turn + 1  # others send at the same time
         for number in range(len(masters)):
             master = masters[(turn + number) % len(masters)]
-            code, remark = await self._try(
-                message, topic, int(queue) if queue.isascii() and queue.isdigit() else 0, master
-            )
+            code, remark = await self._try(message, topic, queue_id, master)
             if code in STORED:
                 return
             permanent = permanent and code in PERMANENT
             answers.append(f"{master.broker_name} ({master.address}): {remark}")
-        self.routes.forget(topic)
+        self.routes.forget(routed_as)
         raise (RemoteSendRefused if permanent else RemoteSendFailed)(
             f"topic {topic!r}: {'; '.join(answers)}"
         )
@@ -156,12 +167,20 @@ class RemoteSender:
 
 
 async def send_to_the_end(sender: RemoteSender, message: StoredMessage) -> None:
-    """Send a message although the caller is cancelled: its outcome would be unknown, and the
+    """Send a message although the caller is cancelled; see ``to_the_end``.
+
+    Raises: RemoteSendFailed, also after ``SEND_SECONDS``; RemoteSendRefused.
+    """
+    await to_the_end(partial(sender.send, message))
+
+
+async def to_the_end(send: Callable[[], Awaitable[None]]) -> None:
+    """Send although the caller is cancelled: otherwise the outcome would be unknown, and the
     message would come twice.
 
     Raises: RemoteSendFailed, also after ``SEND_SECONDS``; RemoteSendRefused.
     """
     with trio.move_on_after(SEND_SECONDS, shield=True):
-        await sender.send(message)
+        await send()
         return
     raise RemoteSendFailed(f"no other master has answered within {SEND_SECONDS:g} s")

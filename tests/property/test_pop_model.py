@@ -201,3 +201,24 @@ def test_broken_rules_are_found(
         except AssertionError:
             found += 1
     assert found > 0
+
+
+def test_acknowledgements_that_come_before_their_check_point_count() -> None:
+    """Those of a slave that acted, reported before the timers of the master that is back bring the
+    check point; until all that was due then is in the queue, they are not done.
+    """
+    queue = ReviveQueue(-1, 0)
+    point = CheckPoint(
+        start_offset=5, pop_time=1_000, invisible_ms=500, count=2, queue_id=0, topic="T", group="G"
+    )
+    ack = Ack(offset=5, start_offset=5, group="G", topic="T", queue_id=0, pop_time=1_000)
+    other = attrs.evolve(ack, start_offset=9, offset=9)
+    queue.acknowledged(0, ack, 9_000)
+    queue.acknowledged(1, other, 8_000)
+    assert (queue.done, queue.is_open) == (-1, True)
+    queue.check_point(2, point)
+    assert queue.due(8_000) == [(point, [6])]
+    queue.finish(point)
+    assert queue.done == 0
+    assert queue.due(8_001) == []
+    assert (queue.done, queue.is_open) == (2, False)

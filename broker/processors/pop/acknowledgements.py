@@ -12,7 +12,7 @@ import attrs
 from triomq.broker.processors.pop.pop_checks import MESSAGES_MAX, PopChecks
 from triomq.broker.processors.send.pipeline import NOT_DURABLE
 from triomq.broker.services.pop.held_pops import HeldPops
-from triomq.broker.services.pop.pops import QueueKey
+from triomq.broker.services.pop.pop_log import QueueKey
 from triomq.broker.store.errors import FlushFailed, StoreUnavailable
 from triomq.broker.store.log.durability import Durability, DurabilityResult
 from triomq.broker.store.store import MessageStore
@@ -117,7 +117,7 @@ class Acknowledgements:
         header: ChangeInvisibleTimeHeader = request.header
         handle = self._handle(header.receipt)
         self._check(header, handle, header.offset, one_past=False)
-        self.checks.invisible_time(header.invisible_ms)
+        self.checks.invisible_time(header.invisible_ms, low=0)
         if handle.revive_queue == ORDERED_QUEUE:
             return self._change_ordered(header, handle)
         key = self._key(header.consumer_group, header.topic, handle)
@@ -145,13 +145,14 @@ class Acknowledgements:
         info = pops.orders.pops.get(key)
         if info is not None and info.change(header.offset, handle.pop_time, visible_at):
             pops.orders.touch()
+            self.held.wake(*key[:2])  # the queue may be free sooner than a waiting pop knows
         made = ChangeInvisibleTimeResponseHeader(
             handle.pop_time, visible_at - handle.pop_time, ORDERED_QUEUE
         )
         return Response(header=made)
 
     def _acknowledge_ordered(self, key: QueueKey, offset: int, pop_time: int) -> bool:
-        pops = self.checks.state()
+        pops = self.checks.state(starting=True)
         if not pops.acknowledge_ordered(key, offset, pop_time):
             return False
         info = pops.orders.pops.get(key)
@@ -208,7 +209,9 @@ class Acknowledgements:
 
     def _acknowledge(self, key: Key, offsets: list[int], visible_at: int, revive_queue: int) -> int:
         try:
-            return self.checks.state().acknowledge(key, offsets, visible_at, revive_queue)
+            return self.checks.state(starting=True).acknowledge(
+                key, offsets, visible_at, revive_queue
+            )
         except StoreUnavailable as error:
             raise Rejected(ResponseCode.SYSTEM_ERROR, f"it cannot be stored ({error})") from None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 
 from triomq.broker.services.live_settings import LiveSettings
-from triomq.broker.services.pop.pops import Pops
+from triomq.broker.services.pop.pops import NOT_ACTING, TAKING_OVER, Pops
 from triomq.broker.services.subscriptions import SubscriptionGroups
 from triomq.broker.services.topics import PERM_READ, Topics
 from triomq.remoting.errors import Rejected
@@ -21,7 +21,7 @@ INVISIBLE_MS_MAX = 1 << 40
 
 @attrs.frozen
 class PopChecks:
-    """The checks. ``pops``: None on a slave, and with timerWheelEnable=false."""
+    """The checks. ``pops``: None on a slave that never acts, and with timerWheelEnable=false."""
 
     topics: Topics
     groups: SubscriptionGroups
@@ -29,15 +29,24 @@ class PopChecks:
     broker_ip: str
     pops: Pops | None
 
-    def state(self) -> Pops:
-        """Return the state of POP. Raises: Rejected, if this broker has none."""
-        if self.pops is None:
+    def state(self, *, starting: bool = False) -> Pops:
+        """Return the state of POP. Raises: Rejected, if this broker does not serve it now.
+
+        ``starting``: a master that takes over from its slaves will do, as for acknowledgements.
+        """
+        pops = self.pops
+        if pops is None:
             raise Rejected(
                 ResponseCode.SYSTEM_ERROR,
                 f"the broker[{self.broker_ip}] pop message is forbidden because timerWheelEnable is"
-                " false, or because it is a slave",
+                f" false, or: {NOT_ACTING}",
             )
-        return self.pops
+        if pops.closed and not (starting and pops.closed == TAKING_OVER):
+            raise Rejected(
+                ResponseCode.SYSTEM_BUSY,
+                f"the broker[{self.broker_ip}] pop message is forbidden: {pops.closed}",
+            )
+        return pops
 
     def count(self, wanted: int) -> None:
         """Check how many messages are wanted. Raises: Rejected."""
@@ -51,17 +60,18 @@ class PopChecks:
                 f" (maxMsgNums={wanted}; ask for 1 to {MESSAGES_MAX})",
             )
 
-    def invisible_time(self, wanted_ms: int) -> None:
-        """Check an invisible time. Raises: Rejected."""
-        if not 0 < wanted_ms < INVISIBLE_MS_MAX:
+    def invisible_time(self, wanted_ms: int, *, low: int = 1) -> None:
+        """Check an invisible time: one of 0 ends the present one. Raises: Rejected."""
+        if not low <= wanted_ms < INVISIBLE_MS_MAX:
             raise Rejected(
                 ResponseCode.INVALID_PARAMETER,
-                f"invisibleTime={wanted_ms} is not a time in ms from 1 to {INVISIBLE_MS_MAX - 1}",
+                f"invisibleTime={wanted_ms} is not a time in ms from {low} to"
+                f" {INVISIBLE_MS_MAX - 1}",
             )
 
     def handle(self, revive_queue: int, visible_at: int) -> None:
         """Check what a receipt handle says of its check point. Raises: Rejected."""
-        pops = self.state()
+        pops = self.state(starting=True)
         queues = pops.settings.revive_queues
         if not 0 <= revive_queue < queues and revive_queue != ORDERED_QUEUE:
             raise Rejected(

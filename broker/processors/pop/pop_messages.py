@@ -22,7 +22,8 @@ from triomq.broker.services.cold_pulls import ColdPulls
 from triomq.broker.services.filters import Wanted, compile_typed, is_filter
 from triomq.broker.services.groups import GroupTable
 from triomq.broker.services.pop.held_pops import HeldPop, HeldPops
-from triomq.broker.services.pop.pops import Pops, QueueKey
+from triomq.broker.services.pop.pop_log import QueueKey
+from triomq.broker.services.pop.pops import Pops
 from triomq.broker.services.statistics import Statistics
 from triomq.broker.store.errors import StoreUnavailable
 from triomq.broker.store.io.reads import Buffer
@@ -247,10 +248,22 @@ class PopMessages:
             pops.offsets.require_room(*key)
             low = self.store.min_offset(visit.topic, visit.queue_id)
             position = low
-            if visit.kind == NORMAL and header.init_mode != INIT_MIN:
+            if (
+                visit.kind == NORMAL
+                and header.init_mode != INIT_MIN
+                and not (low == 0 and pops.settings.begins_at_young_start and self._is_young(visit))
+            ):
                 position = max(low, self.store.max_offset(visit.topic, visit.queue_id) - 1)
             pops.reset(key, position)
         return position
+
+    def _is_young(self, visit: Visit) -> bool:
+        """Return whether the first message of a queue counts as in memory.
+
+        Source: PopMessageProcessor.java#getInitOffset.
+        """
+        first = self.store.get(visit.topic, visit.queue_id, 0, messages_max=1, bytes_max=0)
+        return first is not None and not first.far_behind
 
     def _use(
         self, work: PopWork, visit: Visit, key: QueueKey, pops: Pops, found: GetResult

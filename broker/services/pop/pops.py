@@ -15,28 +15,34 @@ from triomq.broker.services.offsets import ConsumerOffsets
 from triomq.broker.services.pop.in_flight import PopsInFlight
 from triomq.broker.services.pop.order_table import OrderTable
 from triomq.broker.services.pop.ordered_pop import OrderedPop, Refused
+from triomq.broker.services.pop.pop_log import PopLog, PopRecord, QueueKey
 from triomq.broker.services.pop.pop_settings import PopSettings
 from triomq.broker.services.pop.revive_records import (
     REVIVE_GROUP,
     read_revive_record,
-    revive_draft,
-    revive_topic,
 )
 from triomq.broker.services.timers.timers import Timers
-from triomq.broker.store.draft import Draft
 from triomq.broker.store.store import MessageStore
 from triomq.remoting.protocol.bodies.check_point import LEAD_MS, Ack, CheckPoint, Key
 from triomq.remoting.protocol.message_properties import REAL_TOPIC
 from triomq.remoting.protocol.record import StoredMessage
 
-QueueKey = tuple[str, str, int]
-"""(group, topic, queue id)"""
+SAFE_SECONDS = 3.0
+"""Longest wait of a position for the slaves of a SYNC_MASTER. A slave must not know a position
+before it has the check point: as a master it would leave out the messages.
+"""
+TAKING_OVER = "the master is about to take over what its slaves have done: try again in a moment"
+NOT_ACTING = (
+    "this broker is a slave that does not act for its master: ask the master, or set"
+    " enableSlaveActingMaster=true on all brokers of the group and on the name servers"
+)
 
 
 @attrs.define(eq=False)
 class Pops:
-    """The state of POP of this broker, a master."""
+    """The state of POP of this broker: a master, or a slave that can act for it."""
 
+    log: PopLog
     store: MessageStore
     timers: Timers
     offsets: ConsumerOffsets
@@ -44,8 +50,11 @@ class Pops:
     settings: PopSettings
     clock_ms: Callable[[], int]
     broker_name: str
-    revive_topic: str = attrs.field(converter=revive_topic)
-    """Made from the name of the cluster."""
+    revive_topic: str
+    closed: str = ""
+    """Why no client may pop now."""
+    decided_to_ms: int = attrs.field(default=0, init=False)
+    """Check points that ended before are decided: a late acknowledgement of others still counts."""
     in_flight: PopsInFlight = attrs.field(factory=PopsInFlight, init=False)
     on_uncovered: Callable[[], None] = attrs.field(default=lambda: None, init=False)
     """Called when a position waits for the disk."""
@@ -53,12 +62,11 @@ class Pops:
     acknowledged: int = attrs.field(default=0, init=False)
     _ahead: dict[QueueKey, int] = attrs.field(factory=dict, init=False)
     """Positions that are ahead of the committed offsets, since the disk has not what they cover."""
-    _uncovered: deque[tuple[int, QueueKey, int]] = attrs.field(factory=deque, init=False)
-    """Log offset that the disk must have, queue, position."""
+    _uncovered: deque[tuple[int, int, QueueKey, int]] = attrs.field(factory=deque, init=False)
+    """End of the records that must be safe, when they were stored (ms), queue, position."""
     _revive_queue: int = attrs.field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.timers.settled = self.is_settled
         self.offsets.on_forget.append(self.forget)
 
     # Positions
@@ -70,18 +78,19 @@ class Pops:
             return committed if ahead is None else ahead
         return max(committed, ahead)
 
-    def move(self, key: QueueKey, offset: int, log_end: int = 0) -> None:
-        """Move a position; it is committed once the disk has the log up to ``log_end``."""
-        if log_end <= self.store.flushed.value and key not in self._ahead:
+    def move(self, key: QueueKey, offset: int, end: int = 0) -> None:
+        """Move a position; it is committed once the records up to ``end`` are safe."""
+        if key not in self._ahead and (not end or self.log.is_safe(end)):
             self.offsets.commit(*key, offset)
             return
         self._ahead[key] = offset
-        self._uncovered.append((log_end, key, offset))
+        self._uncovered.append((end, self.clock_ms(), key, offset))
         self.on_uncovered()
 
     def reset(self, key: QueueKey, offset: int) -> None:
         """Set a position, whatever is on its way."""
         self._ahead.pop(key, None)
+        self.log.forget_position(key)
         self.offsets.commit(*key, offset)
 
     def forget(self, *, topic: str | None = None, group: str | None = None) -> None:
@@ -96,16 +105,31 @@ class Pops:
         """Whether positions wait for the disk."""
         return bool(self._uncovered)
 
-    def commit_covered(self) -> None:
-        """Commit the positions whose records are on the disk. Checkpoint: never."""
-        while self._uncovered and self._uncovered[0][0] <= self.store.flushed.value:
-            _, key, offset = self._uncovered.popleft()
+    def commit_covered(self, *, ending: bool = False) -> None:
+        """Commit the positions whose records are safe. Checkpoint: never.
+
+        ``ending``: the broker stops, and no slave can report any more.
+        """
+        before = self.clock_ms() - SAFE_SECONDS * 1000
+        while self._uncovered:
+            end, stored_ms, key, offset = self._uncovered[0]
+            late = (ending or stored_ms < before) and self.log.on_disk(end)
+            if not late and not self.log.is_safe(end):
+                return
+            self._uncovered.popleft()
             ahead = self._ahead.get(key)
             if ahead is None:
                 continue  # reset meanwhile
             self.offsets.commit(*key, offset)
             if ahead == offset:
                 del self._ahead[key]
+
+    def commit_ahead(self) -> None:
+        """Commit all positions: another broker keeps the records now. Checkpoint: never."""
+        self._uncovered.clear()
+        ahead, self._ahead = self._ahead, {}
+        for key, offset in ahead.items():
+            self.offsets.commit(*key, offset)
 
     def next_revive_queue(self) -> int:
         """Return the revive queue of a pop: each in turn."""
@@ -146,9 +170,10 @@ class Pops:
             differences=[offset - offsets[0] for offset in offsets],
             broker_name=self.broker_name,
         )
-        log_end = self._append([self._draft(point, revive_queue, point.visible_at - LEAD_MS)])
+        due_ms = point.visible_at - LEAD_MS
+        end = self.log.append([PopRecord(point, revive_queue, due_ms)])
         self.in_flight.begin(point)
-        self.move(key, following, log_end)
+        self.move(key, following, end)
         self.popped += len(offsets)
 
     def take_ordered(
@@ -200,13 +225,14 @@ class Pops:
         nothing had to be stored.
         Raises: StoreUnavailable, StoreIoError. Checkpoint: never.
         """
-        if visible_at <= self.clock_ms():
+        if visible_at < self.decided_to_ms:
             return 0  # too late: they come again
         fresh = self.in_flight.acknowledge(key, offsets)
         if not fresh:
             return 0
         self.acknowledged += len(fresh)
-        return self._append([self._draft(make_ack(key, fresh), revive_queue, visible_at)])
+        end = self.log.append([PopRecord(make_ack(key, fresh), revive_queue, visible_at)])
+        return self.log.awaited(end)
 
     def change(
         self, key: Key, offset: int, visible_at: int, revive_queue: int, invisible_ms: int
@@ -231,32 +257,15 @@ class Pops:
             differences=[0],
             broker_name=self.broker_name,
         )
-        self._append(
+        self.log.append(
             [
-                self._draft(point, revive_queue, point.visible_at - LEAD_MS),
-                self._draft(make_ack(key, [offset]), revive_queue, visible_at),
+                PopRecord(point, revive_queue, point.visible_at - LEAD_MS),
+                PopRecord(make_ack(key, [offset]), revive_queue, visible_at),
             ]
         )
         self.in_flight.begin(point)
         self.in_flight.acknowledge(key, [offset])
         return now
-
-    def end_of(self, point: CheckPoint, offsets: Sequence[int], revive_queue: int) -> Draft:
-        """Return the record that says that messages of a check point are in their retry topic."""
-        return self._draft(make_ack(point.key, offsets), revive_queue, 0)
-
-    def _draft(self, record: CheckPoint | Ack, revive_queue: int, due_ms: int) -> Draft:
-        now = self.clock_ms()
-        host = self.store.config.store_host
-        draft = revive_draft(record, self.revive_topic, revive_queue, now, host)
-        if due_ms > now:
-            self.timers.delay(draft, due_ms)
-        self.store.check_draft(draft)
-        return draft
-
-    def _append(self, drafts: list[Draft]) -> int:
-        place = self.store.append(drafts)[-1]
-        return place.log_offset + place.size
 
     # Timers
 

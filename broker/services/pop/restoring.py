@@ -9,29 +9,46 @@ from __future__ import annotations
 
 import trio
 
-from triomq.broker.services.pop.pops import Pops
+from triomq.broker.services.offsets import ConsumerOffsets
+from triomq.broker.services.pop.acting_records import ActingRecords
+from triomq.broker.services.pop.pop_log import PopRecord
+from triomq.broker.services.pop.pops import Pops, make_ack
 from triomq.broker.services.pop.revive_records import read_revive_record
 from triomq.broker.store.results import GetStatus
-from triomq.remoting.protocol.bodies.check_point import CheckPoint
+from triomq.remoting.protocol.bodies.check_point import LEAD_MS, CheckPoint
 from triomq.remoting.protocol.message_properties import REAL_TOPIC
 from triomq.remoting.protocol.names import TIMER_TOPIC
 from triomq.remoting.protocol.record_reader import decode_records
 
-SLACK_MS = 2_000
-"""A position may be committed this much later than its check point, beside the pause of flushes."""
+SLACK_MS = 5_000
+"""A position may be committed this much later than its check point, beside the pause of flushes:
+it may wait for a slave.
+"""
+TAKEN_AT_ONCE = 256
 READ_MESSAGES, READ_BYTES = 1024, 1024 * 1024
 
 
-async def restore_positions(pops: Pops) -> int:
-    """Move positions behind the check points that are younger than the saved offsets.
+def offsets_known_ms(offsets: ConsumerOffsets, records: ActingRecords | None) -> int:
+    """Return from when the offsets are, by the clock of the broker that stores check points.
+
+    A slave's table is as old as its last copy, though its file may be younger. Raises: OSError.
+    """
+    if records is not None and records.copied_ms:
+        return records.copied_ms - int(offsets.gather_seconds * 1000)
+    path = offsets.path
+    return path.stat().st_mtime_ns // 1_000_000 if path.exists() else 0
+
+
+async def restore_positions(pops: Pops, known_ms: int) -> int:
+    """Move positions behind the check points that are younger than the offsets.
+
+    ``known_ms``: from when the offsets are.
 
     Returns: the number of positions that were moved.
-    Raises: StoreIoError, OSError. Checkpoint: always.
+    Raises: StoreIoError. Checkpoint: always.
     """
     await trio.lowlevel.checkpoint()
-    path = pops.offsets.path
-    saved_ms = path.stat().st_mtime_ns // 1_000_000 if path.exists() else 0
-    since = saved_ms - SLACK_MS - 2 * pops.store.config.flush_interval_ms
+    since = known_ms - SLACK_MS - 2 * pops.store.config.flush_interval_ms
     moved: set[tuple[str, str, int]] = set()
     queues = [(TIMER_TOPIC, 0)]
     queues += [(pops.revive_topic, number) for number in range(pops.settings.revive_queues)]
@@ -64,3 +81,40 @@ async def restore_positions(pops: Pops) -> int:
                             pops.move(key, following)
                             moved.add(key)
     return len(moved)
+
+
+async def take_over_records(pops: Pops, records: ActingRecords) -> None:
+    """Go on as a master with what this broker did as a slave that acted for its master.
+
+    After a crash in the middle all is done once more, which changes nothing: equal check points
+    count once.
+
+    Raises: StoreUnavailable, StoreIoError, OSError. Checkpoint: always.
+    """
+    found = [
+        PopRecord(each.point, each.revive_queue, each.point.visible_at - LEAD_MS)
+        for each in records.points.values()
+        if not each.read
+    ]
+    for key, acks in records.acks.items():
+        ack = make_ack(key, sorted(acks.offsets))
+        found.append(PopRecord(ack, acks.revive_queue, acks.visible_at))
+    for known in records.points.values():
+        gone = set(known.point.offsets) - known.left
+        if known.own and gone:
+            ack = make_ack(known.point.key, sorted(gone))
+            found.append(PopRecord(ack, known.revive_queue, known.point.visible_at))
+    use_positions(pops, records)
+    for begin in range(0, len(found), TAKEN_AT_ONCE):
+        pops.log.append(found[begin : begin + TAKEN_AT_ONCE])
+        await trio.lowlevel.checkpoint()
+    await pops.store.flushed.wait_reached(pops.store.appended.value)
+    records.forget(list(records.points), list(records.acks))
+    records.copied_ms = 0
+
+
+def use_positions(pops: Pops, records: ActingRecords) -> None:
+    """Move positions to what was popped while acting, if a kill was faster than the saver."""
+    for key, offset in records.positions.items():
+        if offset > (pops.position(key) or 0):
+            pops.move(key, offset)

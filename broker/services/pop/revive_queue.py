@@ -35,6 +35,15 @@ class OpenPoint:
     """Offsets that are not acknowledged."""
 
 
+class EarlyAcks(NamedTuple):
+    """Acknowledgements whose check point was not read yet."""
+
+    offset: int
+    """Of the first of them in the queue."""
+    stored_ms: int
+    offsets: set[int]
+
+
 @attrs.define(eq=False)
 class ReviveQueue:
     """The check points between the last one that is done and the end of the queue."""
@@ -49,6 +58,10 @@ class ReviveQueue:
     _waiting: dict[int, OpenPoint] = attrs.field(factory=dict, init=False)
     """By the offset of the check point, in the order of the queue."""
     _by_key: dict[Key, int] = attrs.field(factory=dict, init=False)
+    _early: dict[Key, EarlyAcks] = attrs.field(factory=dict, init=False)
+    """In the order of the queue. A slave that acted for its master reports acknowledgements to the
+    master that is back, before the timers of this one bring their check point.
+    """
     _finished: dict[Key, int] = attrs.field(factory=dict, init=False)
     """Check points that are over, with the end of their time: after a crash the timers may deliver
     the same one again.
@@ -72,16 +85,27 @@ class ReviveQueue:
             return
         offsets = point.offsets
         acknowledged = {each for place, each in enumerate(offsets) if point.bits >> place & 1}
+        early = self._early.pop(point.key, None)
+        if early is not None:
+            acknowledged |= early.offsets
         self._waiting[offset] = OpenPoint(point, set(offsets) - acknowledged)
         self._by_key[point.key] = offset
         self._pass(offset)
 
-    def acknowledged(self, offset: int, ack: Ack) -> None:
-        """Take the next record of the queue, an acknowledgement; without a check point: ignored."""
-        self._pass(offset)
+    def acknowledged(self, offset: int, ack: Ack, stored_ms: int = 0) -> None:
+        """Take the next record of the queue, an acknowledgement.
+
+        ``stored_ms``: when it was stored. Its check point is in the queue when the timers have
+        delivered all that was due by then.
+        """
         waiting = self._waiting.get(self._by_key.get(ack.key, -1))
         if waiting is not None:
             waiting.left.difference_update(ack.offsets)
+        elif ack.key not in self._finished:
+            early = self._early.get(ack.key) or EarlyAcks(offset, 0, set())
+            known = early.offsets.union(ack.offsets)
+            self._early[ack.key] = EarlyAcks(early.offset, stored_ms, known)
+        self._pass(offset)
 
     def skip(self, offset: int) -> None:
         """Pass a record that is neither, or that cannot be read; or a gap up to it."""
@@ -94,13 +118,16 @@ class ReviveQueue:
 
     @property
     def is_open(self) -> bool:
-        """Whether any check point waits for its end."""
-        return bool(self._waiting)
+        """Whether any check point waits for its end, or any acknowledgement for its check point."""
+        return bool(self._waiting or self._early)
 
     def due(self, complete_to_ms: int) -> list[Decided]:
         """Return the check points whose time ended before ``complete_to_ms``, in queue order."""
         while self._finished and next(iter(self._finished.values())) < complete_to_ms - KEEP_MS:
             del self._finished[next(iter(self._finished))]
+        for key in [key for key, each in self._early.items() if each.stored_ms < complete_to_ms]:
+            del self._early[key]
+        self._advance()
         return [
             Decided(waiting.point, sorted(waiting.left))
             for waiting in self._waiting.values()
@@ -115,4 +142,7 @@ class ReviveQueue:
         self._advance()
 
     def _advance(self) -> None:
-        self.done = max(self.done, next(iter(self._waiting), self._read + 1) - 1)
+        first = next(iter(self._waiting), self._read + 1)
+        if self._early:
+            first = min(first, next(iter(self._early.values())).offset)
+        self.done = max(self.done, first - 1)

@@ -11,7 +11,8 @@ from collections.abc import Iterable
 import attrs
 import trio
 
-from triomq.broker.services.pop.pops import Pops
+from triomq.broker.services.pop.pop_log import PopRecord, RevivePopLog
+from triomq.broker.services.pop.pops import Pops, make_ack
 from triomq.broker.services.pop.revive_queue import KEEP_MS, Decided, ReviveQueue
 from triomq.broker.services.pop.revive_records import REVIVE_GROUP, read_revive_record
 from triomq.broker.services.subscriptions import SubscriptionGroups
@@ -28,7 +29,7 @@ from triomq.remoting.protocol.message_properties import (
     UNIQ_KEY,
     joined_properties,
 )
-from triomq.remoting.protocol.names import dead_letter_topic, pop_retry_topics
+from triomq.remoting.protocol.names import RETRY_PREFIX, dead_letter_topic, pop_retry_topics
 from triomq.remoting.protocol.record import StoredMessage
 from triomq.remoting.protocol.record_reader import decode_records
 
@@ -45,6 +46,7 @@ class Reviver:
     """Reads all revive queues, and stores what comes again."""
 
     pops: Pops
+    log: RevivePopLog
     topics: Topics
     groups: SubscriptionGroups
     revived: int = attrs.field(default=0, init=False)
@@ -57,6 +59,7 @@ class Reviver:
 
     def __attrs_post_init__(self) -> None:
         self.pops.on_uncovered = self.wake
+        self.pops.timers.settled = self.pops.is_settled
 
     def arrived(self, arrivals: Iterable[tuple[str, int, int, int]]) -> None:
         """Wake the task for a record of the revive topic. Checkpoint: never."""
@@ -93,6 +96,7 @@ class Reviver:
         await trio.lowlevel.checkpoint()
         pops = self.pops
         complete_to = pops.timers.complete_to_ms()
+        pops.decided_to_ms = max(pops.decided_to_ms, complete_to)
         await pops.store.indexed.wait_reached(pops.store.appended.value)
         waiting = False
         for queue_id in range(pops.settings.revive_queues):
@@ -127,7 +131,7 @@ class Reviver:
                 elif isinstance(record, CheckPoint):
                     queue.check_point(message.queue_offset, record)
                 else:
-                    queue.acknowledged(message.queue_offset, record)
+                    queue.acknowledged(message.queue_offset, record, message.store_timestamp)
             if queue.next_offset < following:
                 queue.skip(following - 1)
             elif not messages:
@@ -177,7 +181,8 @@ class Reviver:
                 continue
             stored.append(draft)
         if stored:
-            self.pops.store.append([*stored, self.pops.end_of(point, decided.again, queue_id)])
+            end = PopRecord(make_ack(point.key, decided.again), queue_id, 0)
+            self.pops.store.append([*stored, self.log.draft(end)])
 
     def _draft(self, message: StoredMessage, point: CheckPoint, tries_max: int) -> Draft:
         again = message.reconsume_times + 1
@@ -185,7 +190,7 @@ class Reviver:
             topic = dead_letter_topic(point.group)
             self.dead += 1
         else:
-            topic = self._retry_topic(point)
+            topic = retry_topic(point, v2=self.pops.settings.retry_topic_v2)
             self.revived += 1
         if self.topics.find(topic) is None:
             self.topics.ensure(topic, 1)
@@ -208,9 +213,10 @@ class Reviver:
             keys=properties.get(KEYS),
         )
 
-    def _retry_topic(self, point: CheckPoint) -> str:
-        """Return where a message comes again: one that came again goes there once more."""
-        if point.topic.startswith("%RETRY%"):
-            return point.topic
-        old, new = pop_retry_topics(point.group, point.topic)
-        return new if self.pops.settings.retry_topic_v2 else old
+
+def retry_topic(point: CheckPoint, *, v2: bool) -> str:
+    """Return where a message comes again: one that came again goes there once more."""
+    if point.topic.startswith(RETRY_PREFIX):
+        return point.topic
+    old, new = pop_retry_topics(point.group, point.topic)
+    return new if v2 else old

@@ -17,6 +17,7 @@ from triomq.broker.roles.table_copy import TableCopy
 from triomq.broker.services.delay import open_delayed_messages
 from triomq.broker.services.live_settings import LiveSettings
 from triomq.broker.services.offsets import ConsumerOffsets, OwnCommits, open_consumer_offsets
+from triomq.broker.services.pop.revive_records import REVIVE_GROUP
 from triomq.broker.services.topics import TopicSettings, new_topic, open_topics
 from triomq.broker.services.versions import Version
 from triomq.broker.store.errors import DiskFull
@@ -342,10 +343,12 @@ async def test_progress_of_delayed_messages_is_used_when_the_slave_s_disk_has_th
     ]
 
 
-async def test_progress_of_transactions_is_used_when_the_slave_s_disk_has_the_messages(
+async def test_progress_of_transactions_and_pop_is_used_when_the_slave_s_disk_has_the_messages(
     tmp_path: Path,
 ) -> None:
-    """Otherwise a half counts as ended whose committed message this slave does not have yet."""
+    """Otherwise a half counts as ended whose committed message this slave does not have yet, and a
+    check point as done whose messages are not in their retry topic here.
+    """
     store = OwnStore()
 
     class Master:
@@ -357,11 +360,17 @@ async def test_progress_of_transactions_is_used_when_the_slave_s_disk_has_the_me
     copy = table_copy(Master(), None, offsets, None, store)
 
     async def copied(half: int, op: int) -> dict[str, dict[int, int]]:
-        rows = {f"{HALF_TOPIC}@{GROUP}": {0: half}, f"{OP_HALF_TOPIC}@{GROUP}": {0: op}}
+        rows = {
+            f"{HALF_TOPIC}@{GROUP}": {0: half},
+            f"{OP_HALF_TOPIC}@{GROUP}": {0: op},
+            f"rmq_sys_REVIVE_LOG_C@{REVIVE_GROUP}": {0: op},
+        }
         progress = ConsumerOffsetTable({**rows, "T@G": {0: half}}, DataVersion(0, half, half))
-        await copy._hold_transactions("a:1", progress)
+        await copy._hold_progress("a:1", progress)
         await copy._report_own_commits("a:1", progress)
         assert offsets.committed_offset("G", "T", 0) == half, "consumers' offsets are used at once"
+        revived = offsets.committed.get(REVIVE_GROUP, {}).get("rmq_sys_REVIVE_LOG_C", {})
+        assert revived == offsets.committed.get(GROUP, {}).get(OP_HALF_TOPIC, {})
         return offsets.committed.get(GROUP, {})
 
     assert await copied(7, 3) == {}

@@ -1,0 +1,187 @@
+"""A duty of a slave that acts for its master: it serves POP, and brings messages again elsewhere.
+
+The check points of the master are in the slave's log: those in the revive topic are read when the
+duty begins, the timers bring the others. What is not acknowledged in time goes to a retry topic at
+another master that has the messages' topic; dead letters wait for the own master. Source:
+broker/processor/PopReviveService.java, broker/failover/EscapeBridge.java.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+
+import attrs
+import msgspec
+import trio
+
+from triomq.broker.services.pop.acting_records import ActingPoint, ActingRecords
+from triomq.broker.services.pop.pops import NOT_ACTING, Pops
+from triomq.broker.services.pop.restoring import offsets_known_ms, restore_positions
+from triomq.broker.services.pop.revive_records import read_revive_record
+from triomq.broker.services.pop.reviver import RETRY_SECONDS, retry_topic
+from triomq.broker.services.remote_sender import RemoteSender, RemoteSendFailed, to_the_end
+from triomq.broker.services.subscriptions import SubscriptionGroups
+from triomq.broker.services.topics import Topics
+from triomq.broker.store.errors import StoreIoError
+from triomq.broker.store.results import GetStatus
+from triomq.remoting.log_limit import LogLimit
+from triomq.remoting.protocol.bodies.check_point import CheckPoint
+from triomq.remoting.protocol.message_properties import (
+    FIRST_POP_TIME,
+    REAL_QUEUE_ID,
+    REAL_TOPIC,
+    TIMER_DELIVER_MS,
+    joined_properties,
+)
+from triomq.remoting.protocol.names import pop_retry_topics
+from triomq.remoting.protocol.record import StoredMessage
+from triomq.remoting.protocol.record_reader import decode_records
+
+logger = logging.getLogger(__name__)
+
+READ_MESSAGES, READ_BYTES = 256, 1024 * 1024
+LOOK_SECONDS = 0.1
+
+
+@attrs.define(eq=False)
+class ActingReviver:
+    """``sender``: None without enableRemoteEscape; then all waits for the master."""
+
+    pops: Pops
+    records: ActingRecords
+    topics: Topics
+    groups: SubscriptionGroups
+    sender: RemoteSender | None
+    revived: int = attrs.field(default=0, init=False)
+    _limit: LogLimit = attrs.field(factory=LogLimit, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.pops.timers.settled = self.is_taken
+
+    def is_taken(self, message: StoredMessage) -> bool:
+        """Take a record of POP that the timers deliver; return False for any other message."""
+        properties, topic = message.properties, self.pops.revive_topic
+        if properties.get(REAL_TOPIC) != topic:
+            return False
+        record, queue = read_revive_record(message), int(properties.get(REAL_QUEUE_ID, "0"))
+        if isinstance(record, CheckPoint):
+            self.records.find_point(record, queue, read=False)
+        elif record is not None:
+            due_ms = int(properties.get(TIMER_DELIVER_MS, "0"))
+            self.records.acknowledge(record.key, record.offsets, due_ms, queue)
+        return True
+
+    async def run(self) -> None:
+        """Serve clients, and bring messages again, until the duty ends. Raises: StoreIoError."""
+        pops, records = self.pops, self.records
+        await restore_positions(pops, offsets_known_ms(pops.offsets, records))
+        for queue_id in range(pops.settings.revive_queues):
+            await self._read(queue_id)
+        pops.closed = ""
+        logger.info("POP is served: %d check points of the master are open", len(records.points))
+        try:
+            while True:
+                pops.commit_covered()
+                pops.in_flight.end(pops.clock_ms())
+                failed = self.sender is not None and not await self._revive(self.sender)
+                await trio.sleep(RETRY_SECONDS if failed else LOOK_SECONDS)
+        finally:
+            pops.closed = NOT_ACTING
+
+    async def _read(self, queue_id: int) -> None:
+        """Read what the master had not decided."""
+        pops, topic = self.pops, self.pops.revive_topic
+        offset = pops.revived_to(queue_id) + 1
+        while offset < pops.store.max_offset(topic, queue_id):
+            found = await pops.store.get_or_wait(
+                topic,
+                queue_id,
+                offset,
+                messages_max=READ_MESSAGES,
+                bytes_max=READ_BYTES,
+                is_range=True,
+            )
+            if found.next_offset <= offset:
+                return
+            offset = found.next_offset
+            if found.status is not GetStatus.FOUND:
+                continue
+            for chunk in found.chunks:
+                for message in decode_records(chunk):
+                    record = read_revive_record(message)
+                    if isinstance(record, CheckPoint):
+                        self.records.find_point(record, queue_id, read=True)
+                    elif record is not None:
+                        self.records.find_ack(record)
+
+    async def _revive(self, sender: RemoteSender) -> bool:
+        """Send what is due to other masters; return False if none took a message."""
+        pops = self.pops
+        complete_to = pops.timers.complete_to_ms()
+        pops.decided_to_ms = max(pops.decided_to_ms, complete_to)
+        for known in self.records.due_points(complete_to):
+            group = self.groups.find(known.point.group)
+            if group is None or self.topics.find(known.point.topic) is None:
+                self._done(known, list(known.left))
+                continue
+            for offset in sorted(known.left):
+                message = await self._message(known.point, offset)
+                if message is None:
+                    self._done(known, [offset])
+                elif message.reconsume_times < group.retry_max_times:
+                    if not await self._send(sender, known.point, message):
+                        return False
+                    self._done(known, [offset])
+                    self.revived += 1
+        return True
+
+    def _done(self, known: ActingPoint, offsets: list[int]) -> None:
+        point = known.point
+        self.records.acknowledge(point.key, offsets, point.visible_at, known.revive_queue)
+
+    async def _message(self, point: CheckPoint, offset: int) -> StoredMessage | None:
+        """Return a message that comes again; None if the log has it no more."""
+        found = await self.pops.store.get_or_wait(
+            point.topic, point.queue_id, offset, messages_max=1, bytes_max=READ_BYTES, is_range=True
+        )
+        if found.status is not GetStatus.FOUND:
+            return None
+        (message, *_) = [each for chunk in found.chunks for each in decode_records(chunk)]
+        wanted = message.queue_offset == offset and message.store_timestamp <= point.pop_time
+        return message if wanted else None
+
+    async def _send(self, sender: RemoteSender, point: CheckPoint, message: StoredMessage) -> bool:
+        topic = retry_topic(point, v2=self.pops.settings.retry_topic_v2)
+        properties = dict(message.properties)
+        properties.setdefault(FIRST_POP_TIME, str(point.pop_time))
+        again = msgspec.structs.replace(
+            message,
+            reconsume_times=message.reconsume_times + 1,
+            properties_bytes=joined_properties(properties).encode(),
+            _properties=None,
+        )
+        routed_as = original_topic(point)
+        try:
+            await to_the_end(partial(sender.send_to, again, topic, 0, routed_as))
+        except (RemoteSendFailed, StoreIoError) as error:
+            self._limit.log(
+                logger,
+                logging.WARNING,
+                "messages of POP must wait until this group has its master again, or another master"
+                " takes them: %s",
+                error,
+            )
+            return False
+        return True
+
+
+def original_topic(point: CheckPoint) -> str:
+    """Return the topic that a group reads, of which a check point's topic may be the retry topic.
+
+    Its other masters have it; a retry topic is made where the first message goes.
+    """
+    for name in pop_retry_topics(point.group, ""):
+        if point.topic.startswith(name):
+            return point.topic.removeprefix(name)
+    return point.topic

@@ -1,0 +1,90 @@
+"""Where check points and acknowledgements go: on a master, as messages for its revive topic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+import attrs
+
+from triomq.broker.services.pop.revive_records import revive_draft
+from triomq.broker.services.timers.timers import Timers
+from triomq.broker.store.draft import Draft
+from triomq.broker.store.log.durability import Durability
+from triomq.broker.store.store import MessageStore
+from triomq.remoting.protocol.bodies.check_point import Ack, CheckPoint
+
+QueueKey = tuple[str, str, int]
+"""(group, topic, queue id)"""
+
+
+class PopRecord(NamedTuple):
+    """A record of POP, its queue of the revive topic, and when it is due there (ms)."""
+
+    record: CheckPoint | Ack
+    revive_queue: int
+    due_ms: int
+
+
+class PopLog(Protocol):
+    """Keeps the records of POP. An *end* is a number that grows with each append."""
+
+    def append(self, records: Sequence[PopRecord]) -> int:
+        """Store records, all or none; return their end.
+
+        Raises: StoreUnavailable, StoreIoError. Checkpoint: never.
+        """
+        ...
+
+    def on_disk(self, end: int) -> bool:
+        """Return whether the disk has all records up to an end."""
+        ...
+
+    def is_safe(self, end: int) -> bool:
+        """Return whether they are as safe as messages whose sender has its answer."""
+        ...
+
+    def awaited(self, end: int) -> int:
+        """Return the log offset that must be durable before an acknowledgement is answered."""
+        ...
+
+    def forget_position(self, key: QueueKey) -> None:
+        """Note that the position of a queue was set, whatever was popped. Checkpoint: never."""
+        ...
+
+
+@attrs.define(eq=False)
+class RevivePopLog:
+    """The records in a master's own log."""
+
+    store: MessageStore
+    timers: Timers
+    durability: Durability
+    clock_ms: Callable[[], int]
+    revive_topic: str
+
+    def draft(self, record: PopRecord) -> Draft:
+        """Return a record as a message: a timed one, unless its time has come."""
+        now = self.clock_ms()
+        host = self.store.config.store_host
+        draft = revive_draft(record.record, self.revive_topic, record.revive_queue, now, host)
+        if record.due_ms > now:
+            self.timers.delay(draft, record.due_ms)
+        self.store.check_draft(draft)
+        return draft
+
+    def append(self, records: Sequence[PopRecord]) -> int:
+        place = self.store.append([self.draft(record) for record in records])[-1]
+        return place.log_offset + place.size
+
+    def on_disk(self, end: int) -> bool:
+        return end <= self.store.flushed.value
+
+    def is_safe(self, end: int) -> bool:
+        return self.on_disk(end) and self.durability.durable_now(end)
+
+    def awaited(self, end: int) -> int:
+        return end
+
+    def forget_position(self, key: QueueKey) -> None:
+        """The offset is in the table of offsets only."""
