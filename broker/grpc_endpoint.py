@@ -64,6 +64,8 @@ class GrpcEndpoint:
 
         config, settings = self.config, self.config.endpoint
         async with trio.open_nursery() as nursery:
+            # Shielded: calls need it until the last one has ended.
+            behind = trio.CancelScope(shield=True)
             cluster = LocalCluster(
                 self.server,
                 self.services.topics,
@@ -72,7 +74,6 @@ class GrpcEndpoint:
                 config.broker_name,
                 self.services.registrar.settings.broker_address,
                 (config.broker_ip, self.port),
-                nursery,
             )
             service = MessagingService(cluster, settings.messaging)
             self.grpc = GrpcServer(
@@ -84,20 +85,21 @@ class GrpcEndpoint:
                 sniffer=self._sniffer(),
                 places=self.places,
             )
-            await nursery.start(service.run, name="messaging-service")
-            async with trio.open_nursery() as serving:
-                try:
-                    await serving.start(self.grpc.run, name="grpc-server")
-                except OSError as error:
-                    if settings.port >= 0 or error.errno != errno.EADDRINUSE:
-                        raise
-                    self.grpc = None
-                    logger.warning(
-                        "port %d is taken, so clients that speak gRPC are not served; give"
-                        " grpcServerPort a free port, or 0 for none",
-                        self.port,
-                    )
-            nursery.cancel_scope.cancel()
+            nursery.start_soon(service.run, behind, name="messaging-service")
+            try:
+                await service.started.wait()
+                await self.grpc.run()
+            except OSError as error:
+                if settings.port >= 0 or error.errno != errno.EADDRINUSE:
+                    raise
+                self.grpc = None
+                logger.warning(
+                    "port %d is taken, so clients that speak gRPC are not served; give"
+                    " grpcServerPort a free port, or 0 for none",
+                    self.port,
+                )
+            finally:
+                behind.cancel()
 
     def _sniffer(self) -> ConnectionSniffer | None:
         from triomq.remoting.grpc.grpc_server import ALPN

@@ -7,16 +7,15 @@ proxy/…/service/route/LocalTopicRouteService.java, service/message/LocalMessag
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any
 
 import attrs
-import trio
 
 from triomq.broker.services.subscriptions import SubscriptionGroups
 from triomq.broker.services.topics import Topics
 from triomq.remoting.grpc.apache_rocketmq import definition_pb2 as pb
-from triomq.remoting.messaging.cluster import TakeRequest
+from triomq.remoting.messaging.cluster import Spawn, TakeRequest
 from triomq.remoting.messaging.route_answers import endpoints
 from triomq.remoting.messaging.service import answer_to_broker
 from triomq.remoting.protocol.bodies.groups import SubscriptionGroupConfig
@@ -40,7 +39,7 @@ class LocalLink:
     server: Server
     peer: tuple[str, int]
     take_request: TakeRequest
-    spawn: Callable[..., None]
+    spawn: Spawn
     _connection: LocalConnection | None = attrs.field(default=None, init=False)
 
     async def invoke(self, broker_name: str, command: Command, timeout: float) -> Command:
@@ -79,7 +78,7 @@ class LocalLink:
     def _requested(self, command: Command) -> None:
         answering = self.take_request(command)
         if answering is not None:
-            self.spawn(self._answer, self._open(), command, answering)
+            self.spawn(self._answer, self._open(), command, answering, name="answer-broker")
 
     async def _answer(
         self,
@@ -94,8 +93,7 @@ class LocalLink:
 class LocalCluster:
     """The cluster. ``address``: this broker's for clients of the remoting protocol.
 
-    ``endpoint``: host and port of the gRPC endpoint for clients. ``nursery``: for answers to this
-    broker's requests to clients.
+    ``endpoint``: host and port of the gRPC endpoint for clients.
     """
 
     server: Server
@@ -105,11 +103,10 @@ class LocalCluster:
     broker_name: str
     address: str
     endpoint: tuple[str, int]
-    nursery: trio.Nursery
 
-    def link(self, peer: tuple[str, int], take_request: TakeRequest) -> LocalLink:
+    def link(self, peer: tuple[str, int], take_request: TakeRequest, spawn: Spawn) -> LocalLink:
         """Return the way of a client. Checkpoint: never."""
-        return LocalLink(self.server, peer, take_request, self.nursery.start_soon)
+        return LocalLink(self.server, peer, take_request, spawn)
 
     async def route(self, topic: str) -> TopicRoute | None:
         """Return this broker's queues of a topic."""

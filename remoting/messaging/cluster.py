@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Protocol
 
 from triomq.remoting.errors import RemotingError, RequestTimeout
@@ -39,10 +39,16 @@ TakeRequest = Callable[[Command], Coroutine[Any, Any, Command] | None]
 """Takes a request of a broker; None: it needs no answer, otherwise a coroutine returns it."""
 
 
+class Spawn(Protocol):
+    """Starts a task of the service, which outlives calls; it must not raise."""
+
+    def __call__(self, run: Callable[..., Awaitable[None]], *arguments: Any, name: str) -> None: ...
+
+
 class Cluster(Protocol):
     """The brokers behind the service."""
 
-    def link(self, peer: tuple[str, int], take_request: TakeRequest) -> BrokerLink:
+    def link(self, peer: tuple[str, int], take_request: TakeRequest, spawn: Spawn) -> BrokerLink:
         """Return the way for a client at this address. Checkpoint: never."""
 
     async def route(self, topic: str) -> TopicRoute | None:

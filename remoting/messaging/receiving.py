@@ -73,8 +73,9 @@ class _Pop:
     """A pop in a task of its own, and the call that waits for it."""
 
     done: trio.Event = attrs.field(factory=trio.Event)
+    answered: bool = False
     wanted: bool = True
-    """Whether the call still waits."""
+    """Whether a call still takes the messages."""
     messages: Sequence[Received] = ()
     error: RemotingError | None = None
 
@@ -90,6 +91,8 @@ class Receiving:
     spawn: Callable[..., None]
     clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
     _turn: int = attrs.field(default=0, init=False)
+    _waiting: set[_Pop] = attrs.field(factory=set, init=False)
+    _watched: bool = attrs.field(default=False, init=False)
 
     async def receive(
         self,
@@ -144,11 +147,9 @@ class Receiving:
         )
         pop = _Pop()
         self.spawn(self._pop, client, header, pop, name="receive")
-        try:
-            await pop.done.wait()
-        except trio.Cancelled:
-            pop.wanted = False
-            raise
+        await self._wait(pop, call)
+        if not pop.answered:
+            return False  # the server stops
         if pop.error is not None:
             raise refused_by_network(pop.error)
         kept = await self._without_spent(client, config, pop.messages)
@@ -173,6 +174,25 @@ class Receiving:
                 self.spawn(self._give_back, client, list(unsent), name="give-back")
         return True
 
+    async def _wait(self, pop: _Pop, call: CallContext) -> None:
+        """Wait for the answer to a pop, or for the server's stop."""
+        if not self._watched:
+            self._watched = True
+            self.spawn(self._let_go_when_draining, call.draining, name="receives-let-go")
+        self._waiting.add(pop)
+        try:
+            if not call.draining.is_set():
+                await pop.done.wait()
+        finally:
+            self._waiting.discard(pop)
+            pop.wanted = pop.answered
+
+    async def _let_go_when_draining(self, draining: trio.Event) -> None:
+        """End the waits of all calls when the server stops: no client should wait for it."""
+        await draining.wait()
+        for pop in self._waiting:
+            pop.done.set()
+
     async def _pop(self, client: KnownClient, header: PopMessageHeader, pop: _Pop) -> None:
         """Pop at the broker; give back what nobody waits for any more."""
         command = new_request(RequestCode.POP_MESSAGE, header)
@@ -187,6 +207,7 @@ class Receiving:
                 raise refused_by_broker(answer.code, answer.remark)
         except RemotingError as error:
             pop.error = error
+        pop.answered = True
         pop.done.set()
         if not pop.wanted and pop.messages:
             await self._give_back(client, pop.messages)

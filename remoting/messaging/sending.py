@@ -98,7 +98,7 @@ class Sending:
         entries = []
         for message in request.messages:
             sent = sent_message(message, call.peer[0], now_ms)
-            require_type(sent.kind, accepted)
+            require_type(sent.kind, accepted, topic)
             entries.append(await self._send(client, sent, message, queues, call))
         return SendMessageResponse(
             status=top_status(entry.status.code for entry in entries), entries=entries
@@ -240,7 +240,7 @@ class Sending:
         client = self.clients.of_call(call)
         topic = topic_name(request.topic)
         accepted = await self._accepted(topic)
-        require_type(pb.MessageType.DELAY, accepted)
+        require_type(pb.MessageType.DELAY, accepted, topic)
         try:
             handle = RecallHandle.decode(request.recall_handle)
         except RemotingError as error:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import attrs
@@ -67,6 +68,7 @@ class MessagingService:
     clients: KnownClients = attrs.field(init=False)
     telemetry: TelemetryStreams = attrs.field(init=False)
     renewals: Renewals = attrs.field(init=False)
+    started: trio.Event = attrs.field(factory=trio.Event, init=False)
     _nursery: trio.Nursery | None = attrs.field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -75,13 +77,26 @@ class MessagingService:
         self.telemetry = TelemetryStreams(self.cluster, self.clients)
         self.renewals = Renewals(self.settings, self.limits, self.clock_ms, self._retry_delay)
 
-    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Run what is behind the calls until cancelled; calls may come after ``started``."""
+    async def run(
+        self,
+        scope: trio.CancelScope | None = None,
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Run what is behind the calls until cancelled; calls may come after ``started``.
+
+        *scope*: ends it; a shielded one lets the calls of a stopping server end before.
+        """
+        with scope or trio.CancelScope():
+            await self._run(task_status)
+
+    async def _run(self, task_status: trio.TaskStatus[None]) -> None:
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             try:
                 nursery.start_soon(self.renewals.run, name="renewal")
                 nursery.start_soon(self._expire, name="clients-expire")
+                self.started.set()
                 task_status.started()
                 await trio.sleep_forever()
             finally:
@@ -173,10 +188,9 @@ class MessagingService:
     # What the parts need
 
     def _link(self, client: KnownClient) -> BrokerLink:
-        return self.cluster.link(client.peer, lambda command: self._take_request(client, command))
-
-    def _take_request(self, client: KnownClient, command: Command) -> Any:
-        return self.telemetry.take_request(client, command)
+        return self.cluster.link(
+            client.peer, partial(self.telemetry.take_request, client), self._spawn
+        )
 
     async def _retry_delay(self, group: str, reconsume_times: int) -> int:
         return retry_delay_ms(await self.cluster.group(group), reconsume_times)

@@ -75,8 +75,7 @@ class GrpcClient:
         made = rpc.ReceiveMessageRequest(
             group=pb.Resource(name=self.group),
             message_queue=pb.MessageQueue(topic=pb.Resource(name=self.topic), id=-1),
-            batch_size=32,
-            **more,
+            **{"batch_size": 32, **more},
         )
         if not made.auto_renew and not made.HasField("invisible_duration"):
             made.invisible_duration.FromMilliseconds(10_000)
@@ -146,9 +145,11 @@ class Stream:
     def put(self, command: rpc.TelemetryCommand) -> None:
         self.to_server.put(command)
 
-    async def take(self) -> rpc.TelemetryCommand:
-        """Return the next command of the server. Raises: StopIteration at the end."""
-        return await trio.to_thread.run_sync(partial(next, self.answers), abandon_on_cancel=True)
+    async def take(self) -> Any:
+        """Return the next command of the server, None at the end of the stream."""
+        return await trio.to_thread.run_sync(
+            partial(next, self.answers, None), abandon_on_cancel=True
+        )
 
 
 @contextlib.asynccontextmanager
@@ -190,7 +191,10 @@ class GrpcBroker:
 
 @contextlib.asynccontextmanager
 async def grpc_broker(folder: Path, **settings: object) -> AsyncIterator[GrpcBroker]:
-    """Run a broker with the topic ``Orders`` of two queues for the block."""
+    """Run a broker for the block.
+
+    It has the topic ``Orders``, and one for each other type of messages, named after it.
+    """
     port = free_port()
     config = broker_config(folder, **{"grpcServerPort": port, **settings})
     async with trio.open_nursery() as nursery:
@@ -198,6 +202,8 @@ async def grpc_broker(folder: Path, **settings: object) -> AsyncIterator[GrpcBro
         async with Connector() as connector:
             peer = BrokerPeer(connector, ready.address)
             await peer.create_topic(TOPIC, 2)
+            for topic in ("FIFO", "DELAY", "TRANSACTION"):
+                await peer.create_topic(topic, 2, attributes=f"+message.type={topic}")
             with contextlib.ExitStack() as channels:
                 yield GrpcBroker(ready, peer, port, channels)
         ready.stop()

@@ -52,7 +52,9 @@ class Polls:
         if self._has_message(pops, header.consumer_group, topic, header.queue_id):
             return Response(header=NotificationResponseHeader(True, False))
         now = pops.clock_ms()
-        left_ms = min(header.poll_ms, (header.born_timestamp or now) + header.poll_ms - now)
+        if not header.born_timestamp:
+            header.born_timestamp = now  # otherwise its wait begins again when its time is up
+        left_ms = min(header.poll_ms, header.born_timestamp + header.poll_ms - now)
         if left_ms <= 0:
             return Response(header=NotificationResponseHeader(False, False))
         old, new = pop_retry_topics(header.consumer_group, header.topic)

@@ -63,6 +63,12 @@ class PopSettings:
         "most messages of a topic that a group may have in flight",
         high=INT_MAX,
     )
+    begins_at_young_start: bool = flag(
+        "initPopOffsetByCheckMsgInMem",
+        True,
+        "a new group begins at the first message of a queue that has lost none and is young enough"
+        " to count as in memory; false: at the newest message",
+    )
     waiting_max: int = number(
         "maxPopPollingSize", 100_000, "most requests that wait for a message", high=INT_MAX
     )
