@@ -21,14 +21,14 @@ async def make_client_id(settings: ClientSettings, address: str) -> str:
 
     Checkpoint: maybe, only to resolve a host name.
     """
-    ip = settings.client_ip or await _own_address(address)
+    ip = settings.client_ip or await own_address(address)
     host = f"[{ip}]" if ":" in ip else ip
     unit = f"@{settings.unit_name}" if settings.unit_name else ""
     instance = settings.instance_name or f"{os.getpid()}#{time.time_ns()}-{next(_object_numbers)}"
     return f"{host}@{instance}{unit}"
 
 
-async def _own_address(towards: str) -> str:
+async def own_address(towards: str) -> str:
     """Return this machine's address on the way to a server, or 127.0.0.1; send nothing."""
     try:
         host, port = parse_address(towards)

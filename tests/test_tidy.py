@@ -58,6 +58,8 @@ PURE = (
         "namesrv/routed_queues.py",
         "namesrv/route_views.py",
         "namesrv/routes.py",
+        "client/proxy/broker_directory.py",
+        "client/proxy/joined_clients.py",
         "client/retry.py",
         "client/consumer/allocation.py",
         "client/spans/attributes.py",

@@ -107,6 +107,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     ),
     "client": ("remoting",),
 }
+PROGRAMS_OF_CLIENTS = ("client.admin", "client.pipeline", "client.proxy", "client.spark")
 # A package inside another is above, or beside, the modules on the right: those do not import it.
 MAY_NOT_IMPORT: dict[str, tuple[str, ...]] = {
     "remoting.protocol.bodies": ("remoting.protocol.headers",),
@@ -116,11 +117,12 @@ MAY_NOT_IMPORT: dict[str, tuple[str, ...]] = {
         for name in ("server", "client", "monitor", "tls", "simulated")
     },
     "remoting.grpc": ("remoting.messaging",),
-    "client.admin": ("client.consumer", "client.pipeline", "client.spark"),
-    "client.consumer": ("client.producer", "client.admin", "client.pipeline", "client.spark"),
-    "client.requests": ("client.admin", "client.pipeline", "client.spark"),
-    "client.producer": ("client.consumer", "client.admin", "client.pipeline", "client.spark"),
-    "client.transactions": ("client.admin", "client.pipeline", "client.spark"),
+    "client.admin": ("client.consumer", "client.pipeline", "client.proxy", "client.spark"),
+    "client.proxy": ("client.consumer", "client.producer", "client.pipeline", "client.spark"),
+    "client.consumer": ("client.producer", *PROGRAMS_OF_CLIENTS),
+    "client.requests": PROGRAMS_OF_CLIENTS,
+    "client.producer": ("client.consumer", *PROGRAMS_OF_CLIENTS),
+    "client.transactions": PROGRAMS_OF_CLIENTS,
 }
 # Modules directly in a folder do not import these packages of it; its ``__init__`` may.
 FOUNDATIONS: dict[str, tuple[str, ...]] = {
@@ -131,7 +133,7 @@ FOUNDATIONS: dict[str, tuple[str, ...]] = {
         f"client.{name}"
         for name in (
             *("consumer", "producer", "transactions", "admin", "idempotency"),
-            *("pipeline", "spark"),
+            *("pipeline", "proxy", "spark"),
         )
     ),
 }

@@ -1,0 +1,213 @@
+"""Build and run a proxy: the nesting of its tasks is the order of start, its reverse that of stop.
+
+::
+
+    run_proxy ─┬ monitor
+               ├ Connector          connections to name servers and brokers
+               ├ remote-cluster ──── broker-list, registrations
+               ├ messaging-service
+               ├ name-servers        with an address server
+               └ grpc-server         stops first, when its calls have ended
+
+A stop (``ProxyReady.stop``): parked receives and streams end at once, other calls may finish, what
+push consumers hold stays theirs until its time is over, brokers forget the proxy's groups.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+import trio
+
+from triomq.client.background import open_background
+from triomq.client.calls import Calls
+from triomq.client.client_id import make_client_id, own_address
+from triomq.client.config import ClientSettings
+from triomq.client.errors import SettingsError
+from triomq.client.failure_log import FailureLog
+from triomq.client.proxy.monitor import ProxySource
+from triomq.client.proxy.passed_requests import PassedRequests
+from triomq.client.proxy.proxy_config import ProxyConfig
+from triomq.client.proxy.remote_cluster import ProxyEndpoint, RemoteCluster
+from triomq.client.route_finder import RouteFinder
+from triomq.client.routes import NameServers
+from triomq.client.servers import checked_access, listed_name_servers
+from triomq.remoting.address import bare_host, format_address
+from triomq.remoting.client.connector import Connector, PeerHandler
+from triomq.remoting.client.connector_config import ConnectorConfig
+from triomq.remoting.client.discovery import (
+    DEFAULT_SUBGROUP,
+    address_server_url,
+    fetch_addresses,
+)
+from triomq.remoting.errors import RemotingError
+from triomq.remoting.grpc.grpc_server import ALPN, GrpcServer
+from triomq.remoting.messaging.service import MessagingService
+from triomq.remoting.monitor.http_server import monitoring
+from triomq.remoting.open_files import ConnectionBudget
+from triomq.remoting.server.connection_sniffer import (
+    ConnectionSniffer,
+    open_sniffer,
+    self_signed_sniffer,
+)
+from triomq.remoting.tls.security_settings import Security, TlsMode, resolve
+
+logger = logging.getLogger(__name__)
+
+FAREWELL_SECONDS = 1.0
+"""How long brokers have to forget the proxy's groups."""
+PEER_REQUESTS_MAX = 1024
+"""Requests of brokers that wait for answers of clients at once."""
+
+
+@attrs.frozen
+class ProxyReady:
+    """A proxy that answers calls on this address."""
+
+    host: str
+    port: int
+    stop: Callable[[], None] = attrs.field(eq=False, repr=False)
+    """Begin an orderly stop; ``run_proxy`` returns when it is done."""
+
+    def banner(self) -> str:
+        """Return the line that a process prints when it is ready."""
+        return f"proxy ready on {format_address(self.host, self.port)}"
+
+
+async def run_proxy(
+    config: ProxyConfig,
+    *,
+    budget: ConnectionBudget | None = None,
+    task_status: trio.TaskStatus[ProxyReady] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve until cancelled or stopped; ``started(ProxyReady(...))`` when calls are answered.
+
+    It starts without name servers too, and is ready for probes when one answers.
+
+    Raises: SettingsError, ConfigError (TLS), AddressInUse, ListenFailed, NoNameServer (an address
+    server that does not answer).
+    Checkpoint: always.
+    """
+    security = resolve(config.security_settings())
+    address_server = _address_server(config)
+    given = (
+        config.namesrv_addresses
+        if address_server is None
+        else await listed_name_servers(address_server)
+    )
+    names = NameServers(list(given), time.time_ns() % len(given))
+    settings = ClientSettings(instance_name=f"mqproxy#{os.getpid()}#{time.time_ns()}")
+    client_id = await make_client_id(settings, given[0])
+    host = bare_host(config.advertised_host) or await own_address(given[0])
+    sniffer = _sniffer(config, security, host)
+    budget = budget or ConnectionBudget.of_process()
+    handlers: dict[int, PeerHandler] = {}
+
+    def lost(address: str, reason: str) -> None:  # `cluster` is made before any connection
+        cluster.connection_lost(address)
+
+    stopping = trio.Event()
+    async with (
+        monitoring(config.monitor, "mqproxy", budget) as monitor,
+        Connector(
+            _connector_config(config, security), handlers=handlers, on_lost=lost
+        ) as connector,
+        open_background() as tasks,
+    ):
+        finder = RouteFinder(
+            settings,
+            names,
+            lambda gone, added: None,
+            lambda topic: True,
+            Calls(connector),
+            FailureLog(logger),
+        )
+        cluster = RemoteCluster(
+            connector,
+            finder,
+            client_id,
+            config.cluster_name,
+            config.caches,
+            ProxyEndpoint(host, config.listen_port, config.keeps_ports),
+            tasks,
+        )
+        service = MessagingService(cluster, config.messaging)
+        passed = PassedRequests(
+            service, cluster.registrations.joined, cluster.calls.directory.name_at
+        )
+        connector.instant_handlers.update(passed.instant_handlers())
+        handlers.update(passed.handlers())
+        grpc = GrpcServer(
+            service.table(),
+            config.grpc,
+            listen_host=config.listen_host,
+            listen_port=config.listen_port,
+            port_setting="grpcServerPort",
+            sniffer=sniffer,
+            places=budget.clients,
+        )
+        await tasks.start(cluster.run, name="remote-cluster")
+        await tasks.start(service.run, name="messaging-service")
+        if address_server is not None:
+            tasks.start_soon(
+                _follow,
+                address_server,
+                names,
+                connector,
+                settings.name_server_refresh,
+                name="name-servers",
+            )
+        async with open_background() as serving:
+            listening, port = await serving.start(grpc.run, name="grpc-server")
+            cluster.endpoint = attrs.evolve(cluster.endpoint, port=port)
+            monitor.serve(ProxySource(cluster, service, grpc))
+            task_status.started(ProxyReady(listening, port, stopping.set))
+            await stopping.wait()
+            monitor.leave()
+        with trio.move_on_after(FAREWELL_SECONDS):
+            await cluster.registrations.farewell()
+
+
+def _address_server(config: ProxyConfig) -> str | None:
+    if config.namesrv_addresses:
+        return None
+    if not config.namesrv_domain:
+        raise SettingsError(
+            "no name server is configured: give -n HOST:PORT, namesrvAddr, or the environment"
+            " variable NAMESRV_ADDR"
+        )
+    return address_server_url(config.namesrv_domain, config.namesrv_subgroup or DEFAULT_SUBGROUP)
+
+
+def _connector_config(config: ProxyConfig, security: Security) -> ConnectorConfig:
+    """Return how servers are approached: TLS by the settings, the rest by the environment."""
+    options: dict[str, Any] = checked_access(
+        security.client, None, None, config.security.socks_proxies
+    ).options()
+    return ConnectorConfig(busy_poll=False, peer_requests_max=PEER_REQUESTS_MAX, **options)
+
+
+def _sniffer(config: ProxyConfig, security: Security, host: str) -> ConnectionSniffer | None:
+    if security.server is None and config.self_signed and security.mode is not TlsMode.DISABLED:
+        return self_signed_sniffer(security, (host,), ALPN)
+    return None if security.plain_only else open_sniffer(security, (host,), ALPN)
+
+
+async def _follow(url: str, names: NameServers, connector: Connector, seconds: float) -> None:
+    """Use the name servers that an address server lists; keep the last list while it fails."""
+    failures = FailureLog(logger)
+    while True:
+        await trio.sleep(seconds)
+        try:
+            addresses = await fetch_addresses(url)
+        except RemotingError as error:
+            failures.failed(f"address server {url}", error)
+            continue
+        failures.worked(f"address server {url}")
+        for address in names.replace(addresses):
+            connector.close_address(address)

@@ -1,0 +1,83 @@
+"""What a proxy shows to probes and Prometheus."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import attrs
+
+from triomq.client.proxy.remote_cluster import RemoteCluster
+from triomq.remoting.grpc.call_statistics import grpc_figures
+from triomq.remoting.grpc.grpc_server import GrpcServer
+from triomq.remoting.messaging.service import MessagingService
+from triomq.remoting.monitor.metrics import Family, counter, gauge, samples_by_limit
+
+
+@attrs.frozen(eq=False)
+class ProxySource:
+    """The figures of one proxy."""
+
+    cluster: RemoteCluster
+    service: MessagingService
+    server: GrpcServer
+
+    def labels(self) -> Mapping[str, str]:
+        """Return Java's common labels."""
+        return {
+            "node_type": "proxy",
+            "proxy_mode": "cluster",
+            "cluster": self.cluster.cluster_name,
+            "node_id": self.cluster.client_id,
+        }
+
+    def not_ready(self) -> str | None:
+        """Return why clients should not be sent here, None if they may be."""
+        return self.cluster.calls.unreached
+
+    def status(self) -> Mapping[str, Any]:
+        """Return what this proxy knows."""
+        registrations = self.cluster.registrations
+        return {
+            "cluster": self.cluster.cluster_name,
+            "clientId": self.cluster.client_id,
+            "nameServers": list(self.cluster.finder.names.addresses),
+            "brokers": len(self.cluster.calls.directory),
+            "clients": len(self.service.clients.by_id),
+            "registeredWith": sorted(registrations.known_to),
+        }
+
+    def figures(self) -> Iterator[Family]:
+        yield gauge("rocketmq_proxy_up", "1 while the proxy runs.", 1)
+        yield gauge(
+            "triomq_proxy_clients",
+            "Clients that speak gRPC, by their ids.",
+            len(self.service.clients.by_id),
+        )
+        yield gauge(
+            "triomq_proxy_held_messages",
+            "Messages whose invisible time the proxy renews.",
+            len(self.service.renewals.held),
+        )
+        yield gauge(
+            "triomq_proxy_brokers",
+            "Broker names in the list of name servers.",
+            len(self.cluster.calls.directory),
+        )
+        connections = self.cluster.connector.statistics()
+        yield gauge(
+            "triomq_proxy_broker_connections",
+            "Connections to brokers and name servers.",
+            connections.open,
+        )
+        yield gauge(
+            "triomq_proxy_broker_requests",
+            "Requests to brokers and name servers that wait for their answers.",
+            connections.pending,
+        )
+        yield counter(
+            "triomq_limit_refusals_total",
+            "Calls and clients that were refused because a limit of the service was reached.",
+            samples_by_limit(self.service.limits.refused),
+        )
+        yield from grpc_figures(self.server.statistics())

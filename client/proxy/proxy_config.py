@@ -1,0 +1,181 @@
+"""ProxyConfig: every setting of ``mqproxy`` that has an effect, under its Java name.
+
+Source: proxy/…/config/ProxyConfig.java.
+"""
+
+# ruff: noqa: RUF009  (setting() and group() are attrs field specifiers)
+from __future__ import annotations
+
+from pathlib import Path
+
+import attrs
+
+from triomq.remoting.grpc.grpc_settings import GrpcSettings
+from triomq.remoting.java_keys import KeyTable, Reason
+from triomq.remoting.messaging.messaging_settings import MessagingSettings
+from triomq.remoting.monitor.monitor_settings import MonitorSettings
+from triomq.remoting.settings import (
+    ADDRESSES,
+    TEXT,
+    flag,
+    group,
+    number,
+    optional_text,
+    setting,
+)
+from triomq.remoting.tls.security_settings import SecuritySettings
+
+DEFAULT_PORT = 8081
+_DAY_SECONDS = 24 * 3600
+_ENTRIES_MAX = 10_000_000
+
+
+@attrs.frozen(kw_only=True)
+class CacheSettings:
+    """How long answers of name servers and brokers are used. Times: seconds."""
+
+    routes_seconds: int = number(
+        "topicRouteServiceCacheRefreshSeconds",
+        20,
+        "how long a route is used; that of a broker that is lost is looked up at once",
+        high=_DAY_SECONDS,
+    )
+    routes_max: int = number(
+        "topicRouteServiceCacheMaxNum", 20_000, "routes that are kept", high=_ENTRIES_MAX
+    )
+    topics_seconds: int = number(
+        "topicConfigCacheRefreshSeconds",
+        20,
+        "how long the settings of a topic are used",
+        high=_DAY_SECONDS,
+    )
+    topics_max: int = number(
+        "topicConfigCacheMaxNum", 20_000, "settings of topics that are kept", high=_ENTRIES_MAX
+    )
+    groups_seconds: int = number(
+        "subscriptionGroupConfigCacheRefreshSeconds",
+        20,
+        "how long the settings of a consumer group are used",
+        high=_DAY_SECONDS,
+    )
+    groups_max: int = number(
+        "subscriptionGroupConfigCacheMaxNum",
+        20_000,
+        "settings of consumer groups that are kept",
+        high=_ENTRIES_MAX,
+    )
+
+
+@attrs.frozen(kw_only=True)
+class ProxyConfig:
+    """All settings of one proxy."""
+
+    cluster_name: str = setting(
+        "rocketMQClusterName",
+        TEXT,
+        "DefaultCluster",
+        "cluster whose masters are asked first for the settings of consumer groups; routes lead to"
+        " all clusters of the name servers",
+    )
+    namesrv_addresses: tuple[str, ...] = setting(
+        "namesrvAddr",
+        ADDRESSES,
+        (),
+        "name servers: host:port, separated by ;",
+        default_text="environment NAMESRV_ADDR",
+    )
+    namesrv_domain: str = optional_text(
+        "namesrvDomain", "without namesrvAddr: the address server that lists the name servers"
+    )
+    namesrv_subgroup: str = optional_text(
+        "namesrvDomainSubgroup", "part of the address server's path, nsaddr if it is empty"
+    )
+    listen_host: str = setting(
+        "bindAddress",
+        TEXT,
+        "0.0.0.0",
+        "address to listen on; :: takes IPv6 and IPv4",
+        own=True,
+    )
+    listen_port: int = number(
+        "grpcServerPort",
+        DEFAULT_PORT,
+        "port for clients that speak gRPC (RocketMQ 5 clients); 0: any free one",
+        low=0,
+        high=65_535,
+    )
+    advertised_host: str = optional_text(
+        "localServeAddr",
+        "address or host name of this proxy for clients that do not say how they came; empty: this"
+        " machine's address on the way to the name servers",
+    )
+    keeps_ports: bool = flag(
+        "useEndpointPortFromRequest",
+        False,
+        "routes have the port that the client dialled, as behind a load balancer or a published"
+        " port, instead of grpcServerPort",
+    )
+    self_signed: bool = flag(
+        "tlsTestModeEnable",
+        True,
+        "without a certificate: make one for TLS, which official clients use unless they are told"
+        " otherwise and do not verify",
+    )
+    certificate: str = optional_text(
+        "tlsCertPath", "another name of tls.server.certPath, which wins"
+    )
+    key: str = optional_text("tlsKeyPath", "another name of tls.server.keyPath, which wins")
+    key_password: str = optional_text(
+        "tlsKeyPassword", "another name of tls.server.keyPassword, which wins", secret=True
+    )
+    caches: CacheSettings = group(CacheSettings)
+    grpc: GrpcSettings = group(GrpcSettings)
+    messaging: MessagingSettings = group(MessagingSettings)
+    monitor: MonitorSettings = group(MonitorSettings)
+    security: SecuritySettings = group(SecuritySettings)
+
+    def security_settings(self) -> SecuritySettings:
+        """Return the settings for TLS, with the proxy's own names of the certificate's files."""
+        given = self.security
+        if given.certificate or not self.certificate:
+            return given
+        return attrs.evolve(
+            given,
+            certificate=self.certificate,
+            key=given.key or self.key,
+            key_password=given.key_password or self.key_password,
+        )
+
+
+_REASONS = {
+    "access": Reason(
+        "access control in the proxy; brokers check the requests of the proxy",
+        "remove the key and keep the port inside a trusted network, or stay with the Java proxy for"
+        " now",
+    ),
+    "checks": Reason("a limit of messages whose value is fixed here"),
+    "fixed": Reason("a time or number of Java's proxy that is fixed here"),
+    "heartbeat topic": Reason(
+        "Java's proxies tell each other their clients through a topic; here brokers know the groups"
+        " of each proxy"
+    ),
+    "internal": Reason("set by Java itself or by its launch scripts"),
+    "jstack": Reason("what Java prints into its own log"),
+    "latency": Reason("avoiding slow brokers; a message goes on to the next broker when one fails"),
+    "lite": Reason("lite topics"),
+    "local": Reason(
+        "the local mode",
+        "remove the key: in the local mode a broker serves these clients itself (grpcServerPort of"
+        " mqbroker)",
+    ),
+    "metrics": Reason("sending metrics by OTLP; monitorPort has them for Prometheus"),
+    "netty": Reason("a detail of Netty or of gRPC for Java"),
+    "remoting": Reason("the proxy's port for clients of the remoting protocol"),
+    "threads": Reason("sizes a Java thread pool or queue that has no counterpart here"),
+    "transactions": Reason(
+        "how long Java remembers open transactions; here their ids have all that their end needs"
+    ),
+}
+
+PROXY_KEYS = KeyTable("mqproxy", Path(__file__).with_name("java_keys.tsv"), _REASONS)
+"""The keys of Java's ProxyConfig, and those of its AuthConfig and TLS."""
