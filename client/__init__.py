@@ -1,5 +1,5 @@
 # ruff: noqa: F405 - the errors are in the list of all names, not in an import of each
-"""The SDK: ``Producer``, ``PushConsumer``, ``PullConsumer``, and what they take, return and raise.
+"""The SDK: ``Producer``, consumers, ``Admin``, and what they take, return and raise.
 
 Names are loaded on first use, so that tools which need a part (the command line, Spark's workers)
 do not load the rest.
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from triomq.client.consumer.member_spec import AssignmentChange
     from triomq.client.consumer.message_view import MessageView
     from triomq.client.consumer.offsets import ConsumeFrom
+    from triomq.client.consumer.pop.leased_message import LeasedMessage
+    from triomq.client.consumer.pop.simple import SimpleConsumer
     from triomq.client.consumer.pull import PullConsumer
     from triomq.client.consumer.push import ConsumerStatistics, PushConsumer
     from triomq.client.consumer.rates import TopicRates
@@ -105,6 +107,7 @@ __all__ = [
     "Handler",
     "HandlerInvalid",
     "IllegalOperation",
+    "LeasedMessage",
     "LocalWork",
     "Message",
     "MessageGone",
@@ -136,6 +139,7 @@ __all__ = [
     "PushConsumer",
     "QueueNotAssigned",
     "QueueQuotaExceeded",
+    "ReceiptExpired",
     "ReceivedMessage",
     "RedisOnceStore",
     "ReplyMessage",
@@ -156,6 +160,7 @@ __all__ = [
     "SendTimeout",
     "SerializeType",
     "SettingsError",
+    "SimpleConsumer",
     "Sql",
     "SqliteOnceStore",
     "SubscriptionInvalid",
@@ -209,6 +214,7 @@ _HOMES = {
     "ConsumerStatistics": "triomq.client.consumer.push",
     "Credentials": "triomq.remoting.protocol.signing",
     "Handler": "triomq.client.consumer.delivery",
+    "LeasedMessage": "triomq.client.consumer.pop.leased_message",
     "LocalWork": "triomq.client.transactions.local",
     "Message": "triomq.remoting.protocol.message",
     "MessageQueue": "triomq.remoting.protocol.bodies.route",
@@ -233,6 +239,7 @@ _HOMES = {
     "SendReceipt": "triomq.client.producer.receipt",
     "SendStatus": "triomq.client.producer.receipt",
     "SerializeType": "triomq.remoting.protocol.codes",
+    "SimpleConsumer": "triomq.client.consumer.pop.simple",
     "Sql": "triomq.client.consumer.subscribing",
     "SqliteOnceStore": "triomq.client.idempotency.sqlite_store",
     "Subscriptions": "triomq.client.consumer.subscribing",

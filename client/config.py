@@ -360,6 +360,14 @@ class ConsumerSettings:
     - ``cached_messages_max_topic``, ``cached_bytes_max_topic``: for all queues of the consumer
       together; each gets an equal part, instead of ``cached_messages_max`` and ``cached_bytes_max``
 
+    POP (``PushConsumer(mode="pop")``), where ``pull_batch``, ``suspend``, ``pull_timeout`` and the
+    delays hold as well:
+
+    - ``pop_invisible``: seconds for which a popped message is hidden from the rest of the group;
+      renewed while it is held here
+    - ``pop_messages_max``: limit of the unsettled messages of each topic and broker. As many are
+      held as handlers settle within about a second
+
     Sharing the queues:
 
     - ``rebalance_interval``: seconds between two divisions of the queues among the members
@@ -414,6 +422,8 @@ class ConsumerSettings:
     cached_span_max: int = _positive(2000, "consumeConcurrentlyMaxSpan")
     cached_messages_max_topic: int | None = _positive(None, "pullThresholdForTopic")
     cached_bytes_max_topic: int | None = _positive(None, "pullThresholdSizeForTopic")
+    pop_invisible: float = _positive(60.0, "popInvisibleTime")
+    pop_messages_max: int = _positive(96, "popThresholdForQueue")
     pull_interval: float = _not_negative(0.0, "pullInterval")
     error_delay: float = _positive(1.0, "pullTimeDelayMillsWhenException")
     flow_control_delay: float = _positive(0.02)

@@ -8,6 +8,7 @@
     ├── ConnectionFailed, ConnectionLost                             an OSError
     ├── RequestTimeout                                               a TimeoutError
     ├── ProtocolBroken                                               not RocketMQ's protocol
+    ├── ReceiptExpired                                           a popped message comes again
     ├── TooManyKeys                                              ``latest`` met its limit
     ├── ClaimBusy, ClaimLost, OnceStoreFailed                        ``@once`` gave a message up
     ├── BrokerError(code, remark, broker, request)                   a refusal; broker_errors.py
@@ -59,6 +60,23 @@ class NotRunning(TrioMQError, RuntimeError):
 
 class AlreadySettled(TrioMQError, RuntimeError):
     """A message was settled a second time."""
+
+
+class ReceiptExpired(TrioMQError):
+    """The invisible time of a popped message is over, so its receipt handle has no effect."""
+
+    def __init__(self, message_id: str, topic: str, seconds: float) -> None:
+        super().__init__(message_id, topic, seconds)
+        self.message_id = message_id
+        self.topic = topic
+        self.seconds = seconds
+
+    def __str__(self) -> str:
+        return (
+            f"the invisible time of message {self.message_id} of {self.topic} ({self.seconds:g} s)"
+            " is over: the group gets it again, with another receipt handle; receive it with a"
+            " longer `invisible`, or call `change_invisible` before the time is over"
+        )
 
 
 class QueueNotAssigned(TrioMQError, RuntimeError):

@@ -21,7 +21,7 @@ from types import ModuleType
 
 import attrs
 
-from triomq.client import Admin, Producer, PullConsumer, PushConsumer
+from triomq.client import Admin, Producer, PullConsumer, PushConsumer, SimpleConsumer
 
 PACKAGE = Path(__file__).resolve().parent.parent / "triomq"
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -68,6 +68,7 @@ CLASSES: dict[type, tuple[str, str | None]] = {
     Producer: ("producer", "transactions.ProducerBase"),
     PullConsumer: ("pull_consumer", "consuming.PullConsumerBase"),
     PushConsumer: ("push_consumer", "consuming.PushConsumerBase"),
+    SimpleConsumer: ("simple_consumer", "receiving.SimpleConsumerBase"),
 }
 """Class → its module in each package, and its base class there (None: the lifetime)."""
 NOT_OFFERED = {"for_each", "give_back"}
@@ -271,6 +272,8 @@ class Facade:
         """
         if name in ("BatchHandler", "Handler", "ReceivedMessage"):
             return f"triomq.{self.interface.name}.received", name
+        if name == "LeasedMessage":
+            return f"triomq.{self.interface.name}.receiving", name
         if name in BLOCKS:
             return f"triomq.{self.interface.name}.{BLOCKS[name]}", name
         return _imported(module).get(name, module.__name__), name

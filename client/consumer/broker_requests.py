@@ -27,6 +27,7 @@ from triomq.client.config import ConsumerSettings
 from triomq.client.consumer.assignment import Assignment
 from triomq.client.consumer.delivery import BatchHandler, Handler
 from triomq.client.consumer.membership import Membership
+from triomq.client.consumer.pop.pop_membership import PopMembership
 from triomq.client.consumer.received import ReceivedMessage
 from triomq.client.requests.replier import Replier
 from triomq.remoting.client.connector import PeerHandler
@@ -87,7 +88,7 @@ class DirectDelivery:
 class BrokerRequests:
     """Answers the brokers' requests to one consumer."""
 
-    membership: Membership
+    membership: Membership | PopMembership
     describe: Callable[[], ConsumerData]
     concurrency: int = 0
     _offered: list[tuple[Handler | BatchHandler, bool]] = attrs.field(factory=list, init=False)

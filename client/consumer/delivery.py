@@ -40,9 +40,10 @@ class Delivery:
     """Hands messages to handlers and settles them."""
 
     inbox: Inbox | OrderedInbox
-    sends_back: SendsBack
+    sends_back: SendsBack | None
+    """None if messages were popped: then their owners settle them"""
     broker: BrokerRetry | None
-    """None for broadcasting consumers"""
+    """None for broadcasting consumers, and for those that pop"""
 
     def start_background(
         self, nursery: trio.Nursery, owned: Callable[[], Iterable[Assignment]]

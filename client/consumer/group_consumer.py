@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import ClassVar, Self
+from typing import ClassVar, Generic, Self, TypeVar
 
 import trio
 
@@ -17,6 +17,7 @@ from triomq.client.consumer.member_spec import AssignmentChange
 from triomq.client.consumer.membership import Membership
 from triomq.client.consumer.observed import Observers
 from triomq.client.consumer.offsets import Start, StartPoint
+from triomq.client.consumer.pop.pop_membership import PopMembership
 from triomq.client.consumer.received import ReceivedMessage
 from triomq.client.consumer.subscribing import Subscriptions, check_filters, make_subscriptions
 from triomq.client.errors import NotRunning, SettingsError
@@ -29,8 +30,11 @@ from triomq.client.trace.dispatcher import open_trace
 from triomq.remoting.protocol.bodies.heartbeat import BROADCASTING, CLUSTERING, ConsumerData
 from triomq.remoting.protocol.bodies.route import MessageQueue
 
+AnyMembership = Membership | PopMembership
+M = TypeVar("M", bound=AnyMembership)
 
-class GroupConsumer(Lifetime):
+
+class GroupConsumer(Lifetime, Generic[M]):
     """A member of a consumer group, running or not."""
 
     group: str
@@ -62,14 +66,12 @@ class GroupConsumer(Lifetime):
         self._start = StartPoint.of(consume_from)
         self._allocate = allocate
         self._on_assignment = on_assignment
-        self._membership: Membership | None = None
+        self._membership: M | None = None
         self._observers = Observers(group, self.settings.consume_hooks)
 
     def __repr__(self) -> str:
         membership = self._membership  # read once: the façades call this from other threads
-        state = (
-            f"owns {len(membership.fetcher.assignments)} queues" if membership else "not running"
-        )
+        state = membership.state if membership else "not running"
         return f"<{type(self).__name__} of {self.group}: {state}>"
 
     @property
@@ -97,7 +99,7 @@ class GroupConsumer(Lifetime):
                 "nothing is subscribed, so there is no share to wait for: call `subscribe` first;"
                 " queues of `assign` are there at once"
             )
-        await membership.rebalancer.wait_balanced()
+        await membership.wait_balanced()
 
     async def subscribe(self, subscriptions: Subscriptions) -> None:
         """Consume further topics, or other tags; all members of the group should do the same.
@@ -173,12 +175,12 @@ class GroupConsumer(Lifetime):
             subscriptions=list(self._subscriptions.values()) if self._subscribed else [],
         )
 
-    def _member(self) -> Membership:
+    def _member(self) -> M:
         if self._membership is None:
             raise NotRunning("this consumer is not running: use it inside `async with`")
         return self._membership
 
-    def _sharing_member(self) -> Membership:
+    def _sharing_member(self) -> M:
         membership = self._member()
         if membership.fetcher.assignments and not self._subscribed:
             raise SettingsError(

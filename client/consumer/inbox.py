@@ -113,7 +113,7 @@ class Inbox:
         messages = [await self.get()]
         now = messages[0].handed_out
         while len(messages) < count_max and not (
-            one_queue and self._messages and self._messages[0].owner is not messages[0].owner
+            one_queue and self._messages and self._messages[0].queue != messages[0].queue
         ):
             message = self._pop()
             if message is None:

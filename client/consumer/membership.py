@@ -36,6 +36,11 @@ class Membership(SessionObserver):
     nursery: trio.Nursery
     _rebalancing: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
 
+    @property
+    def state(self) -> str:
+        """What the member is doing, for its repr."""
+        return f"owns {len(self.fetcher.assignments)} queues"
+
     async def join(self, topics: Mapping[str, SubscriptionData], *, again: bool = False) -> None:
         """Find the topics' brokers and send them a heartbeat; the rebalancer then takes a share.
 
@@ -73,6 +78,14 @@ class Membership(SessionObserver):
                     nursery.start_soon(
                         partial(self.offsets.begin, known.subscribe, keep=self.spec.keeps_begin)
                     )
+
+    async def wait_balanced(self) -> None:
+        """Wait until this member has its first share. Raises: ``NotRunning``."""
+        await self.rebalancer.wait_balanced()
+
+    def unsettled(self) -> int:
+        """Return how many messages were pulled and are not settled."""
+        return sum(len(assignment.held) for assignment in self.fetcher.owned())
 
     def routes_changed(self) -> None:
         self.rebalancer.wake()

@@ -18,6 +18,7 @@ from typing import Any
 import attrs
 import trio
 
+from triomq.client.consumer.message_view import MessageView
 from triomq.client.consumer.received import DEAD_LETTER, Owner, ReceivedMessage
 from triomq.client.message_hooks import (
     ConsumeContext,
@@ -63,11 +64,11 @@ class Observers:
 
         return hooked
 
-    def polled(self, messages: Sequence[ReceivedMessage]) -> None:
-        """Call the hooks for messages that a pull consumer returns, for each topic on its own."""
+    def polled(self, messages: Sequence[MessageView]) -> None:
+        """Call the hooks for messages that a call returns, for each topic on its own."""
         if not self.consume_hooks:
             return
-        by_topic: dict[str, list[ReceivedMessage]] = {}
+        by_topic: dict[str, list[MessageView]] = {}
         for message in messages:
             by_topic.setdefault(message.topic, []).append(message)
         for some in by_topic.values():
@@ -75,7 +76,7 @@ class Observers:
 
     def begin(
         self,
-        messages: Sequence[ReceivedMessage],
+        messages: Sequence[MessageView],
         *,
         elapsed: float = 0.0,
         polled: bool = False,

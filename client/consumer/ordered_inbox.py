@@ -178,9 +178,8 @@ class OrderedInbox:
                 waiting.popleft()
             if not waiting or now >= waiting[0].owner.locked_until:
                 continue  # without a lock: `recheck` lists the queue again
-            owner = waiting[0].owner
             taken: list[ReceivedMessage] = []
-            while waiting and len(taken) < count_max and waiting[0].owner is owner:
+            while waiting and len(taken) < count_max and not waiting[0].owner.ending:
                 message = waiting.popleft()
                 if not message.settled:
                     message.handed_out = now

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import attrs
 import trio
 
 from triomq.client.consumer.message_view import MessageView
+from triomq.client.consumer.pop.leased_message import LeasedMessage
 from triomq.client.consumer.push import PushConsumer
 from triomq.client.consumer.received import ReceivedMessage
 from triomq.client.portal import Portal
@@ -19,12 +20,15 @@ PREFETCH_MAX = 32
 """Messages fetched at a time: a hop between threads costs as much as handling a small message."""
 
 
-class PortalMessage(MessageView):
+AnyMessage = TypeVar("AnyMessage", bound=ReceivedMessage | LeasedMessage)
+
+
+class PortalMessage(MessageView, Generic[AnyMessage]):
     """A message of a consumer behind a portal; subclasses settle it, waiting in their own way."""
 
     __slots__ = ("_message", "_portal")
 
-    def __init__(self, message: ReceivedMessage, portal: Portal[Any]) -> None:
+    def __init__(self, message: AnyMessage, portal: Portal[Any]) -> None:
         self._message = message
         self._portal = portal
 

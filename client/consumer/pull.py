@@ -92,7 +92,7 @@ class QueueWatch:
             await session.finder.wait_routes_changed()
 
 
-class PullConsumer(GroupConsumer):
+class PullConsumer(GroupConsumer[Membership]):
     """Reads queues at the application's own pace; used with ``async with``.
 
         async with PullConsumer("ns1:9876", group="reports", subscriptions="Orders") as consumer:

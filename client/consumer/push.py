@@ -7,30 +7,35 @@ message arrives.
                 ├ rebalance   queue locks   offset saver   consumption samples
                 ├ one pull loop per queue
                 └ redelivery or rests   expiry   handler-0 … handler-N
+
+With ``mode="pop"``: one pop loop per topic and broker, renewals, and acknowledgements
+(``pop/pop_fetcher.py``).
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
-from typing import SupportsIndex
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Literal, SupportsIndex
 
 import attrs
 import trio
 
-from triomq.client.arguments import awaiting, check_count
+from triomq.client.arguments import awaiting, check_count, shown
 from triomq.client.background import open_background
 from triomq.client.config import ConsumerSettings
 from triomq.client.consumer.allocation import Allocation, allocate_average
 from triomq.client.consumer.broker_requests import BrokerRequests
 from triomq.client.consumer.delivery import AnyHandler, BatchHandler, Delivery, Handler
-from triomq.client.consumer.group_consumer import GroupConsumer
+from triomq.client.consumer.group_consumer import AnyMembership, GroupConsumer
 from triomq.client.consumer.inbox import Inbox, InboxClosed
 from triomq.client.consumer.member_spec import AssignmentChange, MemberSpec
 from triomq.client.consumer.membership import open_membership
 from triomq.client.consumer.offsets import ConsumeFrom, Start
 from triomq.client.consumer.ordered_inbox import OrderedInbox
+from triomq.client.consumer.pop.pop_fetcher import PopFetcher
+from triomq.client.consumer.pop.pop_membership import open_pop_membership
 from triomq.client.consumer.rates import TopicRates
 from triomq.client.consumer.received import ReceivedMessage
 from triomq.client.consumer.settlement import BrokerRetry, NoRetry, QueueSuspension
@@ -46,15 +51,18 @@ from triomq.remoting.protocol.short_repr import short_names
 
 logger = logging.getLogger(__name__)
 
+Mode = Literal["pull", "pop"]
+"""How messages reach a group: its members own queues and pull them, or share all and pop."""
+
 
 @attrs.frozen(kw_only=True)
 class ConsumerStatistics:
     """A snapshot of a consumer."""
 
     queues: int
-    """number of queues owned"""
+    """number of queues owned; 0 for a consumer that pops"""
     unsettled: int
-    """number of messages that were pulled and are not settled"""
+    """number of messages that were pulled or popped and are not settled"""
     waiting: int
     """unsettled messages that were not taken yet"""
     set_aside: int
@@ -63,7 +71,7 @@ class ConsumerStatistics:
     """rates of each topic in the last minute, retries under their own topic"""
 
 
-class PushConsumer(GroupConsumer):
+class PushConsumer(GroupConsumer[AnyMembership]):
     """A member of a consumer group that gets messages delivered; used with ``async with``.
 
         async with PushConsumer("ns1:9876", group="billing", subscriptions="Orders") as consumer:
@@ -85,6 +93,8 @@ class PushConsumer(GroupConsumer):
     """Whether each queue is consumed in its order."""
     broadcast: bool
     """Whether this member gets every message."""
+    mode: Mode
+    """How messages reach the group: ``"pull"`` or ``"pop"``."""
 
     _consume_type = CONSUME_PASSIVELY
 
@@ -100,6 +110,7 @@ class PushConsumer(GroupConsumer):
         concurrency: SupportsIndex = 20,
         ordered: bool = False,
         broadcast: bool = False,
+        mode: Mode = "pull",
         consume_from: Start = ConsumeFrom.LAST,
         allocate: Allocation = allocate_average,
         on_assignment: Callable[[AssignmentChange], object] | None = None,
@@ -119,6 +130,11 @@ class PushConsumer(GroupConsumer):
         machine, and nothing is delivered again. ``allocate`` divides the queues among the members.
         ``on_assignment`` is called, and must not block, whenever queues were gained or lost.
 
+        ``mode``: with ``"pull"`` each member owns a share of the queues. With ``"pop"`` all members
+        take messages of all queues, each message hidden from the others for the setting
+        ``pop_invisible``, renewed until it is settled: more members than queues have work, and a
+        slow one holds back no other. All members of a group must use the same mode.
+
         Raises: ``SettingsError``, ``TopicInvalid``, ``HandlerInvalid``, ``NoNameServer``.
         """
         concurrency = check_count("concurrency", concurrency)
@@ -130,6 +146,9 @@ class PushConsumer(GroupConsumer):
         )
         if not self._subscribed:
             raise SettingsError("subscriptions names no topic")
+        self.mode = mode
+        if mode != "pull":
+            self._check_pop(broadcast=broadcast)
         if broadcast and self.settings.client.instance_name is None:
             client = attrs.evolve(self.settings.client, instance_name="DEFAULT")
             self.settings = attrs.evolve(self.settings, client=client)
@@ -146,6 +165,26 @@ class PushConsumer(GroupConsumer):
         self._delivery: Delivery | None = None
         self._broker_requests: BrokerRequests | None = None
         self._handled = trio.Event()
+
+    def _check_pop(self, *, broadcast: bool) -> None:
+        """Refuse what has no meaning for a group that pops."""
+        if self.mode != "pop":
+            raise SettingsError(f"mode must be 'pull' or 'pop', not {shown(self.mode)}")
+        if broadcast:
+            raise SettingsError(
+                "broadcast=True and mode='pop' exclude each other: POP gives each message to one"
+                " member; use mode='pull' for broadcasting"
+            )
+        if self._start.where is ConsumeFrom.TIMESTAMP:
+            raise SettingsError(
+                "a group that pops begins 'first' or 'last': use mode='pull', or set its offsets"
+                " with `mqadmin resetOffsetByTime`"
+            )
+        if self._on_assignment is not None or self._allocate is not allocate_average:
+            raise SettingsError(
+                "on_assignment and allocate need mode='pull': members of a group that pops own no"
+                " queues"
+            )
 
     # Start and stop
 
@@ -166,7 +205,12 @@ class PushConsumer(GroupConsumer):
                 on_assignment=self._on_assignment,
                 make_message=self._observers.make_message,
             )
-            async with open_membership(session, self.settings, spec) as membership:
+            opened: AbstractAsyncContextManager[AnyMembership] = (
+                open_membership(session, self.settings, spec)
+                if self.mode == "pull"
+                else open_pop_membership(session, self.settings, spec)
+            )
+            async with opened as membership:
                 try:
                     async with open_background() as nursery:
                         delivery.start_background(nursery, membership.fetcher.owned)
@@ -196,6 +240,8 @@ class PushConsumer(GroupConsumer):
                     self._membership = self._delivery = self._broker_requests = None
 
     def _make_delivery(self, session: Session) -> Delivery:
+        if self.mode == "pop":
+            return Delivery(OrderedInbox() if self.ordered else Inbox(), None, None)
         broker = None if self.broadcast else BrokerRetry(self.group, session, self.settings)
         if self.ordered:
             turns = OrderedInbox()
@@ -244,6 +290,9 @@ class PushConsumer(GroupConsumer):
         """Handle messages, or with ``batch_max`` batches, until the consumer stops."""
         delivery, broker_requests = self._active(), self._broker_requests
         assert broker_requests is not None
+        fetcher = self._member().fetcher
+        if isinstance(fetcher, PopFetcher):
+            fetcher.handle_at_once(concurrency * (batch_max or 1))
         with broker_requests.offering(handler, batches=batch_max is not None):
             await delivery.run(self._observers.around(handler), concurrency, batch_max)
 
@@ -286,7 +335,7 @@ class PushConsumer(GroupConsumer):
         delivery, membership = self._active(), self._member()
         return ConsumerStatistics(
             queues=len(membership.fetcher.assignments),
-            unsettled=sum(len(assignment.held) for assignment in membership.fetcher.owned()),
+            unsettled=membership.unsettled(),
             waiting=len(delivery.inbox),
             set_aside=0 if delivery.broker is None else len(delivery.broker.redelivery),
             topics=membership.fetcher.counts.rates(trio.current_time()),

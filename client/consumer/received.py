@@ -30,7 +30,10 @@ class Owner(Protocol):
     queue: MessageQueue
     replier: Replier | None
     lost: bool
-    locked_until: float
+
+    @property
+    def locked_until(self) -> float:
+        """The trio time until which an ordered consumer may hand out its messages."""
 
     @property
     def ending(self) -> bool:
@@ -74,7 +77,7 @@ class ReceivedMessage(MessageView):
         if not self._stored.sys_flag & COMPRESSED:
             return self._stored.body
         if self._body is None:
-            self._body = _plain(self._stored)
+            self._body = plain_message_body(self._stored)
         return self._body
 
     @property
@@ -218,7 +221,8 @@ def _settled_before(message: ReceivedMessage) -> str:
     )
 
 
-def _plain(stored: StoredMessage) -> bytes:
+def plain_message_body(stored: StoredMessage) -> bytes:
+    """Return a body as it was sent. Raises: ``MessageInvalid``."""
     try:
         return plain_body(stored.body, stored.sys_flag)
     except ProtocolError as error:

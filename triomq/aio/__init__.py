@@ -19,6 +19,8 @@ from triomq.aio.producer import Producer
 from triomq.aio.pull_consumer import PullConsumer
 from triomq.aio.push_consumer import PushConsumer
 from triomq.aio.received import BatchHandler, Handler, ReceivedMessage
+from triomq.aio.receiving import LeasedMessage
+from triomq.aio.simple_consumer import SimpleConsumer
 from triomq.aio.transactions import Transaction
 from triomq.client import (
     CheckedMessage,
@@ -41,6 +43,7 @@ __all__ = [
     "CheckHandler",
     "CheckedMessage",
     "Handler",
+    "LeasedMessage",
     "LocalWork",
     "Message",
     "MessageQueue",
@@ -52,6 +55,7 @@ __all__ = [
     "PushConsumer",
     "ReceivedMessage",
     "SendReceipt",
+    "SimpleConsumer",
     "Transaction",
     "TransactionOutcome",
     "TransactionResult",

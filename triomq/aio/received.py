@@ -6,11 +6,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from types import TracebackType
 from typing import Self, SupportsIndex
 
+from triomq import client
 from triomq.aio.calls import call_in_loop
 from triomq.client.consumer.portal_messages import PortalMessage
 
 
-class ReceivedMessage(PortalMessage):
+class ReceivedMessage(PortalMessage[client.ReceivedMessage]):
     """A ``triomq.ReceivedMessage`` for asyncio: the same fields, to be settled exactly once."""
 
     __slots__ = ()

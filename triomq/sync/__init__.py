@@ -32,6 +32,8 @@ from triomq.sync.producer import Producer
 from triomq.sync.pull_consumer import PullConsumer
 from triomq.sync.push_consumer import PushConsumer
 from triomq.sync.received import BatchHandler, Handler, ReceivedMessage
+from triomq.sync.receiving import LeasedMessage
+from triomq.sync.simple_consumer import SimpleConsumer
 from triomq.sync.transactions import Transaction
 
 if TYPE_CHECKING:
@@ -43,6 +45,7 @@ __all__ = [
     "CheckHandler",
     "CheckedMessage",
     "Handler",
+    "LeasedMessage",
     "LocalWork",
     "Message",
     "MessageQueue",
@@ -54,6 +57,7 @@ __all__ = [
     "PushConsumer",
     "ReceivedMessage",
     "SendReceipt",
+    "SimpleConsumer",
     "Transaction",
     "TransactionOutcome",
     "TransactionResult",

@@ -12,7 +12,7 @@ from triomq.client.config import ConsumerSettings
 from triomq.client.consumer.allocation import Allocation, allocate_average
 from triomq.client.consumer.member_spec import AssignmentChange
 from triomq.client.consumer.offsets import ConsumeFrom, Start
-from triomq.client.consumer.push import ConsumerStatistics
+from triomq.client.consumer.push import ConsumerStatistics, Mode
 from triomq.client.consumer.subscribing import Subscriptions
 from triomq.client.portal import in_loop
 from triomq.remoting.protocol.bodies.route import MessageQueue
@@ -38,6 +38,7 @@ class PushConsumer(PushConsumerBase):
         concurrency: SupportsIndex = 20,
         ordered: bool = False,
         broadcast: bool = False,
+        mode: Mode = "pull",
         consume_from: Start = ConsumeFrom.LAST,
         allocate: Allocation = allocate_average,
         on_assignment: Callable[[AssignmentChange], object] | None = None,
@@ -56,6 +57,7 @@ class PushConsumer(PushConsumerBase):
                 concurrency=concurrency,
                 ordered=ordered,
                 broadcast=broadcast,
+                mode=mode,
                 consume_from=consume_from,
                 allocate=allocate,
                 on_assignment=on_assignment,
@@ -104,6 +106,11 @@ class PushConsumer(PushConsumerBase):
     def broadcast(self) -> bool:
         """Whether this member gets every message."""
         return self._target.broadcast
+
+    @property
+    def mode(self) -> Mode:
+        """How messages reach the group: ``"pull"`` or ``"pop"``."""
+        return self._target.mode
 
     def pause(self) -> None:
         """Hand out and pull no more until ``resume``; handlers go on, the queues stay owned."""

@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Self, SupportsIndex
 
+from triomq import client
 from triomq.client.consumer.portal_messages import PortalMessage
 
 
-class ReceivedMessage(PortalMessage):
+class ReceivedMessage(PortalMessage[client.ReceivedMessage]):
     """A blocking ``triomq.ReceivedMessage``: the same fields, to be settled exactly once."""
 
     __slots__ = ()

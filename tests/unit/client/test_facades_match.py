@@ -18,12 +18,13 @@ from triomq import aio, sync
 
 ROOT = Path(__file__).parents[3]
 NAMES = (
-    *("Admin", "Producer", "PullConsumer", "PushConsumer"),
-    *("ReceivedMessage", "Transaction"),
+    *("Admin", "Producer", "PullConsumer", "PushConsumer", "SimpleConsumer"),
+    *("LeasedMessage", "ReceivedMessage", "Transaction"),
 )
 TRIO_ONLY = {
     "Admin": {"for_each"},  # calls the caller's own async function
     "PullConsumer": {"give_back"},  # for the other interfaces
+    "SimpleConsumer": {"give_back"},  # for the other interfaces
     "Transaction": {"abandon"},  # for the other interfaces
     "ReceivedMessage": {"ack_nowait"},  # saves a checkpoint; the others wait for a thread anyway
 }
@@ -33,7 +34,8 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "Admin": {"timeout_seconds": 2.0},
     "Producer": {"group": "g"},
     "PullConsumer": {"group": "g", "auto_commit": False},
-    "PushConsumer": {"group": "g", "subscriptions": "T", "ordered": True},
+    "PushConsumer": {"group": "g", "subscriptions": "T", "ordered": True, "mode": "pop"},
+    "SimpleConsumer": {"group": "g", "subscriptions": "T", "invisible": 20},
 }
 both = pytest.mark.parametrize("interface", [sync, aio], ids=["sync", "aio"])
 

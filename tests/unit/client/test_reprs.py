@@ -28,6 +28,7 @@ from triomq import (
     ConsumerSettings,
     ConsumerStatistics,
     Credentials,
+    LeasedMessage,
     Message,
     MessageQueue,
     MessageView,
@@ -39,6 +40,7 @@ from triomq import (
     SendContext,
     SendReceipt,
     SendStatus,
+    SimpleConsumer,
     Sql,
     Tls,
     TopicRates,
@@ -50,11 +52,13 @@ from triomq import (
     sync,
 )
 from triomq.client.consumer.assignment import Assignment
+from triomq.client.consumer.pop.lease_times import Lease
 from triomq.client.consumer.process_queue import ProcessQueue
 from triomq.client.errors import broker_error
 from triomq.in_process import InProcessBroker, InProcessCluster, InProcessNameServer, _Running
 from triomq.remoting.client.access import Access
 from triomq.remoting.client.proxies import SocksProxies
+from triomq.remoting.protocol.receipt_handle import ReceiptHandle
 from triomq.remoting.protocol.record import StoredMessage
 from triomq.remoting.simulated.simulate import Simulation, Trace
 
@@ -85,6 +89,11 @@ def received() -> ReceivedMessage:
     held.put(messages, len(messages))
     assert (len(held), len(repr(assignment)) < 100) == (2_000, True)
     return messages[7]
+
+
+def leased() -> LeasedMessage:
+    lease = Lease("Orders", ReceiptHandle(0, 1, 60_000, 0, 0, "broker-a", 0, 7), 60.0)
+    return LeasedMessage(stored(7), lease, None, None)  # type: ignore[arg-type]
 
 
 PROXY = '{"addr": "host:1080", "username": "u", "password": "SOCKSPASSWORD"}'
@@ -194,6 +203,15 @@ EXAMPLES: dict[type, Callable[[], Any]] = {
     triomq.OnceTransaction: lambda: triomq.OnceTransaction("connection", trio.CapacityLimiter(1)),
     sync.OnceTransaction: lambda: sync.OnceTransaction("connection"),
     aio.OnceTransaction: lambda: aio.OnceTransaction("connection", None),  # type: ignore[arg-type]
+    LeasedMessage: leased,
+    sync.LeasedMessage: lambda: sync.LeasedMessage(leased(), None),  # type: ignore[arg-type]
+    aio.LeasedMessage: lambda: aio.LeasedMessage(leased(), None),  # type: ignore[arg-type]
+    **{
+        kind: lambda kind=kind: kind(  # type: ignore[misc]
+            "a:1", group="g", subscriptions="T", settings=ConsumerSettings(client=CLIENT)
+        )
+        for kind in (SimpleConsumer, sync.SimpleConsumer, aio.SimpleConsumer)
+    },
     sync.ReceivedMessage: lambda: sync.ReceivedMessage(received(), None),  # type: ignore[arg-type]
     aio.ReceivedMessage: lambda: aio.ReceivedMessage(received(), None),  # type: ignore[arg-type]
     **{
@@ -213,6 +231,7 @@ ERRORS = [
     triomq.ConnectionFailed("a:1", LONG),
     triomq.NoNameServer({f"a:{number}": LONG for number in range(9)}),
     triomq.NotARequest("7F" * 16, LONG, ["CORRELATION_ID"]),
+    triomq.ReceiptExpired("7F" * 16, LONG, 30.0),
     triomq.ReplyNotDelivered("a@1", "id", [TrioMQError(LONG)] * 9),
     triomq.ReplyTimeout(LONG, "id", 3.0, RECEIPT),
     triomq.SendFailed(LONG, ATTEMPTS),

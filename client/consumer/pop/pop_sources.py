@@ -1,0 +1,66 @@
+"""``PopSources``: the brokers of a consumer's topics, and what pops of all kinds share."""
+
+from __future__ import annotations
+
+import attrs
+
+from triomq.client.config import ConsumerSettings
+from triomq.client.consumer.assignment import Assignment
+from triomq.client.consumer.member_spec import MemberSpec
+from triomq.client.consumer.pop.pop_calls import PopCalls
+from triomq.client.consumer.pop.source_turns import PopSource
+from triomq.client.consumer.rates import ConsumerCounts
+from triomq.client.requests.replier import Replier
+from triomq.client.session import Session
+from triomq.remoting.protocol.bodies.route import MessageQueue
+
+
+@attrs.define(eq=False)
+class PopSources:
+    """A member of a POP group: it owns no queue."""
+
+    session: Session
+    settings: ConsumerSettings
+    spec: MemberSpec
+    calls: PopCalls
+    counts: ConsumerCounts = attrs.field(factory=ConsumerCounts, init=False)
+    replier: Replier = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.replier = Replier(self.spec.group, self.session)
+
+    @property
+    def assignments(self) -> dict[MessageQueue, Assignment]:
+        """Nothing: any member takes messages of any queue."""
+        return {}
+
+    def owned(self) -> list[Assignment]:
+        """Return no assignment."""
+        return []
+
+    def held(self) -> int:
+        """Return how many messages are not settled, as far as this consumer knows."""
+        return 0
+
+    def pause(self) -> None:
+        """Pop nothing until ``resume``."""
+
+    def resume(self) -> None:
+        """Continue after ``pause``."""
+
+    def stop(self) -> None:
+        """Pop nothing more."""
+
+    def sources_changed(self) -> None:
+        """Note that routes or subscriptions have changed."""
+
+    def current(self) -> list[PopSource]:
+        """Return the sources that can be popped now: brokers with a master and the read bit."""
+        routes = self.session.routes
+        return [
+            PopSource(topic, name)
+            for topic in self.spec.subscriptions
+            if (known := routes.topic(topic)) is not None
+            for name in dict.fromkeys(queue.broker_name for queue in known.subscribe)
+            if routes.master(name) is not None
+        ]

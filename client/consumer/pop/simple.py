@@ -1,0 +1,275 @@
+"""``SimpleConsumer``: receives messages, each for its invisible time, and acknowledges each.
+
+async with ─┬ session: connector, route refresh, heartbeat
+            ├ pops and what must be given back   (pop_calls.py)
+            └ one watch per topic and broker while a receive waits   (receiver.py)
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from math import inf
+from typing import Self, SupportsIndex
+
+import trio
+
+from triomq.client.arguments import check_count, check_settings, shown
+from triomq.client.background import open_background
+from triomq.client.config import ConsumerSettings, namesrv_addresses
+from triomq.client.consumer.allocation import allocate_average
+from triomq.client.consumer.broker_requests import BrokerRequests
+from triomq.client.consumer.member_spec import MemberSpec
+from triomq.client.consumer.observed import Observers
+from triomq.client.consumer.offsets import ConsumeFrom, Start, StartPoint
+from triomq.client.consumer.pop.durations import Duration, check_duration, check_invisible
+from triomq.client.consumer.pop.leased_message import LeasedMessage
+from triomq.client.consumer.pop.pop_membership import PopMembership, open_pop_calls
+from triomq.client.consumer.pop.pop_requests import POP_MAX
+from triomq.client.consumer.pop.receiver import Receiver
+from triomq.client.consumer.received import ReceivedMessage
+from triomq.client.consumer.subscribing import Subscriptions, check_filters, make_subscriptions
+from triomq.client.errors import NotRunning, SettingsError
+from triomq.client.heartbeats import JoinedGroups
+from triomq.client.lifetime import Lifetime
+from triomq.client.names import check_group, check_topic
+from triomq.client.session import open_session
+from triomq.client.spans.consuming import add_spans
+from triomq.client.trace.dispatcher import open_trace
+from triomq.remoting.protocol.bodies.heartbeat import CONSUME_PASSIVELY, ConsumerData
+
+_INVISIBLE_MIN = 0.01
+"""Seconds; less is over before an answer is here."""
+
+
+class SimpleConsumer(Lifetime):
+    """A member of a group that receives messages when it asks; used with ``async with``.
+
+        async with SimpleConsumer("ns1:9876", group="billing", subscriptions="Orders") as consumer:
+            for message in await consumer.receive(count=10, invisible=30):
+                await charge(message.body)
+                await message.ack()
+
+    All members of the group take messages of all queues (POP). A received message is hidden from
+    the others for its invisible time; within it the application acks the message, or changes the
+    time. Otherwise the group gets the message again, so delivery is at least once.
+
+    Messages that are neither acked nor given back at the end of the block come again when their
+    time is over.
+    """
+
+    group: str
+    """The consumer group."""
+    ordered: bool
+    """Whether each queue is consumed in its order."""
+    invisible: float
+    """Seconds for which a message is hidden if ``receive`` does not say otherwise."""
+    settings: ConsumerSettings
+    """The settings as given, or the defaults."""
+
+    def __init__(
+        self,
+        namesrv: str | Iterable[str] | None = None,
+        *,
+        group: str,
+        subscriptions: Subscriptions,
+        ordered: bool = False,
+        invisible: Duration = 60.0,
+        consume_from: Start = ConsumeFrom.LAST,
+        settings: ConsumerSettings | None = None,
+    ) -> None:
+        """Describe a consumer; nothing is started.
+
+        ``namesrv``, ``subscriptions`` and ``consume_from`` are those of ``PushConsumer``, but a
+        group begins ``"first"`` or ``"last"``. ``ordered``: whether each queue is consumed in its
+        order: it gives no more messages until those of the last receive are acked or come again.
+        ``invisible``: seconds or a ``timedelta``, up to 12 hours.
+
+        Raises: ``SettingsError``, ``TopicInvalid``, ``NoNameServer``.
+        """
+        self.group = check_group(group)
+        self.ordered = ordered
+        self.invisible = check_invisible("invisible", invisible, least=_INVISIBLE_MIN)
+        self.settings = check_settings(settings, ConsumerSettings)
+        self._namesrv = namesrv_addresses(namesrv)
+        self._subscriptions = make_subscriptions(subscriptions)
+        if not self._subscriptions:
+            raise SettingsError("subscriptions names no topic")
+        self._start = StartPoint.of(consume_from)
+        if self._start.where is ConsumeFrom.TIMESTAMP:
+            raise SettingsError(
+                "a group that pops begins 'first' or 'last': set its offsets with `mqadmin"
+                " resetOffsetByTime` to begin at an instant"
+            )
+        self._observers = Observers(group, self.settings.consume_hooks)
+        self._membership: PopMembership | None = None
+        self._receiver: Receiver | None = None
+
+    def __repr__(self) -> str:
+        state = "running" if self._receiver is not None else "not running"
+        return f"<{type(self).__name__} of {self.group}: {state}>"
+
+    # Start and stop
+
+    @asynccontextmanager
+    async def _open(self) -> AsyncIterator[None]:
+        settings = self.settings
+        groups = JoinedGroups(consumer_group=self.group, consumer_data=self._describe)
+        add_spans(self._observers, settings, broadcast=False)
+        async with (
+            open_session(self._namesrv, settings.client, groups) as session,
+            open_trace(self.group, "CONSUME", self._namesrv, settings.client) as trace,
+        ):
+            if trace is not None:
+                self._observers.consume_hooks = (*self._observers.consume_hooks, trace)
+            spec = MemberSpec(
+                group=self.group,
+                subscriptions=self._subscriptions,
+                start=self._start,
+                allocate=allocate_average,
+                deliver=_no_delivery,
+                sends_back=None,
+            )
+            async with (
+                open_pop_calls(session, settings, spec, ordered=self.ordered) as calls,
+                open_background() as nursery,
+            ):
+                receiver = Receiver(session, settings, spec, calls, self.ordered, nursery)
+                membership = PopMembership(session, settings, spec, receiver)
+                try:
+                    session.observe(membership)
+                    await check_filters(session, self.group, self._subscriptions.values())
+                    await membership.join(self._subscriptions)
+                    nursery.start_soon(receiver.counts.run, name="consumption samples")
+                    requests = BrokerRequests(membership, self._describe)
+                    session.answer_requests(requests.table())
+                    self._membership, self._receiver = membership, receiver
+                    yield
+                finally:
+                    self._membership = self._receiver = None
+                    receiver.stop()
+                    session.end_observation()
+
+    def _describe(self) -> ConsumerData:
+        return ConsumerData(
+            group=self.group,
+            consume_type=CONSUME_PASSIVELY,
+            consume_from_where=self._start.where.value,
+            subscriptions=list(self._subscriptions.values()),
+        )
+
+    # Messages
+
+    async def receive(
+        self,
+        *,
+        count: SupportsIndex = 16,
+        invisible: Duration | None = None,
+        timeout: Duration | None = None,
+    ) -> list[LeasedMessage]:
+        """Wait for messages and return at most ``count`` of one topic and broker, up to 32.
+
+        ``invisible``: how long they are hidden from the rest of the group, seconds or a
+        ``timedelta``; None: the consumer's. ``timeout``: how long to wait; the list is then empty.
+        None waits until there is a message. A cancelled call takes none: what a broker gives after
+        it is given back.
+
+        Raises: ``SettingsError``, ``NotRunning``; ``TrioMQError`` of a broker that refuses, and if
+        no broker has answered within ``timeout``.
+        Checkpoint: always.
+        """
+        number = check_count("count", count)
+        if number > POP_MAX:
+            raise SettingsError(f"count must be 1 to {POP_MAX}, the limit of brokers, not {number}")
+        hidden = (
+            self.invisible
+            if invisible is None
+            else check_invisible("invisible", invisible, least=_INVISIBLE_MIN)
+        )
+        limit = inf if timeout is None else check_duration("timeout", timeout)
+        receiver = self._active()
+        found = await receiver.receive(number, hidden, limit)
+        requests, replier = receiver.calls.requests, receiver.replier
+        messages = [LeasedMessage(each.record, each.lease, requests, replier) for each in found]
+        self._observers.polled(messages)
+        return messages
+
+    async def ack(self, message: LeasedMessage) -> None:
+        """Acknowledge a message, as ``message.ack`` does.
+
+        Raises: as ``LeasedMessage.ack``.
+        """
+        await message.ack()
+
+    async def change_invisible(self, message: LeasedMessage, invisible: Duration) -> None:
+        """Hide a message for another time, as ``message.change_invisible`` does.
+
+        Raises: as ``LeasedMessage.change_invisible``.
+        """
+        await message.change_invisible(invisible)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> LeasedMessage:
+        """Receive the next message; the application settles it by ``ack`` or ``async with``."""
+        if self._receiver is None and self._context is not None:  # the consumer has stopped
+            await trio.lowlevel.checkpoint()
+            raise StopAsyncIteration
+        receiver = self._active()
+        try:
+            return (await self.receive(count=1))[0]
+        except NotRunning:
+            if receiver is self._receiver:
+                raise
+            raise StopAsyncIteration from None
+
+    async def give_back(self, messages: Iterable[LeasedMessage]) -> None:
+        """Give messages back that did not reach the application; for the other interfaces."""
+        leases = [message._lease for message in messages if not message.settled]
+        await self._active().calls.give_back(leases)
+
+    # Subscriptions
+
+    async def subscribe(self, subscriptions: Subscriptions) -> None:
+        """Receive further topics, or other tags; all members of the group should do the same.
+
+        Raises: ``SettingsError`` or ``SubscriptionInvalid`` for a filter that a broker refuses, and
+        then nothing changes; ``NoNameServer``.
+        """
+        self._active()
+        membership = self._membership
+        assert membership is not None
+        added = make_subscriptions(subscriptions)
+        await check_filters(membership.session, self.group, added.values())
+        await membership.begin(added)
+        self._active()  # the consumer may have stopped during the waits
+        self._subscriptions.update(added)
+        await membership.join(added, again=True)
+
+    async def unsubscribe(self, topic: str) -> None:
+        """Receive no more messages of a topic; those received before may still be acked.
+
+        Raises: ``SettingsError`` if it is not subscribed.
+        """
+        self._active()
+        membership = self._membership
+        assert membership is not None
+        if check_topic(topic) not in self._subscriptions:
+            raise SettingsError(f"topic {shown(topic)} is not subscribed")
+        del self._subscriptions[topic]
+        await membership.join({}, again=True)
+
+    @property
+    def client_id(self) -> str:
+        """This member's name on the brokers."""
+        return self._active().session.client_id
+
+    def _active(self) -> Receiver:
+        if self._receiver is None:
+            raise NotRunning("this consumer is not running: use it inside `async with`")
+        return self._receiver
+
+
+def _no_delivery(messages: list[ReceivedMessage]) -> None:
+    """Take nothing: a simple consumer hands out what ``receive`` pops."""

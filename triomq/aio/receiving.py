@@ -1,0 +1,127 @@
+"""What a simple consumer for asyncio receives, and how it hands it out.
+
+The generated class adds the rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Self, SupportsIndex
+
+from triomq import client
+from triomq.aio.calls import AsyncioLifetime, call_in_loop
+from triomq.client.consumer.pop.durations import Duration
+from triomq.client.consumer.portal_messages import PortalMessage
+
+
+class LeasedMessage(PortalMessage[client.LeasedMessage]):
+    """A ``triomq.LeasedMessage`` for asyncio: the same fields, to be acked in time."""
+
+    __slots__ = ()
+
+    @property
+    def receipt(self) -> str:
+        """The receipt handle; ``change_invisible`` gives a new one."""
+        return self._message.receipt
+
+    @property
+    def invisible_until(self) -> datetime.datetime:
+        """When the group gets the message again, by the broker's clock; an aware datetime."""
+        return self._message.invisible_until
+
+    async def ack(self) -> None:
+        """Acknowledge the message; see ``triomq.LeasedMessage.ack``."""
+        await call_in_loop(self._portal, self._message.ack)
+
+    async def change_invisible(self, invisible: Duration) -> None:
+        """Hide the message for another time; see ``triomq.LeasedMessage.change_invisible``."""
+        await call_in_loop(self._portal, self._message.change_invisible, invisible)
+
+    async def retry(self, delay: Duration | None = None) -> None:
+        """Settle the message as failed; see ``triomq.LeasedMessage.retry``."""
+        await call_in_loop(self._portal, self._message.retry, delay)
+
+    async def dead_letter(self) -> None:
+        """Move the message to the dead letters; see ``triomq.LeasedMessage.dead_letter``."""
+        await call_in_loop(self._portal, self._message.dead_letter)
+
+    async def reply(
+        self,
+        body: bytes,
+        *,
+        properties: Mapping[str, str] | None = None,
+        timeout: float = 3.0,
+    ) -> None:
+        """Answer a request; see ``triomq.LeasedMessage.reply``."""
+        await call_in_loop(
+            self._portal, self._message.reply, body, properties=properties, timeout=timeout
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.settled:
+            return
+        if error is None:
+            await self.ack()
+        elif isinstance(error, Exception):
+            await self.retry()
+
+
+class SimpleConsumerBase(AsyncioLifetime[client.SimpleConsumer]):
+    """Call ``receive``, or iterate over it, from any number of tasks."""
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> LeasedMessage:
+        """Receive the next message; the application settles it by ``ack`` or ``async with``.
+
+        The iteration ends when the consumer is stopped.
+        """
+        with self._portal.until_ended():
+            return (await self.receive(count=1))[0]
+        raise StopAsyncIteration
+
+    async def receive(
+        self,
+        *,
+        count: SupportsIndex = 16,
+        invisible: Duration | None = None,
+        timeout: Duration | None = None,
+    ) -> list[LeasedMessage]:
+        """Return at most ``count`` messages; an empty list after ``timeout`` without any.
+
+        See ``triomq.SimpleConsumer.receive``. A cancelled call takes none.
+        """
+        received: list[client.LeasedMessage] = []
+
+        async def receive() -> None:
+            received.extend(
+                await self._target.receive(count=count, invisible=invisible, timeout=timeout)
+            )
+
+        try:
+            await call_in_loop(self._portal, receive)
+        except BaseException:  # cancelled: the messages have not reached the caller
+            if received:
+                await asyncio.shield(call_in_loop(self._portal, self._target.give_back, received))
+            raise
+        return [LeasedMessage(message, self._portal) for message in received]
+
+    async def ack(self, message: LeasedMessage) -> None:
+        """Acknowledge a message, as ``message.ack`` does."""
+        await message.ack()
+
+    async def change_invisible(self, message: LeasedMessage, invisible: Duration) -> None:
+        """Hide a message for another time, as ``message.change_invisible`` does."""
+        await message.change_invisible(invisible)

@@ -1,0 +1,78 @@
+"""A ``triomq.SimpleConsumer`` for asyncio."""
+
+# Written by `make docs` from the signatures in client/consumer/pop/simple.py: change them instead.
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from triomq import client
+from triomq.aio.calls import call_in_loop
+from triomq.aio.receiving import SimpleConsumerBase
+from triomq.client.config import ConsumerSettings
+from triomq.client.consumer.offsets import ConsumeFrom, Start
+from triomq.client.consumer.pop.durations import Duration
+from triomq.client.consumer.subscribing import Subscriptions
+
+
+class SimpleConsumer(SimpleConsumerBase):
+    """A ``triomq.SimpleConsumer`` for asyncio.
+
+    Methods have the names and parameters of ``triomq.SimpleConsumer``; see there.
+    """
+
+    def __init__(
+        self,
+        namesrv: str | Iterable[str] | None = None,
+        *,
+        group: str,
+        subscriptions: Subscriptions,
+        ordered: bool = False,
+        invisible: Duration = 60.0,
+        consume_from: Start = ConsumeFrom.LAST,
+        settings: ConsumerSettings | None = None,
+    ) -> None:
+        super().__init__(
+            client.SimpleConsumer(
+                namesrv,
+                group=group,
+                subscriptions=subscriptions,
+                ordered=ordered,
+                invisible=invisible,
+                consume_from=consume_from,
+                settings=settings,
+            )
+        )
+
+    @property
+    def group(self) -> str:
+        """The consumer group."""
+        return self._target.group
+
+    @property
+    def ordered(self) -> bool:
+        """Whether each queue is consumed in its order."""
+        return self._target.ordered
+
+    @property
+    def invisible(self) -> float:
+        """Seconds for which a message is hidden if ``receive`` does not say otherwise."""
+        return self._target.invisible
+
+    @property
+    def settings(self) -> ConsumerSettings:
+        """The settings as given, or the defaults."""
+        return self._target.settings
+
+    async def subscribe(self, subscriptions: Subscriptions) -> None:
+        """Receive further topics, or other tags; all members of the group should do the same."""
+        await call_in_loop(self._portal, self._target.subscribe, subscriptions)
+
+    async def unsubscribe(self, topic: str) -> None:
+        """Receive no more messages of a topic; those received before may still be acked."""
+        await call_in_loop(self._portal, self._target.unsubscribe, topic)
+
+    @property
+    def client_id(self) -> str:
+        """This member's name on the brokers."""
+        return self._target.client_id

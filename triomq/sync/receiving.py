@@ -1,0 +1,126 @@
+"""What a blocking simple consumer receives, and how it hands it out.
+
+The generated class adds the rest.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Self, SupportsIndex
+
+from triomq import client
+from triomq.client.consumer.pop.durations import Duration
+from triomq.client.consumer.portal_messages import PortalMessage
+from triomq.sync.lifetime import BlockingLifetime
+
+
+class LeasedMessage(PortalMessage[client.LeasedMessage]):
+    """A blocking ``triomq.LeasedMessage``: the same fields, to be acked in time."""
+
+    __slots__ = ()
+
+    @property
+    def receipt(self) -> str:
+        """The receipt handle; ``change_invisible`` gives a new one."""
+        return self._message.receipt
+
+    @property
+    def invisible_until(self) -> datetime.datetime:
+        """When the group gets the message again, by the broker's clock; an aware datetime."""
+        return self._message.invisible_until
+
+    def ack(self, *, timeout: float | None = None) -> None:
+        """Acknowledge the message; see ``triomq.LeasedMessage.ack``."""
+        self._portal.call(timeout, self._message.ack)
+
+    def change_invisible(self, invisible: Duration, *, timeout: float | None = None) -> None:
+        """Hide the message for another time; see ``triomq.LeasedMessage.change_invisible``."""
+        self._portal.call(timeout, self._message.change_invisible, invisible)
+
+    def retry(self, delay: Duration | None = None, *, timeout: float | None = None) -> None:
+        """Settle the message as failed; see ``triomq.LeasedMessage.retry``."""
+        self._portal.call(timeout, self._message.retry, delay)
+
+    def dead_letter(self, *, timeout: float | None = None) -> None:
+        """Move the message to the dead letters; see ``triomq.LeasedMessage.dead_letter``."""
+        self._portal.call(timeout, self._message.dead_letter)
+
+    def reply(
+        self,
+        body: bytes,
+        *,
+        properties: Mapping[str, str] | None = None,
+        timeout: float = 3.0,
+    ) -> None:
+        """Answer a request; see ``triomq.LeasedMessage.reply``."""
+        self._portal.call(None, self._message.reply, body, properties=properties, timeout=timeout)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.settled:
+            return
+        if error is None:
+            self.ack()
+        elif isinstance(error, Exception):
+            self.retry()
+
+
+class SimpleConsumerBase(BlockingLifetime[client.SimpleConsumer]):
+    """Call ``receive``, or iterate over it."""
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> LeasedMessage:
+        """Receive the next message; the application settles it by ``ack`` or ``with message:``.
+
+        The iteration ends when the consumer is stopped.
+        """
+        with self._portal.until_ended():
+            return self.receive(count=1)[0]
+        raise StopIteration
+
+    def receive(
+        self,
+        *,
+        count: SupportsIndex = 16,
+        invisible: Duration | None = None,
+        timeout: Duration | None = None,
+    ) -> list[LeasedMessage]:
+        """Return at most ``count`` messages; an empty list after ``timeout`` without any.
+
+        See ``triomq.SimpleConsumer.receive``.
+        """
+        received: list[client.LeasedMessage] = []
+
+        async def receive() -> None:
+            received.extend(
+                await self._target.receive(count=count, invisible=invisible, timeout=timeout)
+            )
+
+        try:
+            self._portal.call(None, receive)
+        except BaseException:  # interrupted: the messages have not reached the caller
+            if received:
+                self._portal.call(5.0, self._target.give_back, received)
+            raise
+        return [LeasedMessage(message, self._portal) for message in received]
+
+    def ack(self, message: LeasedMessage, *, timeout: float | None = None) -> None:
+        """Acknowledge a message, as ``message.ack`` does."""
+        message.ack(timeout=timeout)
+
+    def change_invisible(
+        self, message: LeasedMessage, invisible: Duration, *, timeout: float | None = None
+    ) -> None:
+        """Hide a message for another time, as ``message.change_invisible`` does."""
+        message.change_invisible(invisible, timeout=timeout)

@@ -1,0 +1,77 @@
+"""A blocking ``triomq.SimpleConsumer``."""
+
+# Written by `make docs` from the signatures in client/consumer/pop/simple.py: change them instead.
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from triomq import client
+from triomq.client.config import ConsumerSettings
+from triomq.client.consumer.offsets import ConsumeFrom, Start
+from triomq.client.consumer.pop.durations import Duration
+from triomq.client.consumer.subscribing import Subscriptions
+from triomq.sync.receiving import SimpleConsumerBase
+
+
+class SimpleConsumer(SimpleConsumerBase):
+    """A blocking ``triomq.SimpleConsumer``.
+
+    Methods have the names and parameters of ``triomq.SimpleConsumer``; see there.
+    """
+
+    def __init__(
+        self,
+        namesrv: str | Iterable[str] | None = None,
+        *,
+        group: str,
+        subscriptions: Subscriptions,
+        ordered: bool = False,
+        invisible: Duration = 60.0,
+        consume_from: Start = ConsumeFrom.LAST,
+        settings: ConsumerSettings | None = None,
+    ) -> None:
+        super().__init__(
+            client.SimpleConsumer(
+                namesrv,
+                group=group,
+                subscriptions=subscriptions,
+                ordered=ordered,
+                invisible=invisible,
+                consume_from=consume_from,
+                settings=settings,
+            )
+        )
+
+    @property
+    def group(self) -> str:
+        """The consumer group."""
+        return self._target.group
+
+    @property
+    def ordered(self) -> bool:
+        """Whether each queue is consumed in its order."""
+        return self._target.ordered
+
+    @property
+    def invisible(self) -> float:
+        """Seconds for which a message is hidden if ``receive`` does not say otherwise."""
+        return self._target.invisible
+
+    @property
+    def settings(self) -> ConsumerSettings:
+        """The settings as given, or the defaults."""
+        return self._target.settings
+
+    def subscribe(self, subscriptions: Subscriptions, *, timeout: float | None = None) -> None:
+        """Receive further topics, or other tags; all members of the group should do the same."""
+        self._portal.call(timeout, self._target.subscribe, subscriptions)
+
+    def unsubscribe(self, topic: str, *, timeout: float | None = None) -> None:
+        """Receive no more messages of a topic; those received before may still be acked."""
+        self._portal.call(timeout, self._target.unsubscribe, topic)
+
+    @property
+    def client_id(self) -> str:
+        """This member's name on the brokers."""
+        return self._target.client_id
