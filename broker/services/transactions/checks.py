@@ -4,6 +4,8 @@ A check appends a copy of the half with a higher count, and an op record for the
 copy to one connected producer of its group. A half whose producers are all away gets a copy too, so
 that the group's offset can go on, but the count stays. After ``checks_max`` checks, or when the
 half is as old as the log may be, it goes to TRANS_CHECK_MAX_TIME_TOPIC, where an operator finds it.
+Java takes the age from the sender's clock alone, and gives up what a sender sends whose clock is
+days behind; here the store time of the first record must be as old.
 Source: broker/transaction/queue/TransactionalMessageServiceImpl.java#check,
 AbstractTransactionalMessageCheckListener.java.
 """
@@ -20,14 +22,17 @@ import trio
 from triomq.broker.services.groups import GroupTable
 from triomq.broker.services.transactions import halves
 from triomq.broker.services.transactions.transactions import RETRY_SECONDS, Transactions
-from triomq.broker.store.draft import Draft
+from triomq.broker.store.draft import Draft, check_draft
 from triomq.broker.store.errors import IllegalMessage, StoreIoError, StoreUnavailable
+from triomq.broker.store.results import GetStatus
+from triomq.remoting.errors import RemoteProtocolError
 from triomq.remoting.log_limit import LogLimit
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.command import request
 from triomq.remoting.protocol.headers.transaction import CheckTransactionHeader
 from triomq.remoting.protocol.names import CHECK_MAX_TIME_TOPIC, HALF_TOPIC
 from triomq.remoting.protocol.record import StoredMessage
+from triomq.remoting.protocol.record_reader import decode_records
 from triomq.remoting.protocol.short_repr import short_text
 from triomq.remoting.server.connection import Connection
 
@@ -56,6 +61,14 @@ class CheckRules:
     checks_max: int
     reserved: float
     """Age from which a half is given up: the log may delete it soon."""
+
+
+@attrs.frozen
+class DueHalf:
+    """A half whose check is due, and when its transaction began (ms)."""
+
+    half: StoredMessage
+    begun_ms: int
 
 
 @attrs.frozen
@@ -107,12 +120,12 @@ class TransactionChecks:
         """Check the halves that are due; return whether there may be more."""
         transactions = self.transactions
         due = transactions.open.due(trio.current_time(), self.rules().timeout, BATCH)
-        found: list[StoredMessage] = []
+        found: list[DueHalf] = []
         for offset in due:
             half = await transactions.read_half(offset)
             if half is not None:
-                found.append(half)
-            if sum(half.size for half in found) >= BATCH_BYTES:
+                found.append(DueHalf(half, await self._begun_ms(half)))
+            if sum(item.half.size for item in found) >= BATCH_BYTES:
                 self._move(found)
                 found = []
                 await trio.sleep(PAUSE_SECONDS)
@@ -120,28 +133,50 @@ class TransactionChecks:
             self._move(found)
         return len(due) == BATCH
 
+    async def _begun_ms(self, half: StoredMessage) -> int:
+        """Return when a transaction began: by its sender's clock, but if it is too old by that one,
+        not before its first record was stored. Checkpoint: maybe.
+        """
+        reserved_ms = self.rules().reserved * 1000
+        born_ms = half.born_timestamp
+        if not 0 < reserved_ms <= self.transactions.clock_ms() - born_ms:
+            return born_ms
+        first = half
+        offset = halves.first_queue_offset(half)
+        if offset != half.queue_offset:
+            try:
+                found = await self.transactions.get(HALF_TOPIC, offset, 1)
+                if found.status is not GetStatus.FOUND:
+                    return born_ms  # the log has deleted it: it is old
+                first = decode_records(b"".join(found.chunks))[0]
+            except (StoreIoError, RemoteProtocolError):
+                return born_ms
+            if (first.born_timestamp, first.body) != (born_ms, half.body):
+                return born_ms  # the offset is that of another broker
+        return max(born_ms, first.store_timestamp)
+
     # Without a checkpoint from here on: what is open must not change in between.
 
-    def _move(self, found: list[StoredMessage]) -> None:
+    def _move(self, found: list[DueHalf]) -> None:
         """Append what the halves become, then ask the producers. Checkpoint: never."""
         transactions, rules = self.transactions, self.rules()
         now, now_ms = trio.current_time(), transactions.clock_ms()
         steps = []
-        groups = {halves.producer_group(half) for half in found}
+        groups = {halves.producer_group(item.half) for item in found}
         producers = {group: self._producers(group) for group in groups}
-        for half in found:
+        for half, age in [(item.half, (now_ms - item.begun_ms) / 1000) for item in found]:
             asked = producers[halves.producer_group(half)]
             if half.queue_offset not in transactions.open.open:
                 continue  # ended while others were read
             left = halves.immune_seconds(half, rules.timeout, now_ms)
             if rules.reserved > 0:
-                left = min(left, rules.reserved - _age(half, now_ms))
+                left = min(left, rules.reserved - age)
             if left > 0:
                 transactions.open.postpone(half.queue_offset, now + left)
             elif asked is None:
                 transactions.open.postpone(half.queue_offset, now + BUSY_SECONDS)
             else:
-                steps.append(self._step(half, asked, rules, now_ms))
+                steps.append(self._step(half, asked, rules, too_old=age >= rules.reserved > 0))
         if any(step.abandoned for step in steps):
             self.ensure_topic(CHECK_MAX_TIME_TOPIC)
         try:
@@ -184,19 +219,31 @@ class TransactionChecks:
             self._log_given_up(given_up, rules)
 
     def _step(
-        self, half: StoredMessage, producers: list[Connection], rules: CheckRules, now_ms: int
+        self, half: StoredMessage, producers: list[Connection], rules: CheckRules, *, too_old: bool
     ) -> Step:
         checks = halves.checks_of(half)
-        too_old = _age(half, now_ms) >= rules.reserved > 0
         if checks >= rules.checks_max or too_old:
             return Step(half, halves.abandoned(half), None, abandoned=True)
         asked = random.choice(producers) if producers else None
         copy = halves.moved(half, checks=checks + (asked is not None))
-        try:
-            self.transactions.store.check_draft(copy)
-        except IllegalMessage:  # its properties leave no room for the count
+        if not self._fits(copy):  # its properties leave no room for the count
             return Step(half, halves.abandoned(half), None, abandoned=True)
         return Step(half, copy, asked)
+
+    def _fits(self, copy: Draft) -> bool:
+        """Return whether a copy can be stored. A limit that was lowered is for new bodies only."""
+        store = self.transactions.store
+        try:
+            store.check_draft(copy)
+        except IllegalMessage:
+            size = len(copy.body)
+            if size <= store.config.message_size_bytes_max:
+                return False
+            try:
+                check_draft(copy, attrs.evolve(store.config, message_size_bytes_max=size))
+            except IllegalMessage:
+                return False
+        return True
 
     def _producers(self, group: str) -> list[Connection] | None:
         """Return the producers that can be asked; None if all that are there are busy."""
@@ -220,8 +267,3 @@ class TransactionChecks:
             shown,
             ", …" if len(given_up) > EXAMPLES_LOGGED else "",
         )
-
-
-def _age(half: StoredMessage, now_ms: int) -> float:
-    """Return the age of a half in seconds, by its sender's clock, as in Java."""
-    return (now_ms - half.born_timestamp) / 1000

@@ -10,17 +10,32 @@ import pytest
 import trio
 from brokers import BrokerPeer, Sent, peer_of, running_broker
 
+from triomq.broker.services.transactions.transactions import Transactions
 from triomq.broker.store.draft import Appended, Draft
+from triomq.broker.store.results import GetResult, GetStatus
 from triomq.broker.store.store import MessageStore
 from triomq.remoting.protocol.codes import RequestCode as Code
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.command import Command
-from triomq.remoting.protocol.headers.transaction import COMMIT, EndTransactionHeader
+from triomq.remoting.protocol.headers.transaction import (
+    COMMIT,
+    ROLLBACK,
+    CheckTransactionHeader,
+    EndTransactionHeader,
+)
 from triomq.remoting.protocol.names import CHECK_MAX_TIME_TOPIC, HALF_TOPIC
 from triomq.remoting.protocol.record import encode_record
 from triomq.remoting.protocol.record_reader import decode_records
 from triomq.remoting.protocol.sys_flags import TRANSACTION_PREPARED
 
+DAY_MS = 86_400_000
+STORE_TIMESTAMP_AT = 56
+"""Where a record of a sender with an IPv4 address has its store time."""
+MANY_CHECKS = {
+    "transactionTimeOut": 100,
+    "transactionCheckInterval": 100,
+    "transactionCheckMax": 10_000,
+}
 HOST = b"\x7f\0\0\1\0\0\0\1"
 
 
@@ -147,21 +162,98 @@ async def test_a_damaged_half_ends_neither_the_checks_nor_the_broker(
         assert (await commit(peer, second.queue_offset, place(second))).code == 0
 
 
+@pytest.mark.parametrize("days_behind", [0, 10])
 async def test_a_half_that_asks_for_much_time_is_given_up_before_the_log_deletes_it(
-    tmp_path: Path,
+    tmp_path: Path, days_behind: int
 ) -> None:
+    """The later of the times counts, its sender's and that of storing."""
     settings = {"transactionTimeOut": 100, "fileReservedTime": 1}
+    stored = int(time.time() * 1000) - 3_600_000 + 2_500
     async with running_broker(tmp_path, **settings) as ready, peer_of(ready) as peer:
         await peer.create_topic("T")
+        half = await prepare(
+            peer,
+            b"patient",
+            born_timestamp=stored - days_behind * DAY_MS,
+            CHECK_IMMUNITY_TIME_IN_SECONDS="999999999",
+        )
+    with (tmp_path / "commitlog" / f"{0:020}").open("r+b") as log:
+        log.seek(place(half) + STORE_TIMESTAMP_AT)
+        log.write(stored.to_bytes(8, "big"))
+    async with running_broker(tmp_path, **settings) as ready, peer_of(ready) as peer:
         await peer.heartbeat(producers=("P",))
-        born = int(time.time() * 1000) - 3_600_000 + 1_500
-        patient = {"CHECK_IMMUNITY_TIME_IN_SECONDS": "999999999"}
-        await prepare(peer, b"patient", born_timestamp=born, **patient)
         with trio.fail_after(8):
             while (await peer.pull_raw(CHECK_MAX_TIME_TOPIC)).code:
                 await trio.sleep(0.05)
         assert (await peer.pull(CHECK_MAX_TIME_TOPIC)).bodies == [b"patient"]
-        assert time.time() * 1000 >= born + 3_600_000
+        assert time.time() * 1000 >= stored + 3_600_000
+
+
+async def test_a_sender_whose_clock_is_days_behind_is_asked_about_its_halves(
+    tmp_path: Path,
+) -> None:
+    async with running_broker(tmp_path, **MANY_CHECKS) as ready, peer_of(ready) as peer:
+        await peer.create_topic("T")
+        await peer.heartbeat(producers=("P",))
+        born = int(time.time() * 1000) - 10 * DAY_MS
+        half = await prepare(peer, b"x", born_timestamp=born)
+        assert await asked(peer, 3) == [b"x"] * 3
+        assert (await commit(peer, half.queue_offset, place(half))).code == 0
+        (message,) = (await peer.pull("T", 1)).messages
+        assert (message.body, message.born_timestamp) == (b"x", born)
+        assert (await peer.pull_raw(CHECK_MAX_TIME_TOPIC)).code, "none was given up"
+
+
+async def test_a_half_of_a_sender_whose_clock_is_behind_is_old_once_its_first_record_is_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    get, deleted = Transactions.get, False
+
+    async def get_or_nothing(self: Transactions, topic: str, offset: int, *each: int) -> GetResult:
+        if deleted and (topic, offset) == (HALF_TOPIC, 0):
+            return GetResult(GetStatus.OFFSET_TOO_SMALL, 1, 1, 1)
+        return await get(self, topic, offset, *each)
+
+    monkeypatch.setattr(Transactions, "get", get_or_nothing)
+    async with running_broker(tmp_path, **MANY_CHECKS) as ready, peer_of(ready) as peer:
+        await peer.create_topic("T")
+        await peer.heartbeat(producers=("P",))
+        await prepare(peer, b"x", born_timestamp=int(time.time() * 1000) - 10 * DAY_MS)
+        await asked(peer, 1)
+        assert (await peer.pull_raw(CHECK_MAX_TIME_TOPIC)).code
+        deleted = True
+        with trio.fail_after(8):
+            while (await peer.pull_raw(CHECK_MAX_TIME_TOPIC)).code:
+                await trio.sleep(0.05)
+        assert (await peer.pull(CHECK_MAX_TIME_TOPIC)).bodies == [b"x"]
+
+
+async def test_halves_above_a_lowered_limit_are_asked_about_as_any_others(tmp_path: Path) -> None:
+    """They can be rolled back; a commit is refused until the limit is raised again."""
+    patient = {"transactionTimeOut": 100_000}
+    hasty = {**MANY_CHECKS, "maxMessageSize": 1_000}
+    async with running_broker(tmp_path, **patient) as ready, peer_of(ready) as peer:
+        await peer.create_topic("T")
+        large = [await prepare(peer, bytes([number]) * 200_000) for number in range(2)]
+        small = await prepare(peer, b"small")
+    async with running_broker(tmp_path, **hasty) as ready, peer_of(ready) as peer:
+        await peer.heartbeat(producers=("P",))
+        bodies = await asked(peer, 9)
+        assert {body[:1] for body in bodies} == {b"\0", b"\1", b"s"}
+        assert (await commit(peer, small.queue_offset, place(small))).code == 0
+        refused = await commit(peer, large[0].queue_offset, place(large[0]))
+        assert "MESSAGE_ILLEGAL" in (refused.remark or "")
+        header = EndTransactionHeader("P", large[1].queue_offset, place(large[1]), ROLLBACK, "id")
+        assert (await peer.call(Code.END_TRANSACTION, header)).code == 0
+        assert await peer.next_bodies("T", 1, 1) == [b"small"]
+        assert (await peer.pull_raw(CHECK_MAX_TIME_TOPIC)).code, "none was given up"
+    once = {"transactionTimeOut": 100, "transactionCheckInterval": 100_000}
+    async with running_broker(tmp_path, **once) as ready, peer_of(ready) as peer:
+        await peer.heartbeat(producers=("P",))
+        assert await asked(peer, 1) == [bytes(200_000)]
+        check = peer.notices[0].header(CheckTransactionHeader)
+        assert (await commit(peer, check.half_queue_offset, check.log_offset)).code == 0
+        assert [len(body) for body in await peer.next_bodies("T", 2, 1)] == [5, 200_000]
 
 
 async def test_many_large_halves_due_at_once_do_not_drown_their_producer(tmp_path: Path) -> None:
