@@ -18,6 +18,7 @@ from triomq.broker.grpc_endpoint import GrpcEndpoint
 from triomq.broker.roles.acting_master import ActingMaster
 from triomq.broker.roles.role import Role
 from triomq.broker.service_set import ServiceSet
+from triomq.broker.services.pop.reviver import Reviver
 from triomq.broker.store.store import MessageStore
 from triomq.remoting.monitor.metrics import Family, Sample, counter, gauge, samples_by_limit
 from triomq.remoting.monitor.program_figures import server_figures
@@ -144,6 +145,7 @@ class BrokerSource:
             sum(len(members) for members in clients.producers.values()),
         )
         yield self._lag()
+        yield from self._pops()
         yield counter(
             "triomq_limit_refusals_total",
             "Requests that were refused because a limit of the broker's tables was reached.",
@@ -302,6 +304,36 @@ class BrokerSource:
             [Sample(count, {"outcome": name}) for name, count in outcomes.items()],
         )
 
+    def _pops(self) -> Iterator[Family]:
+        pops, reviver = self.services.pops, self.services.reviver
+        if pops is None:
+            return
+        yield gauge(
+            "rocketmq_consumer_inflight_messages",
+            "Messages that were popped, and neither acknowledged nor visible again.",
+            [
+                Sample(count, {"topic": topic, "consumer_group": group, **self._kind_of(topic)})
+                for group, topic, count in pops.in_flight.by_topic()
+            ],
+        )
+        yield gauge(
+            "rocketmq_pop_offset_buffer_size",
+            "Moves of positions that wait for the disk, or for a slave.",
+            pops.uncovered,
+        )
+        yield gauge(
+            "rocketmq_pop_checkpoint_buffer_size", "Check points in memory.", len(pops.in_flight)
+        )
+        outcomes = {"popped": pops.popped, "acknowledged": pops.acknowledged}
+        if reviver is not None:
+            outcomes |= {"came again": reviver.revived, "dead": reviver.dead}
+            yield from _revived(reviver)
+        yield counter(
+            "triomq_pops_total",
+            "Messages of POP by what became of them.",
+            [Sample(count, {"outcome": name}) for name, count in outcomes.items()],
+        )
+
     def _transactions(self) -> Iterator[Family]:
         checks = self.services.transactions
         if self.role.slave is not None:
@@ -362,3 +394,36 @@ class BrokerSource:
             "Messages between a group's committed offsets and the ends of the queues.",
             samples,
         )
+
+
+def _revived(reviver: Reviver) -> Iterator[Family]:
+    """What Java tells of the revive topic. Source: broker/metrics/PopMetricsManager.java."""
+    yield counter(
+        "rocketmq_pop_revive_in_message_total",
+        "Check points and acknowledgements that were stored.",
+        [
+            Sample(count, {"revive_message_type": kind, "put_status": "PUT_OK"})
+            for kind, count in reviver.log.stored.items()
+        ],
+    )
+    yield counter(
+        "rocketmq_pop_revive_out_message_total",
+        "Those that were read from the revive topic.",
+        [Sample(count, {"revive_message_type": kind}) for kind, count in reviver.read.items()],
+    )
+    yield counter(
+        "rocketmq_pop_revive_retry_messages_total",
+        "Messages that came again.",
+        [Sample(reviver.revived, {"put_status": "PUT_OK"})],
+    )
+    behind = list(reviver.behind())
+    yield gauge(
+        "rocketmq_pop_revive_lag",
+        "Records of the revive topic that are not done.",
+        [Sample(count, {"queue_id": str(queue_id)}) for queue_id, count, _ in behind],
+    )
+    yield gauge(
+        "rocketmq_pop_revive_latency",
+        "Milliseconds since the oldest of them was due.",
+        [Sample(late_ms, {"queue_id": str(queue_id)}) for queue_id, _, late_ms in behind],
+    )

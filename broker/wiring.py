@@ -204,7 +204,7 @@ def open_server(
         services.cold,
         services.filters,
     )
-    pop_checks = PopChecks(topics, groups, live, config.broker_ip, services.pops)
+    pop_checks = PopChecks(topics, groups, live, config.broker_ip, services.pops, services.limits)
     relays = Relays(store, clients, config.broker_name)
     processors = Processors(
         send=send,
@@ -267,6 +267,7 @@ def open_server(
             statistics,
             config.broker_name,
             services.registrar.settings.broker_address,
+            services.pops,
         ),
         progress=GroupProgress(store, topics, offsets, clients, wall_clock_ms, config.broker_name),
         resets=Resets(

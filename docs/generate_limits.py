@@ -212,6 +212,22 @@ BROKER = [
         REFUSED,
     ),
     Row("consumer offsets", "consumerOffsetsMax", "offsets", "INVALID_PARAMETER", REFUSED),
+    Row(
+        "messages that a group has popped and not acknowledged",
+        "popInFlightPerGroupMax",
+        "messages",
+        "its pops are refused: INVALID_PARAMETER",
+        REFUSED,
+    ),
+    Row(
+        "such messages of one topic, with `enablePopMessageThreshold`",
+        "popInflightMessageThreshold",
+        "messages",
+        "pops pass the topic; one that finds nothing else gets SYSTEM_BUSY",
+        REFUSED,
+    ),
+    Row("pops that wait for a message", "maxPopPollingSize", "requests", "POLLING_FULL"),
+    Row("pops of a group that wait for a topic", "popPollingSize", "requests", "POLLING_FULL"),
     Row("queues that are locked", "queueLocksMax", "queues", "INVALID_PARAMETER", REFUSED),
     Row(
         "replies that one requester leaves unanswered",

@@ -14,6 +14,7 @@ import trio
 
 from triomq.broker.services.groups import GroupTable, Member
 from triomq.broker.services.offsets import ConsumerOffsets
+from triomq.broker.services.pop.pops import Pops
 from triomq.broker.services.statistics import Statistics
 from triomq.broker.services.subscriptions import SubscriptionGroups
 from triomq.broker.services.topics import Topics
@@ -50,6 +51,7 @@ class Consumption:
     statistics: Statistics
     broker_name: str
     broker_address: str
+    pops: Pops | None = None
 
     def consumer_connections(self, request: Request) -> Response:
         """Return the members of a consumer group and their subscriptions. Raises: Rejected."""
@@ -139,7 +141,7 @@ class Consumption:
                 continue
             for queue_id in range(config.read_queue_count):
                 end = self.store.max_offset(topic, queue_id)
-                consumed = max(0, self.offsets.committed_offset(group, topic, queue_id) or 0)
+                consumed = max(0, self._position(group, topic, queue_id) or 0)
                 # The pulled offset may be behind: no pull since the start of this broker, or an
                 # offset that an operator set.
                 pulled = (
@@ -147,6 +149,8 @@ class Consumption:
                     if with_pulls
                     else 0
                 )
+                if with_pulls and self.pops is not None:
+                    pulled = max(pulled, consumed + self.pops.waiting((group, topic, queue_id)))
                 last = (
                     await store_time(self.store, topic, queue_id, consumed - 1)
                     if consumed > 0
@@ -156,6 +160,12 @@ class Consumption:
                 table[queue] = ConsumeOffset(end, consumed, last, pulled)
             rate += self.statistics.rate("GROUP_GET_NUMS", f"{topic}@{group}")
         return ConsumeStats(table, rate)
+
+    def _position(self, group: str, topic: str, queue_id: int) -> int | None:
+        """Return the next offset of a queue; of POP before the disk has it."""
+        if self.pops is not None:
+            return self.pops.position((group, topic, queue_id))
+        return self.offsets.committed_offset(group, topic, queue_id)
 
 
 async def store_time(store: MessageStore, topic: str, queue_id: int, offset: int) -> int:

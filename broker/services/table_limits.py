@@ -55,6 +55,12 @@ class BrokerTableLimits:
         "most replies that one requester of request-reply may leave unanswered; more are refused as"
         " busy",
     )
+    pop_in_flight_max: int = _limit(
+        "popInFlightPerGroupMax",
+        1_000_000,
+        "most messages that a group may have popped and neither acknowledged nor got back; its pops"
+        " are refused until then",
+    )
 
 
 def broker_limits(settings: BrokerTableLimits | None = None) -> Limits:

@@ -9,6 +9,7 @@ from triomq.broker.services.pop.pops import NOT_ACTING, TAKING_OVER, Pops
 from triomq.broker.services.subscriptions import SubscriptionGroups
 from triomq.broker.services.topics import PERM_READ, Topics
 from triomq.remoting.errors import Rejected
+from triomq.remoting.limits import Limits
 from triomq.remoting.protocol import names
 from triomq.remoting.protocol.bodies.topics import TopicConfig
 from triomq.remoting.protocol.codes import ResponseCode
@@ -28,6 +29,7 @@ class PopChecks:
     live: LiveSettings
     broker_ip: str
     pops: Pops | None
+    limits: Limits
 
     def state(self, *, starting: bool = False) -> Pops:
         """Return the state of POP. Raises: Rejected, if this broker does not serve it now.
@@ -59,6 +61,26 @@ class PopChecks:
                 f"the broker[{self.broker_ip}] pop message's num is greater than {MESSAGES_MAX}"
                 f" (maxMsgNums={wanted}; ask for 1 to {MESSAGES_MAX})",
             )
+
+    def room(self, pops: Pops, group: str) -> None:
+        """Check that a group may have one more message in flight. Raises: LimitReached."""
+        self.limits.require(
+            "pop_in_flight_max",
+            pops.in_flight.of_group(group) + 1,
+            f"group {group} gets no message before it acknowledges some or their invisible time is"
+            " over",
+        )
+
+    def no_room(self, pops: Pops, group: str, topic: str) -> Rejected:
+        """Return the refusal of a pop that finds messages of full topics only."""
+        name = "popInflightMessageThreshold"
+        self.limits.refused[name] += 1
+        return Rejected(
+            ResponseCode.SYSTEM_BUSY,
+            f"group {group} has {pops.in_flight.count(group, topic)} messages of {topic} that are"
+            f" not acknowledged: the broker's limit is {pops.settings.in_flight_max}; acknowledge"
+            f" them, wait for the end of their invisible time, or raise {name} in its settings",
+        )
 
     def invisible_time(self, wanted_ms: int, *, low: int = 1) -> None:
         """Check an invisible time: one of 0 ends the present one. Raises: Rejected."""

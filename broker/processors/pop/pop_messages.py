@@ -93,6 +93,8 @@ class PopWork:
     offsets: dict[Place, list[int]] = attrs.field(factory=dict)
     counts: list[tuple[Place, int, int]] = attrs.field(factory=list)
     """Of an orderly group: place, offset and earlier pops of messages that were popped before."""
+    full: str = ""
+    """The first topic that was passed since too much of it is in flight."""
     free_at: int = 0
     """When the first queue that an orderly group must wait for is free (ms); 0: there is none."""
 
@@ -132,6 +134,9 @@ class PopMessages:
         tag_codes, wanted = self._filter(header)
         self.clients.note_pull(header.consumer_group, header.topic, request.arrived)
         pops.commit_covered()
+        pops.in_flight.end(now)
+        if not header.order:
+            self.checks.room(pops, header.consumer_group)
         revive_queue = ORDERED_QUEUE if header.order else pops.next_revive_queue()
         visits = self._visits(header, topic)
         work = PopWork(request, tag_codes, wanted, now, revive_queue, visits)
@@ -145,6 +150,7 @@ class PopMessages:
             if key in self._locked:
                 continue
             if not pops.has_room(header.consumer_group, visit.topic):
+                work.full = work.full or visit.topic
                 continue
             if header.order and self._is_blocked(work, key, pops):
                 continue
@@ -368,6 +374,9 @@ class PopMessages:
         header = work.header
         code, remark = ResponseCode.SUCCESS, "FOUND"
         if not work.count:
+            if work.full:
+                pops = self.checks.state()
+                raise self.checks.no_room(pops, header.consumer_group, work.full)
             held = self._hold(work)
             if held:
                 if work.rest:  # the filter has not seen all messages yet

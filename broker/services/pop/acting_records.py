@@ -167,7 +167,9 @@ class ActingRecords(PersistedTable):
         )
 
 
-class _File(msgspec.Struct):
+class SavedRecords(msgspec.Struct):
+    """The file."""
+
     copied: int
     points: list[tuple[str, list[int], int, bool, bool]]
     acks: list[tuple[str, str, int, int, int, str, int, int, list[int]]]
@@ -176,7 +178,7 @@ class _File(msgspec.Struct):
 
 def _decode(data: bytes) -> dict[str, Any]:
     """Return the fields of the table. Raises: ValueError, RemoteProtocolError."""
-    found = msgspec.json.decode(data, type=_File)
+    found = msgspec.json.decode(data, type=SavedRecords)
     points = [
         ActingPoint(CheckPoint.decode(text.encode()), set(left), queue, own, read)
         for text, left, queue, own, read in found.points

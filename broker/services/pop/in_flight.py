@@ -8,7 +8,7 @@ point that it does not know, from before a start, goes its way through the reviv
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import attrs
 
@@ -17,8 +17,8 @@ from triomq.remoting.protocol.bodies.check_point import CheckPoint, Key
 KEEP_MS = 10_000
 """An entry outlives its messages by this time: its acknowledgements are delivered at their end."""
 
-Group = tuple[str, str]
-"""(group, topic)"""
+Queue = tuple[str, str, int]
+"""(group, topic, queue id)"""
 
 
 @attrs.define(eq=False)
@@ -43,22 +43,38 @@ class PopsInFlight:
     _flights: dict[Key, Flight] = attrs.field(factory=dict, init=False)
     _ends: list[tuple[int, Key]] = attrs.field(factory=list, init=False)
     """When entries are forgotten."""
-    _counts: dict[Group, int] = attrs.field(factory=dict, init=False)
+    _counts: dict[str, dict[str, dict[int, int]]] = attrs.field(factory=dict, init=False)
+    """Group -> topic -> queue -> messages in flight; no zeros."""
+    _of_groups: dict[str, int] = attrs.field(factory=dict, init=False)
 
     def __len__(self) -> int:
         return len(self._flights)
 
     def count(self, group: str, topic: str) -> int:
         """Return how many messages of a topic are in flight in a group."""
-        return self._counts.get((group, topic), 0)
+        return sum(self._counts.get(group, {}).get(topic, {}).values())
+
+    def of_queue(self, queue: Queue) -> int:
+        """Return how many messages of a queue are in flight."""
+        group, topic, queue_id = queue
+        return self._counts.get(group, {}).get(topic, {}).get(queue_id, 0)
+
+    def of_group(self, group: str) -> int:
+        """Return how many messages are in flight in a group."""
+        return self._of_groups.get(group, 0)
+
+    def by_topic(self) -> Iterator[tuple[str, str, int]]:
+        """Yield (group, topic, messages in flight)."""
+        for group, topics in self._counts.items():
+            for topic, queues in topics.items():
+                yield group, topic, sum(queues.values())
 
     def begin(self, point: CheckPoint) -> None:
         """Note the messages of a pop, or of a changed invisible time."""
         offsets = point.offsets
         self._flights[point.key] = Flight(offsets, point.visible_at, len(offsets))
         heapq.heappush(self._ends, (point.visible_at + KEEP_MS, point.key))
-        group = point.group, point.topic
-        self._counts[group] = self._counts.get(group, 0) + len(offsets)
+        self._count(point.key, len(offsets))
 
     def acknowledge(self, key: Key, offsets: Iterable[int]) -> list[int]:
         """Note acknowledged messages; return those that were not acknowledged before.
@@ -102,9 +118,17 @@ class PopsInFlight:
 
     def _leave(self, key: Key, flight: Flight, count: int) -> None:
         flight.left -= count
-        topic, group = key[:2]
-        left = self._counts.get((group, topic), 0) - count
-        if left > 0:
-            self._counts[group, topic] = left
-        else:
-            self._counts.pop((group, topic), None)
+        self._count(key, -count)
+
+    def _count(self, key: Key, change: int) -> None:
+        topic, group, queue_id = key[:3]
+        topics = self._counts.setdefault(group, {})
+        queues = topics.setdefault(topic, {})
+        queues[queue_id] = queues.get(queue_id, 0) + change
+        self._of_groups[group] = self._of_groups.get(group, 0) + change
+        if queues[queue_id] <= 0:
+            del queues[queue_id]
+        if not queues:
+            del topics[topic]
+        if not topics:
+            del self._counts[group], self._of_groups[group]

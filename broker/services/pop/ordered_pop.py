@@ -53,6 +53,10 @@ class OrderedPop:
     def _visible_at(self, offset: int) -> int:
         return self.visible_at.get(offset, self.pop_time + self.invisible_ms)
 
+    def open_count(self, now_ms: int) -> int:
+        """Return how many messages are hidden and not acknowledged."""
+        return sum(self._visible_at(offset) > now_ms for offset in self._open())
+
     def free_at(self, attempt_id: str | None) -> int:
         """Return when the queue gives messages again (ms); 0: now.
 

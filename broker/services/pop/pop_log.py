@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
@@ -62,6 +63,8 @@ class RevivePopLog:
     durability: Durability
     clock_ms: Callable[[], int]
     revive_topic: str
+    stored: Counter[str] = attrs.field(factory=Counter, init=False)
+    """Records by their kind: CK and ACK, as Java calls them."""
 
     def draft(self, record: PopRecord) -> Draft:
         """Return a record as a message: a timed one, unless its time has come."""
@@ -75,6 +78,7 @@ class RevivePopLog:
 
     def append(self, records: Sequence[PopRecord]) -> int:
         place = self.store.append([self.draft(record) for record in records])[-1]
+        self.stored.update(kind_of(each.record) for each in records)
         return place.log_offset + place.size
 
     def on_disk(self, end: int) -> bool:
@@ -88,3 +92,8 @@ class RevivePopLog:
 
     def forget_position(self, key: QueueKey) -> None:
         """The offset is in the table of offsets only."""
+
+
+def kind_of(record: CheckPoint | Ack) -> str:
+    """Return the name of a record's kind in Java's metrics."""
+    return "CK" if isinstance(record, CheckPoint) else "ACK"

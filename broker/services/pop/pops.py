@@ -101,6 +101,11 @@ class Pops:
             self.orders.forget(key)
 
     @property
+    def uncovered(self) -> int:
+        """The number of moves of positions that wait for the disk, or for a slave."""
+        return len(self._uncovered)
+
+    @property
     def has_uncovered(self) -> bool:
         """Whether positions wait for the disk."""
         return bool(self._uncovered)
@@ -142,6 +147,12 @@ class Pops:
             not self.settings.in_flight_checked
             or self.in_flight.count(group, topic) < self.settings.in_flight_max
         )
+
+    def waiting(self, key: QueueKey) -> int:
+        """Return how many messages of a queue are popped and not acknowledged."""
+        info = self.orders.pops.get(key)
+        ordered = info.open_count(self.clock_ms()) if info is not None else 0
+        return self.in_flight.of_queue(key) + ordered
 
     # Taking and giving back
 

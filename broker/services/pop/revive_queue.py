@@ -76,6 +76,11 @@ class ReviveQueue:
         """The offset of the next record to read."""
         return self._read + 1
 
+    @property
+    def oldest_ms(self) -> int:
+        """When the first check point that is not done ended or ends; 0: there is none."""
+        return next((each.point.visible_at for each in self._waiting.values()), 0)
+
     def check_point(self, offset: int, point: CheckPoint) -> None:
         """Take the next record of the queue, a check point; the first of equal ones counts."""
         if offset <= self._done_before:

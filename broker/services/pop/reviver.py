@@ -6,12 +6,13 @@ Source: broker/processor/PopReviveService.java.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator
 
 import attrs
 import trio
 
-from triomq.broker.services.pop.pop_log import PopRecord, RevivePopLog
+from triomq.broker.services.pop.pop_log import PopRecord, RevivePopLog, kind_of
 from triomq.broker.services.pop.pops import Pops, make_ack
 from triomq.broker.services.pop.revive_queue import KEEP_MS, Decided, ReviveQueue
 from triomq.broker.services.pop.revive_records import REVIVE_GROUP, read_revive_record
@@ -53,6 +54,8 @@ class Reviver:
     """Messages that were stored in a retry topic."""
     dead: int = attrs.field(default=0, init=False)
     """Messages that became dead letters."""
+    read: Counter[str] = attrs.field(factory=Counter, init=False)
+    """Records of the revive topic by their kind."""
     _queues: dict[int, ReviveQueue] = attrs.field(factory=dict, init=False)
     _arrival: trio.Event = attrs.field(factory=trio.Event, init=False)
     _limit: LogLimit = attrs.field(factory=LogLimit, init=False)
@@ -70,6 +73,14 @@ class Reviver:
     def wake(self) -> None:
         """Wake the task for a position that waits for the disk. Checkpoint: never."""
         self._arrival.set()
+
+    def behind(self) -> Iterator[tuple[int, int, int]]:
+        """Yield (queue id, records that are not done, ms since the oldest was due)."""
+        now = self.pops.clock_ms()
+        for queue_id, queue in self._queues.items():
+            end = self.pops.store.max_offset(self.pops.revive_topic, queue_id)
+            oldest = queue.oldest_ms
+            yield queue_id, max(0, end - 1 - queue.done), max(0, now - oldest) if oldest else 0
 
     async def run(self) -> None:
         """Run the task "pop-revive"."""
@@ -126,6 +137,8 @@ class Reviver:
             messages, following = found
             for message in messages:
                 record = read_revive_record(message)
+                if record is not None:
+                    self.read[kind_of(record)] += 1
                 if record is None:
                     queue.skip(message.queue_offset)
                 elif isinstance(record, CheckPoint):

@@ -45,6 +45,7 @@ async def stats_all(admin: Admin, options: Values) -> Result:
             ">OutTPS": lambda row: f"{row['outTps']:.2f}",
             ">InMsg24Hour": "in24h",
             ">OutMsg24Hour": "out24h",
+            ">Inflight": "inflight",
         },
     )
     return Result(document={"topics": rows}, blocks=[table], failures=failures, asked=asked)
@@ -76,10 +77,16 @@ async def topic_rates(admin: Admin, topic: str, silent: dict[str, str]) -> list[
             for table in stats.values.values()
             for offset in table.offset_table.values()
         )
+        in_flight = sum(
+            max(0, offset.pull_offset - offset.consumer_offset)
+            for table in stats.values.values()
+            for offset in table.offset_table.values()
+        )
         row = {
             "topic": topic,
             "group": group or None,
             "accumulation": behind,
+            "inflight": in_flight,
             "inTps": in_tps,
             "outTps": out_tps,
             "in24h": in_day,
@@ -174,8 +181,8 @@ COMMANDS = (
         ),
         examples=("statsAll -a",),
         document=(
-            '{"topics": [{"topic", "group", "accumulation", "inTps", "outTps", "in24h", "out24h",'
-            ' "incomplete"}], "failures": {broker or topic: reason}}'
+            '{"topics": [{"topic", "group", "accumulation", "inflight", "inTps", "outTps", "in24h",'
+            ' "out24h", "incomplete"}], "failures": {broker or topic: reason}}'
         ),
     ),
     AdminCommand(
