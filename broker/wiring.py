@@ -29,6 +29,7 @@ from triomq.broker.processors.pop.assignments import Assignments
 from triomq.broker.processors.pop.polls import Polls
 from triomq.broker.processors.pop.pop_checks import PopChecks
 from triomq.broker.processors.pop.pop_messages import PopMessages
+from triomq.broker.processors.pop.rollbacks import PopRollbacks
 from triomq.broker.processors.pull import PullMessages
 from triomq.broker.processors.query import QueryMessages
 from triomq.broker.processors.queue_locks import QueueLockRequests
@@ -241,6 +242,7 @@ def open_server(
             services.request_modes,
             Routes(services.registrar.servers, connector),
         ),
+        pop_rollbacks=PopRollbacks(config.store.root),
         query=QueryMessages(store),
         queues=QueueOffsetRequests(store),
         offsets=GroupOffsetRequests(store, topics, groups, offsets, delayed),

@@ -23,6 +23,7 @@ from triomq.broker.processors.pop.acknowledgements import Acknowledgements
 from triomq.broker.processors.pop.assignments import Assignments
 from triomq.broker.processors.pop.polls import Polls
 from triomq.broker.processors.pop.pop_messages import PopMessages
+from triomq.broker.processors.pop.rollbacks import PopRollbacks
 from triomq.broker.processors.pull import PullMessages
 from triomq.broker.processors.query import QueryMessages
 from triomq.broker.processors.queue_locks import QueueLockRequests
@@ -87,6 +88,7 @@ class Processors:
     polls: Polls
     acknowledgements: Acknowledgements
     assignments: Assignments
+    pop_rollbacks: PopRollbacks
     query: QueryMessages
     queues: QueueOffsetRequests
     offsets: GroupOffsetRequests
@@ -257,6 +259,7 @@ def handler_table(do: Processors) -> HandlerTable:
             (Code.UNREGISTER_CLIENT, do.clients.unregister, client.UnregisterClientHeader),
             (Code.CHECK_CLIENT_CONFIG, with_body(CheckClientBody, do.clients.check)),
         ),
+        *in_pool("admin", (Code.POP_ROLLBACK, do.pop_rollbacks.roll_back)),
         *in_pool(
             "relay",
             (

@@ -12,7 +12,6 @@ TO_CLIENTS = "sent by brokers to clients"
 CONTROLLER = "controller mode is not offered"
 CONTAINER = "broker containers are not offered"
 REPLICATION = "for controller mode"
-POP = "POP consumption is not complete yet"
 READ_MODE = "this broker has no setting for the mapping of segments"
 LITE_TOPICS = "lite topics are not offered"
 STATIC_TOPICS = "static topics are not offered"
@@ -87,7 +86,6 @@ _BY_REASON: Mapping[str, tuple[Code, ...]] = {
     ),
     CONTAINER: (Code.ADD_BROKER, Code.REMOVE_BROKER),
     REPLICATION: (Code.RESET_MASTER_FLUSH_OFFSET,),
-    POP: (Code.POP_ROLLBACK,),
     READ_MODE: (Code.SET_COMMITLOG_READ_MODE,),
     LITE_TOPICS: (
         Code.POP_LITE_MESSAGE,
