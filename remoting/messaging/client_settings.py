@@ -63,7 +63,7 @@ def merged_settings(
         subscription.fifo = group is not None and group.consume_message_orderly
         subscription.receive_batch_size = receive_messages_max
         subscription.long_polling_timeout.FromMilliseconds(long_polling_ms)
-    merged.metric.Clear()
+    merged.ClearField("metric")
     merged.metric.SetInParent()  # present, and off
     return merged
 

@@ -134,7 +134,7 @@ def endpoints(host: str, port: int) -> pb.Endpoints:
     """Return an address with the scheme of its form; an IPv6 address may have brackets."""
     host = bare_host(host)
     try:
-        version = ip_address(host.partition("%")[0]).version
+        version = ip_address(host).version
     except ValueError:
         scheme = pb.AddressScheme.DOMAIN_NAME
     else:

@@ -92,9 +92,13 @@ def test_a_system_topic_where_it_is_allowed() -> None:
 def test_groups() -> None:
     assert group_name(pb.Resource(name="g" * 120)) == "g" * 120
     assert group_name(pb.Resource(resource_namespace="tenant", name="g")) == "tenant%g"
-    for name in ("", " ", "g" * 121, "a b", "CID_RMQ_SYS_TRANS", "TOOLS_CONSUMER"):
+    for namespace, name in (
+        *(("", name) for name in ("", " ", "g" * 121, "a b", "CID_RMQ_SYS_TRANS")),
+        *(("tenant", name) for name in ("", "g" * 120, "TOOLS_CONSUMER")),
+        ("a.b", "g"),
+    ):
         with pytest.raises(Refused) as refused:
-            group_name(pb.Resource(name=name))
+            group_name(pb.Resource(resource_namespace=namespace, name=name))
         assert refused.value.code == Code.ILLEGAL_CONSUMER_GROUP
 
 
