@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 import attrs
 
-from triomq.remoting.errors import RemotingError
+from triomq.remoting.errors import ConnectFailed, RemotingError
 from triomq.remoting.grpc.apache_rocketmq import definition_pb2 as pb
 from triomq.remoting.grpc.apache_rocketmq.definition_pb2 import Code
 from triomq.remoting.grpc.apache_rocketmq.service_pb2 import (
@@ -140,6 +140,10 @@ class Sending:
         queues: Sequence[MessageQueue],
         call: CallContext,
     ) -> SendResultEntry:
+        """Send to the queue of the message's group, or to the next one.
+
+        A message without a group goes to another broker if one cannot be reached: nothing was sent.
+        """
         message_id = message.system_properties.message_id
         group = message.system_properties.message_group
         if group:
@@ -147,6 +151,28 @@ class Sending:
         else:
             self._turn += 1
             queue = queues[self._turn % len(queues)]
+        while True:
+            try:
+                return await self._send_to(queue, client, sent, message_id, call)
+            except RemotingError as error:
+                refused = refused_by_network(error)
+                again = not group and isinstance(error, ConnectFailed) and call.time_left() > 0
+            failed = queue.broker_name
+            queues = [other for other in queues if other.broker_name != failed]
+            if not again or not queues:
+                break
+            queue = queues[self._turn % len(queues)]
+        return SendResultEntry(status=status(refused.code, refused.message), message_id=message_id)
+
+    async def _send_to(
+        self,
+        queue: MessageQueue,
+        client: KnownClient,
+        sent: SentMessage,
+        message_id: str,
+        call: CallContext,
+    ) -> SendResultEntry:
+        """Send to a queue; return what its broker says. Raises: RemotingError."""
         header = SendMessageHeader(
             producer_group=sent.topic,
             topic=sent.topic,
@@ -164,15 +190,9 @@ class Sending:
         )
         command = new_request(RequestCode.SEND_MESSAGE_V2, header, sent.body)
         command.language = client.language
-        try:
-            answer = await client.link.invoke(
-                queue.broker_name, command, min(SEND_SECONDS, call.time_left())
-            )
-        except RemotingError as error:
-            refused = refused_by_network(error)
-            return SendResultEntry(
-                status=status(refused.code, refused.message), message_id=message_id
-            )
+        answer = await client.link.invoke(
+            queue.broker_name, command, min(SEND_SECONDS, call.time_left())
+        )
         stored = _STORED.get(answer.code)  # type: ignore[call-overload]
         if stored is None:
             refused = refused_by_broker(answer.code, answer.remark or "")
