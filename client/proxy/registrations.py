@@ -1,7 +1,8 @@
 """Heartbeats of the proxy: the groups of all its gRPC clients, to the brokers of their topics.
 
-Each broker of a topic of a client hears of all groups every 30 s, and at once when they change or
-when it was lost. One task sends; who changes something waits until the brokers have heard of it.
+Each broker of a topic of a client hears of all groups every 30 s, at once when they change, and
+soon when it is new or was lost. One task sends; who changes something waits until the brokers have
+heard of it.
 
 Source: proxy/…/service/transaction/ClusterTransactionService.java;
 client/…/impl/factory/MQClientInstance.java#sendHeartbeatToAllBroker.
@@ -30,8 +31,8 @@ from triomq.remoting.protocol.headers.client import UnregisterClientHeader
 logger = logging.getLogger(__name__)
 
 HEARTBEAT_SECONDS = 30.0
-RETRY_SECONDS = 3.0
-"""Between two heartbeats to a broker that did not take the last one."""
+LOOK_SECONDS = 3.0
+"""Between two looks for brokers that have not heard of the groups: new, moved or lost ones."""
 CALL_SECONDS = 3.0
 WAIT_SECONDS = 1.0
 """How long a client waits until brokers know its groups; a silent broker must not keep it."""
@@ -97,15 +98,14 @@ class Registrations:
         """Send heartbeats until cancelled."""
         due = trio.current_time() + HEARTBEAT_SECONDS
         while True:
-            missing = self._addresses - self.known_to
-            pause = RETRY_SECONDS if missing else due - trio.current_time()
-            with trio.move_on_after(pause):
+            with trio.move_on_after(LOOK_SECONDS):
                 await self._wake.wait()
             self._wake = trio.Event()
             if trio.current_time() >= due or self._sent_version != self.joined.version:
                 due = trio.current_time() + HEARTBEAT_SECONDS
                 await self._tell_all()
             else:
+                await self._find_addresses()
                 await self._tell(self._addresses - self.known_to)
 
     async def farewell(self) -> None:
@@ -115,11 +115,12 @@ class Registrations:
     async def _tell_all(self) -> None:
         """Tell every broker what there is now."""
         version = self.joined.version
-        await self._find_addresses()
         producers, consumers = self.joined.groups()
         told_producers, told_consumers = self._told
         self._told = producers, consumers
+        # First: the brokers of a group that is gone need not have any other topic.
         await self._tell_gone(told_producers - producers, told_consumers - consumers)
+        await self._find_addresses()
         await self._tell(self._addresses)
         self._sent_version = version
         self._round_done.set()

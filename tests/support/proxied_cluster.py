@@ -148,7 +148,7 @@ class ProxiedCluster:
     @contextlib.asynccontextmanager
     async def proxy(self, **settings: object) -> AsyncIterator[RunningProxy]:
         """Run a proxy for the block; stop it in order at its end."""
-        config = proxy_config(namesrvAddr=self.namesrv, **settings)
+        config = proxy_config(**{"namesrvAddr": self.namesrv, **settings})
         async with trio.open_nursery() as nursery:
             ready: ProxyReady = await nursery.start(run_proxy, config)
             yield RunningProxy(ready, self.channels)
