@@ -39,7 +39,9 @@ from triomq.remoting.protocol.sys_flags import COMPRESSED, COMPRESSION_MASK, COM
 DLQ_ORIGIN_TOPIC = "DLQ_ORIGIN_TOPIC"
 DLQ_ORIGIN_MESSAGE_ID = "DLQ_ORIGIN_MESSAGE_ID"
 PLAIN_BYTES_MAX = 16 * 1024 * 1024
-"""Longer bodies are delivered as stored: the loop stands still while one is inflated (20 ms)."""
+"""Longer bodies are delivered as stored, for the loop stands still while one is inflated: 40 to
+80 ms at this size on CPython 3.11. Java's and Python's clients can read zlib.
+"""
 
 _NORMAL, _FIFO = pb.MessageType.NORMAL, pb.MessageType.FIFO
 _DELAY, _TRANSACTION = pb.MessageType.DELAY, pb.MessageType.TRANSACTION
