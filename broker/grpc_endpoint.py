@@ -2,10 +2,11 @@
 
 ::
 
-    grpc-endpoint ─┬ messaging-service
+    grpc-endpoint ─┬ messaging     shielded: calls need it until the last one has ended
                    └ GrpcServer.run
 
-It starts when the broker answers, and loads its modules then: a start takes no longer with it.
+It starts when the broker answers, and loads its modules then, in a thread: neither a start nor the
+first clients wait for it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import errno
 import logging
 from collections.abc import Iterator
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 import attrs
@@ -24,11 +26,11 @@ from triomq.broker.service_set import ServiceSet
 from triomq.remoting.monitor.metrics import Family
 from triomq.remoting.open_files import Places
 from triomq.remoting.server.server import Server
-from triomq.remoting.tls.security_settings import Security, TlsMode
+from triomq.remoting.tls.security_settings import Security
 
 if TYPE_CHECKING:
     from triomq.remoting.grpc.grpc_server import GrpcServer
-    from triomq.remoting.server.connection_sniffer import ConnectionSniffer
+    from triomq.remoting.messaging.service import GrpcMessaging
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +44,7 @@ def grpc_port(config: BrokerConfig) -> int:
 
 @attrs.define(eq=False)
 class GrpcEndpoint:
-    """The endpoint. ``server`` is the broker's own; ``address``: where clients reach it."""
+    """The endpoint. ``server`` is the broker's own."""
 
     config: BrokerConfig
     port: int
@@ -50,72 +52,43 @@ class GrpcEndpoint:
     services: ServiceSet
     security: Security
     places: Places
-    grpc: GrpcServer | None = attrs.field(default=None, init=False)
+    _running: tuple[GrpcMessaging, GrpcServer] | None = attrs.field(default=None, init=False)
 
     async def run(self) -> None:
         """Serve until cancelled; return if the default port is taken.
 
-        Raises: AddressInUse, ListenFailed for a port that the settings name.
+        Raises: AddressInUse, ListenFailed for a port that the settings name; ConfigError.
         """
-        # Start-up time and memory: only where it runs.
-        from triomq.broker.local_cluster import LocalCluster
-        from triomq.remoting.grpc.grpc_server import GrpcServer
-        from triomq.remoting.messaging.service import MessagingService
+        await trio.to_thread.run_sync(import_module, "triomq.broker.endpoint_parts")
+        from triomq.broker.endpoint_parts import open_parts  # start-up time and memory
 
-        config, settings = self.config, self.config.endpoint
+        service, grpc = self._running = open_parts(
+            self.config, self.port, self.server, self.services, self.security, self.places
+        )
         async with trio.open_nursery() as nursery:
-            # Shielded: calls need it until the last one has ended.
             behind = trio.CancelScope(shield=True)
-            cluster = LocalCluster(
-                self.server,
-                self.services.topics,
-                self.services.groups,
-                config.cluster_name,
-                config.broker_name,
-                self.services.registrar.settings.broker_address,
-                (config.broker_ip, self.port),
-            )
-            service = MessagingService(cluster, settings.messaging)
-            self.grpc = GrpcServer(
-                service.table(),
-                settings.grpc,
-                listen_host=config.listen_host,
-                listen_port=self.port,
-                port_setting="grpcServerPort",
-                sniffer=self._sniffer(),
-                places=self.places,
-            )
-            nursery.start_soon(service.run, behind, name="messaging-service")
+            nursery.start_soon(service.run, behind, name="messaging")
             try:
                 await service.started.wait()
-                await self.grpc.run()
+                await grpc.run()
             except OSError as error:
-                if settings.port >= 0 or error.errno != errno.EADDRINUSE:
+                if self.config.endpoint.port >= 0 or error.errno != errno.EADDRINUSE:
                     raise
-                self.grpc = None
                 logger.warning(
                     "port %d is taken, so clients that speak gRPC are not served; give"
                     " grpcServerPort a free port, or 0 for none",
                     self.port,
                 )
             finally:
+                self._running = None
                 behind.cancel()
-
-    def _sniffer(self) -> ConnectionSniffer | None:
-        from triomq.remoting.grpc.grpc_server import ALPN
-        from triomq.remoting.server.connection_sniffer import open_sniffer, self_signed_sniffer
-
-        names = (self.config.broker_ip,)
-        may_sign = self.config.endpoint.self_signed and self.security.mode is not TlsMode.DISABLED
-        if self.security.server is None and may_sign:
-            return self_signed_sniffer(self.security, names, ALPN)
-        if self.security.plain_only:
-            return None
-        return open_sniffer(self.security, names, ALPN)
 
     def figures(self) -> Iterator[Family]:
         """Yield the endpoint's metrics; none while it does not run."""
-        if self.grpc is not None:
-            from triomq.remoting.grpc.call_statistics import grpc_figures
+        if self._running is None:
+            return
+        from triomq.remoting.grpc.call_statistics import grpc_figures  # only where it runs
 
-            yield from grpc_figures(self.grpc.statistics())
+        service, grpc = self._running
+        yield from grpc_figures(grpc.statistics())
+        yield from service.figures()

@@ -2,8 +2,9 @@
 
 ``java_keys.tsv`` lists names, types and defaults, taken from the setters of Java's BrokerConfig,
 BrokerIdentity, MessageStoreConfig, NettyServerConfig, NettyClientConfig, AuthConfig and the tiered
-store's MessageStoreConfig, releases 5.5.0 and 4.9.4. This file has the meaning of each group of
-keys, and the reason why TrioMQ does not honour it.
+store's MessageStoreConfig, releases 5.5.0 and 4.9.4; of the proxy's ProxyConfig it has the keys
+that the gRPC endpoint honours. This file has the meaning of each group of keys, and the reason why
+TrioMQ does not honour it.
 """
 
 from pathlib import Path

@@ -25,8 +25,9 @@ AREAS = {
     ),
     "store": ("Store, replication, delays", ("MessageStoreConfig", "none")),
     "network": (
-        "Network, TLS, access control, tiered storage",
+        "Network, gRPC, TLS, access control, tiered storage",
         (
+            "ProxyConfig",
             "NettyServerConfig",
             "NettyClientConfig",
             "TlsSystemConfig",

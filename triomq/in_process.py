@@ -205,6 +205,7 @@ class InProcessCluster:
         if broker.running:
             return
         lines = {
+            "grpcServerPort": "0",
             **broker.settings,
             "haListenPort": "0",  # any free one: another program may have the port above
             "namesrvAddr": self.namesrv_address,

@@ -269,6 +269,7 @@ def make_plan(folder: Path, options: Values, settings: Sequence[tuple[str, str]]
             "brokerIP1": HOST,
             "namesrvAddr": ";".join(namesrv.address for namesrv in namesrvs),
             "storePathRootDir": str(store),
+            **({"grpcServerPort": "0"} if number else {}),
             **dict(settings),
         }
         brokers.append(child("broker", name, port, lines, store))

@@ -47,7 +47,7 @@ from triomq.remoting.client.discovery import (
 )
 from triomq.remoting.errors import RemotingError
 from triomq.remoting.grpc.grpc_server import ALPN, GrpcServer
-from triomq.remoting.messaging.service import MessagingService
+from triomq.remoting.messaging.service import GrpcMessaging
 from triomq.remoting.monitor.http_server import monitoring
 from triomq.remoting.open_files import ConnectionBudget
 from triomq.remoting.server.connection_sniffer import (
@@ -136,7 +136,7 @@ async def run_proxy(
             ProxyEndpoint(host, config.listen_port, config.keeps_ports),
             tasks,
         )
-        service = MessagingService(cluster, config.messaging)
+        service = GrpcMessaging(cluster, config.messaging)
         passed = PassedRequests(
             service, cluster.registrations.joined, cluster.calls.directory.name_at
         )

@@ -10,7 +10,7 @@ import attrs
 from triomq.client.proxy.remote_cluster import RemoteCluster
 from triomq.remoting.grpc.call_statistics import grpc_figures
 from triomq.remoting.grpc.grpc_server import GrpcServer
-from triomq.remoting.messaging.service import MessagingService
+from triomq.remoting.messaging.service import GrpcMessaging
 from triomq.remoting.monitor.metrics import Family, counter, gauge, samples_by_limit
 
 
@@ -19,7 +19,7 @@ class ProxySource:
     """The figures of one proxy."""
 
     cluster: RemoteCluster
-    service: MessagingService
+    service: GrpcMessaging
     server: GrpcServer
 
     def labels(self) -> Mapping[str, str]:

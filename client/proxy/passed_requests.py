@@ -19,7 +19,7 @@ from triomq.remoting.client.connector import InstantHandler, PeerHandler
 from triomq.remoting.errors import Rejected
 from triomq.remoting.log_limit import LogLimit
 from triomq.remoting.messaging.known_clients import KnownClient
-from triomq.remoting.messaging.service import MessagingService, answer_to_broker
+from triomq.remoting.messaging.service import GrpcMessaging, answer_to_broker
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
 from triomq.remoting.protocol.command import Command, response_to
 from triomq.remoting.protocol.headers.client import ConsumeDirectlyHeader, ConsumerRunningHeader
@@ -38,7 +38,7 @@ BROKER_NAME = "bname"
 class PassedRequests:
     """The handlers. ``broker_at`` returns the name of the broker at an address."""
 
-    service: MessagingService
+    service: GrpcMessaging
     joined: JoinedClients
     broker_at: Callable[[str], str | None]
     limit: LogLimit = attrs.field(factory=LogLimit, init=False)

@@ -61,7 +61,7 @@ _NOTHING = (
 
 
 @attrs.frozen
-class Received:
+class TakenMessage:
     """A message as it is stored, and what it is settled by."""
 
     stored: StoredMessage
@@ -76,7 +76,7 @@ class _Pop:
     answered: bool = False
     wanted: bool = True
     """Whether a call still takes the messages."""
-    messages: Sequence[Received] = ()
+    messages: Sequence[TakenMessage] = ()
     error: RemotingError | None = None
 
 
@@ -212,7 +212,7 @@ class Receiving:
         if not pop.wanted and pop.messages:
             await self._give_back(client, pop.messages)
 
-    async def _give_back(self, client: KnownClient, messages: Sequence[Received]) -> None:
+    async def _give_back(self, client: KnownClient, messages: Sequence[TakenMessage]) -> None:
         """Make messages visible again that did not reach the client."""
         for message in messages:
             try:
@@ -224,8 +224,8 @@ class Receiving:
         self,
         client: KnownClient,
         config: SubscriptionGroupConfig | None,
-        messages: Sequence[Received],
-    ) -> Sequence[Received]:
+        messages: Sequence[TakenMessage],
+    ) -> Sequence[TakenMessage]:
         """Return the messages that may be delivered once more; others become dead letters."""
         most = config.retry_max_times if config is not None else None
         if most is None or all(message.stored.reconsume_times <= most for message in messages):
@@ -298,7 +298,7 @@ class Receiving:
         return readable[self._turn % len(readable)]
 
 
-def received(answer: Command, asked: PopMessageHeader) -> list[Received]:
+def received(answer: Command, asked: PopMessageHeader) -> list[TakenMessage]:
     """Return the messages of an answer to POP_MESSAGE.
 
     A message from a retry topic brings its handle as a property. Raises: RemoteProtocolError.
@@ -322,5 +322,5 @@ def received(answer: Command, asked: PopMessageHeader) -> list[Received]:
                 message.queue_offset,
             )
         popped = PoppedMessage(asked.consumer_group, asked.topic, handle, message.log_offset)
-        found.append(Received(message, popped))
+        found.append(TakenMessage(message, popped))
     return found

@@ -2,7 +2,7 @@
 
 ::
 
-    MessagingService.run ─┬ renewal            times of messages that push consumers hold
+    GrpcMessaging.run ─┬ renewal            times of messages that push consumers hold
                           ├ clients-expire     clients that are gone without a word
                           └ × receive, give-back, answers to brokers
 
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -44,6 +44,7 @@ from triomq.remoting.messaging.sending import Sending
 from triomq.remoting.messaging.settling import Settling
 from triomq.remoting.messaging.status_codes import Refused, status
 from triomq.remoting.messaging.telemetry import TelemetryStreams
+from triomq.remoting.monitor.metrics import Family, counter, gauge, samples_by_limit
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.command import Command, response_to
 
@@ -58,7 +59,7 @@ def _wall_clock_ms() -> int:
 
 
 @attrs.define(eq=False)
-class MessagingService:
+class GrpcMessaging:
     """The service in front of a cluster."""
 
     cluster: Cluster
@@ -137,6 +138,20 @@ class MessagingService:
                     self.telemetry.telemetry,
                 ),
             ]
+        )
+
+    def figures(self) -> Iterator[Family]:
+        """Yield the metrics of the service."""
+        yield gauge("triomq_grpc_clients", "Known clients.", len(self.clients.by_id))
+        yield gauge(
+            "triomq_grpc_held_messages",
+            "Messages of push consumers whose invisible time is renewed.",
+            len(self.renewals.held),
+        )
+        yield counter(
+            "triomq_grpc_service_refused_total",
+            "Refusals because of a limit of the service, by its setting.",
+            samples_by_limit(self.limits.refused),
         )
 
     # Clients that come and go

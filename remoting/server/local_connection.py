@@ -24,7 +24,7 @@ from triomq.remoting.server.poller import Poller
 
 
 @attrs.define(eq=False)
-class _Waiting:
+class _AnswerSlot:
     """A task that waits for an answer."""
 
     done: trio.Event = attrs.field(factory=trio.Event)
@@ -71,7 +71,7 @@ class LocalConnection:
     codec: Codec
     on_request: Callable[[Command], None]
     server_side: Connection = attrs.field(init=False)
-    _requests: ClientPeer[_Waiting] = attrs.field(factory=ClientPeer, init=False)
+    _requests: ClientPeer[_AnswerSlot] = attrs.field(factory=ClientPeer, init=False)
 
     @classmethod
     def open(
@@ -114,7 +114,7 @@ class LocalConnection:
         """
         if self.closed:
             raise ConnectionLost(self.server_side.peer_text, self.server_side.close_reason)
-        waiting = _Waiting()
+        waiting = _AnswerSlot()
         deadline = trio.current_time() + timeout
         pending, data = self._requests.send(command, waiting, deadline)
         try:

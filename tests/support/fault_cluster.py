@@ -45,6 +45,7 @@ SETTINGS = {
     "brokerName": "broker-a",
     "listenPort": 10911,
     "haListenPort": 10912,
+    "grpcServerPort": 0,
     "mappedFileSizeCommitLog": SEGMENT_BYTES,
     "mappedFileSizeConsumeQueue": 20 * 1000,
     "maxHashSlotNum": 1000,

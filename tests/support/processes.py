@@ -138,6 +138,7 @@ def write_broker_conf(folder: Path, name: str, namesrv: str, port: int, **settin
         "brokerId": 0,
         "brokerIP1": "127.0.0.1",
         "listenPort": port,
+        "grpcServerPort": 0,
         "namesrvAddr": namesrv,
         "storePathRootDir": folder / "store",
         **settings,

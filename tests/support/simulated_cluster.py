@@ -331,6 +331,7 @@ class SimulatedCluster:
             "brokerIP1": service.address,
             "bindAddress": "0.0.0.0",
             "listenPort": BROKER_PORT,
+            "grpcServerPort": 0,
             "namesrvAddr": self.namesrv_address,
             "mappedFileSizeCommitLog": SEGMENT_BYTES,
             "mappedFileSizeConsumeQueue": 20 * 50,

@@ -18,7 +18,7 @@ from triomq.remoting.java_keys import KeyTable, Status
 from triomq.remoting.settings import settings_of
 
 TABLES = [
-    pytest.param(BROKER_KEYS, BrokerConfig, 581, id="broker"),
+    pytest.param(BROKER_KEYS, BrokerConfig, 595, id="broker"),
     pytest.param(NAMESRV_KEYS, NamesrvConfig, 103, id="namesrv"),
 ]
 

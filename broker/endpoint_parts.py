@@ -1,0 +1,61 @@
+"""The parts of the gRPC endpoint; only the endpoint imports this module, when it starts."""
+
+from __future__ import annotations
+
+from triomq.broker.config import BrokerConfig
+from triomq.broker.local_cluster import LocalCluster
+from triomq.broker.service_set import ServiceSet
+from triomq.remoting.grpc.grpc_server import ALPN, GrpcServer
+from triomq.remoting.messaging.service import GrpcMessaging
+from triomq.remoting.open_files import Places
+from triomq.remoting.server.connection_sniffer import (
+    ConnectionSniffer,
+    open_sniffer,
+    self_signed_sniffer,
+)
+from triomq.remoting.server.server import Server
+from triomq.remoting.tls.security_settings import Security, TlsMode
+
+
+def open_parts(
+    config: BrokerConfig,
+    port: int,
+    server: Server,
+    services: ServiceSet,
+    security: Security,
+    places: Places,
+) -> tuple[GrpcMessaging, GrpcServer]:
+    """Return the service in front of this broker, and the server of its methods.
+
+    Raises: ConfigError.
+    """
+    cluster = LocalCluster(
+        server,
+        services.topics,
+        services.groups,
+        config.cluster_name,
+        config.broker_name,
+        services.registrar.settings.broker_address,
+        (config.broker_ip, port),
+    )
+    service = GrpcMessaging(cluster, config.endpoint.messaging)
+    grpc = GrpcServer(
+        service.table(),
+        config.endpoint.grpc,
+        listen_host=config.listen_host,
+        listen_port=port,
+        port_setting="grpcServerPort",
+        sniffer=_sniffer(config, security),
+        places=places,
+    )
+    return service, grpc
+
+
+def _sniffer(config: BrokerConfig, security: Security) -> ConnectionSniffer | None:
+    names = (config.broker_ip,)
+    may_sign = config.endpoint.self_signed and security.mode is not TlsMode.DISABLED
+    if security.server is None and may_sign:
+        return self_signed_sniffer(security, names, ALPN)
+    if security.plain_only:
+        return None
+    return open_sniffer(security, names, ALPN)
