@@ -170,9 +170,7 @@ class RemoteCluster:
 
     # The seam
 
-    def link(
-        self, peer: tuple[str, int], take_request: TakeRequest, spawn: Spawn
-    ) -> RemoteLink:
+    def link(self, peer: tuple[str, int], take_request: TakeRequest, spawn: Spawn) -> RemoteLink:
         """Return the way of a client; requests of brokers come to all clients of a group."""
         return RemoteLink(self.calls, self.registrations)
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -204,14 +203,17 @@ async def grpc_broker(folder: Path, **settings: object) -> AsyncIterator[GrpcBro
             await peer.create_topic(TOPIC, 2)
             for topic in ("FIFO", "DELAY", "TRANSACTION"):
                 await peer.create_topic(topic, 2, attributes=f"+message.type={topic}")
+            await listening(port)
             with contextlib.ExitStack() as channels:
                 yield GrpcBroker(ready, peer, port, channels)
         ready.stop()
 
 
-async def within(seconds: float, condition: Callable[[], bool]) -> None:
-    """Wait until a condition holds."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        await trio.sleep(0.01)
+async def listening(port: int) -> None:
+    """Wait until a port of this machine is open: the endpoint starts behind the broker."""
+    with trio.fail_after(60):
+        while True:
+            with contextlib.suppress(OSError):
+                await (await trio.open_tcp_stream("127.0.0.1", port)).aclose()
+                return
+            await trio.sleep(0.01)
