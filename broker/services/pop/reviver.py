@@ -126,6 +126,8 @@ class Reviver:
             if queue.done >= 0 and pops.position(key) != queue.done:
                 pops.move(key, queue.done, pops.store.appended.value)
             waiting = waiting or queue.is_open
+        if waiting:
+            pops.timers.use()
         pops.commit_covered()
         pops.in_flight.end(pops.clock_ms())
         return waiting

@@ -421,6 +421,13 @@ class Timers:
     def note_delivered(self) -> None:
         self._changed = True
 
+    def use(self) -> None:
+        """Follow the clock from now on, though no timed message may have come yet.
+
+        A check point of POP that is due at once has not come through the timers.
+        """
+        self._used.set()
+
     def complete_to_ms(self) -> int:
         """Return up to which time all messages that were stored before it are delivered."""
         if not self.caught_up.is_set():

@@ -79,6 +79,18 @@ async def test_acked_messages_never_come_again_and_others_do(
         assert await consumer.receive(timeout=2.5) == []
 
 
+async def test_short_invisible_times_end_on_a_fresh_broker(
+    triomq_cluster: InProcessCluster,
+) -> None:
+    """No timed message has come there, by which the broker would tell the time."""
+    await triomq_cluster.create_topic("T", queues=1)
+    await send(triomq_cluster, [b"0"])
+    async with consuming(triomq_cluster, invisible=0.5) as consumer:
+        for times in range(4):
+            (message,) = await consumer.receive(timeout=10)
+            assert message.reconsume_times == times
+
+
 async def test_an_expired_receipt_says_what_happened(triomq_cluster: InProcessCluster) -> None:
     await triomq_cluster.create_topic("T", queues=1)
     await send(triomq_cluster, [b"0"])
