@@ -1,10 +1,11 @@
 """Bring the peers that we did not write into ``.peers``: the Java name server, broker, client and
-tools of 5.5.0 and 4.9.4, RocketMQ's benchmark programs, and the Go client.
+tools of 5.5.0 and 4.9.4, RocketMQ's benchmark programs, the Go client, Java's proxy, and the Java,
+Python and Node clients of RocketMQ 5 (gRPC).
 
 ``--kafka`` brings Kafka 3.9.1 as well, for ``make bench-kafka``; ``--spark-kafka`` also PySpark
 4.2.0 with Spark's Kafka source, in an environment of its own, for ``make bench-spark``. Needs
-``java``, ``javac``, ``mvn`` and ``go`` on the path; each missing one is named with what to install.
-Safe to run again: what is there is kept.
+``java``, ``javac``, ``mvn``, ``go`` and ``npm`` on the path; each missing one is named with what to
+install. Safe to run again: what is there is kept.
 """
 
 from __future__ import annotations
@@ -19,6 +20,12 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 PEERS = HERE.parent.parent / ".peers"
 JAVA_VERSIONS = ("5.5.0", "4.9.4")
+PROXY_VERSION = "5.5.0"
+GRPC_JAVA_VERSION = "5.2.0"
+GRPC_PYTHON_VERSION = "5.1.2"
+"""In tests/compat/grpc/python/requirements.txt."""
+GRPC_NODE_VERSION = "1.0.8"
+"""In tests/compat/grpc/node/package.json."""
 KAFKA_VERSION = "3.9.1"
 SPARK_KAFKA_VERSION = "4.2.0"
 """The newest release of Spark's Kafka source on Maven Central; PySpark must be the same."""
@@ -28,6 +35,7 @@ TOOLS = {
     "javac": "a JDK of at least 17 (Debian: apt-get install openjdk-17-jdk-headless)",
     "mvn": "Maven (Debian: apt-get install maven)",
     "go": "Go (Debian: apt-get install golang-go)",
+    "npm": "Node and npm (Debian: apt-get install nodejs npm)",
 }
 
 
@@ -65,20 +73,24 @@ def copy_jars(home: Path, version: str, dependencies: Iterable[str], *options: s
 
 def install_java(version: str) -> None:
     home = PEERS / f"java-{version}"
-    jars = home / "jars"
     if not (home / ".complete").exists():
         print(f"peers: RocketMQ {version} from Maven Central ...", flush=True)
         copy_jars(home, version, [f"org.apache.rocketmq:rocketmq-{name}" for name in ARTIFACTS])
         (home / ".complete").touch()
-    sources = sorted((HERE / "java").glob("*.java"))
+    compile_java(HERE / "java", home, "Headers")
+
+
+def compile_java(source: Path, home: Path, of_sources: str) -> None:
+    """Compile a folder into ``home/classes`` unless ``of_sources``, one class of it, is newer."""
+    sources = sorted(source.glob("*.java"))
     classes = home / "classes"
-    newest = max(source.stat().st_mtime for source in sources)
-    built = classes / "Headers.class"
+    newest = max(file.stat().st_mtime for file in sources)
+    built = classes / f"{of_sources}.class"
     if not built.exists() or built.stat().st_mtime < newest:
         classes.mkdir(exist_ok=True)
+        path = f"{home / 'jars'}/*"
         subprocess.run(
-            ["javac", "-nowarn", "-cp", f"{jars}/*", "-d", str(classes), *map(str, sources)],
-            check=True,
+            ["javac", "-nowarn", "-cp", path, "-d", str(classes), *map(str, sources)], check=True
         )
 
 
@@ -144,6 +156,51 @@ def install_go() -> None:
     )
 
 
+def install_java_proxy() -> None:
+    home = PEERS / f"rocketmq-proxy-{PROXY_VERSION}"
+    if (home / ".complete").exists():
+        return
+    print(f"peers: RocketMQ's proxy {PROXY_VERSION} from Maven Central ...", flush=True)
+    copy_jars(home, PROXY_VERSION, ["org.apache.rocketmq:rocketmq-proxy"])
+    (home / ".complete").touch()
+
+
+def install_grpc_java() -> None:
+    home = PEERS / f"grpc-java-{GRPC_JAVA_VERSION}"
+    if not (home / ".complete").exists():
+        print(f"peers: the gRPC client {GRPC_JAVA_VERSION} from Maven Central ...", flush=True)
+        copy_jars(home, GRPC_JAVA_VERSION, ["org.apache.rocketmq:rocketmq-client-java"])
+        (home / ".complete").touch()
+    compile_java(HERE / "grpc" / "java", home, "GrpcPeer")
+
+
+def install_grpc_python() -> None:
+    """In an environment of its own: it pins versions of grpcio and protobuf."""
+    home = PEERS / f"grpc-python-{GRPC_PYTHON_VERSION}"
+    if (home / ".complete").exists():
+        return
+    print(f"peers: the gRPC client {GRPC_PYTHON_VERSION} from PyPI ...", flush=True)
+    subprocess.run([sys.executable, "-m", "venv", str(home / "venv")], check=True)
+    command = [str(home / "venv" / "bin" / "python"), "-m", "pip", "install", "--quiet"]
+    requirements = HERE / "grpc" / "python" / "requirements.txt"
+    subprocess.run([*command, "--disable-pip-version-check", "-r", str(requirements)], check=True)
+    (home / ".complete").touch()
+
+
+def install_grpc_node() -> None:
+    home = PEERS / f"grpc-node-{GRPC_NODE_VERSION}"
+    if (home / ".complete").exists():
+        return
+    print(f"peers: the gRPC client {GRPC_NODE_VERSION} from the npm registry ...", flush=True)
+    home.mkdir(parents=True, exist_ok=True)
+    for name in ("package.json", "package-lock.json"):
+        shutil.copy(HERE / "grpc" / "node" / name, home)
+    # The lock file has the hash of every package; no package runs a script.
+    command = ["npm", "ci", "--silent", "--ignore-scripts", "--no-audit", "--no-fund"]
+    subprocess.run(command, cwd=home, check=True)
+    (home / ".complete").touch()
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -163,6 +220,10 @@ def main() -> int:
         install_java(version)
     install_benchmark_programs()
     install_go()
+    install_java_proxy()
+    install_grpc_java()
+    install_grpc_python()
+    install_grpc_node()
     if options.kafka:
         install_kafka()
     if options.spark_kafka:

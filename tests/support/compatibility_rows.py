@@ -12,14 +12,50 @@ COLUMNS = {
     "go-client": "Go client 2.1.2",
     "java-server-5.5.0": "Java servers 5.5.0",
     "java-server-4.9.4": "Java servers 4.9.4",
+    "grpc-java-5.2.0": "Java gRPC client 5.2.0",
+    "grpc-python-5.1.2": "Python gRPC client 5.1.2",
+    "grpc-node-1.0.8": "Node gRPC client 1.0.8",
 }
 """Peer of the mark -> head of the column. Clients work on our servers; our SDK and our tools work
 on theirs.
 """
 
 CLIENTS = tuple(COLUMNS)[:3]
-SERVERS = tuple(COLUMNS)[3:]
-ALL = tuple(COLUMNS)
+SERVERS = tuple(COLUMNS)[3:5]
+ALL = CLIENTS + SERVERS
+GRPC_CLIENTS = tuple(COLUMNS)[5:]
+
+GRPC_ENDPOINTS = {
+    "java-proxy": "RocketMQ 5 clients (gRPC) at Java's proxy 5.5.0 before our brokers",
+    "broker": "RocketMQ 5 clients (gRPC) at our broker itself",
+    "mqproxy": "RocketMQ 5 clients (gRPC) at our mqproxy before our brokers",
+}
+"""Where these clients connect -> title of the table."""
+GRPC_ROWS = {
+    "send": "Send; id, tag, keys and properties are as the client says",
+    "send in order": "The messages of a message group stay in one queue, in their order",
+    "time of delivery": "A message with a time of delivery comes no earlier",
+    "recall": "Its sender takes such a message back",
+    "refused send": (
+        "A message that is not of its topic's type is refused: the client has the type from the"
+        " route"
+    ),
+    "transactions": (
+        "A message is delivered when its transaction is committed, never if it is rolled back; the"
+        " producer is asked about one that stays open"
+    ),
+    "receive and acknowledge": (
+        "Simple consumer: what is not acknowledged comes again after its invisible time"
+    ),
+    "change the invisible time": "… or after another time, when the consumer changes it",
+    "tag filter": "`a \\|\\| b`: nothing else arrives",
+    "SQL filter": "The same for an expression over properties",
+    "push": "Push consumer: every message reaches the listener",
+    "retry": "A message that failed comes again, and counts its deliveries",
+    "push in order": "An orderly group: a message that failed holds back the rest of its group",
+    "TLS": "Send, receive and acknowledge with TLS",
+}
+"""Of the tables of ``GRPC_ENDPOINTS``; a row's name is ``endpoint: row``."""
 
 
 @attrs.frozen
@@ -208,6 +244,14 @@ SECTIONS = (
             ),
             "limits": "The same sends are stored and refused, at the edge of every limit",
         },
+    ),
+    *(
+        Section(
+            title,
+            GRPC_CLIENTS,
+            {f"{endpoint}: {row}": text for row, text in GRPC_ROWS.items()},
+        )
+        for endpoint, title in GRPC_ENDPOINTS.items()
     ),
 )
 
