@@ -4,20 +4,29 @@ of Java's keys.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from triomq.broker.config import BrokerConfig
 from triomq.broker.java_keys import BROKER_KEYS
 from triomq.broker.processors.broker_config import LIVE_KEYS as BROKER_LIVE_KEYS
 from triomq.broker.processors.broker_config import STORE_KEYS
+from triomq.client.proxy.proxy_config import PROXY_KEYS, ProxyConfig
 from triomq.namesrv.config import NAMESRV_KEYS, NamesrvConfig
 from triomq.namesrv.config_requests import LIVE_KEYS as NAMESRV_LIVE_KEYS
 from triomq.remoting.java_keys import HARMLESS, REFUSED, KeyRow, KeyTable, Status
 from triomq.remoting.settings import Setting, settings_of
 
-PROGRAMS = (("mqbroker", BrokerConfig, BROKER_KEYS), ("mqnamesrv", NamesrvConfig, NAMESRV_KEYS))
-LIVE = {BrokerConfig: STORE_KEYS | BROKER_LIVE_KEYS, NamesrvConfig: NAMESRV_LIVE_KEYS}
+PROGRAMS = (
+    ("mqbroker", BrokerConfig, BROKER_KEYS),
+    ("mqnamesrv", NamesrvConfig, NAMESRV_KEYS),
+    ("mqproxy", ProxyConfig, PROXY_KEYS),
+)
+LIVE: dict[type[Any], Collection[str]] = {
+    BrokerConfig: STORE_KEYS | BROKER_LIVE_KEYS,
+    NamesrvConfig: NAMESRV_LIVE_KEYS,
+    ProxyConfig: (),
+}
 AREAS = {
     "requests": (
         "Requests, topics, consumers, delivery",
@@ -42,16 +51,17 @@ INTRODUCTION = f"""# Configuration
 
 {GENERATED}
 
-`mqnamesrv` and `mqbroker` read the properties files of Apache RocketMQ: the same keys, the same
-syntax (`key=value`, `#` comments, `\\` continues a line). A file of a running Java broker can be
-used as it is.
+`mqnamesrv`, `mqbroker` and `mqproxy` read the properties files of Apache RocketMQ: the same keys,
+the same syntax (`key=value`, `#` comments, `\\` continues a line). A file of a running Java broker
+can be used as it is, and so can the `rmq-proxy.json` of a Java proxy (`mqproxy -pc FILE`).
 
 | Page | What it lists |
 |---|---|
-| [Settings of mqbroker](configuration/mqbroker.md), [of mqnamesrv](configuration/mqnamesrv.md) | \
-every key that has an effect: default, values, meaning |
+| [Settings of mqbroker](configuration/mqbroker.md), [of mqnamesrv](configuration/mqnamesrv.md), \
+[of mqproxy](configuration/mqproxy.md) | every key that has an effect: default, values, meaning |
 | [Java's keys of mqbroker](configuration/java-keys-mqbroker.md), [of \
-mqnamesrv](configuration/java-keys-mqnamesrv.md) | every key of RocketMQ 5.5.0 and 4.9.4, and \
+mqnamesrv](configuration/java-keys-mqnamesrv.md), [of \
+mqproxy](configuration/java-keys-mqproxy.md) | every key of RocketMQ 5.5.0 and 4.9.4, and \
 what it does here |
 
 `--print-config` prints the effective settings as a file that can be used again. How the programs
@@ -79,11 +89,11 @@ and where the key's meaning says so.
 Later sources win:
 
 1. the built-in default;
-2. the environment variable `NAMESRV_ADDR` (`mqbroker`);
-3. the file (`-c FILE`);
+2. the environment variable `NAMESRV_ADDR` (`mqbroker`, `mqproxy`);
+3. the file (`-c FILE`; `mqproxy` also has Java's `-pc FILE.json`, which wins over it);
 4. `runtime.properties`, which holds the changes made at run time;
 5. single settings (`-D KEY=VALUE`, may be repeated);
-6. options of their own (`-n` of `mqbroker`, `-p` of `mqnamesrv`).
+6. options of their own (`-n` of `mqbroker` and `mqproxy`, `-p` of `mqnamesrv`).
 
 Paths may begin with `~` and hold `${{user.home}}` or `${{NAME}}` of the environment.
 
@@ -94,7 +104,7 @@ Settings marked *live* can be changed at run time: `mqadmin updateBrokerConfig` 
 `config/runtime.properties` of the store, or `runtime.properties` beside `kvConfigPath`. The
 operator's own file is never written. A start says which of its values that file replaces. A value
 that cannot be used, an unknown key and a setting that is not live are refused, and then nothing of
-the request is applied.
+the request is applied. `mqproxy` has no such settings: restart one instance after the other.
 """
 
 

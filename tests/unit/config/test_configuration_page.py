@@ -8,6 +8,7 @@ from pathlib import Path
 
 from triomq.broker.config import BrokerConfig
 from triomq.broker.java_keys import BROKER_KEYS
+from triomq.client.proxy.proxy_config import PROXY_KEYS, ProxyConfig
 from triomq.namesrv.config import NAMESRV_KEYS, NamesrvConfig
 from triomq.remoting.process import ExitCode
 from triomq.remoting.settings import settings_of
@@ -28,11 +29,12 @@ def test_every_key_has_its_line() -> None:
     lines = set(re.findall(r"^\| `([\w.]+)` \|", text, re.MULTILINE))
     own = {
         described.java
-        for config in (BrokerConfig, NamesrvConfig)
+        for config in (BrokerConfig, NamesrvConfig, ProxyConfig)
         for _, _, described in settings_of(config)
         if described.own
     }
-    assert lines == set(BROKER_KEYS.rows) | set(NAMESRV_KEYS.rows) | own
+    tables = BROKER_KEYS, NAMESRV_KEYS, PROXY_KEYS
+    assert lines == own.union(*(table.rows for table in tables))
 
 
 def test_the_table_of_exit_codes_is_complete() -> None:

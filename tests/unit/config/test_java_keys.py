@@ -13,6 +13,7 @@ import pytest
 
 from triomq.broker.config import BrokerConfig
 from triomq.broker.java_keys import BROKER_KEYS
+from triomq.client.proxy.proxy_config import PROXY_KEYS, ProxyConfig
 from triomq.namesrv.config import NAMESRV_KEYS, NamesrvConfig
 from triomq.remoting.java_keys import KeyTable, Status
 from triomq.remoting.settings import settings_of
@@ -20,6 +21,7 @@ from triomq.remoting.settings import settings_of
 TABLES = [
     pytest.param(BROKER_KEYS, BrokerConfig, 595, id="broker"),
     pytest.param(NAMESRV_KEYS, NamesrvConfig, 103, id="namesrv"),
+    pytest.param(PROXY_KEYS, ProxyConfig, 196, id="proxy"),
 ]
 
 
@@ -64,14 +66,15 @@ def test_no_two_settings_share_a_key(table: KeyTable, config: type[Any], count: 
 
 
 @pytest.mark.parametrize(
-    ("package", "config"), [("broker", BrokerConfig), ("namesrv", NamesrvConfig)]
+    ("package", "config"),
+    [("broker", BrokerConfig), ("namesrv", NamesrvConfig), ("client/proxy", ProxyConfig)],
 )
 def test_every_setting_is_used_by_its_program(package: str, config: type[Any]) -> None:
     """A key that nothing reads must not be called honoured. Methods of a group pass it on as a
     whole.
     """
     folder = Path(__file__).parents[3] / package
-    module = folder / "config.py"
+    module = folder / ("proxy_config.py" if package == "client/proxy" else "config.py")
     own = module if module.exists() else folder / "config" / "__init__.py"
     sources = "\n".join(path.read_text() for path in folder.rglob("*.py") if path != own)
     own_methods = own.read_text().split("def ", 1)[1]
