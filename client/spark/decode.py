@@ -35,6 +35,7 @@ from triomq.client.spark.records import (
     cut,
     read_records,
 )
+from triomq.remoting.protocol.compression import ZLIB_OR_GZIP
 from triomq.remoting.protocol.record import LOG_OFFSET_AT
 from triomq.remoting.protocol.sys_flags import (
     COMPRESSED,
@@ -266,7 +267,7 @@ def inflate(body: bytes, codec: str, budget_bytes: int) -> bytes | None:
     """
     try:
         if codec == "zlib":
-            machine = zlib.decompressobj()
+            machine = zlib.decompressobj(ZLIB_OR_GZIP)
             plain = machine.decompress(body, budget_bytes)
             return plain if machine.eof else None
         if codec:

@@ -38,7 +38,7 @@ from triomq.remoting.server.connection import BytesFilter
 
 _log = logging.getLogger(__name__)
 
-READ_BYTES = 64 * 1024
+READ_BYTES = 16 * 1024
 """of one turn: even the smallest frames in it keep the loop for tens of milliseconds only"""
 FLUSH_SECONDS = 5.0
 """for the last bytes of a connection that ends, such as the GOAWAY that says why"""

@@ -161,7 +161,7 @@ class Receiving:
             for message in kept:
                 made = delivered_message(
                     message.stored,
-                    topic=request.message_queue.topic.name,
+                    topic=request.message_queue.topic,
                     handle=message.popped.text,
                     invisible_ms=invisible_ms,
                 )

@@ -115,7 +115,7 @@ class Renewals:
             if now - held.since_ms >= self.settings.renew_ms_max:
                 del self.held[key]
                 delay_ms = await self.retry_delay(held.message.group, held.reconsume_times)
-                await self._return(held, delay_ms)
+                await self._return(held, max(1, delay_ms))
             elif not await self._renew(held):
                 self.held.pop(key, None)
 

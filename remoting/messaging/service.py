@@ -75,7 +75,7 @@ class GrpcMessaging:
     def __attrs_post_init__(self) -> None:
         self.limits = Limits(self.settings, "gRPC service")
         self.clients = KnownClients(self.limits, self._link, self.settings.client_idle_ms / 1000)
-        self.telemetry = TelemetryStreams(self.cluster, self.clients)
+        self.telemetry = TelemetryStreams(self.cluster, self.clients, self.settings)
         self.renewals = Renewals(self.settings, self.limits, self.clock_ms, self._retry_delay)
 
     async def run(

@@ -30,6 +30,7 @@ from triomq.remoting.messaging.client_settings import merged_settings
 from triomq.remoting.messaging.cluster import Cluster
 from triomq.remoting.messaging.delivered_message import delivered_message
 from triomq.remoting.messaging.known_clients import COMMANDS_MAX, KnownClient, KnownClients
+from triomq.remoting.messaging.messaging_settings import MessagingSettings
 from triomq.remoting.messaging.status_codes import Refused, status
 from triomq.remoting.messaging.transaction_place import TransactionPlace
 from triomq.remoting.protocol.bodies.running import ConsumeDirectlyResult, ConsumerRunning
@@ -59,6 +60,7 @@ class TelemetryStreams:
 
     cluster: Cluster
     clients: KnownClients
+    settings: MessagingSettings
     limit: LogLimit = attrs.field(factory=LogLimit, init=False)
 
     # The call
@@ -135,7 +137,12 @@ class TelemetryStreams:
         known.heartbeat_data()  # raises for an illegal name, before anything changes
         group = known.consumer_group
         config = None if group is None else await self.cluster.group(group)
-        client.settings = merged_settings(settings, config)
+        client.settings = merged_settings(
+            settings,
+            config,
+            long_polling_ms=self.settings.poll_ms_max,
+            receive_messages_max=self.settings.receive_messages_max,
+        )
         await self.register(client)
         return client.settings
 

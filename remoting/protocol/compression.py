@@ -117,11 +117,17 @@ def _missing(compression: Compression, error: ImportError) -> str:
     return f"install {compression.value} with: pip install 'triomq[{extra}]' ({error})"
 
 
+ZLIB_OR_GZIP = zlib.MAX_WBITS | 32
+"""Reads both frames of deflated bytes: clients of RocketMQ 5 (gRPC) send gzip under the flags of
+zlib.
+"""
+
+
 # Each reader returns at most bytes_max + 1 bytes, and whether the compressed data was complete.
 
 
 def _inflate(body: bytes, bytes_max: int) -> tuple[bytes, bool]:
-    inflater = zlib.decompressobj()
+    inflater = zlib.decompressobj(ZLIB_OR_GZIP)
     try:
         plain = inflater.decompress(body, bytes_max + 1)
     except zlib.error as error:

@@ -74,7 +74,9 @@ async def test_120000_groups_in_a_few_heartbeats(tmp_path: Path) -> None:
 
 async def test_groups_that_commits_make_end_at_the_limit(tmp_path: Path) -> None:
     async with (
-        running_broker(tmp_path, groupsMax=30, consumerOffsetsMax=4) as ready,
+        running_broker(
+            tmp_path, groupsMax=30, consumerOffsetsMax=5
+        ) as ready,  # one is the broker's
         peer_of(ready) as peer,
     ):
         await peer.create_topic("T", 4)

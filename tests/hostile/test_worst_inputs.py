@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from body_classes import JSON_BODIES
+from http2_pair import PING, PREFACE, SETTINGS, call_frames, frame, new_session
 from java_bodies import filled
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "fuzz"))
@@ -32,6 +33,8 @@ from triomq.broker.processors.bodies import BODY_BYTES_MAX, INLINE_BYTES_MAX
 from triomq.broker.replication.errors import ReplicationError
 from triomq.broker.replication.master_link import LinkRules, LogBounds, MasterLink
 from triomq.remoting.errors import ProtocolError
+from triomq.remoting.grpc.grpc_connection import READ_BYTES as GRPC_READ_BYTES
+from triomq.remoting.grpc.http2_session import CallStarted
 from triomq.remoting.limits import SETTINGS_BYTES_MAX
 from triomq.remoting.monitor.http import BadRequest, read_request
 from triomq.remoting.properties_file import decode_text, parse_properties
@@ -270,6 +273,28 @@ worst(
         data, LogBounds(4096, 10_000), 0.0
     ),
 )
+
+
+def read_calls(data: bytes) -> object:
+    """Read what a gRPC connection reads at once; only the session itself says what it refuses."""
+    session = new_session()
+    session.receive(PREFACE + data, 0.0)
+    events = session.take_events()
+    session.abandon()
+    return events, session.take_output()
+
+
+def repeated(piece: bytes) -> bytes:
+    return piece * (GRPC_READ_BYTES // len(piece))
+
+
+MANY_CALLS = b"".join(
+    call_frames(number, b"") for number in range(1, 2 * GRPC_READ_BYTES // 80, 2)
+)[:GRPC_READ_BYTES]
+worst("grpc", "calls", MANY_CALLS, read_calls)
+worst("grpc", "SETTINGS", repeated(frame(SETTINGS, 0, 0)), read_calls, refused=True)
+worst("grpc", "pings", repeated(frame(PING, 0, 0, bytes(8))), read_calls)
+worst("grpc", "empty data", call_frames(1, b"") + repeated(frame(0, 0, 1)), read_calls)
 worst("SQL", "words", ("a = 1 OR " * 400 + "b")[:LENGTH_MAX], compile_filter)
 worst("SQL", "brackets", "(" * 100 + "a" + ")" * 100, compile_filter)
 worst("SQL", "texts", "a IN (" + ",".join(["'x'"] * 1900) + ")", compile_filter, refused=True)
@@ -320,6 +345,8 @@ READ_ELSEWHERE = {
 
 
 def test_every_decoder_has_its_worst_input() -> None:
+    calls, _ = read_calls(MANY_CALLS)  # type: ignore[misc]
+    assert len([event for event in calls if isinstance(event, CallStarted)]) > 100
     assert DECODERS - {"SQL"} | set(READ_ELSEWHERE) == set(TARGETS)
     for cls in JSON_BODIES:
         data = worst_body(cls, INLINE_BYTES_MAX)

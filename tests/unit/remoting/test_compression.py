@@ -2,6 +2,7 @@
 are refused.
 """
 
+import gzip
 import sys
 import zlib
 
@@ -51,6 +52,14 @@ def test_java_s_bodies_are_read(data: bytes, flags: int) -> None:
 
 def test_zlib_gives_java_s_bytes() -> None:
     assert compress_body(BODY, threshold_bytes=100) == (JAVA_ZLIB, 0x301)
+
+
+@pytest.mark.parametrize("flags", [0x1, 0x301])
+def test_gzip_of_grpc_clients_is_read_under_the_flags_of_zlib(flags: int) -> None:
+    packed = gzip.compress(BODY)
+    assert plain_body(packed, flags) == BODY
+    with pytest.raises(RemoteProtocolError, match="ends too early"):
+        plain_body(packed[:-9], flags)
 
 
 @pytest.mark.parametrize(
