@@ -169,7 +169,15 @@ def test_wheel_runs_in_an_empty_environment(installed: Path, tmp_path: Path) -> 
         "import triomq.broker.app, triomq.namesrv.app, pyspark_triomq; print(Producer.__module__)"
     )
     assert run(python, "-c", program, cwd=tmp_path).startswith("triomq.client.")
-    for script in ("mqnamesrv", "mqbroker", "mqadmin", "mqstore", "mqlocal", "mqpipeline"):
+    for script in (
+        "mqnamesrv",
+        "mqbroker",
+        "mqadmin",
+        "mqstore",
+        "mqlocal",
+        "mqproxy",
+        "mqpipeline",
+    ):
         assert "usage" in run(python.parent / script, "--help", cwd=tmp_path).lower()
 
 
