@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +145,37 @@ async def test_filters(tmp_path: Path, kind: str) -> None:
             assert messages
             found |= {message.body for message in messages}
             await client.acknowledge(*messages)
+
+
+@pytest.mark.feature(103)
+async def test_a_group_without_order_gets_messages_of_one_message_group_at_once(
+    tmp_path: Path,
+) -> None:
+    async with grpc_broker(tmp_path, **FAST) as broker:
+        first, second = broker.client(topic="FIFO"), broker.client(topic="FIFO")
+        for number in range(2):
+            sent = await first.send(first.message(b"%d" % number, message_group="g"))
+            assert sent.status.code == Code.OK
+        _, held = await first.receive(**invisible(60), batch_size=1)
+        _, other = await second.receive(**invisible(60), batch_size=1)
+        assert [message.body for message in (*held, *other)] == [b"0", b"1"]
+
+
+@pytest.mark.feature(139)
+async def test_too_many_parked_receives_are_told_so(tmp_path: Path) -> None:
+    async with (
+        grpc_broker(tmp_path, popPollingSize=1, **FAST) as broker,
+        trio.open_nursery() as nursery,
+    ):
+        parked, client = broker.client(), broker.client()
+        nursery.start_soon(partial(parked.receive, long_polling_timeout={"seconds": 3}))
+        codes = set()
+        with trio.move_on_after(2.5):
+            while Code.TOO_MANY_REQUESTS not in codes:
+                status, _ = await client.receive(long_polling_timeout={"nanos": 300_000_000})
+                codes.add(status.code)
+        assert Code.TOO_MANY_REQUESTS in codes
+        assert status.message
 
 
 async def make_orderly(broker: Any) -> None:

@@ -199,3 +199,33 @@ async def test_the_stored_message_names_the_client(tmp_path: Path) -> None:
             _, (message,) = await client.receive()
         assert dict(message.user_properties) == {"color": "red"}
         assert message.system_properties.born_host == "peer"
+
+
+@pytest.mark.feature(141)
+@pytest.mark.parametrize(
+    ("topic", "system", "sent_type"),
+    [
+        (TOPIC, {"delivery_timestamp": {"seconds": 1}}, "DELAY"),
+        (TOPIC, {"message_group": "g"}, "FIFO"),
+        (TOPIC, {"message_type": pb.MessageType.TRANSACTION}, "TRANSACTION"),
+        ("FIFO", {}, "NORMAL"),
+        ("DELAY", {"message_group": "g"}, "FIFO"),
+        ("TRANSACTION", {}, "NORMAL"),
+    ],
+)
+async def test_a_message_of_another_type_than_its_topic_is_refused(
+    tmp_path: Path, topic: str, system: dict[str, Any], sent_type: str
+) -> None:
+    async with grpc_broker(tmp_path, **FAST) as broker:
+        client = broker.client(topic=topic)
+        answer = await client.send(client.message(b"x", **system))
+        assert answer.status.code == Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, answer
+        for name in (topic, sent_type, "NORMAL" if topic == TOPIC else topic):
+            assert name in answer.status.message
+        route = await client.call("QueryRoute", rpc.QueryRouteRequest(topic={"name": topic}))
+        taken = {
+            pb.MessageType.Name(kind)
+            for queue in route.message_queues
+            for kind in queue.accept_message_types
+        }
+        assert taken == {"NORMAL" if topic == TOPIC else topic}
