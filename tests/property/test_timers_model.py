@@ -392,3 +392,43 @@ async def test_a_slave_keeps_a_message_that_came_too_late_on_its_master(tmp_path
         read_ms = kept.rules.floor(world.now + 5_000)
         assert kept.files.count_between(read_ms, read_ms + 1) == 1
         assert kept.check_point().last_read_ms == kept.rules.floor(world.now + 1_000)
+
+
+async def test_a_slot_whose_reading_is_cancelled_does_not_count_as_delivered(
+    tmp_path: Path,
+) -> None:
+    """The broker is stopped while it reads what is overdue."""
+    world = World(tmp_path, random.Random(1))
+    async with world.running(crash=False):
+        await world.pump()
+        for _ in range(20):
+            world.send()
+        await world.pump()
+    world.now += 10_000
+    for _ in range(2):
+        async with world.running(crash=False):
+            kept = world.timers
+            assert kept is not None
+            with trio.CancelScope() as scope:
+                scope.cancel()
+                await kept.open_some()
+            assert scope.cancelled_caught
+            await kept.enqueue_some()
+            await world.save()
+    async with world.running(crash=True):
+        await world.pump()
+    assert set(world.model.delivered) == set(world.model.due)
+
+
+async def test_a_slave_that_ends_its_duty_tells_how_far_it_delivered(tmp_path: Path) -> None:
+    world = World(tmp_path, random.Random(1))
+    async with world.running(crash=True):
+        kept = world.timers
+        assert kept is not None
+        kept.slave = True
+        kept.begin_acting()
+        await world.pump()
+        world.now += 3_000
+        await world.pump()
+        kept.end_acting()
+        assert kept.check_point().last_read_ms == kept.rules.floor(world.now)

@@ -182,7 +182,9 @@ class Timers:
     def end_acting(self) -> None:
         """Only follow the master again. Checkpoint: never."""
         self.acting = False
-        self.schedule.advance(self.clock_ms())
+        now = self.clock_ms()
+        self.schedule.advance(now)
+        self.schedule.note_delivered(now, self.files.log.end)
         self.schedule.close_all()
 
     def take_back(self, point: TimerCheckPoint) -> None:
@@ -362,10 +364,8 @@ class Timers:
         if slot_ms is None:
             await trio.lowlevel.checkpoint()
             return False
-        try:
-            await self._load(slot_ms)
-        finally:
-            schedule.opened()
+        await self._load(slot_ms)  # cancelled, the slot does not count as read when all is saved
+        schedule.opened()
         self.wake_delivery.set()
         return True
 
