@@ -41,6 +41,10 @@ async def test_the_examples_of_the_sdk(triomq_cluster: InProcessCluster) -> None
     assert len(printed.splitlines()) == 15
     printed = await run("pull_consumer.py", address)
     assert "120 messages in 4 queues" in printed
+    printed = await run("simple_consumer.py", address, "20")
+    assert re.search(r"^2\d orders packed$", printed, re.MULTILINE)
+    printed = await run("pop_workers.py", address, "100")
+    assert re.search(r"^1[0-2]\d orders delivered by [2-8] workers$", printed, re.MULTILINE)
     printed = await run("without_async.py", address)
     assert sorted(line for line in printed.splitlines() if line.startswith("got")) == [
         f"got job {number}" for number in range(10)

@@ -66,6 +66,7 @@ def numbers(count: int) -> list[bytes]:
     return [b"%03d" % number for number in range(count)]
 
 
+@pytest.mark.feature("143a")
 async def test_more_members_than_queues_have_work(triomq_cluster: InProcessCluster) -> None:
     await triomq_cluster.create_topic("T", queues=1)
     got: dict[int, list[bytes]] = defaultdict(list)

@@ -54,6 +54,7 @@ async def receive_all(consumer: SimpleConsumer, wanted: int, **more: object) -> 
     return found
 
 
+@pytest.mark.feature("143b")
 async def test_acked_messages_never_come_again_and_others_do(
     triomq_cluster: InProcessCluster,
 ) -> None:
@@ -313,6 +314,7 @@ async def test_only_messages_with_the_tags_come(triomq_cluster: InProcessCluster
         assert await consumer.receive(timeout=4) == []
 
 
+@pytest.mark.feature(104)
 async def test_an_orderly_group_waits_for_each_queue(triomq_cluster: InProcessCluster) -> None:
     await triomq_cluster.create_topic("T", queues=1)
     await send(triomq_cluster, [b"0", b"1", b"2"])
