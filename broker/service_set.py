@@ -32,7 +32,7 @@ from triomq.broker.services.pop.pop_log import RevivePopLog
 from triomq.broker.services.pop.pops import NOT_ACTING, Pops
 from triomq.broker.services.pop.request_modes import RequestModes, open_request_modes
 from triomq.broker.services.pop.restoring import (
-    offsets_known_ms,
+    note_restored,
     restore_positions,
     take_over_records,
     use_positions,
@@ -133,7 +133,8 @@ class ServiceSet:
             if records is not None:
                 use_positions(pops, records)
             return
-        await restore_positions(pops, offsets_known_ms(self.offsets, records))
+        await restore_positions(pops)
+        note_restored(pops)
         if records is not None:
             await take_over_records(pops, records)
             await self.saver.save(records)

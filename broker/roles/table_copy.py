@@ -39,10 +39,8 @@ from triomq.remoting.protocol.headers.offset import UpdateConsumerOffsetHeader
 from triomq.remoting.protocol.names import (
     HALF_TOPIC,
     OP_HALF_TOPIC,
-    TIMER_TOPIC,
     TRANSACTION_GROUP,
 )
-from triomq.remoting.protocol.record_reader import decode_records
 
 logger = logging.getLogger(__name__)
 
@@ -138,17 +136,13 @@ class TableCopy:
         )
         if groups.data_version != self.groups.version.current:
             self.groups.replace(groups)
-        newest_ms = await self._newest_timed_ms()
         body = await self._ask(address, RequestCode.GET_ALL_CONSUMER_OFFSET, empty=True)
         if body:
             if self.pops is not None:
                 await self.pops.report(address)
             table = ConsumerOffsetTable.decode(body)
             await self._hold_progress(address, table)
-            before = self.offsets.changes
             await self._report_own_commits(address, table)
-            if self.pops is not None and self.offsets.changes != before:
-                self.pops.records.note_copied(newest_ms)
         await self._copy_delays(address)
         await self._copy_timers(address)
         self.use_progress()
@@ -165,17 +159,6 @@ class TableCopy:
         if newest is not None and newest.offset_table == table.offset_table:
             return
         self._delays.hold(await self._log_end(address), table)
-
-    async def _newest_timed_ms(self) -> int:
-        """Return when the newest timed message was stored that this slave has; 0: there is none."""
-        end = self.store.max_offset(TIMER_TOPIC, 0) if self.pops is not None else 0
-        if not end:
-            return 0
-        found = await self.store.get_or_wait(
-            TIMER_TOPIC, 0, end - 1, messages_max=1, bytes_max=1024, is_range=True
-        )
-        messages = [each for chunk in found.chunks for each in decode_records(chunk)]
-        return messages[-1].store_timestamp if messages else 0
 
     async def _hold_progress(self, address: str, table: ConsumerOffsetTable) -> None:
         """Hold the progress of transactions and of POP in the same way: offsets of groups of the

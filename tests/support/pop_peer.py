@@ -9,6 +9,7 @@ import attrs
 from brokers import BrokerPeer
 
 from triomq.remoting.protocol.codes import RequestCode as Code
+from triomq.remoting.protocol.command import Command
 from triomq.remoting.protocol.headers.pop import (
     AckMessageHeader,
     PopMessageHeader,
@@ -24,7 +25,6 @@ from triomq.remoting.protocol.record import StoredMessage
 from triomq.remoting.protocol.record_reader import decode_records
 
 INVISIBLE_MS = 1_500
-RETRY_TOPIC = "%RETRY%G_T"
 
 
 @attrs.define(eq=False)
@@ -58,6 +58,11 @@ async def pop(
     answer = await peer.call(Code.POP_MESSAGE, PopMessageHeader(**values), timeout=30)
     if answer.code:
         return answer.code, []
+    return 0, popped(answer, values["topic"], "broker-a")
+
+
+def popped(answer: Command, topic: str, broker_name: str) -> list[Popped]:
+    """Return the messages of an answer, with the handles that Java's client makes."""
     header = answer.header(PopMessageResponseHeader)
     starts = decode_starts(header.start_offsets or "")
     offsets = decode_offsets(header.message_offsets or "")
@@ -66,7 +71,7 @@ async def pop(
         text = message.properties.get("POP_CK")
         if text is not None:
             handle = ReceiptHandle.decode(text)
-            found.append(Popped(message, handle, RETRY_TOPIC))
+            found.append(Popped(message, handle, retry_of(topic)))
             continue
         place = NORMAL, message.queue_id
         assert message.queue_offset in offsets[place]
@@ -76,13 +81,18 @@ async def pop(
             header.invisible_ms,
             header.revive_queue_id,
             NORMAL,
-            "broker-a",
+            broker_name,
             message.queue_id,
             message.queue_offset,
         )
-        found.append(Popped(message, handle, values["topic"]))
+        found.append(Popped(message, handle, topic))
     assert len(found) == sum(map(len, offsets.values()))
-    return 0, found
+    return found
+
+
+def retry_of(topic: str) -> str:
+    """Return the topic in which messages of group G come again."""
+    return f"%RETRY%G_{topic}"
 
 
 async def acknowledge(peer: BrokerPeer, popped: Popped) -> None:

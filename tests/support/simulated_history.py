@@ -43,6 +43,7 @@ from simulated_cluster import (
 )
 from simulated_delays import DELAYED_TOPIC, DelayedTraffic
 from simulated_plan import FAULTS, HistoryResult, Mode, Plan
+from simulated_pops import POP_TOPIC, PopTraffic
 from simulated_reading import NotReadable, read_queue, whole_records
 from simulated_requests import REQUEST_TOPIC, RequestTraffic
 from simulated_timers import BROKER_SETTINGS as TIMER_SETTINGS
@@ -138,6 +139,8 @@ class _Played:
     """Those that have come, with their brokers."""
     requests: RequestTraffic = attrs.field(init=False)
     """If the plan has them."""
+    pops: PopTraffic = attrs.field(init=False)
+    """If the plan has them."""
 
     async def run(self, simulation: Simulation) -> HistoryResult:
         plan = self.plan
@@ -160,6 +163,9 @@ class _Played:
             self.requests = RequestTraffic(
                 self.cluster, plan.seed, plan.retries, lambda: self.sending, self._client
             )
+            self.pops = PopTraffic(
+                self.cluster, plan.seed, lambda: self.sending, self._client, self._addresses
+            )
             await self._begin()
             await self._cause_faults()
             broken += await self._heal()
@@ -181,6 +187,7 @@ class _Played:
             len(self.transactions.begun),
             self.timed.acknowledged,
             self.requests.answered,
+            len(self.pops.finished),
             trio.current_time(),
         )
 
@@ -194,6 +201,12 @@ class _Played:
         first = {BROKER: "slave" if self.promoted else "master"}
         return {**first, SECOND_BROKER: "second"} if self.plan.second else first
 
+    def _addresses(self) -> dict[str, str]:
+        return {
+            broker: f"{self.cluster.services[name].address}:{BROKER_PORT}"
+            for broker, name in self.masters.items()
+        }
+
     @property
     def topics(self) -> tuple[str, ...]:
         plan = self.plan
@@ -202,6 +215,7 @@ class _Played:
             (plan.transactions, TRANSACTION_TOPIC),
             (plan.timers, TIMED_TOPIC),
             (plan.requests, REQUEST_TOPIC),
+            (plan.pops, POP_TOPIC),
         )
         return (TOPIC, *(topic for there, topic in others if there))
 
@@ -215,7 +229,7 @@ class _Played:
         master = "ASYNC_MASTER" if plan.mode is Mode.SYNC_ASYNC else "SYNC_MASTER"
         # Files of timers are large, and made at each start.
         timers: dict[str, Any] = {
-            "timerWheelEnable": plan.timers,
+            "timerWheelEnable": plan.timers or plan.pops,
             "mappedFileSizeTimerLog": 52 * 4096,
             **(TIMER_SETTINGS if plan.timers else {}),
         }
@@ -258,6 +272,10 @@ class _Played:
             self._on("shop-2", self.transactions.answer_checks, "shop-2")
         if plan.timers:
             self._on("shop-2", self.timed.sell, "shop-2")
+        if plan.pops:
+            self._on("shop-1", self.pops.sell, "shop-1")
+            for name in ("reader-1", "reader-2"):
+                self._on(name, self.pops.consume, name)
         if plan.requests:
             for name in ("shop-1", "shop-2"):
                 self._on(name, self.requests.ask, name)
@@ -491,7 +509,11 @@ class _Played:
             self._later(seconds, self._empty, name)
         elif kind == "clock":
             name = choose.choice(list(network.names.values()))
-            steps = CLOCK_STEPS if self.plan.timers else (-3600, -5, *CLOCK_STEPS, 5, 3600)
+            steps = (
+                CLOCK_STEPS
+                if self.plan.timers or self.plan.pops
+                else (-3600, -5, *CLOCK_STEPS, 5, 3600)
+            )
             network.machines[network.address(name)].step_clock(choose.choice(steps))
         elif kind == "failed fsync":
             name = choose.choice(brokers)
@@ -601,7 +623,7 @@ class _Played:
         while trio.current_time() < deadline:
             await trio.sleep(pause)
             pause *= 1.3
-            traffics = (self.traffic, self.transactions, self.timed, self.requests)
+            traffics = (self.traffic, self.transactions, self.timed, self.requests, self.pops)
             if self.senders or any(traffic.senders for traffic in traffics):
                 continue
             history = await self._history()
@@ -614,6 +636,7 @@ class _Played:
                 *self.transactions.violations(self.committed),
                 *self.timed.violations(self.timed_found),
                 *self.requests.violations(),
+                *self.pops.violations(),
             ]
             if not found:
                 break

@@ -20,6 +20,8 @@ FAULTS = (
     *("restart", "cut", "cut", "cut", "reset", "reset", "slow", "disk full", "clock", "member"),
     *("failed fsync", "failed fsync", "pause", "pause"),
 )
+POPS_EVERY = 12
+"""Every so many histories have pops, which cost time."""
 
 
 class Mode(enum.Enum):
@@ -62,6 +64,8 @@ class Plan:
     """Whether there are messages with a time of delivery; then no clock makes a large step."""
     requests: bool
     """Whether there are requests and replies."""
+    pops: bool = False
+    """Whether a topic is popped; then no clock makes a large step."""
 
     @classmethod
     def of(cls, seed: int) -> Plan:
@@ -89,6 +93,7 @@ class Plan:
             transactions=choose.random() < 0.3,
             timers=choose.random() < 0.3,
             requests=choose.random() < 0.2,
+            pops=seed % POPS_EVERY == 3,
         )
         waiting = drawn.delays or drawn.timers
         failover = waiting and drawn.promote
@@ -96,6 +101,7 @@ class Plan:
             drawn,
             jump=drawn.jump * drawn.delays,
             timers=drawn.timers and not drawn.delays,
+            pops=drawn.pops and not drawn.delays,
             stuck=drawn.stuck and waiting and drawn.power and not drawn.promote,
             detached=drawn.detached and failover,
             orderly=drawn.orderly and failover,
@@ -122,6 +128,7 @@ class Plan:
                 "transactions",
                 "timers",
                 "requests",
+                "pops",
             )
             if getattr(self, name)
         ]
@@ -156,5 +163,7 @@ class HistoryResult:
     """Messages with a time of delivery that were acknowledged."""
     requests: int
     """Requests that got a reply."""
+    popped: int
+    """Messages whose acknowledgement must hold."""
     seconds: float
     """Simulated seconds."""

@@ -51,8 +51,6 @@ class ActingRecords(PersistedTable):
     acks: dict[Key, ActingAcks] = attrs.field(factory=dict)
     positions: dict[QueueKey, int] = attrs.field(factory=dict)
     """How far queues are popped here: the table of offsets is saved later."""
-    copied_ms: int = 0
-    """When the newest check point was stored that the copied offsets of the master know of."""
 
     @property
     def is_empty(self) -> bool:
@@ -81,6 +79,11 @@ class ActingRecords(PersistedTable):
 
     def awaited(self, end: int) -> int:
         """Nothing of the log: the file is written within milliseconds."""
+        return 0
+
+    @property
+    def timed_end(self) -> int:
+        """The log has none of the records."""
         return 0
 
     def forget_position(self, key: QueueKey) -> None:
@@ -129,11 +132,6 @@ class ActingRecords(PersistedTable):
         """Return the check points whose messages come again."""
         return [each for each in self.points.values() if each.point.visible_at < complete_to_ms]
 
-    def note_copied(self, stored_ms: int) -> None:
-        """Note that the master's offsets are copied, and had changed."""
-        self.copied_ms = stored_ms
-        self.touch()
-
     def forget(self, points: Iterable[Key], acks: Iterable[Key]) -> None:
         """Forget what the master has."""
         for key in points:
@@ -147,7 +145,6 @@ class ActingRecords(PersistedTable):
     def encode(self) -> bytes:
         return msgspec.json.encode(
             {
-                "copied": self.copied_ms,
                 "points": [
                     [
                         each.point.encode().decode(),
@@ -170,7 +167,6 @@ class ActingRecords(PersistedTable):
 class SavedRecords(msgspec.Struct):
     """The file."""
 
-    copied: int
     points: list[tuple[str, list[int], int, bool, bool]]
     acks: list[tuple[str, str, int, int, int, str, int, int, list[int]]]
     positions: list[tuple[str, str, int, int]]
@@ -187,7 +183,6 @@ def _decode(data: bytes) -> dict[str, Any]:
         "points": {each.point.key: each for each in points},
         "acks": {tuple(row[:6]): ActingAcks(row[6], row[7], set(row[8])) for row in found.acks},
         "positions": {(group, topic, queue): at for group, topic, queue, at in found.positions},
-        "copied_ms": found.copied,
     }
 
 

@@ -17,7 +17,7 @@ import trio
 
 from triomq.broker.services.pop.acting_records import ActingPoint, ActingRecords
 from triomq.broker.services.pop.pops import NOT_ACTING, Pops
-from triomq.broker.services.pop.restoring import offsets_known_ms, restore_positions
+from triomq.broker.services.pop.restoring import restore_positions
 from triomq.broker.services.pop.revive_records import read_revive_record
 from triomq.broker.services.pop.reviver import RETRY_SECONDS, retry_topic
 from triomq.broker.services.remote_sender import RemoteSender, RemoteSendFailed, to_the_end
@@ -75,7 +75,7 @@ class ActingReviver:
     async def run(self) -> None:
         """Serve clients, and bring messages again, until the duty ends. Raises: StoreIoError."""
         pops, records = self.pops, self.records
-        await restore_positions(pops, offsets_known_ms(pops.offsets, records))
+        await restore_positions(pops)
         for queue_id in range(pops.settings.revive_queues):
             await self._read(queue_id)
         pops.closed = ""

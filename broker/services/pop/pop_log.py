@@ -14,6 +14,7 @@ from triomq.broker.store.draft import Draft
 from triomq.broker.store.log.durability import Durability
 from triomq.broker.store.store import MessageStore
 from triomq.remoting.protocol.bodies.check_point import Ack, CheckPoint
+from triomq.remoting.protocol.names import TIMER_TOPIC
 
 QueueKey = tuple[str, str, int]
 """(group, topic, queue id)"""
@@ -49,6 +50,11 @@ class PopLog(Protocol):
         """Return the log offset that must be durable before an acknowledgement is answered."""
         ...
 
+    @property
+    def timed_end(self) -> int:
+        """The offset behind the last record in the topic of timers; 0: none since the start."""
+        ...
+
     def forget_position(self, key: QueueKey) -> None:
         """Note that the position of a queue was set, whatever was popped. Checkpoint: never."""
         ...
@@ -63,6 +69,7 @@ class RevivePopLog:
     durability: Durability
     clock_ms: Callable[[], int]
     revive_topic: str
+    timed_end: int = attrs.field(default=0, init=False)
     stored: Counter[str] = attrs.field(factory=Counter, init=False)
     """Records by their kind: CK and ACK, as Java calls them."""
 
@@ -77,9 +84,13 @@ class RevivePopLog:
         return draft
 
     def append(self, records: Sequence[PopRecord]) -> int:
-        place = self.store.append([self.draft(record) for record in records])[-1]
+        drafts = [self.draft(record) for record in records]
+        places = self.store.append(drafts)
+        for draft, place in zip(drafts, places):
+            if draft.topic == TIMER_TOPIC:
+                self.timed_end = place.queue_offset + 1
         self.stored.update(kind_of(each.record) for each in records)
-        return place.log_offset + place.size
+        return places[-1].log_offset + places[-1].size
 
     def on_disk(self, end: int) -> bool:
         return end <= self.store.flushed.value

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import attrs
 
@@ -18,6 +19,7 @@ from triomq.broker.services.pop.ordered_pop import OrderedPop, Refused
 from triomq.broker.services.pop.pop_log import PopLog, PopRecord, QueueKey
 from triomq.broker.services.pop.pop_settings import PopSettings
 from triomq.broker.services.pop.revive_records import (
+    POSITION_GROUP,
     REVIVE_GROUP,
     read_revive_record,
 )
@@ -25,6 +27,7 @@ from triomq.broker.services.timers.timers import Timers
 from triomq.broker.store.store import MessageStore
 from triomq.remoting.protocol.bodies.check_point import LEAD_MS, Ack, CheckPoint, Key
 from triomq.remoting.protocol.message_properties import REAL_TOPIC
+from triomq.remoting.protocol.names import TIMER_TOPIC
 from triomq.remoting.protocol.record import StoredMessage
 
 SAFE_SECONDS = 3.0
@@ -36,6 +39,18 @@ NOT_ACTING = (
     "this broker is a slave that does not act for its master: ask the master, or set"
     " enableSlaveActingMaster=true on all brokers of the group and on the name servers"
 )
+
+
+class Move(NamedTuple):
+    """A position that waits for its records."""
+
+    end: int
+    """Of the records that must be safe."""
+    stored_ms: int
+    key: QueueKey
+    position: int
+    timed_end: int
+    """With this move, the positions cover the check points below it in the topic of timers."""
 
 
 @attrs.define(eq=False)
@@ -62,8 +77,8 @@ class Pops:
     acknowledged: int = attrs.field(default=0, init=False)
     _ahead: dict[QueueKey, int] = attrs.field(factory=dict, init=False)
     """Positions that are ahead of the committed offsets, since the disk has not what they cover."""
-    _uncovered: deque[tuple[int, int, QueueKey, int]] = attrs.field(factory=deque, init=False)
-    """End of the records that must be safe, when they were stored (ms), queue, position."""
+    _uncovered: deque[Move] = attrs.field(factory=deque, init=False)
+    """In the order in which they were made."""
     _revive_queue: int = attrs.field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -80,12 +95,14 @@ class Pops:
 
     def move(self, key: QueueKey, offset: int, end: int = 0) -> None:
         """Move a position; it is committed once the records up to ``end`` are safe."""
-        if key not in self._ahead and (not end or self.log.is_safe(end)):
+        if key not in self._ahead and not end:
             self.offsets.commit(*key, offset)
             return
         self._ahead[key] = offset
-        self._uncovered.append((end, self.clock_ms(), key, offset))
-        self.on_uncovered()
+        self._uncovered.append(Move(end, self.clock_ms(), key, offset, self.log.timed_end))
+        self.commit_covered()
+        if self._uncovered:
+            self.on_uncovered()
 
     def reset(self, key: QueueKey, offset: int) -> None:
         """Set a position, whatever is on its way."""
@@ -117,11 +134,13 @@ class Pops:
         """
         before = self.clock_ms() - SAFE_SECONDS * 1000
         while self._uncovered:
-            end, stored_ms, key, offset = self._uncovered[0]
+            end, stored_ms, key, offset, timed_end = self._uncovered[0]
             late = (ending or stored_ms < before) and self.log.on_disk(end)
             if not late and not self.log.is_safe(end):
                 return
             self._uncovered.popleft()
+            if timed_end:
+                self.offsets.commit(POSITION_GROUP, TIMER_TOPIC, 0, timed_end)
             ahead = self._ahead.get(key)
             if ahead is None:
                 continue  # reset meanwhile

@@ -2,18 +2,17 @@
 
 Without it messages that were popped, and acknowledged, since the last save would be popped again.
 Check points that the table of offsets covers are not looked at: an admin may have set the offsets
-back meanwhile.
+back meanwhile. No clock says which these are: files are copied, and clocks are set.
 """
 
 from __future__ import annotations
 
 import trio
 
-from triomq.broker.services.offsets import ConsumerOffsets
 from triomq.broker.services.pop.acting_records import ActingRecords
 from triomq.broker.services.pop.pop_log import PopRecord
 from triomq.broker.services.pop.pops import Pops, make_ack
-from triomq.broker.services.pop.revive_records import read_revive_record
+from triomq.broker.services.pop.revive_records import POSITION_GROUP, read_revive_record
 from triomq.broker.store.results import GetStatus
 from triomq.remoting.protocol.bodies.check_point import LEAD_MS, CheckPoint
 from triomq.remoting.protocol.message_properties import REAL_TOPIC
@@ -28,32 +27,21 @@ TAKEN_AT_ONCE = 256
 READ_MESSAGES, READ_BYTES = 1024, 1024 * 1024
 
 
-def offsets_known_ms(offsets: ConsumerOffsets, records: ActingRecords | None) -> int:
-    """Return from when the offsets are, by the clock of the broker that stores check points.
-
-    A slave's table is as old as its last copy, though its file may be younger. Raises: OSError.
-    """
-    if records is not None and records.copied_ms:
-        return records.copied_ms - int(offsets.gather_seconds * 1000)
-    path = offsets.path
-    return path.stat().st_mtime_ns // 1_000_000 if path.exists() else 0
-
-
-async def restore_positions(pops: Pops, known_ms: int) -> int:
-    """Move positions behind the check points that are younger than the offsets.
-
-    ``known_ms``: from when the offsets are.
+async def restore_positions(pops: Pops) -> int:
+    """Move positions behind the check points that the table of offsets does not cover.
 
     Returns: the number of positions that were moved.
-    Raises: StoreIoError. Checkpoint: always.
+    Raises: StoreIoError, OSError. Checkpoint: always.
     """
     await trio.lowlevel.checkpoint()
-    since = known_ms - SLACK_MS - 2 * pops.store.config.flush_interval_ms
     moved: set[tuple[str, str, int]] = set()
-    queues = [(TIMER_TOPIC, 0)]
-    queues += [(pops.revive_topic, number) for number in range(pops.settings.revive_queues)]
-    for topic, queue_id in queues:
-        offset = await pops.store.offset_by_time(topic, queue_id, since)
+    queues = [(TIMER_TOPIC, 0, await _first_uncovered(pops))]
+    queues += [
+        (pops.revive_topic, number, pops.revived_to(number) + 1)
+        for number in range(pops.settings.revive_queues)
+    ]
+    for topic, queue_id, first in queues:
+        offset = max(first, pops.store.min_offset(topic, queue_id))
         while offset < pops.store.max_offset(topic, queue_id):
             found = await pops.store.get_cold(
                 topic,
@@ -73,7 +61,7 @@ async def restore_positions(pops: Pops, known_ms: int) -> int:
                     if message.properties.get(REAL_TOPIC, message.topic) != pops.revive_topic:
                         continue
                     point = read_revive_record(message)
-                    if isinstance(point, CheckPoint) and point.pop_time >= since:
+                    if isinstance(point, CheckPoint):
                         key = point.group, point.topic, point.queue_id
                         following = point.offsets[-1] + 1
                         end = pops.store.max_offset(point.topic, point.queue_id)
@@ -81,6 +69,26 @@ async def restore_positions(pops: Pops, known_ms: int) -> int:
                             pops.move(key, following)
                             moved.add(key)
     return len(moved)
+
+
+async def _first_uncovered(pops: Pops) -> int:
+    """Return the first message of the topic of timers that the table of offsets may not cover.
+
+    A Java broker does not say it; its table is as old as the file.
+    """
+    covered = pops.offsets.committed_offset(POSITION_GROUP, TIMER_TOPIC, 0)
+    if covered is not None:
+        return covered
+    path = pops.offsets.path
+    saved_ms = path.stat().st_mtime_ns // 1_000_000 if path.exists() else 0
+    since = saved_ms - SLACK_MS - 2 * pops.store.config.flush_interval_ms
+    return await pops.store.offset_by_time(TIMER_TOPIC, 0, since)
+
+
+def note_restored(pops: Pops) -> None:
+    """Note that the positions cover all check points. Checkpoint: never."""
+    end = pops.store.max_offset(TIMER_TOPIC, 0)
+    pops.offsets.commit(POSITION_GROUP, TIMER_TOPIC, 0, end)
 
 
 async def take_over_records(pops: Pops, records: ActingRecords) -> None:
@@ -110,7 +118,6 @@ async def take_over_records(pops: Pops, records: ActingRecords) -> None:
         await trio.lowlevel.checkpoint()
     await pops.store.flushed.wait_reached(pops.store.appended.value)
     records.forget(list(records.points), list(records.acks))
-    records.copied_ms = 0
 
 
 def use_positions(pops: Pops, records: ActingRecords) -> None:

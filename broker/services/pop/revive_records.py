@@ -17,6 +17,10 @@ from triomq.remoting.protocol.record import StoredMessage
 
 REVIVE_GROUP = SYSTEM_GROUP_PREFIX + "REVIVE_GROUP"
 """The group whose offsets say how far the revive topic is done: the last record, not the next."""
+POSITION_GROUP = SYSTEM_GROUP_PREFIX + "POP_POSITIONS"
+"""Its offset of the topic of timers says which check points the table of offsets covers: those of
+later messages a start must look at. Our own; it is saved and copied with the positions.
+"""
 
 
 def revive_topic(cluster: str) -> str:
