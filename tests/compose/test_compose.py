@@ -20,7 +20,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
+import trio
 import yaml
 from docker_engine import (
     Compose,
@@ -31,11 +33,16 @@ from docker_engine import (
     run,
     wheelhouse,
 )
+from grpc_broker import GrpcClient
+
+from triomq.remoting.grpc.apache_rocketmq.definition_pb2 import Code
 
 pytestmark = [pytest.mark.compose, pytest.mark.slow, pytest.mark.timeout(600)]
 
 SERVERS = ("namesrv-1", "namesrv-2", "broker-a", "broker-a-slave", "broker-b", "broker-b-slave")
-PORTS = (9876, 9877, 10909, 10911, 10919, 10921, 10929, 10931, 10939, 10941)
+PROXIES = {"proxy-1": 8091, "proxy-2": 8092}
+"""Services of the profile ``proxy`` -> ports on this machine."""
+PORTS = (9876, 9877, 8081, 8082, 10909, 10911, 10919, 10921, 10929, 10931, 10939, 10941)
 TOPIC = "orders"
 
 SEND = """
@@ -205,7 +212,8 @@ def test_probes_and_every_scrape_target(compose: Compose) -> None:
         for static in job["static_configs"]
         for target in static["targets"]
     ]
-    assert {target.split(":")[0] for target in targets} == set(SERVERS)
+    assert {target.split(":")[0] for target in targets} == {*SERVERS, *PROXIES}
+    targets = [target for target in targets if target.split(":")[0] in SERVERS]
     program = (
         "import sys, urllib.request\nfor target in sys.argv[1:]:"
         " print(urllib.request.urlopen(f'http://{target}/metrics', timeout=5).read().decode())"
@@ -236,6 +244,33 @@ def test_clients_inside_and_outside_use_every_broker(
     assert lines(outside(compose, CONSUME, OUTSIDE_NAMESRV, "outside", str(len(stored)), "60")) == [
         sorted(stored)
     ]
+
+
+def test_two_proxies_behind_one_name_lead_to_every_broker(compose: Compose) -> None:
+    """Sends of a RocketMQ 5 client outside, to either proxy; the name is resolved inside."""
+    compose.mqadmin("updateTopic", "-c", "DefaultCluster", "-t", "proxied", "-r", "2", "-w", "2")
+    consume = CONSUME.replace('"orders"', '"proxied"')
+    compose("--profile", "proxy", "up", "-d", *PROXIES)
+    try:
+        compose.wait_healthy(list(PROXIES))
+        program = "import socket; print(len(set(socket.getaddrinfo('mqproxy', 8081, type=1))))"
+        assert compose.python("admin", program).stdout == "2\n"
+        bodies = set()
+        for name, port in PROXIES.items():
+            with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+                client = GrpcClient(channel, name, "proxied", "proxied")
+                for number in range(4):
+                    bodies.add(f"{name}-{number}")
+                    sent = trio.run(client.send, client.message(f"{name}-{number}".encode()))
+                    assert sent.status.code == Code.OK, sent
+        assert lines(
+            compose.python("admin", consume, INSIDE_NAMESRV, "proxied", str(len(bodies)), "60")
+        ) == [sorted(bodies)]
+        for name in PROXIES:
+            compose("--profile", "proxy", "stop", "--timeout", "10", name)
+            assert compose.state(name)["ExitCode"] == 0
+    finally:
+        compose("--profile", "proxy", "rm", "--stop", "--force", *PROXIES, check=False)
 
 
 @pytest.mark.feature("60a", "60b")

@@ -218,7 +218,7 @@ def wheelhouse(engine: Engine, image: str, folder: Path) -> None:
         version,
         "--dest",
         folder,
-        wheel,
+        f"{wheel}[grpc]",
     )
 
 

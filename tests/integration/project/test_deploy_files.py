@@ -20,9 +20,13 @@ import yaml
 
 from triomq.broker.command_line import broker_parser
 from triomq.broker.config import BrokerConfig, BrokerRole
+from triomq.broker.config.endpoint_settings import DEFAULT_GRPC_PORT
 from triomq.broker.options import read_options as read_broker
 from triomq.client.pipeline.spec_check import check_spec
 from triomq.client.pipeline.spec_file import read_spec
+from triomq.client.proxy.command_line import proxy_parser
+from triomq.client.proxy.options import read_options as read_proxy
+from triomq.client.proxy.proxy_config import ProxyConfig
 from triomq.namesrv.command_line import namesrv_parser
 from triomq.namesrv.config import NamesrvConfig
 from triomq.namesrv.options import read_options as read_namesrv
@@ -53,6 +57,15 @@ def broker_of(words: Sequence[str], conf: Path = DEPLOY / "conf") -> BrokerConfi
     return config
 
 
+def proxy_of(words: Sequence[str], namesrv: str) -> ProxyConfig:
+    """What ``mqproxy`` makes of a command line and the environment."""
+    program, *options = (word.replace("/etc/triomq", str(DEPLOY / "conf")) for word in words)
+    assert program == "mqproxy"
+    loaded = read_proxy(proxy_parser().parse_args(options), {"NAMESRV_ADDR": namesrv})
+    assert loaded.warnings == ()
+    return loaded.config
+
+
 # --- compose
 # ------------------------------------------------------------------------------------------------
 
@@ -67,6 +80,11 @@ def compose(**environment: str) -> dict[str, Any]:
     return dict(yaml.safe_load(filled))
 
 
+PROXIES = {
+    name: service
+    for name, service in compose()["services"].items()
+    if service.get("command", [""])[0] == "mqproxy"
+}
 SERVICES = {
     name: service
     for name, service in compose()["services"].items()
@@ -97,10 +115,11 @@ def test_each_compose_service(name: str) -> None:
     if isinstance(config, BrokerConfig):
         # Clients dial the advertised port: it must be the same inside and outside, and so must the
         # fast port.
-        assert published == {
-            (config.listen_port, config.listen_port),
-            (config.fast_listen_port(), config.fast_listen_port()),
-        }
+        ports = {config.listen_port, config.fast_listen_port()}
+        if config.broker_role is not BrokerRole.SLAVE:
+            assert config.endpoint.port > 0
+            ports.add(config.endpoint.port)
+        assert published == {(port, port) for port in ports}
         assert service["environment"]["NAMESRV_ADDR"] == "namesrv-1:9876;namesrv-2:9876"
         assert str(config.store.root).startswith(STATE)
     else:
@@ -112,6 +131,22 @@ def test_each_compose_service(name: str) -> None:
     assert name in compose()["volumes"]
     assert int(service["stop_grace_period"].removesuffix("s")) <= 10
     assert config.network.drain_seconds < 10
+
+
+def test_two_proxies_stand_behind_one_name() -> None:
+    assert set(PROXIES) == {"proxy-1", "proxy-2"}
+    for service in PROXIES.values():
+        config = proxy_of(service["command"], service["environment"]["NAMESRV_ADDR"])
+        assert config.namesrv_addresses == ("namesrv-1:9876", "namesrv-2:9876")
+        (published,) = (entry.rsplit(":", 1)[1] for entry in service["ports"])
+        # Published under another number, so routes must have the number that the client dialled.
+        assert (int(published), config.keeps_ports) == (config.listen_port, True)
+        assert (config.monitor.host, config.monitor.port) == ("0.0.0.0", 9898)
+        assert service["profiles"] == ["proxy"]
+        assert service["networks"]["default"]["aliases"] == ["mqproxy"]
+        assert service["healthcheck"]["test"] == ["CMD", "probe", "ready"]
+        assert config.grpc.drain_seconds < int(service["stop_grace_period"].removesuffix("s"))
+        assert "volumes" not in service  # it keeps no files
 
 
 def test_no_port_is_published_twice_and_every_name_is_there() -> None:
@@ -147,7 +182,7 @@ def test_prometheus_scrapes_every_service() -> None:
         for static in job["static_configs"]
         for target in static["targets"]
     }
-    assert targets == {f"{name}:9898" for name in SERVICES}
+    assert targets == {f"{name}:9898" for name in (*SERVICES, *PROXIES)}
 
 
 def test_the_probe_has_the_port_of_the_configurations() -> None:
@@ -294,10 +329,12 @@ def test_each_stateful_set(name: str, tmp_path: Path) -> None:
         assert (ports["monitor"], config.monitor.host) == (config.monitor.port, "0.0.0.0")
         assert pod["terminationGracePeriodSeconds"] >= config.network.drain_seconds + 5
         if isinstance(config, BrokerConfig):
-            assert (ports["fast"], ports["replication"]) == (
+            assert (ports["fast"], ports["replication"], ports["grpc"]) == (
                 config.fast_listen_port(),
                 config.ha_port,
+                DEFAULT_GRPC_PORT,
             )
+            assert config.endpoint.port == -1  # the default
             seen.append(
                 (config.broker_name, config.broker_id, config.broker_role, config.broker_ip)
             )
@@ -313,6 +350,31 @@ def test_each_stateful_set(name: str, tmp_path: Path) -> None:
         assert addresses.split(";") == [
             f"namesrv-{number}.namesrv:9876" for number in range(namesrv["replicas"])
         ]
+
+
+def test_the_proxies_of_the_deployment() -> None:
+    spec, service = of_kind("Deployment")["mqproxy"]["spec"], of_kind("Service")["mqproxy"]["spec"]
+    labels = spec["template"]["metadata"]["labels"]
+    assert (
+        spec["selector"]["matchLabels"]
+        == service["selector"]
+        == labels
+        == of_kind("PodDisruptionBudget")["mqproxy"]["spec"]["selector"]["matchLabels"]
+    )
+    assert spec["replicas"] == 2
+    pod = spec["template"]["spec"]
+    (container,) = pod["containers"]
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    assert {(port["targetPort"], port["port"]) for port in service["ports"]} == set(ports.items())
+    (namesrv,) = (one["value"] for one in container["env"] if one["name"] == "NAMESRV_ADDR")
+    config = proxy_of(container["args"], namesrv)
+    assert ports == {"grpc": config.listen_port, "monitor": config.monitor.port}
+    assert config.monitor.host == "0.0.0.0"
+    assert pod["terminationGracePeriodSeconds"] >= config.grpc.drain_seconds + 5
+    replicas = of_kind("StatefulSet")["namesrv"]["spec"]["replicas"]
+    assert config.namesrv_addresses == tuple(
+        f"namesrv-{number}.namesrv:9876" for number in range(replicas)
+    )
 
 
 def test_the_two_groups_differ_in_their_names_only() -> None:
