@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 from functools import partial
 
 from triomq.client.errors import NoNameServer, SettingsError
-from triomq.client.proxy.app import run_proxy
 from triomq.client.proxy.command_line import PROGRAM
 from triomq.client.proxy.options import read_options
-from triomq.remoting.process import ExitCode, run_program
+from triomq.client.proxy.proxy_config import ProxyConfig
+from triomq.remoting.process import ExitCode, ServiceCall, run_program
+from triomq.remoting.settings import ConfigError, Loaded
 
 
 def serve(parsed: argparse.Namespace) -> ExitCode:
@@ -18,10 +20,35 @@ def serve(parsed: argparse.Namespace) -> ExitCode:
     return run_program(
         PROGRAM,
         parsed,
-        partial(read_options, parsed, os.environ),
-        lambda config: partial(run_proxy, config),
+        partial(_load, parsed),
+        _service,
         exit_codes={
             SettingsError: ExitCode.CONFIGURATION,
             NoNameServer: ExitCode.FAILED,  # a service manager starts it again
         },
     )
+
+
+def _load(parsed: argparse.Namespace) -> Loaded[ProxyConfig]:
+    """Load the configuration. Raises: ConfigError, also if the packages for gRPC are missing."""
+    loaded = read_options(parsed, os.environ)
+    for name in ("h2", "google.protobuf"):
+        if not _installed(name):
+            raise ConfigError(
+                "", f"the package {name} is missing", "install it: pip install 'triomq[grpc]'"
+            )
+    return loaded
+
+
+def _installed(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:  # the package that it is in
+        return False
+
+
+def _service(config: ProxyConfig) -> ServiceCall:
+    # Optional packages: h2 and protobuf are in an extra.
+    from triomq.client.proxy.app import run_proxy
+
+    return partial(run_proxy, config)
