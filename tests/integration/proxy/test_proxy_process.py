@@ -162,12 +162,16 @@ def _work_and_stop(namesrv: str, monitor: int) -> None:
             assert sent.status.code == pb.Code.OK, sent
             facts = json.loads(page(monitor, "/status")[1])
             assert (facts["clients"], facts["brokers"]) == (1, 2)
-            metrics = page(monitor, "/metrics")[1]
-            assert re.search(
-                r'^rocketmq_proxy_up\{.*node_type="proxy".*\} 1$', metrics, re.MULTILINE
+            metrics = page(monitor, "/metrics")[1].splitlines()
+            assert any(
+                line.startswith("rocketmq_proxy_up{") and 'node_type="proxy"' in line
+                for line in metrics
             )
-            assert re.search(
-                r"^triomq_grpc_calls_total\{.*SendMessage.*\} 1$", metrics, re.MULTILINE
+            (calls,) = (
+                line
+                for line in metrics
+                if line.startswith("triomq_grpc_calls_total{") and "SendMessage" in line
             )
+            assert calls.endswith(" 1"), calls
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=60) == 0
