@@ -103,7 +103,8 @@ class BrokerCalls:
         try:
             return await self.call(address, command, timeout, deadline)
         except ConnectFailed:
-            await self.list_brokers()
+            with trio.move_on_at(deadline):
+                await self.list_brokers()
             moved = self.directory.master(broker_name)
             if moved is None or moved == address:
                 raise

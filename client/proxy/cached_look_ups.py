@@ -78,7 +78,8 @@ class CachedLookUps(Generic[V]):
             if now < answer.due:
                 return answer.value
             usable = answer.asked_at + self.fresh_seconds * USABLE_PERIODS
-            if answer.value is not None and now < usable:
+            doubtful = answer.value is None or answer.absent_since is not None
+            if not doubtful and now < usable:
                 if name not in self._asking:
                     self._asking[name] = LookUpUnderWay()
                     self.spawn(self._refresh, name, name=f"look up {self.what}")
