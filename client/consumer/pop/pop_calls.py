@@ -116,7 +116,11 @@ class PopCalls:
         Checkpoint: always.
         """
         pending = PendingPop()
-        self.start_soon(self._pop, pending, source, count, invisible, poll, attempt_id)
+        arguments = pending, source, count, invisible, poll, attempt_id
+        if poll:  # the end does not wait for it: a broker forgets it with the connection
+            self._nursery.start_soon(self._pop, *arguments, name=f"pop {source.topic}")
+        else:
+            self.start_soon(self._pop, *arguments)
         try:
             await pending.done.wait()
         except trio.Cancelled:
@@ -148,7 +152,7 @@ class PopCalls:
             pending.result = self._sort(source, answer, invisible)
         pending.done.set()
         if not pending.wanted and pending.result is not None:
-            await self.give_back([each.lease for each in pending.result.popped])
+            self.start_soon(self.give_back, [each.lease for each in pending.result.popped])
 
     def _sort(self, source: PopSource, answer: PopAnswer, invisible: float) -> PopResult:
         """Return the wanted messages; acknowledge the others.

@@ -34,6 +34,8 @@ from triomq import (
     sync,
 )
 from triomq.client.admin.admin import Admin
+from triomq.remoting.protocol.codes import RequestCode
+from triomq.remoting.protocol.command import Command
 from triomq.testing import InProcessCluster, local_cluster
 
 QUICK = ConsumerSettings(
@@ -139,6 +141,85 @@ async def test_a_long_handler_keeps_its_message(triomq_cluster: InProcessCluster
         await trio.sleep(2.5)
         assert first.statistics().unsettled == 0
     assert begun == ended == Counter(dict.fromkeys(numbers(5), 1))
+
+
+class AckDuringRenewal:
+    """An RPC hook that acks a message while the request that renews it is on its way."""
+
+    def __init__(self) -> None:
+        self.message: ReceivedMessage | None = None
+        self.outcomes: list[bool] = []
+
+    def before_request(self, address: str, command: Command) -> None:
+        if command.code == RequestCode.CHANGE_MESSAGE_INVISIBLETIME and self.message is not None:
+            message, self.message = self.message, None
+            self.outcomes.append(message.ack_nowait())
+
+    def after_response(self, address: str, command: Command, answer: Command) -> None:
+        """Change nothing."""
+
+
+async def test_a_message_that_is_acked_while_it_is_renewed_never_comes_again(
+    triomq_cluster: InProcessCluster,
+) -> None:
+    """The acknowledgement needs the handle that the renewal brings."""
+    await triomq_cluster.create_topic("T", queues=1)
+    await send(triomq_cluster.namesrv_address, numbers(1))
+    hook = AckDuringRenewal()
+    settings = ConsumerSettings(
+        pop_invisible=1.0,
+        client=ClientSettings(rpc_hooks=[hook]),  # type: ignore[arg-type]
+    )
+    async with popping(triomq_cluster, None, settings=settings) as consumer:
+        hook.message = await anext(consumer)
+        await until(lambda: hook.outcomes == [True] and consumer.statistics().unsettled == 0)
+        with trio.move_on_after(3) as waiting:
+            await anext(consumer)
+        assert waiting.cancelled_caught
+
+
+async def test_acks_wait_for_a_broker_that_is_away() -> None:
+    async with local_cluster() as cluster:
+        await cluster.create_topic("T", queues=1)
+        await send(cluster.namesrv_address, numbers(3))
+        settings = ConsumerSettings(
+            error_delay=0.1, pop_invisible=30.0, client=ClientSettings(route_interval=0.2)
+        )
+        async with popping(cluster, None, settings=settings) as consumer:
+            consumer._member().fetcher.handle_at_once(3)
+            taken = await consumer.take(max_messages=3)
+            taken += [await anext(consumer) for _ in range(3 - len(taken))]
+            await cluster.stop_broker("broker-a")
+            assert [await message.ack() for message in taken] == [True] * 3
+            await trio.sleep(0.5)
+            assert consumer.statistics().unsettled == 3
+            await cluster.start_broker("broker-a")
+            await until(lambda: consumer.statistics().unsettled == 0)
+        with trio.move_on_after(1) as waiting:
+            async with popping(cluster, None) as consumer:
+                await anext(consumer)
+        assert waiting.cancelled_caught
+
+
+async def test_a_namespace_pops_its_own_messages(triomq_cluster: InProcessCluster) -> None:
+    await triomq_cluster.create_topic("red%T", queues=1)
+    deliveries: list[tuple[str, bytes, int]] = []
+
+    async def handle(message: ReceivedMessage) -> None:
+        deliveries.append((message.topic, message.body, message.reconsume_times))
+        if message.reconsume_times == 0:
+            await message.retry(1)
+        else:
+            await trio.lowlevel.checkpoint()
+
+    settings = ConsumerSettings(pop_invisible=2.0, client=ClientSettings(namespace="red"))
+    async with popping(triomq_cluster, handle, settings=settings) as consumer:
+        await send(triomq_cluster.namesrv_address, numbers(4), "red%T")
+        await until(lambda: len(deliveries) >= 8)
+        await until(lambda: consumer.statistics().unsettled == 0)
+        await trio.sleep(2.5)
+    expected = [("T", body, times) for body in numbers(4) for times in (0, 1)]
+    assert sorted(deliveries) == expected
 
 
 async def test_a_failed_message_comes_again(triomq_cluster: InProcessCluster) -> None:

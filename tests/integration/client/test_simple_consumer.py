@@ -23,6 +23,7 @@ from triomq import (
     RouteNotFound,
     SettingsError,
     SimpleConsumer,
+    TrioMQError,
     aio,
     sync,
 )
@@ -299,6 +300,36 @@ async def test_a_watch_ends_by_itself(
     async with consuming(triomq_cluster, settings=settings) as consumer:
         assert await consumer.receive(timeout=1.5) == []
     assert 2 <= hook.requests.count(RequestCode.NOTIFICATION) <= 8
+
+
+async def test_a_broker_that_restarts_in_the_middle() -> None:
+    async with local_cluster() as cluster:
+        await cluster.create_topic("T", queues=1)
+        await send(cluster, [b"0", b"1"])
+        settings = ConsumerSettings(
+            error_delay=0.1, offset_timeout=20, client=ClientSettings(route_interval=0.2)
+        )
+        async with consuming(cluster, settings=settings) as consumer:
+            first, second = await receive_all(consumer, 2, invisible=30)
+            await first.ack()
+            await cluster.stop_broker("broker-a")
+            with pytest.raises(TrioMQError):
+                await consumer.receive(timeout=0.3)
+            got: list[LeasedMessage] = []
+
+            async def wait() -> None:
+                got.extend(await consumer.receive(timeout=60))
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(second.ack)  # is repeated until the broker is back
+                nursery.start_soon(wait)
+                await trio.sleep(0.3)
+                await cluster.start_broker("broker-a")
+                await send(cluster, [b"2"])
+            assert [message.body for message in got] == [b"2"]
+            await got[0].ack()
+            assert second.settled
+            assert await consumer.receive(timeout=0.5) == []
 
 
 async def test_only_messages_with_the_tags_come(triomq_cluster: InProcessCluster) -> None:
