@@ -112,12 +112,18 @@ class GroupOffsetRequests:
         return Response()
 
     def all(self, request: Request) -> Response:
-        """Return the offsets of all groups."""
+        """Return the offsets of all groups, for a slave."""
         rows = {
             f"{topic}@{group}": dict(queues)
             for group, topics in self.offsets.committed.items()
             for topic, queues in topics.items()
         }
+        for (group, topic, queue_id), known in self.offsets.unknown_to_slaves().items():
+            queues = rows.get(f"{topic}@{group}", {})
+            if known is None:
+                queues.pop(queue_id, None)
+            elif queue_id in queues:
+                queues[queue_id] = known
         return Response(
             body=ConsumerOffsetTable(rows, self.offsets.version.current).encode(bare_keys=True)
         )

@@ -100,6 +100,12 @@ class ConsumerOffsets(PersistedTable):
     own: OwnCommits | None = None
     """On a slave: what consumers have committed here."""
     limits: Limits = attrs.field(factory=broker_limits)
+    unknown_to_slaves: Callable[[], Mapping[tuple[str, str, int], int | None]] = attrs.field(
+        default=dict, init=False
+    )
+    """Returns what slaves may know of (group, topic, queue) instead of its offset; None: nothing.
+    Their logs lack what the offset stands for.
+    """
     on_forget: list[Forget] = attrs.field(factory=list, init=False)
     """Called with the topic, or the group, that is deleted: others keep progress of it as well."""
     _changes: int = attrs.field(default=0, init=False)

@@ -31,9 +31,10 @@ from triomq.remoting.protocol.names import TIMER_TOPIC
 from triomq.remoting.protocol.record import StoredMessage
 
 SAFE_SECONDS = 3.0
-"""Longest wait of a position for the slaves of a SYNC_MASTER. A slave must not know a position
-before it has the check point: as a master it would leave out the messages.
+"""Longest wait of a position for the slaves of a SYNC_MASTER. From then on it is committed, but no
+slave is told before it has the check point: as a master it would leave out the messages.
 """
+COVERED = (POSITION_GROUP, TIMER_TOPIC, 0)
 TAKING_OVER = "the master is about to take over what its slaves have done: try again in a moment"
 NOT_ACTING = (
     "this broker is a slave that does not act for its master: ask the master, or set"
@@ -79,10 +80,13 @@ class Pops:
     """Positions that are ahead of the committed offsets, since the disk has not what they cover."""
     _uncovered: deque[Move] = attrs.field(factory=deque, init=False)
     """In the order in which they were made."""
+    _unsafe: dict[QueueKey, tuple[int | None, int]] = attrs.field(factory=dict, init=False)
+    """Positions that were committed too early for slaves: the one before, end of the records."""
     _revive_queue: int = attrs.field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.offsets.on_forget.append(self.forget)
+        self.offsets.unknown_to_slaves = self.unsafe
 
     # Positions
 
@@ -107,6 +111,7 @@ class Pops:
     def reset(self, key: QueueKey, offset: int) -> None:
         """Set a position, whatever is on its way."""
         self._ahead.pop(key, None)
+        self._unsafe.pop(key, None)
         self.log.forget_position(key)
         self.offsets.commit(*key, offset)
 
@@ -135,18 +140,34 @@ class Pops:
         before = self.clock_ms() - SAFE_SECONDS * 1000
         while self._uncovered:
             end, stored_ms, key, offset, timed_end = self._uncovered[0]
+            safe = self.log.is_safe(end)
             late = (ending or stored_ms < before) and self.log.on_disk(end)
-            if not late and not self.log.is_safe(end):
+            if not late and not safe:
                 return
             self._uncovered.popleft()
             if timed_end:
-                self.offsets.commit(POSITION_GROUP, TIMER_TOPIC, 0, timed_end)
+                self._note_safety(COVERED, end, safe=safe)
+                self.offsets.commit(*COVERED, timed_end)
+            self._note_safety(key, end, safe=safe)
             ahead = self._ahead.get(key)
             if ahead is None:
                 continue  # reset meanwhile
             self.offsets.commit(*key, offset)
             if ahead == offset:
                 del self._ahead[key]
+
+    def _note_safety(self, key: QueueKey, end: int, *, safe: bool) -> None:
+        """Note whether slaves may know the position that is committed next."""
+        known = self._unsafe.pop(key, None)
+        if not safe:
+            before = known[0] if known is not None else self.offsets.committed_offset(*key)
+            self._unsafe[key] = before, end
+
+    def unsafe(self) -> dict[QueueKey, int | None]:
+        """Return what slaves may know of positions whose records they may lack."""
+        for key in [key for key, (_, end) in self._unsafe.items() if self.log.is_safe(end)]:
+            del self._unsafe[key]
+        return {key: before for key, (before, _) in self._unsafe.items()}
 
     def commit_ahead(self) -> None:
         """Commit all positions: another broker keeps the records now. Checkpoint: never."""

@@ -11,8 +11,8 @@ import trio
 
 from triomq.broker.services.pop.acting_records import ActingRecords
 from triomq.broker.services.pop.pop_log import PopRecord
-from triomq.broker.services.pop.pops import Pops, make_ack
-from triomq.broker.services.pop.revive_records import POSITION_GROUP, read_revive_record
+from triomq.broker.services.pop.pops import COVERED, Pops, make_ack
+from triomq.broker.services.pop.revive_records import read_revive_record
 from triomq.broker.store.results import GetStatus
 from triomq.remoting.protocol.bodies.check_point import LEAD_MS, CheckPoint
 from triomq.remoting.protocol.message_properties import REAL_TOPIC
@@ -76,7 +76,7 @@ async def _first_uncovered(pops: Pops) -> int:
 
     A Java broker does not say it; its table is as old as the file.
     """
-    covered = pops.offsets.committed_offset(POSITION_GROUP, TIMER_TOPIC, 0)
+    covered = pops.offsets.committed_offset(*COVERED)
     if covered is not None:
         return covered
     path = pops.offsets.path
@@ -88,7 +88,7 @@ async def _first_uncovered(pops: Pops) -> int:
 def note_restored(pops: Pops) -> None:
     """Note that the positions cover all check points. Checkpoint: never."""
     end = pops.store.max_offset(TIMER_TOPIC, 0)
-    pops.offsets.commit(POSITION_GROUP, TIMER_TOPIC, 0, end)
+    pops.offsets.commit(*COVERED, end)
 
 
 async def take_over_records(pops: Pops, records: ActingRecords) -> None:

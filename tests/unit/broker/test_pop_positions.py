@@ -1,0 +1,117 @@
+"""When positions of POP are committed, and which of them slaves are told."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import attrs
+
+from triomq.broker.processors.offsets import GroupOffsetRequests
+from triomq.broker.services.offsets import ConsumerOffsets, open_consumer_offsets
+from triomq.broker.services.pop.pop_log import PopRecord, QueueKey
+from triomq.broker.services.pop.pop_settings import PopSettings
+from triomq.broker.services.pop.pops import COVERED, SAFE_SECONDS, Pops
+from triomq.broker.services.versions import Version
+from triomq.remoting.protocol.bodies.offsets import ConsumerOffsetTable
+
+KEY = ("G", "T", 0)
+
+
+@attrs.define(eq=False)
+class Log:
+    """Records are numbered; ``disk`` and ``slaves`` have those up to a number."""
+
+    end: int = 0
+    disk: int = 0
+    slaves: int = 0
+    timed_end: int = 0
+
+    def append(self, records: Sequence[PopRecord]) -> int:
+        self.end += len(records)
+        self.timed_end = 100 + self.end
+        return self.end
+
+    def on_disk(self, end: int) -> bool:
+        return end <= self.disk
+
+    def is_safe(self, end: int) -> bool:
+        return end <= min(self.disk, self.slaves)
+
+    def awaited(self, end: int) -> int:
+        return end
+
+    def forget_position(self, key: QueueKey) -> None:
+        pass
+
+
+@attrs.define(eq=False)
+class Scene:
+    log: Log
+    offsets: ConsumerOffsets
+    pops: Pops
+    now: list[int]
+
+    def take(self, first: int) -> None:
+        self.pops.take(KEY, [first], first + 1, self.now[0], 60_000, 0)
+
+    def told(self) -> dict[str, dict[int, int]]:
+        """Return the table that a slave gets."""
+        nothing: Any = None
+        handler = GroupOffsetRequests(nothing, nothing, nothing, self.offsets, nothing)
+        return dict(ConsumerOffsetTable.decode(bytes(handler.all(nothing).body)).offset_table)
+
+
+def scene(folder: Path) -> Scene:
+    log, now = Log(), [1_000_000]
+    offsets = open_consumer_offsets(folder, Version(lambda: 1))
+    nothing: Any = None
+    orders: Any = SimpleNamespace(pops={})
+    pops = Pops(
+        log, nothing, nothing, offsets, orders, PopSettings(), lambda: now[0], "broker-a", "R"
+    )
+    return Scene(log, offsets, pops, now)
+
+
+def test_a_position_is_committed_when_its_check_point_is_safe(tmp_path: Path) -> None:
+    it = scene(tmp_path)
+    it.take(0)
+    it.take(1)
+    assert (it.pops.position(KEY), it.offsets.committed_offset(*KEY)) == (2, None)
+    it.log.disk = 2
+    it.log.slaves = 1
+    it.pops.commit_covered()
+    assert it.offsets.committed_offset(*KEY) == 1
+    assert it.offsets.committed_offset(*COVERED) == 101
+    it.log.slaves = 2
+    it.pops.commit_covered()
+    assert it.offsets.committed_offset(*KEY) == 2
+    assert it.told() == {"T@G": {0: 2}, f"{COVERED[1]}@{COVERED[0]}": {0: 102}}
+
+
+def test_slaves_are_not_told_positions_whose_check_points_they_lack(tmp_path: Path) -> None:
+    """Without a slave a position is committed after a while, for a restart of this broker."""
+    it = scene(tmp_path)
+    it.take(0)
+    it.log.disk = it.log.slaves = 1
+    it.pops.commit_covered()
+    it.take(1)
+    it.take(2)
+    it.log.disk = 3
+    it.now[0] += int(SAFE_SECONDS * 1000) + 1
+    it.pops.commit_covered()
+    assert it.offsets.committed_offset(*KEY) == 3
+    assert it.told() == {"T@G": {0: 1}, f"{COVERED[1]}@{COVERED[0]}": {0: 101}}
+    it.log.slaves = 3
+    assert it.told() == {"T@G": {0: 3}, f"{COVERED[1]}@{COVERED[0]}": {0: 103}}
+
+
+def test_the_first_position_is_not_told_either(tmp_path: Path) -> None:
+    it = scene(tmp_path)
+    it.take(0)
+    it.log.disk = 1
+    it.pops.commit_covered(ending=True)
+    assert it.offsets.committed_offset(*KEY) == 1
+    assert it.told() == {"T@G": {}, f"{COVERED[1]}@{COVERED[0]}": {}}
