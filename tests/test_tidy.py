@@ -50,6 +50,10 @@ PURE = (
             *("route_answers", "sent_message", "status_codes"),
         )
     ),
+    *(
+        f"client/consumer/pop/{name}.py"
+        for name in ("hold_limit", "lease_times", "popped_records", "retry_delays", "source_turns")
+    ),
     *("remoting/monitor/http.py", "remoting/monitor/metrics.py"),
     *(
         "remoting/protocol",

@@ -189,6 +189,27 @@ async def test_a_receive_waits_for_a_message(triomq_cluster: InProcessCluster) -
         await message.ack()
 
 
+async def test_one_ring_is_enough_for_all_that_wait(triomq_cluster: InProcessCluster) -> None:
+    """Each receive takes one message and ends, so nobody but the next one asks for more."""
+    await triomq_cluster.create_topic("T", queues=1)
+    got: list[bytes] = []
+    async with consuming(triomq_cluster) as consumer:
+
+        async def receive_one() -> None:
+            (message,) = await consumer.receive(count=1)
+            got.append(message.body)
+            await message.ack()
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(4):
+                nursery.start_soon(receive_one)
+            await trio.sleep(0.3)
+            async with Producer(triomq_cluster.namesrv_address, group="p") as producer:
+                await producer.send_batch([Message(topic="T", body=b"%d" % n) for n in range(4)])
+            await until(lambda: len(got) == 4)
+    assert sorted(got) == [b"0", b"1", b"2", b"3"]
+
+
 async def test_many_receives_of_several_brokers_get_every_message_once() -> None:
     async with local_cluster(brokers=3) as cluster:
         await cluster.create_topic("T", queues=1)
