@@ -200,8 +200,9 @@ class RemoteCluster:
                 f"the endpoints of the request have {len(asked.addresses)} addresses; send 1 to"
                 f" {ADDRESSES_MAX}, each with a host",
             )
+        scheme = asked.scheme or endpoints(asked.addresses[0].host, own.port).scheme
         return pb.Endpoints(
-            scheme=asked.scheme,
+            scheme=scheme,
             addresses=[
                 pb.Address(host=one.host, port=one.port if own.keeps_ports else own.port)
                 for one in asked.addresses
