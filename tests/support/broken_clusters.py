@@ -9,6 +9,7 @@ from pathlib import Path
 import attrs
 import pytest
 import trio
+from broken_pops import BROKEN_POPS
 from broken_requests import BROKEN_REQUESTS
 from broken_timers import BROKEN_TIMERS
 from simulated_disk import SimulatedDisk
@@ -196,5 +197,6 @@ BROKEN: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
         a_start_forgets_open_transactions,
         *BROKEN_TIMERS,
         *BROKEN_REQUESTS,
+        *BROKEN_POPS,
     )
 }

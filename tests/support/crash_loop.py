@@ -5,8 +5,9 @@ Senders do not retry. After each kill the broker starts again, and its store is 
 it had acknowledged: every acknowledged message is at the log offset and the queue offset that its
 answer named, whole and unchanged; no message is stored twice; no message is stored that was never
 sent; queue offsets have no gaps. The log is read as bytes, not by the product's own code; the
-queues are read by pulls. Each round draws its numbers from (seed, round), and acknowledged messages
-are written down beside the store, so an interrupted run goes on where it was.
+queues are read by pulls, and a consumer pops the same messages (``crash_pops``). Each round draws
+its numbers from (seed, round), and acknowledged messages are written down beside the store, so an
+interrupted run goes on where it was.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from pathlib import Path
 
 import attrs
 import processes
+from crash_pops import PopLedger, Popper
 from store_ledger import Record, scan_log
 
 from triomq.remoting.client.blocking import BlockingConnection
@@ -173,6 +175,9 @@ class CrashLoop:
     """How the broker is started; tests of this loop start one with a broken rule."""
     load_seconds: tuple[float, float] = (0.1, 0.8)
     tell: Callable[[str], None] = lambda text: None
+    pops: bool = True
+    """Whether a consumer pops the messages."""
+    popped: PopLedger = attrs.field(init=False)
     figures: Figures = attrs.field(init=False)
     names: set[str] = attrs.field(factory=set, init=False)
     """Of every message in the log up to ``checked_to``."""
@@ -185,6 +190,7 @@ class CrashLoop:
 
     def __attrs_post_init__(self) -> None:
         self.figures = Figures(self.seed)
+        self.popped = PopLedger(self.folder / "popped.txt")
         if self._state.exists():
             saved = json.loads(self._state.read_text())
             self.figures = Figures(**saved["figures"])
@@ -199,7 +205,7 @@ class CrashLoop:
             self.names = {
                 name_of(record)
                 for record in scan_log(self._log, SEGMENT_BYTES)[0]
-                if record.log_offset < self.figures.checked_to
+                if record.log_offset < self.figures.checked_to and record.topic == TOPIC
             }
 
     @property
@@ -266,14 +272,17 @@ class CrashLoop:
                 )
                 for index in range(SENDERS)
             ]
-            for sender in senders:
-                sender.start()
+            self.popped.begin_round()
+            popper = Popper(address, TOPIC, self.popped, 0.7, number)
+            for thread in (*senders, *((popper,) if self.pops else ())):
+                thread.start()
             time.sleep(choose.uniform(*self.load_seconds))
         finally:
             kill(process)
-        for sender in senders:
-            sender.join(timeout=30)
-            assert not sender.is_alive()
+        for thread in (*senders, *((popper,) if self.pops else ())):
+            thread.join(timeout=30)
+            assert not thread.is_alive()
+        self._check_pops()
         self.pending = [one for sender in senders for one in sender.acknowledged]
         self.attempted = {sender.label: sender.sent for sender in senders}
         self.figures.rounds += 1
@@ -287,6 +296,27 @@ class CrashLoop:
         ]
         if other:
             raise CrashLoopFailed(f"round {number}: the broker refused messages: {other[0]}")
+
+    def _check_pops(self) -> None:
+        self.popped.save()
+        if self.popped.wrong:
+            raise CrashLoopFailed(
+                f"round {self.figures.rounds}: {len(self.popped.wrong)} faults of POP:"
+                f" {self.popped.wrong[:3]}"
+            )
+
+    def _pop_the_rest(self, address: str) -> None:
+        """Take and acknowledge all that is left; everything that is stored must have come."""
+        self.popped.begin_round()
+        popper = Popper(address, TOPIC, self.popped, 1.0, self.figures.rounds)
+        popper.run()
+        self._check_pops()
+        missing = self.names - self.popped.finished - self.popped.unclear
+        if missing:
+            raise CrashLoopFailed(
+                f"{len(missing)} messages never came, or were taken and did not come again:"
+                f" {sorted(missing)[:3]}"
+            )
 
     def compare(self, address: str) -> None:
         """What the recovered broker has, with what it had acknowledged before it died."""
@@ -359,6 +389,8 @@ class CrashLoop:
         process, address = self._serve()
         try:
             self.compare(address)
+            if self.pops:
+                self._pop_the_rest(address)
             process.send_signal(signal.SIGTERM)
             if process.wait(timeout=60) != 0:
                 raise CrashLoopFailed(f"the broker ended with {process.returncode}")

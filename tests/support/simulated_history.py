@@ -43,7 +43,7 @@ from simulated_cluster import (
 )
 from simulated_delays import DELAYED_TOPIC, DelayedTraffic
 from simulated_plan import FAULTS, HistoryResult, Mode, Plan
-from simulated_pops import POP_TOPIC, PopTraffic
+from simulated_pops import POP_TOPIC, POSITIONS_SAVED_MS, PopTraffic
 from simulated_reading import NotReadable, read_queue, whole_records
 from simulated_requests import REQUEST_TOPIC, RequestTraffic
 from simulated_timers import BROKER_SETTINGS as TIMER_SETTINGS
@@ -240,6 +240,8 @@ class _Played:
         }
         if plan.delays:
             lines["flushConsumerOffsetInterval"] = 2000
+        if plan.pops:
+            lines["flushConsumerOffsetInterval"] = POSITIONS_SAVED_MS
         if plan.transactions:
             lines |= BROKER_SETTINGS | {"flushConsumerOffsetInterval": 1000}
         cluster.add_broker("master", brokerId=0, brokerRole=master, **lines)

@@ -95,7 +95,7 @@ class Plan:
             requests=choose.random() < 0.2,
             pops=seed % POPS_EVERY == 3,
         )
-        waiting = drawn.delays or drawn.timers
+        waiting = drawn.delays or drawn.timers or drawn.pops
         failover = waiting and drawn.promote
         return attrs.evolve(
             drawn,

@@ -25,6 +25,8 @@ from triomq.remoting.protocol.command import request
 from triomq.remoting.protocol.headers.pop import AckMessageHeader, PopMessageHeader
 
 POP_TOPIC, GROUP = "POPPED", "G"
+POSITIONS_SAVED_MS = 1_000
+"""A setting of the brokers: histories are short."""
 SLACK = 0.25
 """Clocks make small steps, and requests take their time."""
 DURABLE_SECONDS = 3.0
@@ -99,6 +101,8 @@ class PopTraffic:
                     while True:
                         broker, address = choose.choice(sorted(self.masters().items()))
                         await self._pop(connector, broker, address, choose)
+                        if self.sending():  # so that some messages wait
+                            await trio.sleep(choose.choice((0, 0, 0, 0.5, 2.0)))
             except RemotingError:
                 await trio.sleep(0.2)
 

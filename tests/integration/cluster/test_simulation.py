@@ -50,6 +50,11 @@ def asked(plan: Plan) -> bool:
     return plan.requests
 
 
+def popped(plan: Plan) -> bool:
+    """A topic is popped."""
+    return plan.pops
+
+
 FINDS: dict[str, tuple[int, Callable[[Plan], bool]]] = {
     "acknowledges_before_its_slave": (4, promoted),
     "acknowledges_before_fsync": (41, alone),
@@ -92,6 +97,12 @@ FINDS: dict[str, tuple[int, Callable[[Plan], bool]]] = {
     "a_broker_answers_before_the_requester_does": (141, asked),
     "a_request_waits_on_after_its_timeout": (16, asked),
     "a_request_has_twice_its_time": (16, asked),
+    "a_start_does_not_restore_positions": (15, popped),
+    "messages_come_again_before_their_time": (3, popped),
+    "acknowledgements_are_kept_in_memory": (3, popped),
+    "positions_are_saved_before_their_check_points": (3, lambda plan: plan.pops and plan.stuck),
+    "a_check_point_ends_with_its_first_acknowledgement": (3, popped),
+    "progress_of_the_revive_topic_is_what_was_read": (15, popped),
 }
 """The first seed, which found it when this was written, and the plans that can show it."""
 COMPLAINS = {
@@ -120,6 +131,12 @@ COMPLAINS = {
     "a_broker_answers_before_the_requester_does": "was told that its reply arrived",
     "a_request_waits_on_after_its_timeout": "says RequestStatistics(waiting=",
     "a_request_has_twice_its_time": "and has taken",
+    "a_start_does_not_restore_positions": "was acknowledged, and came again",
+    "messages_come_again_before_their_time": "was acknowledged, and came again",
+    "acknowledgements_are_kept_in_memory": "was acknowledged, and came again",
+    "positions_are_saved_before_their_check_points": "came and is lost",
+    "a_check_point_ends_with_its_first_acknowledgement": "came and is lost",
+    "progress_of_the_revive_topic_is_what_was_read": "came and is lost",
 }
 """The complaint about the rule that is broken, if others may come with it."""
 
@@ -168,6 +185,7 @@ def test_every_promise_is_kept(first: int) -> None:
     assert sum(history["transactions"] for history in results) > HISTORIES_A_TEST
     assert sum(history["timed"] for history in results) > HISTORIES_A_TEST
     assert sum(history["requests"] for history in results) > HISTORIES_A_TEST
+    assert sum(history["popped"] for history in results) > HISTORIES_A_TEST // 2
 
 
 @pytest.mark.feature("181a")
