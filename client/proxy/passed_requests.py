@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 PRODUCER_GROUP = "PGROUP"
 """The property of a half message with the group that is asked."""
 BROKER_NAME = "bname"
-"""The field of a check with the broker's name; brokers of Java leave it out."""
+"""The field of a check with the name of its broker; 4.x brokers of Java do not have it."""
 
 
 @attrs.define(eq=False)

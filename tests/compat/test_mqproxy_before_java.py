@@ -167,7 +167,6 @@ async def test_messages_of_both_brokers_come_once(java: JavaCluster) -> None:
 
 
 async def test_a_check_of_java_is_answered_by_another_proxy(java: JavaCluster) -> None:
-    """Java's broker does not name itself in its checks."""
     async with AsyncExitStack() as stack:
         proxies = await open_proxies(stack, java, 2)
         await proxies.create_topic(PAY, "TRANSACTION")
