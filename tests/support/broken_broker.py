@@ -13,7 +13,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
+from triomq.broker import service_set
 from triomq.broker.__main__ import main
+from triomq.broker.services.pop.pops import Pops
 from triomq.broker.store.draft import Appended, Draft
 from triomq.broker.store.io.disk import Disk
 from triomq.broker.store.io.queued_sync import QueuedSync
@@ -49,6 +51,11 @@ def append_twice(store: MessageStore, drafts: Sequence[Draft]) -> list[Appended]
     return append_unindexed(store, [*drafts, *drafts])[: len(drafts)]
 
 
+async def restore_nothing(pops: Pops) -> int:
+    """As a broker would that takes the saved positions for the newest."""
+    return 0
+
+
 flushes = itertools.count(1)
 
 
@@ -73,6 +80,8 @@ def break_rule(name: str) -> None:
         )  # type: ignore[method-assign]
     elif name == "store-twice":
         MessageStore.append_unindexed = append_twice  # type: ignore[method-assign]
+    elif name == "pop-again":
+        service_set.restore_positions = restore_nothing  # type: ignore[attr-defined]
     elif name == "tenth-fsync-fails":
         Disk.sync_path = failing_sync  # type: ignore[method-assign]
         QueuedSync.finished = failing_queue  # type: ignore[method-assign]
