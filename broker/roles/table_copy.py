@@ -167,7 +167,7 @@ class TableCopy:
         progress = {
             key: dict(offsets) for key, offsets in table.offset_table.items() if is_progress(key)
         }
-        if progress != (self._progress.newest or {}):
+        if progress != self._progress.newest:
             self._progress.hold(await self._log_end(address), progress)
 
     def _replace_progress(self, table: ConsumerOffsetTable) -> None:
