@@ -139,7 +139,7 @@ class PopTraffic:
         if (
             before is not None
             and now < before.hidden_to - SLACK
-            and not self._has_started(before.asked, now)
+            and not self._has_started(min(asked, before.asked), now)
         ):
             self.wrong.append(f"popped message {key} came while another consumer had it")
         if key not in self.sent:
