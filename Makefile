@@ -15,7 +15,7 @@ PART ?= all
 
 comma := ,
 
-.PHONY: help demo test test-all test-pythons compose-test wheelhouse spark-zip check fuzz hostile crash-test simulate fault-test fault-matrix spark-chaos soak bench bench-store bench-nats bench-spark protobuf features compatibility docs site peers dist clean
+.PHONY: help demo test test-all test-pythons compose-test wheelhouse spark-zip check fuzz hostile crash-test simulate fault-test fault-matrix spark-chaos soak bench bench-store bench-nats bench-grpc bench-spark protobuf features compatibility docs site peers dist clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -115,6 +115,9 @@ bench-java-programs: $(VENV)/.dev peers ## RocketMQ's own Producer, BatchProduce
 
 bench-special: $(VENV)/.dev peers ## timed messages, requests with replies and recalls on both brokers, with the Java client (about 8 minutes)
 	$(BIN)/python tests/bench/special_side_by_side.py $(ARGS)
+
+bench-grpc: $(VENV)/.dev peers ## sends and receives of clients of RocketMQ 5 (gRPC) beside Java's broker and proxy (about 3 minutes)
+	$(BIN)/python tests/bench/bench_messaging.py $(ARGS)
 
 bench-kafka: $(VENV)/.dev ## batched publishing beside Kafka 3.9.1, which it brings first (about 4 minutes)
 	$(BIN)/python tests/compat/install_peers.py --kafka

@@ -175,3 +175,15 @@ def test_java_s_master_waits_for_its_slave_as_ours_does(tmp_path: Path) -> None:
     assert [
         note.split(":")[0] for note in notes if "stopped the master did not answer SEND_OK" in note
     ] == ["ours", "Java"]
+
+
+@pytest.mark.compat
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_clients_of_rocketmq_5_at_both_brokers(tmp_path: Path) -> None:
+    settings = ("--seconds", "0.3", "--rounds", "1", "--warm-up", "1", "--consumers", "40")
+    printed = run_bench("bench_messaging.py", *settings, "--json", str(tmp_path / "found.json"))
+    figures = found(tmp_path / "found.json")
+    for what in ("sends, 64 in flight", "receives of 32, an AckMessage each"):
+        assert all(figures[what]), printed
+    assert all(figures["a send beside them, p50"]), printed
