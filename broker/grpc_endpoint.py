@@ -26,6 +26,7 @@ from triomq.broker.service_set import ServiceSet
 from triomq.remoting.monitor.metrics import Family
 from triomq.remoting.open_files import Places
 from triomq.remoting.server.server import Server
+from triomq.remoting.settings import ConfigError
 from triomq.remoting.tls.security_settings import Security
 
 if TYPE_CHECKING:
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
     from triomq.remoting.messaging.service import GrpcMessaging
 
 logger = logging.getLogger(__name__)
+
+PACKAGES = ("h2", "hpack", "hyperframe", "google")
+"""What the extra ``grpc`` brings."""
 
 
 def grpc_port(config: BrokerConfig) -> int:
@@ -55,11 +59,17 @@ class GrpcEndpoint:
     _running: tuple[GrpcMessaging, GrpcServer] | None = attrs.field(default=None, init=False)
 
     async def run(self) -> None:
-        """Serve until cancelled; return if the default port is taken.
+        """Serve until cancelled; return without packages for it, or if the default port is taken.
 
         Raises: AddressInUse, ListenFailed for a port that the settings name; ConfigError.
         """
-        await trio.to_thread.run_sync(import_module, "triomq.broker.endpoint_parts")
+        try:
+            await trio.to_thread.run_sync(import_module, "triomq.broker.endpoint_parts")
+        except ModuleNotFoundError as error:
+            if (error.name or "").partition(".")[0] not in PACKAGES:
+                raise
+            self._explain(f"the package {error.name} is missing", "pip install 'triomq[grpc]'")
+            return
         from triomq.broker.endpoint_parts import open_parts  # start-up time and memory
 
         service, grpc = self._running = open_parts(
@@ -74,14 +84,18 @@ class GrpcEndpoint:
             except OSError as error:
                 if self.config.endpoint.port >= 0 or error.errno != errno.EADDRINUSE:
                     raise
-                logger.warning(
-                    "port %d is taken, so clients that speak gRPC are not served; give"
-                    " grpcServerPort a free port, or 0 for none",
-                    self.port,
-                )
+                self._explain(f"port {self.port} is taken", "give grpcServerPort a free port")
             finally:
                 self._running = None
                 behind.cancel()
+
+    def _explain(self, cause: str, fix: str) -> None:
+        """Log why clients are not served. Raises: ConfigError if the settings name the port."""
+        if self.config.endpoint.port > 0:
+            raise ConfigError("grpcServerPort", cause, fix)
+        logger.warning(
+            "%s, so clients that speak gRPC are not served; %s, or set grpcServerPort=0", cause, fix
+        )
 
     def figures(self) -> Iterator[Family]:
         """Yield the endpoint's metrics; none while it does not run."""

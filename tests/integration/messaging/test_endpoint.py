@@ -27,6 +27,7 @@ from triomq.remoting.protocol.headers.client import (
     ConsumerRunningHeader,
 )
 from triomq.remoting.server.listen import AddressInUse
+from triomq.remoting.settings import ConfigError
 
 Code = pb.Code
 
@@ -74,14 +75,45 @@ async def test_a_taken_default_port_is_a_warning(
     assert "grpcServerPort" in record.message
 
 
+@pytest.mark.parametrize("named", [False, True])
+async def test_missing_packages_are_named(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    named: bool,
+) -> None:
+    def missing(_name: str) -> None:
+        raise ModuleNotFoundError("No module named 'h2'", name="h2")
+
+    monkeypatch.setattr(grpc_endpoint, "import_module", missing)
+    if named:
+        with pytest.raises(BaseExceptionGroup) as caught:
+            await run_broker(broker_config(tmp_path, grpcServerPort=free_port()))
+        (found,) = leaves(caught.value)
+        assert isinstance(found, ConfigError)
+        assert "triomq[grpc]" in str(found)
+        return
+    async with running_broker(tmp_path, listenPort=free_port()):
+        with trio.fail_after(20):
+            while not caplog.records:
+                await trio.sleep(0.01)
+    assert "the package h2 is missing" in caplog.records[0].message
+    assert "pip install 'triomq[grpc]'" in caplog.records[0].message
+
+
+def leaves(error: BaseException) -> list[BaseException]:
+    """Return the errors inside groups."""
+    if isinstance(error, BaseExceptionGroup):
+        return [leaf for each in error.exceptions for leaf in leaves(each)]
+    return [error]
+
+
 async def test_a_taken_port_of_the_settings_ends_the_broker(tmp_path: Path) -> None:
     port = free_port()
     with socket.create_server(("127.0.0.1", port)):
         with pytest.raises(BaseExceptionGroup) as caught:
             await run_broker(broker_config(tmp_path, grpcServerPort=port))
-    found: Any = caught.value
-    while isinstance(found, BaseExceptionGroup):
-        (found,) = found.exceptions
+    (found,) = leaves(caught.value)
     assert isinstance(found, AddressInUse)
     assert "grpcServerPort" in str(found)
 
