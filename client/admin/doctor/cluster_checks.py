@@ -18,6 +18,7 @@ from triomq.client.admin.admin import Admin, BrokerAddress
 from triomq.client.admin.answers import Answers
 from triomq.client.admin.arguments import Values
 from triomq.client.admin.command import request_seconds
+from triomq.client.admin.doctor.endpoint_checks import endpoints
 from triomq.client.errors import NoNameServer, TrioMQError
 from triomq.client.servers import namesrv_addresses
 from triomq.remoting.address import parse_address
@@ -78,6 +79,7 @@ async def examine_cluster(values: Values) -> list[Finding]:
             status = statuses.values.get(broker.address)
             failure = statuses.failures.get(broker.address)
             findings += broker_findings(broker, status, failure, here)
+        findings += await endpoints(admin, brokers)
         findings.append(traces(await admin.topics()))
         findings += await lags(admin, values.number("lag"))
     return findings
