@@ -1,7 +1,7 @@
 """Clients of RocketMQ 5 at our broker's gRPC endpoint and at Java's broker 5.5.0 with its proxy in
 one process (``-pm local``), in one run: ``make bench-grpc``.
 
-    python tests/bench/bench_messaging.py [--seconds 2] [--rounds 3] [--warm-up 10]
+    python tests/bench/bench_messaging.py [--seconds 2] [--rounds 3] [--warm-up 30]
         [--consumers 1000] [--server-cpus 0] [--load-cpus 1] [--json FILE] [--no-java] [--profile]
 
 SendMessage of 1 KiB with 1, 64 and 256 in flight on one connection; ReceiveMessage of 32 with eight
@@ -244,7 +244,7 @@ def main() -> int:
     )
     parser.add_argument("--seconds", type=float, default=2.0, help="of each measurement")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--warm-up", type=float, default=10.0, help="seconds of load before Java")
+    parser.add_argument("--warm-up", type=float, default=30.0, help="seconds of load, for Java")
     parser.add_argument("--consumers", type=int, default=1000, help="idle ones")
     parser.add_argument("--server-cpus", default="0", help="the cores of both servers")
     parser.add_argument("--load-cpus", default="1" if (os.cpu_count() or 1) > 1 else "0")
