@@ -7,7 +7,7 @@ proxy/…/service/route/LocalTopicRouteService.java, service/message/LocalMessag
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from typing import Any
 
 import attrs
@@ -40,17 +40,18 @@ class LocalLink:
     peer: tuple[str, int]
     take_request: TakeRequest
     spawn: Spawn
+    credentials: Mapping[str, str] = attrs.field(factory=dict, init=False)
     _connection: LocalConnection | None = attrs.field(default=None, init=False)
 
     async def invoke(self, broker_name: str, command: Command, timeout: float) -> Command:
         """Send a request to this broker, the only one there is. Raises: RemotingError."""
-        return await self._open().invoke(command, timeout)
+        return await self._open().invoke(self._signed(command), timeout)
 
     async def register(self, data: HeartbeatData, language: int) -> None:
         """Note the client's groups. Raises: RemotingError."""
         command = new_request(RequestCode.HEART_BEAT, body=data.encode())
         command.language = language
-        await self._open().invoke(command, HEARTBEAT_SECONDS)
+        await self._open().invoke(self._signed(command), HEARTBEAT_SECONDS)
 
     async def unregister(self, client_id: str, producers: list[str], consumers: list[str]) -> None:
         """Forget the client in these groups. Raises: RemotingError."""
@@ -62,13 +63,19 @@ class LocalLink:
 
     async def _leave(self, header: UnregisterClientHeader) -> None:
         command = new_request(RequestCode.UNREGISTER_CLIENT, header)
-        await self._open().invoke(command, HEARTBEAT_SECONDS)
+        await self._open().invoke(self._signed(command), HEARTBEAT_SECONDS)
 
     def close(self) -> None:
         """Close the connection. Checkpoint: never."""
         if self._connection is not None:
             self._connection.close("the client is gone")
             self._connection = None
+
+    def _signed(self, command: Command) -> Command:
+        """Add the client's credentials: hooks of the server may verify them."""
+        if self.credentials:
+            command.ext = {**(command.ext or {}), **self.credentials}
+        return command
 
     def _open(self) -> LocalConnection:
         if self._connection is None or self._connection.closed:

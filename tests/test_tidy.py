@@ -46,7 +46,7 @@ PURE = (
     *(
         f"remoting/messaging/{name}.py"
         for name in (
-            *("checks", "client_settings", "delivered_message"),
+            *("call_credentials", "checks", "client_settings", "delivered_message"),
             *("route_answers", "sent_message", "status_codes"),
         )
     ),

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 import attrs
@@ -72,6 +72,8 @@ class RemoteLink:
 
     calls: BrokerCalls
     registrations: Registrations
+    credentials: Mapping[str, str] = attrs.field(factory=dict, init=False)
+    """Not used: the proxy signs with its own."""
     _client_id: str | None = attrs.field(default=None, init=False)
 
     async def invoke(self, broker_name: str, command: Command, timeout: float) -> Command:

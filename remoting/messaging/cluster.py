@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Protocol
 
 from triomq.remoting.errors import RemotingError, RequestTimeout
@@ -16,7 +16,12 @@ from triomq.remoting.protocol.command import Command
 
 
 class BrokerLink(Protocol):
-    """The way of one client's requests to the brokers."""
+    """The way of one client's requests to the brokers.
+
+    ``credentials``: of its newest call, as fields of requests.
+    """
+
+    credentials: Mapping[str, str]
 
     async def invoke(self, broker_name: str, command: Command, timeout: float) -> Command:
         """Send a request to the master of a broker name, and wait *timeout* seconds at most.

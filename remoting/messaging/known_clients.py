@@ -18,6 +18,7 @@ from triomq.remoting.grpc.apache_rocketmq.service_pb2 import TelemetryCommand
 from triomq.remoting.grpc.methods import CallContext
 from triomq.remoting.limits import Limits
 from triomq.remoting.log_limit import LogLimit
+from triomq.remoting.messaging.call_credentials import call_credentials
 from triomq.remoting.messaging.checks import group_name, topic_name
 from triomq.remoting.messaging.cluster import BrokerLink
 from triomq.remoting.messaging.status_codes import Refused
@@ -150,6 +151,7 @@ class KnownClients:
             )
         found = self.by_id.get(client_id)
         if found is not None:
+            found.link.credentials = call_credentials(call.metadata)
             return found
         if len(client_id) > CLIENT_ID_LENGTH_MAX:
             raise Refused(
@@ -166,6 +168,7 @@ class KnownClients:
             )
         made = KnownClient(client_id, call.peer, language_code(call.metadata), trio.current_time())
         made.link = self.link(made)
+        made.link.credentials = call_credentials(call.metadata)
         self.by_id[client_id] = made
         return made
 

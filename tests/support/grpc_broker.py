@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import hmac
 import itertools
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +23,7 @@ from triomq.remoting.client.connector import Connector
 from triomq.remoting.grpc.apache_rocketmq import definition_pb2 as pb
 from triomq.remoting.grpc.apache_rocketmq import service_pb2 as rpc
 from triomq.remoting.messaging.service import PATH
+from triomq.remoting.server.request_hooks import RequestHook
 
 TOPIC, GROUP = "Orders", "G"
 _ids = itertools.count(1)
@@ -33,15 +37,26 @@ class GrpcClient:
     client_id: str
     topic: str = TOPIC
     group: str = GROUP
-    to_server: Any = None
+    credentials: tuple[str, str] | None = None
+    """Access key and secret key."""
 
     @property
     def metadata(self) -> list[tuple[str, str]]:
-        return [
+        made = [
             ("x-mq-client-id", self.client_id),
             ("x-mq-language", "PYTHON"),
             ("x-mq-client-version", "5.0.6"),
         ]
+        if self.credentials is not None:
+            key, secret = self.credentials
+            date = time.strftime("%Y%m%dT%H%M%SZ")
+            signature = hmac.digest(secret.encode(), date.encode(), hashlib.sha1).hex()
+            authorization = (
+                f"MQv2-HMAC-SHA1 Credential={key}, SignedHeaders=x-mq-date-time,"
+                f" Signature={signature}"
+            )
+            made += [("x-mq-date-time", date), ("authorization", authorization)]
+        return made
 
     async def call(self, name: str, request: Any, *, timeout: float = 10) -> Any:
         """Make a unary call."""
@@ -189,7 +204,9 @@ class GrpcBroker:
 
 
 @contextlib.asynccontextmanager
-async def grpc_broker(folder: Path, **settings: object) -> AsyncIterator[GrpcBroker]:
+async def grpc_broker(
+    folder: Path, *, hooks: Sequence[RequestHook] = (), **settings: object
+) -> AsyncIterator[GrpcBroker]:
     """Run a broker for the block.
 
     It has the topic ``Orders``, and one for each other type of messages, named after it.
@@ -197,7 +214,7 @@ async def grpc_broker(folder: Path, **settings: object) -> AsyncIterator[GrpcBro
     port = free_port()
     config = broker_config(folder, **{"grpcServerPort": port, **settings})
     async with trio.open_nursery() as nursery:
-        ready: BrokerReady = await nursery.start(run_broker, config)
+        ready: BrokerReady = await nursery.start(partial(run_broker, config, request_hooks=hooks))
         async with Connector() as connector:
             peer = BrokerPeer(connector, ready.address)
             await peer.create_topic(TOPIC, 2)
