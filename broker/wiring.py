@@ -116,7 +116,13 @@ def open_broker(
             services.delayed,
             store,
             timers,
-            PopHandover(connector, services.acting_records, config.cluster_name, services.pops)
+            PopHandover(
+                connector,
+                services.acting_records,
+                config.cluster_name,
+                lambda: store.flushed.value,
+                services.pops,
+            )
             if services.acting_records is not None
             else None,
         )
@@ -233,7 +239,7 @@ def open_server(
         ),
         polls=Polls(store, pop_checks, services.held_pops),
         acknowledgements=Acknowledgements(
-            store, pop_checks, role.durability, config.broker_name, services.held_pops
+            store, pop_checks, config.broker_name, services.held_pops
         ),
         assignments=Assignments(
             topics,

@@ -6,7 +6,7 @@ of a client: a Java master takes both.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import attrs
 
@@ -34,24 +34,55 @@ ACKS_A_BATCH = 500
 
 
 @attrs.define(eq=False)
+class Reported:
+    """What the master has been told."""
+
+    log_end: int
+    """End of the master's log with it."""
+    points: set[Key] = attrs.field(factory=set)
+    acks: dict[Key, int] = attrs.field(factory=dict)
+    """With the number of offsets: there may be more since."""
+
+
+@attrs.define(eq=False)
 class PopHandover:
     """Reports to the master, and forgets what the master has. ``pops``: None if it never acts."""
 
     caller: Caller
     records: ActingRecords
     cluster: str
+    own_end: Callable[[], int]
+    """How much of the log the disk of this slave has."""
     pops: Pops | None = None
+    _reported: Reported | None = attrs.field(default=None, init=False)
+    """Until this slave has it in its log it keeps it: it may become the master."""
 
-    async def report(self, address: str) -> None:
-        """Report everything, unless this slave acts now. Raises: RemotingError."""
+    async def report(self, address: str, log_end: Callable[[], Awaitable[int]]) -> None:
+        """Report everything, unless this slave acts now.
+
+        ``log_end``: returns the end of the master's log.
+
+        Raises: RemotingError.
+        """
+        self.forget_reported()
         records, pops = self.records, self.pops
         if pops is not None:
             if not pops.closed:
                 return
             pops.commit_ahead()
         if records.is_empty:
+            if records.positions:  # they are reported as commits
+                records.forget([], [])
             return
-        points, acks = list(records.points.items()), list(records.acks.items())
+        before = self._reported or Reported(0)
+        points = [each for each in records.points.items() if each[0] not in before.points]
+        acks = [
+            (key, each)
+            for key, each in records.acks.items()
+            if before.acks.get(key) != len(each.offsets)
+        ]
+        if not points and not acks:
+            return
         for key, known in points:
             if not known.read:
                 await self._send_point(address, known)
@@ -60,7 +91,26 @@ class PopHandover:
                 acks.append((key, ActingAcks(known.point.visible_at, known.revive_queue, gone)))
         for begin in range(0, len(acks), ACKS_A_BATCH):
             await self._send_acks(address, acks[begin : begin + ACKS_A_BATCH])
-        records.forget([key for key, _ in points], [key for key, _ in acks])
+        for _, known in points:
+            known.own = False  # it is in the master's log
+        self._reported = Reported(
+            await log_end(),
+            before.points | {key for key, _ in points},
+            before.acks | {key: len(each.offsets) for key, each in acks},
+        )
+        self.forget_reported()
+
+    def forget_reported(self) -> None:
+        """Forget what was reported, and is in the log of this slave. Checkpoint: never."""
+        reported, records = self._reported, self.records
+        if reported is not None and reported.log_end <= self.own_end():
+            self._reported = None
+            same = [
+                key
+                for key, count in reported.acks.items()
+                if key in records.acks and len(records.acks[key].offsets) == count
+            ]
+            records.forget(reported.points, same)
 
     async def _send_point(self, address: str, known: ActingPoint) -> None:
         point = known.point

@@ -9,6 +9,7 @@ Source: broker/slave/SlaveSynchronize.java (there every 60 s, in 4.9 every 10 s)
 from __future__ import annotations
 
 import logging
+from functools import partial
 
 import attrs
 import trio
@@ -139,7 +140,7 @@ class TableCopy:
         body = await self._ask(address, RequestCode.GET_ALL_CONSUMER_OFFSET, empty=True)
         if body:
             if self.pops is not None:
-                await self.pops.report(address)
+                await self.pops.report(address, partial(self._log_end, address))
             table = ConsumerOffsetTable.decode(body)
             await self._hold_progress(address, table)
             await self._report_own_commits(address, table)
@@ -226,7 +227,7 @@ class TableCopy:
         A master that starts needs it before consumers find it.
         """
         if self.pops is not None:
-            await self.pops.report(address)
+            await self.pops.report(address, partial(self._log_end, address))
         body = await self._ask(address, RequestCode.GET_ALL_CONSUMER_OFFSET, empty=True)
         await self._report_own_commits(
             address, ConsumerOffsetTable.decode(body) if body else ConsumerOffsetTable()

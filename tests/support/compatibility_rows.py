@@ -52,7 +52,13 @@ GRPC_ROWS = {
     "SQL filter": "The same for an expression over properties",
     "push": "Push consumer: every message reaches the listener",
     "retry": "A message that failed comes again, and counts its deliveries",
+    "dead letter": "A message that fails too often lies in `%DLQ%<group>`, and comes no more",
+    "receive in order": (
+        "Simple consumer of an orderly group: while a message is not acknowledged, none of its"
+        " message group comes"
+    ),
     "push in order": "An orderly group: a message that failed holds back the rest of its group",
+    "dead letter in order": "… until it has failed too often; then the rest comes",
     "TLS": "Send, receive and acknowledge with TLS",
 }
 """Of the tables of ``GRPC_ENDPOINTS``; a row's name is ``endpoint: row``."""

@@ -70,19 +70,23 @@ class GrpcPeer:
             self._news.notify_all()
 
     def done(self, scenario: str) -> list[dict[str, Any]]:
-        """Wait until the scenario is done, and return its events before that one."""
+        """Wait until the scenario is done, and return its other events."""
         foreign_peers.note(self.client)
         events = self.events[scenario]
         deadline = time.monotonic() + SECONDS_MAX
         with self._news:
-            while not events or events[-1]["event"] not in {"done", "failed"}:
+            while (last := self._last(scenario)) is None:
                 assert not self._ended, f"{self.client} has ended: {events}\n{self.errors()}"
                 left = deadline - time.monotonic()
                 assert left > 0, f"{self.client}, {scenario}: {events}\n{self.errors()}"
                 self._news.wait(left)
-        *before, last = events
-        assert last["event"] == "done", f"{last}\nafter {before}\n{self.errors()}"
-        return before
+        others = [event for event in events if event is not last]
+        assert last["event"] == "done", f"{last}\nafter {others}\n{self.errors()}"
+        return others
+
+    def _last(self, scenario: str) -> dict[str, Any] | None:
+        ends = (event for event in self.events[scenario] if event["event"] in {"done", "failed"})
+        return next(ends, None)
 
     def errors(self) -> str:
         return self.log.read_text(errors="replace")[-4000:]

@@ -16,12 +16,16 @@ send-refused             a message with a time of delivery to a NORMAL topic: ``
 send-transaction         by turns committed, rolled back, left open; of the last, the client is
                          asked: ``checked`` (body, resolution), COMMIT for even ones. On a busy
                          machine it may be asked about others, and answers as it did before
-simple-receive-ack       10 s invisible; number 0 is acknowledged at its second delivery
+simple-receive-ack       30 s invisible; number 0 is acknowledged at its second delivery
 simple-change-invisible  300 s invisible, then changed to 2 s; acknowledged at the second delivery
 filter-tag               TagA || TagB
 filter-sql               number >= 3 AND color = 'red'
 push-consume             odd ones fail at their first delivery
+simple-fifo              an orderly group; one message at a time: the first is acknowledged
+                         after three more receives, others at once; ``acked`` (body) just before
 push-fifo                an orderly group; number 2 fails at its first delivery
+push-dead                two attempts at most; number 2 always fails
+push-fifo-dead           the same with an orderly group
 =======================  ==========================================================================
 """
 
@@ -49,7 +53,10 @@ MESSAGE_TYPES = {
     "filter-tag": "NORMAL",
     "filter-sql": "NORMAL",
     "push-consume": "NORMAL",
+    "simple-fifo": "FIFO",
     "push-fifo": "FIFO",
+    "push-dead": "NORMAL",
+    "push-fifo-dead": "FIFO",
 }
 """Scenario -> type of its topic (attribute ``message.type``)."""
 SENDS = frozenset(
@@ -60,8 +67,9 @@ QUEUES = 2
 EXPONENTIAL = GroupRetryPolicy(
     "EXPONENTIAL", exponential=ExponentialRetryPolicy(initial=1000, max=10_000, multiplier=2)
 )
-"""Of orderly groups: the Node client does not know the default policy (a list of delays), and calls
-a message of an orderly group dead at its first failure then.
+"""Of Node's orderly groups: this client does not know the default policy (a list of delays), and
+calls a message of an orderly group dead at its first failure then. Python, on the other hand,
+takes no limit of attempts from an exponential policy.
 """
 
 
@@ -79,14 +87,22 @@ async def prepare(namesrv: str, names: Iterable[str], scenarios: Iterable[str]) 
 
 async def _prepare(admin: Admin, producer: Producer, topic: str, scenario: str) -> None:
     attributes = f"+message.type={MESSAGE_TYPES[scenario]}"
-    await admin.create_topic(topic, queues=QUEUES, attributes=attributes)
+    queues = QUEUES
+    if scenario == "simple-fifo":
+        # Each message group has a queue, at brokers of its own if there are two: a receive asks one
+        # broker only, and waits five seconds if that has nothing.
+        queues = 2 // len(await admin.brokers())
+    await admin.create_topic(topic, queues=queues, attributes=attributes)
     if scenario in SENDS:
         return
-    orderly = scenario == "push-fifo"
-    policy = EXPONENTIAL if orderly else GroupRetryPolicy()
+    orderly, dies = MESSAGE_TYPES[scenario] == "FIFO", scenario.endswith("-dead")
+    policy = EXPONENTIAL if orderly and "node" in topic else GroupRetryPolicy()
+    limit = {"retry_max_times": 1} if dies else {}
     await admin.update_group(
         topic,
-        lambda config: attrs.evolve(config, consume_message_orderly=orderly, retry_policy=policy),
+        lambda config: attrs.evolve(
+            config, consume_message_orderly=orderly, retry_policy=policy, **limit
+        ),
     )
     for number in range(COUNT):
         group = f"group-{number % 2}" if orderly else None

@@ -106,6 +106,10 @@ class SimulatedCluster:
     starts: list[BrokerStart] = attrs.field(factory=list)
     losses: list[float] = attrs.field(factory=list)
     """When a broker lost what its disk did not have."""
+    ends: list[float] = attrs.field(factory=list)
+    """When a broker ended."""
+    acting: bool = False
+    """Whether name servers show a slave that acts for its master."""
     promoted_at: float = 0.0
     healed_at: float = inf
     """When the last fault was over."""
@@ -167,6 +171,7 @@ class SimulatedCluster:
             life.machine.kill()
         disk = service.disk
         if disk is not None:
+            self.ends.append(trio.current_time())
             disk.before, disk.fault = None, _no_fault
             service.full = service.sync_failed = False
             image, root = disk.image(), self._next_folder(name)
@@ -325,6 +330,7 @@ class SimulatedCluster:
                 listen_host="0.0.0.0",
                 listen_port=NAMESRV_PORT,
                 kv_path=self.folder / f"{service.name}.json",
+                acting_master=self.acting,
             )
             return partial(run_namesrv, config)
         lines = {

@@ -43,7 +43,7 @@ from simulated_cluster import (
 )
 from simulated_delays import DELAYED_TOPIC, DelayedTraffic
 from simulated_plan import FAULTS, HistoryResult, Mode, Plan
-from simulated_pops import POP_TOPIC, POSITIONS_SAVED_MS, PopTraffic
+from simulated_pops import ACTING_SETTINGS, POP_TOPIC, POSITIONS_SAVED_MS, PopTraffic
 from simulated_reading import NotReadable, read_queue, whole_records
 from simulated_requests import REQUEST_TOPIC, RequestTraffic
 from simulated_timers import BROKER_SETTINGS as TIMER_SETTINGS
@@ -150,7 +150,9 @@ class _Played:
             simulation.device_seconds = (0.002, 0.05)
         broken: list[str] = []
         async with trio.open_nursery() as self.nursery:
-            self.cluster = SimulatedCluster(simulation, self.nursery, self.folder)
+            self.cluster = SimulatedCluster(
+                simulation, self.nursery, self.folder, acting=plan.acting
+            )
             self.traffic = DelayedTraffic(
                 self.cluster, plan.seed, plan.retries, lambda: self.sending, self._client
             )
@@ -202,9 +204,12 @@ class _Played:
         return {**first, SECOND_BROKER: "second"} if self.plan.second else first
 
     def _addresses(self) -> dict[str, str]:
+        names = self.masters
+        if self.plan.acting and not self.promoted and not self.cluster.services["master"].running:
+            names = {**names, BROKER: "slave"}
         return {
             broker: f"{self.cluster.services[name].address}:{BROKER_PORT}"
-            for broker, name in self.masters.items()
+            for broker, name in names.items()
         }
 
     @property
@@ -242,6 +247,8 @@ class _Played:
             lines["flushConsumerOffsetInterval"] = 2000
         if plan.pops:
             lines["flushConsumerOffsetInterval"] = POSITIONS_SAVED_MS
+        if plan.acting:
+            lines |= ACTING_SETTINGS
         if plan.transactions:
             lines |= BROKER_SETTINGS | {"flushConsumerOffsetInterval": 1000}
         cluster.add_broker("master", brokerId=0, brokerRole=master, **lines)
@@ -254,6 +261,7 @@ class _Played:
                 brokerRole="ASYNC_MASTER",
                 flushDiskType=flush,
                 **timers,
+                **(ACTING_SETTINGS if plan.acting else {}),
                 **(BROKER_SETTINGS if plan.transactions else {}),
             )
         for name in ("shop-1", "shop-2", "reader-1", "reader-2"):

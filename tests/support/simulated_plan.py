@@ -66,6 +66,10 @@ class Plan:
     """Whether there are requests and replies."""
     pops: bool = False
     """Whether a topic is popped; then no clock makes a large step."""
+    acting: bool = False
+    """Whether the slave acts for its master, about POP only: there is no other traffic that would
+    notice.
+    """
 
     @classmethod
     def of(cls, seed: int) -> Plan:
@@ -95,6 +99,13 @@ class Plan:
             requests=choose.random() < 0.2,
             pops=seed % POPS_EVERY == 3,
         )
+        if (
+            seed % (2 * POPS_EVERY) == POPS_EVERY + 3
+            and not drawn.delays
+            and mode is not Mode.SYNC_ASYNC
+        ):
+            alone = attrs.evolve(drawn, ordered=False, transactions=False, timers=False)
+            drawn = attrs.evolve(alone, requests=False, acting=True)
         waiting = drawn.delays or drawn.timers or drawn.pops
         failover = waiting and drawn.promote
         return attrs.evolve(
@@ -129,6 +140,7 @@ class Plan:
                 "timers",
                 "requests",
                 "pops",
+                "acting",
             )
             if getattr(self, name)
         ]

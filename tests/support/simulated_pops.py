@@ -27,6 +27,11 @@ from triomq.remoting.protocol.headers.pop import AckMessageHeader, PopMessageHea
 POP_TOPIC, GROUP = "POPPED", "G"
 POSITIONS_SAVED_MS = 1_000
 """A setting of the brokers: histories are short."""
+ACTING_SETTINGS = {
+    "enableSlaveActingMaster": "true",
+    "enableRemoteEscape": "true",
+    "syncBrokerMemberGroupPeriod": 200,
+}
 SLACK = 0.25
 """Clocks make small steps, and requests take their time."""
 DURABLE_SECONDS = 3.0
@@ -172,7 +177,8 @@ class PopTraffic:
         """Return whether a broker has started in a time: what no fsync had reached may be gone, a
         pop whose answer was on its way, too.
         """
-        times = [*(start.time for start in self.cluster.starts), *self.cluster.losses]
+        cluster = self.cluster
+        times = [*(start.time for start in cluster.starts), *cluster.losses, *cluster.ends]
         return any(since <= time <= until for time in times)
 
     def violations(self) -> Iterator[str]:

@@ -14,7 +14,7 @@ from triomq.broker.processors.send.pipeline import NOT_DURABLE
 from triomq.broker.services.pop.held_pops import HeldPops
 from triomq.broker.services.pop.pop_log import QueueKey
 from triomq.broker.store.errors import FlushFailed, StoreUnavailable
-from triomq.broker.store.log.durability import Durability, DurabilityResult
+from triomq.broker.store.log.durability import DurabilityResult
 from triomq.broker.store.store import MessageStore
 from triomq.remoting.errors import Rejected, RemoteProtocolError
 from triomq.remoting.protocol import names
@@ -39,7 +39,6 @@ class Acknowledgements:
 
     store: MessageStore
     checks: PopChecks
-    durability: Durability
     broker_name: str
     held: HeldPops
 
@@ -215,12 +214,13 @@ class Acknowledgements:
         except StoreUnavailable as error:
             raise Rejected(ResponseCode.SYSTEM_ERROR, f"it cannot be stored ({error})") from None
 
-    def _when_durable(self, request: Request, log_end: int) -> Response | Deferred:
+    def _when_durable(self, request: Request, end: int) -> Response | Deferred:
         """Answer when the acknowledgement is as safe as a message of a producer."""
-        if request.oneway or self.durability.durable_now(log_end):
+        log = self.checks.state(starting=True).log
+        if request.oneway or log.durable_now(end):
             return Response()
         deferred = Deferred((request,))
-        self.durability.when_durable(log_end, partial(_finish, deferred))
+        log.when_durable(end, partial(_finish, deferred))
         return deferred
 
 

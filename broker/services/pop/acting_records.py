@@ -8,6 +8,7 @@ where no check point of its own master finds its acknowledgements.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import msgspec
 
 from triomq.broker.services.persisted import PersistedTable, load_table
 from triomq.broker.services.pop.pop_log import PopRecord, QueueKey
+from triomq.broker.store.log.durability import DurabilityResult, OnDurable
 from triomq.remoting.protocol.bodies.check_point import Ack, CheckPoint, Key
 
 
@@ -51,6 +53,12 @@ class ActingRecords(PersistedTable):
     acks: dict[Key, ActingAcks] = attrs.field(factory=dict)
     positions: dict[QueueKey, int] = attrs.field(factory=dict)
     """How far queues are popped here: the table of offsets is saved later."""
+    _waiting: deque[tuple[int, OnDurable]] = attrs.field(factory=deque, init=False)
+    """Acknowledgements that are answered when the file has them."""
+    decided: set[Key] = attrs.field(factory=set, init=False)
+    """Check points that the master has decided: the timers of a slave, whose progress is a little
+    behind, bring some of them again.
+    """
 
     @property
     def is_empty(self) -> bool:
@@ -77,9 +85,16 @@ class ActingRecords(PersistedTable):
     def is_safe(self, end: int) -> bool:
         return self.on_disk(end)
 
-    def awaited(self, end: int) -> int:
-        """Nothing of the log: the file is written within milliseconds."""
-        return 0
+    def durable_now(self, end: int) -> bool:
+        return self.on_disk(end)
+
+    def when_durable(self, end: int, on_durable: OnDurable) -> None:
+        self._waiting.append((end, on_durable))
+
+    def note_saved(self, changes: int) -> None:
+        super().note_saved(changes)
+        while self._waiting and self._waiting[0][0] <= changes:
+            self._waiting.popleft()[1](DurabilityResult.DURABLE)
 
     @property
     def timed_end(self) -> int:
@@ -93,7 +108,7 @@ class ActingRecords(PersistedTable):
 
     def find_point(self, point: CheckPoint, revive_queue: int, *, read: bool) -> None:
         """Take a check point of the master, unless all of it is acknowledged."""
-        if point.key in self.points:
+        if point.key in self.points or point.key in self.decided:
             return
         offsets, acks = point.offsets, self.acks.get(point.key)
         left = {each for place, each in enumerate(offsets) if not point.bits >> place & 1}
@@ -126,6 +141,8 @@ class ActingRecords(PersistedTable):
         known.left.difference_update(offsets)
         if not known.left:
             del self.points[known.point.key]
+            if known.read:
+                self.decided.add(known.point.key)
         self.touch()
 
     def due_points(self, complete_to_ms: int) -> list[ActingPoint]:

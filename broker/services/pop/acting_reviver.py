@@ -42,6 +42,8 @@ logger = logging.getLogger(__name__)
 
 READ_MESSAGES, READ_BYTES = 256, 1024 * 1024
 LOOK_SECONDS = 0.1
+KNOWN_MS = 120_000
+"""How far the timers of a slave may be behind those of its master."""
 
 
 @attrs.define(eq=False)
@@ -75,7 +77,9 @@ class ActingReviver:
     async def run(self) -> None:
         """Serve clients, and bring messages again, until the duty ends. Raises: StoreIoError."""
         pops, records = self.pops, self.records
+        await pops.store.indexed.wait_reached(pops.store.appended.value)
         await restore_positions(pops)
+        records.decided.clear()
         for queue_id in range(pops.settings.revive_queues):
             await self._read(queue_id)
         pops.closed = ""
@@ -92,7 +96,9 @@ class ActingReviver:
     async def _read(self, queue_id: int) -> None:
         """Read what the master had not decided."""
         pops, topic = self.pops, self.pops.revive_topic
-        offset = pops.revived_to(queue_id) + 1
+        done = pops.revived_to(queue_id)
+        since = pops.clock_ms() - KNOWN_MS
+        offset = min(done + 1, await pops.store.offset_by_time(topic, queue_id, since))
         while offset < pops.store.max_offset(topic, queue_id):
             found = await pops.store.get_or_wait(
                 topic,
@@ -110,7 +116,9 @@ class ActingReviver:
             for chunk in found.chunks:
                 for message in decode_records(chunk):
                     record = read_revive_record(message)
-                    if isinstance(record, CheckPoint):
+                    if isinstance(record, CheckPoint) and message.queue_offset <= done:
+                        self.records.decided.add(record.key)
+                    elif isinstance(record, CheckPoint):
                         self.records.find_point(record, queue_id, read=True)
                     elif record is not None:
                         self.records.find_ack(record)

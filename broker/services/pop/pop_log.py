@@ -11,7 +11,7 @@ import attrs
 from triomq.broker.services.pop.revive_records import revive_draft
 from triomq.broker.services.timers.timers import Timers
 from triomq.broker.store.draft import Draft
-from triomq.broker.store.log.durability import Durability
+from triomq.broker.store.log.durability import Durability, OnDurable
 from triomq.broker.store.store import MessageStore
 from triomq.remoting.protocol.bodies.check_point import Ack, CheckPoint
 from triomq.remoting.protocol.names import TIMER_TOPIC
@@ -46,8 +46,12 @@ class PopLog(Protocol):
         """Return whether they are as safe as messages whose sender has its answer."""
         ...
 
-    def awaited(self, end: int) -> int:
-        """Return the log offset that must be durable before an acknowledgement is answered."""
+    def durable_now(self, end: int) -> bool:
+        """Return whether an acknowledgement up to an end may be answered."""
+        ...
+
+    def when_durable(self, end: int, on_durable: OnDurable) -> None:
+        """Call ``on_durable`` then. Raises: FlushFailed. Checkpoint: never."""
         ...
 
     @property
@@ -98,8 +102,11 @@ class RevivePopLog:
     def is_safe(self, end: int) -> bool:
         return self.on_disk(end) and self.durability.durable_now(end)
 
-    def awaited(self, end: int) -> int:
-        return end
+    def durable_now(self, end: int) -> bool:
+        return self.durability.durable_now(end)
+
+    def when_durable(self, end: int, on_durable: OnDurable) -> None:
+        self.durability.when_durable(end, on_durable)
 
     def forget_position(self, key: QueueKey) -> None:
         """The offset is in the table of offsets only."""

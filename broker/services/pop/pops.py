@@ -272,8 +272,8 @@ class Pops:
     ) -> int:
         """Store acknowledgements of one check point.
 
-        Returns: the log offset that must be as safe as messages of producers before the answer; 0:
-        nothing had to be stored.
+        Returns: the end of the records, which must be durable before the answer; 0: nothing had to
+        be stored.
         Raises: StoreUnavailable, StoreIoError. Checkpoint: never.
         """
         if visible_at < self.decided_to_ms:
@@ -282,8 +282,7 @@ class Pops:
         if not fresh:
             return 0
         self.acknowledged += len(fresh)
-        end = self.log.append([PopRecord(make_ack(key, fresh), revive_queue, visible_at)])
-        return self.log.awaited(end)
+        return self.log.append([PopRecord(make_ack(key, fresh), revive_queue, visible_at)])
 
     def change(
         self, key: Key, offset: int, visible_at: int, revive_queue: int, invisible_ms: int

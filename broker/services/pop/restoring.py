@@ -121,7 +121,13 @@ async def take_over_records(pops: Pops, records: ActingRecords) -> None:
 
 
 def use_positions(pops: Pops, records: ActingRecords) -> None:
-    """Move positions to what was popped while acting, if a kill was faster than the saver."""
+    """Move positions to what was popped while acting, if a kill was faster than the saver.
+
+    On a slave they count as commits that the master does not know yet.
+    """
+    own = pops.offsets.own
     for key, offset in records.positions.items():
         if offset > (pops.position(key) or 0):
             pops.move(key, offset)
+        if own is not None:
+            own.note(*key, pops.position(key) or 0, None)

@@ -15,6 +15,7 @@ from triomq.broker.services.pop.pop_log import PopRecord, QueueKey
 from triomq.broker.services.pop.pop_settings import PopSettings
 from triomq.broker.services.pop.pops import COVERED, SAFE_SECONDS, Pops
 from triomq.broker.services.versions import Version
+from triomq.broker.store.log.durability import OnDurable
 from triomq.remoting.protocol.bodies.offsets import ConsumerOffsetTable
 
 KEY = ("G", "T", 0)
@@ -40,8 +41,11 @@ class Log:
     def is_safe(self, end: int) -> bool:
         return end <= min(self.disk, self.slaves)
 
-    def awaited(self, end: int) -> int:
-        return end
+    def durable_now(self, end: int) -> bool:
+        return self.is_safe(end)
+
+    def when_durable(self, end: int, on_durable: OnDurable) -> None:
+        pass
 
     def forget_position(self, key: QueueKey) -> None:
         pass

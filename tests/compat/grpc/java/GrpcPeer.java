@@ -39,6 +39,7 @@ public class GrpcPeer {
     final String scenario;
     final String topic;
     final String group;
+    boolean done;
 
     GrpcPeer(String scenario, String topic, String group) {
         this.scenario = scenario;
@@ -75,10 +76,11 @@ public class GrpcPeer {
                     filter(new FilterExpression("number >= 3 AND color = 'red'", FilterExpressionType.SQL92),
                         (count - 3) / 2);
                     break;
-                case "push-consume": case "push-fifo": push(); break;
+                case "simple-fifo": receiveInOrder(); break;
+                case "push-consume": case "push-fifo": case "push-dead": case "push-fifo-dead": push(); break;
                 default: throw new IllegalArgumentException(scenario);
             }
-            say("done");
+            sayDone();
         } catch (Throwable error) {
             say("failed", "error", String.valueOf(error));
         }
@@ -170,7 +172,8 @@ public class GrpcPeer {
             if (!checks.await(60, TimeUnit.SECONDS)) {
                 throw new IllegalStateException("not asked about " + open);
             }
-            Thread.sleep(1000); // the answer to the check is on its way
+            sayDone();
+            Thread.sleep(20_000); // the last answer is on its way, and the broker may ask again
         }
     }
 
@@ -181,9 +184,14 @@ public class GrpcPeer {
 
     /** An error is printed and counts as no messages, as an application would do. */
     List<MessageView> receive(SimpleConsumer consumer, int invisibleSeconds) throws InterruptedException {
+        return receive(consumer, 10, invisibleSeconds);
+    }
+
+    List<MessageView> receive(SimpleConsumer consumer, int most, int invisibleSeconds)
+        throws InterruptedException {
         say("asked");
         try {
-            return consumer.receive(10, Duration.ofSeconds(invisibleSeconds));
+            return consumer.receive(most, Duration.ofSeconds(invisibleSeconds));
         } catch (Exception error) {
             say("again", "error", String.valueOf(error));
             Thread.sleep(200);
@@ -194,7 +202,7 @@ public class GrpcPeer {
     void receiveAndAck() throws Exception {
         try (SimpleConsumer consumer = simpleConsumer(FilterExpression.SUB_ALL)) {
             for (int got = 0; got < count + 1;) {
-                for (MessageView view : receive(consumer, 10)) {
+                for (MessageView view : receive(consumer, 30)) {
                     got++;
                     sayGot(view);
                     if (!body(view).endsWith("-0") || view.getDeliveryAttempt() > 1) {
@@ -202,7 +210,7 @@ public class GrpcPeer {
                     }
                 }
             }
-            receive(consumer, 10).forEach(this::sayGot);
+            receive(consumer, 30).forEach(this::sayGot);
         }
     }
 
@@ -235,8 +243,35 @@ public class GrpcPeer {
         }
     }
 
+    void receiveInOrder() throws Exception {
+        try (SimpleConsumer consumer = simpleConsumer(FilterExpression.SUB_ALL)) {
+            MessageView held = null;
+            int later = 0;
+            for (int got = 0; got < count || held != null;) {
+                for (MessageView view : receive(consumer, 1, 60)) {
+                    sayGot(view);
+                    if (got++ == 0) {
+                        held = view;
+                    } else {
+                        ack(consumer, view);
+                    }
+                }
+                if (held != null && later++ == 3) {
+                    ack(consumer, held);
+                    held = null;
+                }
+            }
+        }
+    }
+
+    void ack(SimpleConsumer consumer, MessageView view) throws Exception {
+        say("acked", "body", body(view)); // before it is: what comes next comes later
+        consumer.ack(view);
+    }
+
     void push() throws Exception {
-        int expected = scenario.equals("push-fifo") ? count + 1 : count + count / 2;
+        boolean dies = scenario.endsWith("-dead");
+        int expected = scenario.equals("push-consume") ? count + count / 2 : count + 1;
         CountDownLatch got = new CountDownLatch(expected);
         Set<String> seen = ConcurrentHashMap.newKeySet();
         PushConsumer consumer = PROVIDER.newPushConsumerBuilder().setClientConfiguration(configuration)
@@ -245,15 +280,24 @@ public class GrpcPeer {
                 sayGot(view);
                 got.countDown();
                 int number = Integer.parseInt(body(view).substring(body(view).lastIndexOf('-') + 1));
-                boolean fails = scenario.equals("push-fifo") ? number == 2 : number % 2 == 1;
-                return fails && seen.add(body(view)) ? ConsumeResult.FAILURE : ConsumeResult.SUCCESS;
+                boolean fails = scenario.equals("push-consume") ? number % 2 == 1 : number == 2;
+                return fails && (dies || seen.add(body(view))) ? ConsumeResult.FAILURE : ConsumeResult.SUCCESS;
             }).build();
         try (consumer) {
             if (!got.await(90, TimeUnit.SECONDS)) {
                 throw new IllegalStateException(got.getCount() + " deliveries are missing");
             }
             Thread.sleep(2000); // what comes too much
+            sayDone(); // to close takes as long as a poll
+            Thread.sleep(dies ? 20_000 : 0); // the server makes the dead letter when it is asked for more
         }
+    }
+
+    void sayDone() {
+        if (!done) {
+            say("done");
+        }
+        done = true;
     }
 
     static String body(MessageView view) {

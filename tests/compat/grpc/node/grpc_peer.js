@@ -24,6 +24,11 @@ class Scenario {
     process.stdout.write(JSON.stringify({ scenario: this.name, event, at: Date.now(), ...fields }) + '\n');
   }
 
+  sayDone() {
+    if (!this.done) this.say('done');
+    this.done = true;
+  }
+
   sayGot(view) {
     this.say('got', {
       id: view.messageId,
@@ -43,10 +48,11 @@ class Scenario {
         'send-normal': this.send, 'send-fifo': this.send, 'send-delay': this.send, recall: this.send,
         'send-refused': this.sendRefused, 'send-transaction': this.sendTransactions,
         'simple-receive-ack': this.receiveAndAck, 'simple-change-invisible': this.changeInvisible,
-        'filter-tag': this.filter, 'filter-sql': this.filter, 'push-consume': this.push, 'push-fifo': this.push,
+        'filter-tag': this.filter, 'filter-sql': this.filter, 'simple-fifo': this.receiveInOrder,
+        'push-consume': this.push, 'push-fifo': this.push, 'push-dead': this.push, 'push-fifo-dead': this.push,
       };
       await steps[this.name].call(this);
-      this.say('done');
+      this.sayDone();
     } catch (error) {
       this.say('failed', { error: String(error.stack) });
     }
@@ -124,7 +130,8 @@ class Scenario {
     }
     for (let waited = 0; open.size && waited < 60000; waited += 100) await sleep(100);
     if (open.size) throw new Error(`not asked about ${[ ...open ]}`);
-    await sleep(1000); // the answer to the check is on its way
+    this.sayDone();
+    await sleep(20000); // the last answer is on its way, and the broker may ask again
     await producer.shutdown();
   }
 
@@ -136,10 +143,10 @@ class Scenario {
   }
 
   // An error is printed and counts as no messages, as an application would do.
-  async receive(consumer, invisibleDuration) {
+  async receive(consumer, invisibleDuration, most = 10) {
     this.say('asked');
     try {
-      return await consumer.receive(10, invisibleDuration);
+      return await consumer.receive(most, invisibleDuration);
     } catch (error) {
       this.say('again', { error: String(error) });
       await sleep(200);
@@ -150,13 +157,13 @@ class Scenario {
   async receiveAndAck() {
     const consumer = await this.simpleConsumer();
     for (let got = 0; got < count + 1;) {
-      for (const view of await this.receive(consumer, 10000)) {
+      for (const view of await this.receive(consumer, 30000)) {
         got++;
         this.sayGot(view);
         if (numberOf(view) || view.deliveryAttempt > 1) await consumer.ack(view);
       }
     }
-    (await this.receive(consumer, 10000)).forEach(view => this.sayGot(view));
+    (await this.receive(consumer, 30000)).forEach(view => this.sayGot(view));
     await consumer.shutdown();
   }
 
@@ -191,15 +198,39 @@ class Scenario {
     await consumer.shutdown();
   }
 
+  async receiveInOrder() {
+    const consumer = await this.simpleConsumer();
+    let held = null;
+    let later = 0;
+    for (let got = 0; got < count || held;) {
+      for (const view of await this.receive(consumer, 60000, 1)) {
+        this.sayGot(view);
+        if (got++ === 0) held = view;
+        else await this.acknowledge(consumer, view);
+      }
+      if (held && later++ === 3) {
+        await this.acknowledge(consumer, held);
+        held = null;
+      }
+    }
+    await consumer.shutdown();
+  }
+
+  async acknowledge(consumer, view) {
+    this.say('acked', { body: view.body.toString() }); // before it is: what comes next comes later
+    await consumer.ack(view);
+  }
+
   async push() {
-    const fifo = this.name === 'push-fifo';
-    let missing = fifo ? count + 1 : count + Math.floor(count / 2);
+    const many = this.name === 'push-consume';
+    const dies = this.name.endsWith('-dead');
+    let missing = count + (many ? Math.floor(count / 2) : 1);
     const seen = new Set();
     const consume = async view => {
       this.sayGot(view);
       missing--;
       const number = numberOf(view);
-      const fails = (fifo ? number === 2 : number % 2 === 1) && !seen.has(number);
+      const fails = (many ? number % 2 === 1 : number === 2) && (dies || !seen.has(number));
       seen.add(number);
       return fails ? ConsumeResult.FAILURE : ConsumeResult.SUCCESS;
     };
@@ -211,6 +242,8 @@ class Scenario {
     for (let waited = 0; missing > 0 && waited < 90000; waited += 100) await sleep(100);
     if (missing > 0) throw new Error(`${missing} deliveries are missing`);
     await sleep(2000); // what comes too much
+    this.sayDone(); // to close takes as long as a poll
+    await sleep(dies ? 20000 : 0); // the server makes the dead letter when it is asked for more
     await consumer.shutdown();
   }
 }

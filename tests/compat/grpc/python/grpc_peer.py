@@ -43,10 +43,20 @@ def number_of(message: Message) -> int:
 
 
 class Listener(MessageListener):
-    """Lets each message that ``fails`` fail at its first delivery, until ``expected`` have come."""
+    """Lets messages that ``fails`` names fail at their first delivery, or ``always``;
+    ``complete`` when ``expected`` deliveries have come.
+    """
 
-    def __init__(self, scenario: Scenario, expected: int, fails: Callable[[Message], bool]) -> None:
+    def __init__(
+        self,
+        scenario: Scenario,
+        expected: int,
+        fails: Callable[[Message], bool],
+        *,
+        always: bool,
+    ) -> None:
         self._scenario, self._expected, self._fails = scenario, expected, fails
+        self._always = always
         self._lock, self.complete = threading.Lock(), threading.Event()
         self._seen: set[bytes] = set()
 
@@ -57,7 +67,7 @@ class Listener(MessageListener):
             if self._expected == 0:
                 self.complete.set()
             # In an orderly group the client counts no attempts.
-            fails = self._fails(message) and message.body not in self._seen
+            fails = self._fails(message) and (self._always or message.body not in self._seen)
             self._seen.add(message.body)
         return ConsumeResult.FAILURE if fails else ConsumeResult.SUCCESS
 
@@ -85,6 +95,7 @@ class Scenario:
 
     def __init__(self, name: str) -> None:
         self.name, self.topic, self.group = name, f"{TOPIC}-{name}", f"{GROUP}-{name}"
+        self._done = False
 
     def say(self, event: str, **fields: object) -> None:
         at = int(time.time() * 1000)
@@ -92,6 +103,11 @@ class Scenario:
             print(
                 json.dumps({"scenario": self.name, "event": event, "at": at, **fields}), flush=True
             )
+
+    def say_done(self) -> None:
+        if not self._done:
+            self.say("done")
+        self._done = True
 
     def say_got(self, message: Message) -> None:
         self.say(
@@ -121,8 +137,11 @@ class Scenario:
                 "filter-sql": self.filter,
                 "push-consume": self.push,
                 "push-fifo": self.push,
+                "push-dead": self.push,
+                "push-fifo-dead": self.push,
+                "simple-fifo": self.receive_in_order,
             }[self.name]()
-            self.say("done")
+            self.say_done()
         except Exception:
             self.say("failed", error=traceback.format_exc())
 
@@ -186,7 +205,8 @@ class Scenario:
             elif how == "rollback":
                 transaction.rollback()
         assert checker.complete.wait(60), "not asked about all"
-        time.sleep(1)  # the answer to the check is on its way
+        self.say_done()
+        time.sleep(20)  # the last answer is on its way, and the broker may ask again
         producer.shutdown()
 
     def simple_consumer(self, expression: FilterExpression | None = None) -> SimpleConsumer:
@@ -197,11 +217,13 @@ class Scenario:
         consumer.startup()
         return consumer
 
-    def receive(self, consumer: SimpleConsumer, invisible_seconds: int) -> list[Message]:
+    def receive(
+        self, consumer: SimpleConsumer, invisible_seconds: int, most: int = 10
+    ) -> list[Message]:
         """Receive; an error is printed and counts as no messages, as an application would do."""
         self.say("asked")
         try:
-            return consumer.receive(10, invisible_seconds)
+            return consumer.receive(most, invisible_seconds)
         except Exception as error:
             self.say("again", error=str(error))
             time.sleep(0.2)
@@ -210,12 +232,12 @@ class Scenario:
     def receive_and_ack(self) -> None:
         consumer, got = self.simple_consumer(), 0
         while got < count + 1:
-            for message in self.receive(consumer, 10):
+            for message in self.receive(consumer, 30):
                 got += 1
                 self.say_got(message)
                 if number_of(message) or message.delivery_attempt > 1:
                     consumer.ack(message)
-        for message in self.receive(consumer, 10):
+        for message in self.receive(consumer, 30):
             self.say_got(message)
         consumer.shutdown()
 
@@ -247,18 +269,43 @@ class Scenario:
             self.say_got(message)
         consumer.shutdown()
 
+    def receive_in_order(self) -> None:
+        consumer, got, later = self.simple_consumer(), 0, 0
+        held: Message | None = None
+        while got < count or held is not None:
+            for message in self.receive(consumer, 60, 1):
+                self.say_got(message)
+                if got == 0:
+                    held = message
+                else:
+                    self.acknowledge(consumer, message)
+                got += 1
+            if held is not None:
+                later += 1
+                if later == 4:
+                    self.acknowledge(consumer, held)
+                    held = None
+        consumer.shutdown()
+
+    def acknowledge(self, consumer: SimpleConsumer, message: Message) -> None:
+        self.say("acked", body=message.body.decode())  # before: what comes next comes later
+        consumer.ack(message)
+
     def push(self) -> None:
-        if self.name == "push-fifo":
-            listener = Listener(self, count + 1, lambda message: number_of(message) == 2)
-        else:
-            listener = Listener(
-                self, count + count // 2, lambda message: number_of(message) % 2 == 1
-            )
+        dies, many = self.name.endswith("-dead"), self.name == "push-consume"
+        listener = Listener(
+            self,
+            count + (count // 2 if many else 1),
+            lambda message: number_of(message) % 2 == 1 if many else number_of(message) == 2,
+            always=dies,
+        )
         subscription = {self.topic: FilterExpression()}
         consumer = PushConsumer(configuration(), self.group, listener, subscription, tls_enable=TLS)
         consumer.startup()
         assert listener.complete.wait(90), "deliveries are missing"
         time.sleep(2)  # what comes too much
+        self.say_done()  # to close takes as long as a poll
+        time.sleep(20 if dies else 0)  # the server makes the dead letter when it is asked for more
         consumer.shutdown()
 
 
