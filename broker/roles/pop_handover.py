@@ -11,7 +11,8 @@ from collections.abc import Awaitable, Callable, Sequence
 import attrs
 
 from triomq.broker.services.pop.acting_records import ActingAcks, ActingPoint, ActingRecords
-from triomq.broker.services.pop.pops import Pops
+from triomq.broker.services.pop.pop_log import QueueKey
+from triomq.broker.services.pop.pops import Pops, position_point
 from triomq.broker.services.pop.revive_records import revive_topic
 from triomq.broker.services.registration import Caller
 from triomq.broker.services.remote_sender import INNER_PRODUCER, STORED
@@ -42,6 +43,7 @@ class Reported:
     points: set[Key] = attrs.field(factory=set)
     acks: dict[Key, int] = attrs.field(factory=dict)
     """With the number of offsets: there may be more since."""
+    positions: dict[QueueKey, int] = attrs.field(factory=dict)
 
 
 @attrs.define(eq=False)
@@ -70,10 +72,6 @@ class PopHandover:
             if not pops.closed:
                 return
             pops.commit_ahead()
-        if records.is_empty:
-            if records.positions:  # they are reported as commits
-                records.forget([], [])
-            return
         before = self._reported or Reported(0)
         points = [each for each in records.points.items() if each[0] not in before.points]
         acks = [
@@ -81,8 +79,16 @@ class PopHandover:
             for key, each in records.acks.items()
             if before.acks.get(key) != len(each.offsets)
         ]
-        if not points and not acks:
+        positions = {
+            key: offset
+            for key, offset in records.positions.items()
+            if before.positions.get(key) != offset
+        }
+        if not points and not acks and not positions:
             return
+        for queue, offset in positions.items():
+            done = ActingPoint(position_point(queue, offset), set(), 0)
+            await self._send_point(address, done)
         for key, known in points:
             if not known.read:
                 await self._send_point(address, known)
@@ -97,6 +103,7 @@ class PopHandover:
             await log_end(),
             before.points | {key for key, _ in points},
             before.acks | {key: len(each.offsets) for key, each in acks},
+            before.positions | positions,
         )
         self.forget_reported()
 
@@ -111,6 +118,9 @@ class PopHandover:
                 if key in records.acks and len(records.acks[key].offsets) == count
             ]
             records.forget(reported.points, same)
+            for queue, offset in reported.positions.items():
+                if records.positions.get(queue) == offset:
+                    del records.positions[queue]
 
     async def _send_point(self, address: str, known: ActingPoint) -> None:
         point = known.point

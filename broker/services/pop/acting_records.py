@@ -60,11 +60,6 @@ class ActingRecords(PersistedTable):
     behind, bring some of them again.
     """
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether the master needs nothing."""
-        return not self.points and not self.acks
-
     # The log of an acting slave
 
     def append(self, records: Sequence[PopRecord]) -> int:
@@ -155,8 +150,6 @@ class ActingRecords(PersistedTable):
             self.points.pop(key, None)
         for key in acks:
             self.acks.pop(key, None)
-        if self.is_empty:
-            self.positions.clear()
         self.touch()
 
     def encode(self) -> bytes:

@@ -350,3 +350,23 @@ def make_ack(key: Key, offsets: Sequence[int]) -> Ack:
         broker_name=broker_name,
         more=None if single else list(offsets),
     )
+
+
+def position_point(key: QueueKey, position: int) -> CheckPoint:
+    """Return a check point whose only message is acknowledged.
+
+    It says in the log how far a queue is popped: a commit may be only in the memory of a broker
+    that is killed.
+    """
+    group, topic, queue_id = key
+    return CheckPoint(
+        start_offset=position - 1,
+        pop_time=0,
+        invisible_ms=LEAD_MS,
+        bits=1,
+        count=1,
+        queue_id=queue_id,
+        topic=topic,
+        group=group,
+        differences=[0],
+    )

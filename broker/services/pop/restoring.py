@@ -11,7 +11,7 @@ import trio
 
 from triomq.broker.services.pop.acting_records import ActingRecords
 from triomq.broker.services.pop.pop_log import PopRecord
-from triomq.broker.services.pop.pops import COVERED, Pops, make_ack
+from triomq.broker.services.pop.pops import COVERED, Pops, make_ack, position_point
 from triomq.broker.services.pop.revive_records import read_revive_record
 from triomq.broker.store.results import GetStatus
 from triomq.remoting.protocol.bodies.check_point import LEAD_MS, CheckPoint
@@ -112,12 +112,14 @@ async def take_over_records(pops: Pops, records: ActingRecords) -> None:
         if known.own and gone:
             ack = make_ack(known.point.key, sorted(gone))
             found.append(PopRecord(ack, known.revive_queue, known.point.visible_at))
+    found += [PopRecord(position_point(*each), 0, 0) for each in records.positions.items()]
     use_positions(pops, records)
     for begin in range(0, len(found), TAKEN_AT_ONCE):
         pops.log.append(found[begin : begin + TAKEN_AT_ONCE])
         await trio.lowlevel.checkpoint()
     await pops.store.flushed.wait_reached(pops.store.appended.value)
     records.forget(list(records.points), list(records.acks))
+    records.positions.clear()
 
 
 def use_positions(pops: Pops, records: ActingRecords) -> None:
