@@ -58,6 +58,8 @@ class KnownClient:
     """To the task that writes its telemetry stream."""
     waiting: dict[str, Callable[[TelemetryCommand], None]] = attrs.field(factory=dict)
     """Those who wait for the client's answer to a command, by the command's nonce."""
+    gone: bool = attrs.field(default=False, init=False)
+    """Whether it was forgotten; calls of it may still be under way."""
 
     @property
     def producer_topics(self) -> list[str]:
@@ -176,6 +178,7 @@ class KnownClients:
         """Remove a client that is gone. Checkpoint: never."""
         if self.by_id.get(client.client_id) is client:
             del self.by_id[client.client_id]
+        client.gone = True
         client.link.close()
 
     def silent(self, now: float) -> Sequence[KnownClient]:

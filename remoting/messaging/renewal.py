@@ -9,12 +9,13 @@ common/RenewStrategyPolicy.java.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
 
 import attrs
 import trio
 
-from triomq.remoting.errors import RemotingError
+from triomq.remoting.errors import RemotingError, RequestTimeout
 from triomq.remoting.limits import Limits
 from triomq.remoting.log_limit import LogLimit
 from triomq.remoting.messaging.known_clients import KnownClient
@@ -26,6 +27,11 @@ logger = logging.getLogger(__name__)
 RENEWED_MS = tuple(60_000 * minutes for minutes in (1, 3, 5, 10, 30, 60))
 """Invisible times of the first renewals; the last one is that of all others."""
 FAILURES_MAX = 3
+REQUESTS_MAX = 8
+"""Requests to one broker at once."""
+
+HoldingKey = tuple[str, str, str]
+"""Client id, group, and the handle that the client has."""
 
 
 @attrs.define(eq=False)
@@ -58,11 +64,15 @@ class Renewals:
     clock_ms: Callable[[], int]
     retry_delay: Callable[[str, int], Awaitable[int]]
     limit: LogLimit = attrs.field(factory=LogLimit, init=False)
-    held: dict[tuple[str, str, str], HeldMessage] = attrs.field(factory=dict, init=False)
-    """By client id, group, and the handle that the client has."""
+    held: dict[HoldingKey, HeldMessage] = attrs.field(factory=dict, init=False)
 
     def add(self, client: KnownClient, message: PoppedMessage, reconsume_times: int) -> None:
-        """Begin to renew. Above the limit the message comes again when its first time is over."""
+        """Begin to renew. Above the limit the message comes again when its first time is over.
+
+        So it does if the client ended while the message was on its way.
+        """
+        if client.gone:
+            return
         if len(self.held) >= self.limits.most("held_messages_max"):
             self.limits.note("held_messages_max")
             return
@@ -80,20 +90,17 @@ class Renewals:
 
     def keep(self, client: KnownClient, given: PoppedMessage, newest: PoppedMessage) -> None:
         """Go on renewing a message whose settlement failed: its client tries again."""
+        if client.gone:
+            return
         key = client.client_id, given.group, given.handle.encode()
         self.held[key] = HeldMessage(client, newest, self.clock_ms(), 0)
 
-    async def release(self, client: KnownClient, group: str | None = None) -> None:
-        """Give back what a client holds, of one group or of all: it is gone."""
-        keys = [
-            key
-            for key, held in self.held.items()
-            if held.client is client and group in (None, key[1])
-        ]
-        for key in keys:
-            held = self.held.pop(key, None)
-            if held is not None:
-                await self._return(held, RETURN_MS)
+    async def release(self, client: KnownClient) -> None:
+        """Give back what a client holds: it is gone."""
+        mine = [(key, held) for key, held in self.held.items() if held.client is client]
+        await self._at_brokers(mine, self._give_back)
+        for key, held in mine:
+            self._drop(key, held)
 
     async def run(self) -> None:
         """Renew until cancelled."""
@@ -109,18 +116,50 @@ class Renewals:
             for key, held in self.held.items()
             if held.message.handle.visible_at - now <= self.settings.renew_ahead_ms
         ]
-        for key, held in due:
-            if self.held.get(key) is not held:
-                continue  # settled while others were renewed
-            if now - held.since_ms >= self.settings.renew_ms_max:
-                del self.held[key]
-                delay_ms = await self.retry_delay(held.message.group, held.reconsume_times)
-                await self._return(held, max(1, delay_ms))
-            elif not await self._renew(held):
-                self.held.pop(key, None)
+        await self._at_brokers(due, self._renew_or_give_up)
 
-    async def _renew(self, held: HeldMessage) -> bool:
-        """Renew once; return False when it failed too often."""
+    async def _at_brokers(
+        self,
+        entries: Iterable[tuple[HoldingKey, HeldMessage]],
+        ask: Callable[[HoldingKey, HeldMessage], Awaitable[None]],
+    ) -> None:
+        """Ask the brokers about messages, side by side: a silent one keeps no other waiting."""
+        by_broker: dict[str, deque[tuple[HoldingKey, HeldMessage]]] = {}
+        for key, held in entries:
+            by_broker.setdefault(held.message.handle.broker_name, deque()).append((key, held))
+        async with trio.open_nursery() as nursery:
+            for waiting in by_broker.values():
+                for _ in range(min(len(waiting), REQUESTS_MAX)):
+                    nursery.start_soon(self._ask_broker, waiting, ask)
+
+    async def _ask_broker(
+        self,
+        waiting: deque[tuple[HoldingKey, HeldMessage]],
+        ask: Callable[[HoldingKey, HeldMessage], Awaitable[None]],
+    ) -> None:
+        """Ask one broker about what waits; after a time-out, the rest waits for the next round."""
+        while waiting:
+            key, held = waiting.popleft()
+            if self.held.get(key) is not held:
+                continue  # settled meanwhile
+            try:
+                await ask(key, held)
+            except RequestTimeout:
+                waiting.clear()
+            except RemotingError as error:
+                logger.debug("a message is not given back: %s; its time ends by itself", error)
+
+    async def _renew_or_give_up(self, key: HoldingKey, held: HeldMessage) -> None:
+        """Renew once, unless it is held for too long. Raises: RemotingError."""
+        if self.clock_ms() - held.since_ms < self.settings.renew_ms_max:
+            await self._renew(key, held)
+            return
+        del self.held[key]
+        delay_ms = await self.retry_delay(held.message.group, held.reconsume_times)
+        await held.message.change_time(held.client.link, max(1, delay_ms))
+
+    async def _renew(self, key: HoldingKey, held: HeldMessage) -> None:
+        """Renew once; end it when that failed too often. Raises: RequestTimeout."""
         held.renewing = trio.Event()
         try:
             held.message = await held.message.change_time(held.client.link, held.next_invisible_ms)
@@ -134,16 +173,24 @@ class Renewals:
                 held.client.client_id,
                 error,
             )
-            return held.failures < FAILURES_MAX
+            if held.failures >= FAILURES_MAX:
+                self._drop(key, held)
+            if isinstance(error, RequestTimeout):
+                raise
+            return
         finally:
             held.renewing.set()
             held.renewing = None
         held.renewals += 1
         held.failures = 0
-        return True
 
-    async def _return(self, held: HeldMessage, invisible_ms: int) -> None:
-        try:
-            await held.message.change_time(held.client.link, invisible_ms)
-        except RemotingError as error:
-            logger.debug("a message is not given back: %s; its time ends by itself", error)
+    async def _give_back(self, key: HoldingKey, held: HeldMessage) -> None:
+        """Make a message visible soon. Raises: RemotingError."""
+        del self.held[key]
+        if held.renewing is not None:
+            await held.renewing.wait()
+        await held.message.change_time(held.client.link, RETURN_MS)
+
+    def _drop(self, key: HoldingKey, held: HeldMessage) -> None:
+        if self.held.get(key) is held:
+            del self.held[key]
