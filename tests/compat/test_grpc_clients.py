@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ class Day:
 
     def prefix(self, client: str, scenario: str, *, tls: bool) -> str:
         """What the topic begins with. Each client carries out all scenarios at once in one process;
-        TLS, and a test's second try, get a process when they are asked for.
+        TLS, and a test's second try, get processes when they are asked for.
         """
         words = [client.replace(".", "_")]
         words += ["tls"] if tls else []
@@ -55,10 +56,9 @@ class Day:
         peer = grpc_peer(client, self.endpoint.address, scenarios, prefix, self.folder, ca=ca)
         self._peers[prefix] = self.programs.enter_context(peer)
 
-    async def begin_all(self) -> None:
+    async def begin_all(self, scenarios: Sequence[str], *, tls: bool) -> None:
         for client in CLIENTS:
-            prefix = self.prefix(client, "", tls=False)
-            await self.begin(prefix, client, tuple(MESSAGE_TYPES), tls=False)
+            await self.begin(self.prefix(client, "", tls=tls), client, scenarios, tls=tls)
 
     async def events(
         self, client: str, scenario: str, *kinds: str, tls: bool = False
@@ -66,8 +66,10 @@ class Day:
         """What the client has printed of the scenario, which is over then."""
         prefix = self.prefix(client, scenario, tls=tls)
         if prefix not in self._peers:
-            scenarios = TLS_SCENARIOS if tls and self.tries == 1 else [scenario]
-            await self.begin(prefix, client, scenarios, tls=tls)
+            if tls and self.tries == 1:
+                await self.begin_all(TLS_SCENARIOS, tls=True)
+            else:
+                await self.begin(prefix, client, [scenario], tls=tls)
         events = await trio.to_thread.run_sync(self._peers[prefix].done, scenario)
         return [event for event in events if event["event"] in kinds]
 
@@ -108,7 +110,7 @@ def endpoint(
 def whole_day(endpoint: GrpcEndpoint, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Day]:
     with ExitStack() as programs:
         day = Day(endpoint, tmp_path_factory.mktemp("clients"), programs)
-        trio.run(day.begin_all)
+        trio.run(partial(day.begin_all, tuple(MESSAGE_TYPES), tls=False))
         yield day
 
 
