@@ -47,7 +47,7 @@ PURE = (
         f"remoting/messaging/{name}.py"
         for name in (
             *("call_credentials", "checks", "client_settings", "delivered_message"),
-            *("route_answers", "sent_message", "status_codes"),
+            *("route_answers", "sent_message", "status_codes", "writable_queues"),
         )
     ),
     *(

@@ -43,7 +43,7 @@ from triomq.remoting.messaging.status_codes import (
     unknown_topic,
 )
 from triomq.remoting.messaging.transaction_place import TransactionPlace
-from triomq.remoting.protocol.bodies.route import MASTER_ID, PERM_WRITE, MessageQueue
+from triomq.remoting.messaging.writable_queues import WritableQueues
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
 from triomq.remoting.protocol.command import request as new_request
 from triomq.remoting.protocol.headers.send import (
@@ -95,32 +95,26 @@ class Sending:
         topic = check_messages(request.messages, now_ms)
         queues = await self._writable(topic)
         accepted = await self._accepted(topic)
-        entries = []
-        for message in request.messages:
-            sent = sent_message(message, call.peer[0], now_ms)
+        sents = [sent_message(message, call.peer[0], now_ms) for message in request.messages]
+        for sent in sents:  # all, before one is stored: the answer refuses the whole request
             require_type(sent.kind, accepted, topic)
-            entries.append(await self._send(client, sent, message, queues, call))
+        entries = [
+            await self._send(client, sent, message, queues, call)
+            for sent, message in zip(sents, request.messages, strict=True)
+        ]
         return SendMessageResponse(
             status=top_status(entry.status.code for entry in entries), entries=entries
         )
 
-    async def _writable(self, topic: str) -> list[MessageQueue]:
-        """Return the queues of the topic that take messages, sorted. Raises: Refused."""
+    async def _writable(self, topic: str) -> WritableQueues:
+        """Return the queues of the topic that take messages. Raises: Refused."""
         try:
             route = await self.cluster.route(topic)
         except RemotingError as error:
             raise refused_by_network(error) from None
         if route is None:
             raise unknown_topic(topic)
-        masters = {
-            broker.broker_name for broker in route.broker_datas if MASTER_ID in broker.broker_addrs
-        }
-        queues = sorted(
-            MessageQueue(topic, data.broker_name, queue_id)
-            for data in route.queue_datas
-            if data.perm & PERM_WRITE and data.broker_name in masters
-            for queue_id in range(data.write_queue_count)
-        )
+        queues = WritableQueues.of(route)
         if not queues:
             raise Refused(
                 Code.FORBIDDEN,
@@ -137,7 +131,7 @@ class Sending:
         client: KnownClient,
         sent: SentMessage,
         message: pb.Message,
-        queues: Sequence[MessageQueue],
+        queues: WritableQueues,
         call: CallContext,
     ) -> SendResultEntry:
         """Send to the queue of the message's group, or to the next one.
@@ -147,26 +141,27 @@ class Sending:
         message_id = message.system_properties.message_id
         group = message.system_properties.message_group
         if group:
-            queue = queues[queue_of_group(group, len(queues))]
+            place = queue_of_group(group, len(queues))
         else:
             self._turn += 1
-            queue = queues[self._turn % len(queues)]
+            place = self._turn % len(queues)
         while True:
+            broker_name, queue_id = queues.at(place)
             try:
-                return await self._send_to(queue, client, sent, message_id, call)
+                return await self._send_to(broker_name, queue_id, client, sent, message_id, call)
             except RemotingError as error:
                 refused = refused_by_network(error)
                 again = not group and isinstance(error, ConnectFailed) and call.time_left() > 0
-            failed = queue.broker_name
-            queues = [other for other in queues if other.broker_name != failed]
+            queues = queues.without(broker_name)
             if not again or not queues:
                 break
-            queue = queues[self._turn % len(queues)]
+            place = self._turn % len(queues)
         return SendResultEntry(status=status(refused.code, refused.message), message_id=message_id)
 
     async def _send_to(
         self,
-        queue: MessageQueue,
+        broker_name: str,
+        queue_id: int,
         client: KnownClient,
         sent: SentMessage,
         message_id: str,
@@ -178,7 +173,7 @@ class Sending:
             topic=sent.topic,
             default_topic=DEFAULT_TOPIC,
             default_topic_queue_count=_DEFAULT_QUEUES,
-            queue_id=queue.queue_id,
+            queue_id=queue_id,
             sys_flag=sent.sys_flag,
             born_timestamp=sent.born_timestamp,
             flag=0,
@@ -186,13 +181,11 @@ class Sending:
             reconsume_times=0,
             unit_mode=False,
             batch=False,
-            broker_name=queue.broker_name,
+            broker_name=broker_name,
         )
         command = new_request(RequestCode.SEND_MESSAGE_V2, header, sent.body)
         command.language = client.language
-        answer = await client.link.invoke(
-            queue.broker_name, command, min(SEND_SECONDS, call.time_left())
-        )
+        answer = await client.link.invoke(broker_name, command, min(SEND_SECONDS, call.time_left()))
         stored = _STORED.get(answer.code)  # type: ignore[call-overload]
         if stored is None:
             refused = refused_by_broker(answer.code, answer.remark or "")
@@ -204,7 +197,7 @@ class Sending:
         if sent.kind == pb.MessageType.TRANSACTION:
             log_offset = decode_offset_message_id(place.message_id)[2]
             transaction_id = TransactionPlace(
-                queue.broker_name, place.queue_offset, log_offset, message_id
+                broker_name, place.queue_offset, log_offset, message_id
             ).encode()
         return SendResultEntry(
             status=status(stored, answer.remark or "OK"),

@@ -36,6 +36,7 @@ _CODES: dict[int, int] = {
     ResponseCode.LITE_SUBSCRIPTION_QUOTA_EXCEEDED: pb.Code.LITE_SUBSCRIPTION_QUOTA_EXCEEDED,
     ResponseCode.RPC_TIME_OUT: pb.Code.PROXY_TIMEOUT,
 }
+_NAMES: dict[int, str] = {code: name for name, code in pb.Code.items()}
 # A broker has one code for several refusals, which differ in how the remark begins.
 _NOT_AUTHORIZED = (
     # ACL 1.0 and request signatures
@@ -70,7 +71,7 @@ def status(code: int = pb.Code.OK, message: str = "OK") -> pb.Status:
 
 def code_name(code: int) -> str:
     """Return the name of a code: ``TOPIC_NOT_FOUND``; its digits, if the enum does not have it."""
-    return str(pb.Code.Name(code)) if code in pb.Code.values() else str(code)
+    return _NAMES.get(code) or str(code)
 
 
 def refused_by_broker(code: int, remark: str | None) -> Refused:

@@ -112,6 +112,8 @@ class Connection:
     poller: Poller
     ended: Callable[["Connection"], None]  # the selector removes the connection
     limit: LogLimit = attrs.field(factory=LogLimit)
+    told_of_members: bool = True
+    """Whether the client divides queues itself, and so must know when its group changes."""
     fd: int = attrs.field(init=False)
     peer_text: str = attrs.field(init=False)
     peer_bytes: bytes = attrs.field(init=False)

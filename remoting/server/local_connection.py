@@ -96,7 +96,15 @@ class LocalConnection:
             ended(connection)
 
         made.server_side = Connection(
-            sock, 0, peer, outboxes, frames, poller, server_side_ended, limit
+            sock,
+            0,
+            peer,
+            outboxes,
+            frames,
+            poller,
+            server_side_ended,
+            limit,
+            told_of_members=False,
         )
         return made
 
