@@ -6,8 +6,9 @@ import pytest
 import trio
 from serving import ECHO, ECHO_LATER, FAIL, hold, make_server
 
+from triomq.broker.processors.clients import notify_members_changed
 from triomq.remoting.errors import ConnectionLost, Rejected, RequestTimeout
-from triomq.remoting.protocol.codes import ResponseCode
+from triomq.remoting.protocol.codes import RequestCode, ResponseCode
 from triomq.remoting.protocol.command import Command, request, response_to
 from triomq.remoting.server.handlers import Handler
 from triomq.remoting.server.requests import Deferred, Request, Response
@@ -121,3 +122,18 @@ async def test_requests_are_sent_away_when_the_server_stops(nursery: trio.Nurser
             answer = await local.invoke(request(ECHO), 5)
             assert answer.code == ResponseCode.GO_AWAY
     assert local.closed
+
+
+async def test_a_client_that_divides_no_queues_is_not_told_of_members(
+    nursery: trio.Nursery,
+) -> None:
+    """A notice for each member at each join costs the square of a group's size."""
+    server = make_server()
+    await nursery.start(server.run)
+    notices: list[Command] = []
+    local = server.open_local(PEER, notices.append)
+    notify_members_changed(local.server_side, "G")
+    assert notices == []
+    local.server_side.told_of_members = True
+    notify_members_changed(local.server_side, "G")
+    assert [notice.code for notice in notices] == [RequestCode.NOTIFY_CONSUMER_IDS_CHANGED]
