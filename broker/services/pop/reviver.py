@@ -175,6 +175,18 @@ class Reviver:
         group, topic = self.groups.find(point.group), self.topics.find(point.topic)
         if not decided.again or group is None or topic is None:
             return
+        if point.broker_name not in ("", self.pops.broker_name):
+            self._limit.log(
+                logger,
+                logging.ERROR,
+                "a slave of broker %s has stored a check point here, as Java's do while they act"
+                " for a master: %d messages of %s do not come again from here; set"
+                " enableRemoteEscape=false on that slave",
+                point.broker_name,
+                len(decided.again),
+                point.topic,
+            )
+            return
         drafts = []
         for offset in decided.again:
             messages, _ = await self._get(point.topic, point.queue_id, offset, 1)

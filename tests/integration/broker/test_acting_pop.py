@@ -5,6 +5,7 @@ with what the slave has done. Nothing that was acknowledged comes again, the res
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,10 +14,11 @@ from typing import Any
 import attrs
 import pytest
 import trio
-from brokers import BrokerPeer
+from brokers import BrokerPeer, peer_of, running_broker
 from pop_peer import Popped, acknowledge, pop
 from replicated_brokers import Group, Member, broker_group, eventually
 
+from triomq.remoting.protocol.bodies.check_point import CheckPoint
 from triomq.remoting.protocol.bodies.offsets import ConsumerOffsetTable
 from triomq.remoting.protocol.codes import RequestCode as Code
 from triomq.remoting.protocol.codes import ResponseCode
@@ -194,6 +196,31 @@ async def test_another_invisible_time_at_the_acting_slave(tmp_path: Path) -> Non
         assert answer.code == 0, answer.remark
         master = await two.master_back()
         assert await bodies_within(master.peer, LONG_MS / 1000 + 3) == [b"m0"]
+
+
+async def test_a_check_point_of_another_broker_brings_no_message_of_this_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Java's acting slave stores it here; the offsets are those of its own queues."""
+    async with running_broker(tmp_path) as ready, peer_of(ready) as peer:
+        await peer.create_topic("T", 1)
+        await send(peer, b"ours")
+        assert [each.body for each in await taken_from(peer, 1, invisible_ms=HANDLED_MS)]
+        point = CheckPoint(
+            start_offset=0,
+            pop_time=int(time.time() * 1000),
+            invisible_ms=500,
+            count=1,
+            queue_id=0,
+            topic="T",
+            group="G",
+            differences=[0],
+            broker_name="broker-x",
+        )
+        names = {"TAGS": "ck", "UNIQ_KEY": point.unique_key}
+        await peer.send("rmq_sys_REVIVE_LOG_TestCluster", point.encode(), properties=names)
+        await eventually(lambda: "a slave of broker broker-x has stored" in caplog.text)
+        assert await bodies_within(peer, 1) == []
 
 
 async def test_a_slave_that_does_not_act_refuses_pops_with_the_reason(tmp_path: Path) -> None:
