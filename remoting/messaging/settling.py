@@ -6,7 +6,8 @@ grpc/v2/producer/ForwardMessageToDLQActivity.java.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 import attrs
 import trio
@@ -30,6 +31,8 @@ from triomq.remoting.messaging.known_clients import KnownClient, KnownClients
 from triomq.remoting.messaging.popped_messages import PoppedMessage
 from triomq.remoting.messaging.renewal import Renewals
 from triomq.remoting.messaging.status_codes import Refused, code_name, status, top_status
+
+T = TypeVar("T")
 
 ENTRIES_MAX = 1024
 """Messages of one AckMessage."""
@@ -77,22 +80,40 @@ class Settling:
         self, client: KnownClient, group: str, topic: str, entry: AckMessageEntry
     ) -> AckMessageResultEntry:
         made = status(Code.OK, code_name(Code.OK))
+
+        async def ask(newest: PoppedMessage) -> None:
+            self._require_valid(newest)
+            await newest.acknowledge(client.link)
+
         try:
-            message = self._message(group, topic, entry.receipt_handle)
+            await self._settle(client, self._message(group, topic, entry.receipt_handle), ask)
+        except Refused as error:
+            made = error.status()
+        return AckMessageResultEntry(
+            message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=made
+        )
+
+    async def _settle(
+        self,
+        client: KnownClient,
+        message: PoppedMessage,
+        ask: Callable[[PoppedMessage], Awaitable[T]],
+    ) -> T:
+        """Ask the broker with the newest handle of a message. Raises: Refused.
+
+        The message is renewed again if that fails, since its client tries again. A cancelled call
+        goes on until the broker has answered: what it did to the message is known then.
+        """
+        with trio.CancelScope(shield=True):
             newest = await self.renewals.take(client, message)
             try:
-                self._require_valid(newest)
-                await newest.acknowledge(client.link)
+                answer = await ask(newest)
             except RemotingError as error:
                 refused = refused_by_network(error)
                 if newest is not message and refused.code != Code.INVALID_RECEIPT_HANDLE:
                     self.renewals.keep(client, message, newest)
-                raise
-        except RemotingError as error:
-            made = refused_by_network(error).status()
-        return AckMessageResultEntry(
-            message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=made
-        )
+                raise refused from None
+        return answer
 
     def _message(self, group: str, topic: str, text: str) -> PoppedMessage:
         """Return the message of a handle. Raises: Refused."""
@@ -123,16 +144,18 @@ class Settling:
         invisible_ms = request.invisible_duration.ToMilliseconds()
         check_invisible_time(invisible_ms, minimum_ms=0)
         message = self._message(group, topic, request.receipt_handle)
-        newest = await self.renewals.take(client, message)
-        self._require_valid(newest)
+
+        async def ask(newest: PoppedMessage) -> PoppedMessage:
+            self._require_valid(newest)
+            return await newest.change_time(client.link, invisible_ms)
+
         try:
-            changed = await newest.change_time(client.link, invisible_ms)
-        except RemotingError as error:
-            refused = refused_by_network(error)
-            if refused.code != Code.TOO_MANY_REQUESTS:
-                raise refused from None
+            changed = await self._settle(client, message, ask)
+        except Refused as error:
+            if error.code != Code.TOO_MANY_REQUESTS:
+                raise
             return ChangeInvisibleDurationResponse(
-                status=refused.status(), receipt_handle=request.receipt_handle
+                status=error.status(), receipt_handle=request.receipt_handle
             )
         return ChangeInvisibleDurationResponse(status=status(), receipt_handle=changed.text)
 
@@ -146,9 +169,5 @@ class Settling:
         topic = topic_name(request.topic, system_allowed=True)
         group = group_name(request.group)
         message = self._message(group, topic, request.receipt_handle)
-        newest = await self.renewals.take(client, message)
-        try:
-            await newest.to_dead_letters(client.link)
-        except RemotingError as error:
-            raise refused_by_network(error) from None
+        await self._settle(client, message, lambda newest: newest.to_dead_letters(client.link))
         return ForwardMessageToDeadLetterQueueResponse(status=status())

@@ -1,0 +1,130 @@
+"""Calls that settle messages whose time is renewed, with a fake way to the brokers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import pytest
+import trio
+import trio.testing
+
+from triomq.remoting.errors import RequestTimeout
+from triomq.remoting.grpc.apache_rocketmq import definition_pb2 as pb
+from triomq.remoting.grpc.apache_rocketmq import service_pb2 as rpc
+from triomq.remoting.limits import Limits
+from triomq.remoting.messaging.known_clients import KnownClient, KnownClients
+from triomq.remoting.messaging.messaging_settings import MessagingSettings
+from triomq.remoting.messaging.popped_messages import PoppedMessage
+from triomq.remoting.messaging.renewal import Renewals
+from triomq.remoting.messaging.settling import Settling
+from triomq.remoting.protocol.codes import ResponseCode
+from triomq.remoting.protocol.command import Command, response_to
+from triomq.remoting.protocol.receipt_handle import NORMAL, ReceiptHandle
+
+NOW_MS = 1_000_000
+FAILURES = ("time-out", ResponseCode.SYSTEM_BUSY)
+KINDS = ("acknowledge", "change_time", "to_dead_letters")
+
+
+@attrs.define(eq=False)
+class FakeLink:
+    """Answers in a second, with this code or not at all; notes the handles that it was asked by."""
+
+    answers: list[Any] = attrs.field(factory=list)
+    handles: list[str] = attrs.field(factory=list)
+    credentials: Any = None
+
+    async def invoke(self, broker_name: str, command: Command, timeout: float) -> Command:
+        self.handles.append((command.ext or {}).get("extraInfo", ""))
+        await trio.sleep(1)
+        answer = self.answers.pop(0)
+        if answer == "time-out":
+            raise RequestTimeout(broker_name, int(command.code), timeout)
+        ext = {"popTime": str(NOW_MS), "invisibleTime": "1", "reviveQid": "0"}
+        made = response_to(command, int(answer))
+        made.ext = ext
+        return made
+
+    async def register(self, data: Any, language: int) -> None: ...
+
+    async def unregister(self, client_id: str, producers: Any, consumers: Any) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@attrs.define(eq=False)
+class FakeCall:
+    """What the handlers read of a call."""
+
+    metadata: dict[str, str] = attrs.field(factory=lambda: {"x-mq-client-id": "c"})
+    peer: tuple[str, int] = ("127.0.0.1", 1)
+
+
+def held(link: FakeLink) -> tuple[Settling, PoppedMessage, PoppedMessage]:
+    """Return the handlers, a message as its client has it, and the same after a renewal."""
+    limits = Limits(MessagingSettings(), "gRPC service")
+    clients = KnownClients(limits, lambda client: link, 120)
+    client = clients.by_id["c"] = KnownClient("c", ("127.0.0.1", 1), 0, 0.0)
+    client.link = link
+
+    async def retry_delay(group: str, times: int) -> int:
+        return 1000
+
+    renewals = Renewals(MessagingSettings(), limits, lambda: NOW_MS, retry_delay)
+    handle = ReceiptHandle(0, NOW_MS - 60_000, 60_000, 0, NORMAL, "b", 0, 7)
+    given = PoppedMessage("G", "T", handle, 9)
+    newest = PoppedMessage("G", "T", handle._replace(pop_time=NOW_MS), 9)
+    renewals.keep(client, given, newest)
+    return Settling(clients, renewals, lambda: NOW_MS), given, newest
+
+
+async def settle(settling: Settling, message: PoppedMessage, kind: str) -> int:
+    """Make the call; return the code of its answer."""
+    names: dict[str, Any] = {"group": pb.Resource(name="G"), "topic": pb.Resource(name="T")}
+    call: Any = FakeCall()
+    if kind == "acknowledge":
+        entry = rpc.AckMessageEntry(message_id="m", receipt_handle=message.text)
+        answer: Any = await settling.acknowledge(
+            rpc.AckMessageRequest(entries=[entry], **names), call
+        )
+        return int(answer.status.code)
+    names["receipt_handle"] = message.text
+    try:
+        if kind == "change_time":
+            answer = await settling.change_time(rpc.ChangeInvisibleDurationRequest(**names), call)
+        else:
+            answer = await settling.to_dead_letters(
+                rpc.ForwardMessageToDeadLetterQueueRequest(**names), call
+            )
+    except Exception as error:
+        return int(error.code)  # type: ignore[attr-defined]
+    return int(answer.status.code)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("failure", FAILURES)
+async def test_what_could_not_be_settled_is_renewed_until_the_client_tries_again(
+    autojump_clock: trio.testing.MockClock, kind: str, failure: Any
+) -> None:
+    link = FakeLink([failure, ResponseCode.SUCCESS, ResponseCode.SUCCESS])
+    settling, given, newest = held(link)
+    assert await settle(settling, given, kind) != pb.Code.OK
+    assert [one.message for one in settling.renewals.held.values()] == [newest]
+    assert await settle(settling, given, kind) == pb.Code.OK
+    assert link.handles[-1] == newest.handle.encode()
+    assert not settling.renewals.held
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("answer", ["time-out", ResponseCode.SUCCESS])
+async def test_a_cancelled_call_leaves_nothing_half_done(
+    autojump_clock: trio.testing.MockClock, kind: str, answer: Any
+) -> None:
+    link = FakeLink([answer, answer])
+    settling, given, _ = held(link)
+    with trio.move_on_after(0.5):
+        await settle(settling, given, kind)
+    done = answer == ResponseCode.SUCCESS
+    assert len(settling.renewals.held) == (0 if done else 1)
+    assert len(link.handles) == (2 if done and kind == "to_dead_letters" else 1)
