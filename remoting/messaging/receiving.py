@@ -7,9 +7,10 @@ Source: proxy/…/grpc/v2/consumer/ReceiveMessageActivity.java.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import attrs
 import trio
@@ -21,6 +22,7 @@ from triomq.remoting.grpc.apache_rocketmq.service_pb2 import (
     ReceiveMessageResponse,
 )
 from triomq.remoting.grpc.methods import AnswerStream, CallContext
+from triomq.remoting.log_limit import LogLimit
 from triomq.remoting.messaging.checks import check_filter, group_name, topic_name
 from triomq.remoting.messaging.cluster import Cluster, refused_by_network
 from triomq.remoting.messaging.delivered_message import delivered_message
@@ -44,6 +46,8 @@ from triomq.remoting.protocol.message_properties import POP_CK
 from triomq.remoting.protocol.receipt_handle import NORMAL, ReceiptHandle, decode_starts
 from triomq.remoting.protocol.record import StoredMessage
 from triomq.remoting.protocol.record_reader import decode_records
+
+logger = logging.getLogger(__name__)
 
 VERSION = "x-mq-client-version"
 VERSION_OF_POLLING_CODE = "5.0.3"
@@ -73,10 +77,9 @@ class _Pop:
     """A pop in a task of its own, and the call that waits for it."""
 
     done: trio.Event = attrs.field(factory=trio.Event)
-    answered: bool = False
     wanted: bool = True
     """Whether a call still takes the messages."""
-    messages: Sequence[TakenMessage] = ()
+    unsent: deque[TakenMessage] = attrs.field(factory=deque)
     error: RemotingError | None = None
 
 
@@ -90,6 +93,7 @@ class Receiving:
     settings: MessagingSettings
     spawn: Callable[..., None]
     clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
+    limit: LogLimit = attrs.field(factory=LogLimit, init=False)
     _turn: int = attrs.field(default=0, init=False)
     _waiting: set[_Pop] = attrs.field(factory=set, init=False)
     _watched: bool = attrs.field(default=False, init=False)
@@ -147,18 +151,16 @@ class Receiving:
         )
         pop = _Pop()
         self.spawn(self._pop, client, header, pop, name="receive")
-        await self._wait(pop, call)
-        if not pop.answered:
-            return False  # the server stops
-        if pop.error is not None:
-            raise refused_by_network(pop.error)
-        kept = await self._without_spent(client, config, pop.messages)
-        if not kept:
-            return False
-        unsent = deque(kept)
         try:
+            await self._wait(pop, call)
+            if pop.error is not None:
+                raise refused_by_network(pop.error)
+            await self._bury_spent(client, config, pop)
+            if not pop.unsent:
+                return False  # there is none, or the server stops
             await answers.send(ReceiveMessageResponse(status=status()))
-            for message in kept:
+            while pop.unsent:
+                message = pop.unsent[0]
                 made = delivered_message(
                     message.stored,
                     topic=request.message_queue.topic,
@@ -166,12 +168,13 @@ class Receiving:
                     invisible_ms=invisible_ms,
                 )
                 await answers.send(ReceiveMessageResponse(message=made))
-                unsent.popleft()
+                pop.unsent.popleft()
                 if renewed:
                     self.renewals.add(client, message.popped, message.stored.reconsume_times)
         finally:
-            if unsent:
-                self.spawn(self._give_back, client, list(unsent), name="give-back")
+            pop.wanted = False
+            if pop.unsent:
+                self.spawn(self._give_back, client, pop, name="give-back")
         return True
 
     async def _wait(self, pop: _Pop, call: CallContext) -> None:
@@ -185,7 +188,6 @@ class Receiving:
                 await pop.done.wait()
         finally:
             self._waiting.discard(pop)
-            pop.wanted = pop.answered
 
     async def _let_go_when_draining(self, draining: trio.Event) -> None:
         """End the waits of all calls when the server stops: no client should wait for it."""
@@ -202,41 +204,48 @@ class Receiving:
                 header.broker_name or "", command, header.poll_ms / 1000 + ANSWER_SECONDS
             )
             if answer.code == ResponseCode.SUCCESS:
-                pop.messages = received(answer, header)
+                pop.unsent.extend(received(answer, header))
             elif answer.code not in _NOTHING:
                 raise refused_by_broker(answer.code, answer.remark)
         except RemotingError as error:
             pop.error = error
-        pop.answered = True
         pop.done.set()
-        if not pop.wanted and pop.messages:
-            await self._give_back(client, pop.messages)
+        if not pop.wanted:
+            await self._give_back(client, pop)
 
-    async def _give_back(self, client: KnownClient, messages: Sequence[TakenMessage]) -> None:
+    async def _give_back(self, client: KnownClient, pop: _Pop) -> None:
         """Make messages visible again that did not reach the client."""
-        for message in messages:
+        for message in pop.unsent:
             try:
                 await message.popped.change_time(client.link, RETURN_MS)
             except RemotingError:
                 return  # they come again when their time is over
 
-    async def _without_spent(
-        self,
-        client: KnownClient,
-        config: SubscriptionGroupConfig | None,
-        messages: Sequence[TakenMessage],
-    ) -> Sequence[TakenMessage]:
-        """Return the messages that may be delivered once more; others become dead letters."""
+    async def _bury_spent(
+        self, client: KnownClient, config: SubscriptionGroupConfig | None, pop: _Pop
+    ) -> None:
+        """Make dead letters of the messages that may not be delivered once more.
+
+        One for which that fails comes again when its time is over; the others are delivered.
+        """
         most = config.retry_max_times if config is not None else None
-        if most is None or all(message.stored.reconsume_times <= most for message in messages):
-            return messages
-        kept = []
-        for message in messages:
-            if message.stored.reconsume_times <= most:
-                kept.append(message)
-            else:
+        if most is None or all(message.stored.reconsume_times <= most for message in pop.unsent):
+            return
+        spent = [message for message in pop.unsent if message.stored.reconsume_times > most]
+        kept = [message for message in pop.unsent if message.stored.reconsume_times <= most]
+        pop.unsent = deque(kept)
+        for message in spent:
+            try:
                 await message.popped.to_dead_letters(client.link)
-        return kept
+            except RemotingError as error:
+                self.limit.log(
+                    logger,
+                    logging.WARNING,
+                    "a message of group %s that was delivered too often could not become a dead"
+                    " letter, so it comes again: %s",
+                    message.popped.group,
+                    error,
+                )
 
     def _invisible_ms(self, request: ReceiveMessageRequest) -> int:
         """Return for how long the messages are hidden. Raises: Refused."""
