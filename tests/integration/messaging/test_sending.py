@@ -229,3 +229,12 @@ async def test_a_message_of_another_type_than_its_topic_is_refused(
             for kind in queue.accept_message_types
         }
         assert taken == {"NORMAL" if topic == TOPIC else topic}
+
+
+async def test_nothing_of_a_refused_request_is_stored(tmp_path: Path) -> None:
+    async with grpc_broker(tmp_path, **FAST) as broker:
+        client = broker.client(topic="FIFO")
+        right, wrong = client.message(b"1", message_group="g"), client.message(b"2")
+        answer = await client.send(right, wrong)
+        assert answer.status.code == Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
+        assert await bodies(client, 0.3) == []
