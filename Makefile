@@ -41,7 +41,7 @@ demo: $(VENV)/.demo ## set everything up and run the main job on real data (336,
 test: $(VENV)/.dev ## the suite that needs nothing but this checkout, but for what takes minutes
 	$(PYTEST) -m "not compat and not slow and not hostile" --durations=20 $(ARGS)
 
-test-all: $(VENV)/.dev peers ## the whole suite: slow tests, the official Java and Go clients
+test-all: $(VENV)/.dev peers ## the whole suite: slow tests, the official Java, Go, Python and Node clients
 	@rm -f .features.json .features-compat.json .features-compose.json .compatibility.json; \
 	echo "The tests with Java's and Go's programs run beside the others; what they print comes at the end (.tests-with-peers.log)."; \
 	TEST_PORTS=15010-23499 $(PYTEST) -m "compat and not compose" --durations=20 --features=.features-compat.json --compatibility=.compatibility.json $(ARGS) >.tests-with-peers.log 2>&1 & peers=$$!; \
@@ -62,7 +62,7 @@ wheelhouse: ## bring the wheels for an image that is built without a package ind
 spark-zip: $(VENV)/.demo ## triomq-spark.zip: all that Spark's executors need beside pyarrow and numpy
 	$(BIN)/python -m triomq.client.spark.zip_file triomq-spark.zip
 
-peers: $(VENV)/.dev ## bring the official clients and brokers (needs Java, Maven and Go)
+peers: $(VENV)/.dev ## bring the official clients and brokers (needs Java, Maven, Go and Node)
 	$(BIN)/python tests/compat/install_peers.py
 
 check: $(VENV)/.dev ## ruff, mypy --strict, the house rules, and whether generated modules are current
