@@ -114,7 +114,7 @@ class Plan:
             timers=drawn.timers and not drawn.delays,
             pops=drawn.pops and not drawn.delays,
             stuck=drawn.stuck and waiting and drawn.power and not drawn.promote,
-            detached=drawn.detached and failover,
+            detached=drawn.detached and failover and not drawn.acting,
             orderly=drawn.orderly and failover,
         )
 
