@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 
 import attrs
 import trio
@@ -22,6 +23,7 @@ from triomq.remoting.messaging.call_credentials import call_credentials
 from triomq.remoting.messaging.checks import group_name, topic_name
 from triomq.remoting.messaging.cluster import BrokerLink
 from triomq.remoting.messaging.status_codes import Refused
+from triomq.remoting.messaging.waiting_commands import WaitingCommands
 from triomq.remoting.protocol.bodies.heartbeat import (
     CONSUME_ACTIVELY,
     CONSUME_PASSIVELY,
@@ -38,9 +40,9 @@ logger = logging.getLogger(__name__)
 
 CLIENT_ID = "x-mq-client-id"
 LANGUAGE = "x-mq-language"
-COMMANDS_MAX = 1024
-"""Commands that wait for the stream of one client; further ones are dropped, and counted."""
 CLIENT_ID_LENGTH_MAX = 255
+CALL_CREDENTIALS: ContextVar[Mapping[str, str]] = ContextVar("CALL_CREDENTIALS")
+"""Those of the call that a task serves; another call of the same client id may have others."""
 TYPES = {FilterType.TAG: TAG, FilterType.SQL: SQL92}
 
 
@@ -54,8 +56,8 @@ class KnownClient:
     seen: float
     link: BrokerLink = attrs.field(init=False)
     settings: Settings | None = None
-    commands: trio.MemorySendChannel[TelemetryCommand] | None = None
-    """To the task that writes its telemetry stream."""
+    commands: WaitingCommands | None = None
+    """Those that its telemetry stream has not taken; None without a stream."""
     waiting: dict[str, Callable[[TelemetryCommand], None]] = attrs.field(factory=dict)
     """Those who wait for the client's answer to a command, by the command's nonce."""
     gone: bool = attrs.field(default=False, init=False)
@@ -104,13 +106,7 @@ class KnownClient:
 
     def tell(self, command: TelemetryCommand) -> bool:
         """Send the client a command; return False if it cannot be told. Checkpoint: never."""
-        if self.commands is None:
-            return False
-        try:
-            self.commands.send_nowait(command)
-        except (trio.WouldBlock, trio.BrokenResourceError, trio.ClosedResourceError):
-            return False
-        return True
+        return self.commands is not None and self.commands.put(command)
 
     async def ask(
         self, nonce: str, command: TelemetryCommand, timeout: float
@@ -151,9 +147,12 @@ class KnownClients:
                 Code.CLIENT_ID_REQUIRED,
                 f"the call has no client id; send one in the header {CLIENT_ID}",
             )
+        credentials = call_credentials(call.metadata)
+        CALL_CREDENTIALS.set(credentials)
         found = self.by_id.get(client_id)
         if found is not None:
-            found.link.credentials = call_credentials(call.metadata)
+            found.seen = trio.current_time()
+            found.link.credentials = credentials
             return found
         if len(client_id) > CLIENT_ID_LENGTH_MAX:
             raise Refused(
@@ -170,7 +169,7 @@ class KnownClients:
             )
         made = KnownClient(client_id, call.peer, language_code(call.metadata), trio.current_time())
         made.link = self.link(made)
-        made.link.credentials = call_credentials(call.metadata)
+        made.link.credentials = credentials
         self.by_id[client_id] = made
         return made
 

@@ -88,6 +88,6 @@ class MessagingSettings:
     client_idle_ms: int = number(
         "grpcClientExpiredMs",
         120_000,
-        "a client that sends no heartbeat and no settings for this time is forgotten",
+        "a client that makes no call and has no stream for this time is forgotten",
         own=True,
     )

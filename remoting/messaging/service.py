@@ -162,7 +162,6 @@ class GrpcMessaging:
         """Note that a client is alive. Raises: Refused."""
         client = self.clients.of_call(call)
         self._require_settings(client)
-        client.seen = trio.current_time()
         await self.telemetry.register(client)
         return pb.HeartbeatResponse(status=status())
 

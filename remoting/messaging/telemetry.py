@@ -29,10 +29,11 @@ from triomq.remoting.log_limit import LogLimit
 from triomq.remoting.messaging.client_settings import merged_settings
 from triomq.remoting.messaging.cluster import Cluster
 from triomq.remoting.messaging.delivered_message import delivered_message
-from triomq.remoting.messaging.known_clients import COMMANDS_MAX, KnownClient, KnownClients
+from triomq.remoting.messaging.known_clients import KnownClient, KnownClients
 from triomq.remoting.messaging.messaging_settings import MessagingSettings
 from triomq.remoting.messaging.status_codes import Refused, status
 from triomq.remoting.messaging.transaction_place import TransactionPlace
+from triomq.remoting.messaging.waiting_commands import WaitingCommands
 from triomq.remoting.protocol.bodies.running import ConsumeDirectlyResult, ConsumerRunning
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
 from triomq.remoting.protocol.command import Command, response_to
@@ -45,6 +46,8 @@ logger = logging.getLogger(__name__)
 
 ANSWER_SECONDS = 5.0
 """How long a client may take to answer a command of a broker."""
+SETTINGS_BYTES_MAX = 512 * 1024
+"""of one client: 4,000 topics with the longest names. Each heartbeat of it goes through them."""
 UNANSWERED_MAX = 16
 """Commands that one client has not answered; further requests of brokers are refused."""
 _RESULTS = {
@@ -77,15 +80,16 @@ class TelemetryStreams:
         except Refused as error:
             await answers.send(TelemetryCommand(status=status(error.code, error.message)))
             return
-        commands, to_write = trio.open_memory_channel[TelemetryCommand](COMMANDS_MAX)
+        commands = WaitingCommands()
         client.commands = commands  # the newest stream is the one that the client reads
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._write, to_write, answers, name="telemetry-write")
+                nursery.start_soon(self._write, commands, answers, name="telemetry-write")
                 nursery.start_soon(self._end_when_draining, call, nursery.cancel_scope)
-                await self._read(client, requests, commands)
+                await self._read(requests, commands, call)
                 nursery.cancel_scope.cancel()
         finally:
+            client = self.clients.by_id.get(client.client_id, client)
             client.seen = trio.current_time()
             if client.commands is commands:
                 client.commands = None
@@ -96,28 +100,32 @@ class TelemetryStreams:
 
     async def _write(
         self,
-        to_write: trio.MemoryReceiveChannel[TelemetryCommand],
+        commands: WaitingCommands,
         answers: AnswerStream[TelemetryCommand],
     ) -> None:
-        async for command in to_write:
-            await answers.send(command)
+        while True:
+            await answers.send(await commands.take())
 
     async def _read(
         self,
-        client: KnownClient,
         requests: RequestStream[TelemetryCommand],
-        commands: trio.MemorySendChannel[TelemetryCommand],
+        commands: WaitingCommands,
+        call: CallContext,
     ) -> None:
         async for command in requests:
-            client.seen = trio.current_time()
             kind = command.WhichOneof("command")
-            if kind == "settings":
-                try:
+            try:
+                # Another one of the same id may have ended, and the client been forgotten.
+                client = self.clients.of_call(call)
+                if client.commands is None:
+                    client.commands = commands
+                if kind == "settings":
                     merged = await self.take_settings(client, command.settings)
-                except Refused as error:
-                    raise CallFailed(_grpc_status(error.code), error.message) from None
-                await commands.send(TelemetryCommand(status=status(), settings=merged))
-            elif kind in ("thread_stack_trace", "verify_message_result"):
+                    answer = TelemetryCommand(status=status(), settings=merged)
+                    await commands.put_alone(answer)
+            except Refused as error:
+                raise CallFailed(_grpc_status(error.code), error.message) from None
+            if kind in ("thread_stack_trace", "verify_message_result"):
                 answered = client.waiting.get(getattr(command, kind).nonce)
                 if answered is not None:
                     answered(command)
@@ -131,6 +139,13 @@ class TelemetryStreams:
             raise Refused(
                 Code.BAD_REQUEST,
                 "the settings have neither publishing nor subscription; send one of the two",
+            )
+        size = settings.ByteSize()
+        if size > SETTINGS_BYTES_MAX:
+            raise Refused(
+                Code.BAD_REQUEST,
+                f"the settings have {size} bytes; the limit is {SETTINGS_BYTES_MAX}: name fewer"
+                " topics, and use several clients",
             )
         known = KnownClient(client.client_id, client.peer, client.language, client.seen)
         known.settings = settings
