@@ -16,13 +16,15 @@ from triomq.broker.services.subscriptions import SubscriptionGroups
 from triomq.broker.services.topics import Topics
 from triomq.remoting.grpc.apache_rocketmq import definition_pb2 as pb
 from triomq.remoting.messaging.cluster import Spawn, TakeRequest
+from triomq.remoting.messaging.known_clients import CALL_CREDENTIALS
 from triomq.remoting.messaging.route_answers import endpoints
 from triomq.remoting.messaging.service import answer_to_broker
+from triomq.remoting.messaging.status_codes import refused_by_broker
 from triomq.remoting.protocol.bodies.groups import SubscriptionGroupConfig
 from triomq.remoting.protocol.bodies.heartbeat import HeartbeatData
 from triomq.remoting.protocol.bodies.route import MASTER_ID, BrokerData, QueueData, TopicRoute
 from triomq.remoting.protocol.bodies.topics import TopicConfig
-from triomq.remoting.protocol.codes import RequestCode
+from triomq.remoting.protocol.codes import RequestCode, ResponseCode
 from triomq.remoting.protocol.command import Command
 from triomq.remoting.protocol.command import request as new_request
 from triomq.remoting.protocol.headers.client import UnregisterClientHeader
@@ -51,7 +53,9 @@ class LocalLink:
         """Note the client's groups. Raises: RemotingError."""
         command = new_request(RequestCode.HEART_BEAT, body=data.encode())
         command.language = language
-        await self._open().invoke(self._signed(command), HEARTBEAT_SECONDS)
+        answer = await self._open().invoke(self._signed(command), HEARTBEAT_SECONDS)
+        if answer.code != ResponseCode.SUCCESS:
+            raise refused_by_broker(answer.code, answer.remark)
 
     async def unregister(self, client_id: str, producers: list[str], consumers: list[str]) -> None:
         """Forget the client in these groups. Raises: RemotingError."""
@@ -73,8 +77,9 @@ class LocalLink:
 
     def _signed(self, command: Command) -> Command:
         """Add the client's credentials: hooks of the server may verify them."""
-        if self.credentials:
-            command.ext = {**(command.ext or {}), **self.credentials}
+        credentials = CALL_CREDENTIALS.get(self.credentials)
+        if credentials:
+            command.ext = {**(command.ext or {}), **credentials}
         return command
 
     def _open(self) -> LocalConnection:

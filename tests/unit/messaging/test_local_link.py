@@ -1,0 +1,100 @@
+"""The way of a gRPC client to its own broker: whose credentials requests have, and refusals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import pytest
+import trio
+import trio.testing
+
+from triomq.broker.local_cluster import LocalLink
+from triomq.remoting.limits import Limits
+from triomq.remoting.messaging.known_clients import KnownClients
+from triomq.remoting.messaging.messaging_settings import MessagingSettings
+from triomq.remoting.messaging.status_codes import Refused
+from triomq.remoting.protocol.bodies.heartbeat import HeartbeatData
+from triomq.remoting.protocol.codes import RequestCode, ResponseCode
+from triomq.remoting.protocol.command import Command, response_to
+from triomq.remoting.protocol.command import request as new_request
+from triomq.remoting.protocol.signing import ACCESS_KEY
+
+
+@attrs.define(eq=False)
+class FakeServer:
+    """A server whose connections note the access keys of requests, and refuse heartbeats."""
+
+    closed: bool = False
+    keys: list[str | None] = attrs.field(factory=list)
+
+    def open_local(self, peer: Any, on_request: Any) -> FakeServer:
+        return self
+
+    async def invoke(self, command: Command, timeout: float) -> Command:
+        self.keys.append((command.ext or {}).get(ACCESS_KEY))
+        if command.code == RequestCode.HEART_BEAT:
+            return response_to(command, ResponseCode.INVALID_PARAMETER, remark="too many groups")
+        return response_to(command)
+
+
+@attrs.define(eq=False)
+class FakeCall:
+    """What is read of a call."""
+
+    metadata: dict[str, str]
+    peer: tuple[str, int] = ("127.0.0.1", 1)
+
+
+def call_of(key: str | None) -> Any:
+    """Return a call of client ``c`` that this key signed."""
+    metadata = {"x-mq-client-id": "c", "x-mq-date-time": "20240101T000000Z"}
+    if key is not None:
+        signed = f"Credential={key}, SignedHeaders=x-mq-date-time, Signature=ab"
+        metadata["authorization"] = f"MQv2-HMAC-SHA1 {signed}"
+    return FakeCall(metadata)
+
+
+def made() -> tuple[Any, KnownClients]:
+    server: Any = FakeServer()
+    take: Any = None
+    limits = Limits(MessagingSettings(), "gRPC service")
+    return server, KnownClients(
+        limits, lambda client: LocalLink(server, client.peer, take, take), 120
+    )
+
+
+async def test_a_call_has_no_credentials_of_another_one_with_its_client_id() -> None:
+    server, clients = made()
+    between = trio.Event()
+
+    async def stranger() -> None:
+        client = clients.of_call(call_of(None))
+        await between.wait()  # as a call waits between two of its requests
+
+        async def in_a_task_of_the_service() -> None:
+            await client.link.invoke("b", new_request(RequestCode.POP_MESSAGE), 1)
+
+        await client.link.invoke("b", new_request(RequestCode.SEND_MESSAGE_V2), 1)
+        nursery.start_soon(in_a_task_of_the_service)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(stranger)
+        await trio.testing.wait_all_tasks_blocked()
+
+        async def owner() -> None:
+            clients.of_call(call_of("owner"))
+            between.set()
+
+        nursery.start_soon(owner)
+    assert server.keys == [None, None]
+    # What the service asks by itself, for example a renewal, has those of the newest call.
+    await clients.by_id["c"].link.invoke("b", new_request(RequestCode.POP_MESSAGE), 1)
+    assert server.keys[-1] == "owner"
+
+
+async def test_a_refused_heartbeat_is_told() -> None:
+    _, clients = made()
+    client = clients.of_call(call_of(None))
+    with pytest.raises(Refused, match="too many groups"):
+        await client.link.register(HeartbeatData(client_id="c"), 0)
