@@ -328,7 +328,14 @@ async def test_a_dead_letter_lets_its_group_go_on(day: Day, client: str) -> None
     assert dead.body == b"group-0-2"
 
 
-@each_client("TLS")
+@pytest.mark.compatible("{endpoint}: TLS", peer="{client}")
+@pytest.mark.parametrize(
+    "client",
+    [
+        pytest.param(client, marks=pytest.mark.feature(f"195{clause}"))
+        for client, clause in zip(CLIENTS, "abc", strict=True)
+    ],
+)
 async def test_with_tls(day: Day, client: str) -> None:
     sent = await day.events(client, "send-normal", "sent", tls=True)
     stored = await day.stored(client, "send-normal", COUNT, tls=True)
