@@ -36,6 +36,8 @@ T = TypeVar("T")
 
 ENTRIES_MAX = 1024
 """Messages of one AckMessage."""
+REQUESTS_MAX = 32
+"""Requests to brokers at once of one AckMessage."""
 
 
 @attrs.define(eq=False)
@@ -63,15 +65,19 @@ class Settling:
             )
         results = [AckMessageResultEntry()] * len(request.entries)
 
-        async def one(index: int, entry: AckMessageEntry) -> None:
-            results[index] = await self._acknowledge(client, group, topic, entry)
+        entries = iter(enumerate(request.entries))
+
+        async def next_ones() -> None:
+            for index, entry in entries:
+                await trio.lowlevel.checkpoint_if_cancelled()
+                results[index] = await self._acknowledge(client, group, topic, entry)
 
         if len(results) == 1:  # what clients send: not worth a nursery
-            await one(0, request.entries[0])
+            await next_ones()
         else:
             async with trio.open_nursery() as nursery:
-                for index, entry in enumerate(request.entries):
-                    nursery.start_soon(one, index, entry)
+                for _ in range(min(len(results), REQUESTS_MAX)):
+                    nursery.start_soon(next_ones)
         return AckMessageResponse(
             status=top_status(result.status.code for result in results), entries=results
         )

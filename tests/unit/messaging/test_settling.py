@@ -17,7 +17,7 @@ from triomq.remoting.messaging.known_clients import KnownClient, KnownClients
 from triomq.remoting.messaging.messaging_settings import MessagingSettings
 from triomq.remoting.messaging.popped_messages import PoppedMessage
 from triomq.remoting.messaging.renewal import Renewals
-from triomq.remoting.messaging.settling import Settling
+from triomq.remoting.messaging.settling import ENTRIES_MAX, REQUESTS_MAX, Settling
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.command import Command, response_to
 from triomq.remoting.protocol.receipt_handle import NORMAL, ReceiptHandle
@@ -34,10 +34,18 @@ class FakeLink:
     answers: list[Any] = attrs.field(factory=list)
     handles: list[str] = attrs.field(factory=list)
     credentials: Any = None
+    asked: int = 0
+    """Requests without an answer; ``asked_most``: the most at once."""
+    asked_most: int = 0
 
     async def invoke(self, broker_name: str, command: Command, timeout: float) -> Command:
         self.handles.append((command.ext or {}).get("extraInfo", ""))
-        await trio.sleep(1)
+        self.asked += 1
+        self.asked_most = max(self.asked_most, self.asked)
+        try:
+            await trio.sleep(1)
+        finally:
+            self.asked -= 1
         answer = self.answers.pop(0)
         if answer == "time-out":
             raise RequestTimeout(broker_name, int(command.code), timeout)
@@ -128,3 +136,30 @@ async def test_a_cancelled_call_leaves_nothing_half_done(
     done = answer == ResponseCode.SUCCESS
     assert len(settling.renewals.held) == (0 if done else 1)
     assert len(link.handles) == (2 if done and kind == "to_dead_letters" else 1)
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+async def test_many_messages_are_acknowledged_some_at_once(
+    autojump_clock: trio.testing.MockClock, cancelled: bool
+) -> None:
+    link = FakeLink([ResponseCode.SUCCESS] * ENTRIES_MAX)
+    settling, _, newest = held(link)
+    messages = [
+        attrs.evolve(newest, handle=newest.handle._replace(offset=offset))
+        for offset in range(ENTRIES_MAX)
+    ]
+    entries = [rpc.AckMessageEntry(receipt_handle=message.text) for message in messages]
+    request = rpc.AckMessageRequest(
+        group=pb.Resource(name="G"), topic=pb.Resource(name="T"), entries=entries
+    )
+    call: Any = FakeCall()
+    with trio.move_on_after(0.5 if cancelled else 1000) as scope:
+        answer = await settling.acknowledge(request, call)
+    assert scope.cancelled_caught is cancelled
+    assert link.asked_most == REQUESTS_MAX
+    if cancelled:  # what was begun is ended, nothing else is begun
+        assert len(link.handles) == REQUESTS_MAX
+        return
+    assert answer.status.code == pb.Code.OK
+    assert [entry.receipt_handle for entry in answer.entries] == [one.text for one in messages]
+    assert sorted(link.handles) == sorted(one.handle.encode() for one in messages)
