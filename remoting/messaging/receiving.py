@@ -23,7 +23,13 @@ from triomq.remoting.grpc.apache_rocketmq.service_pb2 import (
 )
 from triomq.remoting.grpc.methods import AnswerStream, CallContext
 from triomq.remoting.log_limit import LogLimit
-from triomq.remoting.messaging.checks import check_filter, group_name, topic_name
+from triomq.remoting.messaging.checks import (
+    check_filter,
+    check_invisible_time,
+    group_name,
+    time_ms,
+    topic_name,
+)
 from triomq.remoting.messaging.cluster import Cluster, refused_by_network
 from triomq.remoting.messaging.delivered_message import delivered_message
 from triomq.remoting.messaging.known_clients import KnownClient, KnownClients
@@ -249,14 +255,9 @@ class Receiving:
 
     def _invisible_ms(self, request: ReceiveMessageRequest) -> int:
         """Return for how long the messages are hidden. Raises: Refused."""
-        asked = int(request.invisible_duration.ToMilliseconds())
+        asked = time_ms(request.invisible_duration)
         low, high = self.settings.invisible_ms_min, self.settings.invisible_ms_max
-        if not low <= asked <= high:
-            raise Refused(
-                Code.ILLEGAL_INVISIBLE_TIME,
-                f"an invisible time of {asked} ms; it must be between {low} and {high} ms"
-                " (minInvisibleTimeMillsForRecv, maxInvisibleTimeMills)",
-            )
+        check_invisible_time(asked, minimum_ms=low, maximum_ms=high)
         return asked
 
     def _poll_ms(self, request: ReceiveMessageRequest, call: CallContext) -> int:

@@ -148,7 +148,8 @@ class Settling:
         topic = topic_name(request.topic, system_allowed=True)
         group = group_name(request.group)
         invisible_ms = request.invisible_duration.ToMilliseconds()
-        check_invisible_time(invisible_ms, minimum_ms=0)
+        longest_ms = self.renewals.settings.invisible_ms_max
+        check_invisible_time(invisible_ms, minimum_ms=0, maximum_ms=longest_ms)
         message = self._message(group, topic, request.receipt_handle)
 
         async def ask(newest: PoppedMessage) -> PoppedMessage:

@@ -18,6 +18,7 @@ from triomq.remoting.messaging.messaging_settings import MessagingSettings
 from triomq.remoting.messaging.popped_messages import PoppedMessage
 from triomq.remoting.messaging.renewal import Renewals
 from triomq.remoting.messaging.settling import ENTRIES_MAX, REQUESTS_MAX, Settling
+from triomq.remoting.messaging.status_codes import Refused
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.command import Command, response_to
 from triomq.remoting.protocol.receipt_handle import NORMAL, ReceiptHandle
@@ -69,9 +70,10 @@ class FakeCall:
     peer: tuple[str, int] = ("127.0.0.1", 1)
 
 
-def held(link: FakeLink) -> tuple[Settling, PoppedMessage, PoppedMessage]:
+def held(link: FakeLink, **settings: Any) -> tuple[Settling, PoppedMessage, PoppedMessage]:
     """Return the handlers, a message as its client has it, and the same after a renewal."""
-    limits = Limits(MessagingSettings(), "gRPC service")
+    messaging = MessagingSettings(**settings)
+    limits = Limits(messaging, "gRPC service")
     clients = KnownClients(limits, lambda client: link, 120)
     client = clients.by_id["c"] = KnownClient("c", ("127.0.0.1", 1), 0, 0.0)
     client.link = link
@@ -79,7 +81,7 @@ def held(link: FakeLink) -> tuple[Settling, PoppedMessage, PoppedMessage]:
     async def retry_delay(group: str, times: int) -> int:
         return 1000
 
-    renewals = Renewals(MessagingSettings(), limits, lambda: NOW_MS, retry_delay)
+    renewals = Renewals(messaging, limits, lambda: NOW_MS, retry_delay)
     handle = ReceiptHandle(0, NOW_MS - 60_000, 60_000, 0, NORMAL, "b", 0, 7)
     given = PoppedMessage("G", "T", handle, 9)
     newest = PoppedMessage("G", "T", handle._replace(pop_time=NOW_MS), 9)
@@ -105,8 +107,8 @@ async def settle(settling: Settling, message: PoppedMessage, kind: str) -> int:
             answer = await settling.to_dead_letters(
                 rpc.ForwardMessageToDeadLetterQueueRequest(**names), call
             )
-    except Exception as error:
-        return int(error.code)  # type: ignore[attr-defined]
+    except Refused as error:
+        return error.code
     return int(answer.status.code)
 
 
@@ -163,3 +165,14 @@ async def test_many_messages_are_acknowledged_some_at_once(
     assert answer.status.code == pb.Code.OK
     assert [entry.receipt_handle for entry in answer.entries] == [one.text for one in messages]
     assert sorted(link.handles) == sorted(one.handle.encode() for one in messages)
+
+
+async def test_the_longest_invisible_time_is_that_of_the_settings() -> None:
+    settling, given, _ = held(FakeLink(), invisible_ms_max=1000)
+    request = rpc.ChangeInvisibleDurationRequest(
+        group=pb.Resource(name="G"), topic=pb.Resource(name="T"), receipt_handle=given.text
+    )
+    request.invisible_duration.seconds = 2
+    call: Any = FakeCall()
+    with pytest.raises(Refused, match="max is 1000 ms"):
+        await settling.change_time(request, call)
