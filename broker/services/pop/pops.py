@@ -156,6 +156,15 @@ class Pops:
             if ahead == offset:
                 del self._ahead[key]
 
+    def cover_all(self) -> None:
+        """Note that the positions cover all check points, if none is on its way.
+
+        Else a start would read all timed messages since the last pop, which may be millions.
+        Checkpoint: never.
+        """
+        if not (self._uncovered or self._ahead or self.unsafe()):
+            self.offsets.commit(*COVERED, self.store.max_offset(TIMER_TOPIC, 0))
+
     def _note_safety(self, key: QueueKey, end: int, *, safe: bool) -> None:
         """Note whether slaves may know the position that is committed next."""
         known = self._unsafe.pop(key, None)
