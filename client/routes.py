@@ -39,9 +39,7 @@ class TopicQueues:
 
 def derive_queues(topic: str, route: TopicRoute, *, template: bool = False) -> TopicQueues:
     """Return the publish list and the subscribe set of a route."""
-    masters = {
-        broker.broker_name for broker in route.broker_datas if MASTER_ID in broker.broker_addrs
-    }
+    masters = route.masters
     by_name = sorted(route.queue_datas, key=lambda data: data.broker_name)
     publish = _ordered_queues(topic, route.order_topic_conf) or tuple(
         MessageQueue(topic, data.broker_name, queue_id)

@@ -11,7 +11,7 @@ from triomq.client.proxy.remote_cluster import RemoteCluster
 from triomq.remoting.grpc.call_statistics import grpc_figures
 from triomq.remoting.grpc.grpc_server import GrpcServer
 from triomq.remoting.messaging.service import GrpcMessaging
-from triomq.remoting.monitor.metrics import Family, counter, gauge, samples_by_limit
+from triomq.remoting.monitor.metrics import Family, gauge
 
 
 @attrs.frozen(eq=False)
@@ -50,16 +50,6 @@ class ProxySource:
     def figures(self) -> Iterator[Family]:
         yield gauge("rocketmq_proxy_up", "1 while the proxy runs.", 1)
         yield gauge(
-            "triomq_proxy_clients",
-            "Clients that speak gRPC, by their ids.",
-            len(self.service.clients.by_id),
-        )
-        yield gauge(
-            "triomq_proxy_held_messages",
-            "Messages whose invisible time the proxy renews.",
-            len(self.service.renewals.held),
-        )
-        yield gauge(
             "triomq_proxy_brokers",
             "Broker names in the list of name servers.",
             len(self.cluster.calls.directory),
@@ -75,9 +65,5 @@ class ProxySource:
             "Requests to brokers and name servers that wait for their answers.",
             connections.pending,
         )
-        yield counter(
-            "triomq_limit_refusals_total",
-            "Calls and clients that were refused because a limit of the service was reached.",
-            samples_by_limit(self.service.limits.refused),
-        )
         yield from grpc_figures(self.server.statistics())
+        yield from self.service.figures()

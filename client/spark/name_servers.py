@@ -73,11 +73,7 @@ def readable(topic: str, route: TopicRoute) -> TopicAddresses:
 
 def writable(topic: str, route: TopicRoute) -> TopicAddresses:
     """Return the queues of brokers with a master that take messages."""
-    masters = {
-        broker.broker_name: broker.broker_addrs[MASTER_ID]
-        for broker in route.broker_datas
-        if MASTER_ID in broker.broker_addrs
-    }
+    masters = route.masters
     counts = {
         queues.broker_name: queues.write_queue_count
         for queues in route.queue_datas

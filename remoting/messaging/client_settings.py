@@ -10,6 +10,7 @@ from datetime import timedelta
 
 from triomq.remoting.grpc.apache_rocketmq import definition_pb2 as pb
 from triomq.remoting.messaging.checks import BODY_BYTES_MAX
+from triomq.remoting.messaging.messaging_settings import MessagingSettings
 from triomq.remoting.protocol.bodies.groups import (
     RETRY_DELAYS_MS,
     ExponentialRetryPolicy,
@@ -24,10 +25,6 @@ SEND_BACKOFF_MS_MAX = 1000
 """grpcClientProducerBackoffMaxMillis"""
 SEND_BACKOFF_FACTOR = 2
 """grpcClientProducerBackoffMultiplier"""
-RECEIVE_MESSAGES_MAX = 32
-"""grpcClientConsumerLongPollingBatchSize"""
-LONG_POLLING_MS = 20_000
-"""grpcClientConsumerMaxLongPollingTimeoutMillis"""
 DELIVERY_RETRIES = 16
 """retryMaxTimes of a group without settings"""
 
@@ -42,12 +39,11 @@ _CUSTOMIZED_FROM = 2
 def merged_settings(
     settings: pb.Settings,
     group: SubscriptionGroupConfig | None,
-    *,
-    body_bytes_max: int = BODY_BYTES_MAX,
-    long_polling_ms: int = LONG_POLLING_MS,
-    receive_messages_max: int = RECEIVE_MESSAGES_MAX,
+    own: MessagingSettings,
 ) -> pb.Settings:
     """Return a client's settings with the server's values; what neither names stays as sent.
+
+    ``own``: the settings of the service.
 
     ``group``: the settings of a consumer's group; None stands for the defaults.
     """
@@ -55,14 +51,14 @@ def merged_settings(
     merged.CopyFrom(settings)
     if merged.HasField("publishing"):
         merged.backoff_policy.CopyFrom(_send_policy())
-        merged.publishing.max_body_size = body_bytes_max
+        merged.publishing.max_body_size = BODY_BYTES_MAX
         merged.publishing.validate_message_type = True
     elif merged.HasField("subscription"):
         merged.backoff_policy.CopyFrom(_delivery_policy(group))
         subscription = merged.subscription
         subscription.fifo = group is not None and group.consume_message_orderly
-        subscription.receive_batch_size = receive_messages_max
-        subscription.long_polling_timeout.FromMilliseconds(long_polling_ms)
+        subscription.receive_batch_size = own.receive_messages_max
+        subscription.long_polling_timeout.FromMilliseconds(own.poll_ms_max)
     merged.ClearField("metric")
     merged.metric.SetInParent()  # present, and off
     return merged

@@ -43,7 +43,7 @@ from triomq.remoting.messaging.status_codes import (
     unknown_topic,
 )
 from triomq.remoting.protocol.bodies.groups import SubscriptionGroupConfig
-from triomq.remoting.protocol.bodies.route import MASTER_ID, PERM_READ
+from triomq.remoting.protocol.bodies.route import PERM_READ
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
 from triomq.remoting.protocol.command import Command
 from triomq.remoting.protocol.command import request as new_request
@@ -288,9 +288,7 @@ class Receiving:
             raise refused_by_network(error) from None
         if route is None:
             raise unknown_topic(topic)
-        masters = {
-            broker.broker_name for broker in route.broker_datas if MASTER_ID in broker.broker_addrs
-        }
+        masters = route.masters
         readable = sorted(
             data.broker_name
             for data in route.queue_datas

@@ -152,12 +152,7 @@ class TelemetryStreams:
         known.heartbeat_data()  # raises for an illegal name, before anything changes
         group = known.consumer_group
         config = None if group is None else await self.cluster.group(group)
-        client.settings = merged_settings(
-            settings,
-            config,
-            long_polling_ms=self.settings.poll_ms_max,
-            receive_messages_max=self.settings.receive_messages_max,
-        )
+        client.settings = merged_settings(settings, config, self.settings)
         await self.register(client)
         return client.settings
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import attrs
 
-from triomq.remoting.protocol.bodies.route import MASTER_ID, PERM_WRITE, TopicRoute
+from triomq.remoting.protocol.bodies.route import PERM_WRITE, TopicRoute
 
 
 @attrs.frozen
@@ -21,9 +21,7 @@ class WritableQueues:
     @classmethod
     def of(cls, route: TopicRoute) -> WritableQueues:
         """Return those of a route: of brokers whose master runs."""
-        masters = {
-            broker.broker_name for broker in route.broker_datas if MASTER_ID in broker.broker_addrs
-        }
+        masters = route.masters
         return cls(
             sorted(
                 (data.broker_name, data.write_queue_count)

@@ -75,6 +75,15 @@ class TopicRoute(JsonBody):
         check_queue_counts(route.queue_datas)
         return route
 
+    @property
+    def masters(self) -> dict[str, str]:
+        """Broker name -> ``ip:port`` of its master; names without a master are left out."""
+        return {
+            broker.broker_name: broker.broker_addrs[MASTER_ID]
+            for broker in self.broker_datas
+            if MASTER_ID in broker.broker_addrs
+        }
+
     def encode_standard(self) -> bytes:
         """Return standard JSON: quoted ids, ASCII only.
 

@@ -10,6 +10,7 @@ from triomq.remoting.messaging.client_settings import (
     merged_settings,
     retry_delay_ms,
 )
+from triomq.remoting.messaging.messaging_settings import MessagingSettings
 from triomq.remoting.protocol.bodies.groups import (
     RETRY_DELAYS_MS,
     CustomizedRetryPolicy,
@@ -21,6 +22,8 @@ from triomq.remoting.protocol.bodies.groups import (
 ACCESS_POINT = pb.Endpoints(
     scheme=pb.AddressScheme.IPv4, addresses=[pb.Address(host="192.0.2.7", port=8081)]
 )
+
+OWN = MessagingSettings()
 
 
 def producer() -> pb.Settings:
@@ -60,7 +63,7 @@ def policy_group(policy: GroupRetryPolicy, retry_max_times: int = 16) -> Subscri
 
 def test_a_producer() -> None:
     settings = producer()
-    merged = merged_settings(settings, None)
+    merged = merged_settings(settings, None, OWN)
     expected = producer()
     expected.publishing.max_body_size = 4194304
     expected.publishing.validate_message_type = True
@@ -77,7 +80,7 @@ def test_a_producer() -> None:
 
 
 def test_a_consumer_of_a_group_without_settings() -> None:
-    merged = merged_settings(consumer(), None)
+    merged = merged_settings(consumer(), None, OWN)
     expected = consumer()
     subscription = expected.subscription
     subscription.fifo = False
@@ -95,7 +98,7 @@ def test_a_consumer_in_order() -> None:
     group = SubscriptionGroupConfig(group_name="g", consume_message_orderly=True, retry_max_times=3)
     settings = consumer()
     settings.subscription.fifo = False
-    merged = merged_settings(settings, group)
+    merged = merged_settings(settings, group, OWN)
     assert merged.subscription.fifo
     assert merged.backoff_policy.max_attempts == 4
 
@@ -104,7 +107,7 @@ def test_an_exponential_policy() -> None:
     group = policy_group(
         GroupRetryPolicy("EXPONENTIAL", exponential=ExponentialRetryPolicy(2500, 60_000, 3))
     )
-    policy = merged_settings(consumer(), group).backoff_policy
+    policy = merged_settings(consumer(), group, OWN).backoff_policy
     assert policy.WhichOneof("strategy") == "exponential_backoff"
     backoff = policy.exponential_backoff
     times = backoff.initial.ToMilliseconds(), backoff.max.ToMilliseconds()
@@ -112,15 +115,15 @@ def test_an_exponential_policy() -> None:
 
 
 def test_limits_of_a_server() -> None:
-    merged = merged_settings(producer(), None, body_bytes_max=77)
-    assert merged.publishing.max_body_size == 77
-    merged = merged_settings(consumer(), None, long_polling_ms=1500, receive_messages_max=5)
+    merged = merged_settings(
+        consumer(), None, MessagingSettings(poll_ms_max=1500, receive_messages_max=5)
+    )
     assert merged.subscription.long_polling_timeout.ToMilliseconds() == 1500
     assert merged.subscription.receive_batch_size == 5
 
 
 def test_settings_of_neither_kind_stay() -> None:
-    merged = merged_settings(pb.Settings(access_point=ACCESS_POINT), None)
+    merged = merged_settings(pb.Settings(access_point=ACCESS_POINT), None, OWN)
     assert merged == pb.Settings(access_point=ACCESS_POINT, metric=pb.Metric())
 
 
@@ -128,7 +131,7 @@ def test_settings_of_neither_kind_stay() -> None:
 def test_attempts(retries: int, attempts: int) -> None:
     group = policy_group(GroupRetryPolicy(), retries)
     assert delivery_attempts_max(group) == attempts
-    assert merged_settings(consumer(), group).backoff_policy.max_attempts == attempts
+    assert merged_settings(consumer(), group, OWN).backoff_policy.max_attempts == attempts
 
 
 def test_delays_of_the_default_policy() -> None:
@@ -176,6 +179,6 @@ def test_delays_of_an_exponential_policy() -> None:
 )
 def test_odd_policies_make_settings_that_clients_can_read(policy: GroupRetryPolicy) -> None:
     group = policy_group(policy)
-    merged = merged_settings(consumer(), group)
+    merged = merged_settings(consumer(), group, OWN)
     assert pb.Settings.FromString(merged.SerializeToString()) == merged
     assert retry_delay_ms(group, 5) >= 0

@@ -13,6 +13,7 @@ from triomq.remoting.grpc.apache_rocketmq import definition_pb2 as pb
 from triomq.remoting.messaging.checks import check_messages
 from triomq.remoting.messaging.client_settings import merged_settings, retry_delay_ms
 from triomq.remoting.messaging.delivered_message import delivered_message
+from triomq.remoting.messaging.messaging_settings import MessagingSettings
 from triomq.remoting.messaging.route_answers import accepted_types, message_queues
 from triomq.remoting.messaging.sent_message import sent_message
 from triomq.remoting.messaging.status_codes import Refused
@@ -95,7 +96,7 @@ def test_queues(row: dict[str, Any]) -> None:
 @rows("publishing")
 def test_settings_of_producers(row: dict[str, Any]) -> None:
     settings = decoded(pb.Settings, row, "settings")
-    merged = merged_settings(settings, None)
+    merged = merged_settings(settings, None, MessagingSettings())
     merged.metric.CopyFrom(settings.metric)  # another method's work
     assert merged == decoded(pb.Settings, row, "merged")
 
@@ -103,7 +104,7 @@ def test_settings_of_producers(row: dict[str, Any]) -> None:
 @rows("subscription")
 def test_settings_of_consumers(row: dict[str, Any]) -> None:
     group = SubscriptionGroupConfig.decode(json.dumps(row["group"]).encode())
-    merged = merged_settings(decoded(pb.Settings, row, "settings"), group)
+    merged = merged_settings(decoded(pb.Settings, row, "settings"), group, MessagingSettings())
     merged.ClearField("metric")
     java = decoded(pb.Settings, row, "merged")
     for name in ("lite_subscription_quota", "max_lite_topic_size"):  # which are not there here
