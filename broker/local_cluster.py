@@ -19,7 +19,7 @@ from triomq.remoting.messaging.cluster import Spawn, TakeRequest
 from triomq.remoting.messaging.known_clients import CALL_CREDENTIALS
 from triomq.remoting.messaging.route_answers import endpoints
 from triomq.remoting.messaging.service import answer_to_broker
-from triomq.remoting.messaging.status_codes import refused_by_broker
+from triomq.remoting.messaging.status_codes import Refused, refused_by_broker
 from triomq.remoting.protocol.bodies.groups import SubscriptionGroupConfig
 from triomq.remoting.protocol.bodies.heartbeat import HeartbeatData
 from triomq.remoting.protocol.bodies.route import MASTER_ID, BrokerData, QueueData, TopicRoute
@@ -84,13 +84,22 @@ class LocalLink:
 
     def _open(self) -> LocalConnection:
         if self._connection is None or self._connection.closed:
-            self._connection = self.server.open_local(self.peer, self._requested)
+
+            def requested(command: Command) -> None:
+                self._requested(opened, command)
+
+            opened = self._connection = self.server.open_local(self.peer, requested)
         return self._connection
 
-    def _requested(self, command: Command) -> None:
+    def _requested(self, connection: LocalConnection, command: Command) -> None:
+        """Pass a request of the broker to the client; called in the stack of a handler."""
         answering = self.take_request(command)
-        if answering is not None:
-            self.spawn(self._answer, self._open(), command, answering, name="answer-broker")
+        if answering is None:
+            return
+        try:
+            self.spawn(self._answer, connection, command, answering, name="answer-broker")
+        except Refused:  # the service stops, and its connections are about to close
+            answering.close()
 
     async def _answer(
         self,

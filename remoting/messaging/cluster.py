@@ -45,7 +45,10 @@ TakeRequest = Callable[[Command], Coroutine[Any, Any, Command] | None]
 
 
 class Spawn(Protocol):
-    """Starts a task of the service, which outlives calls; it must not raise."""
+    """Starts a task of the service, which outlives calls; the task must not raise.
+
+    Raises: Refused when the service stops.
+    """
 
     def __call__(self, run: Callable[..., Awaitable[None]], *arguments: Any, name: str) -> None: ...
 

@@ -63,6 +63,8 @@ REQUEST_SECONDS = 3.0
 ANSWER_SECONDS = 3.0
 """How long the answer of a broker may take after the poll time."""
 INIT_MAX = 1
+ATTEMPT_ID_LENGTH_MAX = 128
+"""Clients send a UUID."""
 _NOTHING = (
     ResponseCode.PULL_NOT_FOUND,
     ResponseCode.POLLING_TIMEOUT,
@@ -152,7 +154,7 @@ class Receiving:
             expression_type=expression_type,
             expression=expression,
             order=config is not None and config.consume_message_orderly,
-            attempt_id=request.attempt_id or None,
+            attempt_id=_attempt_id(request.attempt_id),
             broker_name=broker_name,
         )
         pop = _Pop()
@@ -304,6 +306,19 @@ class Receiving:
             return asked
         self._turn += 1
         return readable[self._turn % len(readable)]
+
+
+def _attempt_id(text: str) -> str | None:
+    """Return the id of a receive, by which an orderly group knows its repetition. Raises: Refused.
+
+    It is kept while messages are in flight.
+    """
+    if len(text) > ATTEMPT_ID_LENGTH_MAX:
+        raise Refused(
+            Code.BAD_REQUEST,
+            f"the attempt id has {len(text)} characters; the limit is {ATTEMPT_ID_LENGTH_MAX}",
+        )
+    return text or None
 
 
 def received(answer: Command, asked: PopMessageHeader) -> list[TakenMessage]:

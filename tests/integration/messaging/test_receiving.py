@@ -102,6 +102,9 @@ async def test_an_empty_topic_says_so_and_bad_times_are_refused(tmp_path: Path) 
             filter_expression=pb.FilterExpression(type=pb.FilterType.SQL, expression="a >"),
         )
         assert status.code == Code.ILLEGAL_FILTER_EXPRESSION
+        status, _ = await client.receive(attempt_id="a" * 129)
+        assert status.code == Code.BAD_REQUEST
+        assert "attempt id" in status.message
         nowhere = broker.client(topic="Nowhere")
         status, _ = await nowhere.receive()
         assert status.code == Code.TOPIC_NOT_FOUND

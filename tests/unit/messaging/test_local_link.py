@@ -26,9 +26,11 @@ class FakeServer:
     """A server whose connections note the access keys of requests, and refuse heartbeats."""
 
     closed: bool = False
+    on_request: Any = None
     keys: list[str | None] = attrs.field(factory=list)
 
     def open_local(self, peer: Any, on_request: Any) -> FakeServer:
+        self.on_request = on_request
         return self
 
     async def invoke(self, command: Command, timeout: float) -> Command:
@@ -98,3 +100,21 @@ async def test_a_refused_heartbeat_is_told() -> None:
     client = clients.of_call(call_of(None))
     with pytest.raises(Refused, match="too many groups"):
         await client.link.register(HeartbeatData(client_id="c"), 0)
+
+
+async def test_a_request_of_the_broker_is_dropped_while_the_service_stops() -> None:
+    """The broker asks deep in a handler, which must not fail for it."""
+    server: Any = FakeServer()
+    begun: list[str] = []
+
+    async def answer() -> Command:
+        begun.append("answer")
+        return Command(0)
+
+    def spawn(*arguments: Any, name: str) -> None:
+        raise Refused(50001, "the server stops")
+
+    link = LocalLink(server, ("127.0.0.1", 1), lambda command: answer(), spawn)
+    await link.invoke("b", new_request(RequestCode.HEART_BEAT), 1)
+    server.on_request(new_request(RequestCode.GET_CONSUMER_RUNNING_INFO))
+    assert begun == []
