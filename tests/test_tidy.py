@@ -52,7 +52,7 @@ PURE = (
     ),
     *(
         f"client/consumer/pop/{name}.py"
-        for name in ("hold_limit", "lease_times", "popped_records", "retry_delays", "source_turns")
+        for name in ("hold_limit", "lease_times", "retry_delays", "source_turns")
     ),
     *("remoting/monitor/http.py", "remoting/monitor/metrics.py"),
     *(

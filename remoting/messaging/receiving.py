@@ -48,10 +48,8 @@ from triomq.remoting.protocol.codes import RequestCode, ResponseCode
 from triomq.remoting.protocol.command import Command
 from triomq.remoting.protocol.command import request as new_request
 from triomq.remoting.protocol.headers.pop import PopMessageHeader, PopMessageResponseHeader
-from triomq.remoting.protocol.message_properties import POP_CK
-from triomq.remoting.protocol.receipt_handle import NORMAL, ReceiptHandle, decode_starts
+from triomq.remoting.protocol.popped_records import popped_records
 from triomq.remoting.protocol.record import StoredMessage
-from triomq.remoting.protocol.record_reader import decode_records
 
 logger = logging.getLogger(__name__)
 
@@ -322,28 +320,13 @@ def _attempt_id(text: str) -> str | None:
 
 
 def received(answer: Command, asked: PopMessageHeader) -> list[TakenMessage]:
-    """Return the messages of an answer to POP_MESSAGE.
-
-    A message from a retry topic brings its handle as a property. Raises: RemoteProtocolError.
-    """
+    """Return the messages of an answer to POP_MESSAGE. Raises: RemoteProtocolError."""
     header = answer.header(PopMessageResponseHeader)
-    starts = decode_starts(header.start_offsets or "")
-    found = []
-    for message in decode_records(bytes(answer.body)):
-        text = message.properties.get(POP_CK)
-        if text is not None:
-            handle = ReceiptHandle.decode(text)
-        else:
-            handle = ReceiptHandle(
-                starts.get((NORMAL, message.queue_id), message.queue_offset),
-                header.pop_time,
-                header.invisible_ms,
-                header.revive_queue_id,
-                NORMAL,
-                asked.broker_name or "",
-                message.queue_id,
-                message.queue_offset,
-            )
-        popped = PoppedMessage(asked.consumer_group, asked.topic, handle, message.log_offset)
-        found.append(TakenMessage(message, popped))
-    return found
+    found = popped_records(header, bytes(answer.body), asked.broker_name or "")
+    return [
+        TakenMessage(
+            each.record,
+            PoppedMessage(asked.consumer_group, asked.topic, each.handle, each.record.log_offset),
+        )
+        for each in found
+    ]

@@ -15,7 +15,6 @@ from triomq.client.calls import read_header
 from triomq.client.config import ConsumerSettings
 from triomq.client.consumer.offsets import ConsumeFrom
 from triomq.client.consumer.pop.lease_times import Lease
-from triomq.client.consumer.pop.popped_records import PoppedRecord, popped_records
 from triomq.client.consumer.pop.source_turns import PopSource
 from triomq.client.errors import ProtocolBroken, RouteNotFound, broker_error, request_name
 from triomq.client.session import Session
@@ -35,6 +34,7 @@ from triomq.remoting.protocol.headers.pop import (
 )
 from triomq.remoting.protocol.headers.send import SendBackHeader
 from triomq.remoting.protocol.names import RETRY_PREFIX, pop_retry_topics
+from triomq.remoting.protocol.popped_records import PoppedRecord, popped_records
 from triomq.remoting.protocol.receipt_handle import NORMAL, RETRY_V1, ReceiptHandle
 from triomq.remoting.protocol.record import StoredMessage
 

@@ -210,6 +210,12 @@ async def test_a_group_in_order_waits_for_acknowledgements(tmp_path: Path) -> No
         assert status.code == Code.MESSAGE_NOT_FOUND
         _, again = await client.receive(**invisible(2), batch_size=1, attempt_id="a1")
         assert [message.body for message in again] == [b"0"]
+        await change(client, again[0], 0)
+        _, again = await client.receive(**invisible(2), batch_size=1, attempt_id="a2")
+        assert [message.body for message in again] == [b"0"]
+        attempts = [each.system_properties.delivery_attempt for each in (*first, *again)]
+        assert attempts[0] == 1
+        assert attempts[1] > 1
         assert (await client.acknowledge(*again)).status.code == Code.OK
         _, second = await other.receive(**invisible(2), batch_size=1, attempt_id="b2")
         assert [message.body for message in second] == [b"1"]
