@@ -15,7 +15,7 @@ from triomq.remoting.protocol.headers.pop import (
     ChangeInvisibleTimeResponseHeader,
 )
 from triomq.remoting.protocol.headers.send import SendBackHeader
-from triomq.remoting.protocol.names import pop_retry_topics
+from triomq.remoting.protocol.names import RETRY_PREFIX, pop_retry_topics
 from triomq.remoting.protocol.receipt_handle import NORMAL, RETRY_V1, ReceiptHandle
 
 CALL_SECONDS = 3.0
@@ -52,7 +52,8 @@ class PoppedMessage:
     @property
     def stored_topic(self) -> str:
         """The topic that it was popped from: the one that was asked for, or a retry topic."""
-        if self.handle.retry == NORMAL:
+        # A Java broker lists a retry topic that was asked for by its own name as one of kind 1.
+        if self.handle.retry == NORMAL or self.topic.startswith(RETRY_PREFIX):
             return self.topic
         first, second = pop_retry_topics(self.group, self.topic)
         return first if self.handle.retry == RETRY_V1 else second
