@@ -32,7 +32,6 @@ from triomq.broker.services.pop.pop_log import RevivePopLog
 from triomq.broker.services.pop.pops import NOT_ACTING, Pops
 from triomq.broker.services.pop.request_modes import RequestModes, open_request_modes
 from triomq.broker.services.pop.restoring import (
-    note_restored,
     restore_positions,
     take_over_records,
     use_positions,
@@ -134,7 +133,7 @@ class ServiceSet:
                 use_positions(pops, records)
             return
         await restore_positions(pops)
-        note_restored(pops)
+        pops.note_covered()
         if records is not None:
             await take_over_records(pops, records)
             await self.saver.save(records)
@@ -143,7 +142,8 @@ class ServiceSet:
         """Take over progress that waited for the disk, after the last flush."""
         if self.pops is not None:
             self.pops.commit_covered(ending=True)
-            self.pops.cover_all()
+            if self.reviver is not None:  # a slave's positions are a copy, older than its log
+                self.pops.cover_all()
         if self.transactions.transactions.loaded.is_set():
             for _ in range(2):  # what waited, then the rest
                 self.transactions.transactions.save_progress()

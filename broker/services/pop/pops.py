@@ -163,7 +163,13 @@ class Pops:
         Checkpoint: never.
         """
         if not (self._uncovered or self._ahead or self.unsafe()):
-            self.offsets.commit(*COVERED, self.store.max_offset(TIMER_TOPIC, 0))
+            self.note_covered()
+
+    def note_covered(self) -> None:
+        """Commit the end of the timed messages; nothing where there was none yet."""
+        end = self.store.max_offset(TIMER_TOPIC, 0)
+        if end > 0:
+            self.offsets.commit(*COVERED, end)
 
     def _note_safety(self, key: QueueKey, end: int, *, safe: bool) -> None:
         """Note whether slaves may know the position that is committed next."""

@@ -85,12 +85,6 @@ async def _first_uncovered(pops: Pops) -> int:
     return await pops.store.offset_by_time(TIMER_TOPIC, 0, since)
 
 
-def note_restored(pops: Pops) -> None:
-    """Note that the positions cover all check points. Checkpoint: never."""
-    end = pops.store.max_offset(TIMER_TOPIC, 0)
-    pops.offsets.commit(*COVERED, end)
-
-
 async def take_over_records(pops: Pops, records: ActingRecords) -> None:
     """Go on as a master with what this broker did as a slave that acted for its master.
 

@@ -253,12 +253,13 @@ async def test_an_orderly_group_gets_nothing_of_a_queue_while_messages_are_in_fl
     async with running_broker(tmp_path) as ready, peer_of(ready) as peer:
         await peer.create_topic("T", 1)
         await send(peer, 9, 1)
-        _, first = await pop(peer, count=3, order=True, attempt_id="a")
+        long = {"order": True, "invisible_ms": 20_000}
+        _, first = await pop(peer, count=3, attempt_id="a", **long)
         assert bodies(first) == [0, 1, 2]
         assert {each.handle.revive_queue for each in first} == {999}
         assert await pop(peer, order=True, attempt_id="b") == (ResponseCode.POLLING_TIMEOUT, [])
         # A client that repeats its request, as the answer was lost, gets the same messages.
-        _, again = await pop(peer, count=3, order=True, attempt_id="a")
+        _, again = await pop(peer, count=3, attempt_id="a", **long)
         assert bodies(again) == [0, 1, 2]
         for each in again[:2]:
             await acknowledge(peer, each)
@@ -267,16 +268,17 @@ async def test_an_orderly_group_gets_nothing_of_a_queue_while_messages_are_in_fl
         assert await pop(peer, order=True) == (ResponseCode.POLLING_TIMEOUT, [])
         await change(peer, again[2], 3_000)
         begun = time.time()
-        _, third = await pop(peer, count=3, order=True, poll_ms=10_000)
+        _, third = await pop(peer, count=3, poll_ms=10_000, **long)
         assert time.time() - begun > 2
         assert bodies(third) == [2, 3, 4]
         # The next ones come as soon as the last one in flight is acknowledged.
         found: list[list[int]] = []
 
         async def wait() -> None:
-            found.append(bodies((await pop(peer, order=True, poll_ms=10_000))[1]))
+            _, last = await pop(peer, order=True, poll_ms=10_000, invisible_ms=5_000)
+            found.append(bodies(last))
 
-        with trio.fail_after(1.4):
+        with trio.fail_after(8):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(wait)
                 await trio.sleep(0.2)
@@ -285,7 +287,7 @@ async def test_an_orderly_group_gets_nothing_of_a_queue_while_messages_are_in_fl
         assert found == [[5, 6, 7, 8]]
     async with running_broker(tmp_path) as ready, peer_of(ready) as peer:  # the table is kept
         assert await pop(peer, order=True) == (ResponseCode.POLLING_TIMEOUT, [])
-        _, again = await pop(peer, order=True, poll_ms=5_000)
+        _, again = await pop(peer, order=True, poll_ms=15_000)
         assert bodies(again) == [5, 6, 7, 8]
 
 

@@ -128,17 +128,17 @@ async def test_a_long_handler_keeps_its_message(triomq_cluster: InProcessCluster
 
     async def handle(message: ReceivedMessage) -> None:
         begun[message.body] += 1
-        await trio.sleep(3)
+        await trio.sleep(6)
         ended[message.body] += 1
 
-    settings = ConsumerSettings(pop_invisible=1.0)
+    settings = ConsumerSettings(pop_invisible=4.0)
     async with (
         popping(triomq_cluster, handle, settings=settings) as first,
         popping(triomq_cluster, handle, settings=settings),
     ):
         await send(triomq_cluster.namesrv_address, numbers(5))
         await until(lambda: sum(ended.values()) >= 5)
-        await trio.sleep(2.5)
+        await trio.sleep(1)
         assert first.statistics().unsettled == 0
     assert begun == ended == Counter(dict.fromkeys(numbers(5), 1))
 
