@@ -142,8 +142,6 @@ class ServiceSet:
         """Take over progress that waited for the disk, after the last flush."""
         if self.pops is not None:
             self.pops.commit_covered(ending=True)
-            if self.reviver is not None:  # a slave's positions are a copy, older than its log
-                self.pops.cover_all()
         if self.transactions.transactions.loaded.is_set():
             for _ in range(2):  # what waited, then the rest
                 self.transactions.transactions.save_progress()

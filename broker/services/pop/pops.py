@@ -156,20 +156,9 @@ class Pops:
             if ahead == offset:
                 del self._ahead[key]
 
-    def cover_all(self) -> None:
-        """Note that the positions cover all check points, if none is on its way.
-
-        Else a start would read all timed messages since the last pop, which may be millions.
-        Checkpoint: never.
-        """
-        if not (self._uncovered or self._ahead or self.unsafe()):
-            self.note_covered()
-
     def note_covered(self) -> None:
-        """Commit the end of the timed messages; nothing where there was none yet."""
-        end = self.store.max_offset(TIMER_TOPIC, 0)
-        if end > 0:
-            self.offsets.commit(*COVERED, end)
+        """Commit the end of the timed messages, 0 too: without one, Java has written the table."""
+        self.offsets.commit(*COVERED, self.store.max_offset(TIMER_TOPIC, 0))
 
     def _note_safety(self, key: QueueKey, end: int, *, safe: bool) -> None:
         """Note whether slaves may know the position that is committed next."""

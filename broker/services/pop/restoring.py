@@ -14,7 +14,8 @@ from triomq.broker.services.pop.pop_log import PopRecord
 from triomq.broker.services.pop.pops import COVERED, Pops, make_ack, position_point
 from triomq.broker.services.pop.revive_records import read_revive_record
 from triomq.broker.store.results import GetStatus
-from triomq.remoting.protocol.bodies.check_point import LEAD_MS, CheckPoint
+from triomq.remoting.protocol.bodies.check_point import CHECK_POINT_TAG, LEAD_MS, CheckPoint
+from triomq.remoting.protocol.java_hash import java_hash
 from triomq.remoting.protocol.message_properties import REAL_TOPIC
 from triomq.remoting.protocol.names import TIMER_TOPIC
 from triomq.remoting.protocol.record_reader import decode_records
@@ -24,6 +25,8 @@ SLACK_MS = 5_000
 it may wait for a slave.
 """
 TAKEN_AT_ONCE = 256
+CHECK_POINTS = frozenset((java_hash(CHECK_POINT_TAG),))
+"""Only records with this code of their tags are read: there may be millions of timed messages."""
 READ_MESSAGES, READ_BYTES = 1024, 1024 * 1024
 
 
@@ -49,6 +52,7 @@ async def restore_positions(pops: Pops) -> int:
                 offset,
                 messages_max=READ_MESSAGES,
                 bytes_max=READ_BYTES,
+                tag_codes=CHECK_POINTS,
                 is_range=True,
             )
             if found.next_offset <= offset:

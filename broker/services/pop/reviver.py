@@ -37,8 +37,6 @@ from triomq.remoting.protocol.record_reader import decode_records
 logger = logging.getLogger(__name__)
 
 READ_MESSAGES, READ_BYTES = 256, 1024 * 1024
-COVER_SECONDS = 5.0
-"""How often an idle broker notes that its positions cover all check points."""
 LOOK_SECONDS = 0.1
 """How often check points are looked at while there are any."""
 RETRY_SECONDS = 1.0
@@ -87,7 +85,6 @@ class Reviver:
     async def run(self) -> None:
         """Run the task "pop-revive"."""
         while True:
-            self.pops.cover_all()
             self._arrival = trio.Event()
             try:
                 waiting = await self.look()
@@ -100,8 +97,7 @@ class Reviver:
             if waiting or self.pops.has_uncovered:
                 await trio.sleep(LOOK_SECONDS)
             else:
-                with trio.move_on_after(COVER_SECONDS):
-                    await self._arrival.wait()
+                await self._arrival.wait()
 
     async def look(self) -> bool:
         """Read what is new, and store what is due; return whether any check point is open.

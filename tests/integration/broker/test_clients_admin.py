@@ -215,6 +215,13 @@ async def test_bodies_that_cannot_be_read(tmp_path: Path, code: int, body: bytes
 # Offsets
 
 
+def without_own(table: ConsumerOffsetTable) -> dict[str, dict[int, int]]:
+    """Return the rows of consumers: the broker has one of its own."""
+    rows = dict(table.offset_table)
+    del rows["rmq_sys_wheel_timer@CID_RMQ_SYS_POP_POSITIONS"]
+    return rows
+
+
 async def test_offsets_are_kept_and_a_new_group_begins_at_0_on_a_young_queue(
     tmp_path: Path,
 ) -> None:
@@ -244,7 +251,7 @@ async def test_offsets_are_kept_and_a_new_group_begins_at_0_on_a_young_queue(
         table = ConsumerOffsetTable.decode(
             bytes((await peer.call(Code.GET_ALL_CONSUMER_OFFSET)).body)
         )
-        assert table.offset_table == {"T@G": {0: 3}, "T@other": {0: -1}}
+        assert without_own(table) == {"T@G": {0: 3}, "T@other": {0: -1}}
     async with running_broker(tmp_path) as ready, peer_of(ready) as peer:
         assert await query(peer, "G") == (0, 3), "kept over an orderly stop"
 
@@ -452,9 +459,11 @@ async def test_groups_are_created_described_and_deleted(tmp_path: Path) -> None:
             ).code == 0
             await peer.commit("G", "T", 0, 5)
             assert (await peer.call(Code.DELETE_SUBSCRIPTIONGROUP, asked)).code == 0
-            left = ConsumerOffsetTable.decode(
-                bytes((await peer.call(Code.GET_ALL_CONSUMER_OFFSET)).body)
-            ).offset_table
+            left = without_own(
+                ConsumerOffsetTable.decode(
+                    bytes((await peer.call(Code.GET_ALL_CONSUMER_OFFSET)).body)
+                )
+            )
             assert left == ({} if asked.clean_offset or asked.remove_offset else {"T@G": {0: 5}})
 
 
