@@ -44,6 +44,7 @@ ELSEWHERE = {
         for page in (*README_PAGES, "docs/spark.md")
     },
     ("docs/sdk/transactions.md", "psycopg"): "tests/integration/client/test_transaction_example.py",
+    ("docs/rocketmq5-clients.md", "from rocketmq import"): "tests/compat/test_rocketmq5_page.py",
     ("docs/spark.md", "changes.write"): "tests/integration/spark/test_sink.py",
     ("docs/spark.md", "dropDuplicatesWithinWatermark"): "tests/integration/spark/test_sink.py",
     ("docs/spark.md", "dataSource.register"): "tests/integration/spark/test_shipping.py",
