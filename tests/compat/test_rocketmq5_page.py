@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
+import trio
 from grpc_endpoints import ENDPOINTS
 from grpc_peers import need_grpc_clients
 from pages import one
@@ -29,7 +29,9 @@ async def test_the_program_of_the_page(tmp_path: Path) -> None:
             + "print('got', received.body.decode())\nproducer.shutdown()\nconsumer.shutdown()\n"
         )
         python = PEERS / "grpc-python-5.1.2" / "venv" / "bin" / "python"
-        done = subprocess.run(
-            [python, program], capture_output=True, text=True, timeout=120, check=False
-        )
-    assert 'got {"id": 1}' in done.stdout, done.stdout + done.stderr
+        with trio.fail_after(120):
+            done = await trio.run_process(
+                [str(python), str(program)], capture_stdout=True, capture_stderr=True, check=False
+            )
+    printed = (done.stdout + done.stderr).decode()
+    assert 'got {"id": 1}' in printed, printed
