@@ -43,10 +43,11 @@ def test_compose_v2_loads_every_profile(loader: Path) -> None:
     assert done.returncode == 0, done.stderr
     commands = json.loads(done.stdout)
     assert set(commands) == set(yaml.safe_load(FILE.read_text())["services"])
-    assert commands["broker-a"][-3:] == [
+    assert commands["broker-a"][-4:] == [
         "-DbrokerIP1=broker-a",
         "-DbrokerIP2=broker-a",
         "-DlistenPort=10911",
+        "-DgrpcServerPort=8081",
     ]
 
 
