@@ -51,6 +51,7 @@ T = TypeVar("T")
 
 EPOCH_NS = 1_700_000_000_000_000_000
 """Wall time of every machine when a simulation begins."""
+_real_time_ns = time.time_ns
 _PID = 4711
 _TURNS_PER_POLL = 256
 _machine: ContextVar[Machine] = ContextVar("machine")
@@ -88,13 +89,19 @@ class Simulation:
     trace: Trace
     device_seconds: tuple[float, float] = (0.0001, 0.003)
     """Shortest and longest duration of a call in a thread."""
+    _thread: int = attrs.field(factory=threading.get_ident, init=False)
 
     def machine(self, name: str) -> Machine:
         """Switch a machine on; it has the address and clock of an earlier one of that name."""
         return self.network.machine(name)
 
     def now_ns(self) -> int:
-        """Return the wall clock of the calling machine, in nanoseconds since 1970."""
+        """Return the wall clock of the calling machine, in nanoseconds since 1970.
+
+        Other threads, which an earlier test may have left, belong to no machine.
+        """
+        if threading.get_ident() != self._thread:
+            return _real_time_ns()
         return EPOCH_NS + int(trio.current_time() * 1e9) + self.network.asking().clock_offset_ns
 
     async def run_sync(

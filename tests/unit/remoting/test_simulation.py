@@ -254,3 +254,31 @@ async def test_hundreds_of_names_and_a_machine_that_is_switched_on_again_among_t
 @simulated
 async def test_the_system_s_random_numbers_are_those_of_the_seed(simulation: Simulation) -> None:
     simulation.trace.note(f"{uuid.uuid4()} {os.urandom(8).hex()}")
+
+
+def test_another_thread_sees_the_real_clock_and_leaves_no_trace() -> None:
+    """One that an earlier test has left."""
+    seen: list[float] = []
+    lines: list[str] = []
+    ended = threading.Event()
+
+    def read_clock() -> None:
+        while not ended.wait(0.001):
+            seen.append(time.time())
+
+    async def main(simulation: Simulation) -> None:
+        count = len(seen)
+        while len(seen) < count + 10:
+            await trio.sleep(1)
+        assert time.time() - seen[-1] < -1e7, "the simulated clock"
+
+    before = time.time()
+    other = threading.Thread(target=read_clock)
+    other.start()
+    try:
+        simulate(1, main, tell=lines.append)
+    finally:
+        ended.set()
+        other.join()
+    assert all(before <= each <= time.time() for each in seen)
+    assert len([line for line in lines if "switched on" in line]) == 1, "the program's own"
