@@ -297,7 +297,7 @@ async def test_the_end_gives_back_what_no_handler_has(triomq_cluster: InProcessC
         later.append(message.body)
         await trio.lowlevel.checkpoint()
 
-    hour = ConsumerSettings(pop_invisible=3600.0)
+    hour = ConsumerSettings(pop_invisible=3600.0, client=ClientSettings(farewell_timeout=20.0))
     async with popping(triomq_cluster, None, settings=hour) as consumer:
         consumer._member().fetcher.handle_at_once(6)
         taken += [await anext(consumer), await anext(consumer)]
@@ -379,7 +379,7 @@ async def test_an_orderly_group_goes_on_behind_a_member_that_stopped(
         seen.append(message.body)
         await trio.lowlevel.checkpoint()
 
-    hour = ConsumerSettings(pop_invisible=3600.0)
+    hour = ConsumerSettings(pop_invisible=3600.0, client=ClientSettings(farewell_timeout=20.0))
     async with popping(triomq_cluster, None, ordered=True, settings=hour) as consumer:
         consumer._member().fetcher.handle_at_once(6)
         message = await anext(consumer)
