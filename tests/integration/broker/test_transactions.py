@@ -264,6 +264,21 @@ async def test_a_producer_of_the_group_is_asked(tmp_path: Path) -> None:
         await committed(peer, 2)
 
 
+@pytest.mark.feature("77c")
+async def test_another_producer_of_the_group_is_asked_when_the_sender_is_gone(
+    tmp_path: Path,
+) -> None:
+    async with running_broker(tmp_path, **SOON) as ready, peer_of(ready) as other:
+        await other.create_topic("T")
+        await other.heartbeat(producers=("P",))
+        async with peer_of(ready) as sender:
+            await sender.heartbeat(producers=("P",))
+            await prepare(sender, b"orphan", "A" * 32)
+        ((header, message),) = await checks(other, 1)
+        assert message.body == b"orphan"
+        assert header.transaction_id == "A" * 32
+
+
 @pytest.mark.feature("109c")
 async def test_after_the_last_check_a_half_is_given_up_and_may_be_resumed(tmp_path: Path) -> None:
     settings = {**SOON, "transactionCheckMax": 2}

@@ -55,6 +55,7 @@ async def receive_all(consumer: SimpleConsumer, wanted: int, **more: object) -> 
     return found
 
 
+@pytest.mark.feature("171b")
 @pytest.mark.feature("143b")
 async def test_acked_messages_never_come_again_and_others_do(
     triomq_cluster: InProcessCluster,

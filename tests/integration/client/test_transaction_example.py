@@ -89,6 +89,7 @@ def rows(path: Path) -> set[str]:
         return {order for (order,) in database.execute("SELECT id FROM orders")}
 
 
+@pytest.mark.feature("159c")
 @pytest.mark.feature("106a", "109a", "109b")
 async def test_a_killed_process_leaves_the_row_and_the_message_or_neither(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
