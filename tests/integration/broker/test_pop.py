@@ -259,6 +259,7 @@ async def test_an_orderly_group_gets_nothing_of_a_queue_while_messages_are_in_fl
         assert {each.handle.revive_queue for each in first} == {999}
         assert await pop(peer, order=True, attempt_id="b") == (ResponseCode.POLLING_TIMEOUT, [])
         # A client that repeats its request, as the answer was lost, gets the same messages.
+        await trio.sleep(0.005)  # handles of one millisecond are the same
         _, again = await pop(peer, count=3, attempt_id="a", **long)
         assert bodies(again) == [0, 1, 2]
         for each in again[:2]:
@@ -275,7 +276,7 @@ async def test_an_orderly_group_gets_nothing_of_a_queue_while_messages_are_in_fl
         found: list[list[int]] = []
 
         async def wait() -> None:
-            _, last = await pop(peer, order=True, poll_ms=10_000, invisible_ms=5_000)
+            _, last = await pop(peer, order=True, poll_ms=10_000, invisible_ms=8_000)
             found.append(bodies(last))
 
         with trio.fail_after(8):
@@ -287,7 +288,7 @@ async def test_an_orderly_group_gets_nothing_of_a_queue_while_messages_are_in_fl
         assert found == [[5, 6, 7, 8]]
     async with running_broker(tmp_path) as ready, peer_of(ready) as peer:  # the table is kept
         assert await pop(peer, order=True) == (ResponseCode.POLLING_TIMEOUT, [])
-        _, again = await pop(peer, order=True, poll_ms=15_000)
+        _, again = await pop(peer, order=True, poll_ms=20_000)
         assert bodies(again) == [5, 6, 7, 8]
 
 
