@@ -434,10 +434,10 @@ async def test_the_deadline_of_the_caller_s_scope_counts() -> None:
     settings = ConsumerSettings(client=ClientSettings(route_timeout=20))
     async with numbers() as cluster, reading(cluster, settings) as consumer:
         await cluster.stop_broker("broker-a")
-        with trio.move_on_after(0.3) as scope, pytest.raises(ConnectionFailed):
+        with trio.move_on_after(1.0) as scope, pytest.raises(ConnectionFailed):
             await consumer.max_offset(QUEUE)
         assert not scope.cancelled_caught
         await cluster.stop_namesrv(cluster.namesrvs[0].name)
-        with trio.move_on_after(0.3) as scope, pytest.raises(NoNameServer):
+        with trio.move_on_after(1.0) as scope, pytest.raises(NoNameServer):
             await consumer.queues("Numbers")
         assert not scope.cancelled_caught
