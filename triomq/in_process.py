@@ -29,12 +29,14 @@ from triomq.namesrv.app import run_namesrv
 from triomq.namesrv.config import NAMESRV_KEYS, NamesrvConfig
 from triomq.remoting.open_files import ConnectionBudget
 from triomq.remoting.properties_file import Entry
+from triomq.remoting.server.listen import AddressInUse
 from triomq.remoting.settings import Source, load
 from triomq.remoting.tls.client import Tls
 
 HOST = "127.0.0.1"
 CLUSTER = "DefaultCluster"
 READY_SECONDS_MAX = 30.0
+PORT_ATTEMPTS = 3
 POLL_SECONDS = 0.002
 
 SMALL_STORE: Mapping[str, str] = {
@@ -210,7 +212,14 @@ class InProcessCluster:
             "haListenPort": "0",  # any free one: another program may have the port above
             "namesrvAddr": self.namesrv_address,
         }
-        await self._start(broker, run_broker, BrokerConfig, lines, BROKER_KEYS)
+        for attempt in range(PORT_ATTEMPTS):
+            try:
+                await self._start(broker, run_broker, BrokerConfig, lines, BROKER_KEYS)
+                break
+            except AddressInUse as error:
+                # A program that is started again may take its old port while we hold it as free.
+                if attempt + 1 == PORT_ATTEMPTS or error.address == broker.address:
+                    raise
         await self._wait_listed(broker)
 
     async def stop_namesrv(self, name: str) -> None:

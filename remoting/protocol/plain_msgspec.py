@@ -116,6 +116,7 @@ def _cast(value: Any, kind: Any, name: str) -> Any:
         if arguments[1].ge <= number <= arguments[1].le:
             return number
     text = value if isinstance(value, str) else repr(value).lower()
+    text = "0" if text == "-0" else text  # msgspec reads an integer first
     if kind is int and (match := _WHOLE.fullmatch(text)):
         return int(match[1])
     if kind is bool and text.lower() in _BOOLS:

@@ -58,6 +58,22 @@ def test_headers_are_read_alike(data: st.DataObject, cls: type, short: bool) -> 
     assert type(found) is type(expected) or isinstance(found, plain_msgspec.Struct)
 
 
+KINDS = (int, float, bool, int | None, float | None, bool | None, fields.I32, str | None)
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_texts_are_converted_alike(text: str) -> None:
+    for kind in KINDS:
+        found = []
+        for library in (msgspec, plain_msgspec):
+            made = library.defstruct("Header", [("value", kind)])
+            try:
+                found.append(repr(library.convert({"value": text}, made, strict=False).value))
+            except ValueError:
+                found.append("refused")
+        assert found[0] == found[1], (kind, found)
+
+
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | TEXT,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
