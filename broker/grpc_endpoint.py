@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-PACKAGES = ("h2", "hpack", "hyperframe", "google")
+PACKAGES = ("hpack", "google")
 """What the extra ``grpc`` brings."""
 
 

@@ -32,7 +32,7 @@ def serve(parsed: argparse.Namespace) -> ExitCode:
 def _load(parsed: argparse.Namespace) -> Loaded[ProxyConfig]:
     """Load the configuration. Raises: ConfigError, also if the packages for gRPC are missing."""
     loaded = read_options(parsed, os.environ)
-    for name in ("h2", "google.protobuf"):
+    for name in ("hpack", "google.protobuf"):
         if not _installed(name):
             raise ConfigError(
                 "", f"the package {name} is missing", "install it: pip install 'triomq[grpc]'"
@@ -48,7 +48,7 @@ def _installed(name: str) -> bool:
 
 
 def _service(config: ProxyConfig) -> ServiceCall:
-    # Optional packages: h2 and protobuf are in an extra.
+    # Optional packages: hpack and protobuf are in an extra.
     from triomq.client.proxy.app import run_proxy
 
     return partial(run_proxy, config)

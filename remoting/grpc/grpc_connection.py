@@ -253,7 +253,7 @@ class GrpcConnection:
                 call.scope.cancel()
             else:
                 call.wake()
-        if self.session.watch.peer_leaves and not self._calls:
+        if self.session.peer_leaves and not self._calls:
             self.end("the client leaves")
 
     def _start(self, number: int, head: CallHead, now: float) -> None:
@@ -316,7 +316,7 @@ class GrpcConnection:
         now = trio.current_time()
         self._liveness.busy_at = now
         self.shared.counters.note_end(call.method.path, status, now - call.began_at)
-        if not self._calls and (self.session.draining or self.session.watch.peer_leaves):
+        if not self._calls and (self.session.draining or self.session.peer_leaves):
             self.end("all calls are finished")
 
     def _failure(self, call: _Call, error: Exception) -> CallFailed:
@@ -422,7 +422,7 @@ class GrpcConnection:
         seconds = settings.stall_ms / 1000
         for number in session.stalled(now, seconds):
             self._stalled(number, seconds)
-        sign = self._liveness.check(now, began=session.watch.began, calls=len(self._calls))
+        sign = self._liveness.check(now, began=session.began, calls=len(self._calls))
         if sign is LifeSign.FINE:
             return
         if sign is LifeSign.ASK:

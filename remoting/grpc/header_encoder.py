@@ -1,4 +1,4 @@
-"""Write header blocks without a table, in the place of HPACK's encoder inside h2. Pure.
+"""Write header blocks without a table, in the place of hpack's encoder. Pure.
 
 Nearly all blocks of a server are one of two: the headers of an answer, and the trailers of OK. As
 literals they are constant bytes, while the encoder with its table takes 15 µs for each. Texts of
@@ -21,7 +21,7 @@ _STATIC_PAIRS = {(b":status", b"200"): 8}
 
 @attrs.define(eq=False)
 class HeaderEncoder:
-    """What h2 needs of an encoder: ``encode``, and a ``header_table_size`` that it sets."""
+    """Encodes the headers of one connection's answers."""
 
     _table_bytes: int = attrs.field(default=_INITIAL_TABLE_BYTES, init=False)
     _update: bytes = attrs.field(default=b"", init=False)

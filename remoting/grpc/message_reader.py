@@ -46,7 +46,7 @@ class MessageReader:
     _held: int = attrs.field(default=0, init=False)
     """bytes received and not granted again"""
 
-    def add(self, data: bytes, flow_bytes: int) -> None:
+    def add(self, data: bytes | memoryview, flow_bytes: int) -> None:
         """Take data from the wire, which used *flow_bytes* of the window.
 
         Raises: MessageTooLarge, CallFailed.

@@ -47,10 +47,13 @@ METADATA = [
 WINDOW = 2**31 - 1
 PROFILED = 64
 LAYERS = {
-    "h2, hpack, hyperframe (framing)": ("/h2/", "/hpack/", "/hyperframe/"),
-    "our session (seam to h2)": (
+    "hpack (headers)": ("/hpack/",),
+    "our framing and session": (
+        "/http2_connection.py",
         "/http2_session.py",
-        "/frame_watch.py",
+        "/frames.py",
+        "/frame_budgets.py",
+        "/header_encoder.py",
         "/message_reader.py",
         "/call_head.py",
     ),

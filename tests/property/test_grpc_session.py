@@ -25,7 +25,7 @@ from http2_pair import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from triomq.remoting.grpc.frame_watch import SessionRefused
+from triomq.remoting.grpc.frames import SessionRefused
 from triomq.remoting.grpc.grpc_settings import GrpcSettings
 from triomq.remoting.grpc.http2_session import CallEnded, CallStarted, Http2Session
 from triomq.remoting.grpc.message_reader import MessageReader

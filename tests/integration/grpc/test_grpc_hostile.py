@@ -154,9 +154,9 @@ FLOODS = {
         "grpcControlsPerSecond",
     ),
     "calls": (
-        b"".join(opened(number, HOLD) for number in range(1, 101, 2)),
-        {"calls_max": 10},
-        "grpcConnectionCallsMax",
+        b"".join(opened(number, HOLD) for number in range(1, 301, 2)),
+        {"calls_max": 10, "resets_per_second": 10},
+        "grpcResetsPerSecond",
     ),
 }
 

@@ -83,7 +83,7 @@ async def test_missing_packages_are_named(
     named: bool,
 ) -> None:
     def missing(_name: str) -> None:
-        raise ModuleNotFoundError("No module named 'h2'", name="h2")
+        raise ModuleNotFoundError("No module named 'hpack'", name="hpack")
 
     monkeypatch.setattr(grpc_endpoint, "import_module", missing)
     if named:
@@ -97,7 +97,7 @@ async def test_missing_packages_are_named(
         with trio.fail_after(20):
             while not caplog.records:
                 await trio.sleep(0.01)
-    assert "the package h2 is missing" in caplog.records[0].message
+    assert "the package hpack is missing" in caplog.records[0].message
     assert "pip install 'triomq[grpc]'" in caplog.records[0].message
 
 

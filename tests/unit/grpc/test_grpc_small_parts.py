@@ -12,7 +12,7 @@ from triomq.remoting.grpc.call_statistics import (
     GrpcStatistics,
     grpc_figures,
 )
-from triomq.remoting.grpc.frame_watch import FrameBudget
+from triomq.remoting.grpc.frame_budgets import FrameBudget
 from triomq.remoting.grpc.grpc_settings import GrpcSettings
 from triomq.remoting.grpc.header_encoder import HeaderEncoder
 from triomq.remoting.grpc.liveness import LifeSign, Liveness

@@ -27,7 +27,7 @@ from http2_pair import (
     new_session,
 )
 
-from triomq.remoting.grpc.frame_watch import SessionRefused
+from triomq.remoting.grpc.frames import SessionRefused
 from triomq.remoting.grpc.http2_session import (
     OUTPUT_BYTES_MAX,
     CallEnded,
@@ -53,12 +53,9 @@ def test_a_unary_call_is_these_bytes() -> None:
             0,
             0,
             bytes.fromhex(
-                "0001 00001000"  # HEADER_TABLE_SIZE 4096
-                "0002 00000000"  # no push
+                "0003 000007d0"  # MAX_CONCURRENT_STREAMS 2000
                 "0004 00400000"  # INITIAL_WINDOW_SIZE 4 MiB
                 "0005 00040000"  # MAX_FRAME_SIZE 256 KiB
-                "0008 00000000"
-                "0003 000007d0"  # MAX_CONCURRENT_STREAMS 2000
                 "0006 00004000"  # MAX_HEADER_LIST_SIZE 16 KiB
             ),
         )
@@ -333,7 +330,7 @@ def test_the_client_s_goaway_leaves_its_open_calls() -> None:
     goaway = frame(GOAWAY, 0, 0, bytes(8) + b"bye")
     for byte in goaway:
         pair.session.receive(bytes((byte,)), 1.0)
-    assert pair.session.watch.peer_leaves
+    assert pair.session.peer_leaves
     pair.session.send_message(stream, b"answer")
     pair.session.finish(stream, None)
     pair.exchange()
@@ -506,6 +503,13 @@ FLOODS = {
         {"controls_per_second": 10},
         "grpcControlsPerSecond",
     ),
+    "headers of calls that have ended": (
+        frame(HEADERS, END_HEADERS, 1, BLOCK)
+        + frame(RST_STREAM, 0, 1, bytes(4))
+        + frame(HEADERS, END_HEADERS, 1, BLOCK) * 150,
+        {"resets_per_second": 10},
+        "grpcResetsPerSecond",
+    ),
     "continuations": (
         frame(HEADERS, 0, 1, BLOCK) + frame(9, 0, 1) * 33,
         {},
@@ -522,9 +526,9 @@ FLOODS = {
         "grpcHeadersMaxBytes",
     ),
     "calls": (
-        b"".join(frame(HEADERS, END_HEADERS, number, BLOCK) for number in range(1, 15, 2)),
-        {"calls_max": 2, "header_bytes_max": 2000},
-        "grpcConnectionCallsMax",
+        b"".join(frame(HEADERS, END_HEADERS, number, BLOCK) for number in range(1, 301, 2)),
+        {"calls_max": 2, "resets_per_second": 10},
+        "grpcResetsPerSecond",
     ),
 }
 
@@ -578,6 +582,97 @@ def test_pings_of_a_client_that_gets_data_are_no_flood() -> None:
     assert pair.session.limits.refused == {}
 
 
+def test_data_beyond_the_windows_ends_the_connection() -> None:
+    for windows, words in (
+        ({"stream_window_bytes": 65_535, "connection_window_bytes": MIB}, "a stream's window"),
+        ({"stream_window_bytes": MIB, "connection_window_bytes": 65_535}, "connection's window"),
+    ):
+        session = new_session(message_bytes_max=MIB, **windows)
+        begun = frame(HEADERS, END_HEADERS, 1, BLOCK)
+        whole = message(bytes(65_530))
+        session.receive(HELLO + begun + frame(DATA, 0, 1, whole), 1.0)
+        with pytest.raises(SessionRefused, match=words):
+            session.receive(frame(DATA, 0, 1, b"x"), 1.0)
+        assert session.take_output()[-4:] == (3).to_bytes(4)  # FLOW_CONTROL_ERROR
+
+
+def test_data_for_calls_that_have_ended_is_dropped_and_granted_again() -> None:
+    """The client may have sent it before it knew; the connection's window stays open."""
+    session = new_session(stream_window_bytes=65_535, connection_window_bytes=65_535)
+    session.receive(HELLO + frame(HEADERS, END_HEADERS, 1, BLOCK), 1.0)
+    session.reset(1)
+    session.take_output()
+    granted = 0
+    for _ in range(20):
+        session.receive(frame(DATA, 0, 1, bytes(16_000)), 1.0)
+        output = session.take_output()
+        for at in starts(output):
+            assert output[at + 3] == WINDOW_UPDATE
+            assert output[at + 5 : at + 9] == bytes(4)
+            granted += int.from_bytes(output[at + 9 : at + 13])
+    assert 20 * 16_000 - 65_535 // 2 <= granted <= 20 * 16_000
+
+
+def test_data_after_the_end_of_a_request_ends_the_call() -> None:
+    session = new_session()
+    session.receive(HELLO + call_frames(1, b"x"), 1.0)
+    session.take_events()
+    session.take_output()
+    session.receive(frame(DATA, 0, 1, b"more"), 1.0)
+    assert session.take_events() == [CallEnded(1, "refused by HTTP/2")]
+    assert session.take_output() == frame(RST_STREAM, 0, 1, (5).to_bytes(4))  # STREAM_CLOSED
+
+
+def test_trailers_of_a_request_are_its_end() -> None:
+    session = new_session()
+    data = frame(DATA, 0, 1, message(b"x"))
+    trailers = frame(HEADERS, END_HEADERS | END_STREAM, 1, b"\x00\x02te\x08trailers")
+    session.receive(HELLO + frame(HEADERS, END_HEADERS, 1, BLOCK) + data + trailers, 1.0)
+    assert session.take_message(1) == b"x"
+    assert session.requests_ended(1)
+    session.receive(frame(HEADERS, END_HEADERS, 3, BLOCK) + frame(HEADERS, 4, 3, BLOCK), 1.0)
+    assert session.calls == 1  # the second headers of a call must be its end
+
+
+def test_padding_and_priorities_are_left_out() -> None:
+    session = new_session()
+    block = b"\3" + bytes(5) + BLOCK + bytes(3)
+    data = b"\2" + message(b"x") + bytes(2)
+    session.receive(
+        HELLO
+        + frame(HEADERS, END_HEADERS | 0x28, 1, block)
+        + frame(DATA, END_STREAM | 8, 1, data)
+        + frame(77, 0, 1, b"a kind that is not known"),
+        1.0,
+    )
+    assert session.take_message(1) == b"x"
+
+
+def test_headers_in_three_frames() -> None:
+    session = new_session()
+    session.receive(
+        HELLO
+        + frame(HEADERS, END_STREAM, 1, BLOCK[:10])
+        + frame(9, 0, 1, BLOCK[10:20])
+        + frame(9, END_HEADERS, 1, BLOCK[20:]),
+        1.0,
+    )
+    (started,) = session.take_events()
+    assert isinstance(started, CallStarted)
+    assert started.head.path == "/t.E/Echo"
+    assert session.requests_ended(1)
+
+
+def test_long_trailers_are_sent_in_frames_that_the_client_takes() -> None:
+    pair = Pair()
+    stream = pair.call(b"x")
+    pair.session.finish(stream, None, [(b"x-long", b"y" * 40_000)])
+    output = pair.session.take_output()
+    assert [output[at + 3] for at in starts(output)] == [HEADERS, 9, 9]
+    pair.take(pair.client.receive_data(output))
+    assert pair.answers[stream].headers[b"x-long"] == b"y" * 40_000
+
+
 @pytest.mark.parametrize(
     ("data", "words"),
     [
@@ -589,7 +684,20 @@ def test_pings_of_a_client_that_gets_data_are_no_flood() -> None:
         (HELLO + frame(HEADERS, END_HEADERS, 1, b"\xff\xff"), "violates HTTP/2"),
         (HELLO + frame(WINDOW_UPDATE, 0, 0, bytes(4)), "violates HTTP/2"),
         (HELLO + bytes((255, 255, 255, 0, 0, 0, 0, 0, 1)), "a frame has 16777215 bytes"),
-        (HELLO + frame(5, 4, 1, bytes(4)), "violates HTTP/2"),
+        (HELLO + frame(5, 4, 1, bytes(4)), "a client pushes"),
+        (HELLO + frame(9, END_HEADERS, 1, BLOCK), "CONTINUATION of nothing"),
+        (HELLO + frame(HEADERS, 0, 1, BLOCK) + frame(PING, 0, 0, bytes(8)), "interrupted"),
+        (HELLO + frame(HEADERS, 0, 1, BLOCK) + frame(9, END_HEADERS, 3), "interrupted"),
+        (HELLO + frame(HEADERS, 8 | END_HEADERS, 1, b"\xff" + BLOCK), "more padding"),
+        (HELLO + frame(HEADERS, 0x20 | END_HEADERS, 1, b"1234"), "without their priority"),
+        (HELLO + frame(RST_STREAM, 0, 1, bytes(4)), "has not opened"),
+        (HELLO + frame(WINDOW_UPDATE, 0, 1, bytes(3) + b"\1"), "has not opened"),
+        (HELLO + frame(WINDOW_UPDATE, 0, 0, (2**31 - 1).to_bytes(4)), "for the connection"),
+        (HELLO + frame(SETTINGS, ACK, 0, bytes(6)), "half a setting"),
+        (HELLO + frame(SETTINGS, 0, 0, bytes.fromhex("0004 80000000")), "a window of"),
+        (HELLO + frame(SETTINGS, 0, 0, bytes.fromhex("0005 00000001")), "frames of 1 bytes"),
+        (HELLO + frame(PING, 0, 0, b"short"), "PING has 8 bytes"),
+        (HELLO + frame(PING, 0, 1, bytes(8)), "PING of one stream"),
     ],
 )
 def test_violations_end_the_connection(data: bytes, words: str) -> None:
