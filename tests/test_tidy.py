@@ -40,7 +40,7 @@ PURE = (
         f"remoting/grpc/{name}.py"
         for name in (
             *("call_head", "call_statistics", "frame_budgets", "frames", "grpc_settings"),
-            *("header_encoder", "http2_connection", "http2_session", "liveness"),
+            *("header_decoder", "header_encoder", "http2_connection", "http2_session", "liveness"),
             *("message_reader", "status"),
         )
     ),

@@ -7,7 +7,7 @@ frames. No I/O, no clock: ``now`` is given.
                                                         StreamReset, WindowsWidened
     send_headers, send_data, end, reset, grant … ──▶ take_output(): bytes for the socket
 
-What gRPC needs of RFC 9113, and no more: no push, no priorities, no upgrade. HPACK is hpack's.
+What gRPC needs of RFC 9113, and no more: no push, no priorities, no upgrade.
 Each frame's events are taken before the next frame is read, so an event and the state of its stream
 belong together. Frames for a stream that has ended are dropped: the client may have sent them
 before it knew.
@@ -18,10 +18,8 @@ Source: RFC 9113, sections 4 to 6.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import cast
 
 import attrs
-from hpack import Decoder, HPACKError, OversizedHeaderListError
 
 from triomq.remoting.grpc.frame_budgets import FrameBudgets
 from triomq.remoting.grpc.frames import (
@@ -47,6 +45,7 @@ from triomq.remoting.grpc.frames import (
     frame_head,
     violation,
 )
+from triomq.remoting.grpc.header_decoder import HeaderBlockError, HeaderDecoder, HeadersTooLong
 from triomq.remoting.grpc.header_encoder import HeaderEncoder
 
 DEFAULT_WINDOW = 65_535
@@ -138,7 +137,7 @@ class Http2Connection:
     last_stream: int = attrs.field(default=0, init=False)
     """the latest stream that the client has opened"""
     _reader: FrameReader = attrs.field(init=False)
-    _decoder: Decoder = attrs.field(init=False)
+    _decoder: HeaderDecoder = attrs.field(init=False)
     _streams: dict[int, Http2Stream] = attrs.field(factory=dict, init=False)
     _stream_window: int = attrs.field(default=DEFAULT_WINDOW, init=False)
     _window_bytes: int = attrs.field(init=False)
@@ -153,7 +152,7 @@ class Http2Connection:
     def __attrs_post_init__(self) -> None:
         announced = self.announced
         self._reader = FrameReader(announced.frame_bytes_max)
-        self._decoder = Decoder(self.budgets.header_list_bytes_max)
+        self._decoder = HeaderDecoder(self.budgets.header_list_bytes_max)
         self._window_bytes = max(announced.connection_window_bytes, DEFAULT_WINDOW)
         self._credit = self._window_bytes
         self._put(SETTINGS, 0, 0, _settings(announced))
@@ -253,10 +252,10 @@ class Http2Connection:
     ) -> StreamEvent | None:
         # Read in every case: the table of the decoder must follow that of the client.
         try:
-            headers = cast("Headers", self._decoder.decode(bytes(block), raw=True))
-        except OversizedHeaderListError:
+            headers = self._decoder.decode(bytes(block))
+        except HeadersTooLong:
             raise self.budgets.headers_too_long() from None
-        except (HPACKError, ValueError) as error:
+        except HeaderBlockError as error:
             raise violation(str(error), ErrorCode.COMPRESSION_ERROR) from None
         if number > self.last_stream:
             self.last_stream = number
