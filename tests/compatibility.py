@@ -28,7 +28,7 @@ HEAD = """\
 
 Generated from a run of the tests (`make test-all`, then `make compatibility`). The peers are the
 unmodified official programs: Java clients, name servers, brokers and tools of 5.5.0 and 4.9.4, the
-Go client 2.1.2, and the gRPC clients of RocketMQ 5 for Java, Python and Node. The columns of
+Go client 2.1.2, and the gRPC clients of RocketMQ 5 for Java, Python, Node and Go. The columns of
 clients show them on our name servers and brokers; the columns of servers show our SDK and our
 `mqadmin` on theirs, or our servers beside theirs. The tables of gRPC clients name the server that
 they connect to.

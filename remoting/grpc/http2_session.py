@@ -96,7 +96,7 @@ class Buffers:
 
 
 @attrs.define(eq=False)
-class _Call:
+class _SessionCall:
     stream: Http2Stream
     reader: MessageReader
     kept_bytes: int = 0
@@ -127,8 +127,8 @@ class Http2Session:
     draining: bool = attrs.field(default=False, init=False)
     budgets: FrameBudgets = attrs.field(init=False)
     _http2: Http2Connection = attrs.field(init=False)
-    _calls: dict[int, _Call] = attrs.field(factory=dict, init=False)
-    _waiting: dict[int, _Call] = attrs.field(factory=dict, init=False)
+    _calls: dict[int, _SessionCall] = attrs.field(factory=dict, init=False)
+    _waiting: dict[int, _SessionCall] = attrs.field(factory=dict, init=False)
     """calls with data or trailers that wait for a window or the output; the first is next"""
     _events: list[CallEvent] = attrs.field(factory=list, init=False)
     _now: float = attrs.field(default=0.0, init=False)
@@ -224,7 +224,7 @@ class Http2Session:
             self._http2.end(stream, _http_answer(error.status))
         else:
             reader = MessageReader(self.limits, head.gzip, stream.ended)
-            self._calls[stream.number] = _Call(stream, reader, received_at=self._now)
+            self._calls[stream.number] = _SessionCall(stream, reader, received_at=self._now)
             self._events.append(CallStarted(stream.number, head))
 
     def _data_received(self, event: DataReceived) -> None:
@@ -309,12 +309,12 @@ class Http2Session:
         call = self._calls.get(number)
         return call is None or call.reader.exhausted
 
-    def _grant(self, call: _Call) -> None:
+    def _grant(self, call: _SessionCall) -> None:
         granted = call.reader.granted()
         if granted:
             self._http2.grant(call.stream, granted)
 
-    def _keep(self, call: _Call) -> None:
+    def _keep(self, call: _SessionCall) -> None:
         """Bring the count of kept bytes up to date."""
         kept = call.reader.kept_bytes
         self.buffers.kept_bytes += kept - call.kept_bytes
@@ -364,14 +364,14 @@ class Http2Session:
             self._forget(number, call)
             self._http2.reset(call.stream, code)
 
-    def _send_trailers(self, number: int, call: _Call) -> None:
+    def _send_trailers(self, number: int, call: _SessionCall) -> None:
         headers = call.trailers or _OK_TRAILERS
         if not call.answers:
             headers = (*_HEADERS, *headers)
         self._forget(number, call)
         self._http2.end(call.stream, headers)
 
-    def _forget(self, number: int, call: _Call) -> None:
+    def _forget(self, number: int, call: _SessionCall) -> None:
         del self._calls[number]
         self._waiting.pop(number, None)
         held = call.reader.release()
@@ -379,7 +379,7 @@ class Http2Session:
             self._http2.grant(call.stream, held)
         self._keep(call)
 
-    def _has_room(self, call: _Call, size: int) -> bool:
+    def _has_room(self, call: _SessionCall, size: int) -> bool:
         return self.output_bytes <= OUTPUT_BYTES_MAX and size <= self._http2.room(call.stream)
 
     def _pump_all(self) -> None:
@@ -390,7 +390,7 @@ class Http2Session:
             self._waiting[number] = self._waiting.pop(number)
             self._pump(number, call)
 
-    def _pump(self, number: int, call: _Call) -> None:
+    def _pump(self, number: int, call: _SessionCall) -> None:
         waiting = call.waiting
         while waiting:
             room = self._http2.room(call.stream)

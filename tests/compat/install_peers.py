@@ -26,6 +26,8 @@ GRPC_PYTHON_VERSION = "5.1.2"
 """In tests/compat/grpc/python/requirements.txt."""
 GRPC_NODE_VERSION = "1.0.8"
 """In tests/compat/grpc/node/package.json."""
+GRPC_GO_VERSION = "5.1.4"
+"""In tests/compat/grpc/go/go.mod."""
 KAFKA_VERSION = "3.9.1"
 SPARK_KAFKA_VERSION = "4.2.0"
 """The newest release of Spark's Kafka source on Maven Central; PySpark must be the same."""
@@ -34,7 +36,7 @@ TOOLS = {
     "java": "a JDK of at least 17 (Debian: apt-get install openjdk-17-jdk-headless)",
     "javac": "a JDK of at least 17 (Debian: apt-get install openjdk-17-jdk-headless)",
     "mvn": "Maven (Debian: apt-get install maven)",
-    "go": "Go (Debian: apt-get install golang-go)",
+    "go": "Go 1.25 or newer, or 1.21 that may bring it (Debian 13: apt-get install golang-go)",
     "npm": "Node and npm (Debian: apt-get install nodejs npm)",
 }
 
@@ -140,20 +142,21 @@ def install_spark_kafka() -> None:
     (home / ".complete").touch()
 
 
-def install_go() -> None:
-    binary = PEERS / "go" / "peer"
-    source = HERE / "go"
+def build_go(source: Path, home: Path, name: str, what: str) -> None:
+    """Build the program of a folder, unless it is newer than its sources."""
+    binary = home / name
     newest = max(file.stat().st_mtime for file in source.iterdir())
     if binary.exists() and binary.stat().st_mtime >= newest:
         return
-    print("peers: the Go client from the Go module proxy ...", flush=True)
-    work = PEERS / "go" / "src"
+    print(f"peers: {what} from the Go module proxy ...", flush=True)
+    work = home / "src"
     shutil.rmtree(work, ignore_errors=True)
     shutil.copytree(source, work)
     # go.sum pins every module: a module with other contents fails the build.
     subprocess.run(
         ["go", "build", "-mod=readonly", "-o", str(binary.resolve()), "."], cwd=work, check=True
     )
+    (home / ".complete").touch()
 
 
 def install_java_proxy() -> None:
@@ -219,11 +222,17 @@ def main() -> int:
     for version in JAVA_VERSIONS:
         install_java(version)
     install_benchmark_programs()
-    install_go()
+    build_go(HERE / "go", PEERS / "go", "peer", "the Go client")
     install_java_proxy()
     install_grpc_java()
     install_grpc_python()
     install_grpc_node()
+    build_go(
+        HERE / "grpc" / "go",
+        PEERS / f"grpc-go-{GRPC_GO_VERSION}",
+        "grpc_peer",
+        f"the gRPC client {GRPC_GO_VERSION}",
+    )
     if options.kafka:
         install_kafka()
     if options.spark_kafka:

@@ -85,7 +85,7 @@ def test_any_bytes_are_read_or_refused_as_by_hpack(blocks: list[bytes]) -> None:
         expected = read_by_hpack(theirs, block)
         assert read_by_us(ours, block) == expected
         if isinstance(expected, str):
-            return
+            break
 
 
 def test_an_entry_larger_than_the_table_empties_it() -> None:

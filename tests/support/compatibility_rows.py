@@ -15,6 +15,7 @@ COLUMNS = {
     "grpc-java-5.2.0": "Java gRPC client 5.2.0",
     "grpc-python-5.1.2": "Python gRPC client 5.1.2",
     "grpc-node-1.0.8": "Node gRPC client 1.0.8",
+    "grpc-go-5.1.4": "Go gRPC client 5.1.4",
 }
 """Peer of the mark -> head of the column. Clients work on our servers; our SDK and our tools work
 on theirs.
@@ -266,6 +267,14 @@ ROWS = {row: section for section in SECTIONS for row in section.rows}
 GO_HAS_NO = "The Go client 2.1.2 has no {}"
 NOT_POSSIBLE: dict[tuple[str, str], str] = {
     ("automatic batch", "java-client-4.9.4"): "The Java client 4.9.4 has no `setAutoBatch`",
+    **{
+        (f"{endpoint}: {row}", "grpc-go-5.1.4"): (
+            "Go's push consumer hands out the rest of what one receive brought while a message"
+            " waits for its retry (`consumer_service.go`)"
+        )
+        for endpoint in GRPC_ENDPOINTS
+        for row in ("push in order", "dead letter in order")
+    },
     **{
         (row, f"java-{kind}-4.9.4"): "Java 4.9.4 knows no times of delivery"
         for row in ("time of delivery", "recall")

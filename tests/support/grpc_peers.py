@@ -38,10 +38,15 @@ def node_program(home: Path) -> list[str]:
     return ["node", str(PROGRAMS / "node" / "grpc_peer.js")]
 
 
+def go_program(home: Path) -> list[str]:
+    return [str(home / "grpc_peer")]
+
+
 CLIENTS = {
     "grpc-java-5.2.0": java_program,
     "grpc-python-5.1.2": python_program,
     "grpc-node-1.0.8": node_program,
+    "grpc-go-5.1.4": go_program,
 }
 """Column of docs/compatibility.md, and folder below ``.peers`` -> the start of its command line."""
 
@@ -105,7 +110,7 @@ def grpc_peer(
     """Let the client begin with the scenarios, of topics ``<prefix>-<scenario>`` and groups of the
     same names; end it after the block. Its logs go to the folder.
 
-    ``ca``: speak TLS, and verify the server's certificate (the Java client never does).
+    ``ca``: speak TLS, and verify the server's certificate (the clients in Java and Go never do).
     """
     home = folder / prefix
     home.mkdir(parents=True)
@@ -130,6 +135,8 @@ def grpc_peer(
                 **os.environ,
                 "HOME": str(home),
                 "NODE_PATH": str(PEERS / client / "node_modules"),
+                "rocketmq.client.enableSsl": "true" if ca else "false",
+                "rocketmq.client.logRoot": str(home),
                 **({"GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": str(ca)} if ca else {}),
             },
         )
