@@ -16,7 +16,7 @@ from triomq.broker.services.subscriptions import SubscriptionGroups
 from triomq.broker.services.topics import Topics
 from triomq.remoting.grpc.apache_rocketmq import definition_pb2 as pb
 from triomq.remoting.messaging.cluster import Spawn, TakeRequest
-from triomq.remoting.messaging.known_clients import CALL_CREDENTIALS
+from triomq.remoting.messaging.known_clients import CALL_CREDENTIALS, CALL_PEER
 from triomq.remoting.messaging.route_answers import endpoints
 from triomq.remoting.messaging.service import answer_to_broker
 from triomq.remoting.messaging.status_codes import Refused, refused_by_broker
@@ -32,18 +32,27 @@ from triomq.remoting.server.local_connection import LocalConnection
 from triomq.remoting.server.server import Server
 
 HEARTBEAT_SECONDS = 3.0
+CONNECTIONS_KEPT = 4
+"""of one client, beyond those with requests. Idle ones end by themselves, two minutes later."""
 
 
 @attrs.define(eq=False)
 class LocalLink:
-    """A client's connection to this broker, made anew after it was closed as idle."""
+    """A client's connections to this broker: one for each address that its calls come from.
+
+    Usually that is one. The server sees each request with the address of its call, since hooks and
+    logs read it; what the service asks by itself comes from ``peer``. A connection that was closed
+    as idle is made anew.
+    """
 
     server: Server
     peer: tuple[str, int]
     take_request: TakeRequest
     spawn: Spawn
     credentials: Mapping[str, str] = attrs.field(factory=dict, init=False)
-    _connection: LocalConnection | None = attrs.field(default=None, init=False)
+    _connections: dict[tuple[str, int], LocalConnection] = attrs.field(factory=dict, init=False)
+    _registered: LocalConnection | None = attrs.field(default=None, init=False)
+    """The one that the broker knows as a member of the client's groups."""
 
     async def invoke(self, broker_name: str, command: Command, timeout: float) -> Command:
         """Send a request to this broker, the only one there is. Raises: RemotingError."""
@@ -53,27 +62,44 @@ class LocalLink:
         """Note the client's groups. Raises: RemotingError."""
         command = new_request(RequestCode.HEART_BEAT, body=data.encode())
         command.language = language
-        answer = await self._open().invoke(self._signed(command), HEARTBEAT_SECONDS)
+        connection = self._open()
+        answer = await connection.invoke(self._signed(command), HEARTBEAT_SECONDS)
         if answer.code != ResponseCode.SUCCESS:
             raise refused_by_broker(answer.code, answer.remark)
+        before, self._registered = self._registered, connection
+        if before is not None and before is not connection and not before.closed:
+            producers = [producer.group for producer in data.producers]
+            consumers = [consumer.group for consumer in data.consumers]
+            await self._leave(before, data.client_id, producers, consumers)
 
     async def unregister(self, client_id: str, producers: list[str], consumers: list[str]) -> None:
         """Forget the client in these groups. Raises: RemotingError."""
-        for producer in producers:
-            header = UnregisterClientHeader(client_id, producer_group=producer)
-            await self._leave(header)
-        for consumer in consumers:
-            await self._leave(UnregisterClientHeader(client_id, consumer_group=consumer))
+        connection = self._registered
+        if connection is None or connection.closed:
+            connection = self._open()
+        await self._leave(connection, client_id, producers, consumers)
 
-    async def _leave(self, header: UnregisterClientHeader) -> None:
-        command = new_request(RequestCode.UNREGISTER_CLIENT, header)
-        await self._open().invoke(self._signed(command), HEARTBEAT_SECONDS)
+    async def _leave(
+        self,
+        connection: LocalConnection,
+        client_id: str,
+        producers: list[str],
+        consumers: list[str],
+    ) -> None:
+        for header in (
+            *(UnregisterClientHeader(client_id, producer_group=group) for group in producers),
+            *(UnregisterClientHeader(client_id, consumer_group=group) for group in consumers),
+        ):
+            command = new_request(RequestCode.UNREGISTER_CLIENT, header)
+            answer = await connection.invoke(self._signed(command), HEARTBEAT_SECONDS)
+            if answer.code != ResponseCode.SUCCESS:
+                raise refused_by_broker(answer.code, answer.remark)
 
     def close(self) -> None:
-        """Close the connection. Checkpoint: never."""
-        if self._connection is not None:
-            self._connection.close("the client is gone")
-            self._connection = None
+        """Close the connections. Checkpoint: never."""
+        for connection in self._connections.values():
+            connection.close("the client is gone")
+        self._connections.clear()
 
     def _signed(self, command: Command) -> Command:
         """Add the client's credentials: hooks of the server may verify them."""
@@ -83,13 +109,25 @@ class LocalLink:
         return command
 
     def _open(self) -> LocalConnection:
-        if self._connection is None or self._connection.closed:
+        """Return the connection of the address of this call."""
+        peer = CALL_PEER.get(self.peer)
+        found = self._connections.get(peer)
+        if found is None or found.closed:
 
             def requested(command: Command) -> None:
                 self._requested(opened, command)
 
-            opened = self._connection = self.server.open_local(self.peer, requested)
-        return self._connection
+            if len(self._connections) >= CONNECTIONS_KEPT:
+                self._close_unused()
+            opened = found = self._connections[peer] = self.server.open_local(peer, requested)
+        return found
+
+    def _close_unused(self) -> None:
+        """Close the connections without requests; those with some are bounded by calls."""
+        for peer, connection in list(self._connections.items()):
+            if connection is not self._registered and not connection.pending:
+                connection.close("the client calls from other addresses")
+                del self._connections[peer]
 
     def _requested(self, connection: LocalConnection, command: Command) -> None:
         """Pass a request of the broker to the client; called in the stack of a handler."""
@@ -124,6 +162,11 @@ class LocalCluster:
     broker_name: str
     address: str
     endpoint: tuple[str, int]
+
+    @property
+    def verifies_signatures(self) -> bool:
+        """Whether hooks see requests; those of this project verify signatures."""
+        return bool(self.server.config.request_hooks)
 
     def link(self, peer: tuple[str, int], take_request: TakeRequest, spawn: Spawn) -> LocalLink:
         """Return the way of a client. Checkpoint: never."""

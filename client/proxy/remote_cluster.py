@@ -72,6 +72,8 @@ class RemoteLink:
 
     calls: BrokerCalls
     registrations: Registrations
+    peer: tuple[str, int]
+    """Not used: brokers see the proxy's address."""
     credentials: Mapping[str, str] = attrs.field(factory=dict, init=False)
     """Not used: the proxy signs with its own."""
     _client_id: str | None = attrs.field(default=None, init=False)
@@ -172,9 +174,14 @@ class RemoteCluster:
 
     # The seam
 
+    @property
+    def verifies_signatures(self) -> bool:
+        """The proxy verifies no signatures of clients, and brokers see its own."""
+        return False
+
     def link(self, peer: tuple[str, int], take_request: TakeRequest, spawn: Spawn) -> RemoteLink:
         """Return the way of a client; requests of brokers come to all clients of a group."""
-        return RemoteLink(self.calls, self.registrations)
+        return RemoteLink(self.calls, self.registrations, peer)
 
     async def route(self, topic: str) -> TopicRoute | None:
         """Return where a topic's queues are. Raises: Refused if no name server answers."""

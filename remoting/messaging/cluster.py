@@ -18,10 +18,12 @@ from triomq.remoting.protocol.command import Command
 class BrokerLink(Protocol):
     """The way of one client's requests to the brokers.
 
-    ``credentials``: of its newest call, as fields of requests.
+    ``credentials``: of its newest call, as fields of requests. ``peer``: the address that it
+    belongs to. Both are for requests of the service itself; a request of a call has the call's.
     """
 
     credentials: Mapping[str, str]
+    peer: tuple[str, int]
 
     async def invoke(self, broker_name: str, command: Command, timeout: float) -> Command:
         """Send a request to the master of a broker name, and wait *timeout* seconds at most.
@@ -54,7 +56,13 @@ class Spawn(Protocol):
 
 
 class Cluster(Protocol):
-    """The brokers behind the service."""
+    """The brokers behind the service.
+
+    ``verifies_signatures``: whether requests with wrong credentials are refused.
+    """
+
+    @property
+    def verifies_signatures(self) -> bool: ...
 
     def link(self, peer: tuple[str, int], take_request: TakeRequest, spawn: Spawn) -> BrokerLink:
         """Return the way for a client at this address. Checkpoint: never."""

@@ -1,8 +1,14 @@
-"""Clients of the service, by the id that comes with each of their calls."""
+"""Clients of the service, by the id that comes with each of their calls.
+
+Anyone may send any id. A client belongs to the connection of its Telemetry stream, or of its first
+call before there is a stream: calls from that address, and signed calls of the same user where
+signatures are verified, may change it. Calls from elsewhere are served, but change nothing of it.
+"""
 
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 
@@ -35,6 +41,7 @@ from triomq.remoting.protocol.bodies.heartbeat import (
     SubscriptionData,
 )
 from triomq.remoting.protocol.codes import LanguageCode
+from triomq.remoting.protocol.signing import ACCESS_KEY
 
 logger = logging.getLogger(__name__)
 
@@ -43,12 +50,14 @@ LANGUAGE = "x-mq-language"
 CLIENT_ID_LENGTH_MAX = 255
 CALL_CREDENTIALS: ContextVar[Mapping[str, str]] = ContextVar("CALL_CREDENTIALS")
 """Those of the call that a task serves; another call of the same client id may have others."""
+CALL_PEER: ContextVar[tuple[str, int]] = ContextVar("CALL_PEER")
+"""The address of the call that a task serves."""
 TYPES = {FilterType.TAG: TAG, FilterType.SQL: SQL92}
 
 
 @attrs.define(eq=False)
 class KnownClient:
-    """One client. ``peer``: the address of its first connection; ``seen``: Trio's clock."""
+    """One client. ``peer``: the connection that it belongs to; ``seen``: Trio's clock."""
 
     client_id: str
     peer: tuple[str, int]
@@ -60,6 +69,8 @@ class KnownClient:
     """Those that its telemetry stream has not taken; None without a stream."""
     waiting: dict[str, Callable[[TelemetryCommand], None]] = attrs.field(factory=dict)
     """Those who wait for the client's answer to a command, by the command's nonce."""
+    access_key: str = ""
+    """That of the call that made it, unverified; empty without one."""
     gone: bool = attrs.field(default=False, init=False)
     """Whether it was forgotten; calls of it may still be under way."""
 
@@ -131,13 +142,21 @@ class KnownClient:
 
 @attrs.define(eq=False)
 class KnownClients:
-    """The table. ``link``: makes the way of a new client to the brokers."""
+    """The table. ``link``: makes the way of a new client to the brokers.
+
+    ``verified``: whether the brokers verify signatures, so that an access key says who calls.
+    """
 
     limits: Limits
     link: Callable[[KnownClient], BrokerLink]
     idle_seconds: float
+    verified: Callable[[], bool] = lambda: False
     by_id: dict[str, KnownClient] = attrs.field(factory=dict, init=False)
     limit: LogLimit = attrs.field(factory=LogLimit, init=False)
+    strangers: int = attrs.field(default=0, init=False)
+    """Calls that were refused because their client belongs to another address."""
+    _by_connection: Counter[tuple[str, int]] = attrs.field(factory=Counter, init=False)
+    _by_address: Counter[str] = attrs.field(factory=Counter, init=False)
 
     def of_call(self, call: CallContext) -> KnownClient:
         """Return the client of a call, a new one if it is not known. Raises: Refused."""
@@ -149,10 +168,12 @@ class KnownClients:
             )
         credentials = call_credentials(call.metadata)
         CALL_CREDENTIALS.set(credentials)
+        CALL_PEER.set(call.peer)
         found = self.by_id.get(client_id)
         if found is not None:
             found.seen = trio.current_time()
-            found.link.credentials = credentials
+            if found.peer[0] == call.peer[0]:
+                found.link.credentials = credentials
             return found
         if len(client_id) > CLIENT_ID_LENGTH_MAX:
             raise Refused(
@@ -160,23 +181,77 @@ class KnownClients:
                 f"the client id has {len(client_id)} characters; the limit is"
                 f" {CLIENT_ID_LENGTH_MAX}",
             )
-        if len(self.by_id) >= self.limits.most("clients_max"):
-            self.limits.note("clients_max")
-            raise Refused(
-                Code.TOO_MANY_REQUESTS,
-                f"{len(self.by_id)} clients are known, the limit; raise"
-                f" {self.limits.name('clients_max')}, or stop clients",
-            )
+        self._require_room(call.peer)
         made = KnownClient(client_id, call.peer, language_code(call.metadata), trio.current_time())
+        made.access_key = credentials.get(ACCESS_KEY, "")
         made.link = self.link(made)
         made.link.credentials = credentials
         self.by_id[client_id] = made
+        self._count(call.peer, 1)
         return made
+
+    def owns(self, client: KnownClient, call: CallContext) -> bool:
+        """Return whether a call comes from where its client belongs. Checkpoint: never.
+
+        The address counts, not the port: a client connects again after a connection was lost.
+        """
+        if client.peer[0] == call.peer[0]:
+            return True
+        key = call_credentials(call.metadata).get(ACCESS_KEY, "")
+        return bool(key) and key == client.access_key and self.verified()
+
+    def require_owner(self, client: KnownClient, call: CallContext) -> None:
+        """Refuse a call that may not change its client. Raises: Refused."""
+        if not self.owns(client, call):
+            self.strangers += 1
+            raise Refused(
+                Code.FORBIDDEN,
+                f"the client id {client.client_id} belongs to a client at another address; use an"
+                " id of your own, which no other client has",
+            )
+
+    def take_over(self, client: KnownClient, call: CallContext) -> None:
+        """Let a client belong to the connection of its newest stream. Checkpoint: never."""
+        if client.peer != call.peer and self.by_id.get(client.client_id) is client:
+            self._count(client.peer, -1)
+            self._count(call.peer, 1)
+        credentials = call_credentials(call.metadata)
+        client.peer = client.link.peer = call.peer
+        client.link.credentials = credentials
+        client.access_key = credentials.get(ACCESS_KEY, "")
+
+    def _require_room(self, peer: tuple[str, int]) -> None:
+        """Refuse a client that would be one too many. Raises: Refused."""
+        for limit, count, where in (
+            ("clients_max", len(self.by_id), "are known"),
+            ("clients_per_address_max", self._by_address[peer[0]], "of this address are known"),
+            (
+                "clients_per_connection_max",
+                self._by_connection[peer],
+                "of this connection are known",
+            ),
+        ):
+            if count >= self.limits.most(limit):
+                self.limits.note(limit)
+                raise Refused(
+                    Code.TOO_MANY_REQUESTS,
+                    f"{count} clients {where}, the limit; raise {self.limits.name(limit)}, or stop"
+                    " clients",
+                )
+
+    def _count(self, peer: tuple[str, int], change: int) -> None:
+        self._by_connection[peer] += change
+        self._by_address[peer[0]] += change
+        if not self._by_connection[peer]:
+            del self._by_connection[peer]
+        if not self._by_address[peer[0]]:
+            del self._by_address[peer[0]]
 
     def forget(self, client: KnownClient) -> None:
         """Remove a client that is gone. Checkpoint: never."""
         if self.by_id.get(client.client_id) is client:
             del self.by_id[client.client_id]
+            self._count(client.peer, -1)
         client.gone = True
         client.link.close()
 

@@ -78,6 +78,21 @@ class MessagingSettings:
         high=10_000_000,
         own=True,
     )
+    clients_per_address_max: int = number(
+        "grpcClientsPerAddressMax",
+        10_000,
+        "clients, by their id, of one IP address; behind a load balancer without PROXY headers, or"
+        " behind NAT, many clients have one",
+        high=10_000_000,
+        own=True,
+    )
+    clients_per_connection_max: int = number(
+        "grpcClientsPerConnectionMax",
+        1_000,
+        "clients, by their id, of one connection; only proxies have several clients on one",
+        high=10_000_000,
+        own=True,
+    )
     held_messages_max: int = number(
         "grpcHeldMessagesMax",
         1_000_000,

@@ -74,7 +74,12 @@ class GrpcMessaging:
 
     def __attrs_post_init__(self) -> None:
         self.limits = Limits(self.settings, "gRPC service")
-        self.clients = KnownClients(self.limits, self._link, self.settings.client_idle_ms / 1000)
+        self.clients = KnownClients(
+            self.limits,
+            self._link,
+            self.settings.client_idle_ms / 1000,
+            lambda: self.cluster.verifies_signatures,
+        )
         self.telemetry = TelemetryStreams(self.cluster, self.clients, self.settings)
         self.renewals = Renewals(self.settings, self.limits, self.clock_ms, self._retry_delay)
 
@@ -149,6 +154,11 @@ class GrpcMessaging:
             len(self.renewals.held),
         )
         yield counter(
+            "triomq_grpc_stranger_calls_total",
+            "Calls refused because the client of their id belongs to another address.",
+            self.clients.strangers,
+        )
+        yield counter(
             "triomq_grpc_service_refused_total",
             "Refusals because of a limit of the service, by its setting.",
             samples_by_limit(self.limits.refused),
@@ -162,6 +172,7 @@ class GrpcMessaging:
         """Note that a client is alive. Raises: Refused."""
         client = self.clients.of_call(call)
         self._require_settings(client)
+        self.clients.require_owner(client, call)
         await self.telemetry.register(client)
         return pb.HeartbeatResponse(status=status())
 
@@ -171,6 +182,9 @@ class GrpcMessaging:
         """Forget a client that ends, and give back what it holds. Raises: Refused."""
         client = self.clients.of_call(call)
         self._require_settings(client)
+        self.clients.require_owner(client, call)
+        if client.peer[0] != call.peer[0]:  # only the signature says who calls: it is verified now
+            await self._unregister(client)
         await self._leave(client)
         return pb.NotifyClientTerminationResponse(status=status())
 
@@ -183,14 +197,18 @@ class GrpcMessaging:
 
     async def _leave(self, client: KnownClient) -> None:
         await self.renewals.release(client)
-        group = client.consumer_group
         try:
-            await client.link.unregister(
-                client.client_id, client.producer_topics, [group] if group is not None else []
-            )
+            await self._unregister(client)
         except RemotingError as error:
             logger.debug("client %s is not unregistered: %s", client.client_id, error)
         self.clients.forget(client)
+
+    async def _unregister(self, client: KnownClient) -> None:
+        """Let brokers forget a client. Raises: Refused, RemotingError."""
+        group = client.consumer_group
+        await client.link.unregister(
+            client.client_id, client.producer_topics, [group] if group is not None else []
+        )
 
     async def _expire(self) -> None:
         while True:

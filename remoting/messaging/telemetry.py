@@ -77,9 +77,12 @@ class TelemetryStreams:
         """Serve the stream of a client until it half-closes, or the server stops."""
         try:
             client = self.clients.of_call(call)
+            if client.commands is not None:
+                self.clients.require_owner(client, call)
         except Refused as error:
             await answers.send(TelemetryCommand(status=status(error.code, error.message)))
             return
+        self.clients.take_over(client, call)
         commands = WaitingCommands()
         client.commands = commands  # the newest stream is the one that the client reads
         try:
@@ -118,7 +121,10 @@ class TelemetryStreams:
                 # Another one of the same id may have ended, and the client been forgotten.
                 client = self.clients.of_call(call)
                 if client.commands is None:
+                    self.clients.take_over(client, call)
                     client.commands = commands
+                elif client.commands is not commands:
+                    self.clients.require_owner(client, call)
                 if kind == "settings":
                     merged = await self.take_settings(client, command.settings)
                     answer = TelemetryCommand(status=status(), settings=merged)

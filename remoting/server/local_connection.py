@@ -112,6 +112,11 @@ class LocalConnection:
     def closed(self) -> bool:
         return self.server_side.closed
 
+    @property
+    def pending(self) -> int:
+        """Requests without an answer."""
+        return self._requests.pending_count
+
     async def invoke(self, command: Command, timeout: float) -> Command:
         """Send a request and wait for its answer, up to *timeout* seconds.
 

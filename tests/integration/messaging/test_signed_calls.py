@@ -7,6 +7,7 @@ from pathlib import Path
 from grpc_broker import grpc_broker
 
 from triomq.remoting.grpc.apache_rocketmq import definition_pb2 as pb
+from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.server.request_hooks import VerifySignature
 from triomq.remoting.server.requests import Request
 
@@ -42,3 +43,20 @@ async def test_a_client_that_changes_its_keys_is_known_by_the_new_ones(tmp_path:
         assert (await client.send(client.message(b"x"))).status.code == Code.UNAUTHORIZED
         client.credentials = ("shop", "secret")
         assert (await client.send(client.message(b"x"))).status.code == Code.OK
+
+
+async def test_a_hook_sees_the_address_of_each_call(tmp_path: Path) -> None:
+    """Also of the second connection of a client, which is how a stranger with its id comes."""
+    seen: list[tuple[str, int]] = []
+
+    def note(request: Request) -> None:
+        if request.code == RequestCode.SEND_MESSAGE_V2:
+            seen.append(request.connection.peer)
+
+    async with grpc_broker(tmp_path, hooks=(note,)) as broker:
+        first = broker.client("one")
+        second = broker.client("one")
+        for client in (first, second, first):
+            assert (await client.send(client.message(b"x"))).status.code == Code.OK
+    assert len(set(seen)) == 2
+    assert seen[0] == seen[2]

@@ -9,12 +9,12 @@ import pytest
 import trio
 import trio.testing
 
-from triomq.broker.local_cluster import LocalLink
+from triomq.broker.local_cluster import CONNECTIONS_KEPT, LocalLink
 from triomq.remoting.limits import Limits
 from triomq.remoting.messaging.known_clients import KnownClients
 from triomq.remoting.messaging.messaging_settings import MessagingSettings
 from triomq.remoting.messaging.status_codes import Refused
-from triomq.remoting.protocol.bodies.heartbeat import HeartbeatData
+from triomq.remoting.protocol.bodies.heartbeat import HeartbeatData, ProducerData
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
 from triomq.remoting.protocol.command import Command, response_to
 from triomq.remoting.protocol.command import request as new_request
@@ -118,3 +118,87 @@ async def test_a_request_of_the_broker_is_dropped_while_the_service_stops() -> N
     await link.invoke("b", new_request(RequestCode.HEART_BEAT), 1)
     server.on_request(new_request(RequestCode.GET_CONSUMER_RUNNING_INFO))
     assert begun == []
+
+
+@attrs.define(eq=False)
+class PeerServer:
+    """A server with one connection for each address. ``asked``: address and code of requests."""
+
+    opened: list[PeerConnection] = attrs.field(factory=list)
+    asked: list[tuple[Any, int]] = attrs.field(factory=list)
+
+    def open_local(self, peer: Any, on_request: Any) -> PeerConnection:
+        self.opened.append(PeerConnection(self, peer))
+        return self.opened[-1]
+
+
+@attrs.define(eq=False)
+class PeerConnection:
+    """One connection. It answers at once, unless it is told to wait."""
+
+    server: PeerServer
+    peer: Any
+    closed: bool = False
+    pending: int = 0
+
+    async def invoke(self, command: Command, timeout: float) -> Command:
+        self.server.asked.append((self.peer, command.code))
+        return response_to(command)
+
+    def close(self, reason: str) -> None:
+        self.closed = True
+
+
+async def test_each_call_has_the_address_that_it_came_from() -> None:
+    server: Any = PeerServer()
+    take: Any = None
+    limits = Limits(MessagingSettings(), "gRPC service")
+    clients = KnownClients(limits, lambda client: LocalLink(server, client.peer, take, take), 120)
+
+    async def ask(port: int) -> None:
+        call: Any = FakeCall({"x-mq-client-id": "c"}, ("127.0.0.1", port))
+        await clients.of_call(call).link.invoke("b", new_request(RequestCode.POP_MESSAGE), 1)
+
+    async with trio.open_nursery() as nursery:
+        for port in (1, 2, 1):
+            nursery.start_soon(ask, port)
+            await trio.testing.wait_all_tasks_blocked()
+    # What the service asks by itself comes from where the client belongs.
+    await clients.by_id["c"].link.invoke("b", new_request(RequestCode.ACK_MESSAGE), 1)
+    assert [peer[1] for peer, _ in server.asked] == [1, 2, 1, 1]
+    assert len(server.opened) == 2
+
+
+async def test_a_client_that_moved_is_a_member_by_one_connection() -> None:
+    server: Any = PeerServer()
+    take: Any = None
+    link = LocalLink(server, ("127.0.0.1", 1), take, take)
+    data = HeartbeatData(client_id="c", producers=[ProducerData("T")])
+    await link.register(data, 0)
+    await link.register(data, 0)
+    link.peer = ("127.0.0.1", 2)
+    await link.register(data, 0)
+    await link.unregister("c", ["T"], [])
+    beat, leave = RequestCode.HEART_BEAT, RequestCode.UNREGISTER_CLIENT
+    assert [(peer[1], code) for peer, code in server.asked] == [
+        *[(1, beat), (1, beat), (2, beat)],
+        *[(1, leave), (2, leave)],
+    ]
+
+
+async def test_calls_from_ever_new_addresses_leave_few_connections() -> None:
+    server: Any = PeerServer()
+    take: Any = None
+    link = LocalLink(server, ("127.0.0.1", 1), take, take)
+    await link.register(HeartbeatData(client_id="c"), 0)
+    link.peer = ("127.0.0.1", 2)
+    await link.invoke("b", new_request(RequestCode.POP_MESSAGE), 1)
+    server.opened[1].pending = 1
+    for port in range(3, 100):
+        link.peer = ("127.0.0.1", port)
+        await link.invoke("b", new_request(RequestCode.POP_MESSAGE), 1)
+    open_ones = [connection for connection in server.opened if not connection.closed]
+    assert server.opened[:2] == open_ones[:2], "the member, and the one with a request, stay"
+    assert len(open_ones) <= CONNECTIONS_KEPT
+    link.close()
+    assert all(connection.closed for connection in server.opened)

@@ -41,6 +41,7 @@ class FakeLink:
     popped: trio.Event = attrs.field(factory=trio.Event)
     given_back: list[int] = attrs.field(factory=list)
     credentials: Any = None
+    peer: Any = None
 
     async def invoke(self, broker_name: str, command: Command, timeout: float) -> Command:
         if command.code == RequestCode.POP_MESSAGE:

@@ -33,6 +33,7 @@ class FakeBrokers:
     now_ms: int = 1_000_000
     silent: set[str] = attrs.field(factory=set)
     credentials: Any = None
+    peer: Any = None
     asked: list[tuple[str, int]] = attrs.field(factory=list)
     """Broker, invisible time."""
 

@@ -35,6 +35,7 @@ class FakeLink:
     answers: list[Any] = attrs.field(factory=list)
     handles: list[str] = attrs.field(factory=list)
     credentials: Any = None
+    peer: Any = None
     asked: int = 0
     """Requests without an answer; ``asked_most``: the most at once."""
     asked_most: int = 0

@@ -31,6 +31,7 @@ class FakeLink:
     """Notes what it is told."""
 
     credentials: Any = None
+    peer: Any = None
     registered: list[Any] = attrs.field(factory=list)
     closed: bool = False
 
