@@ -14,9 +14,12 @@ from triomq.remoting.protocol.headers.pop import (
     ChangeInvisibleTimeHeader,
     ChangeInvisibleTimeResponseHeader,
 )
+from triomq.remoting.protocol.headers.query import ViewMessageHeader
 from triomq.remoting.protocol.headers.send import SendBackHeader
+from triomq.remoting.protocol.inner_batch import is_inner_batch, unwrap
 from triomq.remoting.protocol.names import RETRY_PREFIX, pop_retry_topics
 from triomq.remoting.protocol.receipt_handle import NORMAL, RETRY_V1, ReceiptHandle
+from triomq.remoting.protocol.record_reader import decode_records
 
 CALL_SECONDS = 3.0
 RETURN_MS = 1_000
@@ -112,16 +115,34 @@ class PoppedMessage:
         )
         return attrs.evolve(self, handle=renewed)
 
+    async def require_stored(self, link: BrokerLink) -> None:
+        """Refuse a handle that leads to another message, or to none: a client has invented it.
+
+        A broker makes a dead letter of any message that it is asked for by its place in the log,
+        so that a group could read other topics.
+
+        Raises: Refused, RemotingError.
+        """
+        if self.log_offset < 0:
+            raise _invalid("the handle does not say where the message is")
+        header = ViewMessageHeader(self.log_offset, self.stored_topic, self.handle.broker_name)
+        command = new_request(RequestCode.VIEW_MESSAGE_BY_ID, header)
+        answer = await link.invoke(self.handle.broker_name, command, CALL_SECONDS)
+        if answer.code == ResponseCode.SYSTEM_ERROR:
+            raise _invalid("no message begins at the place that the handle names")
+        if answer.code != ResponseCode.SUCCESS:
+            raise refused_by_broker(answer.code, answer.remark)
+        (message,) = decode_records(bytes(answer.body))
+        found = unwrap(message) if is_inner_batch(message) else [message]
+        place = self.stored_topic, self.handle.queue_id, self.handle.offset
+        if all((one.topic, one.queue_id, one.queue_offset) != place for one in found):
+            raise _invalid("another message is at the place that the handle names")
+
     async def to_dead_letters(self, link: BrokerLink) -> None:
         """Store it as a dead letter of its group, then acknowledge it.
 
         Raises: Refused, RemotingError.
         """
-        if self.log_offset < 0:
-            raise Refused(
-                Code.INVALID_RECEIPT_HANDLE,
-                "the handle does not say where the message is; give back the one of the receive",
-            )
         answer = await link.invoke(
             self.handle.broker_name,
             new_request(
@@ -140,3 +161,9 @@ class PoppedMessage:
         if answer.code != ResponseCode.SUCCESS:
             raise refused_by_broker(answer.code, answer.remark)
         await self.acknowledge(link)
+
+
+def _invalid(cause: str) -> Refused:
+    return Refused(
+        Code.INVALID_RECEIPT_HANDLE, f"{cause}; give back the handle as it came with the message"
+    )

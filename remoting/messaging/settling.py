@@ -171,10 +171,19 @@ class Settling:
     async def to_dead_letters(
         self, request: ForwardMessageToDeadLetterQueueRequest, call: CallContext
     ) -> ForwardMessageToDeadLetterQueueResponse:
-        """Make a message a dead letter of its group. Raises: Refused."""
+        """Make a message a dead letter of its group. Raises: Refused.
+
+        A handle whose time is over is taken, as Java's proxy takes it: Java's client repeats a
+        refusal of this call at once, and for ever.
+        """
         client = self.clients.of_call(call)
         topic = topic_name(request.topic, system_allowed=True)
         group = group_name(request.group)
         message = self._message(group, topic, request.receipt_handle)
-        await self._settle(client, message, lambda newest: newest.to_dead_letters(client.link))
+
+        async def ask(newest: PoppedMessage) -> None:
+            await newest.require_stored(client.link)
+            await newest.to_dead_letters(client.link)
+
+        await self._settle(client, message, ask)
         return ForwardMessageToDeadLetterQueueResponse(status=status())

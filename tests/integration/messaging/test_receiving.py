@@ -13,7 +13,7 @@ from grpc_broker import GROUP, TOPIC, GrpcClient, grpc_broker, telemetry
 from triomq.remoting.grpc.apache_rocketmq import definition_pb2 as pb
 from triomq.remoting.grpc.apache_rocketmq import service_pb2 as rpc
 from triomq.remoting.protocol.bodies.groups import SubscriptionGroupConfig
-from triomq.remoting.protocol.codes import RequestCode
+from triomq.remoting.protocol.codes import RequestCode, ResponseCode
 
 Code = pb.Code
 FAST = {
@@ -270,6 +270,47 @@ async def test_dead_letters(tmp_path: Path) -> None:
         assert letter.body == b"bad"
         status, _ = await client.receive(long_polling_timeout={"seconds": 2})
         assert status.code == Code.MESSAGE_NOT_FOUND
+
+
+async def test_an_invented_handle_makes_no_dead_letter(tmp_path: Path) -> None:
+    """Else a group could read messages of any topic, as its dead letters."""
+    async with grpc_broker(tmp_path, **FAST) as broker:
+        client, other = broker.client(), broker.client(topic="FIFO", group="Others")
+        for body in (b"one", b"two"):
+            await client.send(client.message(body))
+        group = "secret"
+        secret = other.message(b"secret", message_type=pb.MessageType.FIFO, message_group=group)
+        assert (await other.send(secret)).status.code == Code.OK
+        messages: list[pb.Message] = []
+        while len(messages) < 2:
+            messages += (await client.receive(**invisible(60)))[1]
+        _, (foreign,) = await other.receive(**invisible(60))
+        mine = messages[0].system_properties.receipt_handle.split(" ")
+        theirs = foreign.system_properties.receipt_handle.split(" ")
+
+        async def forward(*parts: str) -> int:
+            request = rpc.ForwardMessageToDeadLetterQueueRequest(
+                group=pb.Resource(name=GROUP),
+                topic=pb.Resource(name=TOPIC),
+                receipt_handle=" ".join(parts),
+                message_id=messages[0].system_properties.message_id,
+            )
+            return int((await client.call("ForwardMessageToDeadLetterQueue", request)).status.code)
+
+        for parts in (
+            [*mine[:8], theirs[8]],  # a message of another topic
+            [*mine[:8], str(int(mine[8]) + 1)],  # the middle of a message
+            [*mine[:7], str(int(mine[7]) + 1), mine[8]],  # another place in the queue
+            [*mine[:6], str(1 - int(mine[6])), *mine[7:]],  # another queue
+            mine[:8],
+        ):
+            assert await forward(*parts) == Code.INVALID_RECEIPT_HANDLE, parts
+        nothing = await broker.peer.pull_raw(f"%DLQ%{GROUP}")
+        assert nothing.code == ResponseCode.TOPIC_NOT_EXIST
+        # As Java's proxy: its client repeats a refusal of this call at once, and for ever.
+        late = [*mine[:1], str(int(mine[1]) - 3_600_000), *mine[2:]]
+        assert await forward(*late) == Code.OK
+        assert (await broker.peer.pull(f"%DLQ%{GROUP}", 0, 0)).bodies == [messages[0].body]
 
 
 async def test_a_message_that_was_delivered_too_often_becomes_a_dead_letter(

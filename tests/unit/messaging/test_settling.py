@@ -8,6 +8,7 @@ import attrs
 import pytest
 import trio
 import trio.testing
+from scripted_cluster import record
 
 from triomq.remoting.errors import RequestTimeout
 from triomq.remoting.grpc.apache_rocketmq import definition_pb2 as pb
@@ -19,7 +20,7 @@ from triomq.remoting.messaging.popped_messages import PoppedMessage
 from triomq.remoting.messaging.renewal import Renewals
 from triomq.remoting.messaging.settling import ENTRIES_MAX, REQUESTS_MAX, Settling
 from triomq.remoting.messaging.status_codes import Refused
-from triomq.remoting.protocol.codes import ResponseCode
+from triomq.remoting.protocol.codes import RequestCode, ResponseCode
 from triomq.remoting.protocol.command import Command, response_to
 from triomq.remoting.protocol.receipt_handle import NORMAL, ReceiptHandle
 
@@ -41,6 +42,8 @@ class FakeLink:
     asked_most: int = 0
 
     async def invoke(self, broker_name: str, command: Command, timeout: float) -> Command:
+        if command.code == RequestCode.VIEW_MESSAGE_BY_ID:
+            return response_to(command, body=record(7, topic="T"))
         self.handles.append((command.ext or {}).get("extraInfo", ""))
         self.asked += 1
         self.asked_most = max(self.asked_most, self.asked)
