@@ -213,6 +213,8 @@ async def _run(
                             announcing.start_soon(broker.endpoint.run, name="grpc-endpoint")
                         await stopping.wait()
                         monitor.leave()
+                        if broker.endpoint is not None:
+                            await broker.endpoint.drain()
                         announcing.cancel_scope.cancel()
                     await services.registrar.unregister()
                 serving.cancel_scope.cancel()

@@ -89,6 +89,11 @@ class GrpcEndpoint:
                 self._running = None
                 behind.cancel()
 
+    async def drain(self) -> None:
+        """Finish the calls of clients; cancelled, they end at once. Then cancel ``run``."""
+        if self._running is not None:
+            await self._running[1].drain()
+
     def _explain(self, cause: str, fix: str) -> None:
         """Log why clients are not served. Raises: ConfigError if the settings name the port."""
         if self.config.endpoint.port > 0:

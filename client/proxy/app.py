@@ -169,6 +169,7 @@ async def run_proxy(
             task_status.started(ProxyReady(listening, port, stopping.set))
             await stopping.wait()
             monitor.leave()
+            await grpc.drain()
         with trio.move_on_after(FAREWELL_SECONDS):
             await cluster.registrations.farewell()
 

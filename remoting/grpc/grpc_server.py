@@ -70,6 +70,9 @@ class GrpcServer:
     connections: set[GrpcConnection] = attrs.field(factory=set, init=False)
     _shared: GrpcShared = attrs.field(init=False)
     _boss: Boss | None = attrs.field(default=None, init=False)
+    _listener: socket.socket | None = attrs.field(default=None, init=False)
+    _accepting: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
+    _drains: bool = attrs.field(default=False, init=False)
     _nursery: trio.Nursery | None = attrs.field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -88,6 +91,8 @@ class GrpcServer:
     ) -> None:
         """Serve until cancelled; ``started((host, port))`` once connections are accepted.
 
+        Cancelled, it drains first, unless ``drain`` was called.
+
         Raises: AddressInUse or ListenFailed (both OSError) if it cannot listen.
         """
         listener = open_listener(
@@ -96,20 +101,28 @@ class GrpcServer:
         with listener:
             self.host, self.port = listener.getsockname()[:2]
             self._boss = Boss(listener, self._deal, self.places, limit=self.limit)
+            self._listener = listener
             shield = trio.CancelScope(shield=True)
             async with trio.open_nursery() as nursery:
                 # Not `start`: if cancelled, it would wait for the shielded tasks for ever.
                 nursery.start_soon(self._run_connections, shield, name="grpc-connections")
-                nursery.start_soon(self._boss.run, name="grpc-boss")
+                nursery.start_soon(self._accept, self._boss, name="grpc-boss")
                 _log.info("%s listens on %s", self.name, format_address(self.host, self.port))
                 task_status.started((self.host, self.port))
                 try:
                     await trio.sleep_forever()
                 finally:
                     listener.close()
-                    with trio.CancelScope(shield=True):
-                        await self._drain()
+                    if self._drains:
+                        self._end_calls()
+                    else:
+                        with trio.CancelScope(shield=True):
+                            await self.drain()
                     shield.cancel()
+
+    async def _accept(self, boss: Boss) -> None:
+        with self._accepting:
+            await boss.run()
 
     async def _run_connections(self, scope: trio.CancelScope) -> None:
         with scope:
@@ -186,8 +199,17 @@ class GrpcServer:
             connection.close_reason,
         )
 
-    async def _drain(self) -> None:
-        """Finish the calls that clients have begun, for as long as the settings allow."""
+    async def drain(self) -> None:
+        """Stop accepting, and finish the calls of clients for as long as the settings allow.
+
+        A stop that may be hurried calls this before it cancels ``run``: a drain that is cancelled
+        is over, and ``run`` then ends what is left at once.
+        """
+        self._drains = True
+        self._accepting.cancel()
+        if self._listener is not None:
+            await trio.lowlevel.checkpoint()  # the boss leaves the socket
+            self._listener.close()
         self._shared.draining.set()
         with trio.move_on_after(self.settings.drain_seconds):
             for connection in self.connections:
@@ -197,9 +219,12 @@ class GrpcServer:
             for connection in list(self.connections):
                 connection.begin_drain()
             await self._wait_closed()
-        for connection in self.connections:
-            connection.end("the server stops")
+        self._end_calls()
         await self._wait_closed()
+
+    def _end_calls(self) -> None:
+        for connection in list(self.connections):
+            connection.end("the server stops")
 
     async def _wait_closed(self) -> None:
         while self.connections and self._nursery is not None:  # noqa: ASYNC110

@@ -183,6 +183,39 @@ async def test_a_stopping_server_finishes_calls() -> None:
     assert server.places.taken == 0
 
 
+async def test_a_stop_that_is_cancelled_ends_calls_at_once() -> None:
+    """As by the second signal to a process; the first one begins ``drain``."""
+    echo = Echo()
+    server = GrpcServer(
+        MethodTable(echo.methods()), GrpcSettings(drain_seconds=1000), listen_host="127.0.0.1"
+    )
+    results: list[object] = []
+    async with trio.open_nursery() as nursery:
+        with trio.fail_after(20), trio.CancelScope() as second:
+            async with trio.open_nursery() as serving:
+                await serving.start(server.run)
+                async with channel_to(server) as channel:
+
+                    async def call() -> None:
+                        future = channel.unary_unary(HOLD).future(b"")
+                        results.append(await in_thread(future.exception, 20))
+
+                    nursery.start_soon(call)
+                    await until(lambda: len(echo.started) == 1)
+                    with trio.move_on_after(0.2) as scope:
+                        await server.drain()
+                    assert scope.cancelled_caught
+                    assert not results, "the call still has its time"
+                    with pytest.raises(OSError, match="failed"):
+                        await trio.open_tcp_stream("127.0.0.1", server.port)
+                    second.cancel()
+                    await trio.lowlevel.checkpoint()
+        assert second.cancelled_caught
+        with trio.fail_after(20):
+            await until(lambda: len(results) == 1)
+    assert not server.connections
+
+
 async def test_a_client_moves_on_after_goaway() -> None:
     """Its calls go on without an error, on a new connection."""
     async with grpc_serving() as server, channel_to(server) as channel:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import queue
 import re
 import signal
 import subprocess
@@ -22,6 +23,7 @@ from processes import free_port
 from proxied_cluster import proxied_cluster
 
 from triomq.remoting.grpc.apache_rocketmq import definition_pb2 as pb
+from triomq.remoting.messaging.service import PATH
 from triomq.remoting.properties_file import parse_properties
 
 READY = re.compile(r"mqproxy: proxy ready on [^ ]*:(\d+)\n")
@@ -175,3 +177,28 @@ def _work_and_stop(namesrv: str, monitor: int) -> None:
             assert calls.endswith(" 1"), calls
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=60) == 0
+
+
+async def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
+    """Although a call is open, which the first signal leaves time for."""
+    async with proxied_cluster(tmp_path) as cluster:
+        await trio.to_thread.run_sync(_stop_twice, cluster.namesrv)
+
+
+def _stop_twice(namesrv: str) -> None:
+    options = ["-DgrpcServerPort=0", "-DbindAddress=127.0.0.1", "-DgrpcShutdownTimeSeconds=50"]
+    with (
+        started("-n", namesrv, *options) as (process, port),
+        grpc.insecure_channel(f"127.0.0.1:{port}") as channel,
+    ):
+        requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        call = channel.stream_unary(f"{PATH}SendMessage").future(iter(requests.get, None))
+        client = GrpcClient(channel, "probe")
+        trio.run(client.send, client.message(b"one"))  # the open call has arrived before it
+        process.send_signal(signal.SIGTERM)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(timeout=1)
+        assert not call.done()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=20) == 0
+        requests.put(None)
