@@ -33,7 +33,7 @@ class BrokerTableLimits:
     )
     groups_per_connection_max: int = _limit(
         "groupsPerConnectionMax",
-        5_000,
+        1_000,
         "most groups that one connection may be a member of; a heartbeat with more is refused",
     )
     subscriptions_per_group_max: int = _limit(

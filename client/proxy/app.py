@@ -30,6 +30,7 @@ from triomq.client.client_id import make_client_id, own_address
 from triomq.client.config import ClientSettings
 from triomq.client.errors import SettingsError
 from triomq.client.failure_log import FailureLog
+from triomq.client.proxy.heartbeat_connections import HeartbeatConnections
 from triomq.client.proxy.monitor import ProxySource
 from triomq.client.proxy.passed_requests import PassedRequests
 from triomq.client.proxy.proxy_config import ProxyConfig
@@ -107,16 +108,18 @@ async def run_proxy(
     sniffer = _sniffer(config, security, host)
     budget = budget or ConnectionBudget.of_process()
     handlers: dict[int, PeerHandler] = {}
+    connecting = _connector_config(config, security)
 
     def lost(address: str, reason: str) -> None:  # `cluster` is made before any connection
         cluster.connection_lost(address)
 
+    def heartbeats_lost(address: str, number: int) -> None:
+        cluster.connection_lost(address, number)
+
     stopping = trio.Event()
     async with (
         monitoring(config.monitor, "mqproxy", budget) as monitor,
-        Connector(
-            _connector_config(config, security), handlers=handlers, on_lost=lost
-        ) as connector,
+        Connector(connecting, handlers=handlers, on_lost=lost) as connector,
         open_background() as tasks,
     ):
         finder = RouteFinder(
@@ -129,12 +132,16 @@ async def run_proxy(
         )
         cluster = RemoteCluster(
             connector,
+            HeartbeatConnections(
+                connecting, handlers, connector.instant_handlers, heartbeats_lost, tasks
+            ),
             finder,
             client_id,
             config.cluster_name,
             config.caches,
             ProxyEndpoint(host, config.listen_port, config.keeps_ports),
             tasks,
+            config.heartbeats,
         )
         service = GrpcMessaging(cluster, config.messaging)
         passed = PassedRequests(

@@ -1,8 +1,8 @@
 """The groups of all gRPC clients of a proxy, as brokers shall know them. PURE.
 
-Brokers know the proxy as one client. Its heartbeat has each group once, with the subscriptions of
-all members. Two members of a group that subscribe a topic differently are a mistake of theirs; the
-newer subscription wins, as at a broker.
+Brokers know the proxy as one client for each connection. Its heartbeats have each group once, with
+the subscriptions of all members. Two members of a group that subscribe a topic differently are a
+mistake of theirs; the newer subscription wins, as at a broker.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from typing import NamedTuple
 import attrs
 
 from triomq.remoting.errors import LocalProtocolError
+from triomq.remoting.grpc.apache_rocketmq.definition_pb2 import Code
+from triomq.remoting.messaging.status_codes import Refused
 from triomq.remoting.protocol.bodies.heartbeat import (
     CONSUME_ACTIVELY,
     CONSUME_PASSIVELY,
@@ -24,6 +26,13 @@ from triomq.remoting.protocol.bodies.heartbeat import (
     SubscriptionData,
 )
 from triomq.remoting.protocol.tag_expressions import subscription
+
+
+class GroupKey(NamedTuple):
+    """A group: one of producers, or one of consumers."""
+
+    consumers: bool
+    name: str
 
 
 class JoinedProducer(NamedTuple):
@@ -47,19 +56,42 @@ Entry = JoinedProducer | JoinedSubscription
 
 @attrs.define(eq=False)
 class JoinedClients:
-    """The groups, with the clients of each. ``version`` grows when a heartbeat would change."""
+    """The groups, with the clients of each. ``version`` grows when a heartbeat would change.
 
+    ``groups_max``: most groups; a client that brings more is refused.
+    """
+
+    groups_max: int = 1_000_000
+    refused: int = attrs.field(default=0, init=False)
     version: int = attrs.field(default=0, init=False)
     _entries: dict[str, frozenset[Entry]] = attrs.field(factory=dict, init=False)
     """By client id."""
     _counts: Counter[Entry] = attrs.field(factory=Counter, init=False)
     _since_ms: dict[Entry, int] = attrs.field(factory=dict, init=False)
+    _subscriptions: dict[str, set[JoinedSubscription]] = attrs.field(factory=dict, init=False)
+    """By consumer group."""
+    _topics: Counter[str] = attrs.field(factory=Counter, init=False)
+    """Entries of each topic."""
+    _changed: dict[GroupKey, None] = attrs.field(factory=dict, init=False)
     _producers: dict[str, list[str]] = attrs.field(factory=dict, init=False)
     _consumers: dict[str, list[str]] = attrs.field(factory=dict, init=False)
 
     def put(self, data: HeartbeatData, now_ms: int) -> bool:
-        """Note all groups of a client; return whether the heartbeat of the proxy changes."""
-        return self._replace(data.client_id, frozenset(_entries(data)), now_ms)
+        """Note all groups of a client; return whether the heartbeat of the proxy changes.
+
+        Raises: Refused (TOO_MANY_REQUESTS).
+        """
+        entries = frozenset(_entries(data))
+        new = {_key(entry) for entry in entries if _key(entry) not in self}
+        count = len(self._producers) + len(self._consumers) + len(new)
+        if new and count > self.groups_max:
+            self.refused += 1
+            raise Refused(
+                Code.TOO_MANY_REQUESTS,
+                f"the clients of this proxy would have {count} groups; the limit is"
+                f" {self.groups_max}: raise heartbeatConnectionsMax, or start another proxy",
+            )
+        return self._replace(data.client_id, entries, now_ms)
 
     def leave(self, client_id: str, producers: Iterable[str], consumers: Iterable[str]) -> bool:
         """Take a client out of these groups; return whether the heartbeat changes."""
@@ -84,46 +116,60 @@ class JoinedClients:
         """Return the ids of the clients of a consumer group."""
         return self._consumers.get(group, ())
 
-    def groups(self) -> tuple[set[str], set[str]]:
-        """Return the names of the producer groups and of the consumer groups."""
-        return set(self._producers), set(self._consumers)
+    def __contains__(self, group: GroupKey) -> bool:
+        return group.name in (self._consumers if group.consumers else self._producers)
+
+    def groups(self) -> Iterator[GroupKey]:
+        """Yield all groups."""
+        for consumers, names in ((False, self._producers), (True, self._consumers)):
+            yield from (GroupKey(consumers, name) for name in names)
+
+    def take_changed(self) -> Iterable[GroupKey]:
+        """Return the groups that are new, changed or gone since the last time."""
+        changed, self._changed = self._changed, {}
+        return changed
 
     def topics(self) -> set[str]:
         """Return the topics whose brokers shall know the groups."""
-        topics = set(self._producers)
-        topics |= {entry.topic for entry in self._counts if isinstance(entry, JoinedSubscription)}
-        return topics - {""}
+        return set(self._topics)
+
+    def topics_of(self, groups: Iterable[GroupKey]) -> set[str]:
+        """Return those of some groups."""
+        topics: set[str] = set()
+        for group in groups:
+            if group.consumers:
+                topics.update(entry.topic for entry in self._subscriptions.get(group.name, ()))
+            else:
+                topics.add(group.name)
+        return topics & self._topics.keys()
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def heartbeat(self, client_id: str) -> HeartbeatData:
-        """Return the heartbeat of the proxy, under its own client id."""
+    def heartbeat(self, client_id: str, groups: Iterable[GroupKey]) -> HeartbeatData:
+        """Return a heartbeat of the proxy, under its own client id, with those of these groups
+        that there are.
+        """
+        there = [group for group in groups if group in self]
         return HeartbeatData(
             client_id=client_id,
-            producers=[ProducerData(group) for group in self._producers],
-            consumers=list(self._consumer_data()),
+            producers=[ProducerData(group.name) for group in there if not group.consumers],
+            consumers=[self._consumer_data(group.name) for group in there if group.consumers],
         )
 
-    def _consumer_data(self) -> Iterator[ConsumerData]:
-        passive: set[str] = set()
-        newest: dict[str, dict[str, JoinedSubscription]] = {group: {} for group in self._consumers}
-        for entry in sorted(
-            (entry for entry in self._counts if isinstance(entry, JoinedSubscription)),
-            key=lambda entry: (self._since_ms[entry], entry),
-        ):
-            if entry.consume_type != CONSUME_ACTIVELY:
-                passive.add(entry.group)
-            if entry.topic:
-                newest[entry.group][entry.topic] = entry
-        for group, topics in newest.items():
-            yield ConsumerData(
-                group=group,
-                consume_type=CONSUME_PASSIVELY if group in passive else CONSUME_ACTIVELY,
-                subscriptions=[
-                    _subscription(entry, self._since_ms[entry]) for entry in topics.values()
-                ],
-            )
+    def _consumer_data(self, group: str) -> ConsumerData:
+        entries = sorted(
+            self._subscriptions[group], key=lambda entry: (self._since_ms[entry], entry)
+        )
+        passive = any(entry.consume_type != CONSUME_ACTIVELY for entry in entries)
+        newest = {entry.topic: entry for entry in entries if entry.topic}
+        return ConsumerData(
+            group=group,
+            consume_type=CONSUME_PASSIVELY if passive else CONSUME_ACTIVELY,
+            subscriptions=[
+                _subscription(entry, self._since_ms[entry]) for entry in newest.values()
+            ],
+        )
 
     def _replace(self, client_id: str, after: frozenset[Entry], now_ms: int) -> bool:
         before = self._entries.get(client_id, frozenset())
@@ -138,10 +184,12 @@ class JoinedClients:
             self._counts[entry] -= 1
             if not self._counts[entry]:
                 del self._counts[entry], self._since_ms[entry]
+                self._index(entry, -1)
                 changed = True
         for entry in after - before:
             if not self._counts[entry]:
                 self._since_ms[entry] = now_ms
+                self._index(entry, 1)
                 changed = True
             self._counts[entry] += 1
         for kind, table in (
@@ -158,6 +206,26 @@ class JoinedClients:
                 table.setdefault(group, []).append(client_id)
         self.version += changed
         return changed
+
+    def _index(self, entry: Entry, change: int) -> None:
+        """Note an entry that is new or gone."""
+        self._changed[_key(entry)] = None
+        if isinstance(entry, JoinedProducer):
+            topic = entry.group
+        else:
+            topic = entry.topic
+            of_group = self._subscriptions.setdefault(entry.group, set())
+            (of_group.add if change > 0 else of_group.remove)(entry)
+            if not of_group:
+                del self._subscriptions[entry.group]
+        if topic:
+            self._topics[topic] += change
+            if not self._topics[topic]:
+                del self._topics[topic]
+
+
+def _key(entry: Entry) -> GroupKey:
+    return GroupKey(isinstance(entry, JoinedSubscription), entry.group)
 
 
 def _entries(data: HeartbeatData) -> Iterator[Entry]:

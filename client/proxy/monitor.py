@@ -11,7 +11,7 @@ from triomq.client.proxy.remote_cluster import RemoteCluster
 from triomq.remoting.grpc.call_statistics import grpc_figures
 from triomq.remoting.grpc.grpc_server import GrpcServer
 from triomq.remoting.messaging.service import GrpcMessaging
-from triomq.remoting.monitor.metrics import Family, gauge
+from triomq.remoting.monitor.metrics import Family, counter, gauge
 
 
 @attrs.frozen(eq=False)
@@ -58,7 +58,18 @@ class ProxySource:
         yield gauge(
             "triomq_proxy_broker_connections",
             "Connections to brokers and name servers.",
-            connections.open,
+            connections.open + self.cluster.more.open,
+        )
+        joined = self.cluster.registrations.joined
+        yield gauge(
+            "triomq_proxy_groups",
+            "Producer and consumer groups of the clients.",
+            sum(1 for _ in joined.groups()),
+        )
+        yield counter(
+            "triomq_proxy_groups_refused_total",
+            "Registrations of clients refused because of heartbeatConnectionsMax.",
+            joined.refused,
         )
         yield gauge(
             "triomq_proxy_broker_requests",

@@ -67,6 +67,28 @@ class CacheSettings:
 
 
 @attrs.frozen(kw_only=True)
+class HeartbeatSettings:
+    """How brokers hear of the groups of a proxy's clients."""
+
+    groups_per_connection: int = number(
+        "heartbeatGroupsPerConnection",
+        1_000,
+        "groups of clients of which a broker hears over one connection; not more than the brokers'"
+        " groupsPerConnectionMax",
+        high=1_000_000,
+        own=True,
+    )
+    connections_max: int = number(
+        "heartbeatConnectionsMax",
+        20,
+        "connections to each broker, made when the groups need them; groups that need more are"
+        " not made known",
+        high=10_000,
+        own=True,
+    )
+
+
+@attrs.frozen(kw_only=True)
 class ProxyConfig:
     """All settings of one proxy."""
 
@@ -129,6 +151,7 @@ class ProxyConfig:
         "tlsKeyPassword", "another name of tls.server.keyPassword, which wins", secret=True
     )
     caches: CacheSettings = group(CacheSettings)
+    heartbeats: HeartbeatSettings = group(HeartbeatSettings)
     grpc: GrpcSettings = group(GrpcSettings)
     messaging: MessagingSettings = group(MessagingSettings)
     monitor: MonitorSettings = group(MonitorSettings)

@@ -1,8 +1,9 @@
 """Heartbeats of the proxy: the groups of all its gRPC clients, to the brokers of their topics.
 
-Each broker of a topic of a client hears of all groups every 30 s, at once when they change, and
-soon when it is new or was lost. One task sends; who changes something waits until the brokers have
-heard of it.
+A broker hears of a new, changed or lost group at once, and of all groups every 30 s, in heartbeats
+of 100 groups. The groups are spread over several connections to each broker, since brokers bound
+the groups of one (``groupsPerConnectionMax``); each connection is a client of its own there. One
+task sends; a caller that changes something waits until the brokers have heard of it.
 
 Source: proxy/…/service/transaction/ClusterTransactionService.java;
 client/…/impl/factory/MQClientInstance.java#sendHeartbeatToAllBroker.
@@ -10,17 +11,19 @@ client/…/impl/factory/MQClientInstance.java#sendHeartbeatToAllBroker.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 
 import attrs
 import trio
 
 from triomq.client.failure_log import FailureLog
-from triomq.client.proxy.joined_clients import JoinedClients
+from triomq.client.proxy.group_places import GroupPlaces
+from triomq.client.proxy.joined_clients import GroupKey, JoinedClients
 from triomq.remoting.errors import RemotingError
-from triomq.remoting.messaging.status_codes import refused_by_broker
+from triomq.remoting.messaging.status_codes import Refused, refused_by_broker
 from triomq.remoting.protocol.bodies.heartbeat import HeartbeatData
 from triomq.remoting.protocol.bodies.route import TopicRoute
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
@@ -33,39 +36,67 @@ logger = logging.getLogger(__name__)
 HEARTBEAT_SECONDS = 30.0
 LOOK_SECONDS = 3.0
 """Between two looks for brokers that have not heard of the groups: new, moved or lost ones."""
+LOOK_TOPICS = 500
+"""Topics of one look; the next look goes on with the others."""
 CALL_SECONDS = 3.0
 WAIT_SECONDS = 1.0
 """How long a client waits until brokers know its groups; a silent broker must not keep it."""
 SENDERS_MAX = 32
 """Brokers that are told at the same time."""
+PART_GROUPS = 100
+"""Groups of one heartbeat, as Java's proxy has it (transactionHeartbeatBatchNum): a broker of Java
+creates a retry topic for each that is new.
+"""
 
 Route = Callable[[str], Awaitable[TopicRoute | None]]
-Call = Callable[[str, Command, float], Awaitable[Command]]
+Call = Callable[[int, str, Command, float], Awaitable[Command]]
+
+
+@attrs.define(eq=False)
+class OwedGroups:
+    """What a broker has yet to hear over one connection. The newest is last, and told first."""
+
+    owed: dict[GroupKey, None] = attrs.field(factory=dict)
+    gone: dict[GroupKey, None] = attrs.field(factory=dict)
+    """Groups to unregister."""
 
 
 @attrs.define(eq=False)
 class Registrations:
-    """What brokers know. ``route`` finds the brokers of a topic; ``call`` sends to an address."""
+    """What brokers know. ``route`` finds the brokers of a topic.
+
+    ``call`` sends to an address, over the connection of a number.
+    """
 
     client_id: str
     route: Route
     call: Call
-    joined: JoinedClients = attrs.field(factory=JoinedClients, init=False)
-    known_to: set[str] = attrs.field(factory=set, init=False)
-    """Addresses that have heard of the groups on their connection."""
+    joined: JoinedClients
+    places: GroupPlaces
     failures: FailureLog = attrs.field(factory=lambda: FailureLog(logger), init=False)
     _addresses: set[str] = attrs.field(factory=set, init=False)
     """Those of the brokers of all topics."""
-    _told: tuple[set[str], set[str]] = attrs.field(factory=lambda: (set(), set()), init=False)
-    """Producer and consumer groups of the last heartbeat."""
+    _owed: dict[tuple[int, str], OwedGroups] = attrs.field(factory=dict, init=False)
+    """By connection and address."""
     _sent_version: int = attrs.field(default=0, init=False)
+    _looked_at: int = attrs.field(default=0, init=False)
+    """Topics before the next look."""
     _round_done: trio.Event = attrs.field(factory=trio.Event, init=False)
     _wake: trio.Event = attrs.field(factory=trio.Event, init=False)
+
+    @property
+    def known_to(self) -> set[str]:
+        """Addresses of the brokers that have heard of all groups."""
+        behind = {address for (_, address), told in self._owed.items() if told.owed}
+        return self._addresses - behind if len(self.joined) else set()
 
     # Changes
 
     async def register(self, data: HeartbeatData) -> None:
-        """Note the groups of a client; wait until the brokers know them, for a second at most."""
+        """Note the groups of a client; wait until the brokers know them, for a second at most.
+
+        Raises: Refused (TOO_MANY_REQUESTS).
+        """
         if self.joined.put(data, time.time_ns() // 1_000_000):
             await self._wait_sent()
 
@@ -79,10 +110,11 @@ class Registrations:
         if self.joined.remove(client_id):
             self._wake.set()
 
-    def connection_lost(self, address: str) -> None:
-        """Note that a broker forgets the proxy now. Checkpoint: never."""
-        if address in self.known_to:
-            self.known_to.discard(address)
+    def connection_lost(self, address: str, number: int) -> None:
+        """Note that a broker forgets the groups of a connection now. Checkpoint: never."""
+        told = self._owed.get((number, address))
+        if told is not None:
+            told.owed.update(dict.fromkeys(self.places.groups(number)))
             self._wake.set()
 
     async def _wait_sent(self) -> None:
@@ -96,40 +128,65 @@ class Registrations:
 
     async def run(self) -> None:
         """Send heartbeats until cancelled."""
-        due = trio.current_time() + HEARTBEAT_SECONDS
+        due = look_due = trio.current_time()
         while True:
-            with trio.move_on_after(LOOK_SECONDS):
+            with trio.move_on_at(look_due):
                 await self._wake.wait()
             self._wake = trio.Event()
-            if trio.current_time() >= due or self._sent_version != self.joined.version:
-                due = trio.current_time() + HEARTBEAT_SECONDS
-                await self._tell_all()
+            now = trio.current_time()
+            version = self.joined.version
+            changed = self._note_changes()
+            if now >= due:
+                due = now + HEARTBEAT_SECONDS
+                look_due = now + LOOK_SECONDS
+                await self._find_addresses(self.joined.topics(), whole=True)
+                for (number, _), told in self._owed.items():
+                    told.owed = dict.fromkeys(self.places.groups(number))
             else:
-                await self._find_addresses()
-                await self._tell(self._addresses - self.known_to)
+                topics = self.joined.topics_of(changed)
+                if now >= look_due:
+                    look_due = now + LOOK_SECONDS
+                    topics |= self._next_look()
+                await self._find_addresses(topics)
+            await self._tell_all()
+            self._sent_version = version
+            self._round_done.set()
+            self._round_done = trio.Event()
 
     async def farewell(self) -> None:
         """Let all brokers forget the groups: the proxy ends."""
-        await self._tell_gone(*self._told)
+        for (number, _), told in self._owed.items():
+            told.owed.clear()
+            told.gone = dict.fromkeys(self.places.groups(number))
+        await self._tell_all()
 
-    async def _tell_all(self) -> None:
-        """Tell every broker what there is now."""
-        version = self.joined.version
-        producers, consumers = self.joined.groups()
-        told_producers, told_consumers = self._told
-        self._told = producers, consumers
-        # First: the brokers of a group that is gone need not have any other topic.
-        await self._tell_gone(told_producers - producers, told_consumers - consumers)
-        await self._find_addresses()
-        await self._tell(self._addresses)
-        self._sent_version = version
-        self._round_done.set()
-        self._round_done = trio.Event()
+    def _note_changes(self) -> Iterable[GroupKey]:
+        """Note for each broker what it has to hear; return the groups that changed."""
+        changed = self.joined.take_changed()
+        for group in changed:
+            there = group in self.joined
+            number = self.places.take(group) if there else self.places.leave(group)
+            for (of_number, _), told in self._owed.items():
+                if of_number == number:
+                    told.owed.pop(group, None)
+                    told.gone.pop(group, None)
+                    (told.owed if there else told.gone)[group] = None
+        return changed
 
-    async def _find_addresses(self) -> None:
-        """Look up the brokers of all topics; keep those that are known while that fails."""
-        found = set()
-        for topic in sorted(self.joined.topics()):
+    def _next_look(self) -> set[str]:
+        """Return the topics of the next look."""
+        topics = sorted(self.joined.topics())
+        begin = self._looked_at if self._looked_at < len(topics) else 0
+        self._looked_at = begin + LOOK_TOPICS
+        return set(topics[begin : begin + LOOK_TOPICS])
+
+    async def _find_addresses(self, topics: set[str], *, whole: bool = False) -> None:
+        """Look up the brokers of topics; keep those that are known while that fails.
+
+        ``whole``: these are all topics, so brokers without one are forgotten.
+        """
+        found = set() if whole else set(self._addresses)
+        for topic in sorted(topics):
             try:
                 route = await self.route(topic)
             except RemotingError as error:
@@ -140,51 +197,73 @@ class Registrations:
                 for broker in route.broker_datas:
                     found.update(broker.broker_addrs.values())
         else:
-            self.failures.worked("routes for heartbeats")
+            if topics:
+                self.failures.worked("routes for heartbeats")
         self._addresses = found
-        self.known_to &= found
+        for place in [place for place in self._owed if place[1] not in found]:
+            del self._owed[place]
+        for number, address in itertools.product(range(self.places.count), found):
+            if (number, address) not in self._owed:
+                groups = dict.fromkeys(self.places.groups(number))
+                self._owed[number, address] = OwedGroups(groups)
 
-    async def _tell(self, addresses: set[str]) -> None:
-        """Send a heartbeat to these brokers, all at once."""
-        if not addresses or not len(self.joined):
-            return
-        body = self.joined.heartbeat(self.client_id).encode()
+    # To brokers
+
+    async def _tell_all(self) -> None:
+        """Tell every broker what it has not heard, all at once."""
         limit = trio.CapacityLimiter(SENDERS_MAX)
-
-        async def tell(address: str) -> None:
-            async with limit:
-                if await self._told_to(address, new_request(RequestCode.HEART_BEAT, body=body)):
-                    self.known_to.add(address)
-
         async with trio.open_nursery() as nursery:
-            for address in addresses:
-                nursery.start_soon(tell, address)
+            for place, told in list(self._owed.items()):
+                if told.owed or told.gone:
+                    nursery.start_soon(self._tell, place, told, limit)
 
-    async def _tell_gone(self, producers: set[str], consumers: set[str]) -> None:
-        headers = [
-            *(UnregisterClientHeader(self.client_id, producer_group=name) for name in producers),
-            *(UnregisterClientHeader(self.client_id, consumer_group=name) for name in consumers),
-        ]
+    async def _tell(
+        self, place: tuple[int, str], told: OwedGroups, limit: trio.CapacityLimiter
+    ) -> None:
+        number, address = place
+        client_id = f"{self.client_id}#{number}" if number else self.client_id
+        async with limit:
+            # First: a group that is gone may have made place for one that is new.
+            if not await self._tell_gone(place, told, client_id):
+                return
+            refused: list[GroupKey] = []
+            while told.owed:
+                part = [told.owed.popitem()[0] for _ in range(min(PART_GROUPS, len(told.owed)))]
+                body = self.joined.heartbeat(client_id, part).encode()
+                try:
+                    await self._told(place, new_request(RequestCode.HEART_BEAT, body=body))
+                except Refused as error:
+                    refused += part  # the other parts may be taken
+                    self.failures.failed(f"heartbeat to {address}", error)
+                except RemotingError as error:
+                    refused += part
+                    self.failures.failed(f"heartbeat to {address}", error)
+                    break
+            else:
+                if not refused:
+                    self.failures.worked(f"heartbeat to {address}")
+            told.owed.update(dict.fromkeys(group for group in refused if group in self.joined))
 
-        async def tell(address: str) -> None:
-            for header in headers:
-                command = new_request(RequestCode.UNREGISTER_CLIENT, header)
-                if not await self._told_to(address, command):
-                    return  # it forgets them when the connection ends, or after two minutes
+    async def _tell_gone(self, place: tuple[int, str], told: OwedGroups, client_id: str) -> bool:
+        """Unregister groups; return False if the broker does not answer.
 
-        async with trio.open_nursery() as nursery:
-            for address in self.known_to if headers else ():
-                nursery.start_soon(tell, address)
-
-    async def _told_to(self, address: str, command: Command) -> bool:
-        """Send a request to a broker; log a failure and return False."""
-        try:
-            answer = await self.call(address, command, CALL_SECONDS)
-            if answer.code != ResponseCode.SUCCESS:
-                raise refused_by_broker(answer.code, answer.remark)
-        except RemotingError as error:
-            self.known_to.discard(address)
-            self.failures.failed(f"heartbeat to {address}", error)
-            return False
-        self.failures.worked(f"heartbeat to {address}")
+        It forgets them when the connection ends, or after two minutes.
+        """
+        gone, told.gone = told.gone, {}
+        for group in gone:
+            kind = "consumer_group" if group.consumers else "producer_group"
+            header = UnregisterClientHeader(client_id, **{kind: group.name})
+            try:
+                await self._told(place, new_request(RequestCode.UNREGISTER_CLIENT, header))
+            except Refused as error:
+                self.failures.failed(f"heartbeat to {place[1]}", error)
+            except RemotingError as error:
+                self.failures.failed(f"heartbeat to {place[1]}", error)
+                return False
         return True
+
+    async def _told(self, place: tuple[int, str], command: Command) -> None:
+        """Send a request to a broker. Raises: Refused by the broker; RemotingError."""
+        answer = await self.call(*place, command, CALL_SECONDS)
+        if answer.code != ResponseCode.SUCCESS:
+            raise refused_by_broker(answer.code, answer.remark)

@@ -23,7 +23,10 @@ import trio
 from triomq.client.errors import NoNameServer
 from triomq.client.proxy.broker_calls import BrokerCalls
 from triomq.client.proxy.cached_look_ups import CachedLookUps
-from triomq.client.proxy.proxy_config import CacheSettings
+from triomq.client.proxy.group_places import GroupPlaces
+from triomq.client.proxy.heartbeat_connections import HeartbeatConnections
+from triomq.client.proxy.joined_clients import JoinedClients
+from triomq.client.proxy.proxy_config import CacheSettings, HeartbeatSettings
 from triomq.client.proxy.registrations import Registrations
 from triomq.client.route_finder import RouteFinder
 from triomq.remoting.client.connector import Connector
@@ -102,16 +105,19 @@ class RemoteCluster:
     """The brokers that name servers know.
 
     ``client_id``: that of the proxy at brokers. ``cluster_name``: the cluster whose masters are
-    asked first for settings of groups.
+    asked first for settings of groups. ``more``: connections for heartbeats, beside those of the
+    connector.
     """
 
     connector: Connector
+    more: HeartbeatConnections
     finder: RouteFinder
     client_id: str
     cluster_name: str
     caches: CacheSettings
     endpoint: ProxyEndpoint
     nursery: trio.Nursery
+    heartbeats: HeartbeatSettings
     calls: BrokerCalls = attrs.field(init=False)
     registrations: Registrations = attrs.field(init=False)
     _failed_at: dict[str, float] = attrs.field(factory=dict, init=False)
@@ -123,7 +129,14 @@ class RemoteCluster:
     def __attrs_post_init__(self) -> None:
         caches, spawn = self.caches, self.nursery.start_soon
         self.calls = BrokerCalls(self.connector, self.finder, self._failed)
-        self.registrations = Registrations(self.client_id, self.route, self.calls.call)
+        most = self.heartbeats.groups_per_connection
+        self.registrations = Registrations(
+            self.client_id,
+            self.route,
+            self._call,
+            JoinedClients(most * self.heartbeats.connections_max),
+            GroupPlaces(most),
+        )
         self._routes = CachedLookUps(
             "routes",
             self._ask_route,
@@ -155,10 +168,16 @@ class RemoteCluster:
             nursery.start_soon(self.registrations.run, name="registrations")
             task_status.started()
 
-    def connection_lost(self, address: str) -> None:
+    def connection_lost(self, address: str, number: int = 0) -> None:
         """Note that a server closed its connection. Checkpoint: never."""
-        self.registrations.connection_lost(address)
+        self.registrations.connection_lost(address, number)
         self._failed(address)
+
+    async def _call(self, number: int, address: str, command: Command, timeout: float) -> Command:
+        """Send a heartbeat over a connection; that of number 0 is also for calls."""
+        if number:
+            return await self.more.call(number, address, command, timeout)
+        return await self.calls.call(address, command, timeout)
 
     def _failed(self, address: str) -> None:
         """Look up the routes again that lead to a broker that may be gone."""

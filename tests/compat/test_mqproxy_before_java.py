@@ -20,13 +20,14 @@ from triomq.client.proxy.app import ProxyReady, run_proxy
 from triomq.remoting.client.connector import Connector
 from triomq.remoting.grpc.apache_rocketmq import definition_pb2 as pb
 from triomq.remoting.grpc.apache_rocketmq import service_pb2 as rpc
-from triomq.remoting.protocol.bodies.groups import ConsumerConnection
+from triomq.remoting.protocol.bodies.groups import ConsumerConnection, ProducerConnection
 from triomq.remoting.protocol.bodies.running import ConsumeDirectlyResult, ConsumerRunning
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.headers.client import (
     ConsumeDirectlyHeader,
     ConsumerGroupHeader,
     ConsumerRunningHeader,
+    ProducerConnectionHeader,
 )
 
 pytestmark = [pytest.mark.compat, pytest.mark.timeout(240)]
@@ -170,6 +171,16 @@ async def test_a_check_of_java_is_answered_by_another_proxy(java: JavaCluster) -
     async with AsyncExitStack() as stack:
         proxies = await open_proxies(stack, java, 2)
         await proxies.create_topic(PAY, "TRANSACTION")
+        await proxies.create_topic(TOPIC)
+        # The groups of this client fill the first connection; the check comes over the second.
+        filler = proxies.client(0)
+        await both_brokers(filler)
+        settings = filler.settings(publishing=True)
+        for number in range(999):
+            settings.publishing.topics.add(name=f"Filler{number}")
+        of_filler = await stack.enter_async_context(telemetry(filler))
+        of_filler.put(rpc.TelemetryCommand(settings=settings))
+        assert (await of_filler.take()).status.code == Code.OK
         producer, other = proxies.client(0, PAY), proxies.client(1, PAY)
         await both_brokers(producer)
         stream = await stack.enter_async_context(telemetry(producer))
@@ -193,6 +204,18 @@ async def test_a_check_of_java_is_answered_by_another_proxy(java: JavaCluster) -
         for message_id, transaction_id in asked.items():
             assert await end(message_id, transaction_id) == Code.OK
         assert (await received(other, 3)).keys() == {b"0", b"1", b"2"}
+        for peer in proxies.peers.values():
+            assert await _client_id(peer, PAY) == f"{await _client_id(peer, 'Filler7')}#1"
+
+
+async def _client_id(peer: BrokerPeer, producer_group: str) -> str:
+    """Return the client id by which a broker knows the proxy in a group."""
+    answer = await peer.call(
+        RequestCode.GET_PRODUCER_CONNECTION_LIST, ProducerConnectionHeader(producer_group)
+    )
+    assert answer.code == 0, answer.remark
+    (one,) = ProducerConnection.decode(bytes(answer.body)).connections
+    return one.client_id
 
 
 async def _end(client: GrpcClient, message_id: str, transaction_id: str) -> int:

@@ -35,11 +35,7 @@ def heartbeat(consumers: range, producers: range = range(0)) -> bytes:
 
 
 async def test_120000_groups_in_a_few_heartbeats(tmp_path: Path) -> None:
-    settings = {"groupsPerConnectionMax": 1000}
-    async with (
-        local_cluster(dir=tmp_path, settings=settings) as cluster,
-        Connector() as connector,
-    ):
+    async with local_cluster(dir=tmp_path) as cluster, Connector() as connector:
         broker = cluster.brokers[0]
         for first in range(0, 120_000, 40_000):
             answer = await connector.invoke(
