@@ -226,11 +226,11 @@ async def grpc_broker(
         ready.stop()
 
 
-async def listening(port: int) -> None:
+async def listening(port: int, host: str = "127.0.0.1") -> None:
     """Wait until a port of this machine is open: the endpoint starts behind the broker."""
     with trio.fail_after(60):
         while True:
             with contextlib.suppress(OSError):
-                await (await trio.open_tcp_stream("127.0.0.1", port)).aclose()
+                await (await trio.open_tcp_stream(host, port)).aclose()
                 return
             await trio.sleep(0.01)
