@@ -12,35 +12,35 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import attrs
+import trio
 
 from triomq.broker.config import BrokerConfig
+from triomq.broker.figures.client_figures import client_figures
+from triomq.broker.figures.group_lag import GroupLag
+from triomq.broker.figures.message_figures import MessageFigures
+from triomq.broker.figures.pop_figures import pop_figures
+from triomq.broker.figures.store_figures import StoreFigures
+from triomq.broker.figures.timer_figures import TimerFigures
 from triomq.broker.grpc_endpoint import GrpcEndpoint
 from triomq.broker.roles.acting_master import ActingMaster
 from triomq.broker.roles.role import Role
 from triomq.broker.service_set import ServiceSet
-from triomq.broker.services.pop.reviver import Reviver
+from triomq.broker.services.transactions.transactions import FINISH_EDGES_SECONDS
 from triomq.broker.store.store import MessageStore
-from triomq.remoting.monitor.metrics import Family, Sample, counter, gauge, samples_by_limit
-from triomq.remoting.monitor.program_figures import server_figures
-from triomq.remoting.protocol.names import RETRY_PREFIX
+from triomq.remoting.monitor.metrics import (
+    Family,
+    Histogram,
+    Sample,
+    counter,
+    gauge,
+    histogram,
+    samples_by_limit,
+)
+from triomq.remoting.monitor.program_figures import creation_figures, server_figures
 from triomq.remoting.server.server import Server
 
-ITEM_COUNTERS = (
-    ("rocketmq_messages_in_total", "Messages stored.", "TOPIC_PUT_NUMS"),
-    ("rocketmq_throughput_in_total", "Bytes of messages stored.", "TOPIC_PUT_SIZE"),
-    ("rocketmq_messages_out_total", "Messages handed out.", "GROUP_GET_NUMS"),
-    ("rocketmq_throughput_out_total", "Bytes of messages handed out.", "GROUP_GET_SIZE"),
-    (
-        "rocketmq_send_to_dlq_messages_total",
-        "Messages that became dead letters.",
-        "DLQ_PUT_NUMS",
-    ),
-)
-"""Name and meaning of each counter that is made from a statistics item."""
-_STORAGE = {"storage_type": "local", "storage_medium": "disk"}
 
-
-@attrs.frozen(eq=False)
+@attrs.define(eq=False)
 class BrokerSource:
     """Reads the parts of a broker, and changes none."""
 
@@ -51,6 +51,25 @@ class BrokerSource:
     acting_master: ActingMaster | None
     server: Server
     endpoint: GrpcEndpoint | None
+    _lag: GroupLag = attrs.field(init=False)
+    _stored: StoreFigures = attrs.field(init=False)
+    _timed: TimerFigures | None = attrs.field(init=False)
+    _series_max: int = attrs.field(default=10_000, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        services, clock_ms = self.services, self.services.statistics.clock_ms
+        self._lag = GroupLag(self.store, services.topics, services.offsets, services.pops, clock_ms)
+        self._stored = StoreFigures(self.store, services.statistics, clock_ms)
+        self._timed = TimerFigures(services.timers) if services.timers is not None else None
+
+    async def refresh(self, series_max: int) -> None:
+        """Read lags, timers and the oldest message. Raises: StoreIoError. Checkpoint: always."""
+        self._series_max = series_max
+        await trio.lowlevel.checkpoint()
+        await self._lag.refresh(series_max)
+        await self._stored.refresh()
+        if self._timed is not None:
+            await self._timed.refresh()
 
     def labels(self) -> Mapping[str, str]:
         """Return Java's common labels."""
@@ -117,7 +136,12 @@ class BrokerSource:
 
     def figures(self) -> Iterator[Family]:
         """Yield all families, one in each step: there may be many topics and groups."""
-        yield from self._store()
+        yield from self._stored.figures()
+        yield gauge(
+            "triomq_name_servers_registered",
+            "Name servers that know this broker.",
+            sum(server.registered for server in self.services.registrar.servers.values()),
+        )
         yield from self._compaction()
         yield gauge(
             "rocketmq_broker_permission",
@@ -128,24 +152,13 @@ class BrokerSource:
         yield gauge(
             "rocketmq_consumer_group_number", "Consumer groups.", len(self.services.groups.configs)
         )
-        for name, meaning, item in ITEM_COUNTERS:
-            yield counter(name, meaning, self._items(item))
-        clients = self.services.clients.table
-        yield gauge(
-            "rocketmq_consumer_connections",
-            "Connected members of each consumer group.",
-            [
-                Sample(len(group.members), {"consumer_group": group.name})
-                for group in clients.consumers.values()
-            ],
-        )
-        yield gauge(
-            "rocketmq_producer_connections",
-            "Connected producers.",
-            sum(len(members) for members in clients.producers.values()),
-        )
-        yield self._lag()
-        yield from self._pops()
+        services = self.services
+        messages = MessageFigures(services.statistics, services.topics)
+        yield from messages.figures(self._series_max)
+        yield from client_figures(services.clients.table, services.topics)
+        yield from self._lag.figures()
+        if services.pops is not None:
+            yield from pop_figures(services.pops, services.reviver)
         yield counter(
             "triomq_limit_refusals_total",
             "Requests that were refused because a limit of the broker's tables was reached.",
@@ -161,58 +174,14 @@ class BrokerSource:
             "triomq_replies_waiting", "Replies whose requester has not answered.", len(pushed)
         )
         yield from self._transactions()
-        yield from self._timers()
+        if self._timed is not None:
+            yield from self._timed.figures()
         yield from self._replication()
-        yield from server_figures(self.server.statistics())
+        figures = self.server.statistics()
+        yield from server_figures(figures)
+        yield from creation_figures(figures)
         if self.endpoint is not None:
             yield from self.endpoint.figures()
-
-    def _store(self) -> Iterator[Family]:
-        store = self.store
-        try:
-            usage = store.disk.usage(self.config.store.commitlog)
-        except OSError:
-            usage = None
-        if usage is not None:
-            yield gauge(
-                "rocketmq_storage_size_bytes",
-                "Used space of the commit log's file system.",
-                [Sample(usage.used, _STORAGE)],
-            )
-            yield gauge(
-                "triomq_storage_used_ratio",
-                "The same as a share of what users may use.",
-                usage.ratio,
-            )
-        behind = store.appended.value - store.flushed.value
-        yield gauge(
-            "rocketmq_storage_flush_behind_bytes",
-            "Bytes of the log that are not on the disk yet.",
-            [Sample(behind, _STORAGE)],
-        )
-        behind = store.confirmed.value - store.indexed.value
-        yield gauge(
-            "rocketmq_storage_dispatch_behind_bytes",
-            "Bytes of the log that are not in the consume queues yet.",
-            [Sample(behind, _STORAGE)],
-        )
-        yield gauge(
-            "triomq_storage_writable",
-            "1 when the store takes messages of clients.",
-            store.health.writable,
-        )
-        yield gauge("triomq_storage_min_offset_bytes", "Where the log begins.", store.first_offset)
-        yield gauge("triomq_storage_max_offset_bytes", "Where the log ends.", store.appended.value)
-        yield gauge(
-            "triomq_storage_append_seconds_max",
-            "Longest append since the start.",
-            store.append_max_seconds,
-        )
-        yield gauge(
-            "triomq_name_servers_registered",
-            "Name servers that know this broker.",
-            sum(server.registered for server in self.services.registrar.servers.values()),
-        )
 
     def _compaction(self) -> Iterator[Family]:
         compactor = self.store.compactor
@@ -276,64 +245,6 @@ class BrokerSource:
                 behind,
             )
 
-    def _timers(self) -> Iterator[Family]:
-        timers = self.services.timers
-        if timers is None:
-            return
-        behind_ms, not_read, _ = timers.behind()
-        yield gauge(
-            "rocketmq_timer_dequeue_lag",
-            "Milliseconds by which the delivery of timed messages is behind.",
-            behind_ms,
-        )
-        yield gauge(
-            "rocketmq_timer_enqueue_lag",
-            "Timed messages that are not in the timer wheel yet.",
-            not_read,
-        )
-        outcomes = {
-            "put into the wheel": timers.enqueued,
-            "delivered": timers.delivered,
-            "dropped": timers.dropped,
-            "refused": timers.refused,
-        }
-        yield counter(
-            "triomq_timers_total",
-            "Timed messages by what became of them; dropped are recalled ones and those without a"
-            " topic, refused those for a full second.",
-            [Sample(count, {"outcome": name}) for name, count in outcomes.items()],
-        )
-
-    def _pops(self) -> Iterator[Family]:
-        pops, reviver = self.services.pops, self.services.reviver
-        if pops is None:
-            return
-        yield gauge(
-            "rocketmq_consumer_inflight_messages",
-            "Messages that were popped, and neither acknowledged nor visible again.",
-            [
-                Sample(count, {"topic": topic, "consumer_group": group, **self._kind_of(topic)})
-                for group, topic, count in pops.in_flight.by_topic()
-            ],
-        )
-        yield gauge(
-            "rocketmq_pop_offset_buffer_size",
-            "Moves of positions that wait for the disk, or for a slave.",
-            pops.uncovered,
-        )
-        yield gauge(
-            "rocketmq_pop_checkpoint_buffer_size", "Check points in memory.", len(pops.in_flight)
-        )
-        outcomes = {"popped": pops.popped, "acknowledged": pops.acknowledged}
-        if reviver is not None:
-            outcomes |= {"came again": reviver.revived, "dead": reviver.dead}
-            yield from _revived(reviver)
-        yield counter(
-            "triomq_pops_total",
-            "Messages of POP by what became of them.",
-            [Sample(count, {"outcome": name}) for name, count in outcomes.items()],
-        )
-
     def _transactions(self) -> Iterator[Family]:
         checks = self.services.transactions
         if self.role.slave is not None:
@@ -354,6 +265,14 @@ class BrokerSource:
             "Transactions that were rolled back.",
             [Sample(count, {"topic": topic}) for topic, count in counts.rolled_back.items()],
         )
+        yield histogram(
+            "rocketmq_finish_message_latency_milliseconds",
+            "Seconds (in spite of the name, as in Java) from a half to its commit.",
+            [
+                Histogram({"topic": topic}, FINISH_EDGES_SECONDS, times.counts, times.seconds)
+                for topic, times in counts.finishes.items()
+            ],
+        )
         yield counter(
             "triomq_transaction_checks_total",
             "Transactions whose producer group was to be asked.",
@@ -363,67 +282,3 @@ class BrokerSource:
                 Sample(counts.abandoned, {"outcome": "given up"}),
             ],
         )
-
-    def _items(self, item: str) -> list[Sample]:
-        samples = []
-        for (kind, key), statistics in self.services.statistics.items.items():
-            if kind == item:
-                labels = dict(zip(("topic", "consumer_group"), key.split("@", 1), strict=False))
-                samples.append(Sample(statistics.value, labels | self._kind_of(labels["topic"])))
-        return samples
-
-    def _kind_of(self, topic: str) -> dict[str, str]:
-        return {
-            "is_system": "true" if self.services.topics.is_system_topic(topic) else "false",
-            "is_retry": "true" if topic.startswith(RETRY_PREFIX) else "false",
-        }
-
-    def _lag(self) -> Family:
-        samples = []
-        for group, topics in self.services.offsets.committed.items():
-            for topic, queues in topics.items():
-                lag = sum(
-                    max(0, self.store.max_offset(topic, queue_id) - offset)
-                    for queue_id, offset in queues.items()
-                )
-                samples.append(
-                    Sample(lag, {"topic": topic, "consumer_group": group, **self._kind_of(topic)})
-                )
-        return gauge(
-            "rocketmq_consumer_lag_messages",
-            "Messages between a group's committed offsets and the ends of the queues.",
-            samples,
-        )
-
-
-def _revived(reviver: Reviver) -> Iterator[Family]:
-    """What Java tells of the revive topic. Source: broker/metrics/PopMetricsManager.java."""
-    yield counter(
-        "rocketmq_pop_revive_in_message_total",
-        "Check points and acknowledgements that were stored.",
-        [
-            Sample(count, {"revive_message_type": kind, "put_status": "PUT_OK"})
-            for kind, count in reviver.log.stored.items()
-        ],
-    )
-    yield counter(
-        "rocketmq_pop_revive_out_message_total",
-        "Those that were read from the revive topic.",
-        [Sample(count, {"revive_message_type": kind}) for kind, count in reviver.read.items()],
-    )
-    yield counter(
-        "rocketmq_pop_revive_retry_messages_total",
-        "Messages that came again.",
-        [Sample(reviver.revived, {"put_status": "PUT_OK"})],
-    )
-    behind = list(reviver.behind())
-    yield gauge(
-        "rocketmq_pop_revive_lag",
-        "Records of the revive topic that are not done.",
-        [Sample(count, {"queue_id": str(queue_id)}) for queue_id, count, _ in behind],
-    )
-    yield gauge(
-        "rocketmq_pop_revive_latency",
-        "Milliseconds since the oldest of them was due.",
-        [Sample(late_ms, {"queue_id": str(queue_id)}) for queue_id, _, late_ms in behind],
-    )

@@ -190,6 +190,7 @@ class TransactionRequests:
             target = self.pipeline.admission.target_of(end.committed.topic)
             if target is not None:
                 count_stored(target, 1, 1, end.half.size)
+                self.pipeline.statistics.types.note(target.topic, "transaction", 1, end.half.size)
 
     async def resume(self, request: Request) -> Response:
         """Put a half that was given up back among the open ones. Raises: Rejected."""

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 import attrs
 import trio
 
+from triomq.broker.services.put_types import DELIVERED, PutTypes, note_size
 from triomq.broker.store.draft import Appended, Draft
 from triomq.remoting.protocol.bodies.offsets import StatsItem
 
@@ -70,11 +71,15 @@ class Statistics:
     is_system_topic: Callable[[str], bool] = lambda topic: False
     totals: Totals = attrs.field(factory=Totals)
     items: dict[tuple[str, str], Item] = attrs.field(factory=dict)
+    by_name: dict[str, dict[str, Item]] = attrs.field(factory=dict, init=False)
+    """The same: name -> key -> item."""
+    types: PutTypes = attrs.field(factory=PutTypes, init=False)
     _names: dict[str, set[tuple[str, str]]] = attrs.field(factory=dict, init=False)
     """Each part of a key (topic, group) -> the items with it: deleting one of 50,000 topics must
     not scan all items.
     """
     put_times: list[int] = attrs.field(factory=lambda: [0] * (len(PUT_TIME_BOUNDS_MS) + 1))
+    put_seconds: float = 0.0
     put_time_max: float = 0.0
     get_time_max: float = 0.0
     boot_ms: int = 0
@@ -93,6 +98,7 @@ class Statistics:
         item = self.items.get((name, key))
         if item is None:
             item = self.items[name, key] = Item()
+            self.by_name.setdefault(name, {})[key] = item
             for part in key.split("@"):
                 self._names.setdefault(part, set()).add((name, key))
         return item
@@ -107,6 +113,7 @@ class Statistics:
         totals = self.totals
         totals.puts += messages
         totals.put_bytes += size_bytes
+        self.put_seconds += messages * seconds
         if seconds > self.put_time_max:
             self.put_time_max = seconds
         self.put_times[bisect_right(PUT_TIME_BOUNDS_MS, seconds * 1000)] += messages
@@ -119,6 +126,8 @@ class Statistics:
         for draft, place in zip(drafts, places, strict=True):
             self.add("TOPIC_PUT_NUMS", draft.topic, 1)
             self.add("TOPIC_PUT_SIZE", draft.topic, place.size)
+            note_size(self.types.larger_of(draft.topic), place.size)
+            self.types.note(draft.topic, DELIVERED, 1, place.size)
         self.note_put(len(places), sum(place.size for place in places), 0.0)
 
     def put_time_quantile(self, share: float) -> float:
@@ -143,8 +152,10 @@ class Statistics:
 
     def forget(self, topic: str) -> None:
         """Drop the items of a deleted topic."""
+        self.types.forget(topic)
         for entry in self._names.pop(topic, ()):
             del self.items[entry]
+            del self.by_name[entry[0]][entry[1]]
             for part in entry[1].split("@"):
                 others = self._names.get(part)
                 if others is not None:

@@ -10,16 +10,16 @@ import attrs
 from triomq.remoting.grpc.status import GrpcStatus
 from triomq.remoting.monitor.metrics import (
     Family,
+    Histogram,
     Sample,
     counter,
     gauge,
-    histogram_samples,
+    histogram,
     samples_by_limit,
 )
-from triomq.remoting.server.statistics import CodeStatistics
+from triomq.remoting.monitor.program_figures import EDGES
+from triomq.remoting.server.statistics import CodeStatistics, rebucketed
 
-_BUCKETS = range(6, 25, 2)
-"""of the latency histograms: from 64 µs to 16.8 s, each four times the one before"""
 UNKNOWN_PATH = "unknown"
 """stands for all paths without a method, which clients choose"""
 
@@ -99,17 +99,13 @@ def grpc_figures(figures: GrpcStatistics) -> Iterator[Family]:
             for (path, status), count in sorted(figures.statuses.items())
         ],
     )
-    latencies: list[Sample] = []
-    for path, one in sorted(figures.latency.items()):
-        counts, done = [], 0
-        for bucket in _BUCKETS:
-            counts.append(sum(one.latency[done : bucket + 1]))
-            done = bucket + 1
-        counts.append(sum(one.latency[done:]))
-        edges = [2**bucket / 1e6 for bucket in _BUCKETS]
-        latencies += histogram_samples({"method": path}, edges, counts, one.answer_seconds)
-    yield Family(
-        "triomq_grpc_call_seconds", "histogram", "Time from a call's headers to its end.", latencies
+    yield histogram(
+        "triomq_grpc_call_seconds",
+        "Time from a call's headers to its end.",
+        [
+            Histogram({"method": path}, EDGES, rebucketed(one.latency, EDGES), one.answer_seconds)
+            for path, one in sorted(figures.latency.items())
+        ],
     )
     yield counter(
         "triomq_grpc_refused_total",

@@ -1,8 +1,8 @@
 """Answer probes and scrapers on a port of their own, beside the service and off its request path.
 
 The service opens the port before any slow step of its start, names that step in ``Monitor.phase``,
-and sets ``Monitor.source`` when it has figures. A scrape is assembled family by family with a
-checkpoint in between, so that a large page delays no other task.
+and sets ``Monitor.source`` when it has figures. A scrape is assembled in pieces of a few
+milliseconds with a checkpoint in between, so that a large page delays no other task.
 """
 
 from __future__ import annotations
@@ -23,7 +23,15 @@ import trio
 from triomq.remoting.address import format_address
 from triomq.remoting.log_limit import LogLimit
 from triomq.remoting.monitor.http import JSON, BadRequest, HttpAnswer, HttpRequest, read_request
-from triomq.remoting.monitor.metrics import CONTENT_TYPE, Family, counter, family_text, gauge
+from triomq.remoting.monitor.loop_lag import LoopLag
+from triomq.remoting.monitor.metrics import (
+    CONTENT_TYPE,
+    Family,
+    counter,
+    gauge,
+    page_pieces,
+    with_left_out,
+)
 from triomq.remoting.monitor.monitor_settings import MonitorSettings
 from triomq.remoting.monitor.program_figures import open_file_figures, process_figures
 from triomq.remoting.monitor.seats import Seat, Seats
@@ -42,7 +50,13 @@ _BACKLOG = 64
 
 
 class MonitorSource(Protocol):
-    """What a monitor asks a running service. Checkpoint: never."""
+    """What a monitor asks a running service. Checkpoint: never, but for ``refresh``."""
+
+    async def refresh(self, series_max: int) -> None:
+        """Read what figures need from the disk, for at most this number of series of a metric.
+
+        Checkpoint: always.
+        """
 
     def labels(self) -> Mapping[str, str]:
         """Return the labels of every sample."""
@@ -69,6 +83,10 @@ class Monitor:
     started: float = attrs.field(factory=lambda: time.time())
     limit: LogLimit = attrs.field(factory=LogLimit)
     budget: ConnectionBudget = attrs.field(factory=ConnectionBudget.of_process, kw_only=True)
+    series_max: int = attrs.field(default=10_000, kw_only=True)
+    loop: LoopLag = attrs.field(factory=LoopLag, kw_only=True)
+    scrape_seconds: float = attrs.field(default=0.0, init=False)
+    """What the last page took, other tasks included."""
     seats: Seats = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -119,12 +137,29 @@ class Monitor:
         }
 
     async def _metrics(self) -> str:
-        common = dict(self.source.labels()) if self.source is not None else {}
+        begun = time.perf_counter()
+        families = await self.families()
         page = []
-        for family in self._families():
-            page.append(family_text(family, common))
+        for piece in page_pieces(families, self.labels(), time.perf_counter):
+            page.append(piece)
             await trio.lowlevel.checkpoint()
+        self.scrape_seconds = time.perf_counter() - begun
         return "".join(page)
+
+    def labels(self) -> Mapping[str, str]:
+        """Return the labels of every sample."""
+        return dict(self.source.labels()) if self.source is not None else {}
+
+    async def families(self) -> Iterator[Family]:
+        """Return all metrics; iterate over them in steps, for they may be many.
+
+        Checkpoint: always.
+        """
+        if self.source is not None:
+            await self.source.refresh(self.series_max)
+        else:
+            await trio.lowlevel.checkpoint()
+        return with_left_out(self._families(), self.series_max)
 
     def _families(self) -> Iterator[Family]:
         yield gauge("triomq_ready", "1 when clients may be sent here.", self.not_ready() is None)
@@ -133,7 +168,13 @@ class Monitor:
             "Connections to this port that were closed to make room for others.",
             self.seats.closed,
         )
+        yield gauge(
+            "triomq_scrape_duration_seconds",
+            "How long the last page of metrics took, with other tasks in between.",
+            self.scrape_seconds,
+        )
         yield from process_figures(self.started)
+        yield from self.loop.figures()
         yield from open_file_figures(self.budget)
         if self.source is not None:
             yield from self.source.figures()
@@ -195,11 +236,16 @@ async def monitoring(
 
     Raises: AddressInUse or ListenFailed, before the block.
     """
-    monitor = Monitor(program, budget=budget or ConnectionBudget.of_process())
+    monitor = Monitor(
+        program,
+        budget=budget or ConnectionBudget.of_process(),
+        series_max=settings.series_max,
+    )
     if not settings.port:
         yield monitor
         return
     async with trio.open_nursery() as nursery:
+        nursery.start_soon(monitor.loop.run, name="loop-lag")
         port = await nursery.start(monitor.run, settings, name="monitor")
         _log.info("probes and metrics on http://%s", format_address(settings.host, port))
         yield monitor

@@ -24,3 +24,12 @@ class MonitorSettings:
         "address that monitorPort listens on; 0.0.0.0 or :: where probes come from other machines",
         own=True,
     )
+    series_max: int = number(
+        "monitorSeriesMax",
+        10_000,
+        "series of one metric on a page of /metrics, or in an export; triomq_metric_series_left_out"
+        " counts the others",
+        low=1,
+        high=1_000_000,
+        own=True,
+    )

@@ -7,13 +7,29 @@ import resource
 from collections.abc import Iterator
 from pathlib import Path
 
-from triomq.remoting.monitor.metrics import Family, Sample, counter, gauge, histogram_samples
+from triomq.remoting.monitor.metrics import (
+    Family,
+    Histogram,
+    Sample,
+    counter,
+    gauge,
+    histogram,
+)
 from triomq.remoting.open_files import ConnectionBudget
-from triomq.remoting.protocol.codes import RequestCode
-from triomq.remoting.server.statistics import ServerStatistics
+from triomq.remoting.protocol.codes import RequestCode, ResponseCode
+from triomq.remoting.server.statistics import (
+    CREATE_EDGES_SECONDS,
+    RPC_EDGES_SECONDS,
+    CodedAnswers,
+    ServerStatistics,
+    rebucketed,
+)
 
-BUCKETS = range(6, 25, 2)
-"""buckets of the latency histograms: from 64 µs to 16.8 s, each four times the one before"""
+EDGES = tuple(2**power / 1e6 for power in range(6, 25, 2))
+"""of our latency histograms: from 64 µs to 16.8 s, each four times the one before"""
+RPC_EDGES_MS = tuple(round(edge * 1000) for edge in RPC_EDGES_SECONDS)
+JAVA_POOLS = {"query": "query_message"}
+"""The names of Java's queues where ours differ. Source: broker/metrics/BrokerMetricsManager.java"""
 
 
 def process_figures(started: float) -> Iterator[Family]:
@@ -99,23 +115,29 @@ def server_figures(figures: ServerStatistics) -> Iterator[Family]:
         "Requests that were answered with an error code.",
         [Sample(one.errors, labels) for one, labels in codes],
     )
-    latencies = []
-    for one, labels in codes:
-        if not one.answered:
-            continue
-        counts, done = [], 0
-        for bucket in BUCKETS:
-            counts.append(sum(one.latency[done : bucket + 1]))
-            done = bucket + 1
-        counts.append(sum(one.latency[done:]))
-        latencies += histogram_samples(
-            labels, [2**bucket / 1e6 for bucket in BUCKETS], counts, one.answer_seconds
-        )
-    yield Family(
+    yield histogram(
         "triomq_request_latency_seconds",
-        "histogram",
         "Time from reading a request to its answer.",
-        latencies,
+        [
+            Histogram(labels, EDGES, rebucketed(one.latency, EDGES), one.answer_seconds)
+            for one, labels in codes
+            if one.answered
+        ],
+    )
+    yield histogram(
+        "rocketmq_rpc_latency_milliseconds",
+        "The same as Java measures it, by response code.",
+        [*_rpc_latencies(figures)],
+    )
+    yield counter(
+        "triomq_request_wait_seconds_total",
+        "Time that requests of a code have waited in the queue of their pool.",
+        [Sample(one.wait_seconds, labels) for one, labels in codes],
+    )
+    yield counter(
+        "triomq_requests_queued_total",
+        "Requests that waited in the queue of their pool.",
+        [Sample(one.queued, labels) for one, labels in codes],
     )
     reasons = ("overloaded", "rejected", "expired", "stalled")
     refused = [
@@ -126,13 +148,79 @@ def server_figures(figures: ServerStatistics) -> Iterator[Family]:
     yield counter(
         "triomq_requests_refused_total", "Requests that were answered SYSTEM_BUSY.", refused
     )
+    pools = figures.pools.items()
+    yield gauge(
+        "triomq_pool_queued_bytes",
+        "Bytes of requests in the queue of a pool.",
+        [Sample(pool.queued_bytes, {"pool": name}) for name, pool in pools],
+    )
+    yield gauge(
+        "triomq_pool_workers_busy",
+        "Workers of a pool that wait for something.",
+        [Sample(pool.workers - pool.idle_workers, {"pool": name}) for name, pool in pools],
+    )
     waiting = [
-        Sample(pool.queued_requests, {"processor": name.replace("-", "_")})
+        Sample(pool.queued_requests, {"processor": JAVA_POOLS.get(name, name.replace("-", "_"))})
         for name, pool in figures.pools.items()
     ]
     yield gauge(
         "rocketmq_processor_watermark", "Requests that wait in the queue of their pool.", waiting
     )
+
+
+def _rpc_latencies(figures: ServerStatistics) -> Iterator[Histogram]:
+    for (code, held), one in sorted(figures.parts.items()):
+        answers = {int(ResponseCode.SUCCESS): one.successes(), **one.coded}
+        for response, of_code in sorted(answers.items()):
+            counts = rebucketed(of_code.latency, RPC_EDGES_SECONDS)
+            if any(counts):
+                labels = {
+                    "protocol_type": "remoting",
+                    "request_code": code_name(code).lower(),
+                    "response_code": _response_name(response),
+                    "is_long_polling": "true" if held else "false",
+                    "result": "success",
+                }
+                yield Histogram(labels, RPC_EDGES_MS, counts, of_code.seconds * 1000)
+
+
+CREATIONS = {
+    RequestCode.UPDATE_AND_CREATE_TOPIC: "rocketmq_topic_create_execution_time_milliseconds",
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: (
+        "rocketmq_consumer_group_create_execution_time_milliseconds"
+    ),
+}
+
+
+def creation_figures(figures: ServerStatistics) -> Iterator[Family]:
+    """Yield how long it took a broker to create topics and groups."""
+    edges = CREATE_EDGES_SECONDS
+    for code, name in CREATIONS.items():
+        one = figures.codes.get(code)
+        if one is None:
+            continue
+        done, failed = one.successes(), CodedAnswers()
+        for answers in one.coded.values():
+            failed = failed.plus(answers)
+        yield histogram(
+            name,
+            "Time of the requests that create or change one.",
+            [
+                Histogram(
+                    {"invocation_status": status, "is_system": "false"},
+                    [edge * 1000 for edge in edges],
+                    rebucketed(answers.latency, edges),
+                    answers.seconds * 1000,
+                )
+                for status, answers in (("success", done), ("failure", failed))
+                if any(answers.latency)
+            ],
+        )
+
+
+def _response_name(code: int) -> str:
+    known = code in ResponseCode._value2member_map_
+    return ResponseCode(code).name.lower() if known else str(code)
 
 
 def code_name(code: int) -> str:

@@ -34,8 +34,11 @@ def send_answers(requests: Iterable[Request], answers: Iterable[Response | None]
     for request, answer in zip(requests, answers):
         if answer is None:
             continue
-        if answer.code and request.destination is not None and answer.code not in _NOT_ERRORS:
-            request.destination.counters.errors += 1
+        if answer.code and request.destination is not None:
+            counters = request.destination.counters
+            counters.note_code(answer.code)
+            if answer.code not in _NOT_ERRORS:
+                counters.errors += 1
         if request.oneway:
             continue
         if request.connection is not current:

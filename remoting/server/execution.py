@@ -5,6 +5,7 @@ SYSTEM_ERROR and with one log entry.
 """
 
 import logging
+from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import takewhile
 from typing import Any
@@ -17,6 +18,7 @@ from triomq.remoting.log_limit import LogLimit
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.server.answers import error_remark, send_answers, send_error
 from triomq.remoting.server.requests import Deferred, HandlerResult, Request, Response
+from triomq.remoting.server.statistics import LATENCY_EDGES
 
 _log = logging.getLogger(__name__)
 
@@ -78,7 +80,9 @@ class Execution:
         seconds = self._now() - batch[0].arrived
         counters = destination.counters
         counters.answer_seconds += seconds * len(batch)
-        counters.latency[int(seconds * 1e6).bit_length()] += len(batch)
+        counters.latency[bisect_left(LATENCY_EDGES, seconds)] += len(batch)
+        if counters.unfiled:
+            counters.file_codes(seconds)
         return position, None
 
     def _run_singles(
@@ -178,7 +182,9 @@ class Execution:
     def _fail(self, requests: Sequence[Request], error: Exception) -> None:
         """Answer requests whose handler raised. Checkpoint: never."""
         failure = self._failure(requests, error)
-        requests[0].destination.counters.errors += len(requests)
+        counters = requests[0].destination.counters
+        counters.errors += len(requests)
+        counters.note_code(failure.code, len(requests))
         send_error(requests, failure.code, failure.remark or "")
 
     def _failure(self, requests: Sequence[Request], error: Exception) -> Response:

@@ -60,6 +60,7 @@ class Request(msgspec.Struct, eq=False, gc=False, dict=False):
     def resubmit(self) -> None:
         """Submit this request again, as if it arrived now (a held pull whose message came)."""
         self.arrived = trio.current_time()
+        self.destination = self.destination.for_resumed()
         self.destination.pool.submit([self])
 
 
@@ -128,3 +129,12 @@ class Destination:
     batch: bool = False
     reject: Callable[[], bool] | None = None
     counters: CodeStatistics = attrs.field(factory=CodeStatistics, init=False)
+    resumed: "Destination | None" = attrs.field(default=None, init=False)
+    """The same with counters of its own, for requests that were held and run again."""
+
+    def for_resumed(self) -> "Destination":
+        """Return the destination of a request that was held; its own when it is held again."""
+        if self.resumed is None:
+            self.resumed = attrs.evolve(self)
+            self.resumed.resumed = self.resumed
+        return self.resumed

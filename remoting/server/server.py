@@ -343,6 +343,12 @@ class Server:
     def statistics(self) -> ServerStatistics:
         """Return a snapshot of all counters."""
         connections = list(self.connections())
+        parts = {}
+        for code, destination in self._destinations.items():
+            if destination.counters.requests or destination.counters.refused:
+                parts[code, False] = destination.counters.snapshot()
+            if destination.resumed is not None:
+                parts[code, True] = destination.resumed.counters.snapshot()
         return ServerStatistics(
             connections=len(connections),
             accepted=sum(boss.accepted for boss in self._bosses.values()),
@@ -363,9 +369,5 @@ class Server:
             sent_away=sum(codec.sent_away_count for codec in self._codecs),
             unknown_requests=sum(codec.unknown_count for codec in self._codecs),
             pools={name: pool.statistics() for name, pool in self.pools.items()},
-            codes={
-                code: destination.counters.snapshot()
-                for code, destination in self._destinations.items()
-                if destination.counters.requests or destination.counters.refused
-            },
+            parts=parts,
         )

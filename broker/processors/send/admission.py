@@ -13,6 +13,7 @@ import attrs
 
 from triomq.broker.services.live_settings import LiveSettings
 from triomq.broker.services.message_types import type_of_topic
+from triomq.broker.services.put_types import no_larger
 from triomq.broker.services.statistics import Item, Statistics
 from triomq.broker.services.subscriptions import SubscriptionGroups
 from triomq.broker.services.topics import (
@@ -52,6 +53,8 @@ class Target:
     retry: bool = False
     compacted: bool = False
     """Whether its messages need a key, since only the newest of each is kept."""
+    larger: list[int] = attrs.field(factory=no_larger)
+    """Its messages above 1 KiB, by size."""
     writable: bool = True
     """Whether its permission allows writing; only messages that are sent back need that."""
     plain: bool = attrs.field(init=False)
@@ -163,6 +166,7 @@ class Admission:
             type_of_topic(config) if checked else None,
             name.startswith(names.RETRY_PREFIX),
             is_compacted(config),
+            self.statistics.types.larger_of(name),
             bool(config.perm & PERM_WRITE),
         )
 

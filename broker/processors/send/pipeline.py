@@ -46,6 +46,7 @@ from triomq.broker.processors.send.stored_answers import (
 )
 from triomq.broker.processors.send.traits import Incoming, Traits
 from triomq.broker.services.delay import DelayedMessages
+from triomq.broker.services.message_types import NORMAL, type_of_message
 from triomq.broker.services.queue_locks import QueueLocks
 from triomq.broker.services.statistics import Statistics
 from triomq.broker.services.timers.timers import Timers
@@ -61,6 +62,7 @@ from triomq.remoting.protocol.ids import UniqueIds
 from triomq.remoting.protocol.message_properties import (
     CLUSTER,
     MSG_REGION,
+    SHARDING_KEY,
     TRACE_ON,
     WAIT,
     properties_text,
@@ -108,7 +110,9 @@ class SendPipeline:
 
     def __attrs_post_init__(self) -> None:
         config, store_config = self.config, self.store.config
-        self._answers = StoredAnswers(store_config.store_host, config.region_id, config.trace_on)
+        self._answers = StoredAnswers(
+            store_config.store_host, config.region_id, config.trace_on, self.statistics.types
+        )
         self._suffix = properties_text(
             {
                 MSG_REGION: config.region_id,
@@ -138,7 +142,7 @@ class SendPipeline:
             closed = self.admission.closed_until(self.clock_ms())
             if closed is not None:
                 return [self.refusal(ResponseCode.SYSTEM_ERROR, closed)] * len(requests)
-        batch = SendBatch(requests, [None] * len(requests), [], [], [])
+        batch = SendBatch(requests, [None] * len(requests), [], [], [], {})
         self._draft_all(batch)
         if not batch.drafts:
             return batch.answers
@@ -172,6 +176,7 @@ class SendPipeline:
         drafts, pending = batch.drafts, batch.pending
         texts = [request.header.properties or "" for request in batch.requests]
         unusual, indexed = props.read_texts(texts)
+        ordered = any([SHARDING_KEY in text for text in texts])  # noqa: C419 - half the time
         for index, request in enumerate(batch.requests):
             header = request.header
             text = texts[index]
@@ -195,6 +200,8 @@ class SendPipeline:
                 pending.append(
                     PendingAnswer(index, len(drafts), target, queue_id, unique_key, wait)
                 )
+                if ordered and SHARDING_KEY in text:
+                    batch.types[index] = "fifo"
                 drafts.append(
                     Draft(
                         target.topic,
@@ -249,6 +256,9 @@ class SendPipeline:
                 count,
             )
         )
+        kind_of_message = type_of_message(known)
+        if kind_of_message != NORMAL:
+            batch.types[index] = kind_of_message.lower()
         if message.handle is not None:
             batch.handles[index] = message.handle
         batch.drafts += drafts

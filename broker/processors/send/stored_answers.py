@@ -15,6 +15,7 @@ import attrs
 import msgspec
 
 from triomq.broker.processors.send.admission import Target
+from triomq.broker.services.put_types import SMALL_BYTES, PutTypes, note_size
 from triomq.broker.store.draft import Appended, Draft
 from triomq.remoting.protocol.codes import ResponseCode, SerializeType
 from triomq.remoting.protocol.command import encode_response_head
@@ -54,6 +55,8 @@ class SendBatch(msgspec.Struct, eq=False):
     pending: list[PendingAnswer] = []
     places: list[Appended] = []
     """One place for each draft, after the append."""
+    types: dict[int, str] = {}
+    """Index of a request -> the type of its message, if that is not normal."""
     handles: dict[int, str] = {}
     """Index of a request -> the handle by which its message can be recalled."""
     extra_messages: int = 0
@@ -142,6 +145,7 @@ class StoredAnswers:
     store_host: bytes
     region_id: str
     trace_on: bool
+    put_types: PutTypes
     _host: str = attrs.field(init=False)
     _template: bytes = attrs.field(init=False)
     _binary: BinaryAnswer = attrs.field(init=False)
@@ -165,6 +169,9 @@ class StoredAnswers:
         others: dict[Connection, list[bytes | memoryview]] = {}
         counted: Target | None = None
         puts = put_bytes = 0
+        small = SMALL_BYTES
+        if batch.types:
+            self._note_types(batch, pending)
         for entry in pending:
             target, unique_key = entry.target, entry.unique_key
             if (
@@ -179,10 +186,12 @@ class StoredAnswers:
             place = places[entry.first]
             if target is not counted:
                 if counted is not None:
-                    count_stored(counted, puts, puts, put_bytes)
+                    _count(counted, puts, puts, put_bytes)
                 counted, puts, put_bytes = target, 0, 0
             puts += 1
             put_bytes += place.size
+            if place.size > small:
+                note_size(target.larger, place.size)
             if request.oneway:
                 continue
             if request.serialize:
@@ -211,11 +220,19 @@ class StoredAnswers:
                 current = connection
             chunks.append(data)
         if counted is not None:
-            count_stored(counted, puts, puts, put_bytes)
+            _count(counted, puts, puts, put_bytes)
         for connection, joined in others.items():
             connection.write(joined)
         if current is not None:
             current.write(chunks)
+
+    def _note_types(self, batch: SendBatch, pending: Sequence[PendingAnswer]) -> None:
+        for entry in pending:
+            kind = batch.types.get(entry.index)
+            if kind is not None:
+                places = batch.places[entry.first : entry.first + entry.records]
+                size_bytes = sum([place.size for place in places])
+                self.put_types.note(entry.target.topic, kind, entry.messages, size_bytes)
 
     def response(self, batch: SendBatch, entry: PendingAnswer) -> Response:
         """Return the response to one request, and count its messages."""
@@ -239,7 +256,12 @@ class StoredAnswers:
 
 
 def count_stored(target: Target, requests: int, messages: int, size_bytes: int) -> None:
-    """Count messages in the statistics of their topic."""
+    """Count messages in the statistics of their topic, of the same size each."""
+    _count(target, requests, messages, size_bytes)
+    note_size(target.larger, size_bytes / messages if messages else 0, messages)
+
+
+def _count(target: Target, requests: int, messages: int, size_bytes: int) -> None:
     target.puts.times += requests
     target.puts.value += messages
     target.put_bytes.times += requests

@@ -74,8 +74,8 @@ class RevivePopLog:
     clock_ms: Callable[[], int]
     revive_topic: str
     timed_end: int = attrs.field(default=0, init=False)
-    stored: Counter[str] = attrs.field(factory=Counter, init=False)
-    """Records by their kind: CK and ACK, as Java calls them."""
+    stored: Counter[tuple[str, str, str]] = attrs.field(factory=Counter, init=False)
+    """Records by their kind (CK and ACK, as Java calls them), topic and group."""
 
     def draft(self, record: PopRecord) -> Draft:
         """Return a record as a message: a timed one, unless its time has come."""
@@ -93,7 +93,9 @@ class RevivePopLog:
         for draft, place in zip(drafts, places):
             if draft.topic == TIMER_TOPIC:
                 self.timed_end = place.queue_offset + 1
-        self.stored.update(kind_of(each.record) for each in records)
+        self.stored.update(
+            (kind_of(each.record), each.record.topic, each.record.group) for each in records
+        )
         return places[-1].log_offset + places[-1].size
 
     def on_disk(self, end: int) -> bool:

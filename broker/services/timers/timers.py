@@ -38,6 +38,7 @@ from triomq.remoting.protocol.message_properties import (
     TIMER_DELETE_KEY,
     TIMER_DELIVER_MS,
     TIMER_OUT_MS,
+    TIMER_ROLL_TIMES,
     properties_text,
 )
 from triomq.remoting.protocol.names import TIMER_TOPIC
@@ -318,6 +319,9 @@ class Timers:
                 return
             schedule.recalled[victim] = out_ms  # a clock that leaps may skip its further steps
         self.counts.add(properties[REAL_TOPIC], 1)
+        if TIMER_ROLL_TIMES not in properties:
+            delay_ms = max(0, record.due_ms - message.store_timestamp)
+            self.counts.note_delay(properties[REAL_TOPIC], delay_ms)
         key = schedule.key(
             place.slot_ms, place.due_ms, place.log_offset, place.size, rolls=record.rolls
         )
@@ -447,6 +451,12 @@ class Timers:
         behind = self.clock_ms() - self.schedule.read_ms if self.schedule.read_ms else 0
         waiting = sum(count.count for count in self.counts.counts.values())
         return max(0, behind - self.rules.precision_ms), max(0, offsets), waiting
+
+    def enqueue_late_ms(self) -> int:
+        """Return the age of the newest message in the wheel, while others wait to be put there."""
+        if self.store.max_offset(TIMER_TOPIC, 0) <= self.queue_offset or not self._stored_to_ms:
+            return 0
+        return max(0, self.clock_ms() - self._stored_to_ms)
 
     async def run_save(self) -> None:
         """Run the task "timer-save". Raises: FlushFailed, StoreIoError."""

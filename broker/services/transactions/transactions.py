@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import struct
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
@@ -36,8 +37,17 @@ logger = logging.getLogger(__name__)
 LOAD_MESSAGES = 1_000
 LOAD_BYTES = 1024 * 1024
 _I8 = struct.Struct(">q")
+FINISH_EDGES_SECONDS = (5, 60, 600, 3_600, 12 * 3_600, 86_400)
 RETRY_SECONDS = 5.0
 """Pause before a half that could not be read or copied is tried again."""
+
+
+@attrs.define
+class FinishTimes:
+    """A histogram of the seconds from a half's birth to its commit, as Java measures them."""
+
+    counts: list[int] = attrs.field(factory=lambda: [0] * (len(FINISH_EDGES_SECONDS) + 1))
+    seconds: float = 0.0
 
 
 @attrs.define
@@ -48,6 +58,8 @@ class TransactionCounts:
     """By topic."""
     rolled_back: Counter[str] = attrs.field(factory=Counter)
     """By topic."""
+    finishes: dict[str, FinishTimes] = attrs.field(factory=dict)
+    """By topic: how long committed transactions were open."""
     checks: int = 0
     """Checks that a producer was asked for."""
     unasked: int = 0
@@ -204,7 +216,13 @@ class Transactions:
         self.append(commits, [end.queue_offset for end in ends])
         for end in ends:
             counts = self.counts.rolled_back if end.committed is None else self.counts.committed
-            counts[end.half.properties[REAL_TOPIC]] += 1
+            topic = end.half.properties[REAL_TOPIC]
+            counts[topic] += 1
+            if end.committed is not None:
+                seconds = max(0, self.clock_ms() - end.half.born_timestamp) // 1000
+                times = self.counts.finishes.setdefault(topic, FinishTimes())
+                times.counts[bisect_left(FINISH_EDGES_SECONDS, seconds)] += 1
+                times.seconds += seconds
         return self.store.appended.value
 
     def append(self, drafts: Sequence[Draft], finished: Sequence[int]) -> list[Appended]:

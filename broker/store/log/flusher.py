@@ -14,10 +14,11 @@ from __future__ import annotations
 import logging
 import math
 import time
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import attrs
 import trio
@@ -35,6 +36,32 @@ from triomq.remoting.open_files import explained, none_left
 logger = logging.getLogger(__name__)
 
 DESCRIPTOR_PAUSE_SECONDS = 0.05
+
+
+@attrs.define
+class SyncTimes:
+    """How long the fsyncs of the log took: a histogram with upper ``edges`` in seconds."""
+
+    edges: ClassVar[tuple[float, ...]] = (
+        0.0001,
+        0.0003,
+        0.001,
+        0.003,
+        0.01,
+        0.03,
+        0.1,
+        0.3,
+        1.0,
+        3.0,
+        10.0,
+    )
+    counts: list[int] = attrs.field(factory=lambda: [0] * (len(SyncTimes.edges) + 1))
+    seconds: float = 0.0
+
+    def note(self, seconds: float) -> None:
+        """Count one fsync."""
+        self.counts[bisect_left(self.edges, seconds)] += 1
+        self.seconds += seconds
 
 
 class PendingSend(NamedTuple):
@@ -97,6 +124,7 @@ class Flusher:
     flushed: Watermark = attrs.field(factory=Watermark, init=False)
     flushed_timestamp: int = attrs.field(default=0, init=False)
     """Store time (ms) of the last record that is on the disk."""
+    syncs: SyncTimes = attrs.field(factory=SyncTimes, init=False)
     failure: FlushFailed | None = attrs.field(default=None, init=False)
     """The fsync that failed. From then on nothing is flushed, and no sender gets DURABLE."""
     _queue: QueuedSync | None = attrs.field(default=None, init=False)
@@ -160,12 +188,14 @@ class Flusher:
             due: Due | None = self._due()
             begun = False
             while due is not None:
+                since = time.perf_counter()
                 begun = begun or self._begin(due)
                 try:
                     await self._force_out(due, begun)
                 except FlushFailed as error:
                     self._fail(error)
                     raise
+                self.syncs.note(time.perf_counter() - since)
                 for segment in due.unnamed:
                     segment.name_durable = True
                 self.flushed_timestamp = max(self.flushed_timestamp, due.timestamp)

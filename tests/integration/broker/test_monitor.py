@@ -131,7 +131,7 @@ async def test_load_and_capacity_are_seen_before_a_limit_is_hit(
             value(page, "rocketmq_consumer_lag_messages", topic="orders", consumer_group="billing")
             == 3
         )
-        assert value(page, "rocketmq_processor_watermark", processor="query") == 0
+        assert value(page, "rocketmq_processor_watermark", processor="query_message") == 0
         async with trio.open_nursery() as nursery:
             for _ in range(3):
                 nursery.start_soon(peer.call, Code.VIEW_MESSAGE_BY_ID, ViewMessageHeader(0))
@@ -140,7 +140,7 @@ async def test_load_and_capacity_are_seen_before_a_limit_is_hit(
                     value(
                         (await get(port, "/metrics"))[2],
                         "rocketmq_processor_watermark",
-                        processor="query",
+                        processor="query_message",
                     )
                     != 2
                 ):

@@ -14,7 +14,15 @@ from triomq.remoting.monitor.http import (
     HttpRequest,
     read_request,
 )
-from triomq.remoting.monitor.metrics import Family, Sample, family_text, gauge, histogram_samples
+from triomq.remoting.monitor.metrics import (
+    Family,
+    Histogram,
+    Sample,
+    family_text,
+    gauge,
+    page_pieces,
+    with_left_out,
+)
 
 
 def test_a_request_may_come_in_pieces() -> None:
@@ -64,7 +72,7 @@ def test_the_page_is_what_prometheus_reads() -> None:
             "z_seconds",
             "histogram",
             "Times.",
-            histogram_samples({"code": "10"}, [0.001, 0.01], [4, 2, 1], 0.5),
+            [Histogram({"code": "10"}, [0.001, 0.01], [4, 2, 1], 0.5)],
         ),
     ]
     page = "".join([family_text(family, {"cluster": "C"}) for family in families])
@@ -96,3 +104,26 @@ def test_the_longest_head_is_the_same_in_pieces_as_in_one_piece() -> None:
     ]
     with pytest.raises(BadRequest):
         read_request(longest.replace(b"x", b"xx", 1))
+
+
+def many(count: int) -> Family:
+    made = (Sample(number, {"topic": f"T{number}"}) for number in range(count))
+    return gauge("many", "Many.", made, size=count)
+
+
+def test_a_page_has_a_bounded_number_of_series_and_says_what_is_missing() -> None:
+    families = with_left_out([many(10), gauge("one", "One.", 1), many(3)], 4)
+    page = "".join(page_pieces(families, {}, lambda: 0.0))
+    assert page.count("many{") == 4 + 3
+    assert 'triomq_metric_series_left_out{metric="many"} 6' in page
+    whole = "".join(page_pieces(with_left_out([many(4)], 4), {}, lambda: 0.0))
+    assert "triomq_metric_series_left_out{} 0" in whole
+
+
+def test_a_page_comes_in_pieces_of_a_few_milliseconds() -> None:
+    ticks = iter(number * 0.001 for number in range(10_000))
+    pieces = list(page_pieces([many(100), gauge("one", "One.", 1)], {}, lambda: next(ticks)))
+    assert len(pieces) > 10
+    assert "".join(pieces) == "".join(
+        page_pieces([many(100), gauge("one", "One.", 1)], {}, lambda: 0.0)
+    )

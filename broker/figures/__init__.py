@@ -1,0 +1,1 @@
+"""The metrics of a broker under RocketMQ's names, one file for each part of it."""
