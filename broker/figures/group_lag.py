@@ -53,13 +53,13 @@ class GroupLag:
         committed = self.offsets.committed
         total = sum([len(topics) for topics in committed.values()])
         for group in list(committed):
-            for topic in list(committed.get(group, ())):
-                if len(rows) == series_max:
-                    break
+            for topic in list(committed.get(group, ()))[: series_max - len(rows)]:
                 rows.append(await self._row(group, topic))
                 if time.perf_counter() - begun > PIECE_SECONDS:
                     await trio.lowlevel.checkpoint()
                     begun = time.perf_counter()
+            if len(rows) == series_max:
+                break
         self.rows, self.left_out = rows, max(0, total - len(rows))
 
     async def _row(self, group: str, topic: str) -> LagRow:

@@ -6,6 +6,7 @@ close``.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from http import HTTPStatus
 
 import attrs
@@ -42,20 +43,22 @@ class HttpAnswer:
     status: HTTPStatus
     body: bytes
     content_type: str = TEXT
+    rest: Sequence[bytes] = ()
+    """More of the body: a page of 10 MB is neither joined nor copied."""
 
     def encode(self, *, head: bool = False) -> bytes:
         """Return the bytes of the answer."""
         lines = [
             f"HTTP/1.1 {self.status.value} {self.status.phrase}",
             f"Content-Type: {self.content_type}",
-            f"Content-Length: {len(self.body)}",
+            f"Content-Length: {len(self.body) + sum(map(len, self.rest))}",
             "Cache-Control: no-store",
             "Connection: close",
         ]
         if self.status is HTTPStatus.METHOD_NOT_ALLOWED:
             lines.append("Allow: GET, HEAD")
         text = "\r\n".join([*lines, "", ""]).encode("ascii")
-        return text if head else text + self.body
+        return text if head else b"".join((text, self.body, *self.rest))
 
 
 def read_request(data: bytes | bytearray) -> HttpRequest | None:

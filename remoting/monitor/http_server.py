@@ -122,7 +122,7 @@ class Monitor:
                     JSON,
                 )
             case "/metrics":
-                return HttpAnswer(HTTPStatus.OK, (await self._metrics()).encode(), CONTENT_TYPE)
+                return HttpAnswer(HTTPStatus.OK, b"", CONTENT_TYPE, await self._metrics())
         return HttpAnswer(HTTPStatus.NOT_FOUND, b"there are /live, /ready, /status and /metrics\n")
 
     def _status(self) -> dict[str, Any]:
@@ -136,15 +136,15 @@ class Monitor:
             **facts,
         }
 
-    async def _metrics(self) -> str:
+    async def _metrics(self) -> list[bytes]:
         begun = time.perf_counter()
         families = await self.families()
         page = []
         for piece in page_pieces(families, self.labels(), time.perf_counter):
-            page.append(piece)
+            page.append(piece.encode())
             await trio.lowlevel.checkpoint()
         self.scrape_seconds = time.perf_counter() - begun
-        return "".join(page)
+        return page
 
     def labels(self) -> Mapping[str, str]:
         """Return the labels of every sample."""
@@ -211,7 +211,10 @@ class Monitor:
                 data += chunk
             seat.asked = True
             answer = await self.answer(request)
-            await stream.send_all(answer.encode(head=request.head))
+            await stream.send_all(answer.encode(head=True))
+            if not request.head:
+                for piece in (answer.body, *answer.rest):
+                    await stream.send_all(piece)
         except BadRequest as error:
             await stream.send_all(HttpAnswer(error.status, f"{error}\n".encode()).encode())
 

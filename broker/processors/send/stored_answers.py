@@ -145,7 +145,7 @@ class StoredAnswers:
     store_host: bytes
     region_id: str
     trace_on: bool
-    put_types: PutTypes
+    put_types: PutTypes = attrs.field(factory=PutTypes)
     _host: str = attrs.field(init=False)
     _template: bytes = attrs.field(init=False)
     _binary: BinaryAnswer = attrs.field(init=False)

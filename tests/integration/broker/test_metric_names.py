@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import trio
+from brokers import peer_of, running_broker
 from golden_metrics import JAVA_PAGE, complaints
 from metric_load import DEALS, PULLS, SIZES, TIMED, TOPIC, run_load
 from monitor_pages import get, value
@@ -46,3 +47,44 @@ async def test_names_types_labels_and_edges_are_java_s(tmp_path: Path) -> None:
         ('le="1024.0"', 'le="1024"'),
     ):
         assert complaints(page.replace(old, new), java)
+
+
+@pytest.mark.feature("185a")
+async def test_a_metric_has_a_bounded_number_of_series(tmp_path: Path) -> None:
+    port = free_port()
+    async with (
+        running_broker(tmp_path, monitorPort=port, monitorSeriesMax=3) as ready,
+        peer_of(ready) as peer,
+    ):
+        for number in range(5):
+            await peer.create_topic(f"T{number}", queues=1)
+            await peer.send(f"T{number}")
+            await peer.commit("billing", f"T{number}", 0, 0)
+        page = (await get(port, "/metrics"))[2]
+    for name, count in (("rocketmq_messages_in_total", 2), ("rocketmq_consumer_lag_messages", 2)):
+        assert page.count(f"\n{name}{{") == 3
+        assert value(page, "triomq_metric_series_left_out", metric=name) >= count
+
+
+@pytest.mark.feature("185a")
+async def test_lag_in_messages_and_in_time(tmp_path: Path) -> None:
+    port = free_port()
+    async with (
+        running_broker(tmp_path, monitorPort=port) as ready,
+        peer_of(ready) as peer,
+    ):
+        await peer.create_topic("T", queues=1)
+        for _ in range(5):
+            await peer.send("T")
+        await peer.pull("T", 0, 0, count=2, group="billing")
+        await peer.commit("billing", "T", 0, 1)
+        await trio.sleep(0.02)
+        page = (await get(port, "/metrics"))[2]
+    labels = {"topic": "T", "consumer_group": "billing", "is_retry": "false"}
+    figures = {
+        name: value(page, f"rocketmq_consumer_{name}", **labels)
+        for name in ("lag_messages", "ready_messages", "inflight_messages")
+    }
+    assert figures == {"lag_messages": 4, "ready_messages": 3, "inflight_messages": 1}
+    for name in ("lag_latency", "queueing_latency"):
+        assert value(page, f"rocketmq_consumer_{name}_milliseconds", **labels) >= 20
