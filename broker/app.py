@@ -133,7 +133,7 @@ async def _run(
     saved = functools.cache(lambda: saved_topics(config.store.root / "config"))
     stopping = trio.Event()
     async with (
-        monitoring(config.monitor, "mqbroker", budget) as monitor,
+        monitoring(config.monitor, "mqbroker", budget, config.exports) as monitor,
         open_store(
             config.store.store_config(store_host),
             disk=disk,

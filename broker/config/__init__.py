@@ -24,6 +24,7 @@ from triomq.broker.services.live_settings import LiveSettings
 from triomq.broker.services.pop.pop_settings import PopSettings
 from triomq.broker.services.table_limits import BrokerTableLimits
 from triomq.broker.services.timers.timer_settings import TimerSettings
+from triomq.remoting.monitor.export_settings import ExportSettings
 from triomq.remoting.monitor.monitor_settings import MonitorSettings
 from triomq.remoting.server.network_settings import NetworkSettings
 from triomq.remoting.settings import (
@@ -241,6 +242,7 @@ class BrokerConfig:
     pop: PopSettings = group(PopSettings)
     network: NetworkSettings = group(NetworkSettings)
     monitor: MonitorSettings = group(MonitorSettings)
+    exports: ExportSettings = group(ExportSettings)
     security: SecuritySettings = group(SecuritySettings)
     endpoint: EndpointSettings = group(EndpointSettings)
     replication: ReplicationSettings = group(ReplicationSettings)

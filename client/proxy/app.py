@@ -118,7 +118,7 @@ async def run_proxy(
 
     stopping = trio.Event()
     async with (
-        monitoring(config.monitor, "mqproxy", budget) as monitor,
+        monitoring(config.monitor, "mqproxy", budget, config.exports) as monitor,
         Connector(connecting, handlers=handlers, on_lost=lost) as connector,
         open_background() as tasks,
     ):

@@ -13,6 +13,7 @@ import attrs
 from triomq.remoting.grpc.grpc_settings import GrpcSettings
 from triomq.remoting.java_keys import KeyTable, Reason
 from triomq.remoting.messaging.messaging_settings import MessagingSettings
+from triomq.remoting.monitor.export_settings import ExportSettings
 from triomq.remoting.monitor.monitor_settings import MonitorSettings
 from triomq.remoting.settings import (
     ADDRESSES,
@@ -155,6 +156,7 @@ class ProxyConfig:
     grpc: GrpcSettings = group(GrpcSettings)
     messaging: MessagingSettings = group(MessagingSettings)
     monitor: MonitorSettings = group(MonitorSettings)
+    exports: ExportSettings = group(ExportSettings)
     security: SecuritySettings = group(SecuritySettings)
 
     def security_settings(self) -> SecuritySettings:

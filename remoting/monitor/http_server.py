@@ -22,6 +22,8 @@ import trio
 
 from triomq.remoting.address import format_address
 from triomq.remoting.log_limit import LogLimit
+from triomq.remoting.monitor.export import Export
+from triomq.remoting.monitor.export_settings import ExportSettings
 from triomq.remoting.monitor.http import JSON, BadRequest, HttpAnswer, HttpRequest, read_request
 from triomq.remoting.monitor.loop_lag import LoopLag
 from triomq.remoting.monitor.metrics import (
@@ -85,6 +87,7 @@ class Monitor:
     budget: ConnectionBudget = attrs.field(factory=ConnectionBudget.of_process, kw_only=True)
     series_max: int = attrs.field(default=10_000, kw_only=True)
     loop: LoopLag = attrs.field(factory=LoopLag, kw_only=True)
+    export: Export = attrs.field(factory=lambda: Export(ExportSettings()), kw_only=True)
     scrape_seconds: float = attrs.field(default=0.0, init=False)
     """What the last page took, other tasks included."""
     seats: Seats = attrs.field(init=False)
@@ -148,7 +151,8 @@ class Monitor:
 
     def labels(self) -> Mapping[str, str]:
         """Return the labels of every sample."""
-        return dict(self.source.labels()) if self.source is not None else {}
+        own = dict(self.export.settings.labels)
+        return {**own, **self.source.labels()} if self.source is not None else own
 
     async def families(self) -> Iterator[Family]:
         """Return all metrics; iterate over them in steps, for they may be many.
@@ -175,6 +179,7 @@ class Monitor:
         )
         yield from process_figures(self.started)
         yield from self.loop.figures()
+        yield from self.export.figures()
         yield from open_file_figures(self.budget)
         if self.source is not None:
             yield from self.source.figures()
@@ -233,23 +238,34 @@ class Monitor:
 
 @asynccontextmanager
 async def monitoring(
-    settings: MonitorSettings, program: str, budget: ConnectionBudget | None = None
+    settings: MonitorSettings,
+    program: str,
+    budget: ConnectionBudget | None = None,
+    exports: ExportSettings | None = None,
 ) -> AsyncIterator[Monitor]:
-    """Answer probes during the block, if the settings name a port.
+    """Answer probes and push metrics during the block, if the settings name a port or a collector.
 
-    Raises: AddressInUse or ListenFailed, before the block.
+    Raises: AddressInUse or ListenFailed, ConfigError, before the block.
     """
+    exports = exports or ExportSettings()
+    settings = exports.monitor(settings)
     monitor = Monitor(
         program,
         budget=budget or ConnectionBudget.of_process(),
         series_max=settings.series_max,
+        export=Export(exports),
     )
-    if not settings.port:
+    push = await monitor.export.open(program)
+    if not settings.port and push is None:
         yield monitor
         return
     async with trio.open_nursery() as nursery:
         nursery.start_soon(monitor.loop.run, name="loop-lag")
-        port = await nursery.start(monitor.run, settings, name="monitor")
-        _log.info("probes and metrics on http://%s", format_address(settings.host, port))
+        if push is not None:
+            nursery.start_soon(monitor.export.run, monitor, push, name="otlp-export")
+            _log.info("metrics go to %s", push.endpoint)
+        if settings.port:
+            port = await nursery.start(monitor.run, settings, name="monitor")
+            _log.info("probes and metrics on http://%s", format_address(settings.host, port))
         yield monitor
         nursery.cancel_scope.cancel()
