@@ -6,6 +6,7 @@ A command never prints and never exits. It returns a ``Result``: a JSON value wi
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -113,6 +114,19 @@ async def ask_each(
     return answers
 
 
+class Effect(enum.Enum):
+    """What a command does to the cluster; it decides which of the common options it has."""
+
+    READS = "reads"
+    """``--watch`` repeats it"""
+    CHANGES = "changes"
+    """all its changes are requests of ``Admin``, so ``--dry-run`` can show them"""
+    DESTROYS = "destroys"
+    """likewise, and it asks before it begins, or needs ``--yes``"""
+    ACTS = "acts"
+    """it sends messages or writes files: neither repeated nor tried"""
+
+
 @attrs.frozen(kw_only=True)
 class AdminCommand:
     """One command of mqadmin."""
@@ -131,12 +145,23 @@ class AdminCommand:
     """the shape of the JSON document, for the manual"""
     remarks: str = ""
     """differences from RocketMQ's mqadmin, one on each line"""
+    effect: Effect = Effect.READS
+    loss: str = ""
+    """with ``Effect.DESTROYS``: what is deleted, for the question before it"""
 
     @property
     def sentence(self) -> str:
         """Return the description in the command list, as a sentence."""
         summary = LIST[self.name].summary
         return f"{summary[0].upper()}{summary[1:]}."
+
+    @property
+    def accepted(self) -> Sequence[Option]:
+        """Return all options: its own, those of its effect, and those of every command."""
+        more = EFFECT_OPTIONS[self.effect]
+        if self.local is not None:
+            more = [option for option in more if option is not DRY_RUN]  # it holds requests back
+        return (*self.options, *more, *COMMON_OPTIONS)
 
 
 def request_seconds(timeout: int) -> float:
@@ -168,6 +193,7 @@ COMMON_OPTIONS: Sequence[Option] = (
     ),
     Option("-h, --help", "describe the command and exit"),
     Option("--json", "print one JSON document instead of text"),
+    Option("--csv", "print the rows as CSV instead of text, with the names of the JSON keys"),
     Option(
         "--timeout SECONDS",
         "time limit of the command in seconds; servers that have not answered by then are named",
@@ -177,6 +203,20 @@ COMMON_OPTIONS: Sequence[Option] = (
     Option("--verbose", "show the traceback of a failure"),
 )
 """options that every command has"""
+WATCH = Option(
+    "--watch SECONDS",
+    "repeat with this pause, on a terminal in place; Ctrl-C ends it with exit code 0",
+    whole(1, 86400),
+)
+DRY_RUN = Option("--dry-run", "read the present values and print the changes; send nothing")
+YES = Option("-y, --yes", "do not ask before deleting; needed without a terminal")
+EFFECT_OPTIONS: Mapping[Effect, Sequence[Option]] = {
+    Effect.READS: (WATCH,),
+    Effect.CHANGES: (DRY_RUN,),
+    Effect.DESTROYS: (DRY_RUN, YES),
+    Effect.ACTS: (),
+}
+"""effect of a command → options that it has beside its own"""
 TOPIC = Option("-t, --topic TOPIC", "name of the topic", required=True)
 MASTERS = (
     Option("-b, --brokerAddr ADDRESS", "at one broker, host:port"),

@@ -5,19 +5,20 @@ This module imports neither Trio nor the protocol: start-up is most of a command
 
 from __future__ import annotations
 
-import difflib
 import traceback
 from collections.abc import Sequence
 from typing import TextIO
 
 import attrs
 
-from triomq.client.admin.arguments import Option, UsageError, Values, parse
-from triomq.client.admin.command import COMMON_OPTIONS, AdminCommand
-from triomq.client.admin.command_list import NAMES, kebab
+from triomq.client.admin.arguments import Option, Values, parse
+from triomq.client.admin.command import AdminCommand
+from triomq.client.admin.command_list import kebab
 from triomq.client.admin.commands import load
 from triomq.client.admin.exit_codes import EXIT_OK, exit_code
 from triomq.client.admin.general_help import silence
+from triomq.client.admin.grouped_names import title
+from triomq.client.admin.names import named
 from triomq.client.errors import TrioMQError
 from triomq.remoting.printable import printable, printable_lines
 
@@ -28,19 +29,19 @@ class Call:
 
     command: AdminCommand
     values: Values
+    words: Sequence[str] = ()
+    """as typed, for the heading of --watch"""
 
 
 def understand(words: Sequence[str]) -> Call | str:
     """Return the command and its options, or the text of its help."""
-    name, rest = words[0], list(words[1:])
-    if name == "help":
-        name, rest = rest[0], ["--help"]
-    if name.lower() == "tls" and rest:
-        name, rest = f"tls-{rest[0]}", rest[1:]  # `mqadmin tls init` is `mqadmin tlsInit`
-    command = find_command(name)
+    if words[0] == "help":
+        words = [*words[1:], "--help"]
+    found = named(words)
+    command, rest = load(found.name), found.rest
     if any(word in ("-h", "--help") for word in rest):
         return command_help(command)
-    return Call(command, parse([*command.options, *COMMON_OPTIONS], rest, command.one_of))
+    return Call(command, parse(command.accepted, rest, command.one_of), words)
 
 
 def complain(error: Exception, words: Sequence[str], stdout: TextIO, stderr: TextIO) -> int:
@@ -51,13 +52,18 @@ def complain(error: Exception, words: Sequence[str], stdout: TextIO, stderr: Tex
         return EXIT_OK
     if "--verbose" in words:
         stderr.write(printable_lines("".join(traceback.format_exception(error))))
-    text = (
-        str(cause)
-        if isinstance(cause, TrioMQError)
-        else f"unexpected {type(cause).__name__}: {cause}; run with --verbose and report it"
-    )
-    print(f"mqadmin: {printable(' '.join(text.split()))}", file=stderr)
+    print(complaint(cause), file=stderr)
     return exit_code(cause)
+
+
+def complaint(error: BaseException) -> str:
+    """Return the line that names a failure."""
+    text = (
+        str(error)
+        if isinstance(error, TrioMQError)
+        else f"unexpected {type(error).__name__}: {error}; run with --verbose and report it"
+    )
+    return f"mqadmin: {printable(' '.join(text.split()))}"
 
 
 def leaf(error: BaseException) -> BaseException:
@@ -69,16 +75,7 @@ def leaf(error: BaseException) -> BaseException:
 
 def find_command(name: str) -> AdminCommand:
     """Return the command of that name or alias."""
-    if name.startswith("-"):
-        raise UsageError(
-            f"{name} is not a command: `mqadmin COMMAND [options]`; `mqadmin help`"
-            " lists the commands"
-        )
-    if (known := NAMES.get(name.lower())) is not None:
-        return load(known)
-    near = difflib.get_close_matches(name.lower(), NAMES, n=1, cutoff=0.6)
-    hint = f"the nearest is {NAMES[near[0]]}" if near else "`mqadmin help` lists the commands"
-    raise UsageError(f"there is no command {name!r}; {hint}")
+    return load(named([name]).name)
 
 
 def option_meaning(option: Option) -> str:
@@ -94,20 +91,32 @@ def command_help(command: AdminCommand) -> str:
     """Return the description of one command."""
     rows = [
         (option.spelling if option.letter else f"    {option.spelling}", option_meaning(option))
-        for option in (*command.options, *COMMON_OPTIONS)
+        for option in command.accepted
     ]
-    width = max(len(title) for title, _ in rows)
+    width = max(len(spelling) for spelling, _ in rows)
+    spellings = (command.name, kebab(command.name))
+    also = ", ".join(name for name in dict.fromkeys(spellings) if name != title(command.name))
     lines = [
-        f"usage: mqadmin {command.name} [options]        (also: {kebab(command.name)})",
+        f"usage: mqadmin {title(command.name)} [options]        (also: {also})",
         "",
         command.sentence,
         "",
     ]
-    lines += [f"  {title:{width}}  {meaning}" for title, meaning in rows]
+    lines += [f"  {spelling:{width}}  {meaning}" for spelling, meaning in rows]
     for names in command.one_of:
         titles = [option.title for option in command.options if option.name in names]
         lines += ["", f"One of {' and '.join(titles)} is needed."]
     lines += ["", command.remarks] if command.remarks else []
-    lines += ["", "Examples:", *(f"  mqadmin {example}" for example in command.examples)]
+    lines += ["", "Examples:", *(f"  mqadmin {example}" for example in examples(command))]
     lines += ["", f"JSON: {command.document}"]
     return "\n".join(lines)
+
+
+def examples(command: AdminCommand) -> list[str]:
+    """Return the examples with the grouped name of the command."""
+    return [
+        f"{title(command.name)}{example.removeprefix(command.name)}"
+        if example.startswith(command.name)
+        else example
+        for example in command.examples
+    ]

@@ -10,6 +10,7 @@ from triomq.remoting.message_document import message_document
 
 if TYPE_CHECKING:
     from triomq.remoting.protocol.bodies.groups import SubscriptionGroupConfig
+    from triomq.remoting.protocol.bodies.topics import TopicConfig
     from triomq.remoting.protocol.record import StoredMessage
 
 GROUP_FIELDS = {
@@ -26,6 +27,22 @@ GROUP_FIELDS = {
 }
 """option → attribute of the group's settings"""
 
+GROUP_SHAPE = (
+    "{"
+    + ", ".join(f'"{name}"' for name in ("groupName", *GROUP_FIELDS)).replace(
+        '"groupRetryPolicy"', '"groupRetryPolicy": JSON'
+    )
+    + "}"
+)
+"""the shape of ``group_document``"""
+MESSAGE_KEYS = (
+    '"topic", "brokerName", "queueId", "queueOffset", "msgId", "offsetMsgId", "tags", "keys":'
+    ' [key], "properties": {name: text}, "body", "bodyBase64", "bornTimestamp", "bornHost",'
+    ' "storeTimestamp", "storeHost", "commitLogOffset", "storeSize", "sysFlag", "flag",'
+    ' "reconsumeTimes"'
+)
+"""the shape of ``broker_message_document``, without brackets"""
+
 
 def group_document(config: SubscriptionGroupConfig) -> dict[str, Any]:
     """Return the settings of a group that have options, with RocketMQ's names."""
@@ -34,6 +51,19 @@ def group_document(config: SubscriptionGroupConfig) -> dict[str, Any]:
         **{name: getattr(config, attribute) for name, attribute in GROUP_FIELDS.items()},
     }
     return {**document, "groupRetryPolicy": json.loads(config.retry_policy.encode())}
+
+
+def topic_document(config: TopicConfig) -> dict[str, Any]:
+    """Return a topic's settings with RocketMQ's names."""
+    return {
+        "topicName": config.topic_name,
+        "readQueueNums": config.read_queue_count,
+        "writeQueueNums": config.write_queue_count,
+        "perm": config.perm,
+        "order": config.order,
+        "topicSysFlag": config.topic_sys_flag,
+        "attributes": dict(config.attributes),
+    }
 
 
 def settings_line(settings: Mapping[str, object]) -> str:

@@ -110,6 +110,14 @@ class NoBrokerAnswered(TrioMQError):
         )
 
 
+class NotConfirmed(TrioMQError):
+    """The user did not confirm a command that deletes something."""
+
+    def __str__(self) -> str:
+        """Say that nothing was done."""
+        return "not confirmed: nothing was done"
+
+
 class CommandTimeout(TrioMQError, TimeoutError):
     """The command took longer than ``--timeout`` allows."""
 

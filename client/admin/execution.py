@@ -1,67 +1,142 @@
-"""Run a command of mqadmin: connect, call it, print text or JSON, return the exit code."""
+"""Run a command of mqadmin: connect, call it, print text, JSON or CSV, return the exit code."""
 
 from __future__ import annotations
 
+import shlex
+import sys
+import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import TextIO
+from typing import Any, TextIO
 
 import trio
 
 from triomq.client.admin.access import given_access
 from triomq.client.admin.admin import Admin
+from triomq.client.admin.arguments import UsageError
 from triomq.client.admin.command import Result, request_seconds
-from triomq.client.admin.command_line import Call
+from triomq.client.admin.command_line import Call, complaint
+from triomq.client.admin.confirmation import confirm, dry_run, must_ask
 from triomq.client.admin.errors import CommandTimeout
 from triomq.client.admin.exit_codes import EXIT_FAILED, EXIT_OK, EXIT_PARTIAL
 from triomq.client.admin.output import print_result
+from triomq.client.errors import TrioMQError
+from triomq.remoting.interrupt import interrupted
 from triomq.remoting.printable import printable
 
 GRACE_SECONDS = 5.0
 """time beyond ``--timeout``, when all requests have ended, to print their results: with thousands
 of topics that takes a while
 """
+CLEAR_SCREEN = "\x1b[H\x1b[2J"
+"""the terminal's cursor to the corner, and the screen empty"""
 
 
 def perform_alone(call: Call, stdout: TextIO, stderr: TextIO) -> int:
-    """Do as ``perform`` does, in a new Trio loop."""
+    """Do as ``perform`` does, in a new Trio loop; Ctrl-C is the normal end of ``--watch``."""
     # Ctrl-C can arrive between the creation of a task and its first step.
     warnings.filterwarnings(
         "ignore", message="coroutine .* was never awaited", category=RuntimeWarning
     )
-    return trio.run(perform, call, stdout, stderr)
+    try:
+        return trio.run(perform, call, stdout, stderr)
+    except BaseException as error:
+        if interrupted(error) and _pause(call, "watch") is not None:
+            return EXIT_OK
+        raise
 
 
 async def perform(call: Call, stdout: TextIO, stderr: TextIO) -> int:
     """Run a command and print its result; return the exit code."""
     command, values = call.command, call.values
-    seconds, as_json = values.number("timeout"), values.flag("json")
+    seconds = values.number("timeout")
+    if values.flag("json") and values.flag("csv"):
+        raise UsageError("give only one of --json and --csv")
+    asks = must_ask(call, sys.stdin)
     if command.local is not None:
-        with at_most(seconds):
-            result = await command.local(values)
-        return report(result, stdout, stderr, as_json=as_json)
+        local = command.local
+        if asks:
+            confirm(command, sys.stdin, stderr)
+        return await _repeat(call, lambda: local(values), stdout, stderr)
     assert command.run is not None
-    interval = (
-        values.maybe_number("interval")
-        if any(option.name == "interval" for option in command.options)
-        else None
-    )
+    run = command.run
     tls, credentials = given_access(values)
-    async with Admin(
-        values.maybe_text("namesrvAddr"),
-        timeout_seconds=request_seconds(seconds),
-        tls=tls,
-        credentials=credentials,
-    ) as admin:
-        while True:
-            admin.limit_to(seconds)
+    access: dict[str, Any] = {
+        "timeout_seconds": request_seconds(seconds),
+        "tls": tls,
+        "credentials": credentials,
+    }
+    namesrv = values.maybe_text("namesrvAddr")
+    if asks or dry_run(call):
+        # Only for these: start-up time.
+        from triomq.client.admin.dry_run import DRY_RUN_SHAPE, HoldingAdmin, tried
+
+        async with HoldingAdmin(namesrv, **access) as holding:
+            holding.limit_to(seconds)
             with at_most(seconds):
-                result = await command.run(admin, values)
-            code = report(result, stdout, stderr, as_json=as_json)
-            if interval is None:
-                return code
-            await trio.sleep(interval)
+                trial = await tried(holding, run, values)
+        if not asks:
+            return _report(call, trial, stdout, stderr, DRY_RUN_SHAPE)
+        print_result(trial, stderr, as_json=False)
+        confirm(command, sys.stdin, stderr)
+    async with Admin(namesrv, **access) as admin:
+
+        async def once() -> Result:
+            admin.limit_to(seconds)
+            return await run(admin, values)
+
+        return await _repeat(call, once, stdout, stderr)
+
+
+async def _repeat(
+    call: Call, once: Callable[[], Awaitable[Result]], stdout: TextIO, stderr: TextIO
+) -> int:
+    """Run ``once`` and print its result; with --watch and --interval forever.
+
+    With --watch, a failure after the first round is shown, and the next round tries again.
+    """
+    watch = _pause(call, "watch")
+    pause = watch or _pause(call, "interval")
+    in_place = watch is not None and stdout.isatty() and not call.values.flag("json")
+    round_count = 0
+    while True:
+        failure: TrioMQError | None = None
+        result: Result | None = None
+        try:
+            with at_most(call.values.number("timeout")):
+                result = await once()
+        except TrioMQError as error:
+            if watch is None or round_count == 0:
+                raise
+            failure = error
+        round_count += 1
+        if in_place:
+            words = shlex.join(["mqadmin", *call.words])
+            clock = time.strftime("%Y-%m-%d %H:%M:%S")
+            stdout.write(f"{CLEAR_SCREEN}{printable(words)}  {clock}, every {watch} s\n\n")
+        code = EXIT_FAILED
+        if result is not None:
+            code = _report(call, result, stdout, stderr, call.command.document)
+        elif failure is not None:
+            print(complaint(failure), file=stderr, flush=True)
+        if pause is None:
+            return code
+        stdout.flush()
+        await trio.sleep(pause)
+
+
+def _report(call: Call, result: Result, stdout: TextIO, stderr: TextIO, shape: str) -> int:
+    """Print a result in the form that the options name; ``shape`` is that of its document."""
+    as_json, as_csv = call.values.flag("json"), call.values.flag("csv")
+    csv_shape = shape if as_csv else None
+    return report(result, stdout, stderr, as_json=as_json, csv_shape=csv_shape)
+
+
+def _pause(call: Call, name: str) -> int | None:
+    """Return the seconds of --watch or --interval; None if not given, or not an option."""
+    known = any(option.name == name for option in call.command.accepted)
+    return call.values.maybe_number(name) if known else None
 
 
 @contextmanager
@@ -78,9 +153,11 @@ def at_most(seconds: int) -> Iterator[None]:
         raise CommandTimeout(seconds)
 
 
-def report(result: Result, stdout: TextIO, stderr: TextIO, *, as_json: bool) -> int:
+def report(
+    result: Result, stdout: TextIO, stderr: TextIO, *, as_json: bool, csv_shape: str | None = None
+) -> int:
     """Print a result and its warnings; return the exit code."""
-    print_result(result, stdout, as_json=as_json)
+    print_result(result, stdout, as_json=as_json, csv_shape=csv_shape)
     stdout.flush()
     for note in result.notes:
         print(f"mqadmin: warning: {printable(note)}", file=stderr)

@@ -8,6 +8,7 @@ from typing import TextIO
 
 from triomq import __version__
 from triomq.client.admin.command_list import GROUPS, LIST
+from triomq.client.admin.grouped_names import VERBS, overview_of, title
 
 
 def general_answer(words: list[str]) -> str | None:
@@ -15,6 +16,9 @@ def general_answer(words: list[str]) -> str | None:
     named = words[1:] if words[:1] == ["help"] else words
     if not named or named[0] in ("-h", "--help"):
         return overview()
+    group = named[0].lower()
+    if group in VERBS and (len(named) == 1 or named[1] in ("-h", "--help")):
+        return overview_of(group)
     return f"mqadmin (TrioMQ {__version__})" if words[0] == "--version" else None
 
 
@@ -36,20 +40,21 @@ def silence(stream: TextIO) -> None:
 def overview() -> str:
     """Return the list of commands."""
     lines = [
-        "usage: mqadmin COMMAND [options]",
+        "usage: mqadmin GROUP COMMAND [options]",
         "",
-        "Commands (RocketMQ's names; kebab-case works too, as topic-list):",
+        "Commands, with RocketMQ's names, which work too, in kebab-case as well (topic-list):",
     ]
-    width = max(map(len, LIST))
+    width = max(len(title(name)) for name in LIST)
     for group in GROUPS:
         lines.append("")
         lines += [
-            f"  {name:{width}}  {listed.summary}"
+            f"  {title(name):{width}}  {listed.summary}"
+            + (f" ({name})" if title(name) != name else "")
             for name, listed in LIST.items()
             if listed.group == group
         ]
     end = (
-        "`mqadmin COMMAND --help` describes a command. Name servers: -n, or the environment"
-        " variable NAMESRV_ADDR."
+        "`mqadmin GROUP` lists a group, `mqadmin GROUP COMMAND --help` describes a command. Name"
+        " servers: -n, a context, or the environment variable NAMESRV_ADDR."
     )
     return "\n".join([*lines, "", end])

@@ -25,18 +25,26 @@ async def group_config(
 ) -> SubscriptionGroupConfig | None:
     """Return a group's settings at one broker, None if it does not know the group.
 
-    Brokers of 4.x do not know the request for one group, so they are asked for all groups.
+    Brokers of 4.x do not know the request for one group, so they are asked for all groups. Those
+    of 5.x create the group that they are asked for, so a dry run asks for all groups too.
     """
     code = RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG
     try:
+        if requests.held is not None:
+            return await _group_of_all(requests, group, address)
         return await requests.body(SubscriptionGroupConfig, address, code, GroupHeader(group=group))
     except GroupNotFound:
         return None
     except RequestNotSupported:
-        groups = await requests.body(
-            SubscriptionGroupTable, address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
-        )
-        return groups.subscription_group_table.get(group)
+        return await _group_of_all(requests, group, address)
+
+
+async def _group_of_all(
+    requests: AdminRequests, group: str, address: str
+) -> SubscriptionGroupConfig | None:
+    code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
+    groups = await requests.body(SubscriptionGroupTable, address, code)
+    return groups.subscription_group_table.get(group)
 
 
 async def consumer_connections(

@@ -5,24 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from triomq.client.admin.arguments import Option
-from triomq.client.admin.command import COMMON_OPTIONS, AdminCommand
-from triomq.client.admin.command_line import option_meaning
+from triomq.client.admin.command import COMMON_OPTIONS, DRY_RUN, WATCH, YES, AdminCommand
+from triomq.client.admin.command_line import examples, option_meaning
 from triomq.client.admin.command_list import GROUPS, LIST
 from triomq.client.admin.commands import load
 from triomq.client.admin.exit_codes import EXIT_CODES
+from triomq.client.admin.grouped_names import title
 
 INTRODUCTION = """\
 # mqadmin
 
-`mqadmin COMMAND [options]` looks at a cluster and changes it. It works on TrioMQ and on RocketMQ
-clusters, and its commands and options have the names of Apache RocketMQ's mqadmin, so old scripts
-still work. Names match without regard to case and in kebab-case (`topic-list`, `--broker-addr`).
+`mqadmin GROUP COMMAND [options]` looks at a cluster and changes it. It works on TrioMQ and on
+RocketMQ clusters. Each command also has the name that it has in Apache RocketMQ's mqadmin
+(`topic list` is `topicList` and `topic-list`), with the same options, so old scripts still work.
+Names match without regard to case and inner dashes (`--brokerAddr`, `--broker-addr`).
 
 ```sh
 mqadmin help                               # the commands
-mqadmin topicList --help                   # one command
-mqadmin clusterList -n 127.0.0.1:9876
-mqadmin clusterList --json
+mqadmin topic                              # those of one group
+mqadmin topic list --help                  # one command
+mqadmin cluster list -n 127.0.0.1:9876
+mqadmin cluster list --json
+mqadmin group lag -g billing --watch 5     # until Ctrl-C
+mqadmin topic update -c DefaultCluster -t orders -r 16 --dry-run
 ```
 
 This page and those of the commands are generated (`make docs`); a test fails when they are out of
@@ -30,28 +35,54 @@ date.
 
 ## What to rely on
 
-- **Name servers** come from `-n`, otherwise from the environment variable `NAMESRV_ADDR`. They are
-  asked in their order until one answers.
+- **Name servers** come from `-n`, otherwise from a [context](#contexts) or from the environment
+  variable `NAMESRV_ADDR`. They are asked in their order until one answers.
 - **Text** is a table on a terminal. In a pipe or file it is plain aligned columns with RocketMQ's
   titles: nothing is cut, an empty cell is `-`.
-- **JSON** (`--json`) is one document on stdout, with the keys given with each command. Keys are
-  added, never renamed. An unknown value is `null`, not 0.
+- **JSON** (`--json`) is one document on stdout, with the keys given with each command; a test
+  compares them with the output. Keys are added, never renamed. An unknown value is `null`, not 0.
+- **CSV** (`--csv`) has the rows of the first list or map of that document, and the names of its
+  keys as titles, also without rows. The keys of a map (addresses, settings) are a first column. A
+  document without lists is one row, and a nested value is JSON.
 - **A failure** is one line on stderr with cause and fix, and an exit code. Nothing else goes to
   stderr but warnings (`mqadmin: warning: …`). `--verbose` adds the traceback.
-- **An incomplete answer** is marked: when some brokers do not answer, the rest is printed, a
-  warning counts the missing brokers, `failures` in the JSON document names them, and the exit code
-  is 3.
+- **An incomplete answer** is marked: when some servers do not answer, the rest is printed, with a
+  row for each missing server that says why, a warning counts them, `failures` in the JSON
+  document names them, and the exit code is 3.
+- **One deadline** (`--timeout`, 30 s) ends the whole command. A single request has at most 5 s and
+  a third of it, so one silent server leaves time for the others.
+- **A change** can be tried: `--dry-run` sends only requests that read, and prints what each server
+  has and would get. JSON: `{"dryRun", "changes": [{"server", "request", "subject", "before":
+  {key: value}, "after": {key: value}}], "failures": {server: reason}}`. Passwords are not shown.
+- **A deletion** (of a topic, group, stored value, user, rule, context) shows the same and asks on
+  a terminal. Without a terminal it needs `--yes`, otherwise it ends with exit code 2 and nothing is
+  done. RocketMQ's tool asks nothing: add `--yes` to scripts that delete.
+- **`--watch SECONDS`** repeats a command that reads, on a terminal in place, in a pipe one output
+  after the other. A failure after the first round is shown, and the next round tries again.
+  Ctrl-C is its normal end, exit code 0.
+
+## Times
+
+| Form | Meaning |
+|---|---|
+| `now` | this moment |
+| `-90s`, `-15m`, `-1h`, `-2d12h`, `-1w`, `-250ms` | that long ago |
+| `2026-11-24`, `2026-11-24 10:00`, `2026-11-24T10:00:00.250` | local time |
+| `2026-11-24T10:00:00Z`, `2026-11-24T10:00:00+08:00` | time with zone (ISO 8601) |
+| `2026-11-24#10:00:00:000` | local time as RocketMQ's tool writes it |
+| `1795514400000` | milliseconds since 1970 |
 """
 
 
 def pages() -> dict[str, str]:
     """Return the text of each page by its name in the folder of the documentation."""
-    texts = {"mqadmin.md": "\n".join([INTRODUCTION, _exit_codes(), _common(), *_index()])}
+    parts = [INTRODUCTION, _exit_codes(), *_common(), *_index()]
+    texts = {"mqadmin.md": "\n".join(parts)}
     for group in GROUPS:
-        title = f"# mqadmin: {group} commands\n"
+        heading = f"# mqadmin: {group} commands\n"
         note = "Options that every command has, and exit codes: [mqadmin](../mqadmin.md).\n"
         sections = [_section(load(name)) for name in LIST if LIST[name].group == group]
-        texts[f"mqadmin/{group}.md"] = "\n".join([title, note, *sections])
+        texts[f"mqadmin/{group}.md"] = "\n".join([heading, note, *sections])
     return texts
 
 
@@ -66,34 +97,42 @@ def _option_rows(options: Sequence[Option]) -> str:
     )
 
 
-def _common() -> str:
-    return (
-        "## Options of every command\n\n| Option | Meaning"
-        f" |\n|---|---|\n{_option_rows(COMMON_OPTIONS)}"
-    )
+def _common() -> Iterator[str]:
+    head = "| Option | Meaning |\n|---|---|\n"
+    yield f"## Options of every command\n\n{head}{_option_rows(COMMON_OPTIONS)}"
+    rows = _option_rows((WATCH, DRY_RUN, YES))
+    note = "Commands that read have `--watch`, those that change or delete the others:"
+    yield f"{note}\n\n{head}{rows}"
 
 
 def _index() -> Iterator[str]:
     for group in GROUPS:
         rows = "".join(
-            f"| [`{name}`](mqadmin/{group}.md#{name.lower()}) | {_cell(listed.summary)} |\n"
+            f"| [`{title(name)}`](mqadmin/{group}.md#{_anchor(name)}) |"
+            f" {f'`{name}`' if title(name) != name else ''} | {_cell(listed.summary)} |\n"
             for name, listed in LIST.items()
             if listed.group == group
         )
-        title = f"## {group.capitalize()} commands"
-        yield f"{title}\n\n| Command | What it does |\n|---|---|\n{rows}"
+        heading = f"## {group.capitalize()} commands"
+        yield f"{heading}\n\n| Command | RocketMQ's name | What it does |\n|---|---|---|\n{rows}"
+
+
+def _anchor(name: str) -> str:
+    return title(name).lower().replace(" ", "-")
 
 
 def _section(command: AdminCommand) -> str:
-    lines = [f"## {command.name}\n", f"{command.sentence}\n"]
-    if command.options:
-        lines.append(f"| Option | Meaning |\n|---|---|\n{_option_rows(command.options)}")
+    lines = [f"## {title(command.name)}\n", f"{command.sentence}\n"]
+    if title(command.name) != command.name:
+        lines.append(f"Also `{command.name}`.\n")
+    own = command.accepted[: -len(COMMON_OPTIONS)]
+    lines.append(f"| Option | Meaning |\n|---|---|\n{_option_rows(own)}" if own else "")
     for names in command.one_of:
         titles = [f"`{option.title}`" for option in command.options if option.name in names]
         lines.append(f"One of {' and '.join(titles)} is needed.\n")
     lines += [f"{remark}\n" for remark in command.remarks.splitlines()]
     lines.append(
-        "```sh\n" + "".join(f"mqadmin {example}\n" for example in command.examples) + "```\n"
+        "```sh\n" + "".join(f"mqadmin {example}\n" for example in examples(command)) + "```\n"
     )
     lines.append(f"JSON: `{command.document}`\n")
     return "\n".join(lines)

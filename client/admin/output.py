@@ -9,18 +9,27 @@ from __future__ import annotations
 
 import json
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TextIO
 
 from triomq.client.admin.command import Result, Table
-from triomq.remoting.printable import printable_json, printable_lines
+from triomq.remoting.printable import printable, printable_json, printable_lines
 
 FOLDED_WIDTH_MIN = 24
 """narrowest last column that is folded; lines run on if the terminal leaves less"""
 
 
-def print_result(result: Result, stream: TextIO, *, as_json: bool) -> None:
-    """Write a result to ``stream``."""
+SERVER_TITLES = frozenset({"Addr", "Broker", "Broker Name", "BrokerName", "brokerName"})
+"""columns that name a server"""
+
+
+def print_result(
+    result: Result, stream: TextIO, *, as_json: bool, csv_shape: str | None = None
+) -> None:
+    """Write a result to ``stream``: JSON, CSV of a document in the notation ``csv_shape``, or text.
+
+    In text, each server that failed has a line below the first table.
+    """
     if as_json:
         document = dict(result.document)
         if result.failures is not None:
@@ -28,6 +37,13 @@ def print_result(result: Result, stream: TextIO, *, as_json: bool) -> None:
         text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
         stream.write(printable_json(text) + "\n")
         return
+    if csv_shape is not None:
+        # Only for --csv: start-up time.
+        from triomq.client.admin.csv_output import csv_text
+
+        stream.write(csv_text(csv_shape, result.document))
+        return
+    failures = dict(result.failures or {})
     for position, block in enumerate(result.blocks):
         if position and isinstance(block, Table):
             stream.write("\n")
@@ -37,6 +53,24 @@ def print_result(result: Result, stream: TextIO, *, as_json: bool) -> None:
             _print_rich(block, stream)
         else:
             stream.write(plain(block))
+        if isinstance(block, Table):
+            _print_failures(block, failures, stream)
+            failures = {}
+    _print_failures(None, failures, stream)
+
+
+def _print_failures(table: Table | None, failures: Mapping[str, str], stream: TextIO) -> None:
+    """Write a row for each server that failed and that the table does not name.
+
+    The reason is not a cell of the table: it would widen a column of numbers.
+    """
+    columns = [] if table is None else [title.removeprefix(">") for title in table.columns]
+    place = next((n for n, title in enumerate(columns) if title in SERVER_TITLES), 0)
+    shown = {cell for row in ([] if table is None else table.rows) for cell in row}
+    for server, reason in failures.items():
+        if server not in shown:
+            row = f"{'-  ' * place}{server}  failed: {' '.join(reason.split())}"
+            stream.write(printable(row) + "\n")
 
 
 def plain(table: Table) -> str:

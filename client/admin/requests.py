@@ -15,6 +15,7 @@ import attrs
 import trio
 
 from triomq.client.admin.answers import Answers, read_body
+from triomq.client.admin.unsent import UnsentRequest, changes_server, success
 from triomq.client.errors import (
     BrokerError,
     NoNameServer,
@@ -56,6 +57,8 @@ class AdminRequests:
     connector: Connector
     namesrv_addresses: Sequence[str]
     timeout_seconds: float
+    held: list[UnsentRequest] | None = attrs.field(default=None, init=False)
+    """None: all requests are sent; otherwise those that change a server are put here instead"""
     _deadline: float = attrs.field(default=math.inf, init=False)
     """Trio's clock; requests end by then"""
     _limit: trio.CapacityLimiter = attrs.field(
@@ -90,6 +93,9 @@ class AdminRequests:
 
         Raises: BrokerError for response codes other than success and those in ``accept``.
         """
+        if self.held is not None and changes_server(code):
+            self.held.append(UnsentRequest(address, code, header, body))
+            return success(code)
         seconds = timeout_seconds or self.timeout_seconds
         response: Command | None = None
         limit = self._limits.setdefault(address, trio.CapacityLimiter(CONCURRENT_PER_SERVER_MAX))

@@ -53,7 +53,7 @@ async def update(
         write_queue_count=DEFAULT_QUEUES,
         perm=DEFAULT_PERM,
     )
-    new = attrs.evolve(old, **changes, attributes=_altered(old.attributes, attributes))
+    new = attrs.evolve(old, **changes, attributes=altered(old.attributes, attributes))
     header = CreateTopicHeader(
         topic=topic,
         default_topic=DEFAULT_TOPIC,
@@ -72,8 +72,11 @@ async def update(
 async def wait_route(
     requests: AdminRequests, topic: str, configs: Mapping[str, TopicConfig]
 ) -> None:
-    """Wait until every name server that answers shows these settings, by broker address."""
-    for namesrv in requests.namesrv_addresses:
+    """Wait until every name server that answers shows these settings, by broker address.
+
+    A dry run changed nothing, so it does not wait.
+    """
+    for namesrv in () if requests.held is not None else requests.namesrv_addresses:
         while not await _route_shows(requests, namesrv, topic, configs):  # noqa: ASYNC110  (the state is in another process)
             await trio.sleep(ROUTE_POLL_SECONDS)
 
@@ -112,7 +115,7 @@ def _shows(data: QueueData | None, config: TopicConfig) -> bool:
     return same_queues and not data.perm & ~config.perm
 
 
-def _altered(old: Mapping[str, str], changes: str) -> dict[str, str]:
+def altered(old: Mapping[str, str], changes: str) -> dict[str, str]:
     """Return attributes after a change ``+key=value,-key``."""
     new = dict(old)
     for change in filter(None, (part.strip() for part in changes.split(","))):

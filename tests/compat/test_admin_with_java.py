@@ -76,7 +76,9 @@ async def test_topics(namesrv: str) -> None:
         {"message.type": "NORMAL"},
     )
     assert (
-        await mqadmin("deleteTopic", "-c", "TestCluster", "-t", "AdminTopic", "-n", namesrv)
+        await mqadmin(
+            "deleteTopic", "--yes", "-c", "TestCluster", "-t", "AdminTopic", "-n", namesrv
+        )
     ).code == 0
     assert failed(await mqadmin("topicRoute", "-t", "AdminTopic", "-n", namesrv), 4, "AdminTopic")
 
@@ -249,7 +251,7 @@ async def test_offsets_settings_and_permissions(namesrv: str) -> None:
     ] == [4]
     config = (await document("getConsumerConfig", "-g", "ops"))["brokers"][address]
     assert config["groupName"] == "ops"
-    await document("deleteSubGroup", "-b", address, "-g", "ops", "-r", "true")
+    await document("deleteSubGroup", "--yes", "-b", address, "-g", "ops", "-r", "true")
     assert failed(
         await mqadmin("getConsumerConfig", "-g", "ops-gone", "-n", namesrv), 4, "ops-gone"
     )

@@ -16,6 +16,7 @@ from triomq.client.admin.command import (
     ONE_PLACE,
     TOPIC,
     AdminCommand,
+    Effect,
     Result,
     Table,
     answered,
@@ -139,6 +140,7 @@ COMMANDS = (
     AdminCommand(
         name="updateTopicList",
         run=update_topics,
+        effect=Effect.CHANGES,
         options=(
             *MASTERS,
             Option("-f, --filename FILE", "a JSON list of topic settings", required=True),
@@ -151,6 +153,7 @@ COMMANDS = (
     AdminCommand(
         name="updateSubGroupList",
         run=update_groups,
+        effect=Effect.CHANGES,
         options=(
             *MASTERS,
             Option("-f, --filename FILE", "a JSON list of group settings", required=True),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from triomq.client.admin.arguments import Option, Values
 from triomq.client.admin.cleaning import Cleaning
-from triomq.client.admin.command import NO_BROKERS, AdminCommand, Result, answered
+from triomq.client.admin.command import NO_BROKERS, AdminCommand, Effect, Result, answered
 
 if TYPE_CHECKING:
     from triomq.client.admin.admin import Admin
@@ -38,6 +38,7 @@ def _command(name: str, what: Cleaning, remark: str) -> AdminCommand:
     return AdminCommand(
         name=name,
         run=partial(clean, what=what),
+        effect=Effect.CHANGES,
         options=OPTIONS,
         examples=(f"{name} -b 127.0.0.1:10911", f"{name} -c DefaultCluster -n 127.0.0.1:9876"),
         document='{"brokers": [address], "failures": {address: reason}}',

@@ -13,12 +13,13 @@ from triomq.client.admin.command import (
     ONE_PLACE,
     TOPIC,
     AdminCommand,
+    Effect,
     Result,
     Table,
     answered,
     table_of,
 )
-from triomq.client.admin.documents import GROUP_FIELDS, group_document, settings_line
+from triomq.client.admin.documents import GROUP_FIELDS, GROUP_SHAPE, group_document, settings_line
 from triomq.remoting.errors import RemotingError
 from triomq.remoting.protocol.bodies.groups import ConnectionData, GroupRetryPolicy
 from triomq.remoting.protocol.codes import version_name
@@ -160,6 +161,7 @@ COMMANDS = (
     AdminCommand(
         name="updateSubGroup",
         run=update_group,
+        effect=Effect.CHANGES,
         options=(
             *MASTERS,
             Option("-g, --groupName GROUP", "the group", required=True),
@@ -201,10 +203,7 @@ COMMANDS = (
         ),
         one_of=ONE_PLACE,
         examples=("updateSubGroup -c DefaultCluster -g billing -r 3",),
-        document=(
-            '{"brokers": {address: {"groupName", "consumeEnable", …}}, "failures": {address:'
-            " reason}}"
-        ),
+        document=(f'{{"brokers": {{address: {GROUP_SHAPE}}}, "failures": {{address: reason}}}}'),
         remarks="Options that are not given keep their values.",
     ),
     AdminCommand(

@@ -154,8 +154,11 @@ COMMANDS = (
         ),
         examples=("consumerStatus -g billing", "consumerStatus -g billing -i 10.0.0.7@4242 -s"),
         document=(
-            '{"group", "clients": {clientId: {"properties", "subscriptions", "queues": […],'
-            ' "rates", "jstack"}}, "sameSubscriptions", "sharedQueues", "failures": {broker or'
+            '{"group", "clients": {clientId: {"properties": {key: text}, "subscriptions": {topic:'
+            ' expression}, "queues": [{"topic", "brokerName", "queueId", "commitOffset",'
+            ' "cachedMessages", "locked", "lastPull", "lastConsume"}], "rates": {topic: {"pullRT",'
+            ' "pullTPS", "consumeRT", "consumeOKTPS", "consumeFailedTPS"}}, "jstack"}},'
+            ' "sameSubscriptions", "sharedQueues": {queue: [clientId]}, "failures": {broker or'
             " clientId: reason}}"
         ),
         remarks="No files are written: --json has everything.",

@@ -12,13 +12,14 @@ from triomq.client.admin.command import (
     ONE_PLACE,
     TOPIC,
     AdminCommand,
+    Effect,
     Result,
     answered,
     ask_each,
     chosen_brokers,
     table_of,
 )
-from triomq.client.admin.documents import group_document
+from triomq.client.admin.documents import GROUP_SHAPE, group_document
 from triomq.client.admin.times import seconds_text
 from triomq.client.errors import GroupNotFound
 from triomq.remoting.protocol.bodies.assignment import MessageRequestMode
@@ -176,6 +177,8 @@ COMMANDS = (
     AdminCommand(
         name="deleteSubGroup",
         run=delete_group,
+        effect=Effect.DESTROYS,
+        loss="the group's settings, and with -r its offsets",
         options=(
             GROUP_NAME,
             Option("-b, --brokerAddr ADDRESS", "at one broker, host:port"),
@@ -194,13 +197,13 @@ COMMANDS = (
         options=(GROUP_NAME,),
         examples=("getConsumerConfig -g billing",),
         document=(
-            '{"group", "brokers": {address: {"groupName", "consumeEnable", …}}, "failures":'
-            " {address: reason}}"
+            f'{{"group", "brokers": {{address: {GROUP_SHAPE}}}, "failures": {{address: reason}}}}'
         ),
     ),
     AdminCommand(
         name="setConsumeMode",
         run=set_consume_mode,
+        effect=Effect.CHANGES,
         options=(
             *MASTERS,
             Option("-t, --topicName TOPIC", "name of the topic", required=True),

@@ -8,7 +8,7 @@ from triomq.client.admin import messages
 from triomq.client.admin.answers import Answers
 from triomq.client.admin.arguments import Option, UsageError, Values, whole
 from triomq.client.admin.command import TOPIC, AdminCommand, Result, answered, table_of
-from triomq.client.admin.documents import body_text, broker_message_document
+from triomq.client.admin.documents import MESSAGE_KEYS, body_text, broker_message_document
 from triomq.client.admin.times import instant_ms, milliseconds_text
 from triomq.client.errors import TrioMQError
 
@@ -122,7 +122,7 @@ COMMANDS = (
             ),
             Option(
                 "-s, --beginTimestamp TIME",
-                "only messages stored then or later: milliseconds, yyyy-MM-dd#HH:mm:ss:SSS, or now",
+                "only messages stored then or later, for instance -1h; see times",
                 instant_ms,
             ),
             Option("-e, --endTimestamp TIME", "only messages stored then or earlier", instant_ms),
@@ -138,11 +138,8 @@ COMMANDS = (
             "consumeMessage -t orders -b broker-a -i 0 -o 100 -c 10 --json",
         ),
         document=(
-            '{"topic", "messages": [{"topic", "brokerName", "queueId", "queueOffset", "msgId",'
-            ' "offsetMsgId", "tags", "keys": [key], "properties": {name: text}, "body",'
-            ' "bodyBase64", "bornTimestamp", "bornHost", "storeTimestamp", "storeHost",'
-            ' "commitLogOffset", "storeSize", "sysFlag", "flag", "reconsumeTimes"}], "queues":'
-            ' [{"brokerName", "queueId", "minOffset", "maxOffset", "read"}], "failures": {broker:'
+            f'{{"topic", "messages": [{{{MESSAGE_KEYS}}}], "queues": [{{"brokerName", "queueId",'
+            ' "minOffset", "maxOffset", "read"}], "failures": {broker:'
             " reason}}; body is null and bodyBase64 set when the bytes are not UTF-8"
         ),
         remarks="Reads up to the ends of the queues at the start, and never waits.",

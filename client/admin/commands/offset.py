@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING
 
 from triomq.client.admin.answers import Answers, read_body
 from triomq.client.admin.arguments import Option, UsageError, Values, truth, whole
-from triomq.client.admin.command import TOPIC, AdminCommand, Result, Table, answered, ask_each
+from triomq.client.admin.command import (
+    TOPIC,
+    AdminCommand,
+    Effect,
+    Result,
+    Table,
+    answered,
+    ask_each,
+)
 from triomq.client.admin.times import instant_ms
 from triomq.client.errors import GroupOffline
 from triomq.remoting.protocol.bodies.offsets import QueueOffsets
@@ -140,12 +148,13 @@ COMMANDS = (
     AdminCommand(
         name="resetOffsetByTime",
         run=reset_by_time,
+        effect=Effect.CHANGES,
         options=(
             GROUP,
             TOPIC,
             Option(
                 "-s, --timestamp TIME",
-                "the time: milliseconds, now, or yyyy-MM-dd#HH:mm:ss:SSS; -1 = the end",
+                "the time, for instance -1h or now; -1 = the end; see times",
                 instant_ms,
                 required=True,
             ),
@@ -165,6 +174,7 @@ COMMANDS = (
     AdminCommand(
         name="skipAccumulatedMessage",
         run=skip_accumulated,
+        effect=Effect.CHANGES,
         options=(GROUP, TOPIC, FORCE, CLUSTER),
         examples=("skipAccumulatedMessage -g billing -t orders",),
         document=RESET_DOCUMENT,
@@ -172,6 +182,7 @@ COMMANDS = (
     AdminCommand(
         name="cloneGroupOffset",
         run=clone,
+        effect=Effect.CHANGES,
         options=(
             Option("-s, --srcGroup GROUP", "the group whose offsets are copied", required=True),
             Option("-d, --destGroup GROUP", "the group that gets the offsets", required=True),

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING
 
 from triomq.client.admin.answers import read_header
 from triomq.client.admin.arguments import Option, Values
-from triomq.client.admin.command import TOPIC, AdminCommand, Result, answered, chosen_brokers
+from triomq.client.admin.command import (
+    TOPIC,
+    AdminCommand,
+    Effect,
+    Result,
+    answered,
+    chosen_brokers,
+)
 from triomq.client.admin.errors import BrokerNotFound
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.headers.route import (
@@ -97,6 +104,7 @@ COMMANDS = (
     AdminCommand(
         name="wipeWritePerm",
         run=partial(change_write_permission, wipe=True),
+        effect=Effect.CHANGES,
         options=(BROKER_NAME,),
         examples=("wipeWritePerm -b broker-a",),
         document=COUNTS,
@@ -105,6 +113,7 @@ COMMANDS = (
     AdminCommand(
         name="addWritePerm",
         run=partial(change_write_permission, wipe=False),
+        effect=Effect.CHANGES,
         options=(BROKER_NAME,),
         examples=("addWritePerm -b broker-a",),
         document=COUNTS,
@@ -112,6 +121,7 @@ COMMANDS = (
     AdminCommand(
         name="updateTopicPerm",
         run=update_topic_perm,
+        effect=Effect.CHANGES,
         options=(
             TOPIC,
             Option("-p, --perm PERM", "2: write, 4: read, 6: both", permission, required=True),

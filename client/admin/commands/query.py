@@ -20,7 +20,7 @@ from triomq.client.admin.command import (
     answered,
     table_of,
 )
-from triomq.client.admin.documents import body_text, broker_message_document
+from triomq.client.admin.documents import MESSAGE_KEYS, body_text, broker_message_document
 from triomq.client.admin.errors import MessageNotFound
 from triomq.client.admin.times import instant_ms, milliseconds_text
 from triomq.client.errors import BrokerError, TrioMQError
@@ -243,10 +243,10 @@ TO_CLIENT = (
     Option("-d, --clientId ID", "the client for -g"),
 )
 _CONSUMED = (
-    '{"messages": [as consumeMessage; with -g and -d also "consumed": {"clientId", "consumeResult",'
-    ' "spentTimeMills", "remark"}], "failures": {broker: reason}}'
+    f'{{"messages": [{{{MESSAGE_KEYS}, with -g and -d "consumed": {{"clientId", "consumeResult",'
+    ' "spentTimeMills", "remark"}}], "failures": {broker: reason}}'
 )
-_DOCUMENT = '{"messages": [as consumeMessage], "failures": {broker: reason}}'
+_DOCUMENT = f'{{"messages": [{{{MESSAGE_KEYS}}}], "failures": {{broker: reason}}}}'
 
 COMMANDS = (
     AdminCommand(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from triomq.client.admin.arguments import Option, UsageError, Values, truth, whole
-from triomq.client.admin.command import TOPIC, AdminCommand, Result, Table, request_seconds
+from triomq.client.admin.command import TOPIC, AdminCommand, Effect, Result, Table, request_seconds
 from triomq.client.producer.receipt import SendStatus
 from triomq.remoting.protocol.bodies.route import MessageQueue
 
@@ -73,6 +73,7 @@ COMMANDS = (
     AdminCommand(
         name="sendMessage",
         run=send_message,
+        effect=Effect.ACTS,
         options=(
             TOPIC,
             Option("-p, --body TEXT", "the body, a UTF-8 text", str, required=True),

@@ -16,6 +16,7 @@ from triomq.client.admin.command import (
     ONE_PLACE,
     TOPIC,
     AdminCommand,
+    Effect,
     Result,
     answered,
     ask_each,
@@ -152,7 +153,7 @@ async def update_order_conf(admin: Admin, options: Values) -> Result:
         value = read_header(GetKvConfigResponseHeader, next(iter(found.values.values()))).value
         return answered(
             found,
-            {"topic": topic, "orderConf": value},
+            {"topic": topic, "orderConf": value, "nameServers": sorted(found.values)},
             [f"get orderConf success. topic=[{topic}], orderConf=[{value}]"],
         )
     if method == "delete":
@@ -204,6 +205,7 @@ COMMANDS = (
     AdminCommand(
         name="updateBrokerConfig",
         run=update_broker_config,
+        effect=Effect.CHANGES,
         options=(
             Option("-b, --brokerAddr ADDRESS", "one broker, host:port"),
             Option("-c, --clusterName NAME", "all masters of a cluster"),
@@ -227,6 +229,7 @@ COMMANDS = (
     AdminCommand(
         name="updateNamesrvConfig",
         run=update_namesrv_config,
+        effect=Effect.CHANGES,
         options=(KEY, VALUE),
         examples=("updateNamesrvConfig -k orderMessageEnable -v true",),
         document='{"nameServers": [address], "key", "value", ' + FAILURES,
@@ -234,6 +237,7 @@ COMMANDS = (
     AdminCommand(
         name="updateKvConfig",
         run=update_kv_config,
+        effect=Effect.CHANGES,
         options=(NAMESPACE, KV_KEY, VALUE),
         examples=("updateKvConfig -s ORDER_TOPIC_CONFIG -k orders -v broker-a:4",),
         document='{"namespace", "key", "value", "nameServers": [address], ' + FAILURES,
@@ -241,6 +245,8 @@ COMMANDS = (
     AdminCommand(
         name="deleteKvConfig",
         run=delete_kv_config,
+        effect=Effect.DESTROYS,
+        loss="the value",
         options=(NAMESPACE, KV_KEY),
         examples=("deleteKvConfig -s ORDER_TOPIC_CONFIG -k orders",),
         document='{"namespace", "key", "nameServers": [address], ' + FAILURES,
@@ -248,6 +254,7 @@ COMMANDS = (
     AdminCommand(
         name="updateOrderConf",
         run=update_order_conf,
+        effect=Effect.CHANGES,
         options=(
             TOPIC,
             Option("-m, --method METHOD", "put, get or delete", method, required=True),
@@ -256,6 +263,6 @@ COMMANDS = (
             ),
         ),
         examples=("updateOrderConf -t orders -m put -v 'broker-a:4;broker-b:4'",),
-        document='{"topic", "orderConf", "nameServers": [address], ' + FAILURES,
+        document='{"topic", but for delete "orderConf", "nameServers": [address], ' + FAILURES,
     ),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from triomq.client.admin.arguments import Option, Values, whole
-from triomq.client.admin.command import AdminCommand, Result
+from triomq.client.admin.command import AdminCommand, Effect, Result
 
 
 async def tls_init(values: Values) -> Result:
@@ -32,6 +32,7 @@ COMMANDS: Sequence[AdminCommand] = (
     AdminCommand(
         name="tlsInit",
         local=tls_init,
+        effect=Effect.ACTS,
         options=(
             Option("--dir FOLDER", "folder of the files", default="tls"),
             Option(

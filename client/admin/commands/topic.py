@@ -13,12 +13,13 @@ from triomq.client.admin.command import (
     ROUTE_CLUSTER,
     TOPIC,
     AdminCommand,
+    Effect,
     Result,
     Table,
     answered,
     table_of,
 )
-from triomq.client.admin.documents import settings_line
+from triomq.client.admin.documents import settings_line, topic_document
 from triomq.client.admin.times import milliseconds_text
 from triomq.remoting.protocol.names import DLQ_PREFIX, RETRY_PREFIX, TOPIC_LENGTH_MAX
 
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from triomq.client.admin.admin import Admin
     from triomq.client.admin.answers import Answers
     from triomq.remoting.protocol.bodies.route import TopicRoute
-    from triomq.remoting.protocol.bodies.topics import TopicConfig
 
 UNIT_FLAG, UNIT_SUB_FLAG = 1, 2
 NAME_CHARACTERS = frozenset("%|-_0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
@@ -168,19 +168,6 @@ async def topic_status(admin: Admin, options: Values) -> Result:
 # --- updateTopic, deleteTopic
 
 
-def config_document(config: TopicConfig) -> dict[str, Any]:
-    """Return a topic's settings with RocketMQ's names."""
-    return {
-        "topicName": config.topic_name,
-        "readQueueNums": config.read_queue_count,
-        "writeQueueNums": config.write_queue_count,
-        "perm": config.perm,
-        "order": config.order,
-        "topicSysFlag": config.topic_sys_flag,
-        "attributes": dict(config.attributes),
-    }
-
-
 def _sys_flag(options: Values) -> int | None:
     unit, unit_sub = options.maybe_flag("unit"), options.maybe_flag("hasUnitSub")
     if unit is None and unit_sub is None:
@@ -205,7 +192,7 @@ async def update_topic(admin: Admin, options: Values) -> Result:
     failures = answers.reasons()
     if options.maybe_flag("order"):
         failures |= (await admin.set_order_config(topic)).reasons()
-    documents = {target: config_document(config) for target, config in configs.items()}
+    documents = {target: topic_document(config) for target, config in configs.items()}
     settings = dict(next(iter(documents.values())))
     if attributes:
         settings["attributes"] = attributes
@@ -266,6 +253,7 @@ COMMANDS = (
     AdminCommand(
         name="updateTopic",
         run=update_topic,
+        effect=Effect.CHANGES,
         options=(
             *MASTERS,
             Option("-t, --topic TOPIC", "name of the topic", topic_name, required=True),
@@ -290,7 +278,7 @@ COMMANDS = (
         ),
         document=(
             '{"brokers": {address: {"topicName", "readQueueNums", "writeQueueNums", "perm",'
-            ' "order", "topicSysFlag", "attributes"}}, "failures": {address: reason}}'
+            ' "order", "topicSysFlag", "attributes": {key: value}}}, "failures": {address: reason}}'
         ),
         remarks=(
             "Options that are not given keep their values (RocketMQ's tool resets them to its"
@@ -301,6 +289,8 @@ COMMANDS = (
     AdminCommand(
         name="deleteTopic",
         run=delete_topic,
+        effect=Effect.DESTROYS,
+        loss="the topic with its queues and offsets",
         options=(
             TOPIC,
             Option("-c, --clusterName NAME", "cluster of the topic", required=True),

@@ -165,7 +165,7 @@ async def test_settings_of_brokers_and_name_servers(cluster: InProcessCluster) -
     assert (await document(cluster, "topicRoute", "-t", "orders"))[
         "orderTopicConf"
     ] == "broker-a:2;broker-b:2"
-    await document(cluster, "deleteKvConfig", "-s", "ORDER_TOPIC_CONFIG", "-k", "orders")
+    await document(cluster, "deleteKvConfig", "--yes", "-s", "ORDER_TOPIC_CONFIG", "-k", "orders")
     assert (await text(cluster, "updateOrderConf", "-t", "orders", "-m", "get")).code != 0
     assert failed(
         await text(cluster, "updateOrderConf", "-t", "orders", "-m", "put"), 2, "-v/--orderConf"
@@ -257,7 +257,9 @@ async def test_groups_and_their_state(cluster: InProcessCluster) -> None:
     ]
     configs = (await document(cluster, "getConsumerConfig", "-g", "billing"))["brokers"]
     assert {config["groupName"] for config in configs.values()} == {"billing"}
-    await document(cluster, "deleteSubGroup", "-c", "DefaultCluster", "-g", "billing", "-r", "true")
+    await document(
+        cluster, "deleteSubGroup", "--yes", "-c", "DefaultCluster", "-g", "billing", "-r", "true"
+    )
     assert failed(await text(cluster, "consumerProgress", "-g", "billing"), 4, "billing")
     assert "%RETRY%billing" not in (await document(cluster, "topicList"))["topics"]
 

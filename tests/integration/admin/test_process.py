@@ -109,6 +109,60 @@ async def test_interval_repeats_until_ctrl_c(cluster: InProcessCluster) -> None:
     await process.stderr.aclose()
 
 
+async def test_watch_redraws_a_terminal_until_ctrl_c(cluster: InProcessCluster) -> None:
+    ours, theirs = pty.openpty()
+    words = [*MQADMIN, "clusterList", "--watch", "1", "-n", cluster.namesrv_address]
+    process = await trio.lowlevel.open_process(
+        words, stdout=theirs, stderr=theirs, env={**os.environ, "COLUMNS": "200", "TERM": "xterm"}
+    )
+    os.close(theirs)
+    text = b""
+    with trio.fail_after(60):
+        while text.count(b"true") < 2:
+            text += await trio.to_thread.run_sync(_read, ours)
+        process.send_signal(signal.SIGINT)
+        assert await process.wait() == 0
+    os.close(ours)
+    first, *rounds = text.split(b"\x1b[H\x1b[2J")
+    assert first == b""
+    for drawn in rounds[:2]:
+        assert drawn.startswith(b"mqadmin clusterList --watch 1 -n ")
+        assert drawn.count(b"broker-a") == 1
+
+
+async def test_watch_in_a_pipe_goes_on_after_a_failure(cluster: InProcessCluster) -> None:
+    """The topic is deleted between two rounds, and comes back."""
+    namesrv = cluster.namesrv_address
+    await cluster.create_topic("orders", queues=1)
+    process = await trio.lowlevel.open_process(
+        [*MQADMIN, "topicStatus", "-t", "orders", "--watch", "1", "--csv", "-n", namesrv],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    title = b"brokerName,queueId,minOffset,maxOffset,lastUpdateTimestamp\n"
+    text = b""
+    with trio.fail_after(60):
+        while title not in text:
+            text += await process.stdout.receive_some()
+        assert (
+            await call(
+                "deleteTopic", "-t", "orders", "-c", "DefaultCluster", "--yes", "-n", namesrv
+            )
+        ).returncode == 0
+        complaint = await process.stderr.receive_some()
+        assert complaint.startswith(b"mqadmin: no broker offers topic 'orders'")
+        await cluster.create_topic("orders", queues=1)
+        rounds = text.count(title)
+        while text.count(title) == rounds:
+            text += await process.stdout.receive_some()
+        process.send_signal(signal.SIGINT)
+        assert await process.wait() == 0
+    await process.stdout.aclose()
+    await process.stderr.aclose()
+
+
 @pytest.mark.feature("92a")
 async def test_a_consumer_killed_in_its_listener_shows_as_lag_and_the_message_comes_again(
     cluster: InProcessCluster,

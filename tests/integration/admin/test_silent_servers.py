@@ -19,7 +19,7 @@ from silent_servers import silent_broker, silent_server
 from triomq import MessageQueue, Producer, PushConsumer
 from triomq.client.admin import execution
 from triomq.client.admin.arguments import Option, parse, whole
-from triomq.client.admin.command import COMMON_OPTIONS, AdminCommand, Result
+from triomq.client.admin.command import AdminCommand, Result
 from triomq.client.admin.command_line import Call
 from triomq.client.admin.command_list import LIST
 from triomq.client.admin.errors import CommandTimeout
@@ -37,7 +37,7 @@ WORDS: dict[str, tuple[str, ...]] = {
     "topicRoute": TOPIC,
     "topicStatus": TOPIC,
     "updateTopic": (*TOPIC, *CLUSTER),
-    "deleteTopic": ("-t", "old", *CLUSTER),
+    "deleteTopic": ("-t", "old", "--yes", *CLUSTER),
     "consumerProgress": (),
     "consumerConnection": ("-g", "billing"),
     "updateSubGroup": ("-g", "billing", *CLUSTER),
@@ -48,7 +48,7 @@ WORDS: dict[str, tuple[str, ...]] = {
     "queryMsgById": (*TOPIC, "-i", "7F0000010AC018B4AAC2514F3A9B0000"),
     "queryMsgByUniqueKey": (*TOPIC, "-i", "7F0000010AC018B4AAC2514F3A9B0000"),
     "queryMsgTraceById": ("-t", "orders", "-i", "7F0000010AC018B4AAC2514F3A9B0000"),
-    "deleteSubGroup": ("-g", "billing", *CLUSTER),
+    "deleteSubGroup": ("-g", "billing", "--yes", *CLUSTER),
     "getConsumerConfig": ("-g", "billing"),
     "setConsumeMode": ("-g", "billing", *TOPIC, "-m", "POP", *CLUSTER),
     "brokerConsumeStats": ("-b", BROKER),
@@ -67,7 +67,7 @@ WORDS: dict[str, tuple[str, ...]] = {
     "getNamesrvConfig": (),
     "updateNamesrvConfig": ("-k", "orderMessageEnable", "-v", "true"),
     "updateKvConfig": ("-s", "space", "-k", "key", "-v", "value"),
-    "deleteKvConfig": ("-s", "space", "-k", "key"),
+    "deleteKvConfig": ("-s", "space", "-k", "key", "--yes"),
     "updateOrderConf": ("-m", "put", *TOPIC, "-v", "ghost:4"),
     "updateTopicList": (*CLUSTER, "-f", FILE),
     "updateSubGroupList": (*CLUSTER, "-f", FILE),
@@ -324,11 +324,11 @@ async def test_a_command_that_does_not_end_is_cancelled(
         await trio.sleep_forever()
         raise AssertionError
 
-    options = [*COMMON_OPTIONS, Option("--interval VALUE", "", whole(1))]
-    values = parse(options, ["--timeout", "1", "-n", "127.0.0.1:1", *interval])
+    options = [Option("--interval VALUE", "", whole(1))]
     for command in (
-        AdminCommand(name="clusterList", run=hang, options=options[-1:], examples=(), document=""),
-        AdminCommand(name="doctor", local=hang, examples=(), document=""),
+        AdminCommand(name="clusterList", run=hang, options=options, examples=(), document=""),
+        AdminCommand(name="doctor", local=hang, options=options, examples=(), document=""),
     ):
+        values = parse(command.accepted, ["--timeout", "1", "-n", "127.0.0.1:1", *interval])
         with trio.fail_after(20), pytest.raises(CommandTimeout, match="did not end within 1 s"):
             await execution.perform(Call(command, values), io.StringIO(), io.StringIO())

@@ -292,7 +292,14 @@ async def test_topic_status(cluster: InProcessCluster) -> None:
 async def test_delete_topic(cluster: InProcessCluster) -> None:
     await cluster.create_topic("orders")
     done = await mqadmin(
-        "deleteTopic", "-c", "DefaultCluster", "-t", "orders", "-n", cluster.namesrv_address
+        "deleteTopic",
+        "--yes",
+        "-c",
+        "DefaultCluster",
+        "-t",
+        "orders",
+        "-n",
+        cluster.namesrv_address,
     )
     assert (done.code, done.out) == (
         0,
@@ -305,7 +312,14 @@ async def test_delete_topic(cluster: InProcessCluster) -> None:
     )
     assert failed(
         await mqadmin(
-            "deleteTopic", "-c", "DefaultCluster", "-t", "orders", "-n", cluster.namesrv_address
+            "deleteTopic",
+            "--yes",
+            "-c",
+            "DefaultCluster",
+            "-t",
+            "orders",
+            "-n",
+            cluster.namesrv_address,
         ),
         4,
         "'orders'",
@@ -422,6 +436,7 @@ async def test_an_ordered_topic_is_known_to_the_name_servers() -> None:
                 assert set((answer.ext or {})["value"].split(";")) == {"broker-a:2", "broker-b:2"}
             await mqadmin(
                 "deleteTopic",
+                "--yes",
                 "-c",
                 "DefaultCluster",
                 "-t",

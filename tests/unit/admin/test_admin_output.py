@@ -1,4 +1,4 @@
-"""The output of mqadmin: plain columns, rich tables on a terminal, JSON, times."""
+"""The output of mqadmin: plain columns, rich tables on a terminal, JSON, CSV."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ import io
 import json
 import subprocess
 import sys
-import time
 
 import pytest
 
 from triomq.client.admin.command import Result, Table
 from triomq.client.admin.execution import report
 from triomq.client.admin.output import plain, print_result
-from triomq.client.admin.times import instant_ms, milliseconds_text, now_ms, seconds_text
 from triomq.remoting.interrupt import interrupted
 
 TABLE = Table(
@@ -25,12 +23,6 @@ TABLE = Table(
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
-
-
-@pytest.fixture
-def utc(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TZ", "UTC")
-    time.tzset()
 
 
 def test_plain_columns_can_be_counted_and_are_never_cut() -> None:
@@ -133,51 +125,56 @@ def test_a_command_loads_no_module_that_it_does_not_need() -> None:
     assert loaded & unneeded == set()
 
 
-@pytest.mark.usefixtures("utc")
+FAILED = {"broker-b": "it did not answer\nin time", "broker-a": "shown"}
+
+
+def test_a_server_that_failed_has_a_row_unless_the_table_has_one() -> None:
+    stream = io.StringIO()
+    tables: list[Table | str] = [
+        Table(("Topic", "Broker Name"), [["orders", "broker-a"]]),
+        "a line",
+    ]
+    print_result(Result(document={}, blocks=tables, failures=FAILED), stream, as_json=False)
+    assert stream.getvalue() == (
+        "#Topic  #Broker Name\norders  broker-a\n-  broker-b  failed: it did not answer in time\n"
+        "a line\n"
+    )
+
+
+def test_a_server_that_failed_has_a_line_below_lines() -> None:
+    stream = io.StringIO()
+    print_result(Result(document={}, blocks=["a line"], failures=FAILED), stream, as_json=False)
+    assert stream.getvalue().splitlines() == [
+        "a line",
+        "broker-b  failed: it did not answer in time",
+        "broker-a  failed: shown",
+    ]
+
+
 @pytest.mark.parametrize(
-    ("text", "expected"),
+    ("notation", "document", "expected"),
     [
-        ("1700000000123", 1_700_000_000_123),
-        ("0", 0),
-        ("-1", -1),
-        ("2023-11-14#22:13:20:123", 1_700_000_000_123),
-        ("2023-11-14#22:13:20", 1_700_000_000_000),
-        ("2023-11-14 22:13:20", 1_700_000_000_000),
-        ("2023-11-14T22:13:20.005", 1_700_000_000_005),
+        ('{"topics": [name]}', {"topics": ["a", 'b"']}, 'topics\na\n"b"""\n'),
+        ('{"rows": [{"n", "x"}], "sum"}', {"rows": [{"n": 1, "x": None}], "sum": 1}, "n,x\n1,\n"),
+        ('{"rows": [{"n", "x"}], "sum"}', {"rows": [], "sum": 0}, "n,x\n"),
+        ('{"by": {address: {key: value}}}', {"by": {"h": {"k": 1}}}, "address,key,value\nh,k,1\n"),
+        (
+            '{"by": {address: {"n", "l": []}}}',
+            {"by": {"h": {"n": 0, "l": [2]}}},
+            "address,n,l\nh,0,[2]\n",
+        ),
+        ('{"by": {group: [{"id"}]}}', {"by": {"g": [{"id": 7}], "e": []}}, "group,id\ng,7\n"),
+        ('{"by": {address: number of topics}}', {"by": {"h": 3}}, "address,value\nh,3\n"),
+        ('{"a", "b", "failures": {x: y}}', {"a": True, "b": "\x1b[2J"}, "a,b\ntrue,\\x1b[2J\n"),
+        ('{"l": [n]}; with -c {"l": [{"n", "m"}]}', {"l": [{"n": 1, "m": 2}]}, "n,m\n1,2\n"),
     ],
 )
-def test_instants(text: str, expected: int) -> None:
-    assert instant_ms(text) == expected
-
-
-def test_now_is_an_instant() -> None:
-    before = now_ms()
-    assert before <= instant_ms(" NOW ") <= now_ms()
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "yesterday",
-        "2023-11-14",
-        "2023-13-14#22:13:20",
-        "2023-11-14#22:13:20:xyz",
-        "2023-11-14#22:13:20-000",
-    ],
-)
-def test_other_texts_are_not_instants(text: str) -> None:
-    with pytest.raises(
-        ValueError, match="use milliseconds since 1970, now, or yyyy-MM-dd#HH:mm:ss:SSS"
-    ):
-        instant_ms(text)
-
-
-@pytest.mark.usefixtures("utc")
-def test_times_as_java_prints_them() -> None:
-    assert seconds_text(1_700_000_000_123) == "2023-11-14 22:13:20"
-    assert milliseconds_text(1_700_000_000_007) == "2023-11-14 22:13:20,007"
-    assert (seconds_text(0), milliseconds_text(0)) == ("N/A", "")
+def test_csv_has_the_rows_of_the_main_part(
+    notation: str, document: dict[str, object], expected: str
+) -> None:
+    stream = io.StringIO()
+    print_result(Result(document=document, blocks=[]), stream, as_json=False, csv_shape=notation)
+    assert stream.getvalue() == expected
 
 
 HOSTILE = "one\n\x1b[2J\x9b31m\u202etwo\ud800"

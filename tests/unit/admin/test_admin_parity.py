@@ -5,17 +5,20 @@ whether it takes a value.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from triomq.client.admin import commands, manual
 from triomq.client.admin.arguments import UsageError
-from triomq.client.admin.command import COMMON_OPTIONS
+from triomq.client.admin.command import COMMON_OPTIONS, Effect
 from triomq.client.admin.command_line import command_help, find_command
 from triomq.client.admin.command_list import GROUPS, LIST
 from triomq.client.admin.commands import commands_of, load
-from triomq.client.admin.general_help import overview
+from triomq.client.admin.general_help import general_answer, overview
+from triomq.client.admin.grouped_names import VERBS, title
+from triomq.client.admin.names import Named, named
 
 # "letter name" takes a value; "letter name!" does not; an upper-case R after it: required.
 JAVA: dict[str, str] = {
@@ -153,7 +156,7 @@ def test_every_command_has_java_s_common_options() -> None:
 
 def test_no_option_hides_another() -> None:
     for command in map(load, LIST):
-        options = [*command.options, *COMMON_OPTIONS]
+        options = command.accepted
         letters = [option.letter for option in options if option.letter]
         names = [option.name.lower() for option in options]
         assert len(set(letters)) == len(letters), command.name
@@ -174,13 +177,101 @@ def test_names_match_in_other_spellings(alias: str, name: str) -> None:
         find_command(alias + "xxx")
 
 
+SINGLE = {"doctor", "completion"}
+"""Commands of our own that have one word."""
+
+
+def test_every_command_has_a_grouped_name() -> None:
+    assert {name for name in LIST if title(name) == name} == SINGLE & set(LIST)
+    for group, verbs in VERBS.items():
+        for verb, name in verbs.items():
+            assert named([group, verb, "-x"]) == Named(name, ["-x"])
+            assert named([group.upper(), verb.upper()]).name == name
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (["producer", "-b", "host:1"], "producer"),
+        (["producer", "list", "-b", "host:1"], "producer"),
+        (["TOPIC", "Create"], "updateTopic"),
+        (["topic-list"], "topicList"),
+    ],
+)
+def test_a_word_that_is_a_group_and_a_command(words: list[str], name: str) -> None:
+    assert named(words).name == name
+
+
+@pytest.mark.parametrize(
+    ("words", "nearest"),
+    [
+        (["topic", "lst"], "topic list (topicList)"),
+        (["topicLst"], "topic list (topicList)"),
+        (["topics", "list"], "topic list (topicList)"),
+        (["grup", "lag"], "group lag (consumerProgress)"),
+        (["consumerprogres", "-g", "x"], "group lag (consumerProgress)"),
+        (["docter"], "doctor"),
+    ],
+)
+def test_a_typo_is_answered_with_the_nearest_name_in_both_forms(
+    words: list[str], nearest: str
+) -> None:
+    with pytest.raises(UsageError, match=f"; the nearest is {re.escape(nearest)}$"):
+        named(words)
+
+
+def test_other_words_are_answered_with_the_list() -> None:
+    with pytest.raises(UsageError, match=r"`mqadmin help` lists the commands$"):
+        named(["zzz"])
+    with pytest.raises(UsageError, match=r"`mqadmin topic` lists the commands$"):
+        named(["topic", "zzz"])
+
+
+def test_a_group_lists_its_commands() -> None:
+    for words in (["topic"], ["Topic", "--help"], ["help", "topic"], ["topic", "-h"]):
+        text = general_answer(words)
+        assert text is not None
+        assert text.startswith("usage: mqadmin topic COMMAND")
+        for verb, name in VERBS["topic"].items():
+            assert f"  {verb} " in text
+            assert f"({name})" in text
+
+
+CHANGING = (
+    "add",
+    "clean",
+    "clone",
+    "copy",
+    "create",
+    "delete",
+    "remove",
+    "reset",
+    "set",
+    "skip",
+    "update",
+    "wipe",
+)
+
+
+def test_commands_that_change_say_so() -> None:
+    """Otherwise they would have --watch, and neither --dry-run nor --yes."""
+    for name in LIST:
+        command = load(name)
+        if name.startswith(CHANGING):
+            assert command.effect in (Effect.CHANGES, Effect.DESTROYS), name
+        if name.startswith("delete") and name != "deleteExpiredCommitLog":
+            assert command.effect is Effect.DESTROYS, name
+        assert (command.effect is Effect.DESTROYS) is bool(command.loss), name
+
+
 def test_every_help_has_an_example_of_its_command_and_every_option() -> None:
     for command in map(load, LIST):
         text = command_help(command)
-        assert f"  mqadmin {command.name}" in text
-        for option in (*command.options, *COMMON_OPTIONS):
+        assert f"  mqadmin {title(command.name)}" in text
+        for option in command.accepted:
             assert f"--{option.name}" in text
         assert command.name in overview()
+        assert title(command.name) in overview()
 
 
 def test_the_manual_is_up_to_date() -> None:

@@ -1,0 +1,66 @@
+"""Try a command: send the requests that read, hold back those that change, and show the changes.
+
+``--dry-run`` prints this, and so does a command that deletes, before it asks. The command does
+not know: it gets an ``Admin`` whose changes stay here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from triomq.client.admin.admin import Admin
+from triomq.client.admin.arguments import Values
+from triomq.client.admin.changes import Change, changes_of
+from triomq.client.admin.command import Result
+from triomq.client.admin.unsent import UnsentRequest
+from triomq.client.errors import ProtocolBroken, TrioMQError
+
+DRY_RUN_SHAPE = (
+    '{"dryRun", "changes": [{"server", "request", "subject", "before": JSON, "after": JSON}],'
+    ' "failures": {server: reason}}'
+)
+"""the document of ``--dry-run``"""
+
+
+class HoldingAdmin(Admin):
+    """An ``Admin`` that sends only requests that read."""
+
+    async def __aenter__(self) -> HoldingAdmin:
+        await super().__aenter__()
+        self._requests.held = []
+        return self
+
+    @property
+    def held(self) -> list[UnsentRequest]:
+        """Return the requests that were not sent."""
+        return self._requests.held or []
+
+
+async def tried(
+    admin: HoldingAdmin, run: Callable[[Admin, Values], Awaitable[Result]], values: Values
+) -> Result:
+    """Return the changes that a command would make.
+
+    Raises: TrioMQError if the command fails before its first change.
+    """
+    failures: dict[str, str] = {}
+    try:
+        failures |= (await run(admin, values)).failures or {}
+    except ProtocolBroken:
+        if not admin.held:
+            raise
+        # The command wanted to read the answer to a request that was not sent.
+    changes: list[Change] = []
+    for held in list(admin.held):
+        try:
+            changes += await changes_of(admin, held)
+        except TrioMQError as error:
+            failures[held.address] = str(error)
+    servers = {held.address for held in admin.held} | failures.keys()
+    lines = [line for change in changes for line in change.lines]
+    return Result(
+        document={"dryRun": True, "changes": [change.document for change in changes]},
+        blocks=[*lines] or ["nothing would change"],
+        failures=failures,
+        asked=len(servers),
+    )

@@ -1,0 +1,150 @@
+"""Documents of mqadmin: the JSON fields that a command declares are those that it prints, and its
+CSV has them as columns.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+from mqadmin_calls import mqadmin
+
+from triomq import ClientSettings, Producer, ProducerSettings, PushConsumer
+from triomq.client.admin.command_list import LIST
+from triomq.client.admin.commands import load
+from triomq.client.admin.csv_output import csv_text
+from triomq.client.admin.shapes import differences, fitting, shapes_of
+from triomq.testing import InProcessCluster, local_cluster
+
+BROKER, FILE, CLIENT, ID, DIR = "BROKER", "FILE", "CLIENT", "ID", "DIR"
+CLUSTER, TOPIC = "-c DefaultCluster", "-t orders"
+CALLS: dict[str, list[str]] = {
+    "clusterList": [""],
+    "brokerStatus": [f"-b {BROKER}"],
+    "doctor": ["--cluster"],
+    "topicList": ["", "-c"],
+    "topicRoute": [TOPIC],
+    "topicStatus": [TOPIC],
+    "updateTopic": [f"{TOPIC} {CLUSTER} -a +message.type=NORMAL"],
+    "consumerProgress": ["", "-g billing"],
+    "consumerConnection": ["-g billing"],
+    "updateSubGroup": [f"-g billing {CLUSTER} -r 3"],
+    "producerConnection": [f"-g shop {TOPIC}"],
+    "sendMessage": [f"{TOPIC} -p text -k key"],
+    "consumeMessage": [TOPIC],
+    "queryMsgByKey": [f"{TOPIC} -k key"],
+    "queryMsgById": [f"{TOPIC} -i {ID}"],
+    "queryMsgByUniqueKey": [f"{TOPIC} -i {ID}"],
+    "queryMsgTraceById": [f"-i {ID}"],
+    "getConsumerConfig": ["-g billing"],
+    "setConsumeMode": [f"{TOPIC} -g other -m POP {CLUSTER}"],
+    "brokerConsumeStats": [f"-b {BROKER}"],
+    "consumerStatus": ["-g billing", f"-g billing -i {CLIENT} -s"],
+    "statsAll": [""],
+    "producer": [f"-b {BROKER}"],
+    "topicClusterList": [TOPIC],
+    "resetOffsetByTime": [f"-g other {TOPIC} -s -1h"],
+    "skipAccumulatedMessage": [f"-g other {TOPIC}"],
+    "cloneGroupOffset": [f"-s billing -d copy {TOPIC}"],
+    "wipeWritePerm": ["-b broker-a"],
+    "addWritePerm": ["-b broker-a"],
+    "updateTopicPerm": [f"{TOPIC} {CLUSTER} -p 4"],
+    "getBrokerConfig": [CLUSTER],
+    "updateBrokerConfig": [f"{CLUSTER} -k brokerPermission -v 6"],
+    "getNamesrvConfig": [""],
+    "updateNamesrvConfig": ["-k orderMessageEnable -v true"],
+    "updateKvConfig": ["-s space -k key -v value"],
+    "deleteKvConfig": ["-s space -k key --yes"],
+    "updateOrderConf": [f"{TOPIC} -m put -v broker-a:4", f"{TOPIC} -m get", f"{TOPIC} -m delete"],
+    "updateTopicList": [f"{CLUSTER} -f {FILE}"],
+    "updateSubGroupList": [f"{CLUSTER} -f {FILE}"],
+    "queryCq": [f"{TOPIC} -q 0 -i 0"],
+    "deleteExpiredCommitLog": [f"-b {BROKER}"],
+    "cleanExpiredCQ": [f"-b {BROKER}"],
+    "cleanUnusedTopic": [f"-b {BROKER}"],
+    "deleteSubGroup": [f"-g billing {CLUSTER} --yes"],
+    "deleteTopic": [f"{TOPIC} {CLUSTER} --yes"],
+    "tlsInit": [f"--dir {DIR}"],
+    "tlsCheck": [f"--tls {DIR}/tls.properties"],
+}
+"""command → calls, in an order in which each finds what it needs"""
+
+
+async def shown(cluster: InProcessCluster, name: str, words: list[str]) -> list[str]:
+    """Return what a call prints that the command does not declare."""
+    command = load(name)
+    words += (
+        [] if command.local is not None and name != "doctor" else ["-n", cluster.namesrv_address]
+    )
+    done = await mqadmin(name, *words, "--json")
+    if done.code not in (0, 1) or done.out == "":
+        return [f"{name} {' '.join(words)}: exit code {done.code}: {done.err}"]
+    document = json.loads(done.out)
+    wrong = list(differences(fitting(command.document, document), document))
+    columns, *rows = csv.reader(io.StringIO(csv_text(command.document, document)))
+    if any(len(row) != len(columns) for row in rows) or len(set(columns)) != len(columns):
+        wrong.append(f"CSV: {columns}, {rows}")
+    return [f"{name} {' '.join(words)}: {text}" for text in wrong]
+
+
+async def test_a_command_prints_the_fields_that_it_declares(tmp_path: Path) -> None:
+    (tmp_path / "list").write_text("[]")
+    wrong = []
+    async with local_cluster(settings={"traceTopicEnable": True}) as cluster:
+        namesrv = cluster.namesrv_address
+        await cluster.create_topic("orders", queues=1)
+        async with Producer(
+            namesrv, group="tracing", settings=ProducerSettings(client=ClientSettings(trace=True))
+        ) as tracing:
+            receipt = await tracing.send("orders", b"x", keys=["key"])
+        async with (
+            PushConsumer(
+                namesrv, group="billing", subscriptions="orders", consume_from="first"
+            ) as consumer,
+            Producer(namesrv, group="shop") as producer,
+        ):
+            await producer.send("orders", b"y")
+            await (await anext(consumer)).ack()
+            values = {
+                BROKER: cluster.brokers[0].address,
+                FILE: str(tmp_path / "list"),
+                CLIENT: consumer.client_id,
+                ID: receipt.message_id,
+                DIR: str(tmp_path),
+            }
+            for name, calls in CALLS.items():
+                for call in calls:
+                    for word, value in values.items():
+                        call = call.replace(word, value)
+                    wrong += await shown(cluster, name, call.split())
+    assert wrong == []
+
+
+def test_every_command_is_tried() -> None:
+    assert set(CALLS) == set(LIST)
+
+
+def test_every_command_declares_its_fields() -> None:
+    for name in LIST:
+        shapes = shapes_of(load(name).document)
+        assert shapes, name
+        assert "…" not in load(name).document, name
+
+
+def test_the_check_of_fields_finds_a_field_that_is_missing_and_one_that_is_not_declared() -> None:
+    (shape,) = shapes_of('{"topic", "queues": [{"queueId", with -d "offset"}], "by": {key: value}}')
+    document = {"topic": "t", "queues": [{"queueID": 0}], "by": {"a": [1]}}
+    assert list(differences(shape, document)) == [
+        "/queues[]/queueId is missing",
+        "/queues[]/queueID is not documented",
+        "/by/a has parts that are not documented",
+    ]
+
+
+@pytest.mark.parametrize("notation", ['{"a"', '{"a": [b}', '{"a": {b: c}'])
+def test_a_notation_that_is_not_closed_is_refused(notation: str) -> None:
+    with pytest.raises(ValueError, match="not closed"):
+        shapes_of(notation)
