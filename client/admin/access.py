@@ -1,10 +1,11 @@
-"""Read the files of the options --tls and --credentials."""
+"""Read the files of the options --tls and --credentials, and the keys of a context."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from triomq.client.admin.arguments import Values
+from triomq.client.admin.contexts import Context
 from triomq.client.errors import SettingsError
 from triomq.remoting.client.access import read_credentials
 from triomq.remoting.protocol.signing import Credentials
@@ -21,7 +22,16 @@ def given_access(values: Values) -> tuple[Tls | None, Credentials | None]:
     try:
         return (
             Tls.from_file(tls) if tls is not None else None,
-            read_credentials(Path(credentials)) if credentials is not None else None,
+            _keys_of(values.value("context"))
+            if credentials is None
+            else read_credentials(Path(credentials)),
         )
     except ConfigError as error:
         raise SettingsError(str(error)) from None
+
+
+def _keys_of(context: object) -> Credentials | None:
+    """Return the keys of a context; a name of one, without keys, has none."""
+    if not isinstance(context, Context) or context.access_key is None:
+        return None
+    return Credentials(access_key=context.access_key, secret_key=context.secret_key or "")

@@ -79,7 +79,9 @@ class Option:
     """One option of a command."""
 
     spelling: str
-    """as help shows it: ``-t, --topic TOPIC``, ``--dir FOLDER``; ``--json`` is a flag"""
+    """as help shows it: ``-t, --topic TOPIC``, ``--dir FOLDER``; ``--json`` is a flag, and ``NAME``
+    without dashes an argument, which needs no option before it
+    """
     meaning: str
     kind: Callable[[str], Any] = filled
     """parser of the value, which raises ValueError with the reason; unused by a flag"""
@@ -87,23 +89,33 @@ class Option:
     default: Any = attrs.field(default=None, kw_only=True)
 
     @property
+    def is_argument(self) -> bool:
+        return not self.spelling.startswith("-")
+
+    @property
     def letter(self) -> str:
         """Return the short form without its dash; empty if there is only a long form."""
-        return self.spelling[1:2].removeprefix("-")
+        return "" if self.is_argument else self.spelling[1:2].removeprefix("-")
 
     @property
     def name(self) -> str:
-        """Return the long form without its dashes, as Java spells it."""
+        """Return the long form without its dashes, as Java spells it; ``name`` for ``NAME``."""
+        if self.is_argument:
+            return self.spelling.lower()
         return self.spelling.partition("--")[2].partition(" ")[0]
 
     @property
     def placeholder(self) -> str:
         """Return the word for the value; empty for a flag, which takes no value."""
+        if self.is_argument:
+            return self.spelling
         return self.spelling.partition("--")[2].partition(" ")[2]
 
     @property
     def title(self) -> str:
         """Return the option as messages name it, ``-t/--topic``."""
+        if self.is_argument:
+            return self.spelling
         return f"-{self.letter}/--{self.name}" if self.letter else f"--{self.name}"
 
 
@@ -112,6 +124,10 @@ class Values:
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         self._values = dict(values)
+
+    def replaced(self, **values: Any) -> Values:
+        """Return the same options with other values for some."""
+        return Values({**self._values, **values})
 
     def __contains__(self, name: str) -> bool:
         """Return whether the option was given or has a default."""
@@ -162,9 +178,14 @@ def parse(
     found: dict[str, Any] = {option.name: option.default for option in options}
     given: set[str] = set()
     rest = list(arguments)
+    unfilled = [option for option in options if option.is_argument]
+    named = [option for option in options if not option.is_argument]
     while rest:
         token = rest.pop(0)
-        option, text = _match(options, token, rest)
+        if unfilled and not token.startswith("-"):
+            option, text = unfilled.pop(0), token
+        else:
+            option, text = _match(named, token, rest)
         given.add(option.name)
         found[option.name] = _convert(option, text) if option.placeholder else True
     for names in one_of:

@@ -146,6 +146,8 @@ class AdminCommand:
     remarks: str = ""
     """differences from RocketMQ's mqadmin, one on each line"""
     effect: Effect = Effect.READS
+    own_access: bool = False
+    """it reads the options about access itself, without a context"""
     loss: str = ""
     """with ``Effect.DESTROYS``: what is deleted, for the question before it"""
 
@@ -190,6 +192,11 @@ COMMON_OPTIONS: Sequence[Option] = (
         "sign requests with accessKey and secretKey of this file (default: the environment variable"
         " TRIOMQ_CREDENTIALS)",
         str,
+    ),
+    Option(
+        "--context NAME",
+        "take name servers, TLS and credentials that are not given from this context (default: the"
+        " environment variable TRIOMQ_CONTEXT, otherwise the current context)",
     ),
     Option("-h, --help", "describe the command and exit"),
     Option("--json", "print one JSON document instead of text"),

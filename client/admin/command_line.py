@@ -90,14 +90,22 @@ def option_meaning(option: Option) -> str:
 def command_help(command: AdminCommand) -> str:
     """Return the description of one command."""
     rows = [
-        (option.spelling if option.letter else f"    {option.spelling}", option_meaning(option))
+        (
+            option.spelling if option.letter or option.is_argument else f"    {option.spelling}",
+            option_meaning(option),
+        )
         for option in command.accepted
     ]
     width = max(len(spelling) for spelling, _ in rows)
+    arguments = "".join(
+        f"{option.title} " if option.required else f"[{option.title}] "
+        for option in command.options
+        if option.is_argument
+    )
     spellings = (command.name, kebab(command.name))
     also = ", ".join(name for name in dict.fromkeys(spellings) if name != title(command.name))
     lines = [
-        f"usage: mqadmin {title(command.name)} [options]        (also: {also})",
+        f"usage: mqadmin {title(command.name)} {arguments}[options]        (also: {also})",
         "",
         command.sentence,
         "",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-GROUPS = ("cluster", "topic", "consumer", "producer", "message", "security")
+GROUPS = ("cluster", "topic", "consumer", "producer", "message", "security", "context")
 """sections of the list, in order"""
 
 
@@ -138,6 +138,11 @@ LIST: Mapping[str, Listed] = {
         "check the certificates of a tls.properties file (dates, key, chain, names), and the"
         " handshake with a server",
     ),
+    "contextList": Listed("context", "context", "list the contexts"),
+    "contextShow": Listed("context", "context", "print a context, without its secret key"),
+    "contextSet": Listed("context", "context", "create a context, or change it"),
+    "contextUse": Listed("context", "context", "make a context the current one"),
+    "contextDelete": Listed("context", "context", "delete a context"),
 }
 """name → line of the list, in the order of help and manual"""
 

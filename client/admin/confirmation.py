@@ -8,6 +8,7 @@ from triomq.client.admin.arguments import UsageError
 from triomq.client.admin.command import AdminCommand, Effect
 from triomq.client.admin.command_line import Call
 from triomq.client.admin.errors import NotConfirmed
+from triomq.client.admin.grouped_names import title
 from triomq.remoting.printable import printable
 
 
@@ -22,8 +23,8 @@ def must_ask(call: Call, stdin: TextIO) -> bool:
         return False
     if not stdin.isatty():
         raise UsageError(
-            f"{call.command.name} deletes {call.command.loss}, and there is no terminal to ask:"
-            " give --yes"
+            f"{title(call.command.name)} deletes {call.command.loss}, and there is no terminal to"
+            " ask: give --yes"
             + ("" if call.command.local is not None else ", or --dry-run to see what it would do")
         )
     return True

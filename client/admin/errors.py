@@ -44,6 +44,24 @@ class BrokerNotFound(TrioMQError):
         return f"there is no broker {self.name!r} {self.where}: {known}"
 
 
+class ContextNotFound(TrioMQError):
+    """The file of contexts has no context of that name."""
+
+    def __init__(self, name: str, known: Iterable[str]) -> None:
+        super().__init__(name, tuple(known))
+        self.name = name
+        self.known = tuple(sorted(known))
+
+    def __str__(self) -> str:
+        """Name the contexts that exist."""
+        known = (
+            f"use one of {', '.join(self.known)}"
+            if self.known
+            else f"there are none; make one with `mqadmin context set {self.name} -n ADDRESSES`"
+        )
+        return f"there is no context {self.name!r}: {known}"
+
+
 class MessageNotFound(TrioMQError):
     """No broker of the topic has such a message."""
 

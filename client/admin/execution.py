@@ -18,6 +18,7 @@ from triomq.client.admin.arguments import UsageError
 from triomq.client.admin.command import Result, request_seconds
 from triomq.client.admin.command_line import Call, complaint
 from triomq.client.admin.confirmation import confirm, dry_run, must_ask
+from triomq.client.admin.contexts import with_context
 from triomq.client.admin.errors import CommandTimeout
 from triomq.client.admin.exit_codes import EXIT_FAILED, EXIT_OK, EXIT_PARTIAL
 from triomq.client.admin.output import print_result
@@ -49,7 +50,8 @@ def perform_alone(call: Call, stdout: TextIO, stderr: TextIO) -> int:
 
 async def perform(call: Call, stdout: TextIO, stderr: TextIO) -> int:
     """Run a command and print its result; return the exit code."""
-    command, values = call.command, call.values
+    command = call.command
+    values = call.values if command.own_access else with_context(call.values)
     seconds = values.number("timeout")
     if values.flag("json") and values.flag("csv"):
         raise UsageError("give only one of --json and --csv")

@@ -8,6 +8,7 @@ from triomq.client.admin.arguments import UsageError
 from triomq.client.admin.errors import (
     BrokerNotFound,
     ClusterNotFound,
+    ContextNotFound,
     MessageNotFound,
     TraceNotFound,
     TraceTopicMissing,
@@ -34,7 +35,7 @@ EXIT_CODES: Mapping[int, str] = {
     EXIT_FAILED: "the operation failed, for instance because a broker refused it",
     EXIT_USAGE: "the command line cannot be understood; nothing was done",
     EXIT_PARTIAL: "some brokers answered and some did not; what is printed is incomplete",
-    EXIT_NOT_FOUND: "the topic, group, cluster, broker or message does not exist",
+    EXIT_NOT_FOUND: "the topic, group, cluster, broker, message or context does not exist",
     EXIT_NO_NAME_SERVER: "no name server is configured, or none answered",
     EXIT_INTERRUPTED: "Ctrl-C; whether a change in progress took effect is unknown",
 }
@@ -54,6 +55,7 @@ def exit_code(error: BaseException) -> int:
             | GroupNotFound()
             | GroupOffline()
             | ClusterNotFound()
+            | ContextNotFound()
             | BrokerNotFound()
             | MessageNotFound()
             | TraceNotFound()

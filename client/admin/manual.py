@@ -61,6 +61,28 @@ date.
   after the other. A failure after the first round is shown, and the next round tries again.
   Ctrl-C is its normal end, exit code 0.
 
+## Contexts
+
+A context is a name for a cluster: name servers, TLS, credentials.
+
+```sh
+mqadmin context set test -n 127.0.0.1:9876
+mqadmin context set production -n 'ns1:9876;ns2:9876' --tls ~/tls.properties \\
+    --access-key ops < secret.txt
+mqadmin context use test                   # for all calls without -n and --context
+mqadmin topic list --context production    # for one call; TRIOMQ_CONTEXT for a shell
+```
+
+Contexts are in `$XDG_CONFIG_HOME/triomq/contexts.json` (without the variable below `~/.config`),
+with the mode 0600; a file that others can read is refused. Secret keys are read from stdin, never from the command
+line, and no command prints them.
+
+A call takes the name servers from the first of: `--context`, `-n`, `TRIOMQ_CONTEXT`,
+`NAMESRV_ADDR`, the current context. TLS and keys of a context are used if it was named by
+`--context` or `TRIOMQ_CONTEXT`, or if the current context names the servers: they are not sent to
+another cluster. `--tls` and `--credentials` win; what neither they nor the context have comes from
+`TRIOMQ_TLS` and `TRIOMQ_CREDENTIALS`.
+
 ## Times
 
 | Form | Meaning |

@@ -31,6 +31,7 @@ def _hosts(text: str) -> list[str]:
 COMMANDS: Sequence[AdminCommand] = (
     AdminCommand(
         name="tlsInit",
+        own_access=True,
         local=tls_init,
         effect=Effect.ACTS,
         options=(

@@ -69,6 +69,11 @@ CALLS: dict[str, list[str]] = {
     "deleteTopic": [f"{TOPIC} {CLUSTER} --yes"],
     "tlsInit": [f"--dir {DIR}"],
     "tlsCheck": [f"--tls {DIR}/tls.properties"],
+    "contextSet": ["test -n 127.0.0.1:1"],
+    "contextUse": ["test"],
+    "contextList": [""],
+    "contextShow": ["test"],
+    "contextDelete": ["test --yes"],
 }
 """command → calls, in an order in which each finds what it needs"""
 
@@ -90,7 +95,10 @@ async def shown(cluster: InProcessCluster, name: str, words: list[str]) -> list[
     return [f"{name} {' '.join(words)}: {text}" for text in wrong]
 
 
-async def test_a_command_prints_the_fields_that_it_declares(tmp_path: Path) -> None:
+async def test_a_command_prints_the_fields_that_it_declares(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     (tmp_path / "list").write_text("[]")
     wrong = []
     async with local_cluster(settings={"traceTopicEnable": True}) as cluster:

@@ -23,6 +23,7 @@ from triomq.client.admin.command import AdminCommand, Result
 from triomq.client.admin.command_line import Call
 from triomq.client.admin.command_list import LIST
 from triomq.client.admin.errors import CommandTimeout
+from triomq.client.admin.grouped_names import VERBS
 from triomq.remoting.address import parse_address
 from triomq.testing import local_cluster
 
@@ -88,7 +89,7 @@ OF_NAME_SERVERS = {
     "addWritePerm",
 }
 """Commands that ask no broker."""
-WITHOUT_CLUSTER = {"tlsInit", "tlsCheck"}
+WITHOUT_CLUSTER = {"tlsInit", "tlsCheck", *VERBS["context"].values()}
 
 
 def test_every_command_is_tried() -> None:
