@@ -203,25 +203,30 @@ def _match(options: Sequence[Option], token: str, rest: list[str]) -> tuple[Opti
             f"{token!r} does not belong to an option: put a text with blanks in quotes, and give"
             " each value right after its option"
         )
-    if token.startswith("--"):
-        name, equals, text = token[2:].partition("=")
-        option = next((option for option in options if _folded(option.name) == _folded(name)), None)
-        if option is None:
-            raise UsageError(_unknown(options, token.partition("=")[0]))
-        if not option.placeholder:
-            if equals:
-                raise UsageError(f"{option.title} takes no value")
-            return option, ""
-        return option, text if equals else _next(option, rest)
-    option = next((option for option in options if option.letter == token[1]), None)
+    option, has_value = matching(options, token)
     if option is None:
-        raise UsageError(_unknown(options, token))
-    joined = token[2:]
-    if not option.placeholder:
-        if joined:
-            rest.insert(0, f"-{joined}")
-        return option, ""
-    return option, joined.removeprefix("=") if joined else _next(option, rest)
+        raise UsageError(_unknown(options, token.partition("=")[0]))
+    long = token.startswith("--")
+    text = token.partition("=")[2] if long else token[2:]
+    if option.placeholder:
+        if has_value:
+            return option, text if long else text.removeprefix("=")
+        return option, _next(option, rest)
+    if has_value and long:
+        raise UsageError(f"{option.title} takes no value")
+    if has_value:
+        rest.insert(0, f"-{text}")
+    return option, ""
+
+
+def matching(options: Sequence[Option], token: str) -> tuple[Option | None, bool]:
+    """Return the option that a word names, None for no option; and whether more follows in it."""
+    if token.startswith("--"):
+        name, equals, _ = token[2:].partition("=")
+        found = (option for option in options if _folded(option.name) == _folded(name))
+        return next(found, None), bool(equals)
+    found = (option for option in options if option.letter and option.letter == token[1:2])
+    return next(found, None), len(token) > 2
 
 
 def _next(option: Option, rest: list[str]) -> str:

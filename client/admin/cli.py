@@ -30,12 +30,22 @@ def main() -> None:
 def run_words(words: list[str]) -> int:
     """Do what the words say; return the exit code."""
     try:
+        if words[:1] == ["__complete"]:
+            return _complete(words[1:])
         text = general_answer(words)
         return show(text, sys.stdout) if text is not None else _run_command(words)
     except BaseException as error:
         if interrupted(error):
             return EXIT_INTERRUPTED
         raise
+
+
+def _complete(words: list[str]) -> int:
+    # Not for general help: start-up time.
+    from triomq.client.admin.completion import completed
+
+    text = completed(words)
+    return show(text, sys.stdout) if text else 0
 
 
 def _run_command(words: list[str]) -> int:

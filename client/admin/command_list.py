@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-GROUPS = ("cluster", "topic", "consumer", "producer", "message", "security", "context")
+GROUPS = ("cluster", "topic", "consumer", "producer", "message", "security", "context", "shell")
 """sections of the list, in order"""
 
 
@@ -143,6 +143,7 @@ LIST: Mapping[str, Listed] = {
     "contextSet": Listed("context", "context", "create a context, or change it"),
     "contextUse": Listed("context", "context", "make a context the current one"),
     "contextDelete": Listed("context", "context", "delete a context"),
+    "completion": Listed("shell", "shell", "print the script that completes mqadmin in a shell"),
 }
 """name → line of the list, in the order of help and manual"""
 

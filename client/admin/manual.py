@@ -74,8 +74,8 @@ mqadmin topic list --context production    # for one call; TRIOMQ_CONTEXT for a 
 ```
 
 Contexts are in `$XDG_CONFIG_HOME/triomq/contexts.json` (without the variable below `~/.config`),
-with the mode 0600; a file that others can read is refused. Secret keys are read from stdin, never from the command
-line, and no command prints them.
+with the mode 0600; a file that others can read is refused. Secret keys are read from stdin, never
+from the command line, and no command prints them.
 
 A call takes the name servers from the first of: `--context`, `-n`, `TRIOMQ_CONTEXT`,
 `NAMESRV_ADDR`, the current context. TLS and keys of a context are used if it was named by

@@ -74,6 +74,7 @@ CALLS: dict[str, list[str]] = {
     "contextList": [""],
     "contextShow": ["test"],
     "contextDelete": ["test --yes"],
+    "completion": ["bash"],
 }
 """command → calls, in an order in which each finds what it needs"""
 

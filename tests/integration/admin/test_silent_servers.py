@@ -89,7 +89,7 @@ OF_NAME_SERVERS = {
     "addWritePerm",
 }
 """Commands that ask no broker."""
-WITHOUT_CLUSTER = {"tlsInit", "tlsCheck", *VERBS["context"].values()}
+WITHOUT_CLUSTER = {"tlsInit", "tlsCheck", "completion", *VERBS["context"].values()}
 
 
 def test_every_command_is_tried() -> None:

@@ -95,6 +95,7 @@ OURS = {
     "contextSet",
     "contextUse",
     "contextDelete",
+    "completion",
 }
 ABSENT: dict[str, dict[str, str]] = {
     "queryMsgById": dict.fromkeys(

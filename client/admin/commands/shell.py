@@ -1,0 +1,44 @@
+"""The command completion."""
+
+from __future__ import annotations
+
+from triomq.client.admin.arguments import Option, Values
+from triomq.client.admin.command import AdminCommand, Effect, Result
+from triomq.client.admin.completion_scripts import SCRIPTS
+
+
+def shell_name(text: str) -> str:
+    """Read bash, zsh or fish."""
+    if text not in SCRIPTS:
+        raise ValueError(f"use one of {', '.join(SCRIPTS)}")
+    return text
+
+
+async def completion(options: Values) -> Result:
+    shell = options.text("shell")
+    script = SCRIPTS[shell]
+    return Result(document={"shell": shell, "script": script}, blocks=[script.rstrip()])
+
+
+COMMANDS = (
+    AdminCommand(
+        name="completion",
+        local=completion,
+        own_access=True,
+        effect=Effect.ACTS,
+        options=(Option("SHELL", "bash, zsh or fish", shell_name, required=True),),
+        examples=(
+            "completion bash",
+            "completion zsh",
+            "completion fish",
+        ),
+        document='{"shell", "script"}',
+        remarks=(
+            "Load it in the start file of the shell: `source <(mqadmin completion bash)` in"
+            " `~/.bashrc`, the same with zsh in `~/.zshrc` after `compinit`, and `mqadmin"
+            " completion fish | source` in `~/.config/fish/config.fish`.\n"
+            "It completes groups, commands, options, contexts, and files after options that name"
+            " one. It asks no server."
+        ),
+    ),
+)

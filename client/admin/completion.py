@@ -1,0 +1,105 @@
+"""Completion of mqadmin's command line in bash, zsh and fish.
+
+A shell's script asks ``mqadmin __complete WORDS…``, with the words in front of the cursor, and gets
+a candidate on each line: the word, a tab, its meaning. So the scripts have no list of commands, and
+do not go out of date. Nothing is printed where a file name belongs: the shells then complete files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from triomq.client.admin.arguments import Option, UsageError, matching
+from triomq.client.admin.command import AdminCommand
+from triomq.client.admin.command_list import LIST, kebab
+from triomq.client.admin.commands import load
+from triomq.client.admin.completion_scripts import SCRIPTS
+from triomq.client.admin.contexts import contexts_path, read_contexts
+from triomq.client.admin.grouped_names import VERBS, title
+from triomq.client.admin.names import named
+from triomq.client.errors import SettingsError
+from triomq.remoting.printable import printable
+
+Candidate = tuple[str, str]
+
+
+def completed(words: Sequence[str]) -> str:
+    """Return the candidates for the last of the words, one on each line with its meaning."""
+    typed = words[-1] if words else ""
+    found = [
+        (word, meaning)
+        for word, meaning in _candidates(words[:-1], typed)
+        if word.lower().startswith(typed.lower())
+    ]
+    return "\n".join(f"{word}\t{printable(meaning)}" for word, meaning in found)
+
+
+def _candidates(before: Sequence[str], typed: str) -> Iterator[Candidate]:
+    if before and before[0] == "help":
+        before = before[1:]
+    if not before:
+        yield from _first_words(typed)
+        return
+    group = before[0].lower()
+    if len(before) == 1 and group in VERBS and not typed.startswith("-"):
+        yield from ((verb, LIST[name].summary) for verb, name in VERBS[group].items())
+        return
+    try:
+        found = named(before)
+    except UsageError:
+        return
+    yield from _options(load(found.name), list(found.rest), typed)
+
+
+def _first_words(typed: str) -> Iterator[Candidate]:
+    """Yield groups and names of one word; RocketMQ's names only for what begins no group."""
+    yield from ((group, ", ".join(verbs)) for group, verbs in VERBS.items())
+    yield from ((name, LIST[name].summary) for name in LIST if title(name) == name)
+    yield "help", "describe commands"
+    if not any(group.startswith(typed.lower()) for group in VERBS):
+        for name in LIST:
+            for spelling in dict.fromkeys((name, kebab(name))):
+                if title(name) != name and spelling not in VERBS:
+                    yield spelling, LIST[name].summary
+
+
+def _options(command: AdminCommand, rest: list[str], typed: str) -> Iterator[Candidate]:
+    """Yield values if the last word is an option with a value, otherwise options."""
+    given = set()
+    arguments = [option for option in command.options if option.is_argument]
+    while rest:
+        token = rest.pop(0)
+        if not token.startswith("-"):
+            arguments = arguments[1:]
+            continue
+        option, has_value = matching(command.accepted, token)
+        if option is None:
+            continue
+        given.add(option.name)
+        if option.placeholder and not has_value:
+            if not rest:
+                yield from _values(option)
+                return
+            rest.pop(0)
+    if arguments and not typed.startswith("-"):
+        yield from _values(arguments[0])
+        return
+    for option in command.accepted:
+        if option.name not in given and not option.is_argument:
+            yield f"--{option.name}", option.meaning
+            if typed == f"-{option.letter}":
+                yield typed, option.meaning
+
+
+def _values(option: Option) -> Iterator[Candidate]:
+    """Yield the values of an option that are known without asking a server."""
+    if option.placeholder == "BOOL":
+        yield from (("true", ""), ("false", ""))
+    elif option.placeholder == "SHELL":
+        yield from ((shell, "") for shell in SCRIPTS)
+    elif option.name == "context" or option.meaning.startswith("name of the context"):
+        try:
+            contexts = read_contexts(contexts_path()).contexts
+        except SettingsError:
+            return
+        yield from ((name, context.namesrv or "") for name, context in contexts.items())
