@@ -21,7 +21,6 @@ from triomq.client.admin.contexts import (
     write_contexts,
 )
 from triomq.client.errors import SettingsError
-from triomq.client.servers import namesrv_addresses
 from triomq.remoting.protocol.short_repr import masked
 
 SECRET_LENGTH_MAX = 1000
@@ -85,6 +84,9 @@ async def context_set(options: Values) -> Result:
     changes: dict[str, str] = {}
     if (namesrv := options.maybe_text("namesrvAddr")) is not None:
         if namesrv:
+            # Imports Trio: start-up time of the help.
+            from triomq.client.servers import namesrv_addresses
+
             namesrv_addresses(namesrv)  # raises SettingsError for a text that is no address
         changes["namesrv"] = namesrv
     for key in ("tls", "credentials"):

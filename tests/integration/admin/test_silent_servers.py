@@ -291,6 +291,42 @@ async def test_listings_beside_a_silent_broker_show_the_other_brokers() -> None:
             assert [message["offsetMsgId"] for message in messages] == [receipt.offset_message_id]
 
 
+ONE_SERVER = {"sendMessage", *(name for name, words in WORDS.items() if BROKER in words)}
+"""Commands that need only one broker's answer."""
+
+
+async def test_every_command_has_a_row_for_a_silent_broker_beside_another(tmp_path: Path) -> None:
+    """On stdout, beside the rows of the broker that answers; and exit code 3."""
+    wanted = WORDS.keys() - OF_NAME_SERVERS - ONE_SERVER - {"doctor"}
+    (tmp_path / "list").write_text("[]")
+    done: dict[str, Done] = {}
+    async with local_cluster() as cluster:
+        namesrv = cluster.namesrv_address
+        for topic in ("orders", "old"):
+            await cluster.create_topic(topic, queues=1)
+        async with (
+            PushConsumer(namesrv, group="billing", subscriptions="orders"),
+            Producer(namesrv, group="shop") as producer,
+        ):
+            receipt = await producer.send("orders", b"x", keys=["key"])
+            known = {FILE: str(tmp_path / "list"), WORDS["queryMsgById"][-1]: receipt.message_id}
+
+            async def one(name: str) -> None:
+                given = (known.get(word, word) for word in WORDS[name])
+                done[name] = await mqadmin(name, *given, "-n", namesrv, "--timeout", 4)
+
+            async with silent_broker(namesrv, ["orders", "old", "%RETRY%billing"]) as silent:
+                last = ["deleteTopic", "deleteSubGroup"]
+                async with trio.open_nursery() as nursery:
+                    for name in wanted - set(last):
+                        nursery.start_soon(one, name)
+                for name in last:
+                    await one(name)
+    rows = ("ghost", silent)
+    wrong = {n: d for n, d in done.items() if d.code != 3 or not any(r in d.out for r in rows)}
+    assert wrong == {}
+
+
 async def test_missing_members_of_a_silent_broker_are_reported() -> None:
     async with local_cluster() as cluster:
         await cluster.create_topic("orders", queues=1)

@@ -352,7 +352,10 @@ async def test_a_broker_that_refuses(cluster: InProcessCluster) -> None:
             "neither +key=value nor -key",
         ),
         (["updateTopic", "-c", "c", "-t", "x", "-a", "+a=1,-a"], "'a' occurs twice"),
-        (["topicRuote", "-t", "x"], "there is no command 'topicRuote'; the nearest is topicRoute"),
+        (
+            ["topicRuote", "-t", "x"],
+            "there is no command 'topicRuote'; the nearest is topic route (topicRoute)",
+        ),
         (["frobnicate"], "there is no command 'frobnicate'; `mqadmin help` lists the commands"),
         (["-n", "a:1", "topicList"], "-n is not a command"),
         (["topicList", "--timeout", "soon"], "--timeout cannot be 'soon'"),
@@ -399,7 +402,7 @@ async def test_help_and_version() -> None:
         assert "clusterList" in done.out
     done = await mqadmin("topicRoute", "--help")
     assert done.out == (await mqadmin("help", "topic-route")).out
-    assert "mqadmin topicRoute -t orders -l" in done.out
+    assert "mqadmin topic route -t orders -l" in done.out
     assert (await mqadmin("--version")).out.startswith("mqadmin (TrioMQ ")
 
 
