@@ -158,6 +158,7 @@ SHELLS = {
 }
 
 
+@pytest.mark.feature("170d")
 @pytest.mark.parametrize("shell", SHELLS)
 def test_a_shell_completes(shell: str, typing: Callable[[list[str], str], Typing]) -> None:
     """The rest of a word appears on the line after a tab."""
