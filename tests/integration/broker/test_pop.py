@@ -110,6 +110,20 @@ async def test_another_invisible_time(tmp_path: Path) -> None:
         assert await drain(peer, 3) == []
 
 
+async def test_an_acknowledgement_that_comes_too_late_has_no_effect(tmp_path: Path) -> None:
+    """It is answered with success, as by Java: the client could do nothing about a refusal."""
+    async with running_broker(tmp_path) as ready, peer_of(ready) as peer:
+        await peer.create_topic("T", 1)
+        await send(peer, 1, 1)
+        _, (taken,) = await pop(peer)
+        _, (again,) = await pop(peer, poll_ms=10_000)
+        await acknowledge(peer, taken)
+        _, (once_more,) = await pop(peer, poll_ms=10_000)
+        assert {each.body for each in (again, once_more)} == {taken.body}
+        await acknowledge(peer, once_more)
+        assert await drain(peer, 2) == []
+
+
 async def test_batches_of_acknowledgements(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as ready, peer_of(ready) as peer:
         await peer.create_topic("T", 2)
