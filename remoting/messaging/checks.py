@@ -33,10 +33,6 @@ RECOVERY_SECONDS_MAX = 3600
 """maxTransactionRecoverySecond"""
 DELAY_MS_MAX = 24 * 3600 * 1000
 """maxDelayTimeMills"""
-INVISIBLE_MS_MIN = 10_000
-"""minInvisibleTimeMillsForRecv"""
-INVISIBLE_MS_MAX = 12 * 3600 * 1000
-"""maxInvisibleTimeMills"""
 
 SQL92 = "SQL92"
 # As Java's Character.isISOControl.
@@ -311,9 +307,7 @@ def time_ms(time: Any) -> int:
     return int(time.seconds) * 1000 + int(time.nanos) // 1_000_000
 
 
-def check_invisible_time(
-    invisible_ms: int, *, minimum_ms: int = INVISIBLE_MS_MIN, maximum_ms: int = INVISIBLE_MS_MAX
-) -> None:
+def check_invisible_time(invisible_ms: int, *, minimum_ms: int, maximum_ms: int) -> None:
     """Check the time for which a message is hidden; a change of it may be as short as 0.
 
     Raises: Refused (ILLEGAL_INVISIBLE_TIME).

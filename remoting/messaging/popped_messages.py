@@ -8,17 +8,19 @@ from triomq.remoting.grpc.apache_rocketmq.definition_pb2 import Code
 from triomq.remoting.messaging.cluster import BrokerLink
 from triomq.remoting.messaging.status_codes import Refused, refused_by_broker
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
+from triomq.remoting.protocol.command import Command
 from triomq.remoting.protocol.command import request as new_request
-from triomq.remoting.protocol.headers.pop import (
-    AckMessageHeader,
-    ChangeInvisibleTimeHeader,
-    ChangeInvisibleTimeResponseHeader,
-)
+from triomq.remoting.protocol.headers.pop import ChangeInvisibleTimeResponseHeader
 from triomq.remoting.protocol.headers.query import ViewMessageHeader
-from triomq.remoting.protocol.headers.send import SendBackHeader
 from triomq.remoting.protocol.inner_batch import is_inner_batch, unwrap
-from triomq.remoting.protocol.names import RETRY_PREFIX, pop_retry_topics
-from triomq.remoting.protocol.receipt_handle import NORMAL, RETRY_V1, ReceiptHandle
+from triomq.remoting.protocol.popped_requests import (
+    ack_request,
+    change_request,
+    changed_handle,
+    dead_letter_request,
+    stored_topic,
+)
+from triomq.remoting.protocol.receipt_handle import ReceiptHandle
 from triomq.remoting.protocol.record_reader import decode_records
 
 CALL_SECONDS = 3.0
@@ -55,65 +57,22 @@ class PoppedMessage:
     @property
     def stored_topic(self) -> str:
         """The topic that it was popped from: the one that was asked for, or a retry topic."""
-        # A Java broker lists a retry topic that was asked for by its own name as one of kind 1.
-        if self.handle.retry == NORMAL or self.topic.startswith(RETRY_PREFIX):
-            return self.topic
-        first, second = pop_retry_topics(self.group, self.topic)
-        return first if self.handle.retry == RETRY_V1 else second
+        return stored_topic(self.group, self.topic, self.handle)
 
     async def acknowledge(self, link: BrokerLink) -> None:
         """Acknowledge it. Raises: Refused, RemotingError."""
-        handle = self.handle
-        answer = await link.invoke(
-            handle.broker_name,
-            new_request(
-                RequestCode.ACK_MESSAGE,
-                AckMessageHeader(
-                    self.group,
-                    self.stored_topic,
-                    handle.queue_id,
-                    handle.encode(),
-                    handle.offset,
-                    broker_name=handle.broker_name,
-                ),
-            ),
-            CALL_SECONDS,
-        )
-        if answer.code != ResponseCode.SUCCESS:
-            raise refused_by_broker(answer.code, answer.remark)
+        await self._ask(link, ack_request(self.group, self.stored_topic, self.handle))
 
     async def change_time(self, link: BrokerLink, invisible_ms: int) -> PoppedMessage:
         """Hide it for another time from now; return it with its new handle.
 
         Raises: Refused, RemotingError.
         """
-        handle = self.handle
-        answer = await link.invoke(
-            handle.broker_name,
-            new_request(
-                RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
-                ChangeInvisibleTimeHeader(
-                    self.group,
-                    self.stored_topic,
-                    handle.queue_id,
-                    handle.encode(),
-                    handle.offset,
-                    invisible_ms,
-                    broker_name=handle.broker_name,
-                ),
-            ),
-            CALL_SECONDS,
+        answer = await self._ask(
+            link, change_request(self.group, self.stored_topic, self.handle, invisible_ms)
         )
-        if answer.code != ResponseCode.SUCCESS:
-            raise refused_by_broker(answer.code, answer.remark)
         header = answer.header(ChangeInvisibleTimeResponseHeader)
-        renewed = handle._replace(
-            start_offset=handle.offset,
-            pop_time=header.pop_time,
-            invisible_ms=header.invisible_ms,
-            revive_queue=header.revive_queue_id,
-        )
-        return attrs.evolve(self, handle=renewed)
+        return attrs.evolve(self, handle=changed_handle(self.handle, header))
 
     async def require_stored(self, link: BrokerLink) -> None:
         """Refuse a handle that leads to another message, or to none: a client has invented it.
@@ -143,24 +102,20 @@ class PoppedMessage:
 
         Raises: Refused, RemotingError.
         """
-        answer = await link.invoke(
-            self.handle.broker_name,
-            new_request(
-                RequestCode.CONSUMER_SEND_MSG_BACK,
-                SendBackHeader(
-                    offset=self.log_offset,
-                    group=self.group,
-                    delay_level=-1,
-                    origin_topic=self.stored_topic,
-                    max_reconsume_times=0,
-                    broker_name=self.handle.broker_name,
-                ),
+        await self._ask(
+            link,
+            dead_letter_request(
+                self.group, self.stored_topic, self.handle.broker_name, self.log_offset
             ),
-            CALL_SECONDS,
         )
+        await self.acknowledge(link)
+
+    async def _ask(self, link: BrokerLink, command: Command) -> Command:
+        """Return the answer of its broker. Raises: Refused, RemotingError."""
+        answer = await link.invoke(self.handle.broker_name, command, CALL_SECONDS)
         if answer.code != ResponseCode.SUCCESS:
             raise refused_by_broker(answer.code, answer.remark)
-        await self.acknowledge(link)
+        return answer
 
 
 def _invalid(cause: str) -> Refused:

@@ -8,7 +8,6 @@ Source: proxy/…/grpc/v2/consumer/ReceiveMessageActivity.java.
 from __future__ import annotations
 
 import logging
-import time
 from collections import deque
 from collections.abc import Callable
 
@@ -98,7 +97,7 @@ class Receiving:
     renewals: Renewals
     settings: MessagingSettings
     spawn: Callable[..., None]
-    clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
+    clock_ms: Callable[[], int]
     limit: LogLimit = attrs.field(factory=LogLimit, init=False)
     _turn: int = attrs.field(default=0, init=False)
     _waiting: set[_Pop] = attrs.field(factory=set, init=False)

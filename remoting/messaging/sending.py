@@ -6,7 +6,6 @@ grpc/v2/transaction/EndTransactionActivity.java.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 
 import attrs
@@ -84,7 +83,7 @@ class Sending:
 
     cluster: Cluster
     clients: KnownClients
-    clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
+    clock_ms: Callable[[], int]
     _turn: int = attrs.field(default=0, init=False)
     """Which queue is next for messages without a group."""
 

@@ -24,18 +24,22 @@ from triomq.remoting.protocol.bodies.pop import BatchAck, BatchAckBody, offset_b
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
 from triomq.remoting.protocol.command import Command, request
 from triomq.remoting.protocol.headers.pop import (
-    AckMessageHeader,
-    ChangeInvisibleTimeHeader,
     ChangeInvisibleTimeResponseHeader,
     NotificationHeader,
     NotificationResponseHeader,
     PopMessageHeader,
     PopMessageResponseHeader,
 )
-from triomq.remoting.protocol.headers.send import SendBackHeader
-from triomq.remoting.protocol.names import RETRY_PREFIX, pop_retry_topics
+from triomq.remoting.protocol.names import RETRY_PREFIX
 from triomq.remoting.protocol.popped_records import PoppedRecord, popped_records
-from triomq.remoting.protocol.receipt_handle import NORMAL, RETRY_V1, ReceiptHandle
+from triomq.remoting.protocol.popped_requests import (
+    ack_request,
+    change_request,
+    changed_handle,
+    dead_letter_request,
+    stored_topic,
+)
+from triomq.remoting.protocol.receipt_handle import NORMAL, ReceiptHandle
 from triomq.remoting.protocol.record import StoredMessage
 
 POP_MAX = 32
@@ -157,15 +161,7 @@ class PopRequests:
 
     async def acknowledge(self, lease: Lease) -> None:
         """Acknowledge a message. Raises: ``TrioMQError``."""
-        header = AckMessageHeader(
-            consumer_group=self.group,
-            topic=self._stored_topic(lease),
-            queue_id=lease.handle.queue_id,
-            receipt=lease.handle.encode(),
-            offset=lease.handle.offset,
-            broker_name=lease.handle.broker_name,
-        )
-        await self._call(lease, request(RequestCode.ACK_MESSAGE, header))
+        await self._call(lease, ack_request(self.group, self._stored_topic(lease), lease.handle))
 
     async def acknowledge_all(self, leases: Sequence[Lease]) -> None:
         """Acknowledge messages of one broker; it passes over those that come again.
@@ -184,46 +180,24 @@ class PopRequests:
 
         Raises: ``TrioMQError``; ``MessageGone`` if its time is over.
         """
-        handle = lease.handle
-        header = ChangeInvisibleTimeHeader(
-            consumer_group=self.group,
-            topic=self._stored_topic(lease),
-            queue_id=handle.queue_id,
-            receipt=handle.encode(),
-            offset=handle.offset,
-            invisible_ms=max(1, round(invisible * 1000)),
-            broker_name=handle.broker_name,
-        )
+        handle, invisible_ms = lease.handle, max(1, round(invisible * 1000))
+        command = change_request(self.group, self._stored_topic(lease), handle, invisible_ms)
         began = trio.current_time()
-        response = await self._call(
-            lease, request(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, header)
-        )
+        response = await self._call(lease, command)
         answer = read_header(response, ChangeInvisibleTimeResponseHeader, handle.broker_name)
-        lease.handle = ReceiptHandle(
-            handle.offset,
-            answer.pop_time,
-            answer.invisible_ms,
-            answer.revive_queue_id,
-            handle.retry,
-            handle.broker_name,
-            handle.queue_id,
-            handle.offset,
-        )
+        lease.handle = changed_handle(handle, answer)
         lease.ends = began + invisible
 
     async def dead_letter(self, lease: Lease, record: StoredMessage) -> None:
         """Move a message to the group's dead letters. Raises: ``TrioMQError``."""
-        header = SendBackHeader(
-            offset=record.log_offset,
-            group=self.group,
-            delay_level=-1,
-            origin_message_id=record.message_id,
-            origin_topic=lease.topic,
-            unit_mode=False,
-            max_reconsume_times=0,
-            broker_name=lease.handle.broker_name,
+        command = dead_letter_request(
+            self.group,
+            lease.topic,
+            lease.handle.broker_name,
+            record.log_offset,
+            record.message_id,
         )
-        await self._call(lease, request(RequestCode.CONSUMER_SEND_MSG_BACK, header))
+        await self._call(lease, command)
         await self.acknowledge(lease)
 
     async def _call(self, lease: Lease, command: Command) -> Command:
@@ -252,9 +226,8 @@ class PopRequests:
     def _stored_topic(self, lease: Lease) -> str:
         """Return the topic in which a message is: the one that was asked for, or a retry topic."""
         if lease.handle.retry == NORMAL or lease.topic.startswith(RETRY_PREFIX):
-            return lease.topic
-        old, new = pop_retry_topics(self._full(self.group), self._full(lease.topic))
-        return old if lease.handle.retry == RETRY_V1 else new
+            return lease.topic  # the session adds the namespace
+        return stored_topic(self._full(self.group), self._full(lease.topic), lease.handle)
 
     def _full(self, name: str) -> str:
         space = self.session.namespace

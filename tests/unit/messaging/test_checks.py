@@ -16,6 +16,7 @@ from triomq.remoting.messaging.checks import (
     group_name,
     topic_name,
 )
+from triomq.remoting.messaging.messaging_settings import MessagingSettings
 from triomq.remoting.messaging.status_codes import Refused
 from triomq.remoting.protocol.message_properties import RESERVED_PROPERTIES
 
@@ -333,10 +334,13 @@ def test_filters_that_say_nothing(kind: pb.FilterType, text: str) -> None:
 
 
 def test_invisible_times() -> None:
-    for good in (10_000, 12 * 3600 * 1000):
-        check_invisible_time(good)
-    check_invisible_time(0, minimum_ms=0)
-    for bad, minimum in ((9_999, 10_000), (12 * 3600 * 1000 + 1, 0), (-1, 0)):
+    low, high = 10_000, 12 * 3600 * 1000
+    settings = MessagingSettings()
+    assert (settings.invisible_ms_min, settings.invisible_ms_max) == (low, high)
+    for good in (low, high):
+        check_invisible_time(good, minimum_ms=low, maximum_ms=high)
+    check_invisible_time(0, minimum_ms=0, maximum_ms=high)
+    for bad, minimum in ((low - 1, low), (high + 1, 0), (-1, 0)):
         with pytest.raises(Refused) as refused:
-            check_invisible_time(bad, minimum_ms=minimum)
+            check_invisible_time(bad, minimum_ms=minimum, maximum_ms=high)
         assert refused.value.code == Code.ILLEGAL_INVISIBLE_TIME
