@@ -119,6 +119,9 @@ bench-special: $(VENV)/.dev peers ## timed messages, requests with replies and r
 bench-grpc: $(VENV)/.dev peers ## sends and receives of clients of RocketMQ 5 (gRPC) beside Java's broker and proxy (about 3 minutes)
 	$(BIN)/python tests/bench/bench_messaging.py $(ARGS)
 
+bench-pop: $(VENV)/.dev peers ## POP of Java's push consumer and of our SDK at both brokers (about 4 minutes)
+	$(BIN)/python tests/bench/bench_pop.py $(ARGS)
+
 bench-kafka: $(VENV)/.dev ## batched publishing beside Kafka 3.9.1, which it brings first (about 4 minutes)
 	$(BIN)/python tests/compat/install_peers.py --kafka
 	$(BIN)/python tests/bench/kafka_side_by_side.py $(ARGS)

@@ -187,3 +187,17 @@ def test_clients_of_rocketmq_5_at_both_brokers(tmp_path: Path) -> None:
     for what in ("sends, 64 in flight", "receives of 32, an AckMessage each"):
         assert all(figures[what]), printed
     assert all(figures["a send beside them, p50"]), printed
+
+
+@pytest.mark.compat
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_consumers_that_pop(tmp_path: Path) -> None:
+    """Our broker alone; the run of both takes a minute."""
+    settings = ("--seconds", "0.3", "--uncounted", "0.3", "--warm-up", "1", "--backlog", "10000")
+    more = ("--rounds", "1", "--no-java-broker", "--json", str(tmp_path / "found.json"))
+    printed = run_bench("bench_pop.py", *settings, *more)
+    content = json.loads((tmp_path / "found.json").read_text())
+    rows = {row["what"]: row["ours"] for row in content["tables"][0]["rows"]}
+    assert len(rows) == 4, printed
+    assert all(rows.values()), printed
