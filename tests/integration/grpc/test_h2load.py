@@ -78,7 +78,7 @@ async def test_every_request_of_h2load_is_answered(
                 """Somebody else works at the same time."""
                 nonlocal served
                 while len(said) < 2:
-                    answer = await other.call("QueryRoute", routes)
+                    answer = await other.call("QueryRoute", routes, timeout=60)
                     assert answer.status.code == pb.Code.OK
                     served += 1
 
