@@ -27,7 +27,7 @@ def make_parser(program: str, description: str) -> argparse.ArgumentParser:
 
 
 def add_shared_options(parser: argparse.ArgumentParser) -> None:
-    """Add ``-c``, ``-D``, ``--log-dir`` and ``--log-level``."""
+    """Add ``-c``, ``-D``, ``--log-dir``, ``--log-level`` and ``--log-format``."""
     parser.add_argument(
         "-c",
         "--config",
@@ -55,6 +55,12 @@ def add_shared_options(parser: argparse.ArgumentParser) -> None:
         default="INFO",
         metavar="LEVEL",
         help="DEBUG, INFO (default), WARNING or ERROR",
+    )
+    parser.add_argument(
+        "--log-format",
+        default="text",
+        choices=("text", "json"),
+        help="text (default), or json: one object in each line",
     )
 
 

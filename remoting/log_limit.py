@@ -6,7 +6,7 @@ the next entry of that kind names the count.
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import attrs
 
@@ -31,8 +31,12 @@ class LogLimit:
         *arguments: object,
         error: BaseException | None = None,
         lines: int = 1,
+        fields: Mapping[str, object] | None = None,
     ) -> None:
-        """Write or count the entry: *lines* of a kind per period; *error* adds a traceback."""
+        """Write or count the entry: *lines* of a kind per period; *error* adds a traceback.
+
+        *fields*: the same as data, for logs in JSON.
+        """
         if not logger.isEnabledFor(level):
             return
         now = self.clock()
@@ -46,4 +50,6 @@ class LogLimit:
         left_out = self._left_out.pop(message, 0)
         if left_out:
             message, arguments = f"{message} (and %d more like this)", (*arguments, left_out)
-        logger.log(level, message, *arguments, exc_info=error, stacklevel=2)
+        logger.log(
+            level, message, *arguments, exc_info=error, stacklevel=2, extra={"fields": fields}
+        )

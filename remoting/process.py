@@ -25,6 +25,7 @@ import trio
 
 from triomq.remoting import open_files
 from triomq.remoting.interrupt import interrupted
+from triomq.remoting.json_log import JsonFormatter
 from triomq.remoting.printable import PrintableFormatter, printable
 from triomq.remoting.properties_file import format_properties
 from triomq.remoting.settings import ConfigError, Loaded, render
@@ -65,8 +66,12 @@ ServiceCall = Callable[..., Awaitable[None]]
 """A service: runs until it is stopped, and reports a Ready through its argument ``task_status``."""
 
 
-def set_up_logging(program: str, directory: Path | None = None, level: str = "INFO") -> None:
+def set_up_logging(
+    program: str, directory: Path | None = None, level: str = "INFO", form: str = "text"
+) -> None:
     """Send the log of this process to standard error or to ``DIRECTORY/PROGRAM.log``.
+
+    ``form``: text, or json for one object in each line.
 
     Raises: ConfigError if that cannot be written.
     """
@@ -94,7 +99,7 @@ def set_up_logging(program: str, directory: Path | None = None, level: str = "IN
                 f"cannot write to {directory}: {reason}",
                 "name a directory that this user may write",
             ) from None
-    handler.setFormatter(PrintableFormatter(LOG_FORMAT))
+    handler.setFormatter(JsonFormatter() if form == "json" else PrintableFormatter(LOG_FORMAT))
     logging.basicConfig(level=number, handlers=[handler], force=True)
 
 
@@ -115,7 +120,7 @@ def run_program(
         if parsed.print_config:
             print(format_properties(render(loaded.config)), end="")
             return ExitCode.OK
-        set_up_logging(program, parsed.log_dir, parsed.log_level)
+        set_up_logging(program, parsed.log_dir, parsed.log_level, parsed.log_format)
     except ConfigError as error:
         return report_fatal(program, error)
     for warning in loaded.warnings:

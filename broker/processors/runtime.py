@@ -23,10 +23,14 @@ from triomq.broker.services.statistics import PUT_TIME_BOUNDS_MS, Statistics, su
 from triomq.broker.services.timers.timers import Timers
 from triomq.broker.store.store import MessageStore
 from triomq.remoting.errors import Rejected
-from triomq.remoting.monitor.program_figures import code_name
 from triomq.remoting.protocol.bodies.cluster import KvTable
 from triomq.remoting.protocol.bodies.offsets import BrokerStats
-from triomq.remoting.protocol.codes import PROTOCOL_VERSION, ResponseCode, version_name
+from triomq.remoting.protocol.codes import (
+    PROTOCOL_VERSION,
+    ResponseCode,
+    request_name,
+    version_name,
+)
 from triomq.remoting.protocol.headers.admin import BrokerStatsHeader
 from triomq.remoting.protocol.record_reader import decode_records
 from triomq.remoting.server.connection import Connection
@@ -237,7 +241,7 @@ def network_figures(figures: ServerStatistics) -> dict[str, str]:
                 f" stalled {pool.stalled}"
             )
     for code, figure in sorted(figures.codes.items()):
-        table[f"request_{code}_{code_name(code)}"] = (
+        table[f"request_{code}_{request_name(code)}"] = (
             f"count {figure.requests}, errors {figure.errors}, failed {figure.failed}, refused"
             f" {figure.refused}, p50 {milliseconds_text(figure.latency_quantile(0.5))}, p99"
             f" {milliseconds_text(figure.latency_quantile(0.99))}, queued {figure.queued}, wait"

@@ -16,7 +16,7 @@ from triomq.remoting.monitor.metrics import (
     histogram,
 )
 from triomq.remoting.open_files import ConnectionBudget
-from triomq.remoting.protocol.codes import RequestCode, ResponseCode
+from triomq.remoting.protocol.codes import RequestCode, ResponseCode, request_name
 from triomq.remoting.server.statistics import (
     CREATE_EDGES_SECONDS,
     RPC_EDGES_SECONDS,
@@ -101,7 +101,7 @@ def server_figures(figures: ServerStatistics) -> Iterator[Family]:
     yield counter("triomq_received_bytes_total", "Bytes of requests.", figures.received_bytes)
     yield counter("triomq_sent_bytes_total", "Bytes of answers.", figures.sent_bytes)
     codes = [
-        (one, {"request_code": str(code), "request": code_name(code)})
+        (one, {"request_code": str(code), "request": request_name(code)})
         for code, one in sorted(figures.codes.items())
         if one.requests or one.refused
     ]
@@ -176,7 +176,7 @@ def _rpc_latencies(figures: ServerStatistics) -> Iterator[Histogram]:
             if any(counts):
                 labels = {
                     "protocol_type": "remoting",
-                    "request_code": code_name(code).lower(),
+                    "request_code": request_name(code).lower(),
                     "response_code": _response_name(response),
                     "is_long_polling": "true" if held else "false",
                     "result": "success",
@@ -221,8 +221,3 @@ def creation_figures(figures: ServerStatistics) -> Iterator[Family]:
 def _response_name(code: int) -> str:
     known = code in ResponseCode._value2member_map_
     return ResponseCode(code).name.lower() if known else str(code)
-
-
-def code_name(code: int) -> str:
-    """Return the name of a request code, for labels."""
-    return RequestCode(code).name if code in RequestCode._value2member_map_ else "UNKNOWN"

@@ -320,3 +320,8 @@ def version_name(version: int) -> str:
         major, minor, patch = 3, 3 + minor, 1 + place // 2
     suffix = "" if place % 2 else "_SNAPSHOT"
     return f"V{major}_{minor}_{patch}{suffix}"
+
+
+def request_name(code: int) -> str:
+    """Return the name of a request code, for labels and logs."""
+    return RequestCode(code).name if code in RequestCode._value2member_map_ else "UNKNOWN"

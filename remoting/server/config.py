@@ -1,5 +1,6 @@
 """What one server is made with. The defaults are those of the benchmarks."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import attrs
@@ -45,7 +46,8 @@ class ServerConfig:
     ``pools``: every pool that the handler table uses. ``selector_count`` and ``codec_count`` affect
     fairness, not speed. ``filter_factory`` may give each connection a ``BytesFilter``, such as TLS.
     ``request_hooks`` see every request before its pool does, in this order; a hook that raises
-    ``Rejected`` answers in the handler's place.
+    ``Rejected`` answers in the handler's place. Requests that take longer than ``slow_seconds`` are
+    logged.
     """
 
     host: str = "0.0.0.0"
@@ -63,6 +65,7 @@ class ServerConfig:
     outbox_hard_bytes: int = attrs.field(default=64 * 1024 * 1024, validator=validators.ge(1))
     buffers_max_bytes: int = attrs.field(default=1024 * 1024 * 1024, validator=validators.ge(1))
     drain_seconds: float = attrs.field(default=5.0, validator=validators.ge(0))
+    slow_seconds: float = math.inf
     poller_factory: Callable[[], Poller] = open_poller
     filter_factory: Callable[[Connection], BytesFilter | None] | None = None
     request_hooks: Sequence[RequestHook] = ()

@@ -18,6 +18,7 @@ from triomq.remoting.log_limit import LogLimit
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.server.answers import error_remark, send_answers, send_error
 from triomq.remoting.server.requests import Deferred, HandlerResult, Request, Response
+from triomq.remoting.server.slow_requests import SlowRequests
 from triomq.remoting.server.statistics import LATENCY_EDGES
 
 _log = logging.getLogger(__name__)
@@ -34,6 +35,8 @@ class Waiting:
 
     requests: list[Request]
     work: Awaitable[Any]
+    begun: float = 0.0
+    """When they left the queue; 0 for those that were in none."""
 
 
 @attrs.define(eq=False)
@@ -42,6 +45,9 @@ class Execution:
 
     released: Callable[[], None]
     limit: LogLimit
+    slow: SlowRequests = attrs.field(factory=SlowRequests)
+    begun: float = attrs.field(default=0.0, init=False)
+    """When the requests that run now left the queue; 0 for those that were in none."""
     deferred_batches: int = attrs.field(default=0, init=False)
     """batches that wait without a worker"""
     _now: Callable[[], float] = attrs.field(default=trio.current_time, init=False)
@@ -72,7 +78,7 @@ class Execution:
                 self._defer(result)
                 return position, None
             else:
-                return position, Waiting(batch, _awaitable(result))
+                return position, Waiting(batch, _awaitable(result), self.begun)
         except Exception as error:
             self._fail(batch, error)
         # `note_answered` without the call, and a clock without the lookup: a batch may be a single
@@ -83,6 +89,8 @@ class Execution:
         counters.latency[bisect_left(LATENCY_EDGES, seconds)] += len(batch)
         if counters.unfiled:
             counters.file_codes(seconds)
+        if seconds > self.slow.seconds:
+            self.slow.note(batch, self.begun, 0.0, batch[0].arrived + seconds)
         return position, None
 
     def _run_singles(
@@ -104,8 +112,9 @@ class Execution:
                 result = destination.call(request)
                 if result.__class__ is not Response:
                     if result.__class__ is Deferred:
+                        self._defer(result)
                         continue
-                    waiting = Waiting([request], _awaitable(result))
+                    waiting = Waiting([request], _awaitable(result), self.begun)
                     break
             except Exception as error:
                 result = self._failure([request], error)
@@ -125,6 +134,8 @@ class Execution:
         except Exception as error:
             self._fail(asked, error)
         seconds = self._now() - asked[0].arrived
+        if seconds > self.slow.seconds:
+            self.slow.note(asked, self.begun, 0.0, asked[0].arrived + seconds)
         destination = asked[0].destination
         if len(asked) == 1 or all([request.destination is destination for request in asked]):  # noqa: C419 - as above
             destination.counters.note_answered(len(asked), seconds)
@@ -135,6 +146,7 @@ class Execution:
     async def wait(self, waiting: Waiting) -> None:
         """Await the work of a handler, and answer. Checkpoint: maybe."""
         deferred = Deferred(waiting.requests)
+        deferred.begun = waiting.begun
         try:
             result = await waiting.work
         except Exception as error:
@@ -160,16 +172,21 @@ class Execution:
         except Exception as error:
             self._fail(requests, error)
         if result.__class__ is not Deferred:
-            requests[0].destination.counters.note_answered(
-                len(requests), self._now() - requests[0].arrived
-            )
+            seconds = self._now() - requests[0].arrived
+            requests[0].destination.counters.note_answered(len(requests), seconds)
+            if seconds > self.slow.seconds:
+                now = requests[0].arrived + seconds
+                self.slow.note(requests, deferred.begun, deferred.since, now)
         if deferred.occupies_worker:
             self.deferred_batches -= 1
             self.released()
 
     def _defer(self, deferred: Deferred) -> None:
         """Count a deferred batch as a busy worker."""
-        if deferred.requests[0].destination.batch and not deferred.finished:
+        if deferred.finished:
+            return
+        deferred.begun, deferred.since = self.begun, self._now()
+        if deferred.requests[0].destination.batch:
             self.deferred_batches += 1
             deferred.occupies_worker = True
 

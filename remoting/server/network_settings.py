@@ -1,5 +1,6 @@
 """The network settings of name server and broker, under the names of Java's NettyServerConfig."""
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 
@@ -71,6 +72,15 @@ class NetworkSettings:
         high=10_000,
         own=True,
     )
+    slow_ms: int = number(
+        "slowRequestMillis",
+        1000,
+        "a request that takes longer is logged, with the time of each stage (0: none is); one that"
+        " waits for messages counts from their arrival",
+        low=0,
+        high=3_600_000,
+        own=True,
+    )
     drain_seconds: int = number(
         "shutdownWaitTimeSeconds",
         5,
@@ -103,5 +113,6 @@ class NetworkSettings:
             outbox_high_bytes=high,
             outbox_hard_bytes=_OUTBOX_HARD_FACTOR * high,
             drain_seconds=self.drain_seconds,
+            slow_seconds=self.slow_ms / 1000 if self.slow_ms else math.inf,
             poller_factory=partial(open_poller, self.busy_poll_micros / 1e6),
         )

@@ -11,6 +11,7 @@ remarks).
 """
 
 import logging
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -24,6 +25,7 @@ from triomq.remoting.server.config import PoolConfig
 from triomq.remoting.server.execution import BATCH_REQUESTS_MAX, Execution, Waiting
 from triomq.remoting.server.handlers import Handler
 from triomq.remoting.server.requests import Deferred, Destination, HandlerResult, Request
+from triomq.remoting.server.slow_requests import SlowRequests
 from triomq.remoting.server.statistics import PoolStatistics
 
 _log = logging.getLogger(__name__)
@@ -52,6 +54,8 @@ class Pool:
     config: PoolConfig
     queued: Callable[[], None]
     limit: LogLimit = attrs.field(factory=LogLimit)
+    slow_seconds: float = math.inf
+    """Requests that take longer are logged."""
     queued_bytes: int = attrs.field(default=0, init=False)
     _execution: Execution = attrs.field(init=False)
     _queue: deque[Request] = attrs.field(factory=deque, init=False)
@@ -67,7 +71,11 @@ class Pool:
     _counters: PoolStatistics = attrs.field(factory=PoolStatistics, init=False)  # without gauges
 
     def __attrs_post_init__(self) -> None:
-        self._execution = Execution(self._deferred_batch_ended, self.limit)
+        self._execution = Execution(
+            self._deferred_batch_ended,
+            self.limit,
+            SlowRequests(self.name, self.slow_seconds, self.limit),
+        )
         self._wait_seconds = self.config.wait_ms_max / 1000
 
     def __len__(self) -> int:
@@ -235,6 +243,7 @@ class Pool:
         position = 0
         end = min(len(requests), TURN_REQUESTS_MAX)
         execution = self._execution
+        execution.begun = 0.0
         while position < end and self._idle_workers > execution.deferred_batches:
             position, waiting = execution.run(requests, position, end)
             if waiting is not None:
@@ -282,7 +291,7 @@ class Pool:
                 taken.append(self._pop())
             if self._wait_seconds:
                 taken = self._not_expired(taken)
-            begun = trio.current_time()
+            begun = execution.begun = trio.current_time()
             position = 0
             while position < len(taken):
                 before = position

@@ -72,13 +72,15 @@ class Deferred:
     held pull, for example, goes through its pool again.
     """
 
-    __slots__ = ("finished", "occupies_worker", "requests")
+    __slots__ = ("begun", "finished", "occupies_worker", "requests", "since")
 
     def __init__(self, requests: Sequence[Request]) -> None:
         self.requests = requests
         self.finished = False
         # Set by the pool: a deferred batch counts as a busy worker, so that the next batches grow.
         self.occupies_worker = False
+        # Set by the pool: when the requests left the queue, and when the handler left this behind.
+        self.begun = self.since = 0.0
 
     def finish(self, make: "Callable[[], HandlerResult]") -> None:
         """Send what ``make()`` returns or raises, as for a handler; an awaitable is not allowed.

@@ -90,7 +90,7 @@ class Server:
     def __attrs_post_init__(self) -> None:
         config = self.config
         self.pools = {
-            name: Pool(name, pool, self._sweeper.wake, self.limit)
+            name: Pool(name, pool, self._sweeper.wake, self.limit, config.slow_seconds)
             for name, pool in config.pools.items()
         }
         self._sweeper.pools = [pool for pool in self.pools.values() if pool.config.wait_ms_max]
