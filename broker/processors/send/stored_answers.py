@@ -189,9 +189,10 @@ class StoredAnswers:
                     _count(counted, puts, puts, put_bytes)
                 counted, puts, put_bytes = target, 0, 0
             puts += 1
-            put_bytes += place.size
-            if place.size > small:
-                note_size(target.larger, place.size)
+            size = place.size
+            put_bytes += size
+            if size > small:
+                note_size(target.larger, size)
             if request.oneway:
                 continue
             if request.serialize:
