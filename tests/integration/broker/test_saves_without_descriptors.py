@@ -93,12 +93,13 @@ async def test_tables_of_a_broker(
                 contents[-1],
                 contents[-2],
             ]
-            lines = [(record.levelname, record.getMessage()) for record in caplog.records]
-            assert [level for level, _ in lines] == ["ERROR", "INFO"], "one line for many tries"
-            assert lines[0][1].startswith(
-                f"cannot save {path}: Too many open files: this process may have "
-            )
-            assert lines[1][1] == f"{path} is saved again"
+            *errors, last = [(record.levelname, record.getMessage()) for record in caplog.records]
+            # A try that fails while the limit is set back names the new limit.
+            assert 1 <= len(set(errors)) == len(errors) <= 2, "one line for many tries"
+            for level, text in errors:
+                assert level == "ERROR"
+                assert text.startswith(f"cannot save {path}: Too many open files: this process may")
+            assert last == ("INFO", f"{path} is saved again")
         nursery.cancel_scope.cancel()
 
 
