@@ -107,7 +107,13 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     ),
     "client": ("remoting",),
 }
-PROGRAMS_OF_CLIENTS = ("client.admin", "client.pipeline", "client.proxy", "client.spark")
+PROGRAMS_OF_CLIENTS = (
+    "client.admin",
+    "client.console",
+    "client.pipeline",
+    "client.proxy",
+    "client.spark",
+)
 # A package inside another is above, or beside, the modules on the right: those do not import it.
 MAY_NOT_IMPORT: dict[str, tuple[str, ...]] = {
     "remoting.protocol.bodies": ("remoting.protocol.headers",),
@@ -117,7 +123,10 @@ MAY_NOT_IMPORT: dict[str, tuple[str, ...]] = {
         for name in ("server", "client", "monitor", "tls", "simulated")
     },
     "remoting.grpc": ("remoting.messaging",),
-    "client.admin": ("client.consumer", "client.pipeline", "client.proxy", "client.spark"),
+    "client.admin": (
+        *("client.consumer", "client.console", "client.pipeline", "client.proxy", "client.spark"),
+    ),
+    "client.console": ("client.consumer", "client.pipeline", "client.proxy", "client.spark"),
     "client.proxy": ("client.consumer", "client.producer", "client.pipeline", "client.spark"),
     "client.consumer": ("client.producer", *PROGRAMS_OF_CLIENTS),
     "client.requests": PROGRAMS_OF_CLIENTS,
@@ -133,7 +142,7 @@ FOUNDATIONS: dict[str, tuple[str, ...]] = {
         f"client.{name}"
         for name in (
             *("consumer", "producer", "transactions", "admin", "idempotency"),
-            *("pipeline", "proxy", "spark"),
+            *("console", "pipeline", "proxy", "spark"),
         )
     ),
 }

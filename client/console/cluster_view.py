@@ -1,0 +1,259 @@
+"""What the console knows about a cluster at one moment, and the tables that pages show. Pure.
+
+What is not known is None and never 0: a broker that does not answer, a counter that it lacks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import attrs
+
+from triomq.remoting.protocol.bodies.offsets import BrokerConsumeStats
+from triomq.remoting.protocol.bodies.topics import TopicConfig
+from triomq.remoting.protocol.names import (
+    DLQ_PREFIX,
+    RETRY_PREFIX,
+    SYSTEM_TOPIC_PREFIX,
+    WELL_KNOWN_SYSTEM_TOPICS,
+)
+
+TABLE_ROWS_MAX = 50_000
+"""topics or groups that are kept of a cluster"""
+MESSAGE_TYPE = "message.type"
+
+
+@attrs.frozen(kw_only=True)
+class BrokerRow:
+    """One broker: its last answer, and why there is none newer."""
+
+    cluster: str
+    name: str
+    id: int
+    address: str
+    status: Mapping[str, str] | None = None
+    """the last answer; None: it never answered this console"""
+    seen_at: float | None = None
+    """when that was, in seconds since 1970"""
+    failure: str | None = None
+    """why the last poll got no answer"""
+
+    @property
+    def answers(self) -> bool:
+        return self.failure is None and self.status is not None
+
+    def number(self, *keys: str) -> float | None:
+        """Return a counter of the present, the first number of its text; None if it is unknown.
+
+        ``keys``: the spellings of all versions.
+        """
+        if not self.answers:
+            return None
+        return first_number(self.status or {}, *keys)
+
+    @property
+    def put_rate(self) -> float | None:
+        return self.number("putTps")
+
+    @property
+    def get_rate(self) -> float | None:
+        return self.number("getTransferredTps", "getTransferedTps")
+
+    @property
+    def disk_ratio(self) -> float | None:
+        return self.number("commitLogDiskRatio")
+
+    @property
+    def version(self) -> str | None:
+        return (self.status or {}).get("brokerVersionDesc")
+
+
+def first_number(status: Mapping[str, str], *keys: str) -> float | None:
+    """Return the first number of the first key that has one, None without."""
+    for key in keys:
+        try:
+            return float(status[key].split()[0])
+        except (KeyError, ValueError, IndexError):
+            continue
+    return None
+
+
+@attrs.frozen
+class NameServerRow:
+    address: str
+    failure: str | None
+
+
+@attrs.frozen(kw_only=True)
+class TopicRow:
+    """A topic with the sum of its queues at all brokers that told their topics."""
+
+    name: str
+    kind: str
+    """normal, retry, dead, system"""
+    message_type: str
+    read_queues: int
+    write_queues: int
+    perm: int | None
+    """None: it differs between brokers"""
+    brokers: tuple[str, ...]
+
+
+@attrs.frozen(kw_only=True)
+class GroupRow:
+    """A group with its backlog at all brokers that told it."""
+
+    name: str
+    lag: int | None
+    """None: no broker has told it"""
+    in_flight: int | None
+    topics: tuple[str, ...]
+    rate: float | None
+    brokers: tuple[str, ...]
+
+
+@attrs.frozen(kw_only=True)
+class BrokerTables:
+    """The topics, groups and backlog of one broker, as it last told them."""
+
+    topics: Mapping[str, TopicConfig]
+    groups: tuple[str, ...]
+    backlog: BrokerConsumeStats | None
+    """None: the broker does not tell it"""
+    taken_at: float
+
+
+@attrs.frozen(kw_only=True)
+class ClusterView:
+    """One moment of a cluster."""
+
+    brokers: tuple[BrokerRow, ...] = ()
+    name_servers: tuple[NameServerRow, ...] = ()
+    failure: str | None = None
+    """why the list of brokers is not new: no name server answered"""
+    taken_at: float = 0.0
+    """when the last poll ended"""
+    listed_at: float | None = None
+    """when the list of brokers was last read"""
+    topics: Mapping[str, TopicRow] = attrs.field(factory=dict)
+    groups: Mapping[str, GroupRow] = attrs.field(factory=dict)
+    tables_at: float | None = None
+    """when the oldest of the brokers' tables was read; None: not yet"""
+    tables_missing: Mapping[str, str] = attrs.field(factory=dict)
+    """broker name → why its newest table is missing; its last one, if any, is still counted"""
+    cut: bool = False
+    """there are more topics or groups than the console keeps"""
+
+    @property
+    def clusters(self) -> list[str]:
+        return sorted({broker.cluster for broker in self.brokers})
+
+    @property
+    def masters(self) -> list[BrokerRow]:
+        return [broker for broker in self.brokers if broker.id == 0]
+
+    def broker(self, address: str) -> BrokerRow | None:
+        return next((broker for broker in self.brokers if broker.address == address), None)
+
+    def total(self, values: Iterable[float | None]) -> tuple[float | None, bool]:
+        """Return the sum of what is known (None if nothing is), and whether that is all."""
+        told = list(values)
+        known = [value for value in told if value is not None]
+        return (sum(known) if known else None), len(known) == len(told)
+
+    @property
+    def put_rate(self) -> tuple[float | None, bool]:
+        return self.total(broker.put_rate for broker in self.masters)
+
+    @property
+    def get_rate(self) -> tuple[float | None, bool]:
+        return self.total(broker.get_rate for broker in self.brokers)
+
+    @property
+    def lag(self) -> tuple[int | None, bool]:
+        total, whole = self.total(group.lag for group in self.groups.values())
+        if self.tables_at is None:
+            return None, False
+        return int(total or 0) if total is not None or not self.groups else None, (
+            whole and not self.tables_missing
+        )
+
+
+def topic_kind(name: str) -> str:
+    """Return normal, retry, dead or system."""
+    if name.startswith(RETRY_PREFIX):
+        return "retry"
+    if name.startswith(DLQ_PREFIX):
+        return "dead"
+    system = name in WELL_KNOWN_SYSTEM_TOPICS or name.startswith(SYSTEM_TOPIC_PREFIX)
+    return "system" if system else "normal"
+
+
+def topic_rows(tables: Mapping[str, BrokerTables]) -> dict[str, TopicRow]:
+    """Return the topics of all brokers, sorted by name."""
+    found: dict[str, dict[str, TopicConfig]] = {}
+    for broker, table in tables.items():
+        for name, config in table.topics.items():
+            found.setdefault(name, {})[broker] = config
+    return {name: _topic_row(name, found[name]) for name in sorted(found)[:TABLE_ROWS_MAX]}
+
+
+def _topic_row(name: str, configs: Mapping[str, TopicConfig]) -> TopicRow:
+    perms = {config.perm for config in configs.values()}
+    kinds = {config.attributes.get(MESSAGE_TYPE, "NORMAL") for config in configs.values()}
+    return TopicRow(
+        name=name,
+        kind=topic_kind(name),
+        message_type=kinds.pop() if len(kinds) == 1 else "MIXED",
+        read_queues=sum(config.read_queue_count for config in configs.values()),
+        write_queues=sum(config.write_queue_count for config in configs.values()),
+        perm=perms.pop() if len(perms) == 1 else None,
+        brokers=tuple(sorted(configs)),
+    )
+
+
+@attrs.define
+class _GroupSum:
+    lag: int = 0
+    in_flight: int = 0
+    rate: float = 0.0
+    told: bool = False
+    topics: set[str] = attrs.field(factory=set)
+    brokers: set[str] = attrs.field(factory=set)
+
+
+def group_rows(tables: Mapping[str, BrokerTables]) -> dict[str, GroupRow]:
+    """Return the groups of all brokers, sorted by name.
+
+    The backlog of a group is unknown if a broker that has the group does not tell any backlog.
+    """
+    sums: dict[str, _GroupSum] = {}
+    silent: set[str] = set()
+    for broker, table in tables.items():
+        for name in table.groups:
+            sums.setdefault(name, _GroupSum()).brokers.add(broker)
+        if table.backlog is None:
+            silent.update(table.groups)
+            continue
+        for entry in table.backlog.consume_stats_list:
+            for name, parts in entry.items():
+                group = sums.setdefault(name, _GroupSum())
+                group.brokers.add(broker)
+                for part in parts:
+                    group.rate += part.consume_tps
+                    for queue, offset in part.offset_table.items():
+                        group.told = True
+                        group.lag += max(0, offset.broker_offset - offset.consumer_offset)
+                        group.in_flight += max(0, offset.pull_offset - offset.consumer_offset)
+                        group.topics.add(queue.topic)
+    return {
+        name: GroupRow(
+            name=name,
+            lag=None if name in silent or not group.told else group.lag,
+            in_flight=None if name in silent or not group.told else group.in_flight,
+            rate=None if name in silent or not group.told else group.rate,
+            topics=tuple(sorted(group.topics)),
+            brokers=tuple(sorted(group.brokers)),
+        )
+        for name, group in sorted(sums.items())[:TABLE_ROWS_MAX]
+    }

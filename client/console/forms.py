@@ -1,0 +1,104 @@
+"""Read the fields of a form or an address, within limits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from urllib.parse import parse_qsl
+
+import attrs
+from starlette.requests import Request
+
+FORM_BYTES_MAX = 1 << 20
+"""a test message and its properties"""
+FIELDS_MAX = 500
+
+
+class FormInvalid(ValueError):
+    """A form that cannot be used, with a text for its user."""
+
+
+@attrs.frozen
+class FormFields:
+    """The fields of one form; a field may come several times."""
+
+    _values: Mapping[str, Sequence[str]]
+
+    def text(self, name: str) -> str:
+        """Return a field without blanks around it, empty if it is missing."""
+        values = self._values.get(name, ())
+        return values[0].strip() if values else ""
+
+    def raw(self, name: str) -> str:
+        """Return a field as it came."""
+        values = self._values.get(name, ())
+        return values[0] if values else ""
+
+    def all(self, name: str) -> Sequence[str]:
+        return self._values.get(name, ())
+
+    def needed(self, name: str) -> str:
+        """Return a field that must be filled. Raises: FormInvalid."""
+        value = self.text(name)
+        if not value:
+            raise FormInvalid(f"the field {name!r} is empty: fill it")
+        return value
+
+    def moment_ms(self, name: str, default_ms: int | None = None) -> int:
+        """Return a local time, as ``datetime-local`` sends it, in milliseconds since 1970.
+
+        Raises: FormInvalid.
+        """
+        text = self.text(name)
+        if not text and default_ms is not None:
+            return default_ms
+        try:
+            return int(datetime.fromisoformat(text).astimezone().timestamp() * 1000)
+        except (ValueError, OverflowError, OSError):
+            raise FormInvalid(
+                f"{name} is {text[:40]!r}: give a local time as 2026-01-31T08:00:00"
+            ) from None
+
+    def whole(self, name: str, low: int, high: int, default: int | None = None) -> int:
+        """Return a whole number. Raises: FormInvalid."""
+        text = self.text(name)
+        if not text and default is not None:
+            return default
+        try:
+            value = int(text)
+        except ValueError:
+            value = low - 1
+        if not low <= value <= high:
+            raise FormInvalid(f"{name} is {text[:40]!r}: give a whole number from {low} to {high}")
+        return value
+
+
+def fields_of(text: str) -> FormFields:
+    """Parse an urlencoded text. Raises: FormInvalid."""
+    try:
+        pairs = parse_qsl(text, keep_blank_values=True, max_num_fields=FIELDS_MAX)
+    except ValueError:
+        raise FormInvalid(f"the form has more than {FIELDS_MAX} fields") from None
+    values: dict[str, list[str]] = {}
+    for name, value in pairs:
+        values.setdefault(name, []).append(value)
+    return FormFields(values)
+
+
+async def read_form(request: Request) -> FormFields:
+    """Read the body of a request. Raises: FormInvalid if it is too long or no form."""
+    if request.headers.get("content-type", "").partition(";")[0].strip() != (
+        "application/x-www-form-urlencoded"
+    ):
+        raise FormInvalid("the request is no form")
+    parts: list[bytes] = []
+    size = 0
+    async for part in request.stream():
+        size += len(part)
+        if size > FORM_BYTES_MAX:
+            raise FormInvalid(f"the form is longer than {FORM_BYTES_MAX} bytes")
+        parts.append(part)
+    try:
+        return fields_of(b"".join(parts).decode())
+    except UnicodeDecodeError:
+        raise FormInvalid("the form is not UTF-8") from None

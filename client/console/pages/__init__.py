@@ -1,0 +1,28 @@
+"""All addresses of the console; each module of this package has the pages of one subject."""
+
+from triomq.client.console.pages import (
+    account,
+    brokers,
+    configuration,
+    dead_letters,
+    groups,
+    messages,
+    overview,
+    policies,
+    producers,
+    topics,
+)
+from triomq.client.console.visit import Page
+
+PAGES: tuple[Page, ...] = (
+    *account.PAGES,
+    *overview.PAGES,
+    *brokers.PAGES,
+    *topics.PAGES,
+    *groups.PAGES,
+    *messages.PAGES,
+    *dead_letters.PAGES,
+    *producers.PAGES,
+    *policies.PAGES,
+    *configuration.PAGES,
+)

@@ -1,0 +1,143 @@
+"""Configuration of brokers and name servers: compare servers, and change a setting with a diff."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from starlette.responses import Response
+
+from triomq.client.admin.answers import Answers
+from triomq.client.admin.commands.settings import read_settings
+from triomq.client.console.forms import FormFields, FormInvalid
+from triomq.client.console.paging import page_of
+from triomq.client.console.users import UserRole
+from triomq.client.console.visit import Page, PageVisit
+from triomq.remoting.properties_file import format_properties
+from triomq.remoting.protocol.codes import RequestCode
+
+SECRET_WORDS = ("password", "secret", "credential", "initauthenticationuser")
+HIDDEN = "\N{BULLET}\N{BULLET}\N{BULLET}"
+VALUE_CHARACTERS_MAX = 10_000
+
+
+def is_secret(key: str) -> bool:
+    """Tell whether the value of a setting is hidden."""
+    return any(word in key.casefold() for word in SECRET_WORDS)
+
+
+def _servers(visit: PageVisit, kind: str) -> list[str]:
+    if kind == "namesrv":
+        return list(visit.console.admin.namesrv_addresses)
+    return [row.address for row in visit.console.poller.view.brokers]
+
+
+async def _settings(
+    visit: PageVisit, kind: str, addresses: list[str]
+) -> Answers[Mapping[str, str]]:
+    code = RequestCode.GET_NAMESRV_CONFIG if kind == "namesrv" else RequestCode.GET_BROKER_CONFIG
+    return await read_settings(visit.console.admin, addresses, code)
+
+
+def _kind(fields: FormFields) -> str:
+    return "namesrv" if fields.text("kind") == "namesrv" else "broker"
+
+
+async def configuration(visit: PageVisit) -> Response:
+    """Show the settings of all servers of a kind, one row each, and mark where they differ."""
+    kind, search = _kind(visit.query), visit.query.text("search")
+    only = visit.query.text("differences") == "1"
+    answers = await _settings(visit, kind, _servers(visit, kind))
+    names = list(answers.values)
+    rows = []
+    for key in sorted({key for settings in answers.values.values() for key in settings}):
+        values = [answers.values[name].get(key) for name in names]
+        differs = len(set(values)) > 1
+        if only and not differs:
+            continue
+        shown = [HIDDEN if is_secret(key) and value else value for value in values]
+        rows.append((key, shown, differs))
+    table = page_of(rows, visit.query.text("page"), search=search, text=lambda row: row[0])
+    return visit.page(
+        "configuration.html",
+        kind=kind,
+        servers=names,
+        table=table,
+        search=search,
+        only=only,
+        problems=[f"{name}: {reason}" for name, reason in answers.reasons().items()],
+    )
+
+
+def _change(visit: PageVisit, fields: FormFields) -> tuple[str, str, str, list[str]]:
+    """Return kind, key, new value and servers of a change. Raises: FormInvalid."""
+    kind, key = _kind(fields), fields.needed("key")
+    value = fields.text("value")
+    if len(value) > VALUE_CHARACTERS_MAX or len(key) > 200:
+        raise FormInvalid("key or value is too long")
+    known = _servers(visit, kind)
+    chosen = list(fields.all("server")) or known
+    if unknown := [server for server in chosen if server not in known]:
+        raise FormInvalid(visit.text("brokers.none", address=unknown[0][:100]))
+    return kind, key, value, chosen
+
+
+async def show_change(visit: PageVisit) -> Response:
+    """Show old and new value at each server; nothing is changed."""
+    kind, key, value, chosen = _change(visit, visit.query)
+    answers = await _settings(visit, kind, chosen)
+    if answers.values and not any(key in settings for settings in answers.values.values()):
+        raise FormInvalid(visit.text("config.unknown_key", key=key))
+    old = {server: settings.get(key) for server, settings in answers.values.items()}
+    return visit.page(
+        "configuration_change.html",
+        kind=kind,
+        key=key,
+        value=value,
+        chosen=chosen,
+        old={
+            server: HIDDEN if is_secret(key) and present else present
+            for server, present in old.items()
+        },
+        problems=[f"{name}: {reason}" for name, reason in answers.reasons().items()],
+    )
+
+
+async def change(visit: PageVisit) -> Response:
+    kind, key, value, chosen = _change(visit, visit.form)
+    code = (
+        RequestCode.UPDATE_NAMESRV_CONFIG if kind == "namesrv" else RequestCode.UPDATE_BROKER_CONFIG
+    )
+    answers = await _settings(visit, kind, chosen)
+    for error in answers.failures.values():
+        raise error
+    if not any(key in settings for settings in answers.values.values()):
+        raise FormInvalid(visit.text("config.unknown_key", key=key))
+    body = format_properties({key: value}).encode()
+
+    async def one(address: str) -> None:
+        await visit.console.admin.ask(address, code, body=body)
+
+    async def do() -> None:
+        for error in (await visit.console.admin.for_each(chosen, one)).failures.values():
+            raise error
+
+    hide = is_secret(key)
+    await visit.change(
+        "configuration.change",
+        key,
+        do,
+        before={
+            server: HIDDEN if hide else settings.get(key)
+            for server, settings in answers.values.items()
+        },
+        after={"value": HIDDEN if hide else value, "servers": chosen},
+    )
+    visit.done("config.changed", key=key)
+    return visit.go("/configuration", kind=kind, search=key)
+
+
+PAGES = (
+    Page("GET", "/configuration", configuration),
+    Page("GET", "/configuration/change", show_change, role=UserRole.ADMIN),
+    Page("POST", "/configuration/change", change, role=UserRole.ADMIN, change=True),
+)

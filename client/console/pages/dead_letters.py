@@ -1,0 +1,157 @@
+"""Dead letters of a group: browse, filter, send again one or many, export."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import Any
+
+import trio
+from starlette.responses import Response
+
+from triomq.client.admin.times import now_ms
+from triomq.client.console import reading
+from triomq.client.console.forms import FormFields, FormInvalid
+from triomq.client.console.message_text import body_of, preview
+from triomq.client.console.paging import page_of
+from triomq.client.console.sending import origin_topic, send_again
+from triomq.client.console.users import UserRole
+from triomq.client.console.visit import Page, PageVisit
+from triomq.client.errors import RouteNotFound, TrioMQError
+from triomq.remoting.message_document import message_document
+from triomq.remoting.protocol.bodies.route import MessageQueue
+from triomq.remoting.protocol.names import DLQ_PREFIX
+from triomq.remoting.protocol.record import StoredMessage
+
+DAY_MS = 24 * 3_600_000
+READ_MAX = 2000
+RESENT_MAX = 100
+"""dead letters that one form sends again"""
+EMPTY = reading.FoundMessages(messages=[], more=False, problems=[])
+
+
+async def _found(visit: PageVisit, fields: FormFields) -> reading.FoundMessages:
+    """Return the dead letters that group, time and text choose."""
+    group = fields.needed("group")
+    end = fields.moment_ms("end", now_ms())
+    begin = fields.moment_ms("begin", end - 7 * DAY_MS)
+    try:
+        found = await reading.in_time(
+            visit.console.admin, DLQ_PREFIX + group, begin, end, count=READ_MAX
+        )
+    except RouteNotFound:
+        return EMPTY
+    wanted = fields.text("search").encode()
+    if not wanted:
+        return found
+    return reading.FoundMessages(
+        messages=[
+            (broker, message)
+            for broker, message in found.messages
+            if wanted in body_of(message)
+            or wanted.decode() in (message.message_id, message.tag, *message.keys)
+        ],
+        more=found.more,
+        problems=found.problems,
+    )
+
+
+async def dead_letters(visit: PageVisit) -> Response:
+    query, group = visit.query, visit.query.text("group")
+    groups = sorted(
+        row.name.removeprefix(DLQ_PREFIX)
+        for row in visit.console.poller.view.topics.values()
+        if row.kind == "dead"
+    )
+    found = None
+    if group:
+        found = await _found(visit, query)
+    else:
+        await trio.lowlevel.checkpoint()
+    return visit.page(
+        "dead_letters.html",
+        group=group,
+        groups=groups,
+        found=found,
+        table=None if found is None else page_of(found.messages, query.text("page")),
+        begin=query.text("begin"),
+        end=query.text("end"),
+        search=query.text("search"),
+        preview=preview,
+        origin_topic=origin_topic,
+        resent_max=RESENT_MAX,
+    )
+
+
+async def export(visit: PageVisit) -> Response:
+    """Return the chosen dead letters as lines of JSON, in mqadmin's form."""
+    found = await _found(visit, visit.query)
+    lines = [
+        json.dumps({"brokerName": broker, **message_document(message)}, ensure_ascii=False)
+        for broker, message in found.messages
+    ]
+    name = "".join(
+        letter if letter.isascii() and (letter.isalnum() or letter in "_-") else "_"
+        for letter in visit.query.needed("group")
+    )
+    return Response(
+        "".join(f"{line}\n" for line in lines),
+        media_type="application/x-ndjson",
+        headers={"Content-Disposition": f'attachment; filename="dead-letters-{name}.jsonl"'},
+    )
+
+
+async def resend(visit: PageVisit) -> Response:
+    """Send the marked dead letters again: to the group only, or to their topic."""
+    form = visit.form
+    group, marked = form.needed("group"), form.all("message")
+    if not marked:
+        raise FormInvalid(visit.text("dead.none_marked"))
+    if len(marked) > RESENT_MAX:
+        raise FormInvalid(visit.text("dead.too_many", count=RESENT_MAX))
+    only_group = form.text("to") != "topic"
+    counts: Counter[str] = Counter()
+    problems: list[str] = []
+
+    async def one(mark: str) -> None:
+        place, message = await _marked(visit, group, mark)
+        topic = origin_topic(message)
+        if topic is None:
+            problems.append(f"{place}: the message does not say to which topic it was sent first")
+            return
+        try:
+            await send_again(visit.console, message, topic, group if only_group else "")
+            counts[topic] += 1
+        except TrioMQError as error:
+            problems.append(f"{place}: {error}")
+
+    async def do() -> None:
+        for mark in marked:  # one after the other: the order of the messages stays
+            await one(mark)
+        if problems:
+            raise FormInvalid("; ".join(problems[:5]))
+
+    after: dict[str, Any] = {"messages": list(marked), "onlyGroup": only_group}
+    await visit.change("dead_letters.resend", group, do, after=after)
+    visit.done("dead.resent", count=sum(counts.values()), group=group)
+    return visit.go("/dead-letters", group=group)
+
+
+async def _marked(visit: PageVisit, group: str, mark: str) -> tuple[str, StoredMessage]:
+    """Return the dead letter that ``broker:queue:offset`` names."""
+    broker, _, rest = mark.rpartition(":")[0].rpartition(":")
+    queue_id, offset = rest, mark.rpartition(":")[2]
+    if not (queue_id.isdigit() and offset.isdigit() and len(mark) < 300):
+        raise FormInvalid("a mark of the form cannot be read: load the page again")
+    queue = MessageQueue(DLQ_PREFIX + group, broker, int(queue_id))
+    message = await reading.at_offset(visit.console.admin, queue, int(offset))
+    if message is None:
+        raise FormInvalid(f"there is no dead letter at {mark} any more")
+    return mark, message
+
+
+PAGES = (
+    Page("GET", "/dead-letters", dead_letters),
+    Page("GET", "/dead-letters/export", export),
+    Page("POST", "/dead-letters/resend", resend, role=UserRole.OPERATOR, change=True),
+)

@@ -1,0 +1,31 @@
+"""The first page: how the cluster is."""
+
+from __future__ import annotations
+
+import trio
+from starlette.responses import Response
+
+from triomq.client.console.visit import Page, PageVisit
+
+MOST = 10
+
+
+async def overview(visit: PageVisit) -> Response:
+    await trio.lowlevel.checkpoint()
+    view = visit.console.poller.view
+    samples = list(visit.console.poller.samples)
+    behind = sorted(
+        (group for group in view.groups.values() if group.lag),
+        key=lambda group: group.lag or 0,
+        reverse=True,
+    )
+    return visit.page(
+        "overview.html",
+        behind=behind[:MOST],
+        put=[sample.put for sample in samples],
+        get=[sample.get for sample in samples],
+        since=samples[0].at if samples else None,
+    )
+
+
+PAGES = (Page("GET", "/", overview),)

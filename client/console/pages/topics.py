@@ -1,0 +1,228 @@
+"""Topics: list, create, change, delete, route, status, groups, test message."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import trio
+from starlette.responses import Response
+
+from triomq.client.admin.answers import Answers
+from triomq.client.console.cluster_view import MESSAGE_TYPE
+from triomq.client.console.forms import FormInvalid
+from triomq.client.console.paging import page_of
+from triomq.client.console.sending import send_new
+from triomq.client.console.users import UserRole
+from triomq.client.console.visit import Page, PageVisit
+from triomq.client.errors import TrioMQError
+from triomq.remoting.protocol.bodies.topics import TopicConfig
+from triomq.remoting.protocol.names import topic_complaint
+
+KINDS = ("normal", "retry", "dead", "system", "all")
+MESSAGE_TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED")
+PERMS = {"6": 6, "4": 4, "2": 2, "0": 0}
+QUEUES_MAX = 1024
+KEYS_MAX = 64
+
+
+async def topics(visit: PageVisit) -> Response:
+    await trio.lowlevel.checkpoint()
+    kind = visit.query.text("kind") or "normal"
+    search = visit.query.text("search")
+    rows = [row for row in visit.console.poller.view.topics.values() if kind in ("all", row.kind)]
+    table = page_of(rows, visit.query.text("page"), search=search, text=lambda row: row.name)
+    return visit.page("topics.html", table=table, kind=kind, kinds=KINDS, search=search)
+
+
+async def topic(visit: PageVisit) -> Response:
+    """Show one topic, asked of its brokers now."""
+    name, admin = visit.query.needed("name"), visit.console.admin
+    parts: dict[str, Any] = {"stats": None, "groups": None, "configs": None}
+    problems: list[str] = []
+    route = await admin.route(name)
+    addresses = {
+        data.broker_name: data.broker_addrs[min(data.broker_addrs)]
+        for data in route.broker_datas
+        if data.broker_addrs
+    }
+
+    async def config_of(broker: str) -> TopicConfig | None:
+        return await admin.topic_config(name, addresses[broker])
+
+    async def read(part: str) -> None:
+        try:
+            if part == "stats":
+                parts[part] = await admin.topic_stats(name)
+            elif part == "groups":
+                parts[part] = await admin.topic_groups_by_broker(name)
+            else:
+                parts[part] = await admin.for_each(addresses, config_of)
+        except TrioMQError as error:
+            problems.append(str(error))
+
+    async with trio.open_nursery() as nursery:
+        for part in parts:
+            nursery.start_soon(read, part)
+    for answers in parts.values():
+        if isinstance(answers, Answers):
+            problems += [f"{broker}: {reason}" for broker, reason in answers.reasons().items()]
+    stats, groups = parts["stats"], parts["groups"]
+    queues = (
+        sorted(
+            (queue, offsets)
+            for table in (stats.values.values() if stats is not None else ())
+            for queue, offsets in table.offset_table.items()
+        )
+        if stats is not None
+        else []
+    )
+    configs = parts["configs"].values if parts["configs"] is not None else {}
+    return visit.page(
+        "topic.html",
+        name=name,
+        route=route,
+        queues=queues,
+        stats=stats,
+        groups=None
+        if groups is None
+        else sorted({group for some in groups.values.values() for group in some}),
+        configs={broker: config for broker, config in configs.items() if config is not None},
+        problems=sorted(set(problems)),
+        row=visit.console.poller.view.topics.get(name),
+        perms=PERMS,
+    )
+
+
+async def show_create(visit: PageVisit) -> Response:
+    await trio.lowlevel.checkpoint()
+    return visit.page(
+        "topic_create.html", types=MESSAGE_TYPES, clusters=visit.console.poller.view.clusters
+    )
+
+
+async def create(visit: PageVisit) -> Response:
+    name, form = visit.form.needed("name"), visit.form
+    if (complaint := topic_complaint(name)) is not None:
+        raise FormInvalid(complaint)
+    if name in visit.console.poller.view.topics:
+        raise FormInvalid(visit.text("topics.exists", name=name))
+    kind = form.text("type")
+    if kind not in MESSAGE_TYPES:
+        raise FormInvalid(f"the message type {kind[:40]!r} does not exist")
+    queues, cluster = form.whole("queues", 1, QUEUES_MAX, 8), form.needed("cluster")
+    attributes = "" if kind == "NORMAL" else f"+{MESSAGE_TYPE}={kind}"
+    await visit.change(
+        "topic.create",
+        name,
+        lambda: visit.console.admin.create_topic(
+            name, queues=queues, cluster=cluster, attributes=attributes
+        ),
+        after={"cluster": cluster, "queues": queues, "messageType": kind},
+    )
+    visit.done("topics.created", name=name)
+    return visit.go("/topic", name=name)
+
+
+def _settings(config: TopicConfig) -> dict[str, Any]:
+    return {
+        "readQueueNums": config.read_queue_count,
+        "writeQueueNums": config.write_queue_count,
+        "perm": config.perm,
+    }
+
+
+async def update(visit: PageVisit) -> Response:
+    """Change queues and permission at one broker of the topic, or at all of them."""
+    form, admin = visit.form, visit.console.admin
+    name, broker = form.needed("name"), form.text("broker")
+    brokers = await admin.topic_brokers(name)
+    chosen = {broker: brokers[broker]} if broker in brokers else brokers
+    if broker and broker not in brokers:
+        raise FormInvalid(f"topic {name} is not at broker {broker[:100]}")
+    changes: dict[str, Any] = {
+        "read_queues": form.whole("read_queues", 1, QUEUES_MAX),
+        "write_queues": form.whole("write_queues", 1, QUEUES_MAX),
+        "perm": PERMS.get(form.text("perm")),
+    }
+    if changes["perm"] is None:
+        raise FormInvalid("choose a permission")
+
+    async def config_of(one: str) -> TopicConfig | None:
+        return await admin.topic_config(name, chosen[one])
+
+    before = {
+        one: _settings(config)
+        for one, config in (await admin.for_each(chosen, config_of)).values.items()
+        if config is not None
+    }
+
+    async def do() -> None:
+        for address in chosen.values():
+            for error in (
+                await admin.update_topic(name, address=address, **changes)
+            ).failures.values():
+                raise error
+
+    await visit.change(
+        "topic.update",
+        name,
+        do,
+        before=before,
+        after={
+            "brokers": sorted(chosen),
+            "readQueueNums": changes["read_queues"],
+            "writeQueueNums": changes["write_queues"],
+            "perm": changes["perm"],
+        },
+    )
+    visit.done("topics.updated", name=name)
+    return visit.go("/topic", name=name)
+
+
+async def delete(visit: PageVisit) -> Response:
+    name = visit.form.needed("name")
+    if visit.form.text("confirm") != name:
+        raise FormInvalid(visit.text("form.confirm_wrong", name=name))
+    row = visit.console.poller.view.topics.get(name)
+
+    async def do() -> None:
+        for error in (await visit.console.admin.delete_topic(name)).failures.values():
+            raise error
+
+    await visit.change(
+        "topic.delete", name, do, before=None if row is None else {"brokers": row.brokers}
+    )
+    visit.done("topics.deleted", name=name)
+    return visit.go("/topics")
+
+
+async def send(visit: PageVisit) -> Response:
+    """Send a test message."""
+    form, name = visit.form, visit.form.needed("name")
+    body, tag, keys = form.raw("body"), form.text("tag"), form.text("keys").split()[:KEYS_MAX]
+    if not body:
+        raise FormInvalid(visit.text("topics.no_body"))
+    receipt = await visit.change(
+        "message.send",
+        name,
+        lambda: send_new(visit.console, name, body.encode(), tag=tag or None, keys=keys),
+        after={"bytes": len(body.encode()), "tag": tag, "keys": keys},
+    )
+    visit.done(
+        "topics.sent",
+        id=receipt.message_id,
+        broker=receipt.queue.broker_name,
+        queue=receipt.queue.queue_id,
+    )
+    return visit.go("/message", topic=name, id=receipt.message_id)
+
+
+PAGES = (
+    Page("GET", "/topics", topics),
+    Page("GET", "/topic", topic),
+    Page("GET", "/topics/create", show_create, role=UserRole.OPERATOR),
+    Page("POST", "/topics/create", create, role=UserRole.OPERATOR, change=True),
+    Page("POST", "/topic/update", update, role=UserRole.OPERATOR, change=True),
+    Page("POST", "/topic/delete", delete, role=UserRole.ADMIN, change=True),
+    Page("POST", "/topic/send", send, role=UserRole.OPERATOR, change=True),
+)

@@ -1,0 +1,238 @@
+"""The poller: one task per cluster that owns what pages show.
+
+Pages read ``view`` and never wait for a poll. Each poll has one deadline; what did not answer by
+then keeps its last values, with their time and the reason. Rates, brokers and name servers are read
+at every poll, the tables of topics and groups less often.
+
+A broker that hangs must not make pages wait either: pages ask through an ``Admin`` that does not
+ask a server again after a time-out. The poller tells it about silent brokers (one request that runs
+into the time limit), and makes it forget them when one of them answers again.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+
+import attrs
+import trio
+
+from triomq.client.admin.admin import Admin, BrokerAddress
+from triomq.client.admin.answers import read_body
+from triomq.client.console.cluster_view import (
+    TABLE_ROWS_MAX,
+    BrokerRow,
+    BrokerTables,
+    ClusterView,
+    NameServerRow,
+    group_rows,
+    topic_rows,
+)
+from triomq.client.errors import BrokerError, TrioMQError
+from triomq.client.failure_log import FailureLog
+from triomq.remoting.protocol.bodies.groups import SubscriptionGroupTable
+from triomq.remoting.protocol.bodies.offsets import BrokerConsumeStats
+from triomq.remoting.protocol.bodies.topics import TopicTable
+from triomq.remoting.protocol.codes import RequestCode
+from triomq.remoting.protocol.headers.admin import BrokerConsumeStatsHeader
+
+logger = logging.getLogger(__name__)
+
+POLL_DEADLINE_SECONDS = 4.0
+TABLES_DEADLINE_SECONDS = 20.0
+TABLES_EVERY = 6
+"""polls between two reads of the tables"""
+SAMPLES_MAX = 120
+BROKERS_MAX = 2000
+"""brokers that are polled"""
+FOREVER_SECONDS = 1e9
+
+
+@attrs.frozen
+class RateSample:
+    """Messages per second of the whole cluster at one time; None if a broker is unknown."""
+
+    at: float
+    put: float | None
+    get: float | None
+
+
+@attrs.define(eq=False)
+class ClusterPoller:
+    """Polls one cluster. ``polling`` has connections of its own, ``reading`` is that of pages."""
+
+    polling: Admin
+    reading: Admin
+    poll_seconds: float
+    view: ClusterView = attrs.field(factory=ClusterView)
+    samples: deque[RateSample] = attrs.field(factory=lambda: deque(maxlen=SAMPLES_MAX))
+    _tables: dict[str, BrokerTables] = attrs.field(factory=dict)
+    """by broker name"""
+    _missing: Mapping[str, str] = attrs.field(factory=dict)
+    _silent: frozenset[str] = frozenset()
+    """addresses that ``reading`` does not ask"""
+    _wanted: trio.Event = attrs.field(factory=trio.Event)
+    _failures: FailureLog = attrs.field(factory=lambda: FailureLog(logger))
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Poll until cancelled; ``started()`` after the first poll, whatever it found."""
+        self.reading.limit_to(FOREVER_SECONDS)
+        await self._poll()
+        task_status.started()
+        count = 0
+        while True:
+            if count % TABLES_EVERY == 0 or self._wanted.is_set():
+                self._wanted = trio.Event()
+                await self._read_tables()
+                await self._warn_pages(forget=True)
+            with trio.move_on_after(self.poll_seconds):
+                await self._wanted.wait()
+            await self._poll()
+            count += 1
+
+    def refresh_soon(self) -> None:
+        """Read everything again now, because something was changed. Checkpoint: never."""
+        self._wanted.set()
+
+    async def _poll(self) -> None:
+        """Read brokers, name servers and rates."""
+        before = {broker.address: broker for broker in self.view.brokers}
+        addresses: list[BrokerAddress] | None = None
+        failure: str | None = None
+        statuses: dict[str, Mapping[str, str]] = {}
+        reasons: dict[str, str] = {}
+        servers: dict[str, str | None] = {}
+        late = f"no answer within {POLL_DEADLINE_SECONDS:.0f} s"
+
+        async def status_of(address: str) -> None:
+            try:
+                statuses[address] = await self.polling.broker_status(address)
+            except TrioMQError as error:
+                reasons[address] = str(error)
+
+        async def look_at(address: str) -> None:
+            servers[address] = late
+            try:
+                await self.polling.ask(address, RequestCode.GET_BROKER_CLUSTER_INFO)
+                servers[address] = None
+            except TrioMQError as error:
+                servers[address] = str(error)
+
+        with trio.move_on_after(POLL_DEADLINE_SECONDS):
+            async with trio.open_nursery() as nursery:
+                for server in self.polling.namesrv_addresses:
+                    nursery.start_soon(look_at, server)
+                try:
+                    addresses = (await self.polling.brokers())[:BROKERS_MAX]
+                except TrioMQError as error:
+                    failure = str(error)
+                for address in [row.address for row in addresses or before.values()]:
+                    nursery.start_soon(status_of, address)
+        now = time.time()
+        known: Sequence[BrokerAddress | BrokerRow] = (
+            list(before.values()) if addresses is None else addresses
+        )
+        rows = []
+        for at in known:
+            old = before.get(at.address)
+            status = statuses.get(at.address)
+            rows.append(
+                BrokerRow(
+                    cluster=at.cluster,
+                    name=at.name,
+                    id=at.id,
+                    address=at.address,
+                    status=status if status is not None else None if old is None else old.status,
+                    seen_at=now if status is not None else None if old is None else old.seen_at,
+                    failure=None if status is not None else reasons.get(at.address, late),
+                )
+            )
+        if addresses is None and failure is None:
+            failure = late
+        self.view = attrs.evolve(
+            self.view,
+            brokers=tuple(rows),
+            name_servers=tuple(
+                NameServerRow(address, servers.get(address, late))
+                for address in self.polling.namesrv_addresses
+            ),
+            failure=failure,
+            taken_at=now,
+            listed_at=self.view.listed_at if addresses is None else now,
+        )
+        (put, all_put), (get, all_get) = self.view.put_rate, self.view.get_rate
+        self.samples.append(RateSample(now, put if all_put else None, get if all_get else None))
+        await self._warn_pages()
+
+    async def _warn_pages(self, *, forget: bool = False) -> None:
+        """Keep pages from waiting for brokers that are silent.
+
+        ``forget``: what pages themselves found slow may be asked again.
+        """
+        silent = frozenset(row.address for row in self.view.brokers if row.failure is not None)
+        if silent == self._silent and not forget:
+            return
+        if forget or self._silent - silent:
+            self.reading.limit_to(FOREVER_SECONDS)  # forgets all of them
+        self._silent = silent
+        await self.reading.for_each(silent, self.reading.broker_status)
+
+    async def _read_tables(self) -> None:
+        """Read the topics, groups and backlogs of every broker name."""
+        leaders: dict[str, str] = {}
+        for row in self.view.brokers:  # sorted by id within a name
+            if row.answers:
+                leaders.setdefault(row.name, row.address)
+        missing = {
+            row.name: row.failure or "" for row in self.view.brokers if row.name not in leaders
+        }
+        missing |= dict.fromkeys(leaders, f"no answer within {TABLES_DEADLINE_SECONDS:.0f} s")
+
+        async def one(name: str) -> None:
+            try:
+                self._tables[name] = await self._tables_of(leaders[name])
+                del missing[name]
+                self._failures.worked(f"tables of {name}")
+            except TrioMQError as error:
+                missing[name] = str(error)
+                self._failures.failed(f"tables of {name}", error)
+
+        with trio.move_on_after(TABLES_DEADLINE_SECONDS):
+            async with trio.open_nursery() as nursery:
+                for name in leaders:
+                    nursery.start_soon(one, name)
+        if self.view.failure is None:
+            names = {row.name for row in self.view.brokers}
+            self._tables = {name: self._tables[name] for name in self._tables if name in names}
+        topics, groups = topic_rows(self._tables), group_rows(self._tables)
+        self.view = attrs.evolve(
+            self.view,
+            topics=topics,
+            groups=groups,
+            tables_at=min((table.taken_at for table in self._tables.values()), default=None),
+            tables_missing=missing,
+            cut=max(len(topics), len(groups)) >= TABLE_ROWS_MAX,
+        )
+
+    async def _tables_of(self, address: str) -> BrokerTables:
+        ask, now = self.polling.ask, time.time()
+        topics = read_body(TopicTable, await ask(address, RequestCode.GET_ALL_TOPIC_CONFIG))
+        groups = read_body(
+            SubscriptionGroupTable,
+            await ask(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG),
+        )
+        backlog = None
+        try:
+            header = BrokerConsumeStatsHeader(False)
+            answer = await ask(address, RequestCode.GET_BROKER_CONSUME_STATS, header)
+            backlog = read_body(BrokerConsumeStats, answer)
+        except BrokerError:
+            logger.debug("%s does not tell the backlog of its groups", address)
+        return BrokerTables(
+            topics=topics.topic_config_table,
+            groups=tuple(groups.subscription_group_table),
+            backlog=backlog,
+            taken_at=now,
+        )

@@ -1,0 +1,161 @@
+"""``Console``, what all pages share, and ``PageVisit``, one request with its user."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+from urllib.parse import urlencode
+
+import attrs
+from jinja2 import Environment
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from triomq.client.admin.admin import Admin
+from triomq.client.console.audit import AuditLog
+from triomq.client.console.catalogue import texts_of
+from triomq.client.console.console_settings import ConsoleSettings
+from triomq.client.console.forms import FormFields
+from triomq.client.console.logins import PasswordCheck
+from triomq.client.console.poller import ClusterPoller
+from triomq.client.console.sessions import ConsoleSession, LoginLimiter, SessionTable
+from triomq.client.console.users import UserRole
+
+
+@attrs.define(eq=False)
+class Console:
+    """What all pages share."""
+
+    settings: ConsoleSettings
+    admin: Admin
+    """for pages; it does not wait for brokers that the poller found silent"""
+    poller: ClusterPoller
+    passwords: PasswordCheck
+    audit: AuditLog
+    templates: Environment
+    sessions: SessionTable = attrs.field(factory=SessionTable)
+    limiter: LoginLimiter = attrs.field(factory=LoginLimiter)
+
+
+Render = Callable[..., str]
+
+
+@attrs.define(eq=False)
+class PageVisit:
+    """One request to one page, after its checks."""
+
+    console: Console
+    request: Request
+    language: str
+    cookie: str
+    """the session's; before the login, one that only ties forms to this browser"""
+    session: ConsoleSession | None
+    form: FormFields
+    """of a POST; empty otherwise"""
+    query: FormFields
+
+    def text(self, key: str, /, **values: object) -> str:
+        """Return a text in the user's language."""
+        found = texts_of(self.language)[key]
+        return found.format(**values) if values else found
+
+    @property
+    def user(self) -> str:
+        return self.session.user if self.session is not None else ""
+
+    @property
+    def address(self) -> str:
+        return self.request.client.host if self.request.client is not None else "?"
+
+    def may(self, role: UserRole) -> bool:
+        """Tell whether this user may change things that need a role, in this console."""
+        return (
+            self.session is not None
+            and self.session.role >= role
+            and self.console.settings.allow_changes
+        )
+
+    def page(self, template: str, code: int = 200, /, **values: Any) -> Response:
+        """Render a template."""
+        view = self.console.poller.view
+        text = self.console.templates.get_template(template).render(
+            t=self.text,
+            visit=self,
+            session=self.session,
+            language=self.language,
+            theme=self.request.cookies.get("console_theme", ""),
+            form_token=self.console.sessions.form_token(self.cookie),
+            view=view,
+            now=time.time(),
+            operator=self.may(UserRole.OPERATOR),
+            admin=self.may(UserRole.ADMIN),
+            read_only=not self.console.settings.allow_changes,
+            path=self.request.url.path,
+            here=self.request.url.path
+            + (f"?{self.request.url.query}" if self.request.url.query else ""),
+            **values,
+        )
+        if self.session is not None:
+            self.session.notices = []
+        return HTMLResponse(text, code)
+
+    def go(self, path: str, **query: str) -> Response:
+        """Lead the browser to another page, after a change."""
+        return RedirectResponse(f"{path}?{urlencode(query)}" if query else path, 303)
+
+    async def change(
+        self,
+        action: str,
+        target: str,
+        do: Callable[[], Awaitable[Any]],
+        *,
+        before: Any = None,
+        after: Any = None,
+    ) -> Any:
+        """Carry out a change between two lines of the audit file; without the first, it is not.
+
+        Raises: OSError if the first line cannot be written, and whatever ``do`` raises.
+        """
+        line: Mapping[str, Any] = {
+            "user": self.user,
+            "address": self.address,
+            "action": action,
+            "target": target,
+            "before": before,
+            "after": after,
+        }
+        record = self.console.audit.record
+        await record(**line, outcome="begun")
+        outcome, error = "unknown", None
+        try:
+            result = await do()
+            outcome = "done"
+        except Exception as problem:
+            outcome, error = "failed", str(problem)
+            raise
+        finally:
+            await record(**line, outcome=outcome, error=error)
+            self.console.poller.refresh_soon()
+        return result
+
+    def done(self, key: str, /, **values: object) -> None:
+        """Say on the next page that a change was made."""
+        if self.session is not None:
+            self.session.notice("done", self.text(key, **values))
+
+
+Handler = Callable[[PageVisit], Awaitable[Response]]
+
+
+@attrs.frozen
+class Page:
+    """One address of the console."""
+
+    method: str
+    path: str
+    handler: Handler
+    role: UserRole | None = UserRole.VIEWER
+    """None: also without a login"""
+    change: bool = False
+    """refused while the console is read-only"""
