@@ -37,6 +37,12 @@ class BrokerRow:
     """when that was, in seconds since 1970"""
     failure: str | None = None
     """why the last poll got no answer"""
+    gone_since: float | None = None
+    """when it was first missing in the list of brokers"""
+
+    @property
+    def sort_key(self) -> tuple[str, str, int, str]:
+        return self.cluster, self.name, self.id, self.address
 
     @property
     def answers(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import aclosing
 from datetime import datetime
 from urllib.parse import parse_qsl
 
@@ -91,13 +92,17 @@ async def read_form(request: Request) -> FormFields:
         "application/x-www-form-urlencoded"
     ):
         raise FormInvalid("the request is no form")
+    announced = request.headers.get("content-length", "0")
+    if not announced.isdigit() or int(announced) > FORM_BYTES_MAX:
+        raise FormInvalid(f"the form is longer than {FORM_BYTES_MAX} bytes")
     parts: list[bytes] = []
     size = 0
-    async for part in request.stream():
-        size += len(part)
-        if size > FORM_BYTES_MAX:
-            raise FormInvalid(f"the form is longer than {FORM_BYTES_MAX} bytes")
-        parts.append(part)
+    async with aclosing(request.stream()) as stream:
+        async for part in stream:
+            size += len(part)
+            if size > FORM_BYTES_MAX:
+                raise FormInvalid(f"the form is longer than {FORM_BYTES_MAX} bytes")
+            parts.append(part)
     try:
         return fields_of(b"".join(parts).decode())
     except UnicodeDecodeError:

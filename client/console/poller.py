@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import attrs
 import trio
@@ -45,6 +45,8 @@ TABLES_DEADLINE_SECONDS = 20.0
 TABLES_EVERY = 6
 """polls between two reads of the tables"""
 SAMPLES_MAX = 120
+GONE_SECONDS = 3600.0
+"""how long a broker stays on the pages that is not registered any more"""
 BROKERS_MAX = 2000
 """brokers that are polled"""
 FOREVER_SECONDS = 1e9
@@ -57,6 +59,22 @@ class RateSample:
     at: float
     put: float | None
     get: float | None
+
+
+def _gone(before: Iterable[BrokerRow], present: Sequence[BrokerRow], now: float) -> list[BrokerRow]:
+    """Return the brokers that are not registered any more.
+
+    Name servers drop a broker that dies; its absence must be seen. One that came back at another
+    address is not gone.
+    """
+    addresses = {row.address for row in present}
+    places = {(row.cluster, row.name, row.id) for row in present}
+    missing = [
+        attrs.evolve(row, failure=row.failure or "", gone_since=row.gone_since or now)
+        for row in before
+        if row.address not in addresses and (row.cluster, row.name, row.id) not in places
+    ]
+    return [row for row in missing if now - (row.gone_since or now) < GONE_SECONDS][:BROKERS_MAX]
 
 
 @attrs.define(eq=False)
@@ -151,6 +169,7 @@ class ClusterPoller:
             )
         if addresses is None and failure is None:
             failure = late
+        rows = sorted([*rows, *_gone(before.values(), rows, now)], key=lambda row: row.sort_key)
         self.view = attrs.evolve(
             self.view,
             brokers=tuple(rows),

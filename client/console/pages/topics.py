@@ -66,6 +66,10 @@ async def topic(visit: PageVisit) -> Response:
     for answers in parts.values():
         if isinstance(answers, Answers):
             problems += [f"{broker}: {reason}" for broker, reason in answers.reasons().items()]
+    row = visit.console.poller.view.topics.get(name)
+    for broker in () if row is None else row.brokers:
+        if broker not in addresses:
+            problems.append(visit.text("topics.gone", broker=broker))
     stats, groups = parts["stats"], parts["groups"]
     queues = (
         sorted(
@@ -88,7 +92,6 @@ async def topic(visit: PageVisit) -> Response:
         else sorted({group for some in groups.values.values() for group in some}),
         configs={broker: config for broker, config in configs.items() if config is not None},
         problems=sorted(set(problems)),
-        row=visit.console.poller.view.topics.get(name),
         perms=PERMS,
     )
 

@@ -1,0 +1,429 @@
+"""The pages against a cluster in the same loop: what they show and what they change."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from console_pages import PageClient, console_of
+
+from triomq.client.admin.admin import Admin
+from triomq.client.config import ClientSettings, ConsumerSettings
+from triomq.client.consumer.push import PushConsumer
+from triomq.client.producer.producer import Producer
+from triomq.remoting.protocol.bodies.registration import RegisterBrokerBody
+from triomq.remoting.protocol.bodies.route import MessageQueue
+from triomq.remoting.protocol.codes import RequestCode
+from triomq.remoting.protocol.headers.offset import UpdateConsumerOffsetHeader
+from triomq.remoting.protocol.headers.route import RegisterBrokerHeader
+from triomq.remoting.protocol.headers.send import SendBackHeader
+from triomq.testing import InProcessCluster, local_cluster
+
+
+@pytest.fixture
+async def client(triomq_cluster: InProcessCluster, tmp_path: Path) -> AsyncIterator[PageClient]:
+    async with console_of(triomq_cluster.namesrv_address, tmp_path) as client:
+        await client.log_in("admin")
+        yield client
+
+
+async def until(client: PageClient, path: str, text: str) -> str:
+    """Load a page until it holds a text."""
+    with trio.fail_after(10):
+        while text not in await client.get(path):
+            await trio.sleep(0.05)
+    return client.text
+
+
+async def send(cluster: InProcessCluster, topic: str, *bodies: bytes, **options: Any) -> list[str]:
+    async with Producer(cluster.namesrv_address, group="shop") as producer:
+        return [(await producer.send(topic, body, **options)).message_id for body in bodies]
+
+
+async def test_a_topic_from_creation_to_deletion(
+    client: PageClient, triomq_cluster: InProcessCluster
+) -> None:
+    await client.get("/topics/create")
+    await client.post(
+        "/topics/create", name="orders", cluster="DefaultCluster", queues="3", type="FIFO"
+    )
+    assert "Topic orders was created." in await client.follow()
+    assert "Topic orders was created." not in await client.get("/topic?name=orders"), "once"
+    admin = triomq_cluster.admin()
+    async with admin:
+        (address,) = [broker.address for broker in await admin.brokers()]
+        config = await admin.topic_config("orders", address)
+        assert config is not None
+        assert (config.read_queue_count, config.attributes) == (3, {"message.type": "FIFO"})
+        row = re.search(r"orders</a></th><td>FIFO</td>", await until(client, "/topics", "orders<"))
+        assert row is not None
+        await client.get("/topic?name=orders")
+        await client.post(
+            "/topic/update",
+            name="orders",
+            broker="broker-a",
+            read_queues="5",
+            write_queues="4",
+            perm="4",
+        )
+        assert "Topic orders was changed." in await client.follow()
+        config = await admin.topic_config("orders", address)
+        assert config is not None
+        assert (config.read_queue_count, config.write_queue_count, config.perm) == (5, 4, 4)
+        await client.post("/topic/delete", name="orders", confirm="order")
+        assert client.status == 400
+        assert "orders" in await admin.topics()
+        await client.get("/topic?name=orders")
+        await client.post("/topic/delete", name="orders", confirm="orders")
+        assert client.status == 303
+        assert "orders" not in await admin.topics()
+    changes = [line for line in client.audit() if line["action"] != "login"]
+    assert [(line["action"], line["outcome"]) for line in changes] == [
+        (action, outcome)
+        for action in ("topic.create", "topic.update", "topic.delete")
+        for outcome in ("begun", "done")
+    ]
+    assert changes[2]["before"] == {
+        "broker-a": {"readQueueNums": 3, "writeQueueNums": 3, "perm": 6}
+    }
+    assert changes[2]["after"]["writeQueueNums"] == 4
+    assert {line["user"] for line in changes} == {"admin"}
+
+
+async def test_a_failed_change_is_in_the_audit(client: PageClient) -> None:
+    await client.get("/topics/create")
+    await client.post("/topics/create", name="x", cluster="nowhere", queues="3", type="NORMAL")
+    assert client.status == 502
+    begun, failed = client.audit()[-2:]
+    assert (begun["outcome"], failed["outcome"]) == ("begun", "failed")
+    assert "no cluster 'nowhere'" in failed["error"]
+
+
+async def test_messages_are_found_and_shown(
+    client: PageClient, triomq_cluster: InProcessCluster
+) -> None:
+    await triomq_cluster.create_topic("orders", queues=1)
+    await client.get("/topic?name=orders")
+    await client.post(
+        "/topic/send", name="orders", body='{"n": 1, "t": "<b>"}', tag="new", keys="k1 k2"
+    )
+    raw = await client.follow()
+    assert '  "n": 1' in client.text, "JSON is indented"
+    assert "&#34;&lt;b&gt;&#34;" in raw
+    assert "k1 k2" in client.text
+    (binary,) = await send(triomq_cluster, "orders", b"\xff\x00bin")
+    await client.get(f"/messages?topic=orders&by=id&id={binary}")
+    assert binary in client.text
+    link = re.search(r'href="(/message\?[^"]+)"', client.text)
+    assert link is not None
+    await client.get(link.group(1))
+    assert "ff 00 62 69 6e" in client.text
+    assert "not UTF-8" in client.text
+    await client.get(link.group(1) + "&form=text")
+    assert "\N{REPLACEMENT CHARACTER}\\x00bin" in client.text
+    await client.get("/messages?topic=orders&by=key&key=k2")
+    assert '{"n": 1, "t": "<b>"}' in client.text
+    await client.get("/messages?topic=orders&by=key&key=none")
+    assert "No message was found" in client.text
+    await client.get("/messages?topic=orders&by=time")
+    assert client.text.count('href="/message?') == 2
+    await client.get("/messages?topic=orders&by=time&begin=2020-01-01T00:00&end=2020-01-02T00:00")
+    assert client.text.count('href="/message?') == 0
+    await client.get("/messages?topic=orders&by=time&begin=2021-01-01T00:00&end=2020-01-02T00:00")
+    assert client.status == 400
+    await client.get("/messages?topic=nowhere&by=time")
+    assert client.status == 502
+    await client.get("/message?topic=orders&broker=broker-a&queue=0&offset=77")
+    assert client.status == 400
+
+
+async def test_a_message_is_sent_again(
+    client: PageClient, triomq_cluster: InProcessCluster
+) -> None:
+    await triomq_cluster.create_topic("orders", queues=1)
+    body = b"x" * 10_000  # compressed by the producer
+    (message_id,) = await send(
+        triomq_cluster, "orders", body, tag="t", keys=["k"], properties={"own": "1"}
+    )
+    await client.get("/message?topic=orders&broker=broker-a&queue=0&offset=0")
+    form = {"topic": "orders", "broker": "broker-a", "queue": "0", "offset": "0"}
+    await client.post("/message/resend", **form)
+    assert f"Message {message_id} was sent again to orders." in await client.follow()
+    admin = triomq_cluster.admin()
+    async with admin:
+        first, second = await admin.read(MessageQueue("orders", "broker-a", 0), 0, count=5)
+    assert second.body == first.body
+    assert second.message_id == first.message_id == message_id
+    assert (second.tag, second.keys, second.properties["own"]) == ("t", ("k",), "1")
+
+
+async def commit(admin: Admin, group: str, queue: MessageQueue, offset: int) -> None:
+    header = UpdateConsumerOffsetHeader(group, queue.topic, queue.queue_id, offset)
+    await admin.ask(await admin.address_of(queue), RequestCode.UPDATE_CONSUMER_OFFSET, header)
+
+
+async def offsets_of(admin: Admin, group: str, topic: str) -> dict[int, int]:
+    stats = (await admin.consume_stats(group, topic)).values["broker-a"]
+    return {queue.queue_id: offset.consumer_offset for queue, offset in stats.offset_table.items()}
+
+
+async def test_a_group_is_moved_as_its_preview_says(
+    client: PageClient, triomq_cluster: InProcessCluster
+) -> None:
+    await triomq_cluster.create_topic("orders", queues=2)
+    queues = [MessageQueue("orders", "broker-a", number) for number in (0, 1)]
+    async with (
+        triomq_cluster.admin() as admin,
+        Producer(triomq_cluster.namesrv_address, group="shop") as producer,
+    ):
+        for number in range(12):
+            await producer.send("orders", b"%d" % number, queue=queues[number % 3 // 2])
+        await admin.update_group("billing", lambda config: config)
+        await commit(admin, "billing", queues[0], 5)
+        await commit(admin, "billing", queues[1], 1)
+        row = re.compile(r'billing</a></th><td class="right">6</td>')
+        with trio.fail_after(10):
+            client.console.poller.refresh_soon()
+            while row.search(await client.get("/groups")) is None:
+                await trio.sleep(0.05)
+        await client.get("/group?name=billing")
+        assert "No member is online." in client.text
+        assert '<p class="figure">6</p>' in client.text
+        preview = "/group/move?name=billing&topic=orders&"
+        await client.get(preview + "target=shift&by=-2&time=")
+        cells = re.findall(r'<td class="right">([^<]*)</td>', client.text)
+        #        queue, now, then, difference, first, next
+        assert cells == ["0", "5", "3", "-2", "0", "8", "1", "1", "0", "-1", "0", "4"]
+        assert await offsets_of(admin, "billing", "orders") == {0: 5, 1: 1}, "only shown"
+        form = {"name": "billing", "topic": "orders", "time": "", "by": "-2"}
+        await client.post("/group/move", **form, target="shift")
+        assert "Group billing was moved in topic orders." in await client.follow()
+        assert await offsets_of(admin, "billing", "orders") == {0: 3, 1: 0}
+        assert client.audit()[-1]["before"] == {"broker-a/0": 5, "broker-a/1": 1}
+        assert client.audit()[-1]["after"]["offsets"] == {"broker-a/0": 3, "broker-a/1": 0}
+        for target, time, expected in (
+            ("latest", "", {0: 8, 1: 4}),
+            ("earliest", "", {0: 0, 1: 0}),
+            ("time", "2999-01-01T00:00", {0: 8, 1: 4}),
+            ("time", "2020-01-01T00:00:00", {0: 0, 1: 0}),
+        ):
+            await client.get(preview + f"target={target}&by=0&time={time}")
+            then = re.findall(r'<td class="right">([^<]*)</td>', client.text)[2::6]
+            assert [int(text) for text in then] == list(expected.values()), target
+            await client.post("/group/move", **{**form, "target": target, "time": time, "by": "0"})
+            assert client.status == 303, client.text
+            assert await offsets_of(admin, "billing", "orders") == expected, target
+        for wrong in ("target=nowhere", "target=time&time=soon", "target=shift&by=x"):
+            await client.get(preview + wrong)
+            assert client.status == 400, wrong
+        await client.get("/group?name=billing")
+        await client.post("/group/delete", name="billing", confirm="billing")
+        assert client.status == 303
+        assert "billing" not in (await admin.groups()).values["broker-a"]
+
+
+async def test_members_with_their_stacks(
+    client: PageClient, triomq_cluster: InProcessCluster
+) -> None:
+    await triomq_cluster.create_topic("orders", queues=1)
+    started = trio.Event()
+
+    async def handle_slowly(message: object) -> None:
+        started.set()
+        await trio.sleep_forever()
+
+    await send(triomq_cluster, "orders", b"x")
+    async with PushConsumer(
+        triomq_cluster.namesrv_address,
+        group="billing",
+        subscriptions={"orders": "*"},
+        consume_from="first",
+        handler=handle_slowly,
+        settings=ConsumerSettings(client=ClientSettings(shutdown_timeout=0.0)),
+    ):
+        with trio.fail_after(10):
+            await started.wait()
+        await client.get("/group?name=billing")
+        assert "CONSUME_PASSIVELY" in client.text
+        assert "<code>*</code>" in client.text
+        link = re.search(r'href="(/group/member\?[^"]+stacks=1)"', client.text)
+        assert link is not None
+        await client.get(link.group(1))
+        assert "handle_slowly" in client.text
+        await client.get(link.group(1).replace("127.0.0.1", "192.0.2.1"))
+        assert client.status == 400, "never a request to an address that no broker has"
+
+
+async def test_dead_letters(client: PageClient, triomq_cluster: InProcessCluster) -> None:
+    await triomq_cluster.create_topic("orders", queues=1)
+    ids = await send(triomq_cluster, "orders", b"first", b"second", b"third", keys=["k"])
+    async with triomq_cluster.admin() as admin:
+        (broker,) = await admin.brokers()
+        await admin.update_group("billing", lambda config: config)
+        for stored in await admin.read(MessageQueue("orders", "broker-a", 0), 0, count=3):
+            header = SendBackHeader(stored.log_offset, "billing", -1, ids[0], "orders")
+            await admin.ask(broker.address, RequestCode.CONSUMER_SEND_MSG_BACK, header)
+        client.console.poller.refresh_soon()
+        await until(client, "/dead-letters", 'href="/dead-letters?group=billing"')
+        await client.get("/dead-letters?group=billing")
+        marks = re.findall(r'name="message" value="([^"]+)"', client.text)
+        assert len(marks) == 3
+        assert client.text.count("orders</td>") == 3
+        await client.get("/dead-letters?group=billing&search=second")
+        assert len(re.findall(r'name="message" value="([^"]+)"', client.text)) == 1
+        await client.get("/dead-letters?group=billing&end=2020-01-01T00:00")
+        assert "No dead letters in this time." in client.text
+        lines = (await client.get("/dead-letters/export?group=billing")).splitlines()
+        assert sorted(json.loads(line)["body"] for line in lines) == ["first", "second", "third"]
+        assert "attachment" in client.headers["content-disposition"]
+        await client.get("/dead-letters?group=billing")
+        await client.post("/dead-letters/resend", group="billing")
+        assert client.status == 400
+        marks.sort(key=lambda mark: int(mark.rpartition(":")[2]))
+        await client.post("/dead-letters/resend", group="billing", to="group", message=marks[:2])
+        assert "2 dead letters of billing were sent again." in await client.follow()
+        again: list[tuple[str, bytes]] = []
+        async with PushConsumer(
+            triomq_cluster.namesrv_address,
+            group="billing",
+            subscriptions={"orders": "*"},
+            consume_from="last",
+        ) as consumer:
+            with trio.fail_after(20):
+                async for message in consumer:
+                    again.append((message.topic, message.body))
+                    await message.ack()
+                    if len(again) == 2:
+                        break
+        assert sorted(again) == [("orders", b"first"), ("orders", b"second")]
+        assert await admin.max_offset(MessageQueue("orders", "broker-a", 0)) == 3, "not the topic"
+        await client.get("/dead-letters?group=billing")
+        await client.post("/dead-letters/resend", group="billing", to="topic", message=marks[2])
+        assert client.status == 303
+        assert await admin.max_offset(MessageQueue("orders", "broker-a", 0)) == 4
+        await client.get("/dead-letters?group=billing")
+        await client.post("/dead-letters/resend", group="billing", message="broker-a:0:99")
+        assert client.status == 400
+
+
+async def test_a_broker_that_stops_is_never_shown_as_zero(tmp_path: Path) -> None:
+    async with (
+        local_cluster(brokers=2) as cluster,
+        console_of(cluster.namesrv_address, tmp_path) as client,
+    ):
+        await client.log_in("viewer")
+        await cluster.create_topic("orders")
+        assert (await client.get("/brokers")).count('class="badge good"') == 2
+        await until(client, "/", ">2 of 2<")
+        client.console.poller.refresh_soon()
+        await until(client, "/topics", "broker-a, broker-b")
+        await cluster.crash_broker("broker-b")
+        await until(client, "/brokers", "not registered any more")
+        row = client.text[client.text.index("broker-b") :]
+        assert re.search(r"last data <time[^>]*>\d+ s ago", row)
+        assert row.count('class="unknown"') == 4, "rates, disk, oldest message"
+        await client.get("/")
+        assert ">1 of 2<" in client.text
+        assert "incomplete" in client.text
+        await client.get("/topic?name=orders")
+        assert client.status == 200
+        assert "broker-b" in client.text
+
+
+async def test_a_broker_that_hangs_does_not_make_pages_wait(
+    triomq_cluster: InProcessCluster, tmp_path: Path
+) -> None:
+    """A listener that never answers is registered as a broker."""
+    listener = (await trio.open_tcp_listeners(0, host="127.0.0.1"))[0]
+    port = listener.socket.getsockname()[1]
+    body = RegisterBrokerBody()
+    header = RegisterBrokerHeader(
+        broker_name="broker-z",
+        broker_addr=f"127.0.0.1:{port}",
+        cluster_name="DefaultCluster",
+        ha_server_addr="127.0.0.1:1",
+        broker_id=0,
+    )
+    async with (
+        listener,
+        triomq_cluster.admin() as admin,  # the registration ends with its connection
+    ):
+        await admin.ask(
+            triomq_cluster.namesrv_address, RequestCode.REGISTER_BROKER, header, body.encode()
+        )
+        async with console_of(triomq_cluster.namesrv_address, tmp_path) as client:
+            await client.log_in("viewer")
+            await until(client, "/brokers", "broker-z")
+            assert "no answer" in client.text
+            with trio.fail_after(10):  # the poller has told the pages
+                while not client.console.poller._silent:
+                    await trio.sleep(0.05)
+            await client.get("/configuration")
+            with trio.fail_after(1.5):  # less than one request's time limit
+                for path in ("/", "/brokers", "/configuration", "/producers", "/groups"):
+                    await client.get(path)
+                    assert client.status == 200, path
+            assert "broker-a" in await client.get("/brokers")
+
+
+async def test_a_console_without_a_cluster_says_so(tmp_path: Path) -> None:
+    async with console_of("127.0.0.1:1", tmp_path) as client:
+        await client.log_in("viewer")
+        for path in ("/", "/brokers", "/topics", "/groups"):
+            await client.get(path)
+            assert client.status == 200, path
+            assert "no name server answers" in client.text, path
+            assert 'class="figure">0<' not in client.text
+        await client.get("/topic?name=x")
+        assert client.status == 502
+
+
+async def test_the_configuration_is_changed_with_a_diff(client: PageClient) -> None:
+    await client.get("/configuration?search=brokerPermission")
+    assert "brokerPermission" in client.text
+    (broker,) = client.console.poller.view.brokers
+    await client.get("/configuration/change?kind=broker&key=brokerPermission&value=4")
+    assert "<del>- brokerPermission=6</del>" in client.text
+    assert "<ins>+ brokerPermission=4</ins>" in client.text
+    form = {"kind": "broker", "key": "brokerPermission", "value": "4", "server": broker.address}
+    await client.post("/configuration/change", **form)
+    assert "Setting brokerPermission was changed." in await client.follow()
+    assert client.audit()[-1]["before"] == {broker.address: "6"}
+    await client.get("/configuration/change?kind=broker&key=brokerPermision&value=4")
+    assert client.status == 400
+    await client.get("/configuration?kind=namesrv")
+    assert client.status == 200
+    await client.get("/configuration?differences=1")
+    assert client.status == 200
+
+
+async def test_producers_and_policies(client: PageClient, triomq_cluster: InProcessCluster) -> None:
+    await triomq_cluster.create_topic("orders")
+    async with Producer(triomq_cluster.namesrv_address, group="shop") as producer:
+        await producer.send("orders", b"x")
+        with trio.fail_after(5):
+            while "shop" not in await client.get("/producers"):
+                await trio.sleep(0.05)
+        assert "PYTHON" in client.text
+        await client.get("/producers?search=none")
+        assert "No producer is connected." in client.text
+    await client.get("/policies")
+    assert client.status == 200
+
+
+async def test_preferences(client: PageClient) -> None:
+    await client.get("/preferences?language=zh&next=/topics")
+    assert client.headers["location"] == "/topics"
+    await client.get("/topics")
+    assert '<html lang="zh-CN"' in client.text
+    assert "消费组" in client.text
+    await client.get("/preferences?theme=dark&language=xx&next=//evil.example")
+    assert client.headers["location"] == "/"
+    await client.get("/topics")
+    assert 'data-theme="dark"' in client.text
+    assert '<html lang="zh-CN"' in client.text
