@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from markupsafe import Markup, escape
 
-WIDTH, HEIGHT, MARGIN = 640, 120, 4
+WIDTH, HEIGHT, MARGIN = 960, 120, 4
 LABEL = 14
 
 

@@ -5,7 +5,7 @@ What is not known is None and never 0: a broker that does not answer, a counter 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import attrs
 
@@ -16,6 +16,7 @@ from triomq.remoting.protocol.names import (
     RETRY_PREFIX,
     SYSTEM_TOPIC_PREFIX,
     WELL_KNOWN_SYSTEM_TOPICS,
+    is_system_group,
 )
 
 TABLE_ROWS_MAX = 50_000
@@ -116,6 +117,13 @@ class GroupRow:
     topics: tuple[str, ...]
     rate: float | None
     brokers: tuple[str, ...]
+    whole: bool = True
+    """every broker of the group has told its backlog"""
+
+    @property
+    def system(self) -> bool:
+        """Tell whether brokers and tools use the group, not applications."""
+        return is_system_group(self.name)
 
 
 @attrs.frozen(kw_only=True)
@@ -177,39 +185,47 @@ class ClusterView:
 
     @property
     def lag(self) -> tuple[int | None, bool]:
-        total, whole = self.total(group.lag for group in self.groups.values())
+        """Return the sum of the backlogs of all groups; a group without offsets has none."""
         if self.tables_at is None:
             return None, False
-        return int(total or 0) if total is not None or not self.groups else None, (
-            whole and not self.tables_missing
-        )
+        groups = self.groups.values()
+        whole = all(group.whole for group in groups) and not self.tables_missing
+        known = [group.lag for group in groups if group.lag is not None]
+        return (sum(known) if known or whole else None), whole
 
 
-def topic_kind(name: str) -> str:
-    """Return normal, retry, dead or system."""
+def topic_kind(name: str, servers: Collection[str] = ()) -> str:
+    """Return normal, retry, dead or system.
+
+    ``servers``: names of brokers and clusters; each has a topic of its own.
+    """
     if name.startswith(RETRY_PREFIX):
         return "retry"
     if name.startswith(DLQ_PREFIX):
         return "dead"
-    system = name in WELL_KNOWN_SYSTEM_TOPICS or name.startswith(SYSTEM_TOPIC_PREFIX)
+    system = (
+        name in servers or name in WELL_KNOWN_SYSTEM_TOPICS or name.startswith(SYSTEM_TOPIC_PREFIX)
+    )
     return "system" if system else "normal"
 
 
-def topic_rows(tables: Mapping[str, BrokerTables]) -> dict[str, TopicRow]:
+def topic_rows(
+    tables: Mapping[str, BrokerTables], servers: Collection[str] = ()
+) -> dict[str, TopicRow]:
     """Return the topics of all brokers, sorted by name."""
     found: dict[str, dict[str, TopicConfig]] = {}
     for broker, table in tables.items():
         for name, config in table.topics.items():
             found.setdefault(name, {})[broker] = config
-    return {name: _topic_row(name, found[name]) for name in sorted(found)[:TABLE_ROWS_MAX]}
+    return {name: _topic_row(name, found[name], servers) for name in sorted(found)[:TABLE_ROWS_MAX]}
 
 
-def _topic_row(name: str, configs: Mapping[str, TopicConfig]) -> TopicRow:
+def _topic_row(name: str, configs: Mapping[str, TopicConfig], servers: Collection[str]) -> TopicRow:
     perms = {config.perm for config in configs.values()}
     kinds = {config.attributes.get(MESSAGE_TYPE, "NORMAL") for config in configs.values()}
     return TopicRow(
         name=name,
-        kind=topic_kind(name),
+        kind=topic_kind(name, servers),
         message_type=kinds.pop() if len(kinds) == 1 else "MIXED",
         read_queues=sum(config.read_queue_count for config in configs.values()),
         write_queues=sum(config.write_queue_count for config in configs.values()),
@@ -260,6 +276,7 @@ def group_rows(tables: Mapping[str, BrokerTables]) -> dict[str, GroupRow]:
             rate=None if name in silent or not group.told else group.rate,
             topics=tuple(sorted(group.topics)),
             brokers=tuple(sorted(group.brokers)),
+            whole=name not in silent,
         )
         for name, group in sorted(sums.items())[:TABLE_ROWS_MAX]
     }

@@ -225,7 +225,8 @@ class ClusterPoller:
         if self.view.failure is None:
             names = {row.name for row in self.view.brokers}
             self._tables = {name: self._tables[name] for name in self._tables if name in names}
-        topics, groups = topic_rows(self._tables), group_rows(self._tables)
+        servers = {name for row in self.view.brokers for name in (row.name, row.cluster)}
+        topics, groups = topic_rows(self._tables, servers), group_rows(self._tables)
         self.view = attrs.evolve(
             self.view,
             topics=topics,

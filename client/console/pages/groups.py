@@ -25,7 +25,7 @@ from triomq.remoting.protocol.codes import RequestCode, version_name
 from triomq.remoting.protocol.headers.client import ConsumerRunningHeader
 from triomq.remoting.protocol.headers.offset import ResetOffsetHeader
 from triomq.remoting.protocol.headers.topic import DeleteGroupHeader
-from triomq.remoting.protocol.names import DLQ_PREFIX, RETRY_PREFIX, is_system_group
+from triomq.remoting.protocol.names import DLQ_PREFIX, RETRY_PREFIX
 
 END_OF_QUEUE = -1
 KINDS = ("normal", "all")
@@ -37,9 +37,7 @@ async def groups(visit: PageVisit) -> Response:
     await trio.lowlevel.checkpoint()
     kind, search = visit.query.text("kind") or "normal", visit.query.text("search")
     rows = [
-        row
-        for row in visit.console.poller.view.groups.values()
-        if kind == "all" or not is_system_group(row.name)
+        row for row in visit.console.poller.view.groups.values() if kind == "all" or not row.system
     ]
     if visit.query.text("sort") == "lag":
         rows.sort(key=lambda row: -1 if row.lag is None else row.lag, reverse=True)

@@ -8,6 +8,7 @@ import trio
 from starlette.responses import Response
 
 from triomq.client.admin.errors import TraceTopicMissing
+from triomq.client.admin.messages import TOOLS_GROUP
 from triomq.client.admin.times import now_ms
 from triomq.client.console import reading
 from triomq.client.console.forms import FormFields, FormInvalid
@@ -121,7 +122,8 @@ async def _passed(visit: PageVisit, broker: str, found: StoredMessage) -> dict[s
     """Return each group of the topic with whether it is past the message; None if unknown."""
     admin = visit.console.admin
     queue = MessageQueue(found.topic, broker, found.queue_id)
-    names = (await admin.topic_groups_by_broker(found.topic)).values.get(broker, [])
+    answered = (await admin.topic_groups_by_broker(found.topic)).values
+    names = [name for name in answered.get(broker, []) if name != TOOLS_GROUP]
 
     async def one(group: str) -> bool | None:
         stats = (await admin.consume_stats(group, found.topic)).values.get(broker)

@@ -8,6 +8,7 @@ import trio
 from starlette.responses import Response
 
 from triomq.client.admin.answers import Answers
+from triomq.client.admin.messages import TOOLS_GROUP
 from triomq.client.console.cluster_view import MESSAGE_TYPE
 from triomq.client.console.forms import FormInvalid
 from triomq.client.console.paging import page_of
@@ -89,7 +90,7 @@ async def topic(visit: PageVisit) -> Response:
         stats=stats,
         groups=None
         if groups is None
-        else sorted({group for some in groups.values.values() for group in some}),
+        else sorted({group for some in groups.values.values() for group in some} - {TOOLS_GROUP}),
         configs={broker: config for broker, config in configs.items() if config is not None},
         problems=sorted(set(problems)),
         perms=PERMS,

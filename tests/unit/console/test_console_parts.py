@@ -76,6 +76,10 @@ def test_the_sum_of_lags_says_whether_it_is_whole() -> None:
     assert ClusterView(groups=row, tables_at=1.0).lag == (6, True)
     assert ClusterView(groups=row, tables_at=1.0, tables_missing={"b": "late"}).lag == (6, False)
     assert ClusterView(tables_at=1.0).lag == (0, True)
+    silent = group_rows({"a": tables(("g",), None)})
+    assert ClusterView(groups=silent, tables_at=1.0).lag == (None, False)
+    fresh = group_rows({"a": tables(("g", "new"), backlog_of("g", "a", 10, 4))})
+    assert ClusterView(groups=fresh, tables_at=1.0).lag == (6, True)
 
 
 def test_topics_of_several_brokers_are_one_row() -> None:
@@ -95,6 +99,7 @@ def test_topics_of_several_brokers_are_one_row() -> None:
         )
         for broker, perm in (("a", 6), ("b", 4))
     }
+    assert topic_rows(configs, {"t"})["t"].kind == "system", "the topic of a broker"
     rows = topic_rows(configs)
     assert (rows["t"].read_queues, rows["t"].write_queues, rows["t"].perm) == (8, 4, None)
     assert rows["t"].brokers == ("a", "b")
