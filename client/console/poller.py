@@ -37,6 +37,7 @@ from triomq.remoting.protocol.bodies.offsets import BrokerConsumeStats
 from triomq.remoting.protocol.bodies.topics import TopicTable
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.headers.admin import BrokerConsumeStatsHeader
+from triomq.remoting.protocol.names import reply_topic
 
 logger = logging.getLogger(__name__)
 
@@ -225,7 +226,11 @@ class ClusterPoller:
         if self.view.failure is None:
             names = {row.name for row in self.view.brokers}
             self._tables = {name: self._tables[name] for name in self._tables if name in names}
-        servers = {name for row in self.view.brokers for name in (row.name, row.cluster)}
+        servers = {
+            name
+            for row in self.view.brokers
+            for name in (row.name, row.cluster, reply_topic(row.cluster))
+        }
         topics, groups = topic_rows(self._tables, servers), group_rows(self._tables)
         self.view = attrs.evolve(
             self.view,

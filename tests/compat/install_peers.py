@@ -1,6 +1,6 @@
 """Bring the peers that we did not write into ``.peers``: the Java name server, broker, client and
-tools of 5.5.0 and 4.9.4, RocketMQ's benchmark programs, the Go client, Java's proxy, and the Java,
-Python and Node clients of RocketMQ 5 (gRPC).
+tools of 5.5.0 and 4.9.4, RocketMQ's benchmark programs, the Go client, Java's proxy, the Java,
+Python and Node clients of RocketMQ 5 (gRPC), and axe-core.
 
 ``--kafka`` brings Kafka 3.9.1 as well, for ``make bench-kafka``; ``--spark-kafka`` also PySpark
 4.2.0 with Spark's Kafka source, in an environment of its own, for ``make bench-spark``. Needs
@@ -28,6 +28,8 @@ GRPC_NODE_VERSION = "1.0.8"
 """In tests/compat/grpc/node/package.json."""
 GRPC_GO_VERSION = "5.1.4"
 """In tests/compat/grpc/go/go.mod."""
+AXE_VERSION = "4.10.3"
+"""In tests/compat/axe/package.json."""
 KAFKA_VERSION = "3.9.1"
 SPARK_KAFKA_VERSION = "4.2.0"
 """The newest release of Spark's Kafka source on Maven Central; PySpark must be the same."""
@@ -191,13 +193,25 @@ def install_grpc_python() -> None:
 
 
 def install_grpc_node() -> None:
-    home = PEERS / f"grpc-node-{GRPC_NODE_VERSION}"
+    install_from_npm(
+        PEERS / f"grpc-node-{GRPC_NODE_VERSION}",
+        HERE / "grpc" / "node",
+        f"the gRPC client {GRPC_NODE_VERSION}",
+    )
+
+
+def install_axe() -> None:
+    """The rules of accessibility that the console's pages are checked with."""
+    install_from_npm(PEERS / f"axe-{AXE_VERSION}", HERE / "axe", f"axe-core {AXE_VERSION}")
+
+
+def install_from_npm(home: Path, source: Path, what: str) -> None:
     if (home / ".complete").exists():
         return
-    print(f"peers: the gRPC client {GRPC_NODE_VERSION} from the npm registry ...", flush=True)
+    print(f"peers: {what} from the npm registry ...", flush=True)
     home.mkdir(parents=True, exist_ok=True)
     for name in ("package.json", "package-lock.json"):
-        shutil.copy(HERE / "grpc" / "node" / name, home)
+        shutil.copy(source / name, home)
     # The lock file has the hash of every package; no package runs a script.
     command = ["npm", "ci", "--silent", "--ignore-scripts", "--no-audit", "--no-fund"]
     subprocess.run(command, cwd=home, check=True)
@@ -233,6 +247,7 @@ def main() -> int:
         "grpc_peer",
         f"the gRPC client {GRPC_GO_VERSION}",
     )
+    install_axe()
     if options.kafka:
         install_kafka()
     if options.spark_kafka:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -103,3 +105,22 @@ async def other_browser(client: PageClient) -> AsyncIterator[PageClient]:
     transport = httpx.ASGITransport(make_app(client.console), client=("192.0.2.8", 5000))
     async with httpx.AsyncClient(transport=transport, base_url=ORIGIN, timeout=30) as http:
         yield PageClient(http, client.console)
+
+
+@contextmanager
+def mqconsole(
+    namesrv: str, folder: Path, *options: str
+) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """Run the program until the block ends; yield the address that it prints."""
+    command = [sys.executable, "-m", "triomq.client.console", "-n", namesrv, "--port", "0"]
+    command += ["--users", str(write_three_users(folder / "users")), *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            found = re.search(r"console ready on (https?://\S+)", line)
+            assert found is not None, line
+            yield found.group(1), process
+        finally:
+            process.terminate()
+            process.wait(10)

@@ -3,39 +3,17 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import ssl
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
 import pytest
-from console_pages import PASSWORD, TOKEN, write_three_users
+from console_pages import PASSWORD, TOKEN, mqconsole, write_three_users
 
 from triomq.remoting.tls.development import initialise
-
-
-@contextmanager
-def mqconsole(
-    namesrv: str, folder: Path, *options: str
-) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """Run the program until the block ends; yield the address that it prints."""
-    command = [sys.executable, "-m", "triomq.client.console", "-n", namesrv, "--port", "0"]
-    command += ["--users", str(write_three_users(folder / "users")), *options]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            line = process.stdout.readline()
-            found = re.search(r"console ready on (https?://\S+)", line)
-            assert found is not None, line
-            yield found.group(1), process
-        finally:
-            process.terminate()
-            process.wait(10)
 
 
 def log_in(client: httpx.Client) -> httpx.Response:
