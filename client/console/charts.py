@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from markupsafe import Markup, escape
 
 WIDTH, HEIGHT, MARGIN = 960, 120, 4
-LABEL = 14
+LABEL = 18
 
 
 def line_chart(title: str, lines: Sequence[tuple[str, Sequence[float | None]]]) -> Markup:
@@ -25,7 +25,7 @@ def line_chart(title: str, lines: Sequence[tuple[str, Sequence[float | None]]]) 
         Markup('<line class="axis" x1="0" y1="{y}" x2="{w}" y2="{y}"/>').format(
             y=HEIGHT - MARGIN, w=WIDTH
         ),
-        Markup('<text x="2" y="10">{top}</text>').format(top=f"{top:,.1f}"),
+        Markup('<text x="2" y="12">{top}</text>').format(top=f"{top:,.1f}"),
     ]
     for number, (label, values) in enumerate(lines, 1):
         parts.extend(
@@ -34,7 +34,7 @@ def line_chart(title: str, lines: Sequence[tuple[str, Sequence[float | None]]]) 
         )
         parts.append(
             Markup('<text class="label-{n}" x="{x}" y="{y}">{t}</text>').format(
-                n=number, x=2 + 160 * (number - 1), y=HEIGHT + LABEL - 3, t=label
+                n=number, x=2 + 200 * (number - 1), y=HEIGHT + LABEL - 4, t=label
             )
         )
     return Markup("").join([*parts, Markup("</svg>")])

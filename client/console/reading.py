@@ -6,6 +6,7 @@ import attrs
 
 from triomq.client.admin.admin import Admin
 from triomq.client.admin.commands.query import parse_offset_id
+from triomq.client.admin.times import now_ms
 from triomq.client.errors import TrioMQError
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.record import StoredMessage
@@ -28,9 +29,15 @@ class FoundMessages:
 
 
 async def in_time(
-    admin: Admin, topic: str, begin_ms: int, end_ms: int, *, count: int
+    admin: Admin,
+    topic: str,
+    begin_ms: int,
+    end_ms: int,
+    *,
+    count: int,
+    per_queue: int = PER_QUEUE_MAX,
 ) -> FoundMessages:
-    """Return the messages that were stored in a span of time: of each queue the first ones.
+    """Return the newest messages that were stored in a span of time.
 
     Raises: TrioMQError.
     """
@@ -43,11 +50,17 @@ async def in_time(
     async def one(label: str) -> list[StoredMessage]:
         queue = queues[label]
         first = await admin.offset_by_time(queue, begin_ms)
-        found = await admin.read(queue, first, count=PER_QUEUE_MAX + 1)
-        inside = [message for message in found if begin_ms <= message.store_timestamp <= end_ms]
-        if len(inside) > PER_QUEUE_MAX:
+        # Brokers of 4.x return the last message for a time after all messages.
+        last = (
+            await admin.max_offset(queue)
+            if end_ms >= now_ms()
+            else await admin.offset_by_time(queue, end_ms + 1)
+        )
+        start = max(first, last - per_queue)
+        if start > first:
             more.add(label)
-        return inside[:PER_QUEUE_MAX]
+        found = await admin.read(queue, start, count=max(0, last - start), end_offset=last)
+        return [message for message in found if begin_ms <= message.store_timestamp <= end_ms]
 
     answers = await admin.for_each(queues, one)
     pairs = [

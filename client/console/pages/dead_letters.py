@@ -37,7 +37,12 @@ async def _found(visit: PageVisit, fields: FormFields) -> reading.FoundMessages:
     begin = fields.moment_ms("begin", end - 7 * DAY_MS)
     try:
         found = await reading.in_time(
-            visit.console.admin, DLQ_PREFIX + group, begin, end, count=READ_MAX
+            visit.console.admin,
+            DLQ_PREFIX + group,
+            begin,
+            end,
+            count=READ_MAX,
+            per_queue=READ_MAX // 2,
         )
     except RouteNotFound:
         return EMPTY

@@ -221,3 +221,14 @@ async def test_hostile_forms(client: PageClient) -> None:
     for path in ("/topic?name=%00%1b", "/message?topic=x&broker=y&queue=-1&offset=0", "/broker"):
         await client.get(path)
         assert client.status in (400, 502), path
+
+
+async def test_logins_of_the_cluster_need_brokers_that_check_passwords(
+    triomq_cluster: InProcessCluster, tmp_path: Path
+) -> None:
+    """Otherwise any password would do."""
+    async with console_of(triomq_cluster.namesrv_address, tmp_path, users_file=None) as client:
+        assert await client.log_in("admin", "anything") == 502
+        assert "does not check passwords" in client.text
+        await client.get("/")
+        assert client.status == 303

@@ -136,9 +136,15 @@ async def test_messages_are_found_and_shown(
     assert client.text.count('href="/message?') == 0
     await client.get("/messages?topic=orders&by=time&begin=2021-01-01T00:00&end=2020-01-02T00:00")
     assert client.status == 400
+    await send(triomq_cluster, "orders", *[b"%d" % number for number in range(100)])
+    await client.get("/messages?topic=orders&by=time")
+    assert client.text.count('href="/message?') == 64
+    assert "There are more messages" in client.text
+    assert ">99</td>" in client.text, "the newest ones"
+    assert ">35</td>" not in client.text
     await client.get("/messages?topic=nowhere&by=time")
     assert client.status == 502
-    await client.get("/message?topic=orders&broker=broker-a&queue=0&offset=77")
+    await client.get("/message?topic=orders&broker=broker-a&queue=0&offset=7777")
     assert client.status == 400
 
 
