@@ -28,7 +28,15 @@ def make_app(console: Console) -> Starlette:
         )
         for page in PAGES
     ]
-    return Starlette(routes=[*_files(), Route("/livez", _alive), *routes])
+    return Starlette(
+        routes=[*_files(), Route("/livez", _alive), *routes],
+        exception_handlers={404: _no_page, 405: _no_page},
+    )
+
+
+async def _no_page(request: Request, error: Exception) -> Response:
+    status = getattr(error, "status_code", 404)
+    return PlainTextResponse("there is no such page\n", status, headers=HEADERS)
 
 
 async def _alive(request: Request) -> Response:

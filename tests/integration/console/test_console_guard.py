@@ -167,7 +167,7 @@ async def test_read_only(triomq_cluster: InProcessCluster, tmp_path: Path) -> No
 
 async def test_headers_of_every_answer(client: PageClient) -> None:
     await client.log_in("admin")
-    for path in ("/", "/login", "/topics", "/broker", "/static/console.js"):
+    for path in ("/", "/login", "/topics", "/broker", "/static/console.js", "/nowhere", "/logout"):
         await client.get(path)
         policy = client.headers["content-security-policy"]
         assert "default-src 'none'" in policy
