@@ -14,10 +14,8 @@ import trio
 from console_pages import PageClient, console_of, other_browser
 
 from triomq.client.admin.admin import Admin
-from triomq.remoting.protocol.bodies.auth import User
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.codes import RequestCode
-from triomq.remoting.protocol.headers.auth import UserHeader
 from triomq.remoting.protocol.headers.offset import UpdateConsumerOffsetHeader
 from triomq.remoting.protocol.signing import Credentials
 
@@ -70,10 +68,14 @@ async def test_the_console_at_a_guarded_java_cluster(guarded_java: str, tmp_path
         assert await log_in(client, "nobody", "12345678") == 401
         assert await log_in(client, "rocketmq2", "12345678") == 303
         (broker,) = await admin.brokers()
-        guest = User(username="guest", password="guest-pass", user_type="Normal")
-        await admin.ask(
-            broker.address, RequestCode.AUTH_CREATE_USER, UserHeader("guest"), guest.encode()
-        )
+        await client.get("/policies")
+        await client.post("/policies/user", name="guest", password="guest-pass", type="Normal")
+        assert "User guest was created at all brokers." in await client.follow()
+        rule = {"subject": "User:guest", "resource": "Topic:Java*", "actions": "Pub, Sub"}
+        await client.post("/policies/rule", **rule, sources="10.0.0.0/8", decision="Allow")
+        assert "The rule of User:guest was written" in await client.follow()
+        cells = [">User:guest</th>", ">Topic:Java*</td>", ">Pub, Sub</td>", ">10.0.0.0/8</td>"]
+        assert [cell for cell in cells if cell not in client.text] == []
         assert "broker-java" in await client.get("/brokers")
         assert 'class="badge good"' in client.text
         await client.get("/policies")
@@ -140,3 +142,9 @@ async def test_the_console_at_a_guarded_java_cluster(guarded_java: str, tmp_path
             assert await log_in(other, "guest", "guest-pass") == 303
             await other.get("/topics/create")
             assert other.status == 403, "a normal user is a viewer"
+        await client.get("/policies")
+        await client.post("/policies/rule/delete", **rule, policy="Custom")
+        assert ">User:guest</th>" not in await client.follow()
+        await client.post("/policies/user/delete", name="guest", confirm="guest")
+        assert ">guest</th>" not in await client.follow()
+        assert "guest-pass" not in (tmp_path / "audit.jsonl").read_text()

@@ -7,14 +7,21 @@ from typing import TypeVar
 from starlette.responses import Response
 
 from triomq.client.admin.answers import Answers
+from triomq.client.console.forms import FormInvalid
 from triomq.client.console.users import UserRole
 from triomq.client.console.visit import Page, PageVisit
 from triomq.client.errors import BrokerError, from_remoting
 from triomq.remoting.errors import RemotingError
-from triomq.remoting.protocol.bodies.auth import Acl, User
+from triomq.remoting.protocol.bodies.auth import Acl, Policy, PolicyEntry, User
 from triomq.remoting.protocol.bodies.schema import JsonBody, decode_array
 from triomq.remoting.protocol.codes import RequestCode
-from triomq.remoting.protocol.headers.auth import ListAclsHeader, ListUsersHeader
+from triomq.remoting.protocol.headers.auth import (
+    AclHeader,
+    DeleteAclHeader,
+    ListAclsHeader,
+    ListUsersHeader,
+    UserHeader,
+)
 
 B = TypeVar("B", bound=JsonBody)
 
@@ -70,4 +77,91 @@ def _array(kind: type[B], body: bytes | memoryview) -> list[B]:
         raise from_remoting(error) from error
 
 
-PAGES = (Page("GET", "/policies", policies, role=UserRole.ADMIN),)
+async def _at_all(visit: PageVisit, code: RequestCode, header: object, body: bytes = b"") -> None:
+    """Send a change to every broker: they have no common store. Raises: TrioMQError."""
+    admin = visit.console.admin
+    addresses = [broker.address for broker in await admin.brokers()]
+
+    async def one(address: str) -> None:
+        await admin.ask(address, code, header, body)
+
+    for error in (await admin.for_each(addresses, one)).failures.values():
+        raise error
+
+
+async def create_user(visit: PageVisit) -> Response:
+    form = visit.form
+    name, password = form.needed("name"), form.raw("password")
+    if not password:
+        raise FormInvalid(visit.text("policies.no_password"))
+    kind = "Super" if form.text("type") == "Super" else "Normal"
+    body = User(username=name, password=password, user_type=kind).encode()
+    await visit.change(
+        "user.create",
+        name,
+        lambda: _at_all(visit, RequestCode.AUTH_CREATE_USER, UserHeader(name), body),
+        after={"type": kind},
+    )
+    visit.done("policies.user_created", name=name)
+    return visit.go("/policies")
+
+
+async def delete_user(visit: PageVisit) -> Response:
+    """Delete a user and the rules of that user."""
+    name = visit.form.needed("name")
+    if visit.form.text("confirm") != name:
+        raise FormInvalid(visit.text("form.confirm_wrong", name=name))
+    header = UserHeader(name)
+    await visit.change(
+        "user.delete", name, lambda: _at_all(visit, RequestCode.AUTH_DELETE_USER, header)
+    )
+    visit.done("policies.user_deleted", name=name)
+    return visit.go("/policies")
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+async def create_rule(visit: PageVisit) -> Response:
+    """Add a rule, or replace the one with this subject and resource."""
+    form = visit.form
+    subject, resource = form.needed("subject"), form.needed("resource")
+    entry = PolicyEntry(
+        resource=resource,
+        actions=_words(form.needed("actions")),
+        source_ips=_words(form.text("sources")) or None,
+        decision="Deny" if form.text("decision") == "Deny" else "Allow",
+    )
+    acl = Acl(subject=subject, policies=[Policy(policy_type="Custom", entries=[entry])])
+    await visit.change(
+        "rule.create",
+        subject,
+        lambda: _at_all(visit, RequestCode.AUTH_CREATE_ACL, AclHeader(subject), acl.encode()),
+        after={"resource": resource, "actions": entry.actions, "decision": entry.decision},
+    )
+    visit.done("policies.rule_created", subject=subject)
+    return visit.go("/policies")
+
+
+async def delete_rule(visit: PageVisit) -> Response:
+    form = visit.form
+    subject, resource = form.needed("subject"), form.needed("resource")
+    header = DeleteAclHeader(subject, form.text("policy") or "Custom", resource)
+    await visit.change(
+        "rule.delete",
+        subject,
+        lambda: _at_all(visit, RequestCode.AUTH_DELETE_ACL, header),
+        before={"resource": resource},
+    )
+    visit.done("policies.rule_deleted", subject=subject)
+    return visit.go("/policies")
+
+
+PAGES = (
+    Page("GET", "/policies", policies, role=UserRole.ADMIN),
+    Page("POST", "/policies/user", create_user, role=UserRole.ADMIN, change=True),
+    Page("POST", "/policies/user/delete", delete_user, role=UserRole.ADMIN, change=True),
+    Page("POST", "/policies/rule", create_rule, role=UserRole.ADMIN, change=True),
+    Page("POST", "/policies/rule/delete", delete_rule, role=UserRole.ADMIN, change=True),
+)
