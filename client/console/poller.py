@@ -45,6 +45,8 @@ POLL_DEADLINE_SECONDS = 4.0
 TABLES_DEADLINE_SECONDS = 20.0
 TABLES_EVERY = 6
 """polls between two reads of the tables"""
+FORGET_EVERY = 10 * TABLES_EVERY
+"""polls after which pages may ask again what only they found slow; they may wait for it, once"""
 SAMPLES_MAX = 120
 GONE_SECONDS = 3600.0
 """how long a broker stays on the pages that is not registered any more"""
@@ -105,7 +107,7 @@ class ClusterPoller:
             if count % TABLES_EVERY == 0 or self._wanted.is_set():
                 self._wanted = trio.Event()
                 await self._read_tables()
-                await self._warn_pages(forget=True)
+                await self._warn_pages(forget=count % FORGET_EVERY == 0 and count > 0)
             with trio.move_on_after(self.poll_seconds):
                 await self._wanted.wait()
             await self._poll()
@@ -196,8 +198,8 @@ class ClusterPoller:
             return
         if forget or self._silent - silent:
             self.reading.limit_to(FOREVER_SECONDS)  # forgets all of them
-        self._silent = silent
         await self.reading.for_each(silent, self.reading.broker_status)
+        self._silent = silent
 
     async def _read_tables(self) -> None:
         """Read the topics, groups and backlogs of every broker name."""
