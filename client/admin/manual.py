@@ -58,7 +58,7 @@ date.
   a terminal. Without a terminal it needs `--yes`, otherwise it ends with exit code 2 and nothing is
   done. RocketMQ's tool asks nothing: add `--yes` to scripts that delete.
 - **Start**: the list of commands takes 0.04 s, a tab in the shell 0.1 s, a command half as long
-  again as `python -c 'import trio'` ([numbers](adr/016-own-parser-of-mqadmin.md)).
+  again as `python -c 'import trio'` ([numbers](adr/017-own-parser-of-mqadmin.md)).
 - **`--watch SECONDS`** repeats a command that reads, on a terminal in place, in a pipe one output
   after the other. A failure after the first round is shown, and the next round tries again.
   Ctrl-C is its normal end, exit code 0.
