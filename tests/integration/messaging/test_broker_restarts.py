@@ -149,7 +149,7 @@ async def test_clients_go_on_after_a_stop_and_a_crash(tmp_path: Path) -> None:
                 with trio.fail_after(60):
                     while not (pushed.numbers >= sent and simple.numbers >= sent):
                         await trio.sleep(PAUSE)
-                await trio.sleep(4)  # what comes again comes within its invisible time
+                await trio.sleep(3.5)  # what comes again comes within its invisible time
                 nursery.cancel_scope.cancel()
     assert len(sent) > 150
     assert (pushed.again, simple.again) == ([], [])
