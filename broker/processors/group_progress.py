@@ -131,7 +131,10 @@ class GroupProgress:
         return Response(body=CorrectionOffsets(smallest).encode(bare_keys=True))
 
     async def queue_entries(self, request: Request) -> Response:
-        """Return entries of a consume queue; for a group also whether its subscription matches."""
+        """Return entries of a consume queue, and whether the subscription of a group matches.
+
+        Without a subscription nothing matches, as at Java's broker.
+        """
         header: QueryConsumeQueueHeader = request.header
         topic, queue_id = header.topic, header.queue_id
         config = self.topics.find(topic)
@@ -155,7 +158,7 @@ class GroupProgress:
                 log_offset=log_offset,
                 size_bytes=size,
                 tags_code=code,
-                matches=codes is None or code in codes,
+                matches=wanted is not None and (codes is None or code in codes),
             )
             for log_offset, size, code in found
         ]

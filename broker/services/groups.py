@@ -19,6 +19,7 @@ from triomq.broker.services.subscription_check import Wants, mismatch_text, want
 from triomq.broker.services.table_limits import broker_limits
 from triomq.remoting.limits import Limits
 from triomq.remoting.protocol.bodies.heartbeat import BROADCASTING, ConsumerData, SubscriptionData
+from triomq.remoting.protocol.names import TOOLS_GROUP
 
 EXPIRY_SECONDS = 120.0
 PULL_EXPIRY_SECONDS = 600.0
@@ -270,10 +271,15 @@ class GroupTable(Generic[C]):
         return any(now - member.last_seen > expiry_seconds for member in members)
 
     def groups_subscribing(self, topic: str) -> list[str]:
-        """Return the groups that subscribe the topic by heartbeat, or have recently pulled it."""
+        """Return the groups that subscribe the topic by heartbeat, or have recently pulled it.
+
+        The group of the tools that print messages is no consumer of what they read.
+        """
         found = [group.name for group in self.consumers.values() if topic in group.subscriptions]
         return found + [
-            group for group, pulled in self.pulled if pulled == topic and group not in found
+            group
+            for group, pulled in self.pulled
+            if pulled == topic and group not in found and group != TOOLS_GROUP
         ]
 
     def consumes_now(self, group: str, topic: str) -> bool:

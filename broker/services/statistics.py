@@ -23,6 +23,7 @@ from triomq.remoting.protocol.bodies.offsets import StatsItem
 
 RATE_WINDOWS_SECONDS = (10, 60, 600)
 ITEMS_PER_STEP = 1_000
+SAMPLE_SECONDS = 10
 # Upper bounds of the put-time histogram, in milliseconds, as the runtime information prints them.
 PUT_TIME_BOUNDS_MS = (1, 10, 50, 100, 200, 500, 1000, 2000, 3000, 4000, 5000, 10000)
 
@@ -184,12 +185,11 @@ class Statistics:
         for number, item in enumerate(list(self.items.values()), 1):
             if number % ITEMS_PER_STEP == 0:
                 yield
-            sample = (now, item.value, item.times)
-            item.minute.append(sample)
-            if tick % 60 == 0:
-                item.hour.append(sample)
-            if tick % 360 == 0:
-                item.day.append(sample)
+            for samples, ticks in ((item.minute, 1), (item.hour, 60), (item.day, 360)):
+                if tick % ticks == 0:
+                    if not samples:  # what came before the first sample counts, too
+                        samples.append((now - ticks * SAMPLE_SECONDS, 0, 0))
+                    samples.append((now, item.value, item.times))
 
     def _sum_up(self) -> None:
         """Sum up the items of the whole broker from the others.

@@ -15,7 +15,7 @@ import attrs
 from triomq.client.admin.answers import read_body, read_header
 from triomq.client.admin.documents import group_document, topic_document
 from triomq.client.admin.topics import altered
-from triomq.client.errors import BrokerError, GroupNotFound, TopicNotFound
+from triomq.client.errors import BrokerError, GroupNotFound, RequestNotSupported, TopicNotFound
 from triomq.remoting.properties_file import parse_properties
 from triomq.remoting.protocol.bodies.auth import Acl, User
 from triomq.remoting.protocol.bodies.groups import SubscriptionGroupConfig, SubscriptionGroupList
@@ -310,6 +310,8 @@ async def _user(admin: Admin, held: UnsentRequest) -> list[Change]:
     try:
         answer = await admin.ask(held.address, RequestCode.AUTH_GET_USER, header)
         before = cast("dict[str, Any]", json.loads(bytes(answer.body) or b"null"))
+    except RequestNotSupported:
+        raise
     except BrokerError:
         pass  # so a broker answers if there is no such user
     if held.code == RequestCode.AUTH_DELETE_USER:
@@ -324,6 +326,8 @@ async def _acl(admin: Admin, held: UnsentRequest) -> list[Change]:
     try:
         answer = await admin.ask(held.address, RequestCode.AUTH_GET_ACL, AclHeader(subject))
         before = _rules(json.loads(bytes(answer.body) or b"null"))
+    except RequestNotSupported:
+        raise
     except BrokerError:
         pass  # so a broker answers if there are no rules
     if held.code == RequestCode.AUTH_DELETE_ACL:

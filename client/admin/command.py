@@ -14,6 +14,7 @@ import attrs
 
 from triomq.client.admin.arguments import Option, UsageError, Values, whole
 from triomq.client.admin.command_list import LIST
+from triomq.client.admin.errors import MasterMissing
 
 if TYPE_CHECKING:
     from triomq.client.admin.admin import Admin
@@ -71,14 +72,17 @@ NO_BROKERS = "no broker is registered at the name server; start one with `mqbrok
 async def chosen_brokers(admin: Admin, options: Values, *, masters_only: bool = True) -> list[str]:
     """Return the address of --brokerAddr, or those of the brokers of --clusterName.
 
-    Raises: UsageError unless exactly one of the options is given.
+    Raises: UsageError unless exactly one of the options is given, MasterMissing.
     """
     address, cluster = options.maybe_text("brokerAddr"), options.maybe_text("clusterName")
     if (address is None) == (cluster is None):
         raise UsageError("give exactly one of -b/--brokerAddr and -c/--clusterName")
     if address is not None:
         return [address]
-    return [broker.address for broker in await admin.brokers(cluster, masters_only=masters_only)]
+    chosen = await admin.brokers(cluster, masters_only=masters_only)
+    if not chosen:
+        raise MasterMissing(str(cluster))
+    return [broker.address for broker in chosen]
 
 
 def answered(

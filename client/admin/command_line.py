@@ -13,11 +13,12 @@ import attrs
 
 from triomq.client.admin.arguments import Option, Values, parse
 from triomq.client.admin.command import AdminCommand
-from triomq.client.admin.command_list import kebab
+from triomq.client.admin.command_list import NAMES, kebab
 from triomq.client.admin.commands import load
 from triomq.client.admin.exit_codes import EXIT_OK, exit_code
 from triomq.client.admin.general_help import silence
 from triomq.client.admin.grouped_names import title
+from triomq.client.admin.inapplicable import CommandInapplicable, inapplicable
 from triomq.client.admin.names import named
 from triomq.client.errors import TrioMQError
 from triomq.remoting.printable import printable, printable_lines
@@ -37,6 +38,10 @@ def understand(words: Sequence[str]) -> Call | str:
     """Return the command and its options, or the text of its help."""
     if words[0] == "help":
         words = [*words[1:], "--help"]
+    if words[0].lower() not in NAMES and (absent := inapplicable(words[0])) is not None:
+        if "--help" in words or "-h" in words:
+            return str(CommandInapplicable(absent))
+        raise CommandInapplicable(absent)
     found = named(words)
     command, rest = load(found.name), found.rest
     if any(word in ("-h", "--help") for word in rest):

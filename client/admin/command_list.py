@@ -126,6 +126,67 @@ LIST: Mapping[str, Listed] = {
     "cleanUnusedTopic": Listed(
         "cleaning", "topic", "make brokers delete the queues of topics that do not exist any more"
     ),
+    "printMsg": Listed("reading", "message", "print the messages of a topic, queue by queue"),
+    "printMsgByQueue": Listed(
+        "reading", "message", "print the messages of one queue, or count them by tag"
+    ),
+    "queryMsgByOffset": Listed("reading", "message", "print the message at an offset of a queue"),
+    "dumpCompactionLog": Listed(
+        "compaction_log", "message", "print the messages in a file of a compaction log"
+    ),
+    "checkMsgSendRT": Listed(
+        "probes", "message", "send messages to a topic, and print how long each takes"
+    ),
+    "sendMsgStatus": Listed(
+        "probes", "message", "send messages to a broker, and print how long each takes"
+    ),
+    "clusterRT": Listed(
+        "probes",
+        "cluster",
+        "send messages to all brokers again and again, and print how long they take",
+    ),
+    "haStatus": Listed("replication", "cluster", "print how far slaves are behind their masters"),
+    "resetMasterFlushOffset": Listed(
+        "replication", "cluster", "tell a slave how far its master has flushed"
+    ),
+    "allocateMQ": Listed(
+        "distribution", "topic", "print which queues each member of a group would get"
+    ),
+    "startMonitoring": Listed(
+        "monitoring", "consumer", "look at all consumer groups again and again, and print findings"
+    ),
+    "exportMetadata": Listed("exports", "cluster", "write topics and groups to a file"),
+    "exportConfigs": Listed(
+        "exports", "cluster", "write the most important settings of brokers to a file"
+    ),
+    "exportMetrics": Listed("figures", "cluster", "write the figures of a cluster to a file"),
+    "exportPopRecord": Listed(
+        "exports", "cluster", "make brokers write their POP records from RocksDB to the log"
+    ),
+    "getColdDataFlowCtrInfo": Listed(
+        "cold", "cluster", "print how much each group reads from disk, and its limit"
+    ),
+    "updateColdDataFlowCtrGroupConfig": Listed(
+        "cold", "consumer", "limit how much a group may read from disk"
+    ),
+    "removeColdDataFlowCtrGroupConfig": Listed(
+        "cold", "consumer", "remove a group's limit of reads from disk"
+    ),
+    "setCommitLogReadAheadMode": Listed(
+        "cold", "cluster", "choose how brokers read their commit log ahead"
+    ),
+    "createUser": Listed("users", "security", "create a user"),
+    "updateUser": Listed("users", "security", "change password, type or status of a user"),
+    "deleteUser": Listed("users", "security", "delete a user"),
+    "getUser": Listed("users", "security", "print a user"),
+    "listUser": Listed("users", "security", "print the users"),
+    "copyUser": Listed("users", "security", "copy users from one broker to another"),
+    "createAcl": Listed("acl", "security", "give rights to a user, or take them away"),
+    "updateAcl": Listed("acl", "security", "change rights of a user"),
+    "deleteAcl": Listed("acl", "security", "delete rules about a user's rights"),
+    "getAcl": Listed("acl", "security", "print the rights of a user"),
+    "listAcl": Listed("acl", "security", "print the rights of all users"),
+    "copyAcl": Listed("acl", "security", "copy the rights of users from one broker to another"),
     "tlsInit": Listed(
         "tls",
         "security",

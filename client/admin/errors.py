@@ -44,6 +44,21 @@ class BrokerNotFound(TrioMQError):
         return f"there is no broker {self.name!r} {self.where}: {known}"
 
 
+class MasterMissing(TrioMQError):
+    """A cluster has slaves only."""
+
+    def __init__(self, cluster: str) -> None:
+        super().__init__(cluster)
+        self.cluster = cluster
+
+    def __str__(self) -> str:
+        """Name the ways out."""
+        return (
+            f"no master of cluster {self.cluster!r} is registered, so that nothing was done: start"
+            " it again, or name a slave with -b/--brokerAddr"
+        )
+
+
 class ContextNotFound(TrioMQError):
     """The file of contexts has no context of that name."""
 
@@ -110,6 +125,35 @@ class TraceTopicMissing(TrioMQError):
             f" {self.topic}`; then let clients trace (ClientSettings(trace=True), Java:"
             " enableTrace)"
         )
+
+
+class UserExists(TrioMQError):
+    """A broker has a user of that name."""
+
+    def __init__(self, name: str, broker: str) -> None:
+        super().__init__(name, broker)
+        self.name = name
+        self.broker = broker
+
+    def __str__(self) -> str:
+        """Name the command that changes it."""
+        return (
+            f"{self.broker} has user {self.name!r} already: change it with `mqadmin updateUser`, or"
+            " choose another name"
+        )
+
+
+class SubjectMissing(TrioMQError):
+    """No asked broker has that user, or rules about it."""
+
+    def __init__(self, what: str, fix: str) -> None:
+        super().__init__(what, fix)
+        self.what = what
+        self.fix = fix
+
+    def __str__(self) -> str:
+        """Name the command that makes it."""
+        return f"no broker that was asked has {self.what}: {self.fix}"
 
 
 class NoBrokerAnswered(TrioMQError):

@@ -10,6 +10,7 @@ from triomq.client.admin.errors import (
     ClusterNotFound,
     ContextNotFound,
     MessageNotFound,
+    SubjectMissing,
     TraceNotFound,
     TraceTopicMissing,
 )
@@ -35,7 +36,7 @@ EXIT_CODES: Mapping[int, str] = {
     EXIT_FAILED: "the operation failed, for instance because a broker refused it",
     EXIT_USAGE: "the command line cannot be understood; nothing was done",
     EXIT_PARTIAL: "some brokers answered and some did not; what is printed is incomplete",
-    EXIT_NOT_FOUND: "the topic, group, cluster, broker, message or context does not exist",
+    EXIT_NOT_FOUND: "the topic, group, cluster, broker, message, user or context does not exist",
     EXIT_NO_NAME_SERVER: "no name server is configured, or none answered",
     EXIT_INTERRUPTED: "Ctrl-C; whether a change in progress took effect is unknown",
 }
@@ -60,6 +61,7 @@ def exit_code(error: BaseException) -> int:
             | MessageNotFound()
             | TraceNotFound()
             | TraceTopicMissing()
+            | SubjectMissing()
         ):
             return EXIT_NOT_FOUND
     return EXIT_FAILED

@@ -11,6 +11,7 @@ from triomq.client.admin.command_list import GROUPS, LIST
 from triomq.client.admin.commands import load
 from triomq.client.admin.exit_codes import EXIT_CODES
 from triomq.client.admin.grouped_names import title
+from triomq.client.admin.inapplicable import REASONS
 
 INTRODUCTION = """\
 # mqadmin
@@ -139,6 +140,15 @@ def _index() -> Iterator[str]:
         )
         heading = f"## {group.capitalize()} commands"
         yield f"{heading}\n\n| Command | RocketMQ's name | What it does |\n|---|---|---|\n{rows}"
+    rows = "".join(
+        f"| {', '.join(f'`{name}`' for name in reason.commands)} | {_cell(reason.cause)} |"
+        f" {_cell(reason.instead)} |\n"
+        for reason in REASONS
+    )
+    yield (
+        "## Commands that do not apply\n\nRocketMQ's mqadmin has them; a call fails with exit code"
+        f" 2 and the reason.\n\n| Command | Why | Instead |\n|---|---|---|\n{rows}"
+    )
 
 
 def _anchor(name: str) -> str:

@@ -187,6 +187,11 @@ SECTIONS = (
             ),
             "admin: messages": "mqadmin sends a message",
             "admin: settings": "mqadmin changes settings and permissions of running servers",
+            "admin: users": "mqadmin creates, changes, copies and deletes users and their rights",
+            "admin: side by side": (
+                "mqadmin prints the same at a cluster of ours and at one of theirs in the same"
+                " state"
+            ),
         },
     ),
     Section(
@@ -321,7 +326,10 @@ NOT_POSSIBLE: dict[tuple[str, str], str] = {
         (row, "go-client"): GO_HAS_NO.format(
             "such command; its `admin` package creates, lists and deletes topics and lists groups"
         )
-        for row in ("admin: groups", "admin: offsets", "admin: messages", "admin: settings")
+        for row in (
+            *("admin: groups", "admin: offsets", "admin: messages", "admin: settings"),
+            "admin: side by side",
+        )
     },
     ("header ROCKETMQ", "go-client"): GO_HAS_NO.format(
         "way to choose it: `codecType` is a variable of its package `internal/remote` that nothing"

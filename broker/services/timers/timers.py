@@ -448,8 +448,10 @@ class Timers:
     def behind(self) -> tuple[int, int, int]:
         """Return how far delivery is behind (ms), messages not in the wheel yet, and in all."""
         offsets = self.store.max_offset(TIMER_TOPIC, 0) - self.queue_offset
-        behind = self.clock_ms() - self.schedule.read_ms if self.schedule.read_ms else 0
         waiting = sum(count.count for count in self.counts.counts.values())
+        behind = self.clock_ms() - self.schedule.read_ms if self.schedule.read_ms else 0
+        if not waiting and offsets <= 0:
+            behind = 0  # the schedule of a broker without timed messages stands still
         return max(0, behind - self.rules.precision_ms), max(0, offsets), waiting
 
     def enqueue_late_ms(self) -> int:

@@ -79,7 +79,7 @@ def broker_row(
         if oldest is not None and oldest > 0
         else None,
         "diskRatio": disk,
-        "active": known.get("brokerActive") == "true" if status is not None else None,
+        "active": known["brokerActive"] == "true" if "brokerActive" in known else None,
         "inTotalYesterday": _day(known, "msgPutTotalTodayMorning", "msgPutTotalYesterdayMorning"),
         "outTotalYesterday": _day(known, "msgGetTotalTodayMorning", "msgGetTotalYesterdayMorning"),
         "inTotalToday": _day(known, "msgPutTotalTodayNow", "msgPutTotalTodayMorning"),
@@ -143,7 +143,7 @@ def _load_cells(row: Mapping[str, Any]) -> list[str]:
         _text(row["pageCacheLockMs"], "{:.0f}"),
         _text(row["oldestMessageHours"]),
         _text(row["diskRatio"], "{:.4f}"),
-        "true" if row["active"] else "false",
+        "" if row["active"] is None else str(row["active"]).lower(),
     ]
 
 

@@ -17,7 +17,7 @@ from triomq.client.admin.command import (
     ask_each,
 )
 from triomq.client.admin.times import instant_ms
-from triomq.client.errors import GroupOffline
+from triomq.client.errors import BrokerFailed, GroupOffline
 from triomq.remoting.protocol.bodies.offsets import QueueOffsets
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.codes import RequestCode
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 GROUP = Option("-g, --group GROUP", "the consumer group", required=True)
 END_OF_QUEUE = -1
 """the timestamp that means the end of each queue"""
+NEVER_CONNECTED = "consumer group <"
+"""how brokers of 4.x refuse a group that had no member since they started"""
 Offsets = Mapping[MessageQueue, int]
 
 
@@ -41,7 +43,8 @@ async def reset(
 ) -> Answers[Offsets]:
     """Make each broker move the group.
 
-    Brokers of 4.x only ask connected members; without members, the offsets are written one by one.
+    Brokers of 4.x only ask connected members, and refuse groups that had none; without members, the
+    offsets are written one by one.
     """
 
     async def one(address: str) -> Offsets:
@@ -49,8 +52,12 @@ async def reset(
             answer = await admin.ask(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
             return read_body(QueueOffsets, answer).offset_table
         except GroupOffline:
-            name = next(name for name, known in brokers.items() if known == address)
-            return await write_offsets(admin, header, name, address)
+            pass
+        except BrokerFailed as error:
+            if NEVER_CONNECTED not in error.remark:
+                raise
+        name = next(name for name, known in brokers.items() if known == address)
+        return await write_offsets(admin, header, name, address)
 
     return await admin.for_each(brokers.values(), one)
 

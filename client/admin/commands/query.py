@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import base64
-import codecs
 import ipaddress
-import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -20,9 +17,10 @@ from triomq.client.admin.command import (
     answered,
     table_of,
 )
-from triomq.client.admin.documents import MESSAGE_KEYS, body_text, broker_message_document
+from triomq.client.admin.documents import MESSAGE_KEYS, broker_message_document
 from triomq.client.admin.errors import MessageNotFound
-from triomq.client.admin.times import instant_ms, milliseconds_text
+from triomq.client.admin.message_text import charset, in_charset, message_lines
+from triomq.client.admin.times import instant_ms
 from triomq.client.errors import BrokerError, TrioMQError
 from triomq.remoting.address import format_address
 from triomq.remoting.protocol.bodies.running import ConsumeDirectlyResult
@@ -52,63 +50,6 @@ def parse_offset_id(text: str) -> tuple[str, int] | None:
     if not 0 < port < 65536:
         return None
     return format_address(str(host), port), int.from_bytes(raw[-8:], "big")
-
-
-LABELS: Mapping[str, str] = {
-    "offsetMsgId": "OffsetID",
-    "topic": "Topic",
-    "tags": "Tags",
-    "keys": "Keys",
-    "queueId": "Queue ID",
-    "queueOffset": "Queue Offset",
-    "commitLogOffset": "CommitLog Offset",
-    "reconsumeTimes": "Reconsume Times",
-    "bornTimestamp": "Born Timestamp",
-    "storeTimestamp": "Store Timestamp",
-    "bornHost": "Born Host",
-    "storeHost": "Store Host",
-    "sysFlag": "System Flag",
-    "properties": "Properties",
-}
-
-
-def message_lines(document: dict[str, Any]) -> list[str]:
-    """Return a message as labelled lines."""
-    lines = []
-    for key, label in LABELS.items():
-        value = document[key]
-        if key.endswith("Timestamp"):
-            value = milliseconds_text(value)
-        elif key == "keys":
-            value = " ".join(value)
-        elif key == "properties":
-            value = json.dumps(value, ensure_ascii=False, sort_keys=True)
-        lines.append(f"{label + ':':<20} {'' if value is None else value}".rstrip())
-    lines.append(f"{'Body:':<20} {body_text(document)}")
-    if (consumed := document.get("consumed")) is not None:
-        lines.append(
-            f"{'Consumed by:':<20} {consumed['clientId']}: {consumed['consumeResult']} in"
-            f" {consumed['spentTimeMills']} ms {consumed['remark'] or ''}".rstrip()
-        )
-    return lines
-
-
-def charset(text: str) -> str:
-    """Read the name of a character set."""
-    try:
-        return codecs.lookup(text.strip()).name
-    except LookupError:
-        raise ValueError("unknown character set; use for instance utf-8, gbk or latin-1") from None
-
-
-def _with_charset(document: dict[str, Any], name: str) -> dict[str, Any]:
-    """Return the message with its body in another character set; undecodable bytes are U+FFFD."""
-    body = (
-        document["body"].encode()
-        if document["body"] is not None
-        else base64.b64decode(document["bodyBase64"])
-    )
-    return {**document, "body": body.decode(name, "replace"), "bodyBase64": None}
 
 
 def _check_client(options: Values) -> None:
@@ -219,7 +160,7 @@ async def query_by_id(admin: Admin, options: Values) -> Result:
             raise MessageNotFound(f"id {message_id}", topic)
         found += documents
     if "bodyFormat" in options:
-        found = [_with_charset(document, options.text("bodyFormat")) for document in found]
+        found = [in_charset(document, options.text("bodyFormat")) for document in found]
     await _consumed_by_client(admin, options, found, failures)
     return _details(found, failures, len(names))
 
@@ -227,7 +168,14 @@ async def query_by_id(admin: Admin, options: Values) -> Result:
 async def query_by_unique_key(admin: Admin, options: Values) -> Result:
     _check_client(options)
     topic, message_id = options.text("topic"), options.text("msgId")
-    answers = await admin.query(topic, message_id, count=UNIQUE_COUNT_MAX, unique=True)
+    answers = await admin.query(
+        topic,
+        message_id,
+        count=UNIQUE_COUNT_MAX,
+        begin_ms=options.value("startTime"),
+        end_ms=options.value("endTime"),
+        unique=True,
+    )
     found = _newest(answers, UNIQUE_COUNT_MAX if options.flag("showAll") else 1)
     failures = answers.reasons()
     if not found and not failures:
@@ -272,7 +220,10 @@ COMMANDS = (
         ),
         examples=("queryMsgByKey -t orders -k order-1",),
         document=_DOCUMENT,
-        remarks="Messages whose keys only have the same hash are left out.",
+        remarks=(
+            "Messages whose keys only have the same hash are left out. There are no options `-p`"
+            " and `-l`: they are for Java's index in RocksDB."
+        ),
     ),
     AdminCommand(
         name="queryMsgById",
@@ -302,6 +253,18 @@ COMMANDS = (
             Option("-i, --msgId ID", "the id", required=True),
             TOPIC,
             Option("-a, --showAll", "all messages with this id (up to 32), not only the newest"),
+            Option(
+                "-s, --startTime TIME",
+                "only messages stored then or later",
+                instant_ms,
+                default=0,
+            ),
+            Option(
+                "-e, --endTime TIME",
+                "only messages stored then or earlier",
+                instant_ms,
+                default=messages.FAR_FUTURE_MS,
+            ),
             *TO_CLIENT,
             ROUTE_CLUSTER,
         ),

@@ -5,26 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from triomq.client.admin.arguments import Option, UsageError, Values, truth, whole
-from triomq.client.admin.command import TOPIC, AdminCommand, Effect, Result, Table, request_seconds
-from triomq.client.producer.receipt import SendStatus
+from triomq.client.admin.command import TOPIC, AdminCommand, Effect, Result, Table
+from triomq.client.admin.sending import send_result, tools_producer
 from triomq.remoting.protocol.bodies.route import MessageQueue
 
 if TYPE_CHECKING:
     from triomq.client.admin.admin import Admin
 
 SEND_GROUP = "TOOLS_PRODUCER"
-SEND_SECONDS = 3.0
-"""time limit for finding the topic, and for sending; less if ``--timeout`` is short"""
-SEND_OK = "SEND_OK"
-"""Java's text for a message that is stored as the broker's settings demand"""
 
 
 async def send_message(admin: Admin, options: Values) -> Result:
-    # Not for the help: start-up time.
-    from triomq.client.admin.access import given_access
-    from triomq.client.config import ClientSettings, ProducerSettings  # likewise
-    from triomq.client.producer.producer import Producer  # likewise
-
     broker, queue_id = options.maybe_text("broker"), options.maybe_number("qid")
     if queue_id is not None and broker is None:
         raise UsageError("-i/--qid needs -b/--broker: a queue id alone does not name a queue")
@@ -34,19 +25,8 @@ async def send_message(admin: Admin, options: Values) -> Result:
         await admin.queues(topic, broker)  # fails if the broker does not have the topic
         queue = MessageQueue(topic, broker, queue_id or 0)
     keys = (options.maybe_text("key") or "").split()
-    tls, credentials = given_access(options)
-    step = min(SEND_SECONDS, request_seconds(options.number("timeout")))
-    client = ClientSettings(
-        tls=tls,
-        credentials=credentials,
-        request_timeout=step,
-        route_timeout=step,
-        trace=options.flag("msgTraceEnable"),
-    )
-    settings = ProducerSettings(client=client, send_timeout=step)
-    async with Producer(
-        list(admin.namesrv_addresses), group=SEND_GROUP, settings=settings
-    ) as producer:
+    trace = options.flag("msgTraceEnable")
+    async with tools_producer(admin, options, SEND_GROUP, trace=trace) as producer:
         receipt = await producer.send(
             topic,
             options.text("body").encode(),
@@ -54,7 +34,7 @@ async def send_message(admin: Admin, options: Values) -> Result:
             keys=keys,
             queue=queue,
         )
-    result = SEND_OK if receipt.status is SendStatus.STORED else receipt.status.name
+    result = send_result(receipt)
     document = {
         "topic": topic,
         "brokerName": receipt.queue.broker_name,

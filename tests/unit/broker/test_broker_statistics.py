@@ -52,6 +52,17 @@ def test_items_over_minute_hour_and_day() -> None:
     assert statistics.rate("GROUP_GET_NUMS", "T@G") == 0.0
 
 
+def test_what_came_before_the_first_sample_counts() -> None:
+    """A topic that got all its messages at once would show none for ever."""
+    statistics = Statistics(Clock())
+    statistics.add("TOPIC_PUT_NUMS", "T", 40)
+    for tick in range(360, 363):
+        list(statistics.sample_items(tick * 10.0, tick))
+    item = statistics.items["TOPIC_PUT_NUMS", "T"]
+    assert (summary(item.minute).sum, summary(item.hour).sum, summary(item.day).sum) == (40, 40, 40)
+    assert summary(item.hour).tps == 40 / 600
+
+
 def test_forgetting_a_topic_drops_its_items_only() -> None:
     statistics = Statistics(Clock())
     for name, key in (

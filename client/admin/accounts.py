@@ -1,0 +1,105 @@
+"""What the commands about users and those about their rights share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from triomq.client.admin.answers import Answers
+from triomq.client.admin.arguments import Option, filled
+from triomq.client.admin.command import Result, answered
+from triomq.client.admin.errors import SubjectMissing, UserExists
+from triomq.client.errors import PermissionDenied, SettingsError
+from triomq.remoting.protocol.codes import RequestCode
+from triomq.remoting.protocol.headers.auth import AclHeader, DeleteAclHeader, UserHeader
+
+if TYPE_CHECKING:
+    from triomq.client.admin.admin import Admin
+    from triomq.remoting.protocol.command import Command
+
+EVERYWHERE = (
+    Option("-b, --brokerAddr ADDRESS", "at one broker, host:port"),
+    Option("-c, --clusterName NAME", "at all brokers of a cluster, slaves too"),
+)
+
+
+async def ask_access(
+    admin: Admin,
+    address: str,
+    code: RequestCode,
+    header: UserHeader | AclHeader | DeleteAclHeader,
+    body: bytes = b"",
+) -> Command:
+    """Ask a broker about a user or its rules.
+
+    Brokers refuse unknown and existing users with NO_PERMISSION, whose usual reasons would mislead.
+
+    Raises: SubjectMissing, UserExists.
+    """
+    try:
+        return await admin.ask(address, code, header, body)
+    except PermissionDenied as error:
+        who = header.username if isinstance(header, UserHeader) else header.subject
+        if "not exist" in error.remark:
+            raise SubjectMissing(repr(who), CREATE_FIX) from error
+        if "existed" in error.remark:
+            raise UserExists(str(who), address) from error
+        raise
+
+
+CREATE_FIX = "correct the name, or create the user with `mqadmin createUser`"
+
+
+def one_of_words(*words: str) -> Any:
+    """Return a reader that takes one of the words, in any case."""
+
+    def read(text: str) -> str:
+        for word in words:
+            if text.strip().lower() == word.lower():
+                return word
+        raise ValueError(f"use {' or '.join(words)}")
+
+    return read
+
+
+def same_reason(answers: Answers[Any]) -> None:
+    """Raise the failure of a broker if none answers. Raises: TrioMQError."""
+    if answers.failures and not answers.values:
+        kinds = {type(error) for error in answers.failures.values()}
+        if kinds <= {SubjectMissing, UserExists}:
+            raise next(iter(answers.failures.values()))
+    answers.some()
+
+
+def preposition(verb: str) -> str:
+    return "from" if verb == "delete" else "to"
+
+
+def chosen_names(
+    wanted: Iterable[str] | None, known: Mapping[str, object], source: str, what: str
+) -> list[str]:
+    """Return the names to copy: the wanted ones, or all.
+
+    Raises: SettingsError if the source does not have one of them.
+    """
+    if wanted is None:
+        return sorted(known)
+    names = list(wanted)
+    if missing := [name for name in names if name not in known]:
+        raise SettingsError(
+            f"{source} has no {what} {', '.join(missing)}; it has {', '.join(sorted(known)) or 0}"
+        )
+    return names
+
+
+def copy_result(answers: Answers[str], source: str, target: str, what: str) -> Result:
+    return answered(
+        answers,
+        {"fromBroker": source, "toBroker": target, "copied": dict(answers.some())},
+        [f"copy {what} of {name} from {source} to {target} success." for name in answers.values],
+    )
+
+
+def names(text: str) -> list[str]:
+    """Read ``a,b``."""
+    return [filled(part) for part in filled(text).split(",")]

@@ -1,0 +1,310 @@
+"""Commands about the rights of users: createAcl, updateAcl, deleteAcl, getAcl, listAcl, copyAcl."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from triomq.client.admin.accounts import (
+    EVERYWHERE,
+    ask_access,
+    chosen_names,
+    copy_result,
+    names,
+    one_of_words,
+    preposition,
+    same_reason,
+)
+from triomq.client.admin.answers import Answers, read_body
+from triomq.client.admin.arguments import Option, UsageError, Values
+from triomq.client.admin.command import (
+    BROKERS,
+    ONE_PLACE,
+    AdminCommand,
+    Effect,
+    Result,
+    answered,
+    chosen_brokers,
+    table_of,
+)
+from triomq.client.admin.errors import SubjectMissing
+from triomq.client.errors import PolicyNotFound, from_remoting
+from triomq.remoting.errors import RemotingError
+from triomq.remoting.protocol.bodies.auth import Acl, Policy, PolicyEntry
+from triomq.remoting.protocol.bodies.schema import decode_array
+from triomq.remoting.protocol.codes import RequestCode
+from triomq.remoting.protocol.headers.auth import AclHeader, DeleteAclHeader, ListAclsHeader
+
+if TYPE_CHECKING:
+    from triomq.client.admin.admin import Admin
+
+ACTIONS = ("Pub", "Sub", "Create", "Update", "Delete", "Get", "List", "All", "Any")
+RESOURCES = ("Any", "Cluster", "Namespace", "Topic", "Group")
+
+
+def subject(text: str) -> str:
+    """Read ``User:name``."""
+    kind, _, name = text.strip().partition(":")
+    if kind != "User" or not name:
+        raise ValueError("use User:name")
+    return text.strip()
+
+
+def resources(text: str) -> list[str]:
+    """Read ``Topic:orders*,Group:*``."""
+    found = names(text)
+    for resource in found:
+        kind, _, name = resource.partition(":")
+        if resource != "*" and (kind not in RESOURCES or not name):
+            raise ValueError(f"{resource!r} is none of {', '.join(RESOURCES)} with :name")
+    return found
+
+
+def actions(text: str) -> list[str]:
+    """Read ``Pub,Sub``."""
+    return [one_of_words(*ACTIONS)(name) for name in names(text)]
+
+
+def entries(acl: Acl) -> list[dict[str, Any]]:
+    """Return a row for each rule of a subject."""
+    return [
+        {
+            "subject": acl.subject,
+            "policyType": policy.policy_type,
+            "resource": entry.resource,
+            "actions": entry.actions or [],
+            "sourceIps": entry.source_ips or [],
+            "decision": entry.decision,
+        }
+        for policy in acl.policies or []
+        for entry in policy.entries or []
+    ]
+
+
+async def change_acl(admin: Admin, options: Values, *, code: RequestCode, verb: str) -> Result:
+    """Create or change the rules of a subject for some resources."""
+    who, where = options.text("subject"), options.value("resources")
+    rules = [
+        PolicyEntry(
+            resource=resource,
+            actions=options.value("actions"),
+            source_ips=options.value("sourceIp"),
+            decision=options.text("decision"),
+        )
+        for resource in where
+    ]
+    body = Acl(subject=who, policies=[Policy(policy_type="Custom", entries=rules)]).encode()
+    addresses = await chosen_brokers(admin, options, masters_only=False)
+    answers = await admin.for_each(
+        addresses, lambda address: ask_access(admin, address, code, AclHeader(who), body)
+    )
+    same_reason(answers)
+    return done(answers, who, where, verb)
+
+
+async def delete_acl(admin: Admin, options: Values) -> Result:
+    who, where = options.text("subject"), options.value("resources")
+    addresses = await chosen_brokers(admin, options, masters_only=False)
+
+    async def one(address: str) -> None:
+        for resource in where or [None]:
+            header = DeleteAclHeader(who, "Custom", resource)
+            await ask_access(admin, address, RequestCode.AUTH_DELETE_ACL, header)
+
+    answers = await admin.for_each(addresses, one)
+    same_reason(answers)
+    return done(answers, who, where, "delete")
+
+
+def done(answers: Answers[Any], who: str, where: list[str] | None, verb: str) -> Result:
+    return answered(
+        answers,
+        {"subject": who, "resources": where, "brokers": sorted(answers.values)},
+        [f"{verb} acl {preposition(verb)} {address} success." for address in answers.values],
+    )
+
+
+async def acls_at(
+    admin: Admin, address: str, who: str | None, resource: str | None = None
+) -> list[Acl]:
+    """Return the rules of a broker, of subjects and resources with these parts of the names."""
+    header = ListAclsHeader(who, resource)
+    answer = await admin.ask(address, RequestCode.AUTH_LIST_ACL, header)
+    try:
+        return decode_array(Acl, answer.body)
+    except RemotingError as error:
+        raise from_remoting(error) from error
+
+
+def acls_result(answers: Answers[list[Acl]]) -> Result:
+    known = {
+        address: [row for acl in acls for row in entries(acl)]
+        for address, acls in answers.some().items()
+    }
+    rows = [{**row, "broker": address} for address, found in known.items() for row in found]
+    table = table_of(
+        rows,
+        {
+            "Subject": "subject",
+            "PolicyType": "policyType",
+            "Resource": "resource",
+            "Actions": lambda row: ",".join(row["actions"]),
+            "SourceIp": lambda row: ",".join(row["sourceIps"]),
+            "Decision": "decision",
+            "Broker Addr": "broker",
+        },
+    )
+    return answered(answers, {"brokers": known}, [table])
+
+
+async def get_acl(admin: Admin, options: Values) -> Result:
+    who = options.maybe_text("subject")
+    if who is None:
+        raise UsageError("-s/--subject is missing: User:name; `mqadmin listAcl` lists all")
+    addresses = await chosen_brokers(admin, options)
+
+    async def one(address: str) -> list[Acl]:
+        try:
+            answer = await ask_access(admin, address, RequestCode.AUTH_GET_ACL, AclHeader(who))
+        except (PolicyNotFound, SubjectMissing):
+            return []
+        return [read_body(Acl, answer)] if answer.body else []
+
+    answers = await admin.for_each(addresses, one)
+    if not any(answers.some().values()) and not answers.failures:
+        raise SubjectMissing(
+            f"rules for {who!r}",
+            "`mqadmin createAcl` makes some; `mqadmin listUser` lists the users",
+        )
+    return acls_result(answers)
+
+
+async def list_acls(admin: Admin, options: Values) -> Result:
+    addresses = await chosen_brokers(admin, options)
+    who, resource = options.maybe_text("subject"), options.maybe_text("resource")
+    return acls_result(
+        await admin.for_each(addresses, lambda address: acls_at(admin, address, who, resource))
+    )
+
+
+async def copy_acls(admin: Admin, options: Values) -> Result:
+    """Copy all rules of subjects; rules of the target for other resources stay."""
+    source, target = options.text("fromBroker"), options.text("toBroker")
+    acls = {acl.subject or "": acl for acl in await acls_at(admin, source, None)}
+    wanted = chosen_names(options.value("subjects"), acls, source, "rules of")
+    present = {acl.subject for acl in await acls_at(admin, target, None)}
+
+    async def copy(name: str) -> str:
+        known = name in present
+        code = RequestCode.AUTH_UPDATE_ACL if known else RequestCode.AUTH_CREATE_ACL
+        await ask_access(admin, target, code, AclHeader(name), acls[name].encode())
+        return "updated" if known else "created"
+
+    answers = await admin.for_each(wanted, copy)
+    return copy_result(answers, source, target, "acl")
+
+
+SUBJECT = Option("-s, --subject SUBJECT", "whose rights: User:name", subject, required=True)
+RULE = (
+    *EVERYWHERE,
+    SUBJECT,
+    Option(
+        "-r, --resources LIST",
+        "of what, joined by commas: Topic:orders, Topic:pre*, Group:*, Cluster:name",
+        resources,
+        required=True,
+    ),
+    Option("-a, --actions LIST", f"which of {', '.join(ACTIONS)}", actions, required=True),
+    Option("-d, --decision WORD", "Allow or Deny", one_of_words("Allow", "Deny"), required=True),
+    Option("-i, --sourceIp LIST", "only from these addresses or networks", names),
+)
+DONE = '{"subject", "resources": [name], "brokers": [address], "failures": {address: reason}}'
+LISTED = (
+    '{"brokers": {address: [{"subject", "policyType", "resource", "actions": [name],'
+    ' "sourceIps": [address], "decision"}]}, "failures": {address: reason}}'
+)
+NEEDED = (
+    "For brokers of RocketMQ from 5.3 on, with an authorizationMetadataProvider; others refuse the"
+    " request."
+)
+
+COMMANDS = (
+    AdminCommand(
+        name="createAcl",
+        effect=Effect.CHANGES,
+        run=partial(change_acl, code=RequestCode.AUTH_CREATE_ACL, verb="create"),
+        options=RULE,
+        one_of=ONE_PLACE,
+        examples=(
+            (
+                "createAcl -c DefaultCluster -s User:billing -r Topic:orders,Group:billing"
+                " -a Pub,Sub -d Allow"
+            ),
+        ),
+        document=DONE,
+        remarks=NEEDED,
+    ),
+    AdminCommand(
+        name="updateAcl",
+        effect=Effect.CHANGES,
+        run=partial(change_acl, code=RequestCode.AUTH_UPDATE_ACL, verb="update"),
+        options=RULE,
+        one_of=ONE_PLACE,
+        examples=("updateAcl -c DefaultCluster -s User:billing -r Topic:orders -a Sub -d Allow",),
+        document=DONE,
+        remarks=f"Rules for other resources stay. {NEEDED}",
+    ),
+    AdminCommand(
+        name="deleteAcl",
+        effect=Effect.DESTROYS,
+        loss="the rules",
+        run=delete_acl,
+        options=(
+            *EVERYWHERE,
+            SUBJECT,
+            Option("-r, --resources LIST", "only the rules for these (default: all)", resources),
+        ),
+        one_of=ONE_PLACE,
+        examples=("deleteAcl -c DefaultCluster -s User:billing -r Topic:orders",),
+        document=DONE,
+        remarks=NEEDED,
+    ),
+    AdminCommand(
+        name="getAcl",
+        run=get_acl,
+        options=(*BROKERS, Option("-s, --subject SUBJECT", "whose rights: User:name", subject)),
+        one_of=ONE_PLACE,
+        examples=("getAcl -c DefaultCluster -s User:billing",),
+        document=LISTED,
+        remarks=NEEDED,
+    ),
+    AdminCommand(
+        name="listAcl",
+        run=list_acls,
+        options=(
+            *BROKERS,
+            Option("-s, --subject TEXT", "only subjects with this part of the name"),
+            Option("-r, --resource TEXT", "only resources with this part of the name"),
+        ),
+        one_of=ONE_PLACE,
+        examples=("listAcl -c DefaultCluster -r orders",),
+        document=LISTED,
+        remarks=NEEDED,
+    ),
+    AdminCommand(
+        name="copyAcl",
+        effect=Effect.CHANGES,
+        run=copy_acls,
+        options=(
+            Option("-f, --fromBroker ADDRESS", "the source, host:port", required=True),
+            Option("-t, --toBroker ADDRESS", "the target, host:port", required=True),
+            Option("-s, --subjects LIST", "only these, joined by commas (default: all)", names),
+        ),
+        examples=("copyAcl -f 10.0.0.1:10911 -t 10.0.0.2:10911 -s User:billing",),
+        document=(
+            '{"fromBroker", "toBroker", "copied": {name: "created" or "updated"}, "failures":'
+            " {address: reason}}"
+        ),
+        remarks=NEEDED,
+    ),
+)

@@ -1,0 +1,154 @@
+"""Commands about messages that left the page cache, for brokers of RocketMQ.
+
+getColdDataFlowCtrInfo, updateColdDataFlowCtrGroupConfig, removeColdDataFlowCtrGroupConfig,
+setCommitLogReadAheadMode.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from triomq.client.admin.answers import read_body
+from triomq.client.admin.arguments import Option, Values, whole
+from triomq.client.admin.command import (
+    MASTERS,
+    ONE_PLACE,
+    AdminCommand,
+    Effect,
+    Result,
+    answered,
+    ask_each,
+    chosen_brokers,
+)
+from triomq.remoting.properties_file import format_properties
+from triomq.remoting.protocol.bodies.cluster import ColdReads
+from triomq.remoting.protocol.codes import RequestCode
+from triomq.remoting.protocol.headers.admin import ReadModeHeader
+
+if TYPE_CHECKING:
+    from triomq.client.admin.admin import Admin
+
+
+async def cold_reads(admin: Admin, options: Values) -> Result:
+    addresses = await chosen_brokers(admin, options)
+    answers = await ask_each(admin, addresses, RequestCode.GET_COLD_DATA_FLOW_CTR_INFO)
+    known = {
+        address: json.loads(read_body(ColdReads, answer).encode())
+        for address, answer in answers.values.items()
+    }
+    blocks = [
+        f"============{address}============\n{json.dumps(table, indent=4, ensure_ascii=False)}"
+        for address, table in known.items()
+    ]
+    return answered(answers, {"brokers": known}, blocks)
+
+
+async def change_threshold(
+    admin: Admin, options: Values, code: RequestCode, body: bytes, line: str
+) -> Result:
+    addresses = await chosen_brokers(admin, options)
+    answers = await ask_each(admin, addresses, code, body=body)
+    document = {"group": options.text("consumerGroup"), "brokers": sorted(answers.values)}
+    return answered(answers, document, [f"{line}, {address}" for address in answers.values])
+
+
+async def update_threshold(admin: Admin, options: Values) -> Result:
+    group, threshold = options.text("consumerGroup"), options.number("threshold")
+    body = format_properties({group: str(threshold)}).encode()
+    code = RequestCode.UPDATE_COLD_DATA_FLOW_CTR_CONFIG
+    line = "updateColdDataFlowCtrGroupConfig success"
+    return await change_threshold(admin, options, code, body, line)
+
+
+async def remove_threshold(admin: Admin, options: Values) -> Result:
+    code, body = (
+        RequestCode.REMOVE_COLD_DATA_FLOW_CTR_CONFIG,
+        options.text("consumerGroup").encode(),
+    )
+    return await change_threshold(
+        admin, options, code, body, "remove broker cold read threshold success"
+    )
+
+
+async def set_read_ahead(admin: Admin, options: Values) -> Result:
+    mode = options.number("commitLogReadAheadMode")
+    header = ReadModeHeader(read_ahead_mode=str(mode))
+    addresses = await chosen_brokers(admin, options)
+    answers = await ask_each(admin, addresses, RequestCode.SET_COMMITLOG_READ_MODE, header)
+    return answered(
+        answers,
+        {"mode": mode, "brokers": sorted(answers.values)},
+        [f"set commitlog read ahead mode {mode} success, {address}" for address in answers.values],
+    )
+
+
+GROUP = Option("-g, --consumerGroup GROUP", "the group", required=True)
+GROUP_DOCUMENT = '{"group", "brokers": [address], "failures": {address: reason}}'
+JAVA_S = (
+    "For brokers of RocketMQ from 5.1 on. TrioMQ's brokers do not slow down the readers of old"
+    " messages, and refuse the request."
+)
+
+COMMANDS = (
+    AdminCommand(
+        name="getColdDataFlowCtrInfo",
+        run=cold_reads,
+        options=MASTERS,
+        one_of=ONE_PLACE,
+        examples=("getColdDataFlowCtrInfo -c DefaultCluster",),
+        document=(
+            '{"brokers": {address: {"runtimeTable": JSON, "configTable": JSON,'
+            ' "cgColdReadThreshold", "globalColdReadThreshold", "globalAcc"}},'
+            ' "failures": {address: reason}}'
+        ),
+        remarks=JAVA_S,
+    ),
+    AdminCommand(
+        name="updateColdDataFlowCtrGroupConfig",
+        effect=Effect.CHANGES,
+        run=update_threshold,
+        options=(
+            *MASTERS,
+            GROUP,
+            Option(
+                "-v, --threshold BYTES", "bytes from disk that it may read", whole(0), required=True
+            ),
+        ),
+        one_of=ONE_PLACE,
+        examples=("updateColdDataFlowCtrGroupConfig -c DefaultCluster -g billing -v 1048576",),
+        document=GROUP_DOCUMENT,
+        remarks=JAVA_S,
+    ),
+    AdminCommand(
+        name="removeColdDataFlowCtrGroupConfig",
+        effect=Effect.CHANGES,
+        run=remove_threshold,
+        options=(*MASTERS, GROUP),
+        one_of=ONE_PLACE,
+        examples=("removeColdDataFlowCtrGroupConfig -c DefaultCluster -g billing",),
+        document=GROUP_DOCUMENT,
+        remarks=JAVA_S,
+    ),
+    AdminCommand(
+        name="setCommitLogReadAheadMode",
+        effect=Effect.CHANGES,
+        run=set_read_ahead,
+        options=(
+            *MASTERS,
+            Option(
+                "-m, --commitLogReadAheadMode MODE",
+                "0: as usual, 1: for random reads",
+                whole(0, 1),
+                required=True,
+            ),
+        ),
+        one_of=ONE_PLACE,
+        examples=("setCommitLogReadAheadMode -b 127.0.0.1:10911 -m 1",),
+        document='{"mode", "brokers": [address], "failures": {address: reason}}',
+        remarks=(
+            "For brokers of RocketMQ from 5.1 on. TrioMQ's brokers have no such setting, and refuse"
+            " the request."
+        ),
+    ),
+)

@@ -1,0 +1,296 @@
+"""Commands that print stored messages: printMsg, printMsgByQueue, queryMsgByOffset."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from triomq.client.admin.answers import Answers
+from triomq.client.admin.arguments import Option, UsageError, Values, truth, whole
+from triomq.client.admin.command import TOPIC, AdminCommand, Result, Table, answered, table_of
+from triomq.client.admin.documents import MESSAGE_KEYS, body_text, broker_message_document
+from triomq.client.admin.errors import MessageNotFound
+from triomq.client.admin.message_text import charset, in_charset, message_lines
+from triomq.client.admin.times import instant_ms, milliseconds_text
+from triomq.client.errors import TrioMQError
+from triomq.remoting.errors import LocalProtocolError
+from triomq.remoting.protocol.bodies.route import MessageQueue
+from triomq.remoting.protocol.tag_expressions import subscription
+
+if TYPE_CHECKING:
+    from triomq.client.admin.admin import Admin
+    from triomq.remoting.protocol.record import StoredMessage
+
+CHUNK_MESSAGES = 64
+MESSAGES_MAX = 100_000
+BODY_BYTES_MAX = 256 << 20
+"""what one call keeps until it prints: of small messages 100,000, of large ones 256 MiB"""
+
+
+def tags_of(text: str) -> frozenset[str]:
+    """Read ``A || B``; an empty set stands for all tags."""
+    try:
+        return subscription("", text, 0).tags
+    except LocalProtocolError as error:
+        raise ValueError(str(error)) from None
+
+
+@attrs.define
+class Reading:
+    """What a call has read so far, and what it wants."""
+
+    begin: int | None
+    end: int | None
+    tags: frozenset[str]
+    charset: str | None = None
+    found: list[tuple[MessageQueue, StoredMessage]] = attrs.field(factory=list)
+    body_bytes: int = 0
+
+    @property
+    def full(self) -> bool:
+        return len(self.found) >= MESSAGES_MAX or self.body_bytes >= BODY_BYTES_MAX
+
+    def take(self, queue: MessageQueue, message: StoredMessage) -> None:
+        """Keep a message if it is in the period and has a wanted tag."""
+        if (self.begin is not None and message.store_timestamp < self.begin) or (
+            self.end is not None and message.store_timestamp > self.end
+        ):
+            return
+        if self.tags and message.properties.get("TAGS") not in self.tags:
+            return
+        self.found.append((queue, message))
+        self.body_bytes += message.size
+
+    def documents(self) -> list[dict[str, Any]]:
+        documents = [
+            broker_message_document(message, queue.broker_name) for queue, message in self.found
+        ]
+        if self.charset is None:
+            return documents
+        return [in_charset(document, self.charset) for document in documents]
+
+
+async def read_queue(admin: Admin, queue: MessageQueue, reading: Reading) -> dict[str, Any]:
+    """Read a queue from the begin of the period to its present end; return what it holds."""
+    first, stop = await admin.min_offset(queue), await admin.max_offset(queue)
+    start = first if reading.begin is None else await admin.offset_by_time(queue, reading.begin)
+    before = len(reading.found)
+    while start < stop and not reading.full:
+        batch = await admin.read(queue, start, count=CHUNK_MESSAGES, end_offset=stop)
+        for message in batch:
+            reading.take(queue, message)
+        late = reading.end is not None and batch and batch[-1].store_timestamp > reading.end
+        if len(batch) < CHUNK_MESSAGES or late:
+            break
+        start = batch[-1].queue_offset + 1
+    return {
+        "brokerName": queue.broker_name,
+        "queueId": queue.queue_id,
+        "minOffset": first,
+        "maxOffset": stop,
+        "read": len(reading.found) - before,
+    }
+
+
+async def known_queue(admin: Admin, topic: str, broker: str, queue_id: int) -> MessageQueue:
+    """Return a queue that can be read. Raises: UsageError, BrokerNotFound."""
+    queue = MessageQueue(topic, broker, queue_id)
+    if queue not in await admin.queues(topic, broker):
+        raise UsageError(
+            f"topic {topic!r} has no queue {queue_id} on broker {broker!r}; `mqadmin topicRoute -t"
+            f" {topic} -l` shows the queues"
+        )
+    return queue
+
+
+def wanted(options: Values) -> Reading:
+    begin, end = options.value("beginTimestamp"), options.value("endTimestamp")
+    if begin is not None and end is not None and begin > end:
+        raise UsageError("-b/--beginTimestamp is after -e/--endTimestamp")
+    tags = options.value("subExpression") or frozenset()
+    return Reading(begin, end, tags, options.maybe_text("charsetName"))
+
+
+def limit_notes(reading: Reading) -> list[str]:
+    if not reading.full:
+        return []
+    return [
+        (
+            f"the output ends after {len(reading.found)} messages, the limit of one call; go on"
+            " with -b/--beginTimestamp, or queue by queue with printMsgByQueue"
+        )
+    ]
+
+
+def message_table(documents: list[dict[str, Any]], *, bodies: bool) -> Table:
+    columns: dict[str, Any] = {
+        "Broker Name": "brokerName",
+        ">QID": "queueId",
+        ">Offset": "queueOffset",
+        "Store Time": lambda message: milliseconds_text(message["storeTimestamp"]),
+        "Tags": "tags",
+        "Keys": lambda message: " ".join(message["keys"]),
+        "MsgId": "msgId",
+    }
+    return table_of(documents, columns | ({"Body": body_text} if bodies else {}))
+
+
+def without_body(document: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in document.items() if not key.startswith("body")}
+
+
+async def print_messages(admin: Admin, options: Values) -> Result:
+    topic, reading = options.text("topic"), wanted(options)
+    bodies = options.maybe_flag("printBody") is not False
+    ranges: list[dict[str, Any]] = []
+    failures: dict[str, TrioMQError] = {}
+    for queue in await admin.queues(topic):
+        if queue.broker_name in failures or reading.full:
+            continue
+        try:
+            ranges.append(await read_queue(admin, queue, reading))
+        except TrioMQError as error:
+            failures[queue.broker_name] = error
+    answers = Answers({part["brokerName"]: part for part in ranges}, failures)
+    answers.some()
+    documents = reading.documents()
+    lines = [
+        f"minOffset={part['minOffset']}, maxOffset={part['maxOffset']},"
+        f" {part['brokerName']}:{part['queueId']}"
+        for part in ranges
+    ]
+    return answered(
+        answers,
+        {
+            "topic": topic,
+            "messages": documents if bodies else list(map(without_body, documents)),
+            "queues": ranges,
+        },
+        [*lines, message_table(documents, bodies=bodies)],
+        notes=limit_notes(reading),
+    )
+
+
+async def print_queue(admin: Admin, options: Values) -> Result:
+    topic, broker = options.text("topic"), options.text("brokerName")
+    queue_id, reading = options.number("queueId"), wanted(options)
+    printing, bodies = options.maybe_flag("print"), options.maybe_flag("printBody")
+    counting = options.maybe_flag("calculate")
+    queue = await known_queue(admin, topic, broker, queue_id)
+    part = await read_queue(admin, queue, reading)
+    documents = reading.documents()
+    tags = Counter(document["tags"] or "" for document in documents)
+    counts = [{"tag": tag, "count": count} for tag, count in tags.most_common()]
+    shown = [document if bodies else without_body(document) for document in documents]
+    blocks: list[Table | str] = []
+    if counting:
+        blocks.append(Table(("Tag", ">Count"), [[row["tag"], row["count"]] for row in counts]))
+    if printing:
+        blocks.append(message_table(documents, bodies=bool(bodies)))
+    notes = limit_notes(reading)
+    if not blocks:
+        notes.append(
+            f"{len(documents)} messages match; print them with -p true, with their bodies -d true,"
+            " or count them by tag with -f true"
+        )
+    return Result(
+        document={**part, "topic": topic, "tags": counts, "messages": shown if printing else None},
+        blocks=blocks,
+        notes=notes,
+    )
+
+
+async def query_by_offset(admin: Admin, options: Values) -> Result:
+    topic, broker = options.text("topic"), options.text("brokerName")
+    queue_id, offset = options.number("queueId"), options.number("offset")
+    queue = await known_queue(admin, topic, broker, queue_id)
+    stored = await admin.read(queue, offset, count=1, end_offset=offset + 1)
+    if not stored:
+        raise MessageNotFound(f"offset {offset} in queue {broker}:{queue_id}", topic)
+    document = broker_message_document(stored[0], broker)
+    if (name := options.maybe_text("bodyFormat")) is not None:
+        document = in_charset(document, name)
+    return Result(document={"messages": [document]}, blocks=message_lines(document))
+
+
+PERIOD = (
+    Option(
+        "-b, --beginTimestamp TIME",
+        "only messages stored then or later: milliseconds, yyyy-MM-dd#HH:mm:ss:SSS, or now",
+        instant_ms,
+    ),
+    Option("-e, --endTimestamp TIME", "only messages stored then or earlier", instant_ms),
+)
+CHARSET = Option("-c, --charsetName NAME", "character set of the bodies (default: utf-8)", charset)
+TAGS = Option("-s, --subExpression TAGS", "only messages with these tags, 'A || B'", tags_of)
+MESSAGE_DOCUMENT = f"[{{{MESSAGE_KEYS}}}]"
+WITHOUT_BODY = MESSAGE_DOCUMENT.replace('"body",', 'with -d "body",').replace(
+    '"bodyBase64"', 'with -d "bodyBase64"'
+)
+
+COMMANDS = (
+    AdminCommand(
+        name="printMsg",
+        run=print_messages,
+        options=(
+            TOPIC,
+            CHARSET,
+            TAGS,
+            *PERIOD,
+            Option("-d, --printBody BOOL", "false: without bodies", truth),
+            Option(
+                "-l, --lmqParentTopic TOPIC",
+                "accepted for old scripts; the topic alone determines the route",
+            ),
+        ),
+        examples=("printMsg -t orders", "printMsg -t orders -s 'paid || sent' -d false"),
+        document=(
+            f'{{"topic", "messages": {WITHOUT_BODY}, "queues": [{{"brokerName", "queueId",'
+            ' "minOffset", "maxOffset", "read"}], "failures": {broker: reason}}'
+        ),
+        remarks=(
+            f"One call prints at most {MESSAGES_MAX} messages, or {BODY_BYTES_MAX >> 20} MiB of"
+            " them, and says so when there are more."
+        ),
+    ),
+    AdminCommand(
+        name="printMsgByQueue",
+        run=print_queue,
+        options=(
+            TOPIC,
+            Option("-a, --brokerName NAME", "name of the broker", required=True),
+            Option("-i, --queueId ID", "id of the queue", whole(0), required=True),
+            CHARSET,
+            TAGS,
+            *PERIOD,
+            Option("-p, --print msg BOOL", "true: print the messages", truth),
+            Option("-d, --printBody BOOL", "true: with their bodies", truth),
+            Option("-f, --calculate BOOL", "true: count the messages of each tag", truth),
+        ),
+        examples=("printMsgByQueue -t orders -a broker-a -i 0 -p true -d true -f true",),
+        document=(
+            '{"topic", "brokerName", "queueId", "minOffset", "maxOffset", "read", "tags": [{"tag",'
+            f' "count"}}], "messages": {WITHOUT_BODY}}}; messages is null without -p'
+        ),
+        remarks=f"One call reads at most {MESSAGES_MAX} messages, and says so when there are more.",
+    ),
+    AdminCommand(
+        name="queryMsgByOffset",
+        run=query_by_offset,
+        options=(
+            TOPIC,
+            Option("-b, --brokerName NAME", "name of the broker", required=True),
+            Option("-i, --queueId ID", "id of the queue", whole(0), required=True),
+            Option("-o, --offset OFFSET", "offset in the queue", whole(0), required=True),
+            Option("-f, --bodyFormat NAME", "character set of the body (default: utf-8)", charset),
+            Option(
+                "-r, --routeTopic TOPIC",
+                "accepted for old scripts; the topic alone determines the route",
+            ),
+        ),
+        examples=("queryMsgByOffset -t orders -b broker-a -i 0 -o 100",),
+        document=f'{{"messages": {MESSAGE_DOCUMENT}}}',
+    ),
+)

@@ -1,0 +1,164 @@
+"""Commands about replication: haStatus, resetMasterFlushOffset."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from triomq.client.admin.answers import read_body
+from triomq.client.admin.arguments import Option, UsageError, Values, whole
+from triomq.client.admin.command import (
+    MASTERS,
+    ONE_PLACE,
+    AdminCommand,
+    Effect,
+    Result,
+    Table,
+    answered,
+    ask_each,
+    chosen_brokers,
+)
+from triomq.client.admin.times import seconds_text
+from triomq.remoting.protocol.bodies.cluster import HaStatus
+from triomq.remoting.protocol.codes import RequestCode
+from triomq.remoting.protocol.headers.admin import ResetMasterFlushOffsetHeader
+
+if TYPE_CHECKING:
+    from triomq.client.admin.admin import Admin
+
+
+def ha_document(status: HaStatus) -> dict[str, Any]:
+    """Return the state of a master with its slaves, or of a slave."""
+    if not status.master:
+        client = status.client
+        return {
+            "master": False,
+            "masterAddr": client.master_address,
+            "commitLogMaxOffset": client.max_offset,
+            "transferredByteInSecond": client.transferred_bytes_per_second,
+            "lastReadTimestamp": client.last_read_timestamp,
+            "lastWriteTimestamp": client.last_write_timestamp,
+            "masterFlushOffset": client.master_flush_offset,
+        }
+    return {
+        "master": True,
+        "masterCommitLogMaxOffset": status.master_log_max_offset,
+        "slaveNum": len(status.connections),
+        "inSyncSlaveNum": status.in_sync_slave_count,
+        "slaves": [
+            {
+                "slaveAddr": slave.address,
+                "slaveAckOffset": slave.slave_ack_offset,
+                "diff": slave.diff,
+                "transferredByteInSecond": slave.transferred_bytes_per_second,
+                "inSync": slave.in_sync,
+                "transferFromWhere": slave.transfer_from,
+            }
+            for slave in status.connections
+        ],
+    }
+
+
+SLAVE_COLUMNS = (
+    "SlaveAddr",
+    ">SlaveAckOffset",
+    ">Diff",
+    ">TransferSpeed(KB/s)",
+    "Status",
+    ">TransferFromWhere",
+)
+
+
+def ha_blocks(address: str, known: dict[str, Any]) -> list[Table | str]:
+    """Return the state of one broker as RocketMQ's mqadmin prints it."""
+    if not known["master"]:
+        return [
+            (
+                f"#MasterAddr\t{known['masterAddr']}\n"
+                f"#CommitLogMaxOffset\t{known['commitLogMaxOffset']}\n"
+                f"#TransferSpeed(KB/s)\t{known['transferredByteInSecond'] / 1024:.2f}\n"
+                f"#LastReadTime\t{seconds_text(known['lastReadTimestamp'])}\n"
+                f"#LastWriteTime\t{seconds_text(known['lastWriteTimestamp'])}\n"
+                f"#MasterFlushOffset\t{known['masterFlushOffset']}"
+            )
+        ]
+    rows = [
+        [
+            slave["slaveAddr"],
+            slave["slaveAckOffset"],
+            slave["diff"],
+            f"{slave['transferredByteInSecond'] / 1024:.2f}",
+            "OK" if slave["inSync"] else "Fall Behind",
+            slave["transferFromWhere"],
+        ]
+        for slave in known["slaves"]
+    ]
+    head = (
+        f"#MasterAddr\t{address}\n#MasterCommitLogMaxOffset\t{known['masterCommitLogMaxOffset']}\n"
+        f"#SlaveNum\t{known['slaveNum']}\n#InSyncSlaveNum\t{known['inSyncSlaveNum']}"
+    )
+    return [head, Table(SLAVE_COLUMNS, rows)]
+
+
+async def ha_status(admin: Admin, options: Values) -> Result:
+    addresses = await chosen_brokers(admin, options)
+    answers = await ask_each(admin, addresses, RequestCode.GET_BROKER_HA_STATUS)
+    known = {
+        address: ha_document(read_body(HaStatus, answer))
+        for address, answer in answers.values.items()
+    }
+    blocks = [block for address in known for block in ha_blocks(address, known[address])]
+    blocks += [f"#MasterAddr\t{address}: no answer" for address in answers.failures]
+    return answered(answers, {"brokers": known}, blocks)
+
+
+async def reset_flush_offset(admin: Admin, options: Values) -> Result:
+    address, offset = options.maybe_text("brokerAddr"), options.maybe_number("offset")
+    if address is None or offset is None:
+        raise UsageError("-b/--brokerAddr and -o/--offset are needed")
+    header = ResetMasterFlushOffsetHeader(master_flush_offset=offset)
+    await admin.ask(address, RequestCode.RESET_MASTER_FLUSH_OFFSET, header)
+    return Result(
+        document={"broker": address, "masterFlushOffset": offset},
+        blocks=[f"reset master flush offset to {offset} success"],
+    )
+
+
+COMMANDS = (
+    AdminCommand(
+        name="haStatus",
+        run=ha_status,
+        options=(
+            *MASTERS,
+            Option(
+                "-i, --interval SECONDS", "repeat forever, with this pause in seconds", whole(1)
+            ),
+        ),
+        one_of=ONE_PLACE,
+        examples=("haStatus -c DefaultCluster", "haStatus -b 127.0.0.1:10911 -i 5"),
+        document=(
+            '{"brokers": {address: {"master", of a master "masterCommitLogMaxOffset", of a master'
+            ' "slaveNum", of a master "inSyncSlaveNum", of a master "slaves": [{"slaveAddr",'
+            ' "slaveAckOffset", "diff", "transferredByteInSecond", "inSync", "transferFromWhere"}],'
+            ' of a slave "masterAddr", of a slave "commitLogMaxOffset", of a slave'
+            ' "transferredByteInSecond", of a slave "lastReadTimestamp", of a slave'
+            ' "lastWriteTimestamp", of a slave "masterFlushOffset"}}, "failures": {address:'
+            " reason}}"
+        ),
+        remarks="Addresses of slaves are those of their replication connections.",
+    ),
+    AdminCommand(
+        name="resetMasterFlushOffset",
+        effect=Effect.CHANGES,
+        run=reset_flush_offset,
+        options=(
+            Option("-b, --brokerAddr ADDRESS", "the slave, host:port"),
+            Option("-o, --offset OFFSET", "how far its master has flushed", whole(0)),
+        ),
+        examples=("resetMasterFlushOffset -b 127.0.0.1:10921 -o 0",),
+        document='{"broker", "masterFlushOffset"}',
+        remarks=(
+            "For slaves of RocketMQ. TrioMQ's slaves learn from each answer of their master how far"
+            " it is, keep no such mark, and refuse the request."
+        ),
+    ),
+)

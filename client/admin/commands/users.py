@@ -1,0 +1,252 @@
+"""Commands about users: createUser, updateUser, deleteUser, getUser, listUser, copyUser.
+
+Passwords are never printed, only copied.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from triomq.client.admin.accounts import (
+    CREATE_FIX,
+    EVERYWHERE,
+    ask_access,
+    chosen_names,
+    copy_result,
+    names,
+    one_of_words,
+    preposition,
+    same_reason,
+)
+from triomq.client.admin.answers import Answers, read_body
+from triomq.client.admin.arguments import Option, UsageError, Values
+from triomq.client.admin.command import (
+    BROKERS,
+    ONE_PLACE,
+    AdminCommand,
+    Effect,
+    Result,
+    answered,
+    chosen_brokers,
+    table_of,
+)
+from triomq.client.admin.errors import SubjectMissing
+from triomq.client.errors import UserNotFound, from_remoting
+from triomq.remoting.errors import RemotingError
+from triomq.remoting.protocol.bodies.auth import User
+from triomq.remoting.protocol.bodies.schema import decode_array
+from triomq.remoting.protocol.codes import RequestCode
+from triomq.remoting.protocol.headers.auth import (
+    ListUsersHeader,
+    UserHeader,
+)
+
+if TYPE_CHECKING:
+    from triomq.client.admin.admin import Admin
+
+
+def user_document(user: User) -> dict[str, Any]:
+    return {
+        "username": user.username,
+        "userType": user.user_type,
+        "userStatus": user.user_status,
+    }
+
+
+async def change_user(admin: Admin, options: Values, *, code: RequestCode, verb: str) -> Result:
+    """Create, change or delete a user at the brokers that the options name."""
+    name = options.text("username")
+    body = b""
+    if code is not RequestCode.AUTH_DELETE_USER:
+        updating = code is RequestCode.AUTH_UPDATE_USER
+        body = User(
+            username=name,
+            password=options.maybe_text("password"),
+            user_type=options.maybe_text("userType"),
+            user_status=options.maybe_text("userStatus") if updating else None,
+        ).encode()
+    addresses = await chosen_brokers(admin, options, masters_only=False)
+    answers = await admin.for_each(
+        addresses, lambda address: ask_access(admin, address, code, UserHeader(name), body)
+    )
+    same_reason(answers)
+    return answered(
+        answers,
+        {"username": name, "brokers": sorted(answers.values)},
+        [f"{verb} user {preposition(verb)} {address} success." for address in answers.values],
+    )
+
+
+async def users_at(admin: Admin, address: str, name_filter: str | None) -> list[User]:
+    """Return the users of a broker whose names have a part."""
+    header = ListUsersHeader(name_filter)
+    answer = await admin.ask(address, RequestCode.AUTH_LIST_USER, header)
+    try:
+        return decode_array(User, answer.body)
+    except RemotingError as error:
+        raise from_remoting(error) from error
+
+
+async def user_at(admin: Admin, address: str, name: str) -> User | None:
+    """Return a user of a broker, None if it does not know the name."""
+    try:
+        answer = await admin.ask(address, RequestCode.AUTH_GET_USER, UserHeader(name))
+    except UserNotFound:
+        return None
+    return read_body(User, answer) if answer.body else None
+
+
+def users_result(answers: Answers[list[User]]) -> Result:
+    known = {
+        address: [user_document(user) for user in users]
+        for address, users in answers.some().items()
+    }
+    rows = [{"broker": address, **user} for address, users in known.items() for user in users]
+    table = table_of(
+        rows,
+        {
+            "UserName": "username",
+            "UserType": "userType",
+            "UserStatus": "userStatus",
+            "Broker Addr": "broker",
+        },
+    )
+    return answered(answers, {"brokers": known}, [table])
+
+
+async def get_user(admin: Admin, options: Values) -> Result:
+    name = options.maybe_text("username")
+    if name is None:
+        raise UsageError("-u/--username is missing: name of the user; `mqadmin listUser` lists all")
+    addresses = await chosen_brokers(admin, options)
+
+    async def one(address: str) -> list[User]:
+        return [user for user in [await user_at(admin, address, name)] if user is not None]
+
+    answers = await admin.for_each(addresses, one)
+    if not any(answers.some().values()) and not answers.failures:
+        raise SubjectMissing(f"user {name!r}", CREATE_FIX)
+    return users_result(answers)
+
+
+async def list_users(admin: Admin, options: Values) -> Result:
+    addresses = await chosen_brokers(admin, options)
+    name_filter = options.maybe_text("filter")
+    return users_result(
+        await admin.for_each(addresses, lambda address: users_at(admin, address, name_filter))
+    )
+
+
+async def copy_users(admin: Admin, options: Values) -> Result:
+    """Copy users with their passwords; the target's users of the same names are replaced."""
+    source, target = options.text("fromBroker"), options.text("toBroker")
+    users = {user.username or "": user for user in await users_at(admin, source, None)}
+    wanted = chosen_names(options.value("usernames"), users, source, "user")
+    present = {user.username for user in await users_at(admin, target, None)}
+
+    async def copy(name: str) -> str:
+        known = name in present
+        code = RequestCode.AUTH_UPDATE_USER if known else RequestCode.AUTH_CREATE_USER
+        await ask_access(admin, target, code, UserHeader(name), users[name].encode())
+        return "updated" if known else "created"
+
+    answers = await admin.for_each(wanted, copy)
+    return copy_result(answers, source, target, "user")
+
+
+USERNAME = Option("-u, --username NAME", "name of the user", required=True)
+USER_TYPE = Option(
+    "-t, --userType TYPE", "Super (may do everything) or Normal", one_of_words("Super", "Normal")
+)
+DONE = '{"username", "brokers": [address], "failures": {address: reason}}'
+LISTED = (
+    '{"brokers": {address: [{"username", "userType", "userStatus"}]}, "failures": {address:'
+    " reason}}"
+)
+NEEDED = (
+    "For brokers of RocketMQ from 5.3 on, with an authenticationMetadataProvider; others refuse the"
+    " request."
+)
+SHOWN = "The password of -p is visible to other users of this machine while the command runs."
+
+COMMANDS = (
+    AdminCommand(
+        name="createUser",
+        effect=Effect.CHANGES,
+        run=partial(change_user, code=RequestCode.AUTH_CREATE_USER, verb="create"),
+        options=(
+            *EVERYWHERE,
+            USERNAME,
+            Option("-p, --password TEXT", "the password", required=True),
+            USER_TYPE,
+        ),
+        one_of=ONE_PLACE,
+        examples=("createUser -c DefaultCluster -u billing -p 'a long password' -t Normal",),
+        document=DONE,
+        remarks=f"{NEEDED}\n{SHOWN}",
+    ),
+    AdminCommand(
+        name="updateUser",
+        effect=Effect.CHANGES,
+        run=partial(change_user, code=RequestCode.AUTH_UPDATE_USER, verb="update"),
+        options=(
+            *EVERYWHERE,
+            USERNAME,
+            Option("-p, --password TEXT", "the new password"),
+            USER_TYPE,
+            Option(
+                "-s, --userStatus STATUS", "enable or disable", one_of_words("enable", "disable")
+            ),
+        ),
+        one_of=(*ONE_PLACE, ("password", "userType", "userStatus")),
+        examples=("updateUser -c DefaultCluster -u billing -s disable",),
+        document=DONE,
+        remarks=f"{NEEDED}\n{SHOWN}",
+    ),
+    AdminCommand(
+        name="deleteUser",
+        effect=Effect.DESTROYS,
+        loss="the user",
+        run=partial(change_user, code=RequestCode.AUTH_DELETE_USER, verb="delete"),
+        options=(*EVERYWHERE, USERNAME),
+        one_of=ONE_PLACE,
+        examples=("deleteUser -c DefaultCluster -u billing",),
+        document=DONE,
+        remarks=NEEDED,
+    ),
+    AdminCommand(
+        name="getUser",
+        run=get_user,
+        options=(*BROKERS, Option("-u, --username NAME", "name of the user")),
+        one_of=ONE_PLACE,
+        examples=("getUser -c DefaultCluster -u billing",),
+        document=LISTED,
+        remarks="RocketMQ's mqadmin prints the password; this one never does.",
+    ),
+    AdminCommand(
+        name="listUser",
+        run=list_users,
+        options=(*BROKERS, Option("-f, --filter TEXT", "only users with this part of the name")),
+        one_of=ONE_PLACE,
+        examples=("listUser -c DefaultCluster",),
+        document=LISTED,
+        remarks="RocketMQ's mqadmin prints the passwords; this one never does.",
+    ),
+    AdminCommand(
+        name="copyUser",
+        effect=Effect.CHANGES,
+        run=copy_users,
+        options=(
+            Option("-f, --fromBroker ADDRESS", "the source, host:port", required=True),
+            Option("-t, --toBroker ADDRESS", "the target, host:port", required=True),
+            Option("-u, --usernames NAMES", "only these, joined by commas (default: all)", names),
+        ),
+        examples=("copyUser -f 10.0.0.1:10911 -t 10.0.0.2:10911 -u billing",),
+        document=(
+            '{"fromBroker", "toBroker", "copied": {name: "created" or "updated"}, "failures":'
+            " {address: reason}}"
+        ),
+        remarks=NEEDED,
+    ),
+)

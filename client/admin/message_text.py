@@ -1,0 +1,68 @@
+"""A message as labelled lines of text, and its body in a character set."""
+
+from __future__ import annotations
+
+import base64
+import codecs
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from triomq.client.admin.documents import body_text
+from triomq.client.admin.times import milliseconds_text
+
+LABELS: Mapping[str, str] = {
+    "offsetMsgId": "OffsetID",
+    "topic": "Topic",
+    "tags": "Tags",
+    "keys": "Keys",
+    "queueId": "Queue ID",
+    "queueOffset": "Queue Offset",
+    "commitLogOffset": "CommitLog Offset",
+    "reconsumeTimes": "Reconsume Times",
+    "bornTimestamp": "Born Timestamp",
+    "storeTimestamp": "Store Timestamp",
+    "bornHost": "Born Host",
+    "storeHost": "Store Host",
+    "sysFlag": "System Flag",
+    "properties": "Properties",
+}
+
+
+def message_lines(document: dict[str, Any]) -> list[str]:
+    """Return a message as labelled lines."""
+    lines = []
+    for key, label in LABELS.items():
+        value = document[key]
+        if key.endswith("Timestamp"):
+            value = milliseconds_text(value)
+        elif key == "keys":
+            value = " ".join(value)
+        elif key == "properties":
+            value = json.dumps(value, ensure_ascii=False, sort_keys=True)
+        lines.append(f"{label + ':':<20} {'' if value is None else value}".rstrip())
+    lines.append(f"{'Body:':<20} {body_text(document)}")
+    if (consumed := document.get("consumed")) is not None:
+        lines.append(
+            f"{'Consumed by:':<20} {consumed['clientId']}: {consumed['consumeResult']} in"
+            f" {consumed['spentTimeMills']} ms {consumed['remark'] or ''}".rstrip()
+        )
+    return lines
+
+
+def charset(text: str) -> str:
+    """Read the name of a character set."""
+    try:
+        return codecs.lookup(text.strip()).name
+    except LookupError:
+        raise ValueError("unknown character set; use for instance utf-8, gbk or latin-1") from None
+
+
+def in_charset(document: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return the message with its body in another character set; undecodable bytes are U+FFFD."""
+    body = (
+        document["body"].encode()
+        if document["body"] is not None
+        else base64.b64decode(document["bodyBase64"])
+    )
+    return {**document, "body": body.decode(name, "replace"), "bodyBase64": None}
