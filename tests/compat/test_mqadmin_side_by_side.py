@@ -152,7 +152,9 @@ def commands(version: str) -> list[list[str]]:
 
 
 async def call(side: Side, line: str) -> Any:
-    return await mqadmin(*side.words(line), "-n", side.namesrv, "--json")
+    # RocketMQ's asks nothing before it deletes something.
+    yes = ["--yes"] if line.startswith(("deleteKvConfig", "deleteSubGroup")) else []
+    return await mqadmin(*side.words(line), *yes, "-n", side.namesrv, "--json")
 
 
 async def prepare(side: Side) -> dict[str, Any]:
@@ -432,6 +434,19 @@ async def test_each_mqadmin_reads_what_the_other_wrote(clusters: Clusters) -> No
     ]
     table = await document(one, "getColdDataFlowCtrInfo -b ADDR")
     assert table["brokers"][one.broker]["configTable"] == {}
+
+    line = "updateAcl --dry-run -b ADDR -s User:alice -r Topic:x -a Pub -d Allow"
+    (rule,) = (await document(one, line))["changes"]
+    assert rule["subject"] == "rules of User:alice"
+    assert [rule[side]["Topic:x"]["decision"] for side in ("before", "after")] == ["Deny", "Allow"]
+    assert rule["before"]["Group:*"] == rule["after"]["Group:*"]
+    line = "updateUser --dry-run -b ADDR -u bob -p secret-c"
+    (user,) = (await document(one, line))["changes"]
+    assert user["subject"] == "user bob"
+    assert "secret-" not in str(user)
+    assert user["before"]["password"] != user["after"]["password"]
+    (gone,) = (await document(one, "deleteUser --dry-run -b ADDR -u bob"))["changes"]
+    assert (gone["before"]["username"], gone["after"]) == ("bob", None)
 
     await document(one, "deleteAcl --yes -b ADDR -s User:alice -r Topic:x")
     filtered = (await document(one, "listAcl -b ADDR -s alice"))["brokers"][one.broker]
