@@ -34,7 +34,16 @@ PATHS = (
     "tests/integration/cluster/test_testing_cluster.py",
 )
 MARKS = "not compat and not slow and not spark and not compose and not hostile"
-NOT_NEEDED = ("pyspark", "build", "fastavro", "grpcio-tools", "hatchling", "mypy", "types-")
+NOT_NEEDED = (
+    "pyspark",
+    "build",
+    "selenium",
+    "fastavro",
+    "grpcio-tools",
+    "hatchling",
+    "mypy",
+    "types-",
+)
 """of the development packages"""
 
 
@@ -84,7 +93,9 @@ def requirements() -> list[str]:
     wanted = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
         "optional-dependencies"
     ]
-    extras = ("dev", "lz4", "zstd", "pipeline", "grpc", "otel", "postgresql", "redis")
+    extras = (
+        *("dev", "lz4", "zstd", "pipeline", "console", "grpc", "otel", "postgresql", "redis"),
+    )
     lines = [line for extra in extras for line in wanted[extra]]
     return [line for line in lines if not line.startswith(("triomq", *NOT_NEEDED))]
 
