@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import attrs
+import trio
 
 from triomq.client.admin.admin import Admin
 from triomq.client.admin.commands.query import parse_offset_id
@@ -14,6 +15,7 @@ from triomq.remoting.protocol.record import StoredMessage
 PER_QUEUE_MAX = 64
 """messages that are read of each queue for one page"""
 QUEUES_MAX = 512
+READABLE_POLL_SECONDS = 0.05
 
 
 @attrs.frozen(kw_only=True)
@@ -114,3 +116,11 @@ async def at_offset(admin: Admin, queue: MessageQueue, offset: int) -> StoredMes
     """Return the message at an offset of a queue, None if there is none."""
     found = await admin.read(queue, offset, count=1)
     return found[0] if found and found[0].queue_offset == offset else None
+
+
+async def wait_readable(admin: Admin, queue: MessageQueue, offset: int) -> None:
+    """Wait until a message can be read: Java's brokers confirm it a moment earlier."""
+    while True:
+        if await at_offset(admin, queue, offset) is not None:
+            return
+        await trio.sleep(READABLE_POLL_SECONDS)

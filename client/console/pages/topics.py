@@ -12,6 +12,7 @@ from triomq.client.admin.messages import TOOLS_GROUP
 from triomq.client.console.cluster_view import MESSAGE_TYPE
 from triomq.client.console.forms import FormInvalid
 from triomq.client.console.paging import page_of
+from triomq.client.console.reading import wait_readable
 from triomq.client.console.sending import send_new
 from triomq.client.console.users import UserRole
 from triomq.client.console.visit import Page, PageVisit
@@ -24,6 +25,7 @@ MESSAGE_TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED")
 PERMS = {"6": 6, "4": 4, "2": 2, "0": 0}
 QUEUES_MAX = 1024
 KEYS_MAX = 64
+READABLE_SECONDS = 2.0
 
 
 async def topics(visit: PageVisit) -> Response:
@@ -218,7 +220,15 @@ async def send(visit: PageVisit) -> Response:
         broker=receipt.queue.broker_name,
         queue=receipt.queue.queue_id,
     )
-    return visit.go("/message", topic=name, id=receipt.message_id)
+    with trio.move_on_after(READABLE_SECONDS):
+        await wait_readable(visit.console.admin, receipt.queue, receipt.queue_offset)
+    return visit.go(
+        "/message",
+        topic=name,
+        broker=receipt.queue.broker_name,
+        queue=str(receipt.queue.queue_id),
+        offset=str(receipt.queue_offset),
+    )
 
 
 PAGES = (
