@@ -77,6 +77,22 @@ class ContextNotFound(TrioMQError):
         return f"there is no context {self.name!r}: {known}"
 
 
+class NotWritable(TrioMQError):
+    """A topic has no queue that can be written."""
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(topic)
+        self.topic = topic
+
+    def __str__(self) -> str:
+        """Name the commands that show and change it."""
+        return (
+            f"topic {self.topic!r} has no queue that can be written: `mqadmin topicRoute -t"
+            f" {self.topic}` shows its permission, `mqadmin updateTopicPerm` and `mqadmin"
+            " addWritePerm` change it"
+        )
+
+
 class MessageNotFound(TrioMQError):
     """No broker of the topic has such a message."""
 

@@ -244,7 +244,8 @@ def test_what_the_broker_asks_and_tells_a_running_java_consumer(
         consumer.stop()
 
 
-OURS = {"doctor", "tlsInit", "tlsCheck"}
+OURS = {"doctor", "tlsInit", "tlsCheck", "completion"}
+OURS |= {name for name in LIST if name.startswith("context")}
 ABSENT = [
     ("queryMsgById", "s", "sendMessage", True),
     ("queryMsgById", "u", "unitName", True),

@@ -18,7 +18,7 @@ from triomq.client.admin.command import (
     answered,
     table_of,
 )
-from triomq.client.admin.errors import BrokerNotFound
+from triomq.client.admin.errors import NotWritable
 from triomq.client.admin.sending import SEND_OK, send_result, tools_producer
 from triomq.client.errors import TrioMQError
 from triomq.remoting.protocol.bodies.route import PERM_WRITE, MessageQueue
@@ -104,7 +104,7 @@ async def check_send_rt(admin: Admin, options: Values) -> Result:
     topic = options.text("topic")
     queues = await writable_queues(admin, topic)
     if not queues:
-        raise BrokerNotFound("any", (), f"with queues of topic {topic!r} that can be written")
+        raise NotWritable(topic)
     body, amount = b"a" * options.number("size"), options.number("amount")
     async with tools_producer(admin, options, PROBE_GROUP, repeat=False) as producer:
         sends = await probe_in_turn(producer, queues, amount, body, options.number("timeout"))
@@ -129,7 +129,7 @@ async def send_status(admin: Admin, options: Values) -> Result:
     name = options.text("brokerName")
     queues = await writable_queues(admin, name)
     if not queues:
-        raise BrokerNotFound(name, (), "whose topic of that name can be written")
+        raise NotWritable(name)
     body, amount = b"a" * options.number("messageSize"), options.number("count")
     async with tools_producer(admin, options, PROBE_GROUP, repeat=False) as producer:
         sends = await probe_in_turn(producer, queues[:1], amount, body, options.number("timeout"))
@@ -156,7 +156,7 @@ async def cluster_rt(admin: Admin, options: Values) -> Result:
         async def one(name: str) -> dict[str, Any]:
             queues = await writable_queues(admin, name)
             if not queues:
-                raise BrokerNotFound(name, (), "whose topic of that name can be written")
+                raise NotWritable(name)
             seconds = options.number("timeout")
             sends = await probe_in_turn(producer, queues[:1], amount, body, seconds)
             good = [send for send in sends if send["error"] is None]

@@ -188,6 +188,9 @@ async def test_probes_send_and_measure(cluster: InProcessCluster) -> None:
     assert status.out.count("SendResult=SEND_OK") == 3
     assert await end_offset(cluster, own) == 3
     assert failed(await text(cluster, "sendMsgStatus", "-b", "nobody"), 4, "nobody")
+    await document(cluster, "updateTopicPerm", "-c", "DefaultCluster", "-t", "orders", "-p", 4)
+    closed = await text(cluster, "checkMsgSendRT", "-t", "orders")
+    assert failed(closed, 1, "no queue that can be written", "updateTopicPerm")
 
 
 async def test_the_probe_of_a_cluster_goes_on(cluster: InProcessCluster) -> None:
