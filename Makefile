@@ -116,7 +116,7 @@ bench-java-programs: $(VENV)/.dev peers ## RocketMQ's own Producer, BatchProduce
 bench-special: $(VENV)/.dev peers ## timed messages, requests with replies and recalls on both brokers, with the Java client (about 8 minutes)
 	$(BIN)/python tests/bench/special_side_by_side.py $(ARGS)
 
-bench-grpc: $(VENV)/.dev peers ## sends and receives of clients of RocketMQ 5 (gRPC) beside Java's broker and proxy (about 3 minutes)
+bench-grpc: $(VENV)/.dev peers ## sends and receives of clients of RocketMQ 5 (gRPC) beside Java's broker and proxy (about 4 minutes)
 	$(BIN)/python tests/bench/bench_messaging.py $(ARGS)
 
 bench-pop: $(VENV)/.dev peers ## POP of Java's push consumer and of our SDK at both brokers (about 4 minutes)

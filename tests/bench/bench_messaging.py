@@ -1,16 +1,17 @@
 """Clients of RocketMQ 5 at our broker's gRPC endpoint and at Java's broker 5.5.0 with its proxy in
 one process (``-pm local``), in one run: ``make bench-grpc``.
 
-    python tests/bench/bench_messaging.py [--seconds 2] [--rounds 3] [--warm-up 30]
+    python tests/bench/bench_messaging.py [--seconds 2] [--rounds 3] [--warm-up 90]
         [--consumers 1000] [--server-cpus 0] [--load-cpus 1] [--json FILE] [--no-java] [--profile]
 
 SendMessage of 1 KiB with 1, 64 and 256 in flight on one connection; ReceiveMessage of 32 with eight
 in flight, and an AckMessage for each message or for all of a receive; then receives that wait for
 nothing, on 20 connections, and sends beside them. Both servers run at the same time with their
 default configuration on one core, the load generator (``grpc_load.py``: grpcio, a process of its
-own) on the other; the load goes to one server at a time, in turns. Java is warmed up first. Each
-row is the median of the rounds. The load generator is Python as well: where the server spends less
-than it, the row shows the load generator, and CPU is the row to compare.
+own) on the other; the load goes to one server at a time, in turns, while the other is stopped. Java
+is warmed up first. Each row is the median of the rounds. The load generator is Python as well:
+where the server spends less than it, the row shows the load generator, and CPU is the row to
+compare.
 
 ``--profile`` runs our broker alone under cProfile, 64 sends in flight.
 """
@@ -33,7 +34,7 @@ from pathlib import Path
 from typing import Any
 
 import attrs
-from grpc_servers import VERSION, GrpcServed, need_peers, pinned, served
+from grpc_servers import VERSION, GrpcServed, alone, need_peers, pinned, served
 from side_by_side import anonymous_mb, processes
 from verdict_table import Report, Row, surely_ending
 
@@ -227,12 +228,15 @@ def compare(options: argparse.Namespace, folder: Path, stack: ExitStack) -> None
     for _ in range(options.rounds):
         for in_flight in IN_FLIGHT:
             for server in servers:
-                bench.sends(server, in_flight)
+                with alone(server, servers):
+                    bench.sends(server, in_flight)
         for entries in ACKNOWLEDGED:
             for server in servers:
-                bench.receives(server, entries)
+                with alone(server, servers):
+                    bench.receives(server, entries)
     for server in servers:
-        bench.idle(server, options.consumers)
+        with alone(server, servers):
+            bench.idle(server, options.consumers)
     report.table("Clients of RocketMQ 5 (gRPC)", f"Java {VERSION}").rows += bench.findings.table()
     report.notes += bench.notes
     report.finish(options.json)
@@ -244,7 +248,7 @@ def main() -> int:
     )
     parser.add_argument("--seconds", type=float, default=2.0, help="of each measurement")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--warm-up", type=float, default=30.0, help="seconds of load, for Java")
+    parser.add_argument("--warm-up", type=float, default=90.0, help="seconds of load, for Java")
     parser.add_argument("--consumers", type=int, default=1000, help="idle ones")
     parser.add_argument("--server-cpus", default="0", help="the cores of both servers")
     parser.add_argument("--load-cpus", default="1" if (os.cpu_count() or 1) > 1 else "0")
