@@ -14,7 +14,7 @@ import pytest
 import trio
 from mqadmin_calls import failed, mqadmin
 from processes import java_home
-from side_by_side import (
+from mqadmin_side_by_side import (
     BROKER,
     Side,
     both_sides,
