@@ -13,7 +13,6 @@ import attrs
 import pytest
 import trio
 from mqadmin_calls import failed, mqadmin
-from processes import java_home
 from mqadmin_side_by_side import (
     BROKER,
     Side,
@@ -24,6 +23,7 @@ from mqadmin_side_by_side import (
     plain_document,
     plain_text,
 )
+from processes import java_home
 
 from triomq import MessageQueue, Producer
 
