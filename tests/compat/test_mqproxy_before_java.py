@@ -22,7 +22,7 @@ from triomq.remoting.grpc.apache_rocketmq import definition_pb2 as pb
 from triomq.remoting.grpc.apache_rocketmq import service_pb2 as rpc
 from triomq.remoting.protocol.bodies.groups import ConsumerConnection, ProducerConnection
 from triomq.remoting.protocol.bodies.running import ConsumeDirectlyResult, ConsumerRunning
-from triomq.remoting.protocol.codes import RequestCode
+from triomq.remoting.protocol.codes import RequestCode, ResponseCode
 from triomq.remoting.protocol.headers.client import (
     ConsumeDirectlyHeader,
     ConsumerGroupHeader,
@@ -243,9 +243,13 @@ async def test_java_asks_a_consumer_through_the_proxy(java: JavaCluster) -> None
         stream.put(rpc.TelemetryCommand(settings=consumer.settings()))
         assert (await stream.take()).settings.backoff_policy.max_attempts == 17
         for peer in proxies.peers.values():
-            answer = await peer.call(
-                RequestCode.GET_CONSUMER_CONNECTION_LIST, ConsumerGroupHeader(group)
-            )
+            # The client waits a second until brokers know it; a busy Java broker takes longer.
+            answer = None
+            with trio.fail_after(30):
+                while answer is None or answer.code == ResponseCode.CONSUMER_NOT_ONLINE:
+                    answer = await peer.call(
+                        RequestCode.GET_CONSUMER_CONNECTION_LIST, ConsumerGroupHeader(group)
+                    )
             assert answer.code == 0, answer.remark
             found = ConsumerConnection.decode(bytes(answer.body))
             (member,) = found.connections
