@@ -32,7 +32,7 @@ class Block:
         """The words of each command line of a shell block, comments left out; of a console block
         those after ``$ ``.
         """
-        lines = self.text.splitlines()
+        lines = self.text.replace("\\\n", " ").splitlines()
         if self.info == "console":
             lines = [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
         found = [

@@ -35,6 +35,7 @@ from triomq.testing import InProcessCluster, local_cluster
 
 OURS = {"mqadmin", "mqstore", "mqlocal", "mqnamesrv", "mqbroker"}
 OTHERS = {
+    "mqconsole": "tests/integration/console/test_console_process.py",
     "mqpipeline": "tests/integration/pipeline/test_front.py",
     "make": "targets exist (below); CI runs them",
     "docker": "tests/compose",
@@ -169,18 +170,47 @@ def may_fail(words: list[str], done: Done) -> bool:
     return words[0] == "doctor" and done.code == 1 and "problem" in done.out
 
 
-TLS = ("tls", "tlsInit", "tlsCheck")
+ELSEWHERE = {
+    "tls": "test_the_commands_of_tls",
+    "context": "tests/integration/admin/test_contexts.py",
+    "--context": "tests/integration/admin/test_contexts.py",
+    "user": "a broker with access control: tests/compat/test_mqadmin_side_by_side.py",
+    "acl": "as user",
+    "cold-reads": "as user",
+    "limit-cold-reads": "as user",
+    "unlimit-cold-reads": "as user",
+    "read-ahead": "as user",
+    "set-flush-offset": "as user",
+    "print-compaction-log": "tests/integration/admin/test_printing.py",
+    "monitor": "does not end: tests/integration/admin/test_silent_servers.py",
+    "cluster latency": "does not end: tests/integration/admin/test_printing.py",
+    "replication": "with -i it does not end: tests/integration/admin",
+}
+"""words of a line -> what stands for running it"""
 
 
+def runnable(words: list[str]) -> list[str]:
+    """Return the words without what would not end."""
+    if "--watch" in words:
+        at = words.index("--watch")
+        words = words[:at] + words[at + 2 :]
+    return words
+
+
+@pytest.mark.timeout(400)
 @pytest.mark.feature("200b")
 async def test_the_examples_of_mqadmin(stage: Stage) -> None:
     ran = 0
     for page, line in lines():
-        if line[0] != "mqadmin" or line[1] in TLS or page == "docs/security.md":
+        text = f" {' '.join(line)} "
+        elsewhere = page == "docs/security.md" or any(f" {words} " in text for words in ELSEWHERE)
+        if line[0] != "mqadmin" or elsewhere:
             continue
         await stage.set()
-        words = stage.words(line[1:])
+        words = runnable(stage.words(line[1:]))
         done = await mqadmin(*words)
+        if done.code == 2 and "--yes" in done.err:  # it would ask on a terminal
+            done = await mqadmin(*words, "--yes")
         assert done.code == 0 or may_fail(words, done), (page, line, words, done)
         assert done.out
         ran += 1
@@ -298,7 +328,7 @@ def test_the_servers_of_the_readme(page: str, shell: Shell) -> None:
     )
     shell.start(of(page, "mqnamesrv", "-p"), namesrv)
     shell.start(of(page, "mqbroker", "-n", "127.0.0.1:9876", "-c", "broker.conf"), broker)
-    until(shell, of(page, "mqadmin", "clusterList"), "broker-a")
+    until(shell, of(page, "mqadmin", "cluster", "list"), "broker-a")
     address = f"127.0.0.1:{namesrv}"
     with SyncProducer(address, group="shop") as producer:
         receipt = producer.send("Orders", b"{}", keys=["order-17"])
@@ -307,8 +337,8 @@ def test_the_servers_of_the_readme(page: str, shell: Shell) -> None:
     ) as consumer:
         assert [message.body for message in consumer.poll(timeout=30)] == [b"{}"]
         consumer.commit()
-    assert "broker-a" in shell.run(of(page, "mqadmin", "topicStatus"))
-    assert json.loads(shell.run(of(page, "mqadmin", "consumerProgress")))
+    assert "broker-a" in shell.run(of(page, "mqadmin", "topic", "status"))
+    assert json.loads(shell.run(of(page, "mqadmin", "group", "lag")))
     shell.stop()
     shell.running.clear()
     if page == "README.md":
@@ -369,7 +399,7 @@ def test_the_master_and_slave_of_the_readme(page: str, shell: Shell) -> None:
     shell.start(of(page, "mqnamesrv", "-p"), shell.ports["9876"])
     shell.start(of(page, "mqbroker", "-n", "127.0.0.1:9876", "-c", "master.conf"), ports["master"])
     shell.start(of(page, "mqbroker", "-n", "127.0.0.1:9876", "-c", "slave.conf"), ports["slave"])
-    until(shell, of(page, "mqadmin", "clusterList"), str(ports["master"]), str(ports["slave"]))
+    until(shell, of(page, "mqadmin", "cluster", "list"), str(ports["master"]), str(ports["slave"]))
     with SyncProducer(f"127.0.0.1:{shell.ports['9876']}", group="shop") as producer:
         deadline = time.monotonic() + 60
         while (
@@ -393,12 +423,11 @@ def test_the_commands_of_tls(shell: Shell) -> None:
     )
     variable, _, file = of(page, "export").partition(" #")[0].split()[1].partition("=")
     shell.environment[variable] = file.replace("~", str(shell.home))
-    until(shell, of(page, "mqadmin", "clusterList"), str(broker))
+    until(shell, of(page, "mqadmin", "cluster", "list"), str(broker))
     shell.run(of(page, "mqadmin", "tls", "check", "--connect"))
     for line in text_lines("docs/mqadmin/security.md"):
-        if line.startswith(("mqadmin tls", "mqadmin tlsCheck")) and "init" in line.lower():
+        if line.startswith("mqadmin tls init"):
             shell.run(line.replace("~/tls", f"~/tls-{abs(hash(line))}"))
-    shell.run(of("docs/mqadmin/security.md", "mqadmin", "tlsCheck"))
     shell.run(
         of("docs/mqadmin/security.md", "mqadmin", "tls", "check").replace(
             "broker.example.com:10911", "localhost:10911"
