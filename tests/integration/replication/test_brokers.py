@@ -362,12 +362,12 @@ async def test_a_second_broker_with_the_same_ports_names_the_listen_port(tmp_pat
 async def test_the_monitor_shows_the_slaves(tmp_path: Path) -> None:
     ports = free_port(), free_port()
 
-    async def page(port: int, path: str) -> str:
-        answer = await trio.to_thread.run_sync(
-            urllib.request.urlopen, f"http://127.0.0.1:{port}{path}"
-        )
-        with answer:
+    def fetch(port: int, path: str) -> str:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}") as answer:
             return str(answer.read(), "utf-8")
+
+    async def page(port: int, path: str) -> str:
+        return await trio.to_thread.run_sync(fetch, port, path)
 
     async with broker_group(tmp_path) as group:
         master = await group.start(0, "SYNC_MASTER", monitorPort=ports[0])
