@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AsyncExitStack, ExitStack
+from contextlib import AsyncExitStack, ExitStack, suppress
 from functools import partial
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from proxied_cluster import proxy_config
 
 from triomq.client.proxy.app import ProxyReady, run_proxy
 from triomq.remoting.client.connector import Connector
+from triomq.remoting.errors import RequestTimeout
 from triomq.remoting.grpc.apache_rocketmq import definition_pb2 as pb
 from triomq.remoting.grpc.apache_rocketmq import service_pb2 as rpc
 from triomq.remoting.protocol.bodies.groups import ConsumerConnection, ProducerConnection
@@ -245,11 +246,12 @@ async def test_java_asks_a_consumer_through_the_proxy(java: JavaCluster) -> None
         for peer in proxies.peers.values():
             # The client waits a second until brokers know it; a busy Java broker takes longer.
             answer = None
-            with trio.fail_after(30):
+            with trio.fail_after(60):
                 while answer is None or answer.code == ResponseCode.CONSUMER_NOT_ONLINE:
-                    answer = await peer.call(
-                        RequestCode.GET_CONSUMER_CONNECTION_LIST, ConsumerGroupHeader(group)
-                    )
+                    with suppress(RequestTimeout):
+                        answer = await peer.call(
+                            RequestCode.GET_CONSUMER_CONNECTION_LIST, ConsumerGroupHeader(group)
+                        )
             assert answer.code == 0, answer.remark
             found = ConsumerConnection.decode(bytes(answer.body))
             (member,) = found.connections
