@@ -63,6 +63,16 @@ LIST: Mapping[str, Listed] = {
         "message",
         "print what happened to a message: sent by which producer, handled by which group, and how",
     ),
+    "messageExplain": Listed(
+        "explain",
+        "message",
+        "tell where a message is, which groups consumed it and when, and why others did not",
+    ),
+    "groupWhy": Listed(
+        "group_why",
+        "consumer",
+        "tell what holds a consumer group back, with figures and fixes",
+    ),
     "deleteSubGroup": Listed("group", "consumer", "delete a consumer group's settings"),
     "getConsumerConfig": Listed(
         "group", "consumer", "print a consumer group's settings at every broker"

@@ -10,6 +10,7 @@ from triomq.client.admin.errors import (
     ClusterNotFound,
     ContextNotFound,
     MessageNotFound,
+    MessageNowhere,
     SubjectMissing,
     TraceNotFound,
     TraceTopicMissing,
@@ -59,6 +60,7 @@ def exit_code(error: BaseException) -> int:
             | ContextNotFound()
             | BrokerNotFound()
             | MessageNotFound()
+            | MessageNowhere()
             | TraceNotFound()
             | TraceTopicMissing()
             | SubjectMissing()

@@ -46,7 +46,9 @@ async def monitor(admin: Admin, options: Values) -> Result:
     """Return one round."""
     from triomq.client.admin.commands.progress import consumer_progress  # not for the help
 
-    progress = await consumer_progress(admin, Values({"groupName": None}))
+    progress = await consumer_progress(
+        admin, Values({"groupName": None, "alert": None, "alert-seconds": None})
+    )
     groups = {row["group"]: row for row in progress.document["groups"]}
     online = [group for group, row in groups.items() if row["count"]]
     found = await admin.for_each(online, lambda group: member_findings(admin, group))

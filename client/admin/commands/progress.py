@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from triomq.client.admin.arguments import Option, Values, truth
+from triomq.client.admin.arguments import Option, Values, truth, whole
 from triomq.client.admin.command import AdminCommand, Result, answered, table_of
 from triomq.client.admin.times import seconds_text
 from triomq.client.errors import GroupNotFound, GroupOffline, RequestNotSupported, TrioMQError
@@ -14,6 +14,7 @@ from triomq.remoting.protocol.names import RETRY_PREFIX
 
 if TYPE_CHECKING:
     from triomq.client.admin.admin import Admin
+    from triomq.client.admin.answers import Answers
     from triomq.remoting.protocol.bodies.groups import ConsumerConnection
     from triomq.remoting.protocol.bodies.offsets import ConsumeStats
     from triomq.remoting.protocol.bodies.route import MessageQueue
@@ -81,7 +82,24 @@ async def _owners(
 
 async def consumer_progress(admin: Admin, options: Values) -> Result:
     group = options.maybe_text("groupName")
+    limits = options.maybe_number("alert"), options.maybe_number("alert-seconds")
+    if limits != (None, None):
+        # Only for these: start-up time.
+        from triomq.client.admin.lag_alert import lag_alert
+
+        names, _, configured = await _known_groups(admin)
+        if group is not None:
+            # A misspelt name must not look as if all were well.
+            if group not in names and not configured.failures:
+                raise _not_found(group)
+            names = [group]
+        return await lag_alert(admin, names, options.maybe_text("topicName"), *limits)
     return await _all_groups(admin) if group is None else await _one_group(admin, group, options)
+
+
+def _not_found(group: str) -> GroupNotFound:
+    reason = f"no broker knows group {group!r}"
+    return GroupNotFound(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, reason, "", "")
 
 
 async def _one_group(admin: Admin, group: str, options: Values) -> Result:
@@ -98,8 +116,7 @@ async def _one_group(admin: Admin, group: str, options: Values) -> Result:
             and not answers.failures
             and all(group not in names for names in (await admin.groups()).values.values())
         ):
-            reason = f"no broker knows group {group!r}"
-            raise GroupNotFound(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, reason, "", "")
+            raise _not_found(group)
         if "BROADCASTING" in models:
             notes.append(
                 f"group {group} is broadcasting: each client keeps its own offsets, brokers have"
@@ -172,14 +189,19 @@ async def _summary(admin: Admin, group: str) -> dict[str, Any]:
     }
 
 
-async def _all_groups(admin: Admin) -> Result:
+async def _known_groups(admin: Admin) -> tuple[list[str], set[str], Answers[list[str]]]:
+    """Return all groups, those of them that have retry topics, and the brokers' own lists."""
     of_retry_topics = {
         topic.removeprefix(RETRY_PREFIX)
         for topic in await admin.topics()
         if topic.startswith(RETRY_PREFIX)
     }
     configured = await admin.groups()
-    groups = sorted(of_retry_topics.union(*configured.values.values()))
+    return sorted(of_retry_topics.union(*configured.values.values())), of_retry_topics, configured
+
+
+async def _all_groups(admin: Admin) -> Result:
+    groups, of_retry_topics, configured = await _known_groups(admin)
     answers = await admin.for_each(groups, lambda group: _summary(admin, group))
     # Brokers have predefined groups without members or offsets; these are left out.
     rows = [
@@ -219,19 +241,38 @@ COMMANDS = (
                 "-s, --showClientIP BOOL", "true: with the client of each queue (with -g)", truth
             ),
             Option("-c, --cluster NAME", "accepted for old scripts; all brokers are asked"),
+            Option(
+                "--alert MESSAGES",
+                "print only groups with a larger lag, one line each; exit code 1 if there are any",
+                whole(0),
+            ),
+            Option(
+                "--alert-seconds SECONDS",
+                "likewise, groups for which a message waits longer than this",
+                whole(0),
+            ),
         ),
-        examples=("consumerProgress", "consumerProgress -g billing -t orders"),
+        examples=(
+            "consumerProgress",
+            "consumerProgress -g billing -t orders",
+            "consumerProgress --alert 10000",
+        ),
         document=(
             'with -g {"group", "online", "queues": [{"topic", "brokerName", "queueId",'
             ' "brokerOffset", "consumerOffset", "clientIp", "diff", "inflight", "lastTimestamp"}],'
             ' "consumeTps", "diffTotal", "inflightTotal", "failures": {broker: reason}}; without'
             ' {"groups": [{"group", "count", "version", "type", "model", "consumeTps", "diffTotal",'
-            ' "incomplete"}], "failures": {group: reason}}'
+            ' "incomplete"}], "failures": {group: reason}}; with --alert or --alert-seconds'
+            ' {"alerts": [{"group", "diffTotal", "oldestSeconds"}], "checked", "failures": {broker:'
+            " reason}}"
         ),
         remarks=(
             "All brokers are asked at the same time, also brokers without a retry topic of the"
             " group.\n"
-            "Groups without a retry topic are listed if they have members or offsets."
+            "Groups without a retry topic are listed if they have members or offsets.\n"
+            "With --alert or --alert-seconds the exit code is 1 if a group is above the limit, 3 if"
+            " a broker did not answer, otherwise 0 without any output: a cron job mails what it"
+            " prints."
         ),
     ),
 )

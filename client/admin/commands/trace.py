@@ -16,6 +16,15 @@ if TYPE_CHECKING:
     from triomq.client.trace.trace_events import TraceEvent
 
 
+TRACE_SHAPE = (
+    '{"type": "Pub"|"Sub"|"EndTransaction"|"Recall", "msgId", "topic", "group", "clientHost",'
+    ' "timestamp", "costTime", "status", "tags", "keys": [], "storeHost", "offsetMsgId",'
+    ' "bodyLength", "msgType", "retryTimes", "outcome", "transactionId", "transactionState",'
+    ' "fromCheck", "regionId"}'
+)
+"""the shape of ``trace_document``"""
+
+
 def trace_document(event: TraceEvent) -> dict[str, Any]:
     """Return an event as JSON."""
     return {
@@ -121,12 +130,7 @@ COMMANDS = (
             ),
         ),
         examples=("queryMsgTraceById -i 7F0000010AC018B4AAC2514F3A9B0000",),
-        document=(
-            '{"events": [{"type": "Pub"|"Sub"|"EndTransaction"|"Recall", "msgId", "topic", "group",'
-            ' "clientHost", "timestamp", "costTime", "status", "tags", "keys": [], "storeHost",'
-            ' "offsetMsgId", "bodyLength", "msgType", "retryTimes", "outcome", "transactionId",'
-            ' "transactionState", "fromCheck", "regionId"}], "failures": {broker: reason}}'
-        ),
+        document=f'{{"events": [{TRACE_SHAPE}], "failures": {{broker: reason}}}}',
         remarks=(
             "A trace exists if brokers have the topic (traceTopicEnable=true) and clients trace"
             " (`ClientSettings(trace=True)`, Java: enableTrace); clients send it within 5 s.\n"

@@ -50,6 +50,8 @@ WORDS: dict[str, tuple[str, ...]] = {
     "queryMsgByKey": (*TOPIC, "-k", "key"),
     "queryMsgById": (*TOPIC, "-i", "7F0000010AC018B4AAC2514F3A9B0000"),
     "queryMsgByUniqueKey": (*TOPIC, "-i", "7F0000010AC018B4AAC2514F3A9B0000"),
+    "messageExplain": ("7F0000010AC018B4AAC2514F3A9B0000", *TOPIC),
+    "groupWhy": ("billing", "--seconds", "1"),
     "queryMsgTraceById": ("-t", "orders", "-i", "7F0000010AC018B4AAC2514F3A9B0000"),
     "deleteSubGroup": ("-g", "billing", "--yes", *CLUSTER),
     "getConsumerConfig": ("-g", "billing"),

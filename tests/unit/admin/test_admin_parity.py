@@ -147,7 +147,10 @@ getParentTopicInfo getSyncStateSet remappingStaticTopic removeBroker rocksDBConf
 switchTimerEngine triggerLiteDispatch updateAclConfig updateControllerConfig updateGlobalWhiteAddr
 updateStaticTopic
 """
-EXTRA = {"startMonitoring": {("i", "interval", True, False)}}
+EXTRA = {
+    "startMonitoring": {("i", "interval", True, False)},
+    "consumerProgress": {("", "alert", True, False), ("", "alert-seconds", True, False)},
+}
 """options that only ours has"""
 OURS = {
     "doctor",
@@ -159,6 +162,8 @@ OURS = {
     "contextUse",
     "contextDelete",
     "completion",
+    "messageExplain",
+    "groupWhy",
 }
 ABSENT: dict[str, dict[str, str]] = {
     "queryMsgById": dict.fromkeys(

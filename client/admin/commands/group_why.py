@@ -1,0 +1,88 @@
+"""The command groupWhy: what holds a consumer group back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from triomq.client.admin.arguments import Option, Values, whole
+from triomq.client.admin.command import AdminCommand, Result
+from triomq.client.admin.doctor.group_checks import GroupFacts, hindrances
+from triomq.client.admin.doctor.group_facts import read_group_facts
+from triomq.client.admin.findings_table import findings_table
+from triomq.remoting.findings import Finding, Level
+
+if TYPE_CHECKING:
+    from triomq.client.admin.admin import Admin
+
+
+async def group_why(admin: Admin, options: Values) -> Result:
+    facts = await read_group_facts(admin, options.text("group"), options.number("seconds"))
+    findings = hindrances(facts)
+    holding = [one for one in findings if one.level in (Level.PROBLEM, Level.ADVICE)]
+    document = {
+        "group": facts.group,
+        "ok": not holding,
+        "members": len(facts.members),
+        "lag": facts.lag,
+        "queues": len(facts.second.offsets),
+        "seconds": round(facts.seconds, 3),
+        "findings": [
+            {
+                "subject": finding.subject,
+                "check": finding.check,
+                "level": finding.level.value,
+                "found": finding.text,
+                "why": finding.why or None,
+                "fix": finding.fix or None,
+            }
+            for finding in findings
+        ],
+    }
+    table = findings_table(findings, {level: level.value for level in Level})
+    return Result(
+        document=document,
+        blocks=[*([table] if findings else []), summary(facts, holding)],
+        failures=dict(facts.silent_brokers),
+        asked=facts.asked,
+        bad_news=bool(holding),
+    )
+
+
+def summary(facts: GroupFacts, holding: list[Finding]) -> str:
+    """Return the last line of the text."""
+    state = (
+        f"group {facts.group}: {len(facts.members)} members, {facts.lag} messages behind in"
+        f" {len(facts.second.offsets)} queues"
+    )
+    return f"Nothing holds it back; {state}" if not holding else f"{len(holding)} findings; {state}"
+
+
+COMMANDS = (
+    AdminCommand(
+        name="groupWhy",
+        run=group_why,
+        options=(
+            Option("GROUP", "the group", required=True),
+            Option(
+                "--seconds N",
+                "time between the two samples of its offsets",
+                whole(1, 600),
+                default=5,
+            ),
+        ),
+        examples=("groupWhy billing", "groupWhy billing --seconds 20 --json"),
+        document=(
+            '{"group", "ok", "members", "lag", "queues", "seconds", "findings": [{"subject",'
+            ' "check": "broker-silent"|"group-disabled"|"broadcast-disabled"|"topic-not-readable"|'
+            '"broker-not-readable"|"no-member"|"member-silent"|"subscriptions-differ"|'
+            '"not-subscribed"|"queue-without-owner"|"queue-still"|"handler-slow"|"member-hangs"|'
+            '"queue-not-locked"|"member-full"|"retries"|"failures"|"lag-skewed", "level":'
+            ' "problem"|"advice"|"unknown", "found", "why", "fix"}], "failures": {broker: reason}}'
+        ),
+        remarks=(
+            "The exit code is 0 if nothing holds the group back, 1 with findings, and 3 if a broker"
+            " did not answer.\n"
+            "Rates and times of handlers are those that the members report."
+        ),
+    ),
+)
