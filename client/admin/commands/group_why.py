@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from triomq.client.admin.arguments import Option, Values, whole
+from triomq.client.admin.arguments import Option, UsageError, Values, whole
 from triomq.client.admin.command import AdminCommand, Result
 from triomq.client.admin.doctor.group_checks import GroupFacts, hindrances
 from triomq.client.admin.doctor.group_facts import read_group_facts
@@ -16,7 +16,13 @@ if TYPE_CHECKING:
 
 
 async def group_why(admin: Admin, options: Values) -> Result:
-    facts = await read_group_facts(admin, options.text("group"), options.number("seconds"))
+    seconds, timeout = options.number("seconds"), options.number("timeout")
+    if seconds >= timeout:
+        raise UsageError(
+            f"--seconds {seconds} leaves no time for answers within --timeout {timeout}: give"
+            f" --timeout {seconds + 30}"
+        )
+    facts = await read_group_facts(admin, options.text("group"), seconds)
     findings = hindrances(facts)
     holding = [one for one in findings if one.level in (Level.PROBLEM, Level.ADVICE)]
     document = {

@@ -250,6 +250,12 @@ def _still(facts: GroupFacts) -> Iterator[Finding]:
     """Find queues whose offset stands still while messages wait."""
     if not facts.members:
         return
+    # Members store their offsets every 5 s, and tell their own at once.
+    own = {
+        queue: held.commit_offset
+        for state in facts.running.values()
+        for queue, held in state.queues.items()
+    }
     still = [
         queue
         for queue in facts.lagging
@@ -257,6 +263,7 @@ def _still(facts: GroupFacts) -> Iterator[Finding]:
         and facts.first.lag(queue)
         and facts.first.offsets[queue].consumer_offset
         == facts.second.offsets[queue].consumer_offset
+        >= own.get(queue, 0)
     ]
     growing = [queue for queue in still if facts.second.lag(queue) > facts.first.lag(queue)]
     if not still:
@@ -264,7 +271,7 @@ def _still(facts: GroupFacts) -> Iterator[Finding]:
     more = sum(facts.second.lag(queue) - facts.first.lag(queue) for queue in growing)
     lag = sum(map(facts.second.lag, still))
     found = (
-        f"no offset committed for {facts.seconds:.0f} s in {len(still)} of"
+        f"nothing consumed for {facts.seconds:.0f} s in {len(still)} of"
         f" {len(facts.second.offsets)} queues; {_messages(lag)} wait"
         + (f", {more} more than before" if more else "")
     )

@@ -47,16 +47,15 @@ async def read_group_facts(admin: Admin, group: str, seconds: float) -> GroupFac
             members[member.client_id] |= {
                 topic: data.sub_string for topic, data in connection.subscriptions.items()
             }
-    started = trio.current_time()
-    asked = sorted(addresses)[:MEMBERS_ASKED_MAX]
-    running = await admin.for_each(
-        asked, lambda client_id: _running(admin, addresses[client_id], group, client_id)
-    )
     topics = {topic for one in members.values() for topic in one}
     topics |= {queue.topic for queue in first.offsets}
     permissions = await _permissions(admin, topics)
     of_brokers = await _broker_permissions(admin, brokers)
-    await trio.sleep(max(0.0, seconds - (trio.current_time() - started)))
+    await trio.sleep(max(0.0, seconds - (trio.current_time() - first.at)))
+    asked = sorted(addresses)[:MEMBERS_ASKED_MAX]
+    running = await admin.for_each(
+        asked, lambda client_id: _running(admin, addresses[client_id], group, client_id)
+    )
     second = await _sample(admin, group, silent)
     names = {address: name for name, address in brokers.items()}
     for address, error in connections.failures.items():

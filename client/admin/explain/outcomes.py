@@ -25,7 +25,7 @@ from triomq.remoting.protocol.message_properties import (
     TIMER_DELIVER_MS,
     TIMER_OUT_MS,
 )
-from triomq.remoting.protocol.names import DLQ_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC
+from triomq.remoting.protocol.names import DLQ_PREFIX, HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from triomq.remoting.protocol.record import StoredMessage
 
 DELAYING_TOPICS = (SCHEDULE_TOPIC, TIMER_TOPIC)
@@ -42,9 +42,10 @@ class StoredCopy:
 
     @property
     def topic(self) -> str:
-        """Return the topic for which it is meant: that of a delayed message is a property."""
+        """Return the topic for which it is meant: that of a message that waits is a property."""
         message = self.message
-        return message.properties.get(REAL_TOPIC, message.topic) if self.delayed else message.topic
+        waits = self.delayed or message.topic == HALF_TOPIC
+        return message.properties.get(REAL_TOPIC, message.topic) if waits else message.topic
 
     @property
     def delayed(self) -> bool:

@@ -1,0 +1,272 @@
+"""``mqadmin message explain`` and ``group why`` with real members, and beside silent brokers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+import trio
+from mqadmin_calls import Done, failed, mqadmin
+from silent_servers import silent_broker
+
+from triomq import (
+    ClientSettings,
+    ConsumerSettings,
+    Producer,
+    ProducerSettings,
+    PushConsumer,
+    TransactionOutcome,
+)
+from triomq.testing import InProcessCluster, local_cluster
+
+TRACED = ClientSettings(trace=True)
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[InProcessCluster]:
+    async with local_cluster(settings={"traceTopicEnable": True}) as running:
+        await running.create_topic("orders", queues=1)
+        yield running
+
+
+def consumer(cluster: InProcessCluster, group: str, tags: str = "*", **more: Any) -> PushConsumer:
+    return PushConsumer(
+        cluster.namesrv_address,
+        group=group,
+        subscriptions={"orders": tags},
+        consume_from="first",
+        **more,
+    )
+
+
+async def explained(cluster: InProcessCluster, *words: object) -> dict[str, Any]:
+    """Return the one message of a document."""
+    words = (*words, "-n", cluster.namesrv_address, "--json")
+    (message,) = (await mqadmin("message", "explain", *words)).document["messages"]
+    found: dict[str, Any] = message
+    return found
+
+
+async def states(cluster: InProcessCluster, *words: object) -> dict[str, str]:
+    return {row["group"]: row["state"] for row in (await explained(cluster, *words))["groups"]}
+
+
+async def eventually(cluster: InProcessCluster, wanted: dict[str, str], *words: object) -> None:
+    """Wait until the groups are in these states: members commit and send back in the background."""
+    found: dict[str, str] = {}
+    with trio.move_on_after(20):
+        while found != wanted:
+            await trio.sleep(0.05)
+            found = await states(cluster, *words)
+    assert found == wanted
+
+
+@pytest.mark.feature(183)
+async def test_what_each_group_did_with_a_message(cluster: InProcessCluster) -> None:
+    producing = ProducerSettings(client=TRACED)
+    quick = ConsumerSettings(client=TRACED, offset_interval=0.1)
+    async with (
+        Producer(cluster.namesrv_address, group="shop", settings=producing) as producer,
+        AsyncExitStack() as stack,
+    ):
+        first = await producer.send("orders", b"1", tag="a", keys=["order-1"])
+        receipt = await producer.send("orders", b"2", tag="a", keys=["order-2"])
+
+        async def member(group: str, tags: str = "*", **more: Any) -> PushConsumer:
+            entered: PushConsumer = await stack.enter_async_context(
+                consumer(cluster, group, tags, settings=quick, **more)
+            )
+            return entered
+
+        done, again, dead, waits = [
+            await member(group) for group in ("done", "again", "dead", "waits")
+        ]
+        await member("filtered", "b || c")
+        await member("all", broadcast=True)
+        for group in (done, again, dead, waits):
+            earlier, message = await anext(group), await anext(group)
+            assert message.message_id == receipt.message_id
+            if group is waits:
+                continue
+            await earlier.ack()
+            if group is done:
+                await message.ack()
+            elif group is again:
+                await message.retry(1)
+            else:
+                await message.dead_letter()
+        wanted = {
+            "again": "retrying",
+            "all": "broadcast",
+            "dead": "dead",
+            "done": "consumed",
+            "filtered": "filtered",
+            "waits": "waiting",
+        }
+        broadcasting = {"all": "broadcast"}
+        by_id = await states(cluster, receipt.message_id)
+        if "all" not in by_id:  # a broker knows the groups of a topic by their offsets
+            wanted.pop("all")
+            broadcasting = await states(cluster, receipt.message_id, "-g", "all")
+        assert broadcasting == {"all": "broadcast"}
+        await eventually(cluster, wanted, receipt.message_id, "-t", "orders")
+        for words in (
+            [receipt.message_id],
+            [receipt.offset_message_id],
+            ["order-2", "-t", "orders"],
+        ):
+            assert await states(cluster, *words) == wanted
+
+        message_1 = await explained(cluster, receipt.message_id, "-t", "orders")
+        rows = {row["group"]: row for row in message_1["groups"]}
+        assert (message_1["state"], message_1["brokerName"], message_1["queueOffset"]) == (
+            "stored",
+            "broker-a",
+            1,
+        )
+        assert rows["waits"]["lag"] == 1
+        assert waits.client_id in rows["waits"]["sentence"]
+        assert rows["again"]["retries"] == 1
+        letter = await explained(cluster, rows["dead"]["deadLetterId"])
+        assert letter["topic"] == "%DLQ%dead"
+        assert receipt.offset_message_id in letter["sentences"][1]
+
+        # The retry comes after a second, and is consumed.
+        repeated = await anext(again)
+        assert repeated.message_id == receipt.message_id
+        await repeated.ack()
+        await eventually(cluster, {"again": "consumed"}, receipt.message_id, "-g", "again")
+
+        text = await mqadmin(
+            "message", "explain", first.message_id, "-t", "orders", "-n", cluster.namesrv_address
+        )
+        assert text.code == 0
+        assert "It is stored in topic orders: broker-a, queue 0, offset 0" in text.out
+        assert "does not select tag 'a'" in text.out
+    # Clients send their last traces when they end.
+    row = next(
+        row
+        for row in (await explained(cluster, receipt.message_id))["groups"]
+        if row["group"] == "done"
+    )
+    assert row["state"] == "consumed"
+    assert row["consumedTimestamp"] >= message_1["storeTimestamp"]
+
+
+async def test_messages_that_wait_outside_of_their_topic(cluster: InProcessCluster) -> None:
+    async with Producer(
+        cluster.namesrv_address, group="shop", check=lambda _: TransactionOutcome.UNKNOWN
+    ) as producer:
+        timed = await producer.send("orders", b"later", delay=60)
+        for word in (timed.message_id, timed.offset_message_id):
+            found = await explained(cluster, word)
+            assert (found["state"], found["topic"], found["groups"]) == ("timed", "orders", [])
+            assert found["dueTimestamp"] > found["bornTimestamp"]
+        async with producer.transaction("orders", b"half", keys=["half"]):
+            found = await explained(cluster, "half", "-t", "orders")
+            assert (found["state"], found["topic"]) == ("prepared", "orders")
+        found = await explained(cluster, "half", "-t", "orders")
+        assert found["state"] == "stored"
+        assert "prepared in a transaction, which was committed" in found["sentences"][1]
+
+
+async def test_a_message_that_no_broker_has(cluster: InProcessCluster) -> None:
+    namesrv = ("-n", cluster.namesrv_address)
+    done = await mqadmin("message", "explain", "nothing", "-t", "orders", *namesrv)
+    assert failed(done, 4, "'nothing'", "topic orders at broker-a", "delayed messages")
+    done = await mqadmin("message", "explain", "nothing", *namesrv)
+    assert failed(done, 4, "topics at broker-a", "a key needs its topic")
+
+
+async def why(cluster: InProcessCluster, *words: object) -> tuple[Done, dict[str, str]]:
+    """Return the result of ``group why billing``, and check → level."""
+    namesrv = ("-n", cluster.namesrv_address, "--json")
+    done = await mqadmin("group", "why", "billing", "--seconds", 1, *words, *namesrv)
+    findings = json.loads(done.out)["findings"]
+    return done, {one["check"]: one["level"] for one in findings}
+
+
+async def test_what_holds_a_group_back(cluster: InProcessCluster) -> None:
+    namesrv = ("-n", cluster.namesrv_address)
+    assert failed(await mqadmin("group", "why", "billing", *namesrv), 4, "no broker knows group")
+    quick = ConsumerSettings(offset_interval=0.1)
+    async with Producer(cluster.namesrv_address, group="shop") as producer:
+        async with consumer(cluster, "billing", settings=quick) as member:
+            await producer.send("orders", b"x")
+            message = await anext(member)
+            async with trio.open_nursery() as nursery:
+
+                @nursery.start_soon
+                async def more_come() -> None:
+                    await trio.sleep(0.5)
+                    await producer.send("orders", b"y")
+
+                done, found = await why(cluster)
+            assert (done.code, found) == (1, {"queue-still": "problem"})
+            await message.ack()
+            await (await anext(member)).ack()
+            with trio.move_on_after(20):  # the offset is committed in the background
+                while found:
+                    done, found = await why(cluster)
+            assert (done.code, found) == (0, {})
+            async with consumer(cluster, "billing", "b"):
+                done, found = await why(cluster)
+                assert (done.code, found["subscriptions-differ"]) == (1, "problem")
+        done, found = await why(cluster)
+        assert (done.code, found) == (1, {"no-member": "problem"})
+        update = ("group", "update", "-g", "billing", "-c", "DefaultCluster", "-s")
+        await mqadmin(*update, "false", *namesrv)
+        text = await mqadmin("group", "why", "billing", "--seconds", 1, *namesrv)
+        assert "consumeEnable=false" in text.out
+        assert text.out.endswith(
+            "2 findings; group billing: 0 members, 0 messages behind in 2 queues\n"
+        )
+
+
+async def test_groups_above_a_limit_end_with_exit_code_1(cluster: InProcessCluster) -> None:
+    async with Producer(cluster.namesrv_address, group="shop") as producer:
+        async with consumer(cluster, "billing") as member:
+            await producer.send("orders", b"x")
+            await (await anext(member)).ack()
+        for _ in range(3):
+            await producer.send("orders", b"y")
+    await trio.sleep(1.1)
+
+    async def lag(*words: object) -> Done:
+        return await mqadmin("group", "lag", *words, "-n", cluster.namesrv_address)
+
+    done = await lag("--alert", 2)
+    assert (done.code, done.out) == (1, "billing: 3 messages behind, above 2\n")
+    done = await lag("--alert", 3)
+    assert (done.code, done.out, done.err) == (0, "", "")
+    done = await lag("--alert-seconds", 0)
+    assert done.code == 1
+    assert done.out.startswith("billing: the oldest waits for ")
+    assert (await lag("--alert-seconds", 600, "-g", "billing")).code == 0
+    assert failed(await lag("--alert", 3, "-g", "biling"), 4, "no broker knows group 'biling'")
+
+
+async def test_a_silent_broker_is_named_and_the_others_are_asked(
+    cluster: InProcessCluster,
+) -> None:
+    namesrv = ("-n", cluster.namesrv_address, "--timeout", 2)
+    async with (
+        Producer(cluster.namesrv_address, group="shop") as producer,
+        consumer(cluster, "billing") as member,
+    ):
+        receipt = await producer.send("orders", b"x")
+        await (await anext(member)).ack()
+    async with silent_broker(cluster.namesrv_address, ["orders"]) as silent:
+        done = await mqadmin("message", "explain", receipt.message_id, *namesrv, "--json")
+        assert done.code == 3
+        assert done.document["messages"][0]["groups"][0]["state"] == "passed"
+        assert silent in done.document["failures"]["ghost"]
+        done = await mqadmin("message", "explain", "nothing", "-t", "orders", *namesrv)
+        assert (done.code, "No broker that answered has" in done.out) == (3, True)
+        done = await mqadmin("group", "why", "billing", "--seconds", 1, *namesrv)
+        assert done.code == 3
+        assert "broker-silent" in done.out
+        assert (await mqadmin("group", "lag", "--alert", 100, *namesrv)).code == 3
