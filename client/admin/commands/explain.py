@@ -19,10 +19,10 @@ from triomq.client.admin.explain.message_states import (
 )
 from triomq.client.admin.explain.outcomes import GroupOutcome, StoredCopy, due_ms, outcome
 from triomq.client.admin.times import now_ms, seconds_text
-from triomq.client.errors import TrioMQError
+from triomq.client.errors import GroupNotFound, TrioMQError
 from triomq.client.trace.trace_events import TraceEvent
 from triomq.remoting.protocol.bodies.offsets import ConsumeStats
-from triomq.remoting.protocol.codes import RequestCode
+from triomq.remoting.protocol.codes import RequestCode, ResponseCode
 from triomq.remoting.protocol.headers.admin import ConsumeStatsHeader
 from triomq.remoting.protocol.message_properties import UNIQ_KEY
 from triomq.remoting.protocol.names import HALF_TOPIC, TRACE_TOPIC, TRANSACTION_GROUP
@@ -91,6 +91,9 @@ async def _explained(
             groups = [group]
         readings, silent = await group_readings(admin, copy, groups, places.brokers, events)
         failures |= silent
+        if group is not None and not failures and not readings[0].known:
+            reason = f"no broker knows group {group!r}"
+            raise GroupNotFound(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, reason, "", "")
         outcomes = [outcome(copy, reading, now) for reading in readings]
     lines = sentences(facts, now)
     if not waits:

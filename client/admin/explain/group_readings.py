@@ -127,6 +127,9 @@ async def group_readings(
             group=group,
             offsets=offsets,
             failures=stats.reasons(),
+            known=bool(
+                members or offsets or any(group in table for table in configs.values.values())
+            ),
             members=len(members),
             consume_type=first.consume_type if first is not None else None,
             message_model=first.message_model if first is not None else None,

@@ -102,6 +102,8 @@ class GroupReading:
     """the group's offsets at the brokers that answered"""
     failures: Mapping[str, str] = attrs.field(factory=dict)
     """brokers whose offsets are unknown → reason"""
+    known: bool = True
+    """whether any broker has settings, offsets or members of the group"""
     members: int = 0
     consume_type: str | None = None
     message_model: str | None = None

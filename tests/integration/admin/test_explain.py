@@ -18,6 +18,7 @@ from triomq import (
     Producer,
     ProducerSettings,
     PushConsumer,
+    Sql,
     TransactionOutcome,
 )
 from triomq.testing import InProcessCluster, local_cluster
@@ -27,12 +28,15 @@ TRACED = ClientSettings(trace=True)
 
 @pytest.fixture
 async def cluster() -> AsyncIterator[InProcessCluster]:
-    async with local_cluster(settings={"traceTopicEnable": True}) as running:
+    settings = {"traceTopicEnable": True, "enablePropertyFilter": True}
+    async with local_cluster(settings=settings) as running:
         await running.create_topic("orders", queues=1)
         yield running
 
 
-def consumer(cluster: InProcessCluster, group: str, tags: str = "*", **more: Any) -> PushConsumer:
+def consumer(
+    cluster: InProcessCluster, group: str, tags: str | Sql = "*", **more: Any
+) -> PushConsumer:
     return PushConsumer(
         cluster.namesrv_address,
         group=group,
@@ -73,9 +77,11 @@ async def test_what_each_group_did_with_a_message(cluster: InProcessCluster) -> 
         AsyncExitStack() as stack,
     ):
         first = await producer.send("orders", b"1", tag="a", keys=["order-1"])
-        receipt = await producer.send("orders", b"2", tag="a", keys=["order-2"])
+        receipt = await producer.send(
+            "orders", b"2", tag="a", keys=["order-2"], properties={"price": "3"}
+        )
 
-        async def member(group: str, tags: str = "*", **more: Any) -> PushConsumer:
+        async def member(group: str, tags: str | Sql = "*", **more: Any) -> PushConsumer:
             entered: PushConsumer = await stack.enter_async_context(
                 consumer(cluster, group, tags, settings=quick, **more)
             )
@@ -85,6 +91,8 @@ async def test_what_each_group_did_with_a_message(cluster: InProcessCluster) -> 
             await member(group) for group in ("done", "again", "dead", "waits")
         ]
         await member("filtered", "b || c")
+        await member("dear", Sql("price > 10"))
+        await member("cheap", Sql("price < 10"))
         await member("all", broadcast=True)
         for group in (done, again, dead, waits):
             earlier, message = await anext(group), await anext(group)
@@ -101,17 +109,13 @@ async def test_what_each_group_did_with_a_message(cluster: InProcessCluster) -> 
         wanted = {
             "again": "retrying",
             "all": "broadcast",
+            "cheap": "waiting",  # its member does not settle what it holds
             "dead": "dead",
+            "dear": "filtered",
             "done": "consumed",
             "filtered": "filtered",
             "waits": "waiting",
         }
-        broadcasting = {"all": "broadcast"}
-        by_id = await states(cluster, receipt.message_id)
-        if "all" not in by_id:  # a broker knows the groups of a topic by their offsets
-            wanted.pop("all")
-            broadcasting = await states(cluster, receipt.message_id, "-g", "all")
-        assert broadcasting == {"all": "broadcast"}
         await eventually(cluster, wanted, receipt.message_id, "-t", "orders")
         for words in (
             [receipt.message_id],
@@ -171,6 +175,14 @@ async def test_messages_that_wait_outside_of_their_topic(cluster: InProcessClust
         found = await explained(cluster, "half", "-t", "orders")
         assert found["state"] == "stored"
         assert "prepared in a transaction, which was committed" in found["sentences"][1]
+        with pytest.raises(ValueError, match="no"):
+            async with producer.transaction("orders", b"half", keys=["never"]):
+                raise ValueError("no")
+        with trio.move_on_after(20):  # the broker notes the end in the background
+            while found["state"] != "rolledBack":
+                found = await explained(cluster, "never", "-t", "orders")
+                await trio.sleep(0.1)
+        assert found["state"] == "rolledBack"
 
 
 async def test_a_message_that_no_broker_has(cluster: InProcessCluster) -> None:
@@ -179,6 +191,12 @@ async def test_a_message_that_no_broker_has(cluster: InProcessCluster) -> None:
     assert failed(done, 4, "'nothing'", "topic orders at broker-a", "delayed messages")
     done = await mqadmin("message", "explain", "nothing", *namesrv)
     assert failed(done, 4, "topics at broker-a", "a key needs its topic")
+    async with Producer(cluster.namesrv_address, group="shop") as producer:
+        sent = await producer.send("orders", b"x")
+    done = await mqadmin("message", "explain", sent.message_id, "-g", "biling", *namesrv)
+    assert failed(done, 4, "no broker knows group 'biling'")
+    done = await mqadmin("message", "explain", sent.message_id, *namesrv)
+    assert "No group consumes topic orders" in done.out
 
 
 async def why(cluster: InProcessCluster, *words: object) -> tuple[Done, dict[str, str]]:
