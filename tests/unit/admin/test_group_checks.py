@@ -202,6 +202,24 @@ def test_a_slow_handler_is_a_problem_when_more_comes_in_than_it_consumes() -> No
     assert held_back(running=running(rates=quick))["handler-slow"] == "advice"
 
 
+def test_one_queue_has_most_of_the_lag_only_if_it_is_half_of_a_lag_that_is_not_small() -> None:
+    queues = [MessageQueue("orders", "broker-a", number) for number in range(8)]
+    owners = {"m1": member(*queues)}
+
+    def of(worst: int, others: int) -> bool:
+        lags = [worst, *[others] * 7]
+        offsets = {
+            queue: ConsumeOffset(1000, 1000 - lag) for queue, lag in zip(queues, lags, strict=True)
+        }
+        later = OffsetSample(at=5.0, offsets=offsets)
+        return "lag-skewed" in held_back(second=later, running=owners)
+
+    assert of(80, 10)
+    assert not of(60, 10)
+    assert not of(40, 5)
+    assert not of(10, 10)
+
+
 def test_findings_have_figures_and_a_fix() -> None:
     (finding,) = hindrances(attrs.evolve(GOOD, second=SKEWED))
     assert finding.text == "one of 4 queues has 90% of the lag (820 of 910 messages)"
