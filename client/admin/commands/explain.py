@@ -239,7 +239,8 @@ COMMANDS = (
         remarks=(
             "Consumed means: the group's offset is behind the message, the filter of its members"
             " selects it, and it is in no retry or dead-letter topic of the group. A group that was"
-            " reset may have skipped it. When it was consumed is only known with traces.\n"
+            " reset may have skipped it, and members that pop move the offset when they get a"
+            " message. When it was consumed is only known with traces.\n"
             "Filters are those of the present members. SQL filters are asked of the broker.\n"
             "Times of retries are those of the default delay levels."
         ),
