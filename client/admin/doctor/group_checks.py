@@ -215,18 +215,19 @@ def _without_subscription(facts: GroupFacts) -> Iterator[Finding]:
 
 
 def _without_owner(facts: GroupFacts) -> Iterator[Finding]:
-    """Find queues with lag that no member has. Members that pop have no queues of their own."""
+    """Find queues with lag that no member has, of topics of which members have other queues.
+
+    Members that pop have no queues at all.
+    """
     if not facts.running or facts.silent_members or facts.message_model == BROADCASTING:
         return
-    if any(state.pop_queues or _pops(state) for state in facts.running.values()):
-        return
-    subscribed = {one.topic for state in facts.running.values() for one in state.subscriptions}
     owned = {queue for state in facts.running.values() for queue in state.queues}
+    divided = {queue.topic for queue in owned}
     alone = [
         queue
         for queue in facts.lagging
         if queue not in owned
-        and queue.topic in subscribed
+        and queue.topic in divided
         and facts.permissions.get((queue.topic, queue.broker_name), PERM_READ) & PERM_READ
     ]
     if alone:
@@ -240,10 +241,6 @@ def _without_owner(facts: GroupFacts) -> Iterator[Finding]:
             "wait 20 s for a rebalance and repeat the command; then let all members allocate by"
             " the same strategy, and see whether all reach this broker",
         )
-
-
-def _pops(state: ConsumerRunning) -> bool:
-    return state.properties.get("PROP_CONSUME_TYPE") == "CONSUME_POP"
 
 
 def _still(facts: GroupFacts) -> Iterator[Finding]:

@@ -144,7 +144,7 @@ RETRIED = sample(5.0, q0=(110, 80), q1=(110, 80), q2=(110, 80), q3=(110, 80), re
             "queue-without-owner",
             Level.PROBLEM,
             {"running": {"m1": member(*QUEUES[:2])}},
-            {"running": {"m1": member(PROP_CONSUME_TYPE="CONSUME_POP")}},
+            {"running": {"m1": member()}},  # members that pop have no queues
         ),
         ("queue-still", Level.PROBLEM, {"second": FROZEN}, {}),
         ("queue-still", Level.ADVICE, {"second": WITHOUT_GROWTH}, {}),
