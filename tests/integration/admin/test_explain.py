@@ -215,17 +215,23 @@ async def test_what_holds_a_group_back(cluster: InProcessCluster) -> None:
         async with consumer(cluster, "billing", settings=quick) as member:
             await producer.send("orders", b"x")
             message = await anext(member)
-            async with trio.open_nursery() as nursery:
+            sent, enough = 0, trio.Event()
 
-                @nursery.start_soon
-                async def more_come() -> None:
-                    await trio.sleep(0.5)
+            async def more_come() -> None:
+                nonlocal sent
+                while not enough.is_set():
                     await producer.send("orders", b"y")
+                    sent += 1
+                    await trio.sleep(0.1)
 
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(more_come)
                 done, found = await why(cluster)
+                enough.set()
             assert (done.code, found) == (1, {"queue-still": "problem"})
             await message.ack()
-            await (await anext(member)).ack()
+            for _ in range(sent):
+                await (await anext(member)).ack()
             with trio.move_on_after(20):  # the offset is committed in the background
                 while found:
                     done, found = await why(cluster)
