@@ -212,7 +212,7 @@ async def test_the_examples_of_mqadmin(stage: Stage) -> None:
         if done.code == 2 and "--yes" in done.err:  # it would ask on a terminal
             done = await mqadmin(*words, "--yes")
         assert done.code == 0 or may_fail(words, done), (page, line, words, done)
-        assert done.out
+        assert done.out or "--alert" in line or "--alert-seconds" in line  # silent if all is well
         ran += 1
     assert ran > 60
 
