@@ -44,6 +44,11 @@ def add_shared_options(parser: argparse.ArgumentParser) -> None:
         metavar="KEY=VALUE",
         help="one setting, as in the file; may be repeated, wins over it",
     )
+    add_log_options(parser)
+
+
+def add_log_options(parser: argparse.ArgumentParser) -> None:
+    """Add where and how a program logs."""
     parser.add_argument(
         "--log-dir",
         type=Path,

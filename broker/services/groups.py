@@ -273,7 +273,7 @@ class GroupTable(Generic[C]):
     def groups_subscribing(self, topic: str) -> list[str]:
         """Return the groups that subscribe the topic by heartbeat, or have recently pulled it.
 
-        The group of the tools that print messages is no consumer of what they read.
+        Leaves out the group under which tools print messages: they look, and consume nothing.
         """
         found = [group.name for group in self.consumers.values() if topic in group.subscriptions]
         return found + [

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import attrs
 
 from triomq.client.admin.answers import Answers
-from triomq.client.admin.arguments import Option, filled
+from triomq.client.admin.arguments import Option, Values, filled
 from triomq.client.admin.command import Result, answered
 from triomq.client.admin.errors import SubjectMissing, UserExists
-from triomq.client.errors import PermissionDenied, SettingsError
+from triomq.client.errors import PermissionDenied, SettingsError, from_remoting
+from triomq.remoting.errors import RemotingError
+from triomq.remoting.protocol.bodies.auth import Acl, User
+from triomq.remoting.protocol.bodies.schema import decode_array
 from triomq.remoting.protocol.codes import RequestCode
-from triomq.remoting.protocol.headers.auth import AclHeader, DeleteAclHeader, UserHeader
+from triomq.remoting.protocol.headers.auth import (
+    AclHeader,
+    DeleteAclHeader,
+    ListAclsHeader,
+    ListUsersHeader,
+    UserHeader,
+)
 
 if TYPE_CHECKING:
     from triomq.client.admin.admin import Admin
@@ -21,6 +32,32 @@ EVERYWHERE = (
     Option("-b, --brokerAddr ADDRESS", "at one broker, host:port"),
     Option("-c, --clusterName NAME", "at all brokers of a cluster, slaves too"),
 )
+
+
+BETWEEN = (
+    Option("-f, --fromBroker ADDRESS", "the source, host:port", required=True),
+    Option("-t, --toBroker ADDRESS", "the target, host:port", required=True),
+)
+COPIED = (
+    '{"fromBroker", "toBroker", "copied": {name: "created" or "updated"}, "failures": {address:'
+    " reason}}"
+)
+Record = TypeVar("Record", User, Acl)
+
+
+async def listed(
+    admin: Admin,
+    address: str,
+    code: RequestCode,
+    header: ListUsersHeader | ListAclsHeader,
+    kind: type[Record],
+) -> list[Record]:
+    """Return what a broker lists. Raises: TrioMQError."""
+    answer = await admin.ask(address, code, header)
+    try:
+        return decode_array(kind, answer.body)
+    except RemotingError as error:
+        raise from_remoting(error) from error
 
 
 async def ask_access(
@@ -92,12 +129,43 @@ def chosen_names(
     return names
 
 
-def copy_result(answers: Answers[str], source: str, target: str, what: str) -> Result:
-    return answered(
-        answers,
-        {"fromBroker": source, "toBroker": target, "copied": dict(answers.some())},
-        [f"copy {what} of {name} from {source} to {target} success." for name in answers.values],
-    )
+@attrs.frozen
+class AccountCopy(Generic[Record]):
+    """Copies users, or the rules of subjects, from one broker to another.
+
+    ``codes``: of the requests that create and update one; ``read`` returns all of a broker.
+    """
+
+    kind: str
+    what: str
+    """before the name in an error"""
+    codes: tuple[RequestCode, RequestCode]
+    header: Callable[[str], UserHeader | AclHeader]
+    read: Callable[[str], Awaitable[list[Record]]]
+    name_of: Callable[[Record], str]
+
+    async def run(self, admin: Admin, options: Values, wanted: Iterable[str] | None) -> Result:
+        """Copy the wanted ones, or all; others of the target stay. Raises: SettingsError."""
+        source, target = options.text("fromBroker"), options.text("toBroker")
+        records = {self.name_of(record): record for record in await self.read(source)}
+        chosen = chosen_names(wanted, records, source, self.what)
+        present = {self.name_of(record) for record in await self.read(target)}
+
+        async def copy(name: str) -> str:
+            known = name in present
+            body = records[name].encode()
+            await ask_access(admin, target, self.codes[known], self.header(name), body)
+            return "updated" if known else "created"
+
+        answers = await admin.for_each(chosen, copy)
+        return answered(
+            answers,
+            {"fromBroker": source, "toBroker": target, "copied": dict(answers.some())},
+            [
+                f"copy {self.kind} of {name} from {source} to {target} success."
+                for name in answers.values
+            ],
+        )
 
 
 def names(text: str) -> list[str]:

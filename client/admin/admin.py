@@ -595,5 +595,5 @@ class Admin:
         try:
             response = await self._requests.server(address, RequestCode.VIEW_MESSAGE_BY_ID, header)
         except BrokerFailed:
-            return None  # so a broker answers if no message begins there
+            return None  # the broker's answer when no message begins there
         return next(iter(messages.records(response)), None)

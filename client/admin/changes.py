@@ -67,7 +67,7 @@ class Change:
     before: Object | None
     after: Object | None
     known: bool = True
-    """False: nobody reads the values before, and ``after`` is the request itself"""
+    """False: the present values cannot be asked for, and ``after`` is the request itself"""
 
     @property
     def document(self) -> dict[str, Any]:
@@ -294,7 +294,7 @@ async def _kv(admin: Admin, held: UnsentRequest) -> list[Change]:
         answer = await admin.ask(held.address, RequestCode.GET_KV_CONFIG, asked)
         before = {header.key: read_header(GetKvConfigResponseHeader, answer).value}
     except BrokerError:
-        pass  # so a name server answers if there is no such value
+        pass  # the name server's answer when there is no such value
     after = {header.key: header.value} if isinstance(header, PutKvConfigHeader) else None
     if before is None and after is None:
         return []
@@ -313,7 +313,7 @@ async def _user(admin: Admin, held: UnsentRequest) -> list[Change]:
     except RequestNotSupported:
         raise
     except BrokerError:
-        pass  # so a broker answers if there is no such user
+        pass  # the broker's answer when there is no such user
     if held.code == RequestCode.AUTH_DELETE_USER:
         return [] if before is None else [_change(held, f"user {header.username}", before, None)]
     new = {key: value for key, value in _plain(User, held.body).items() if value is not None}
@@ -329,7 +329,7 @@ async def _acl(admin: Admin, held: UnsentRequest) -> list[Change]:
     except RequestNotSupported:
         raise
     except BrokerError:
-        pass  # so a broker answers if there are no rules
+        pass  # the broker's answer when there are no rules
     if held.code == RequestCode.AUTH_DELETE_ACL:
         resource = cast("DeleteAclHeader", held.header).resource
         left = {key: value for key, value in (before or {}).items() if resource not in (None, key)}

@@ -1,8 +1,9 @@
-"""The table in which ``doctor`` and ``tlsCheck`` show their findings."""
+"""How ``doctor``, ``tlsCheck`` and ``groupWhy`` show their findings: a table, or documents."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from triomq.client.admin.command import Table
 from triomq.remoting.findings import Finding, Level
@@ -23,3 +24,18 @@ def findings_table(findings: Iterable[Finding], words: Mapping[Level, str]) -> T
             for finding in findings
         ],
     )
+
+
+def finding_documents(findings: Iterable[Finding], subject: str) -> list[dict[str, Any]]:
+    """Return one document per finding; ``subject`` is the command's name for what it is about."""
+    return [
+        {
+            subject: finding.subject,
+            "check": finding.check,
+            "level": finding.level.value,
+            "found": finding.text,
+            "why": finding.why or None,
+            "fix": finding.fix or None,
+        }
+        for finding in findings
+    ]

@@ -1,13 +1,14 @@
-"""A message as labelled lines of text, and its body in a character set."""
+"""Messages as a table, or as labelled lines of text; a body in a character set."""
 
 from __future__ import annotations
 
 import base64
 import codecs
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from triomq.client.admin.command import Table, table_of
 from triomq.client.admin.documents import body_text
 from triomq.client.admin.times import milliseconds_text
 
@@ -27,6 +28,20 @@ LABELS: Mapping[str, str] = {
     "sysFlag": "System Flag",
     "properties": "Properties",
 }
+
+
+def message_table(documents: Sequence[dict[str, Any]], *, bodies: bool = True) -> Table:
+    """Return a row for each message."""
+    columns: dict[str, Any] = {
+        "Broker Name": "brokerName",
+        ">QID": "queueId",
+        ">Offset": "queueOffset",
+        "Store Time": lambda message: milliseconds_text(message["storeTimestamp"]),
+        "Tags": "tags",
+        "Keys": lambda message: " ".join(message["keys"]),
+        "MsgId": "msgId",
+    }
+    return table_of(documents, columns | ({"Body": body_text} if bodies else {}))
 
 
 def message_lines(document: dict[str, Any]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from triomq.remoting.command_line import make_parser
+from triomq.remoting.command_line import add_log_options, make_parser
 
 PROGRAM = "mqconsole"
 DEFAULT_HOST = "127.0.0.1"
@@ -68,18 +68,7 @@ def console_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--poll", type=float, default=5.0, metavar="SECONDS", help="time between polls (default 5)"
     )
-    parser.add_argument(
-        "--log-dir",
-        type=Path,
-        metavar="DIRECTORY",
-        help="write the log to rotating files there instead of standard error",
-    )
-    parser.add_argument(
-        "--log-level",
-        default="INFO",
-        metavar="LEVEL",
-        help="DEBUG, INFO (default), WARNING or ERROR",
-    )
+    add_log_options(parser)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     user = commands.add_parser("user", help="change the users file", allow_abbrev=False)
     actions = user.add_subparsers(dest="action", required=True, metavar="ACTION")

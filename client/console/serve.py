@@ -28,7 +28,7 @@ def serve(parsed: argparse.Namespace) -> ExitCode:
                     "install it: pip install 'triomq[console]'",
                 )
         AuditLog(settings.audit_file).check()
-        set_up_logging(PROGRAM, parsed.log_dir, parsed.log_level)
+        set_up_logging(PROGRAM, parsed.log_dir, parsed.log_level, parsed.log_format)
     except ConfigError as error:
         return report_fatal(PROGRAM, error)
     # The packages of the extra.

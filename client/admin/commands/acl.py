@@ -6,10 +6,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from triomq.client.admin.accounts import (
+    BETWEEN,
+    COPIED,
     EVERYWHERE,
+    AccountCopy,
     ask_access,
-    chosen_names,
-    copy_result,
+    listed,
     names,
     one_of_words,
     preposition,
@@ -28,10 +30,8 @@ from triomq.client.admin.command import (
     table_of,
 )
 from triomq.client.admin.errors import SubjectMissing
-from triomq.client.errors import PolicyNotFound, from_remoting
-from triomq.remoting.errors import RemotingError
+from triomq.client.errors import PolicyNotFound
 from triomq.remoting.protocol.bodies.auth import Acl, Policy, PolicyEntry
-from triomq.remoting.protocol.bodies.schema import decode_array
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.headers.auth import AclHeader, DeleteAclHeader, ListAclsHeader
 
@@ -42,7 +42,7 @@ ACTIONS = ("Pub", "Sub", "Create", "Update", "Delete", "Get", "List", "All", "An
 RESOURCES = ("Any", "Cluster", "Namespace", "Topic", "Group")
 
 
-def subject(text: str) -> str:
+def read_subject(text: str) -> str:
     """Read ``User:name``."""
     kind, _, name = text.strip().partition(":")
     if kind != "User" or not name:
@@ -50,7 +50,7 @@ def subject(text: str) -> str:
     return text.strip()
 
 
-def resources(text: str) -> list[str]:
+def read_resources(text: str) -> list[str]:
     """Read ``Topic:orders*,Group:*``."""
     found = names(text)
     for resource in found:
@@ -60,7 +60,7 @@ def resources(text: str) -> list[str]:
     return found
 
 
-def actions(text: str) -> list[str]:
+def read_actions(text: str) -> list[str]:
     """Read ``Pub,Sub``."""
     return [one_of_words(*ACTIONS)(name) for name in names(text)]
 
@@ -83,7 +83,7 @@ def entries(acl: Acl) -> list[dict[str, Any]]:
 
 async def change_acl(admin: Admin, options: Values, *, code: RequestCode, verb: str) -> Result:
     """Create or change the rules of a subject for some resources."""
-    who, where = options.text("subject"), options.value("resources")
+    subject, resources = options.text("subject"), options.value("resources")
     rules = [
         PolicyEntry(
             resource=resource,
@@ -91,49 +91,45 @@ async def change_acl(admin: Admin, options: Values, *, code: RequestCode, verb: 
             source_ips=options.value("sourceIp"),
             decision=options.text("decision"),
         )
-        for resource in where
+        for resource in resources
     ]
-    body = Acl(subject=who, policies=[Policy(policy_type="Custom", entries=rules)]).encode()
+    body = Acl(subject=subject, policies=[Policy(policy_type="Custom", entries=rules)]).encode()
     addresses = await chosen_brokers(admin, options, masters_only=False)
     answers = await admin.for_each(
-        addresses, lambda address: ask_access(admin, address, code, AclHeader(who), body)
+        addresses, lambda address: ask_access(admin, address, code, AclHeader(subject), body)
     )
     same_reason(answers)
-    return done(answers, who, where, verb)
+    return done(answers, subject, resources, verb)
 
 
 async def delete_acl(admin: Admin, options: Values) -> Result:
-    who, where = options.text("subject"), options.value("resources")
+    subject, resources = options.text("subject"), options.value("resources")
     addresses = await chosen_brokers(admin, options, masters_only=False)
 
     async def one(address: str) -> None:
-        for resource in where or [None]:
-            header = DeleteAclHeader(who, "Custom", resource)
+        for resource in resources or [None]:
+            header = DeleteAclHeader(subject, "Custom", resource)
             await ask_access(admin, address, RequestCode.AUTH_DELETE_ACL, header)
 
     answers = await admin.for_each(addresses, one)
     same_reason(answers)
-    return done(answers, who, where, "delete")
+    return done(answers, subject, resources, "delete")
 
 
-def done(answers: Answers[Any], who: str, where: list[str] | None, verb: str) -> Result:
+def done(answers: Answers[Any], subject: str, resources: list[str] | None, verb: str) -> Result:
     return answered(
         answers,
-        {"subject": who, "resources": where, "brokers": sorted(answers.values)},
+        {"subject": subject, "resources": resources, "brokers": sorted(answers.values)},
         [f"{verb} acl {preposition(verb)} {address} success." for address in answers.values],
     )
 
 
 async def acls_at(
-    admin: Admin, address: str, who: str | None, resource: str | None = None
+    admin: Admin, address: str, subject: str | None, resource: str | None = None
 ) -> list[Acl]:
     """Return the rules of a broker, of subjects and resources with these parts of the names."""
-    header = ListAclsHeader(who, resource)
-    answer = await admin.ask(address, RequestCode.AUTH_LIST_ACL, header)
-    try:
-        return decode_array(Acl, answer.body)
-    except RemotingError as error:
-        raise from_remoting(error) from error
+    header = ListAclsHeader(subject, resource)
+    return await listed(admin, address, RequestCode.AUTH_LIST_ACL, header, Acl)
 
 
 def acls_result(answers: Answers[list[Acl]]) -> Result:
@@ -158,14 +154,14 @@ def acls_result(answers: Answers[list[Acl]]) -> Result:
 
 
 async def get_acl(admin: Admin, options: Values) -> Result:
-    who = options.maybe_text("subject")
-    if who is None:
+    subject = options.maybe_text("subject")
+    if subject is None:
         raise UsageError("-s/--subject is missing: User:name; `mqadmin listAcl` lists all")
     addresses = await chosen_brokers(admin, options)
 
     async def one(address: str) -> list[Acl]:
         try:
-            answer = await ask_access(admin, address, RequestCode.AUTH_GET_ACL, AclHeader(who))
+            answer = await ask_access(admin, address, RequestCode.AUTH_GET_ACL, AclHeader(subject))
         except (PolicyNotFound, SubjectMissing):
             return []
         return [read_body(Acl, answer)] if answer.body else []
@@ -173,7 +169,7 @@ async def get_acl(admin: Admin, options: Values) -> Result:
     answers = await admin.for_each(addresses, one)
     if not any(answers.some().values()) and not answers.failures:
         raise SubjectMissing(
-            f"rules for {who!r}",
+            f"rules for {subject!r}",
             "`mqadmin createAcl` makes some; `mqadmin listUser` lists the users",
         )
     return acls_result(answers)
@@ -181,40 +177,36 @@ async def get_acl(admin: Admin, options: Values) -> Result:
 
 async def list_acls(admin: Admin, options: Values) -> Result:
     addresses = await chosen_brokers(admin, options)
-    who, resource = options.maybe_text("subject"), options.maybe_text("resource")
+    subject, resource = options.maybe_text("subject"), options.maybe_text("resource")
     return acls_result(
-        await admin.for_each(addresses, lambda address: acls_at(admin, address, who, resource))
+        await admin.for_each(addresses, lambda address: acls_at(admin, address, subject, resource))
     )
 
 
 async def copy_acls(admin: Admin, options: Values) -> Result:
     """Copy all rules of subjects; rules of the target for other resources stay."""
-    source, target = options.text("fromBroker"), options.text("toBroker")
-    acls = {acl.subject or "": acl for acl in await acls_at(admin, source, None)}
-    wanted = chosen_names(options.value("subjects"), acls, source, "rules of")
-    present = {acl.subject for acl in await acls_at(admin, target, None)}
-
-    async def copy(name: str) -> str:
-        known = name in present
-        code = RequestCode.AUTH_UPDATE_ACL if known else RequestCode.AUTH_CREATE_ACL
-        await ask_access(admin, target, code, AclHeader(name), acls[name].encode())
-        return "updated" if known else "created"
-
-    answers = await admin.for_each(wanted, copy)
-    return copy_result(answers, source, target, "acl")
+    copy = AccountCopy(
+        "acl",
+        "rules of",
+        (RequestCode.AUTH_CREATE_ACL, RequestCode.AUTH_UPDATE_ACL),
+        AclHeader,
+        lambda address: acls_at(admin, address, None),
+        lambda acl: acl.subject or "",
+    )
+    return await copy.run(admin, options, options.value("subjects"))
 
 
-SUBJECT = Option("-s, --subject SUBJECT", "whose rights: User:name", subject, required=True)
+SUBJECT = Option("-s, --subject SUBJECT", "whose rights: User:name", read_subject, required=True)
 RULE = (
     *EVERYWHERE,
     SUBJECT,
     Option(
         "-r, --resources LIST",
         "of what, joined by commas: Topic:orders, Topic:pre*, Group:*, Cluster:name",
-        resources,
+        read_resources,
         required=True,
     ),
-    Option("-a, --actions LIST", f"which of {', '.join(ACTIONS)}", actions, required=True),
+    Option("-a, --actions LIST", f"which of {', '.join(ACTIONS)}", read_actions, required=True),
     Option("-d, --decision WORD", "Allow or Deny", one_of_words("Allow", "Deny"), required=True),
     Option("-i, --sourceIp LIST", "only from these addresses or networks", names),
 )
@@ -262,7 +254,9 @@ COMMANDS = (
         options=(
             *EVERYWHERE,
             SUBJECT,
-            Option("-r, --resources LIST", "only the rules for these (default: all)", resources),
+            Option(
+                "-r, --resources LIST", "only the rules for these (default: all)", read_resources
+            ),
         ),
         one_of=ONE_PLACE,
         examples=("deleteAcl -c DefaultCluster -s User:billing -r Topic:orders",),
@@ -272,7 +266,10 @@ COMMANDS = (
     AdminCommand(
         name="getAcl",
         run=get_acl,
-        options=(*BROKERS, Option("-s, --subject SUBJECT", "whose rights: User:name", subject)),
+        options=(
+            *BROKERS,
+            Option("-s, --subject SUBJECT", "whose rights: User:name", read_subject),
+        ),
         one_of=ONE_PLACE,
         examples=("getAcl -c DefaultCluster -s User:billing",),
         document=LISTED,
@@ -296,15 +293,11 @@ COMMANDS = (
         effect=Effect.CHANGES,
         run=copy_acls,
         options=(
-            Option("-f, --fromBroker ADDRESS", "the source, host:port", required=True),
-            Option("-t, --toBroker ADDRESS", "the target, host:port", required=True),
+            *BETWEEN,
             Option("-s, --subjects LIST", "only these, joined by commas (default: all)", names),
         ),
         examples=("copyAcl -f 10.0.0.1:10911 -t 10.0.0.2:10911 -s User:billing",),
-        document=(
-            '{"fromBroker", "toBroker", "copied": {name: "created" or "updated"}, "failures":'
-            " {address: reason}}"
-        ),
+        document=COPIED,
         remarks=NEEDED,
     ),
 )

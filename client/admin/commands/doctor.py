@@ -9,7 +9,7 @@ from triomq.client.admin.arguments import Option, Values, whole
 from triomq.client.admin.command import AdminCommand, Result
 from triomq.client.admin.doctor.machine import MachineFacts
 from triomq.client.admin.doctor.machine_checks import examine
-from triomq.client.admin.findings_table import findings_table
+from triomq.client.admin.findings_table import finding_documents, findings_table
 from triomq.remoting.findings import Finding, Level, count_levels
 
 ORDER = (Level.PROBLEM, Level.ADVICE, Level.UNKNOWN, Level.OK)
@@ -48,17 +48,7 @@ def result(
     document = {
         "ok": counts[Level.PROBLEM] == 0,
         "counts": {level.value: counts[level] for level in ORDER},
-        "findings": [
-            {
-                "area": finding.subject,
-                "check": finding.check,
-                "level": finding.level.value,
-                "found": finding.text,
-                "why": finding.why or None,
-                "fix": finding.fix or None,
-            }
-            for finding in findings
-        ],
+        "findings": finding_documents(findings, "area"),
     }
     summary = ", ".join(f"{counts[level]} {level.value}" for level in ORDER)
     table = findings_table(shown, {level: level.value for level in ORDER})

@@ -8,7 +8,7 @@ from triomq.client.admin.arguments import Option, UsageError, Values, whole
 from triomq.client.admin.command import AdminCommand, Result
 from triomq.client.admin.doctor.group_checks import GroupFacts, hindrances
 from triomq.client.admin.doctor.group_facts import read_group_facts
-from triomq.client.admin.findings_table import findings_table
+from triomq.client.admin.findings_table import finding_documents, findings_table
 from triomq.remoting.findings import Finding, Level
 
 if TYPE_CHECKING:
@@ -32,17 +32,7 @@ async def group_why(admin: Admin, options: Values) -> Result:
         "lag": facts.lag,
         "queues": len(facts.second.offsets),
         "seconds": round(facts.seconds, 3),
-        "findings": [
-            {
-                "subject": finding.subject,
-                "check": finding.check,
-                "level": finding.level.value,
-                "found": finding.text,
-                "why": finding.why or None,
-                "fix": finding.fix or None,
-            }
-            for finding in findings
-        ],
+        "findings": finding_documents(findings, "subject"),
     }
     table = findings_table(findings, {level: level.value for level in Level})
     return Result(

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 from triomq.client.admin import messages
 from triomq.client.admin.answers import Answers
 from triomq.client.admin.arguments import Option, UsageError, Values, whole
-from triomq.client.admin.command import TOPIC, AdminCommand, Result, answered, table_of
-from triomq.client.admin.documents import MESSAGE_KEYS, body_text, broker_message_document
-from triomq.client.admin.times import instant_ms, milliseconds_text
+from triomq.client.admin.command import TOPIC, AdminCommand, Result, answered
+from triomq.client.admin.documents import MESSAGE_KEYS, broker_message_document
+from triomq.client.admin.message_text import message_table
+from triomq.client.admin.times import instant_ms
 from triomq.client.errors import TrioMQError
 
 if TYPE_CHECKING:
@@ -89,23 +90,10 @@ async def consume_message(admin: Admin, options: Values) -> Result:
     )
     if not ranges:
         answers.some()
-    table = table_of(
-        found,
-        {
-            "Broker Name": "brokerName",
-            ">QID": "queueId",
-            ">Offset": "queueOffset",
-            "Store Time": lambda message: milliseconds_text(message["storeTimestamp"]),
-            "Tags": "tags",
-            "Keys": lambda message: " ".join(message["keys"]),
-            "MsgId": "msgId",
-            "Body": body_text,
-        },
-    )
     stored = sum(int(part["maxOffset"]) - int(part["minOffset"]) for part in ranges)
     note = f"no message of topic {topic} matches; {stored} are stored in these queues"
     document = {"topic": topic, "messages": found, "queues": ranges}
-    return answered(answers, document, [table], notes=[] if found else [note])
+    return answered(answers, document, [message_table(found)], notes=[] if found else [note])
 
 
 COMMANDS = (

@@ -9,11 +9,11 @@ import attrs
 
 from triomq.client.admin.answers import Answers
 from triomq.client.admin.arguments import Option, UsageError, Values, truth, whole
-from triomq.client.admin.command import TOPIC, AdminCommand, Result, Table, answered, table_of
-from triomq.client.admin.documents import MESSAGE_KEYS, body_text, broker_message_document
+from triomq.client.admin.command import TOPIC, AdminCommand, Result, Table, answered
+from triomq.client.admin.documents import MESSAGE_KEYS, broker_message_document
 from triomq.client.admin.errors import MessageNotFound
-from triomq.client.admin.message_text import charset, in_charset, message_lines
-from triomq.client.admin.times import instant_ms, milliseconds_text
+from triomq.client.admin.message_text import charset, in_charset, message_lines, message_table
+from triomq.client.admin.times import instant_ms
 from triomq.client.errors import TrioMQError
 from triomq.remoting.errors import LocalProtocolError
 from triomq.remoting.protocol.bodies.route import MessageQueue
@@ -122,19 +122,6 @@ def limit_notes(reading: Reading) -> list[str]:
             " with -b/--beginTimestamp, or queue by queue with printMsgByQueue"
         )
     ]
-
-
-def message_table(documents: list[dict[str, Any]], *, bodies: bool) -> Table:
-    columns: dict[str, Any] = {
-        "Broker Name": "brokerName",
-        ">QID": "queueId",
-        ">Offset": "queueOffset",
-        "Store Time": lambda message: milliseconds_text(message["storeTimestamp"]),
-        "Tags": "tags",
-        "Keys": lambda message: " ".join(message["keys"]),
-        "MsgId": "msgId",
-    }
-    return table_of(documents, columns | ({"Body": body_text} if bodies else {}))
 
 
 def without_body(document: dict[str, Any]) -> dict[str, Any]:

@@ -9,11 +9,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from triomq.client.admin.accounts import (
+    BETWEEN,
+    COPIED,
     CREATE_FIX,
     EVERYWHERE,
+    AccountCopy,
     ask_access,
-    chosen_names,
-    copy_result,
+    listed,
     names,
     one_of_words,
     preposition,
@@ -32,15 +34,10 @@ from triomq.client.admin.command import (
     table_of,
 )
 from triomq.client.admin.errors import SubjectMissing
-from triomq.client.errors import UserNotFound, from_remoting
-from triomq.remoting.errors import RemotingError
+from triomq.client.errors import UserNotFound
 from triomq.remoting.protocol.bodies.auth import User
-from triomq.remoting.protocol.bodies.schema import decode_array
 from triomq.remoting.protocol.codes import RequestCode
-from triomq.remoting.protocol.headers.auth import (
-    ListUsersHeader,
-    UserHeader,
-)
+from triomq.remoting.protocol.headers.auth import ListUsersHeader, UserHeader
 
 if TYPE_CHECKING:
     from triomq.client.admin.admin import Admin
@@ -81,11 +78,7 @@ async def change_user(admin: Admin, options: Values, *, code: RequestCode, verb:
 async def users_at(admin: Admin, address: str, name_filter: str | None) -> list[User]:
     """Return the users of a broker whose names have a part."""
     header = ListUsersHeader(name_filter)
-    answer = await admin.ask(address, RequestCode.AUTH_LIST_USER, header)
-    try:
-        return decode_array(User, answer.body)
-    except RemotingError as error:
-        raise from_remoting(error) from error
+    return await listed(admin, address, RequestCode.AUTH_LIST_USER, header, User)
 
 
 async def user_at(admin: Admin, address: str, name: str) -> User | None:
@@ -140,19 +133,15 @@ async def list_users(admin: Admin, options: Values) -> Result:
 
 async def copy_users(admin: Admin, options: Values) -> Result:
     """Copy users with their passwords; the target's users of the same names are replaced."""
-    source, target = options.text("fromBroker"), options.text("toBroker")
-    users = {user.username or "": user for user in await users_at(admin, source, None)}
-    wanted = chosen_names(options.value("usernames"), users, source, "user")
-    present = {user.username for user in await users_at(admin, target, None)}
-
-    async def copy(name: str) -> str:
-        known = name in present
-        code = RequestCode.AUTH_UPDATE_USER if known else RequestCode.AUTH_CREATE_USER
-        await ask_access(admin, target, code, UserHeader(name), users[name].encode())
-        return "updated" if known else "created"
-
-    answers = await admin.for_each(wanted, copy)
-    return copy_result(answers, source, target, "user")
+    copy = AccountCopy(
+        "user",
+        "user",
+        (RequestCode.AUTH_CREATE_USER, RequestCode.AUTH_UPDATE_USER),
+        UserHeader,
+        lambda address: users_at(admin, address, None),
+        lambda user: user.username or "",
+    )
+    return await copy.run(admin, options, options.value("usernames"))
 
 
 USERNAME = Option("-u, --username NAME", "name of the user", required=True)
@@ -238,15 +227,11 @@ COMMANDS = (
         effect=Effect.CHANGES,
         run=copy_users,
         options=(
-            Option("-f, --fromBroker ADDRESS", "the source, host:port", required=True),
-            Option("-t, --toBroker ADDRESS", "the target, host:port", required=True),
+            *BETWEEN,
             Option("-u, --usernames NAMES", "only these, joined by commas (default: all)", names),
         ),
         examples=("copyUser -f 10.0.0.1:10911 -t 10.0.0.2:10911 -u billing",),
-        document=(
-            '{"fromBroker", "toBroker", "copied": {name: "created" or "updated"}, "failures":'
-            " {address: reason}}"
-        ),
+        document=COPIED,
         remarks=NEEDED,
     ),
 )

@@ -141,7 +141,7 @@ async def _query(
     try:
         found = messages.records(await admin.ask(address, RequestCode.QUERY_MESSAGE, header))
     except OffsetNotFound:
-        return []  # so a broker answers if its index has no such key
+        return []  # the broker's answer when its index has no such key
     return [
         message
         for message in found  # the index compares hashes only
