@@ -409,9 +409,9 @@ def ready_text(plan: Plan, seconds: float) -> Iterator[str]:
     yield f"  export NAMESRV_ADDR='{plan.namesrv_text}'"
     if plan.tls_config is not None:
         yield f"  export {TLS_FILE_VARIABLE}='{plan.tls_config}'"
-    yield "  mqadmin clusterList"
-    yield "  mqadmin sendMessage -t hello -p 'Hello, world'"
-    yield "  mqadmin consumeMessage -t hello"
+    yield "  mqadmin cluster list"
+    yield "  mqadmin message send -t hello -p 'Hello, world'"
+    yield "  mqadmin message read -t hello"
     yield "Ctrl-C stops it."
 
 

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -30,8 +31,8 @@ from triomq.client.console.logins import ClusterLogin, FileLogin, PasswordCheck
 from triomq.client.console.poller import ClusterPoller
 from triomq.client.console.rendering import make_templates
 from triomq.client.console.visit import Console
-from triomq.remoting.address import format_address
 from triomq.remoting.protocol.signing import Credentials
+from triomq.remoting.server.listen import open_listener
 from triomq.remoting.settings import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -40,6 +41,7 @@ REQUEST_SECONDS = 2.0
 """of a request for a page, or of a poll"""
 SESSION_CHECK_SECONDS = 30.0
 STOP_SECONDS = 3.0
+BACKLOG = 100
 
 
 @attrs.frozen
@@ -98,27 +100,27 @@ async def run_console(
 
     It starts without a cluster too, and its pages say what does not answer.
 
-    Raises: SettingsError, ConfigError, OSError if the port cannot be taken.
-    Checkpoint: always.
+    Raises: SettingsError, ConfigError, AddressInUse, ListenFailed. Checkpoint: always.
     """
     stopping = trio.Event()
-    async with open_console(settings) as console, trio.open_nursery() as nursery:
-        app = cast("Framework", make_app(console))
-        urls: list[str] = await nursery.start(
-            partial(
-                hypercorn.trio.serve, app, _server_config(settings), shutdown_trigger=stopping.wait
+    with open_listener(settings.host, settings.port, BACKLOG, "--port") as listener:
+        async with open_console(settings) as console, trio.open_nursery() as nursery:
+            app = cast("Framework", make_app(console))
+            config = _server_config(settings, listener)
+            urls: list[str] = await nursery.start(
+                partial(hypercorn.trio.serve, app, config, shutdown_trigger=stopping.wait)
             )
-        )
-        task_status.started(ConsoleReady(urls[0], stopping.set))
+            task_status.started(ConsoleReady(urls[0], stopping.set))
 
 
-def _server_config(settings: ConsoleSettings) -> Config:
+def _server_config(settings: ConsoleSettings, listener: socket.socket) -> Config:
     config = Config()
-    config.bind = [format_address(settings.host, settings.port)]
+    config.bind = [f"fd://{listener.detach()}"]  # hypercorn's own error names no fix
     if settings.certificate is not None and settings.key is not None:
         config.certfile, config.keyfile = str(settings.certificate), str(settings.key)
     config.graceful_timeout = config.shutdown_timeout = STOP_SECONDS
     config.errorlog = logging.getLogger("triomq.console.http")
+    config.errorlog.setLevel(logging.WARNING)  # it also says that it listens, as we do
     config.include_server_header = False
     config.h11_max_incomplete_size = 64 * 1024
     return config
