@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from triomq.client.admin.arguments import Option, UsageError, Values, whole
 from triomq.client.admin.command import AdminCommand, Result
 from triomq.client.admin.doctor.group_checks import GroupFacts, hindrances
-from triomq.client.admin.doctor.group_facts import read_group_facts
 from triomq.client.admin.findings_table import finding_documents, findings_table
 from triomq.remoting.findings import Finding, Level
 
@@ -16,6 +15,9 @@ if TYPE_CHECKING:
 
 
 async def group_why(admin: Admin, options: Values) -> Result:
+    # Imported here: its module needs Trio, which the help of a command does without.
+    from triomq.client.admin.doctor.group_facts import read_group_facts
+
     seconds, timeout = options.number("seconds"), options.number("timeout")
     if seconds >= timeout:
         raise UsageError(

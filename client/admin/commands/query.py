@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -19,10 +18,10 @@ from triomq.client.admin.command import (
 )
 from triomq.client.admin.documents import MESSAGE_KEYS, broker_message_document
 from triomq.client.admin.errors import MessageNotFound
+from triomq.client.admin.message_ids import UNIQUE_COUNT_MAX, parse_offset_id
 from triomq.client.admin.message_text import charset, in_charset, message_lines
 from triomq.client.admin.times import instant_ms
 from triomq.client.errors import BrokerError, TrioMQError
-from triomq.remoting.address import format_address
 from triomq.remoting.protocol.bodies.running import ConsumeDirectlyResult
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.headers.client import ConsumeDirectlyHeader
@@ -31,25 +30,6 @@ if TYPE_CHECKING:
     from triomq.client.admin.admin import Admin
     from triomq.client.admin.answers import Answers
     from triomq.remoting.protocol.record import StoredMessage
-
-UNIQUE_COUNT_MAX = 32
-V4_ID_LENGTH, V6_ID_LENGTH = 32, 56
-"""hex digits of an offset message id: address, port as 4 bytes, commit-log offset as 8"""
-
-
-def parse_offset_id(text: str) -> tuple[str, int] | None:
-    """Return broker address and commit-log offset of an offset message id, None for other ids."""
-    if len(text) not in (V4_ID_LENGTH, V6_ID_LENGTH):
-        return None
-    try:
-        raw = bytes.fromhex(text)
-    except ValueError:
-        return None
-    host = ipaddress.ip_address(raw[:-12])
-    port = int.from_bytes(raw[-12:-8], "big")
-    if not 0 < port < 65536:
-        return None
-    return format_address(str(host), port), int.from_bytes(raw[-8:], "big")
 
 
 def _check_client(options: Values) -> None:
