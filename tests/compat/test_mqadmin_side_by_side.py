@@ -159,6 +159,9 @@ async def call(side: Side, line: str) -> Any:
 
 async def prepare(side: Side) -> dict[str, Any]:
     """Bring a side into the state, and ask it with our mqadmin before anything else does."""
+    with trio.fail_after(10):  # a broker of 4.9.4 has no figures in its first second
+        while (await call(side, "brokerStatus -b ADDR")).code != 0:
+            await trio.sleep(0.1)
     for line in STATE.strip().splitlines():
         assert (await call(side, line)).code == 0, line
     async with Producer(side.namesrv, group="shop") as producer:

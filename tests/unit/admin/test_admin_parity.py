@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from mqadmin_calls import failed, mqadmin
+from own_commands import OWN_COMMANDS
 
 from triomq.client.admin import commands, manual
 from triomq.client.admin.arguments import UsageError
@@ -152,19 +153,6 @@ EXTRA = {
     "consumerProgress": {("", "alert", True, False), ("", "alert-seconds", True, False)},
 }
 """options that only ours has"""
-OURS = {
-    "doctor",
-    "tlsInit",
-    "tlsCheck",
-    "contextList",
-    "contextShow",
-    "contextSet",
-    "contextUse",
-    "contextDelete",
-    "completion",
-    "messageExplain",
-    "groupWhy",
-}
 ABSENT: dict[str, dict[str, str]] = {
     "queryMsgById": dict.fromkeys(
         ["sendMessage", "unitName"], "sending a message again is sendMessage's business"
@@ -204,7 +192,7 @@ def java_options(command: str) -> list[tuple[str, str, bool, bool]]:
 
 
 def test_the_table_names_all_our_commands() -> None:
-    assert set(LIST) == set(JAVA) | OURS
+    assert set(LIST) == set(JAVA) | OWN_COMMANDS
 
 
 def test_every_other_command_of_java_has_a_reason() -> None:

@@ -1,0 +1,17 @@
+"""Commands of our mqadmin that RocketMQ's does not have."""
+
+from __future__ import annotations
+
+OWN_COMMANDS = {
+    "completion",
+    "contextDelete",
+    "contextList",
+    "contextSet",
+    "contextShow",
+    "contextUse",
+    "doctor",
+    "groupWhy",
+    "messageExplain",
+    "tlsCheck",
+    "tlsInit",
+}
