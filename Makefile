@@ -57,7 +57,7 @@ test-pythons: $(VENV)/.dev ## unit tests, SDK and a cluster with Python 3.13 and
 	$(BIN)/python tests/pythons.py
 
 wheelhouse: ## bring the wheels for an image that is built without a package index (Python of BASE = PYTHON's)
-	$(PYTHON) -m pip wheel --quiet --disable-pip-version-check --wheel-dir deploy/wheelhouse '.[grpc$(if $(EXTRAS),$(comma)$(EXTRAS))]'
+	$(PYTHON) -m pip wheel --quiet --disable-pip-version-check --wheel-dir deploy/wheelhouse '.[grpc,console$(if $(EXTRAS),$(comma)$(EXTRAS))]'
 
 spark-zip: $(VENV)/.demo ## triomq-spark.zip: all that Spark's executors need beside pyarrow and numpy
 	$(BIN)/python -m triomq.client.spark.zip_file triomq-spark.zip

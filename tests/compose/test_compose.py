@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import httpx
 import pytest
 import trio
 import yaml
@@ -42,7 +43,7 @@ pytestmark = [pytest.mark.compose, pytest.mark.slow, pytest.mark.timeout(600)]
 SERVERS = ("namesrv-1", "namesrv-2", "broker-a", "broker-a-slave", "broker-b", "broker-b-slave")
 PROXIES = {"proxy-1": 8091, "proxy-2": 8092}
 """Services of the profile ``proxy`` -> ports on this machine."""
-PORTS = (9876, 9877, 8081, 8082, 10909, 10911, 10919, 10921, 10929, 10931, 10939, 10941)
+PORTS = (8000, 9876, 9877, 8081, 8082, 10909, 10911, 10919, 10921, 10929, 10931, 10939, 10941)
 TOPIC = "orders"
 
 SEND = """
@@ -271,6 +272,28 @@ def test_two_proxies_behind_one_name_lead_to_every_broker(compose: Compose) -> N
             assert compose.state(name)["ExitCode"] == 0
     finally:
         compose("--profile", "proxy", "rm", "--stop", "--force", *PROXIES, check=False)
+
+
+def test_the_console_shows_the_cluster_to_a_user_of_its_file(compose: Compose) -> None:
+    """With the commands of docs/deploy.md; the password comes through standard input."""
+    add = "mqconsole user add ada --password-stdin --users /var/lib/triomq/users"
+    compose("run", "--rm", "-T", "console", *add.split(), input="correct horse battery")
+    compose("--profile", "console", "up", "-d", "console")
+    try:
+        compose.wait_healthy(["console"])
+        with httpx.Client(base_url="http://127.0.0.1:8000", follow_redirects=True) as browser:
+            token = re.search(r'name="token" value="([^"]+)"', browser.get("/").text)
+            assert token is not None
+            form = {"token": token[1], "next": "/", "name": "ada", "password": "wrong password"}
+            assert "broker-a" not in browser.post("/login", data=form).text
+            page = browser.post("/login", data={**form, "password": "correct horse battery"})
+            assert page.status_code == 200
+            brokers = browser.get("/brokers").text
+            assert all(name in brokers for name in ("broker-a", "broker-b")), brokers
+        compose("--profile", "console", "stop", "--timeout", "10", "console")
+        assert compose.state("console")["ExitCode"] == 0
+    finally:
+        compose("--profile", "console", "rm", "--stop", "--force", "console", check=False)
 
 
 @pytest.mark.feature("60a", "60b")

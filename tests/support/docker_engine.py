@@ -218,7 +218,7 @@ def wheelhouse(engine: Engine, image: str, folder: Path) -> None:
         version,
         "--dest",
         folder,
-        f"{wheel}[grpc]",
+        f"{wheel}[grpc,console]",
     )
 
 

@@ -22,6 +22,8 @@ from triomq.broker.command_line import broker_parser
 from triomq.broker.config import BrokerConfig, BrokerRole
 from triomq.broker.config.endpoint_settings import DEFAULT_GRPC_PORT
 from triomq.broker.options import read_options as read_broker
+from triomq.client.console.command_line import console_parser
+from triomq.client.console.run import STOP_SECONDS
 from triomq.client.pipeline.spec_check import check_spec
 from triomq.client.pipeline.spec_file import read_spec
 from triomq.client.proxy.command_line import proxy_parser
@@ -147,6 +149,19 @@ def test_two_proxies_stand_behind_one_name() -> None:
         assert service["healthcheck"]["test"] == ["CMD", "probe", "ready"]
         assert config.grpc.drain_seconds < int(service["stop_grace_period"].removesuffix("s"))
         assert "volumes" not in service  # it keeps no files
+
+
+def test_the_console_is_published_and_keeps_its_users() -> None:
+    service = compose()["services"]["console"]
+    program, *options = service["command"]
+    parsed = console_parser().parse_args(options)
+    assert (program, parsed.host) == ("mqconsole", "0.0.0.0")  # a container's ports
+    assert [entry.split(":")[-1] for entry in service["ports"]] == [str(parsed.port)]
+    assert service["healthcheck"]["test"] == ["CMD", "probe", "livez", str(parsed.port)]
+    assert service["volumes"] == [f"console:{parsed.users.parent}"]
+    assert int(service["stop_grace_period"].removesuffix("s")) > STOP_SECONDS
+    (added,) = re.findall(r"run --rm console mqconsole (.*)", (ROOT / "docs/deploy.md").read_text())
+    assert console_parser().parse_args(added.split()).users_file == parsed.users
 
 
 def test_no_port_is_published_twice_and_every_name_is_there() -> None:
@@ -412,6 +427,24 @@ def test_each_unit(name: str, instances: list[str], tmp_path: Path) -> None:
         written = config.store.root if isinstance(config, BrokerConfig) else config.kv_path
         assert str(written).startswith(f"/var/lib/{settings['StateDirectory'][0]}/")
         assert config.monitor.host == "127.0.0.1"
+    verify_unit(name, tmp_path)
+
+
+@pytest.mark.feature("199b", "199d")
+def test_the_unit_of_the_console(tmp_path: Path) -> None:
+    settings = unit("mqconsole.service")
+    (start,) = settings["ExecStart"]
+    program, *options = start.split()
+    parsed = console_parser().parse_args(options)
+    assert (Path(program).name, parsed.host) == ("mqconsole", "127.0.0.1")
+    page = (ROOT / "docs" / "deploy.md").read_text()
+    assert page.count(str(parsed.users)) == 2  # it is written and given to the unit's user
+    assert int(settings["TimeoutStopSec"][0]) > STOP_SECONDS
+    verify_unit("mqconsole.service", tmp_path)
+
+
+def verify_unit(name: str, tmp_path: Path) -> None:
+    """As systemd reads it."""
     analyse = shutil.which("systemd-analyze")
     if analyse is not None:
         text = (DEPLOY / "systemd" / name).read_text()
@@ -449,13 +482,14 @@ def test_what_the_page_says_installs_every_file(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.rglob("*") if path.is_file()} == {
         path.name for path in (DEPLOY / "systemd").iterdir()
     }
-    (started,) = re.findall(r"^systemctl enable --now (.*)$", page, re.MULTILINE)
-    for name in started.split():
+    started = re.findall(r"^systemctl enable --now (.*)$", page, re.MULTILINE)
+    assert started == ["mqnamesrv mqbroker@broker-a", "mqconsole"]
+    for name in " ".join(started).split():
         template, _, instance = name.partition("@")
-        assert (
-            tmp_path / "systemd" / "system" / f"{template}{'@' if instance else ''}.service"
-        ).is_file()
-        assert (tmp_path / "triomq" / f"{instance or 'namesrv'}.conf").is_file()
+        unit_file = tmp_path / "systemd" / "system" / f"{template}{'@' if instance else ''}.service"
+        assert unit_file.is_file()
+        if " -c " in unit_file.read_text():
+            assert (tmp_path / "triomq" / f"{instance or 'namesrv'}.conf").is_file()
 
 
 def test_the_pages_that_the_files_name_exist() -> None:

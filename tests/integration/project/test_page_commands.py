@@ -42,6 +42,8 @@ OTHERS = {
     "kubectl": "tests/integration/project/test_deploy_files.py reads the files",
     "systemctl": "tests/integration/project/test_deploy_files.py has systemd verify the units",
     "useradd": "as systemctl",
+    "chown": "as systemctl",
+    "/opt/triomq/bin/mqconsole": "tests/integration/console/test_console_process.py",
     "install": "as systemctl",
     "python3": "a new environment; the zip: tests/integration/spark/test_shipping.py",
     "/opt/triomq/bin/pip": "tests/integration/project/test_packaging.py",
