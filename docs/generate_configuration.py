@@ -99,7 +99,7 @@ Paths may begin with `~` and hold `${{user.home}}` or `${{NAME}}` of the environ
 
 ## Changing settings while a program runs
 
-Settings marked *live* can be changed at run time: `mqadmin updateBrokerConfig` and
+Settings marked *live* can be changed at run time: `mqadmin broker set` and
 `updateNamesrvConfig` (or RocketMQ's). The change has effect at once and is kept for later starts in
 `config/runtime.properties` of the store, or `runtime.properties` beside `kvConfigPath`. The
 operator's own file is never written. A start says which of its values that file replaces. A value

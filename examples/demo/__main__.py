@@ -276,8 +276,8 @@ def print_result(
     say("Try next, with the same messages:")
     bin_folder = Path(sys.executable).parent
     say(f"  {bin_folder}/mqlocal --namesrvs 2 --brokers 2 --dir {folder}/cluster")
-    say(f"  {bin_folder}/mqadmin topicStatus -n 127.0.0.1:9876 -t {TOPIC}")
-    say(f"  {bin_folder}/mqadmin consumerProgress -n 127.0.0.1:9876 -g {SPARK} -t {TOPIC}")
+    say(f"  {bin_folder}/mqadmin topic status -n 127.0.0.1:9876 -t {TOPIC}")
+    say(f"  {bin_folder}/mqadmin group lag -n 127.0.0.1:9876 -g {SPARK} -t {TOPIC}")
     say("  docs/spark.md tells how to use the Spark source in your own job.")
 
 
