@@ -106,6 +106,18 @@ FILES = list(TREES)
 MODULES = {dotted(path): tree for path, tree in TREES.items()}
 
 
+def test_the_top_level_has_only_what_it_is_for() -> None:
+    """``pyspark_triomq`` is there because PySpark finds data sources by this prefix."""
+    tracked = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split()
+    folders = {path.partition("/")[0] for path in tracked if "/" in path and path[0] != "."}
+    assert folders == {
+        *("remoting", "namesrv", "broker", "client", "triomq", "pyspark_triomq"),
+        *("tests", "deploy", "docs", "examples"),
+    }
+
+
 def test_imports_go_one_way() -> None:
     errors = [
         error for name, tree in MODULES.items() for error in layer_errors(name, tree, MODULES)

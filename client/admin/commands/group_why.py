@@ -52,7 +52,9 @@ def summary(facts: GroupFacts, holding: list[Finding]) -> str:
         f"group {facts.group}: {len(facts.members)} members, {facts.lag} messages behind in"
         f" {len(facts.second.offsets)} queues"
     )
-    return f"Nothing holds it back; {state}" if not holding else f"{len(holding)} findings; {state}"
+    if not holding:
+        return f"Nothing holds it back; {state}"
+    return f"{len(holding)} finding{'s' if len(holding) > 1 else ''}; {state}"
 
 
 COMMANDS = (

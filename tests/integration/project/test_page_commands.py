@@ -111,6 +111,7 @@ class Stage:
 
 @pytest.fixture
 async def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stage]:
+    monkeypatch.chdir(tmp_path)  # examples write files here
     async with local_cluster() as cluster:
         monkeypatch.setenv("NAMESRV_ADDR", cluster.namesrv_address)
         broker = cluster.brokers[0].address
