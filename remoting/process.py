@@ -2,7 +2,8 @@
 
 A program passes its service to ``run_service``: ``async def service(*, task_status)``, which
 reports a ``Ready`` when requests are answered and runs until it is stopped. SIGTERM or SIGINT calls
-``Ready.stop`` (finish accepted requests, save, leave); a second signal cancels the service at once.
+``Ready.stop`` (finish accepted requests, save, leave); a second one cancels the service at once.
+SIGUSR1 writes to the log what each task waits for.
 An error that the operator can fix ends the process with one line on standard error and its own exit
 code; any other error is logged with its traceback and ends the process with code 1.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import enum
 import errno
+import itertools
 import logging
 import logging.handlers
 import signal
@@ -29,6 +31,7 @@ from triomq.remoting.json_log import JsonFormatter
 from triomq.remoting.printable import PrintableFormatter, printable
 from triomq.remoting.properties_file import format_properties
 from triomq.remoting.settings import ConfigError, Loaded, render
+from triomq.remoting.task_dump import task_lines
 
 _log = logging.getLogger(__name__)
 C = TypeVar("C")
@@ -36,6 +39,8 @@ C = TypeVar("C")
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 LOG_FILE_BYTES = 64 * 1024 * 1024
 LOG_FILES = 10
+DUMP_TASKS_MAX = 10_000
+"""lines of a task dump: about 0.3 s in which nothing else runs"""
 
 
 class ExitCode(enum.IntEnum):
@@ -233,7 +238,20 @@ async def _serve(program: str, service: ServiceCall) -> None:
 
 
 async def _watch_signals(stop: _Stop, *, task_status: trio.TaskStatus[None]) -> None:
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGUSR1) as signals:
         task_status.started()
         async for number in signals:
-            stop.signalled(signal.Signals(number).name)
+            if number == signal.SIGUSR1:
+                _log_tasks()
+            else:
+                stop.signalled(signal.Signals(number).name)
+
+
+def _log_tasks() -> None:
+    """Log the task dump that an operator asked for, as warnings: most log levels show them."""
+    _log.warning("SIGUSR1: each task, and what it waits for")
+    lines = task_lines(trio.lowlevel.current_root_task() or trio.lowlevel.current_task())
+    for line in itertools.islice(lines, DUMP_TASKS_MAX):
+        _log.warning("task %s", line)
+    if next(lines, None) is not None:
+        _log.warning("more tasks than %d: the others are left out", DUMP_TASKS_MAX)

@@ -8,11 +8,12 @@ _CALLS_MAX = 6
 
 
 def format_tasks(root: trio.lowlevel.Task) -> str:
-    """Return one line per task: its name, indented by its depth, and its innermost calls."""
-    return "\n".join(_lines(root, 0))
+    """Return the lines of ``task_lines`` as one text."""
+    return "\n".join(task_lines(root))
 
 
-def _lines(task: trio.lowlevel.Task, depth: int) -> Iterator[str]:
+def task_lines(task: trio.lowlevel.Task, depth: int = 0) -> Iterator[str]:
+    """Yield one line per task: its name, indented by its depth, and its innermost calls."""
     calls = [
         f"{frame.f_code.co_filename.rsplit('/', 1)[-1]}:{line} in {frame.f_code.co_name}"
         for frame, line in task.iter_await_frames()
@@ -22,4 +23,4 @@ def _lines(task: trio.lowlevel.Task, depth: int) -> Iterator[str]:
     yield f"{'  ' * depth}{task.name:<{max(1, 32 - 2 * depth)}} {where}"
     children = [child for nursery in task.child_nurseries for child in nursery.child_tasks]
     for child in sorted(children, key=lambda task: task.name):
-        yield from _lines(child, depth + 1)
+        yield from task_lines(child, depth + 1)

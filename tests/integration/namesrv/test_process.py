@@ -208,6 +208,21 @@ async def test_it_serves_warns_and_stops_on_sigterm(tmp_path: Path) -> None:
     assert "SIGTERM: stopping" in log
 
 
+@pytest.mark.feature(23)
+async def test_sigusr1_logs_what_each_task_waits_for(tmp_path: Path) -> None:
+    with started(tmp_path, "-p", "0") as (process, port):
+        process.send_signal(signal.SIGUSR1)
+        async with FrameClient(port) as client:  # it goes on
+            assert (await client.call(Code.GET_BROKER_CLUSTER_INFO)).code == 0
+        process.send_signal(signal.SIGTERM)
+        _, errors = await trio.to_thread.run_sync(process.communicate)
+        assert process.returncode == 0
+    dump = re.findall(r"WARNING triomq\.remoting\.process: task +(\S+) (.*)", errors)
+    waits = dict(dump)
+    assert re.search(r"\bboss\.py:\d+ in run$", waits["boss"])
+    assert {"selector-0", "pool-default-0"} <= set(waits), waits
+
+
 async def test_ctrl_c_stops_it_too_and_logs_go_to_standard_error(tmp_path: Path) -> None:
     with started(tmp_path, "-p", "0") as (process, _):
         process.send_signal(signal.SIGINT)

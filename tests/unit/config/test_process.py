@@ -91,6 +91,22 @@ def test_a_signal_during_the_start_leaves_at_once() -> None:
     assert service.events == []
 
 
+def test_a_task_dump_has_a_limit(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def service(*, task_status: trio.TaskStatus[Ready]) -> None:
+        os.kill(os.getpid(), signal.SIGUSR1)
+        await trio.testing.wait_all_tasks_blocked(0.01)  # the dump is written
+        await _Service()(task_status=task_status)
+
+    monkeypatch.setattr("triomq.remoting.process.DUMP_TASKS_MAX", 2)
+    assert run_service("mqtest", service) is ExitCode.OK
+    first, *tasks, left_out = [one.message for one in caplog.records if one.levelname == "WARNING"]
+    assert first.startswith("SIGUSR1")
+    assert [line.split()[0] for line in tasks] == ["task", "task"]
+    assert left_out == "more tasks than 2: the others are left out"
+
+
 def test_control_c_before_it_is_watched_for_is_an_orderly_end(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
