@@ -154,13 +154,15 @@ class Admin:
     # --- cluster
 
     async def ask(
-        self, address: str, code: RequestCode, header: object | None = None, body: bytes = b""
+        self,
+        address: str,
+        code: RequestCode,
+        header: object | None = None,
+        body: bytes = b"",
+        *accept: int,
     ) -> Command:
-        """Send any request to one server, for requests that have no method here.
-
-        Raises: BrokerError for an answer other than success.
-        """
-        return await self._requests.server(address, code, header, body)
+        """Send any request. Raises: BrokerError unless it answers success or one of ``accept``."""
+        return await self._requests.server(address, code, header, body, accept=accept)
 
     async def for_each(
         self, names: Iterable[str], call: Callable[[str], Awaitable[T]]
@@ -435,7 +437,6 @@ class Admin:
 
         A broker that does not know group or topic has an empty table.
         """
-
         code, header = RequestCode.GET_CONSUME_STATS, ConsumeStatsHeader(group, topic)
 
         async def stats(address: str) -> ConsumeStats:

@@ -11,15 +11,16 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import attrs
+from trio import lowlevel
 
 from triomq.client.admin.answers import read_body, read_header
 from triomq.client.admin.documents import group_document, topic_document
-from triomq.client.admin.topics import altered
+from triomq.client.admin.topics import altered, message_count
 from triomq.client.errors import BrokerError, GroupNotFound, RequestNotSupported, TopicNotFound
 from triomq.remoting.properties_file import parse_properties
 from triomq.remoting.protocol.bodies.auth import Acl, User
 from triomq.remoting.protocol.bodies.groups import SubscriptionGroupConfig, SubscriptionGroupList
-from triomq.remoting.protocol.bodies.offsets import ConsumeStats
+from triomq.remoting.protocol.bodies.offsets import ConsumeStats, TopicStats
 from triomq.remoting.protocol.bodies.topics import TopicConfig, TopicConfigList
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.command import request
@@ -41,11 +42,17 @@ from triomq.remoting.protocol.headers.topic import (
     CreateTopicHeader,
     DeleteGroupHeader,
     DeleteTopicHeader,
+    TopicHeader,
+)
+from triomq.remoting.protocol.message_properties import KEYS, TAGS, UNIQ_KEY
+from triomq.remoting.protocol.message_properties import (
+    parse_properties as parse_message_properties,
 )
 
 if TYPE_CHECKING:
     from triomq.client.admin.admin import Admin
     from triomq.client.admin.unsent import UnsentRequest
+    from triomq.remoting.protocol.headers.send import SendMessageHeader
 
 Object = Mapping[str, Any]
 H = TypeVar("H")
@@ -178,7 +185,28 @@ async def _deleted_topic(admin: Admin, held: UnsentRequest) -> list[Change]:
     old = await admin.topic_config(topic, held.address)
     if old is None:
         return []
-    return [_change(held, f"topic {topic}", topic_document(old), None)]
+    before = {**topic_document(old), "messages": await _messages_of(admin, topic, held.address)}
+    return [_change(held, f"topic {topic}", before, None)]
+
+
+async def _messages_of(admin: Admin, topic: str, address: str) -> int:
+    """Return how many messages lie in a topic's queues at one broker."""
+    answer = await admin.ask(address, RequestCode.GET_TOPIC_STATS_INFO, TopicHeader(topic))
+    return message_count(read_body(TopicStats, answer))
+
+
+async def _sent(admin: Admin, held: UnsentRequest) -> list[Change]:
+    header = cast("SendMessageHeader", held.header)
+    properties = parse_message_properties(header.properties or "")
+    await lowlevel.checkpoint()
+    after = {
+        "topic": header.topic,
+        "queueId": header.queue_id,
+        "tags": properties.get(TAGS),
+        "keys": properties.get(KEYS),
+        "bodyBytes": len(held.body),
+    }
+    return [_change(held, f"copy of message {properties.get(UNIQ_KEY, '')}", None, after)]
 
 
 async def _group_change(
@@ -360,6 +388,7 @@ READERS: Mapping[RequestCode, Reader] = {
     RequestCode.UPDATE_AND_CREATE_TOPIC: _topic,
     RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: _topics,
     RequestCode.DELETE_TOPIC_IN_BROKER: _deleted_topic,
+    RequestCode.SEND_MESSAGE_V2: _sent,
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: _group,
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: _groups,
     RequestCode.DELETE_SUBSCRIPTIONGROUP: _deleted_group,

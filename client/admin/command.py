@@ -64,6 +64,20 @@ class Result:
     """warnings for stderr"""
     bad_news: bool = False
     """the command succeeded, but its finding must stop a script: exit code 1"""
+    partial: bool = False
+    """all servers answered, but only a part was done: exit code 3"""
+
+
+@attrs.frozen(kw_only=True)
+class Lines:
+    """What a command that follows something found since its last lines."""
+
+    documents: Sequence[Mapping[str, Any]] = ()
+    """the output of ``--json``: one line for each"""
+    texts: Sequence[str] = ()
+    """the output without ``--json``"""
+    notes: Sequence[str] = ()
+    """warnings for stderr"""
 
 
 NO_BROKERS = "no broker is registered at the name server; start one with `mqbroker -n ADDRESSES`"
@@ -127,6 +141,10 @@ class Effect(enum.Enum):
     """all its changes are requests of ``Admin``, so ``--dry-run`` can show them"""
     DESTROYS = "destroys"
     """likewise, and it asks before it begins, or needs ``--yes``"""
+    SENDS = "sends"
+    """likewise; its changes are messages that it sends"""
+    FOLLOWS = "follows"
+    """it reads until Ctrl-C, so nothing repeats it"""
     ACTS = "acts"
     """it sends messages or writes files: neither repeated nor tried"""
 
@@ -140,6 +158,8 @@ class AdminCommand:
     run: Callable[[Admin, Values], Awaitable[Result]] | None = None
     local: Callable[[Values], Awaitable[Result]] | None = None
     """instead of ``run``, for a command that needs no cluster"""
+    follow: Callable[[Admin, Values, Callable[[Lines], None]], Awaitable[int]] | None = None
+    """instead of ``run``, for a command that prints until Ctrl-C; it returns the exit code"""
     options: Sequence[Option] = ()
     one_of: Sequence[Sequence[str]] = ()
     """groups of long option names of which exactly one must be given"""
@@ -154,12 +174,23 @@ class AdminCommand:
     """it reads the options about access itself, without a context"""
     loss: str = ""
     """with ``Effect.DESTROYS``: what is deleted, for the question before it"""
+    copies: str = ""
+    """with ``Effect.SENDS``: what is sent, likewise"""
 
     @property
     def sentence(self) -> str:
         """Return the description in the command list, as a sentence."""
         summary = LIST[self.name].summary
         return f"{summary[0].upper()}{summary[1:]}."
+
+    @property
+    def consequence(self) -> str:
+        """Return what the command does after a yes; empty for a command that does not ask."""
+        asking = {
+            Effect.DESTROYS: f"deletes {self.loss}",
+            Effect.SENDS: f"sends {self.copies}",
+        }
+        return asking.get(self.effect, "")
 
     @property
     def accepted(self) -> Sequence[Option]:
@@ -220,11 +251,13 @@ WATCH = Option(
     whole(1, 86400),
 )
 DRY_RUN = Option("--dry-run", "read the present values and print the changes; send nothing")
-YES = Option("-y, --yes", "do not ask before deleting; needed without a terminal")
+YES = Option("-y, --yes", "do not ask before deleting or sending; needed without a terminal")
 EFFECT_OPTIONS: Mapping[Effect, Sequence[Option]] = {
     Effect.READS: (WATCH,),
     Effect.CHANGES: (DRY_RUN,),
     Effect.DESTROYS: (DRY_RUN, YES),
+    Effect.SENDS: (DRY_RUN, YES),
+    Effect.FOLLOWS: (),
     Effect.ACTS: (),
 }
 """effect of a command → options that it has beside its own"""

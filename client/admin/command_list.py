@@ -41,6 +41,7 @@ LIST: Mapping[str, Listed] = {
     ),
     "updateTopic": Listed("topic", "topic", "create a topic, or change it"),
     "deleteTopic": Listed("topic", "topic", "delete a topic"),
+    "topicTail": Listed("tail", "topic", "show the messages of a topic as they come, until Ctrl-C"),
     "consumerProgress": Listed(
         "progress", "consumer", "print the lag of consumer groups, per queue or per group"
     ),
@@ -68,6 +69,17 @@ LIST: Mapping[str, Listed] = {
         "message",
         "tell where a message is, which groups consumed it and when, and why others did not",
     ),
+    "messageReplay": Listed(
+        "replay", "message", "send the messages of a time range again, to the same or another topic"
+    ),
+    "dlqList": Listed(
+        "dead_letters", "message", "list the groups with dead letters: how many, and since when"
+    ),
+    "dlqShow": Listed(
+        "dead_letters", "message", "print the dead letters of a group, and where they came from"
+    ),
+    "dlqResend": Listed("dead_letters", "message", "send dead letters of a group again"),
+    "dlqPurge": Listed("dead_letters", "message", "delete all dead letters of a group"),
     "groupWhy": Listed(
         "group_why",
         "consumer",

@@ -1,11 +1,11 @@
-"""Ask before a command deletes something."""
+"""Ask before a command deletes something, or sends messages again."""
 
 from __future__ import annotations
 
 from typing import TextIO
 
 from triomq.client.admin.arguments import UsageError
-from triomq.client.admin.command import AdminCommand, Effect
+from triomq.client.admin.command import AdminCommand
 from triomq.client.admin.command_line import Call
 from triomq.client.admin.errors import NotConfirmed
 from triomq.client.admin.grouped_names import title
@@ -17,13 +17,13 @@ def must_ask(call: Call, stdin: TextIO) -> bool:
 
     Raises: UsageError if it does and there is no terminal.
     """
-    if call.command.effect is not Effect.DESTROYS or call.values.flag("yes"):
+    if not call.command.consequence or call.values.flag("yes"):
         return False
     if dry_run(call):
         return False
     if not stdin.isatty():
         raise UsageError(
-            f"{title(call.command.name)} deletes {call.command.loss}, and there is no terminal to"
+            f"{title(call.command.name)} {call.command.consequence}, and there is no terminal to"
             " ask: give --yes"
             + ("" if call.command.local is not None else ", or --dry-run to see what it would do")
         )
@@ -41,7 +41,7 @@ def confirm(command: AdminCommand, stdin: TextIO, stderr: TextIO) -> None:
 
     Raises: NotConfirmed for every answer but yes.
     """
-    stderr.write(f"This deletes {printable(command.loss)}. Continue? [y/N] ")
+    stderr.write(f"This {printable(command.consequence)}. Continue? [y/N] ")
     stderr.flush()
     if stdin.readline().strip().lower() not in ("y", "yes"):
         raise NotConfirmed

@@ -6,7 +6,7 @@ not know: it gets an ``Admin`` whose changes stay here.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from triomq.client.admin.admin import Admin
 from triomq.client.admin.arguments import Values
@@ -14,6 +14,7 @@ from triomq.client.admin.changes import Change, changes_of
 from triomq.client.admin.command import Result
 from triomq.client.admin.unsent import UnsentRequest
 from triomq.client.errors import ProtocolBroken, TrioMQError
+from triomq.remoting.protocol.codes import RequestCode
 
 DRY_RUN_SHAPE = (
     '{"dryRun", "changes": [{"server", "request", "subject", "before": JSON, "after": JSON}],'
@@ -44,8 +45,11 @@ async def tried(
     Raises: TrioMQError if the command fails before its first change.
     """
     failures: dict[str, str] = {}
+    notes: Sequence[str] = ()
     try:
-        failures |= (await run(admin, values)).failures or {}
+        result = await run(admin, values)
+        failures |= result.failures or {}
+        notes = result.notes
     except ProtocolBroken:
         if not admin.held:
             raise
@@ -58,9 +62,12 @@ async def tried(
             failures[held.address] = str(error)
     servers = {held.address for held in admin.held} | failures.keys()
     lines = [line for change in changes for line in change.lines]
+    sends = sum(held.code == RequestCode.SEND_MESSAGE_V2 for held in admin.held)
+    lines += [f"{sends} messages would be sent"] if sends else []
     return Result(
         document={"dryRun": True, "changes": [change.document for change in changes]},
         blocks=[*lines] or ["nothing would change"],
         failures=failures,
         asked=len(servers),
+        notes=notes,
     )

@@ -211,7 +211,7 @@ class NoBrokerAnswered(TrioMQError):
 
 
 class NotConfirmed(TrioMQError):
-    """The user did not confirm a command that deletes something."""
+    """The user did not confirm a command that deletes or sends."""
 
     def __str__(self) -> str:
         """Say that nothing was done."""

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO
 
+import attrs
 import trio
 
 from triomq.client.admin.access import given_access
@@ -30,12 +31,17 @@ GRACE_SECONDS = 5.0
 """time beyond ``--timeout``, when all requests have ended, to print their results: with thousands
 of topics that takes a while
 """
+QUESTION_LINES_MAX = 200
+"""lines of a dry run in front of a question"""
 CLEAR_SCREEN = "\x1b[H\x1b[2J"
 """the terminal's cursor to the corner, and the screen empty"""
 
 
 def perform_alone(call: Call, stdout: TextIO, stderr: TextIO) -> int:
-    """Do as ``perform`` does, in a new Trio loop; Ctrl-C is the normal end of ``--watch``."""
+    """Do as ``perform`` does, in a new Trio loop.
+
+    Ctrl-C is the normal end of ``--watch``, and of commands that follow something.
+    """
     # Ctrl-C can arrive between the creation of a task and its first step.
     warnings.filterwarnings(
         "ignore", message="coroutine .* was never awaited", category=RuntimeWarning
@@ -43,7 +49,8 @@ def perform_alone(call: Call, stdout: TextIO, stderr: TextIO) -> int:
     try:
         return trio.run(perform, call, stdout, stderr)
     except BaseException as error:
-        if interrupted(error) and _pause(call, "watch") is not None:
+        endless = _pause(call, "watch") is not None or call.command.follow is not None
+        if interrupted(error) and endless:
             return EXIT_OK
         raise
 
@@ -61,8 +68,6 @@ async def perform(call: Call, stdout: TextIO, stderr: TextIO) -> int:
         if asks:
             confirm(command, sys.stdin, stderr)
         return await _repeat(call, lambda: local(values), stdout, stderr)
-    assert command.run is not None
-    run = command.run
     tls, credentials = given_access(values)
     access: dict[str, Any] = {
         "timeout_seconds": request_seconds(seconds),
@@ -70,6 +75,14 @@ async def perform(call: Call, stdout: TextIO, stderr: TextIO) -> int:
         "credentials": credentials,
     }
     namesrv = values.maybe_text("namesrvAddr")
+    if command.follow is not None:
+        # Only for these: start-up time.
+        from triomq.client.admin.tail.printing import line_printer
+
+        async with Admin(namesrv, **access) as admin:
+            return await command.follow(admin, values, line_printer(values, stdout, stderr))
+    assert command.run is not None
+    run = command.run
     if asks or dry_run(call):
         # Only for these: start-up time.
         from triomq.client.admin.dry_run import DRY_RUN_SHAPE, HoldingAdmin, tried
@@ -80,7 +93,7 @@ async def perform(call: Call, stdout: TextIO, stderr: TextIO) -> int:
                 trial = await tried(holding, run, values)
         if not asks:
             return _report(call, trial, stdout, stderr, DRY_RUN_SHAPE)
-        print_result(trial, stderr, as_json=False)
+        print_result(shortened(trial), stderr, as_json=False)
         confirm(command, sys.stdin, stderr)
     async with Admin(namesrv, **access) as admin:
 
@@ -141,6 +154,15 @@ def _pause(call: Call, name: str) -> int | None:
     return call.values.maybe_number(name) if known else None
 
 
+def shortened(trial: Result) -> Result:
+    """Return a dry run with the last lines only, so that a terminal keeps them in view."""
+    left_out = len(trial.blocks) - QUESTION_LINES_MAX
+    if left_out <= 0:
+        return trial
+    note = f"({left_out} lines are left out; --dry-run prints all)"
+    return attrs.evolve(trial, blocks=[note, *trial.blocks[left_out:]])
+
+
 @contextmanager
 def at_most(seconds: int) -> Iterator[None]:
     """Cancel the block when it takes longer than ``--timeout`` and a grace period.
@@ -164,7 +186,8 @@ def report(
     for note in result.notes:
         print(f"mqadmin: warning: {printable(note)}", file=stderr)
     if not result.failures:
-        return EXIT_FAILED if result.bad_news else EXIT_OK
+        incomplete = EXIT_PARTIAL if result.partial else EXIT_OK
+        return EXIT_FAILED if result.bad_news else incomplete
     answered = max(result.asked - len(result.failures), 0)
     reasons = "; ".join(f"{server}: {reason}" for server, reason in result.failures.items())
     print(

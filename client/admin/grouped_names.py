@@ -70,6 +70,7 @@ DECLARED: Mapping[str, Mapping[str, str]] = {
         "allocate": "allocateMQ",
         "update-static": "updateStaticTopic",
         "remap-static": "remappingStaticTopic",
+        "tail": "topicTail",
     },
     "group": {
         "lag": "consumerProgress",
@@ -100,12 +101,19 @@ DECLARED: Mapping[str, Mapping[str, str]] = {
         "at": "queryMsgByOffset",
         "trace": "queryMsgTraceById",
         "explain": "messageExplain",
+        "replay": "messageReplay",
         "send": "sendMessage",
         "read": "consumeMessage",
         "print": "printMsg",
         "print-queue": "printMsgByQueue",
         "index": "queryCq",
         "print-compaction-log": "dumpCompactionLog",
+    },
+    "dlq": {
+        "list": "dlqList",
+        "show": "dlqShow",
+        "resend": "dlqResend",
+        "purge": "dlqPurge",
     },
     "user": {
         "list": "listUser",

@@ -25,6 +25,7 @@ from triomq.remoting.protocol.record import StoredMessage
 from triomq.remoting.protocol.record_reader import decode_records
 
 if TYPE_CHECKING:
+    from triomq.client.admin.admin import Admin
     from triomq.client.admin.requests import AdminRequests
 
 TOOLS_GROUP = "TOOLS_CONSUMER"
@@ -53,19 +54,7 @@ async def read(
     """Read up to ``count`` messages from ``offset`` on, past gaps and expired messages."""
     found: list[StoredMessage] = []
     while len(found) < count and (end_offset is None or offset < end_offset):
-        header = PullMessageHeader(
-            consumer_group=group,
-            topic=queue.topic,
-            queue_id=queue.queue_id,
-            queue_offset=offset,
-            message_count_max=min(PULL_MESSAGES_MAX, count - len(found)),
-            sys_flag=SUBSCRIPTION,
-            commit_offset=0,
-            suspend_timeout_ms=0,
-            subscription="*",
-            sub_version=0,
-            expression_type="TAG",
-        )
+        header = pull_header(queue, offset, min(PULL_MESSAGES_MAX, count - len(found)), group)
         response = await requests.server(
             address,
             RequestCode.PULL_MESSAGE,
@@ -85,6 +74,41 @@ async def read(
             break  # the end of the queue
         offset = answer.next_begin_offset
     return found
+
+
+async def pull(
+    admin: Admin, address: str, queue: MessageQueue, offset: int, *, sql: str = ""
+) -> tuple[list[StoredMessage], int]:
+    """Return what one pull gets, and the offset to go on at: not a later one at the end.
+
+    ``sql``: a condition that the broker checks; empty: none.
+
+    Raises: BrokerError, for instance for a condition without ``enablePropertyFilter=true``.
+    """
+    header = pull_header(queue, offset, PULL_MESSAGES_MAX, TOOLS_GROUP, sql)
+    response = await admin.ask(address, RequestCode.PULL_MESSAGE, header, b"", *_PULL_ANSWERS)
+    answer = read_header(PullMessageResponseHeader, response)
+    found = records(response) if response.code == ResponseCode.SUCCESS else []
+    return found, answer.next_begin_offset
+
+
+def pull_header(
+    queue: MessageQueue, offset: int, count: int, group: str, sql: str = ""
+) -> PullMessageHeader:
+    """Return the header of a pull that does not wait and commits nothing."""
+    return PullMessageHeader(
+        consumer_group=group,
+        topic=queue.topic,
+        queue_id=queue.queue_id,
+        queue_offset=offset,
+        message_count_max=count,
+        sys_flag=SUBSCRIPTION,
+        commit_offset=0,
+        suspend_timeout_ms=0,
+        subscription=sql or "*",
+        sub_version=0,
+        expression_type="SQL92" if sql else "TAG",
+    )
 
 
 async def query(

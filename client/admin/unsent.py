@@ -24,6 +24,7 @@ READING_CODES = frozenset(
 )
 EMPTY_ANSWERS: Mapping[RequestCode, tuple[dict[str, str], bytes]] = {
     RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: ({}, b'{"offsetTable":{}}'),
+    RequestCode.SEND_MESSAGE_V2: ({"msgId": "", "queueId": "0", "queueOffset": "0"}, b""),
     RequestCode.WIPE_WRITE_PERM_OF_BROKER: ({"wipeTopicCount": "0"}, b""),
     RequestCode.ADD_WRITE_PERM_OF_BROKER: ({"addTopicCount": "0"}, b""),
 }

@@ -3,27 +3,15 @@
 from __future__ import annotations
 
 import json
-import struct
 
 import attrs
 
-from triomq.remoting.errors import RemotingError
-from triomq.remoting.protocol.compression import plain_body
-from triomq.remoting.protocol.record import StoredMessage
+from triomq.client.admin.message_preview import visible
 
 FORMS = ("text", "json", "hex")
 SHOWN_BYTES_MAX = 64 * 1024
 """longer bodies are cut on the page"""
-PREVIEW_CHARACTERS = 80
 HEX_COLUMNS = 16
-
-
-def body_of(message: StoredMessage) -> bytes:
-    """Return the body without compression; as it is stored if that is not known."""
-    try:
-        return bytes(plain_body(message.body, message.sys_flag))
-    except (RemotingError, struct.error):
-        return bytes(message.body)
 
 
 @attrs.frozen
@@ -61,19 +49,7 @@ def show_body(body: bytes, form: str) -> ShownBody:
     else:
         text = part.decode("utf-8", "replace")
     return ShownBody(
-        form, _visible(text), len(body), len(body) > SHOWN_BYTES_MAX, decoded is None, is_json
-    )
-
-
-def _visible(text: str) -> str:
-    """Return a text whose control characters, but for ends of lines and tabs, can be seen."""
-    return "".join(
-        letter
-        if letter.isprintable() or letter in "\n\t"
-        else ""
-        if letter == "\r"
-        else f"\\x{ord(letter):02x}"
-        for letter in text
+        form, visible(text), len(body), len(body) > SHOWN_BYTES_MAX, decoded is None, is_json
     )
 
 
@@ -85,14 +61,3 @@ def hex_dump(data: bytes) -> str:
         letters = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in part)
         lines.append(f"{offset:08x}  {part.hex(' '):<47}  {letters}")
     return "\n".join(lines)
-
-
-def preview(message: StoredMessage) -> str:
-    """Return the beginning of a body in one line."""
-    text = body_of(message)[: PREVIEW_CHARACTERS * 4].decode("utf-8", "replace")
-    line = _visible(" ".join(text.split()))
-    return (
-        line
-        if len(line) <= PREVIEW_CHARACTERS
-        else line[:PREVIEW_CHARACTERS] + "\N{HORIZONTAL ELLIPSIS}"
-    )

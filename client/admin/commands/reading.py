@@ -13,11 +13,10 @@ from triomq.client.admin.command import TOPIC, AdminCommand, Result, Table, answ
 from triomq.client.admin.documents import MESSAGE_KEYS, broker_message_document
 from triomq.client.admin.errors import MessageNotFound
 from triomq.client.admin.message_text import charset, in_charset, message_lines, message_table
+from triomq.client.admin.resend.selection import tags_of
 from triomq.client.admin.times import instant_ms
 from triomq.client.errors import TrioMQError
-from triomq.remoting.errors import LocalProtocolError
 from triomq.remoting.protocol.bodies.route import MessageQueue
-from triomq.remoting.protocol.tag_expressions import subscription
 
 if TYPE_CHECKING:
     from triomq.client.admin.admin import Admin
@@ -27,14 +26,6 @@ CHUNK_MESSAGES = 64
 MESSAGES_MAX = 100_000
 BODY_BYTES_MAX = 256 << 20
 """what one call keeps until it prints: of small messages 100,000, of large ones 256 MiB"""
-
-
-def tags_of(text: str) -> frozenset[str]:
-    """Read ``A || B``; an empty set stands for all tags."""
-    try:
-        return subscription("", text, 0).tags
-    except LocalProtocolError as error:
-        raise ValueError(str(error)) from None
 
 
 @attrs.define

@@ -9,12 +9,13 @@ from typing import Any
 import trio
 from starlette.responses import Response
 
+from triomq.client.admin.message_preview import body_of, preview
+from triomq.client.admin.resend.message_copy import origin_topic
 from triomq.client.admin.times import now_ms
 from triomq.client.console import reading
 from triomq.client.console.forms import FormFields, FormInvalid
-from triomq.client.console.message_text import body_of, preview
 from triomq.client.console.paging import page_of
-from triomq.client.console.sending import origin_topic, send_again
+from triomq.client.console.sending import send_again
 from triomq.client.console.users import UserRole
 from triomq.client.console.visit import Page, PageVisit
 from triomq.client.errors import RouteNotFound, TrioMQError

@@ -8,12 +8,14 @@ import trio
 from starlette.responses import Response
 
 from triomq.client.admin.errors import TraceTopicMissing
+from triomq.client.admin.message_preview import body_of, preview
 from triomq.client.admin.messages import TOOLS_GROUP
+from triomq.client.admin.resend.message_copy import origin_topic
 from triomq.client.admin.times import now_ms
 from triomq.client.console import reading
 from triomq.client.console.forms import FormFields, FormInvalid
-from triomq.client.console.message_text import FORMS, body_of, preview, show_body
-from triomq.client.console.sending import origin_topic, send_again
+from triomq.client.console.message_text import FORMS, show_body
+from triomq.client.console.sending import send_again
 from triomq.client.console.users import UserRole
 from triomq.client.console.visit import Page, PageVisit
 from triomq.client.errors import TrioMQError

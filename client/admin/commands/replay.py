@@ -1,0 +1,68 @@
+"""The command messageReplay: send the messages of a time range again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from triomq.client.admin.arguments import Option, Values
+from triomq.client.admin.command import TOPIC, AdminCommand, Effect, Result
+from triomq.client.admin.resend.resend_command import (
+    BROKER_NAME,
+    FROM,
+    ID,
+    KEY,
+    SENDING,
+    SENDING_REMARKS,
+    SENT_SHAPE,
+    TAG,
+    TO,
+    selection_of,
+    send_found,
+)
+from triomq.client.admin.resend.searching import search
+from triomq.client.admin.times import instant_ms
+
+if TYPE_CHECKING:
+    from triomq.client.admin.admin import Admin
+
+
+async def replay(admin: Admin, options: Values) -> Result:
+    topic = options.text("topic")
+    found = await search(admin, topic, selection_of(options), options.maybe_text("brokerName"))
+    return await send_found(
+        admin, options, found, {"topic": topic}, topic=options.maybe_text("to-topic")
+    )
+
+
+COMMANDS = (
+    AdminCommand(
+        name="messageReplay",
+        run=replay,
+        effect=Effect.SENDS,
+        copies="a copy of each of these messages, to all groups of its topic",
+        options=(
+            TOPIC,
+            Option("--from TIME", FROM, instant_ms, required=True),
+            TO,
+            KEY,
+            TAG,
+            ID,
+            BROKER_NAME,
+            Option(
+                "--to-topic TOPIC",
+                "where the copies go (default: the same topic; for retries and dead letters the"
+                " topic that they were sent to first)",
+            ),
+            *SENDING,
+        ),
+        examples=(
+            "messageReplay -t orders --from -1h --tag paid --limit 10 --dry-run",
+            "messageReplay -t orders --from -1h --limit 10 --rate 100 --to-topic orders --yes",
+        ),
+        document=f'{{"topic", {SENT_SHAPE}}}',
+        remarks=(
+            "Only messages that lie in the topic when the command begins are sent, so copies in the"
+            f" same topic are not sent again.\n{SENDING_REMARKS}"
+        ),
+    ),
+)

@@ -1,0 +1,42 @@
+"""The body of a stored message as one short line. Pure."""
+
+from __future__ import annotations
+
+import struct
+
+from triomq.remoting.errors import RemotingError
+from triomq.remoting.protocol.compression import plain_body
+from triomq.remoting.protocol.record import StoredMessage
+
+PREVIEW_CHARACTERS = 80
+
+
+def body_of(message: StoredMessage) -> bytes:
+    """Return the body without compression; as it is stored if that is not known."""
+    try:
+        return bytes(plain_body(message.body, message.sys_flag))
+    except (RemotingError, struct.error):
+        return bytes(message.body)
+
+
+def preview(message: StoredMessage) -> str:
+    """Return the beginning of a body in one line."""
+    text = body_of(message)[: PREVIEW_CHARACTERS * 4].decode("utf-8", "replace")
+    line = visible(" ".join(text.split()))
+    return (
+        line
+        if len(line) <= PREVIEW_CHARACTERS
+        else line[:PREVIEW_CHARACTERS] + "\N{HORIZONTAL ELLIPSIS}"
+    )
+
+
+def visible(text: str) -> str:
+    """Return a text whose control characters, but for ends of lines and tabs, can be seen."""
+    return "".join(
+        letter
+        if letter.isprintable() or letter in "\n\t"
+        else ""
+        if letter == "\r"
+        else f"\\x{ord(letter):02x}"
+        for letter in text
+    )

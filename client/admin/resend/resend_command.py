@@ -1,0 +1,222 @@
+"""What ``dlqShow``, ``dlqResend`` and ``messageReplay`` have in common: options and results."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from triomq.client.admin.arguments import Option, UsageError, Values, whole
+from triomq.client.admin.command import Result, Table, table_of
+from triomq.client.admin.resend.message_copy import home_topic
+from triomq.client.admin.resend.pace import SendPace
+from triomq.client.admin.resend.selection import (
+    KEPT_BYTES_MAX,
+    LOOKED_MAX,
+    MessageSelection,
+    SelectedMessages,
+    tags_of,
+)
+from triomq.client.admin.times import instant_ms, milliseconds_text
+
+if TYPE_CHECKING:
+    from triomq.client.admin.admin import Admin
+    from triomq.client.admin.resend.resending import ResendOutcome
+
+SENT_MAX = 10_000
+"""copies that one call sends"""
+FROM = "only messages stored then or later, for instance -1h; see times"
+TO = Option("--to TIME", "only messages stored then or earlier", instant_ms)
+KEY = Option("--key KEY", "only messages with this key")
+TAG = Option("--tag TAGS", "only messages with one of these tags, 'A || B'", tags_of)
+ID = Option(
+    "--id ID",
+    "only the message with this id (of its producer, of its place, or of the place where it lay"
+    " first)",
+)
+BROKER_NAME = Option("-b, --brokerName NAME", "only what lies at this broker, by name")
+FILTERS: Sequence[Option] = (
+    Option("--from TIME", FROM, instant_ms),
+    TO,
+    KEY,
+    TAG,
+    ID,
+    BROKER_NAME,
+)
+SENDING: Sequence[Option] = (
+    Option(
+        "--limit N",
+        "maximum number of messages, oldest first",
+        whole(1, SENT_MAX),
+        default=SENT_MAX,
+    ),
+    Option(
+        "--rate N",
+        "messages per second (without it: each when the one before is stored)",
+        whole(1, 10_000),
+    ),
+)
+SENT_SHAPE = (
+    '"found", "sent": [{"msgId", "offsetMsgId", "topic", "brokerName", "queueId",'
+    ' "newOffsetMsgId"}], "failed": [{"msgId", "offsetMsgId", "reason"}], "left",'
+    ' "goOnTimestamp", "failures": {broker: reason}'
+)
+"""the members of a document about copies, after those that say which messages were meant"""
+LOOKED_REMARK = (
+    f"One call looks through at most {LOOKED_MAX} messages, or keeps {KEPT_BYTES_MAX >> 20} MiB of"
+    " them, and says where to go on when there are more."
+)
+SENDING_REMARKS = (
+    "A copy has the body, keys, tag, sharding key, id and own properties of its message, and in"
+    " RESENT_FROM_MESSAGE_ID the id of the place where that lay first. What tells of retries,"
+    " delays and transactions is left out.\n"
+    "Copies go one after the other, oldest first. If a broker does not answer, its copy goes to"
+    " another one, and may be stored twice.\n"
+    "If not all are sent, the exit code is 3, and a warning says where to go on. Messages of that"
+    f" millisecond may be sent twice.\n{LOOKED_REMARK}"
+)
+
+
+def selection_of(options: Values) -> MessageSelection:
+    """Return what the options ask for. Raises: UsageError."""
+    begin, end = options.value("from"), options.value("to")
+    if begin is not None and end is not None and begin > end:
+        raise UsageError("--from is after --to: exchange them")
+    return MessageSelection(
+        limit=options.number("limit"),
+        begin_ms=begin,
+        end_ms=end,
+        key=options.maybe_text("key"),
+        tags=options.value("tag") or frozenset(),
+        message_id=options.maybe_text("id"),
+    )
+
+
+def search_notes(found: SelectedMessages) -> list[str]:
+    """Return warnings about what was not searched."""
+    notes = []
+    if found.cut_ms is not None:
+        notes.append(
+            f"the search ended after {found.looked} messages, the limit of one call; go on with"
+            f" --from {found.go_on_ms}, or choose fewer with --from, --to or -b"
+        )
+    elif found.go_on_ms is not None:
+        notes.append(
+            f"there are more than the {len(found.messages)} messages of --limit; go on with --from"
+            f" {found.go_on_ms}"
+        )
+    notes += [
+        f"messages of broker {broker} are left out; go on with -b {shlex.quote(broker)}"
+        for broker in found.failures
+    ]
+    return notes
+
+
+async def send_found(
+    admin: Admin,
+    options: Values,
+    found: SelectedMessages,
+    about: dict[str, Any],
+    *,
+    topic: str | None,
+    group: str = "",
+) -> Result:
+    """Send copies of the found messages, and return the command's result.
+
+    ``about``: the first members of the document. ``topic``: where they go; None: home.
+
+    Raises: UsageError if the pace does not fit into ``--timeout``.
+    """
+    import trio  # not for the help: start-up time
+
+    from triomq.client.admin.dry_run import HoldingAdmin  # likewise
+    from triomq.client.admin.resend.copy_sender import CopySender  # likewise
+    from triomq.client.admin.resend.resending import Resending  # likewise
+
+    pace, timeout = SendPace(options.maybe_number("rate")), options.number("timeout")
+    needed = pace.seconds(len(found.messages))
+    if needed >= timeout:
+        raise UsageError(
+            f"{len(found.messages)} messages at --rate {pace.per_second} take {needed:.0f} s, more"
+            f" than --timeout {timeout}: give --timeout {min(3600, int(needed) + 30)}, a higher"
+            " --rate or a lower --limit"
+        )
+
+    resending = Resending(
+        sender=CopySender(admin),
+        topic_of=home_topic if topic is None else lambda message: topic,
+        group=group,
+        pace=SendPace(None) if isinstance(admin, HoldingAdmin) else pace,
+        clock=trio.current_time,
+        sleep=trio.sleep,
+        ends_at=trio.current_time() + timeout,
+    )
+    outcome = await resending.send([message for _, message in found.messages])
+    return sent_result(found, outcome, about, resending.sender.silent)
+
+
+def sent_result(
+    found: SelectedMessages, outcome: ResendOutcome, about: dict[str, Any], silent: dict[str, str]
+) -> Result:
+    """Return what was sent and what was not."""
+    sent = [
+        {
+            "msgId": message.message_id,
+            "offsetMsgId": message.offset_message_id,
+            "topic": topic,
+            "brokerName": place.broker_name,
+            "queueId": place.queue_id,
+            "newOffsetMsgId": place.offset_message_id,
+        }
+        for message, topic, place in outcome.sent
+    ]
+    failed = [
+        {
+            "msgId": message.message_id,
+            "offsetMsgId": message.offset_message_id,
+            "reason": reason,
+        }
+        for message, reason in outcome.failed
+    ]
+    go_on_ms = outcome.go_on_ms if outcome.left else found.go_on_ms
+    blocks: list[Table | str] = []
+    if sent:
+        columns = {
+            "MsgId": "msgId",
+            "Topic": "topic",
+            "Broker Name": "brokerName",
+            ">QID": "queueId",
+            "New OffsetID": "newOffsetMsgId",
+        }
+        blocks.append(table_of(sent, columns))
+    if failed:
+        blocks.append(table_of(failed, {"MsgId": "msgId", "Not Sent Because": "reason"}))
+    counts = [f"{len(sent)} of {len(found.messages)} messages sent"]
+    counts += [f"{len(failed)} failed"] if failed else []
+    counts += [f"{len(outcome.left)} not tried"] if outcome.left else []
+    notes = search_notes(found)
+    if failed:
+        notes.append(f"{len(failed)} messages were not sent: send each with --id, after its fix")
+    if outcome.left:
+        notes.append(
+            f"{len(outcome.left)} messages were not tried: {outcome.stopped}; go on with --from"
+            f" {go_on_ms} ({milliseconds_text(go_on_ms or 0)})"
+        )
+    failures = {**silent, **found.failures}
+    asked = {place.broker_name for _, _, place in outcome.sent} | failures.keys()
+    return Result(
+        document={
+            **about,
+            "found": len(found.messages),
+            "sent": sent,
+            "failed": failed,
+            "left": len(outcome.left),
+            "goOnTimestamp": go_on_ms,
+        },
+        blocks=[*blocks, "; ".join(counts)],
+        failures=failures,
+        asked=max(found.asked, len(asked)),
+        notes=notes,
+        partial=bool(failed or outcome.left) and bool(sent),
+        bad_news=bool(failed or outcome.left) and not sent,
+    )

@@ -1,0 +1,67 @@
+"""Search the queues of a topic for the messages that a selection wants.
+
+Pulls do not wait and commit no offset.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from triomq.client.admin.resend.selection import (
+    KEPT_BYTES_MAX,
+    LOOKED_MAX,
+    MessageSelection,
+    QueueSearch,
+    SelectedMessages,
+    together,
+)
+from triomq.remoting.protocol.bodies.route import MessageQueue
+
+if TYPE_CHECKING:
+    from triomq.client.admin.admin import Admin
+
+CHUNK_MESSAGES = 64
+
+
+async def search(
+    admin: Admin, topic: str, selection: MessageSelection, broker_name: str | None = None
+) -> SelectedMessages:
+    """Return the oldest wanted messages that lie in the queues now, of one broker or of all.
+
+    Each queue has an equal share of the limits of one call.
+
+    Raises: RouteNotFound, BrokerNotFound; NoBrokerAnswered if no queue can be read.
+    """
+    queues = {
+        f"{queue.broker_name} {queue.queue_id}": queue
+        for queue in await admin.queues(topic, broker_name)
+    }
+    share = max(1, len(queues))
+    looked_max, bytes_max = max(1, LOOKED_MAX // share), max(1, KEPT_BYTES_MAX // share)
+
+    async def one(label: str) -> QueueSearch:
+        found = QueueSearch(selection, looked_max, bytes_max)
+        await search_queue(admin, queues[label], found)
+        return found
+
+    answers = await admin.for_each(queues, one)
+    failures: dict[str, str] = {}
+    for label, reason in answers.reasons().items():
+        failures.setdefault(queues[label].broker_name, reason)
+    searches = {queues[label]: found for label, found in answers.some().items()}
+    return together(searches, selection, failures)
+
+
+async def search_queue(admin: Admin, queue: MessageQueue, found: QueueSearch) -> None:
+    """Look at the messages of one queue, from the wanted time on."""
+    begin = found.selection.begin_ms
+    stop = await admin.max_offset(queue)
+    start = (
+        await admin.min_offset(queue) if begin is None else await admin.offset_by_time(queue, begin)
+    )
+    while start < stop and not found.over:
+        batch = await admin.read(queue, start, count=CHUNK_MESSAGES, end_offset=stop)
+        found.take(batch)
+        if len(batch) < CHUNK_MESSAGES:
+            return
+        start = batch[-1].queue_offset + 1

@@ -1,0 +1,1 @@
+"""``mqadmin topic tail``: show the messages of a topic as they come."""
