@@ -15,7 +15,7 @@ from trio import lowlevel
 
 from triomq.client.admin.answers import read_body, read_header
 from triomq.client.admin.documents import group_document, topic_document
-from triomq.client.admin.topics import altered, message_count
+from triomq.client.admin.topics import altered
 from triomq.client.errors import BrokerError, GroupNotFound, RequestNotSupported, TopicNotFound
 from triomq.remoting.properties_file import parse_properties
 from triomq.remoting.protocol.bodies.auth import Acl, User
@@ -192,7 +192,7 @@ async def _deleted_topic(admin: Admin, held: UnsentRequest) -> list[Change]:
 async def _messages_of(admin: Admin, topic: str, address: str) -> int:
     """Return how many messages lie in a topic's queues at one broker."""
     answer = await admin.ask(address, RequestCode.GET_TOPIC_STATS_INFO, TopicHeader(topic))
-    return message_count(read_body(TopicStats, answer))
+    return read_body(TopicStats, answer).message_count
 
 
 async def _sent(admin: Admin, held: UnsentRequest) -> list[Change]:

@@ -25,7 +25,6 @@ from triomq.remoting.protocol.record import StoredMessage
 from triomq.remoting.protocol.record_reader import decode_records
 
 if TYPE_CHECKING:
-    from triomq.client.admin.admin import Admin
     from triomq.client.admin.requests import AdminRequests
 
 TOOLS_GROUP = "TOOLS_CONSUMER"
@@ -34,7 +33,7 @@ FAR_FUTURE_MS = (1 << 63) - 1
 PULL_MESSAGES_MAX = 32
 PULL_TIMEOUT_SECONDS = 10.0
 QUERY_TIMEOUT_SECONDS = 15.0
-_PULL_ANSWERS = (
+PULL_ANSWERS = (
     ResponseCode.PULL_NOT_FOUND,
     ResponseCode.PULL_RETRY_IMMEDIATELY,
     ResponseCode.PULL_OFFSET_MOVED,
@@ -59,7 +58,7 @@ async def read(
             address,
             RequestCode.PULL_MESSAGE,
             header,
-            accept=_PULL_ANSWERS,
+            accept=PULL_ANSWERS,
             timeout_seconds=PULL_TIMEOUT_SECONDS,
         )
         answer = read_header(PullMessageResponseHeader, response)
@@ -74,22 +73,6 @@ async def read(
             break  # the end of the queue
         offset = answer.next_begin_offset
     return found
-
-
-async def pull(
-    admin: Admin, address: str, queue: MessageQueue, offset: int, *, sql: str = ""
-) -> tuple[list[StoredMessage], int]:
-    """Return what one pull gets, and the offset to go on at: not a later one at the end.
-
-    ``sql``: a condition that the broker checks; empty: none.
-
-    Raises: BrokerError, for instance for a condition without ``enablePropertyFilter=true``.
-    """
-    header = pull_header(queue, offset, PULL_MESSAGES_MAX, TOOLS_GROUP, sql)
-    response = await admin.ask(address, RequestCode.PULL_MESSAGE, header, b"", *_PULL_ANSWERS)
-    answer = read_header(PullMessageResponseHeader, response)
-    found = records(response) if response.code == ResponseCode.SUCCESS else []
-    return found, answer.next_begin_offset
 
 
 def pull_header(

@@ -18,7 +18,6 @@ from triomq.remoting.protocol.names import DEFAULT_TOPIC
 
 if TYPE_CHECKING:
     from triomq.client.admin.requests import AdminRequests
-    from triomq.remoting.protocol.bodies.offsets import TopicStats
 
 DEFAULT_QUEUES = 8
 DEFAULT_PERM = PERM_READ | PERM_WRITE
@@ -114,13 +113,6 @@ def _shows(data: QueueData | None, config: TopicConfig) -> bool:
         config.write_queue_count,
     )
     return same_queues and not data.perm & ~config.perm
-
-
-def message_count(stats: TopicStats) -> int:
-    """Return how many messages lie in the queues."""
-    return sum(
-        max(0, offsets.max_offset - offsets.min_offset) for offsets in stats.offset_table.values()
-    )
 
 
 def altered(old: Mapping[str, str], changes: str) -> dict[str, str]:

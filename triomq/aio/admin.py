@@ -60,10 +60,17 @@ class Admin(AsyncioLifetime[client.Admin]):
         await call_in_loop(self._portal, in_loop, self._target.limit_to, seconds)
 
     async def ask(
-        self, address: str, code: RequestCode, header: object | None = None, body: bytes = b""
+        self,
+        address: str,
+        code: RequestCode,
+        header: object | None = None,
+        body: bytes = b"",
+        *accept: int,
     ) -> Command:
-        """Send any request to one server, for requests that have no method here."""
-        return await call_in_loop(self._portal, self._target.ask, address, code, header, body)
+        """Send any request. Raises: BrokerError unless it answers success or one of ``accept``."""
+        return await call_in_loop(
+            self._portal, self._target.ask, address, code, header, body, *accept
+        )
 
     async def cluster(self) -> ClusterTable:
         """Return clusters, broker names and addresses, from the first name server that answers."""

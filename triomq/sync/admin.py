@@ -65,11 +65,11 @@ class Admin(BlockingLifetime[client.Admin]):
         code: RequestCode,
         header: object | None = None,
         body: bytes = b"",
-        *,
+        *accept: int,
         timeout: float | None = None,
     ) -> Command:
-        """Send any request to one server, for requests that have no method here."""
-        return self._portal.call(timeout, self._target.ask, address, code, header, body)
+        """Send any request. Raises: BrokerError unless it answers success or one of ``accept``."""
+        return self._portal.call(timeout, self._target.ask, address, code, header, body, *accept)
 
     def cluster(self, *, timeout: float | None = None) -> ClusterTable:
         """Return clusters, broker names and addresses, from the first name server that answers."""

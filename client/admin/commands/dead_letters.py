@@ -25,7 +25,6 @@ from triomq.client.admin.resend.resend_command import (
 from triomq.client.admin.resend.searching import search
 from triomq.client.admin.resend.selection import LOOKED_MAX, SelectedMessages
 from triomq.client.admin.times import milliseconds_text
-from triomq.client.admin.topics import message_count
 from triomq.client.errors import RouteNotFound
 from triomq.remoting.protocol.names import DLQ_PREFIX, dead_letter_topic
 
@@ -44,8 +43,8 @@ def group_name(text: str) -> str:
     return name
 
 
-async def check_group(admin: Admin, group: str) -> dict[str, str]:
-    """Return the brokers that did not answer. Raises: SubjectMissing if none knows the group."""
+async def check_group(admin: Admin, group: str) -> Answers[list[str]]:
+    """Return the groups of each broker. Raises: SubjectMissing if none knows the group."""
     answers = await admin.groups()
     if not answers.failures and not any(group in names for names in answers.values.values()):
         raise SubjectMissing(
@@ -53,7 +52,7 @@ async def check_group(admin: Admin, group: str) -> dict[str, str]:
             "check the spelling; `mqadmin dlq list` shows the groups with dead letters, `mqadmin"
             " group lag` all groups",
         )
-    return answers.reasons()
+    return answers
 
 
 # --- dlqList
@@ -65,9 +64,11 @@ async def dlq_list(admin: Admin, options: Values) -> Result:
     if group is not None:
         topics = [topic for topic in topics if topic == dead_letter_topic(group)]
     failures: dict[str, str] = {}
+    asked: set[str] = set()
     if not topics and group is not None:
-        failures = await check_group(admin, group)
-    asked: set[str] = set(failures)
+        known = await check_group(admin, group)
+        failures.update(known.reasons())
+        asked.update(known.values)
 
     async def row(topic: str) -> dict[str, Any]:
         stats = await admin.topic_stats(topic)
@@ -108,7 +109,7 @@ def list_row(topic: str, stats: Answers[TopicStats], oldest: list[int]) -> dict[
     return {
         "group": topic.removeprefix(DLQ_PREFIX),
         "topic": topic,
-        "messages": sum(map(message_count, stats.values.values())) if known else None,
+        "messages": sum(table.message_count for table in stats.values.values()) if known else None,
         "oldestTimestamp": min(oldest, default=None),
         "newestTimestamp": newest or None,
         "incomplete": bool(stats.failures),
@@ -144,9 +145,14 @@ async def find_letters(admin: Admin, options: Values) -> tuple[str, SelectedMess
     try:
         found = await search(admin, topic, selection, options.maybe_text("brokerName"))
     except RouteNotFound:
-        failures = await check_group(admin, group)
+        known = await check_group(admin, group)
         found = SelectedMessages(
-            messages=[], looked=0, cut_ms=None, go_on_ms=None, failures=failures
+            messages=[],
+            looked=0,
+            cut_ms=None,
+            go_on_ms=None,
+            failures=known.reasons(),
+            asked=known.asked,
         )
     complete = not found.failures and found.cut_ms is None
     if selection.message_id is not None and not found.messages and complete:
@@ -218,10 +224,10 @@ async def dlq_purge(admin: Admin, options: Values) -> Result:
     try:
         stats = await admin.topic_stats(topic)
     except RouteNotFound:
-        silent = await check_group(admin, group)
+        known = await check_group(admin, group)
         line = f"group {group} has no dead letters: nothing was deleted"
-        return Result(document=document, blocks=[line], failures=silent, asked=len(silent))
-    count = sum(map(message_count, stats.values.values())) if stats.values else None
+        return answered(known, document, [line])
+    count = sum(table.message_count for table in stats.values.values()) if stats.values else None
     answers = await admin.delete_topic(topic)
     document |= {"messages": count, "deletedAt": list(answers.some())}
     number = "an unknown number of" if count is None else count

@@ -196,7 +196,10 @@ def sent_result(
     counts += [f"{len(outcome.left)} not tried"] if outcome.left else []
     notes = search_notes(found)
     if failed:
-        notes.append(f"{len(failed)} messages were not sent: send each with --id, after its fix")
+        notes.append(
+            f"{len(failed)} messages cannot be sent, {failed[0]['msgId']} because:"
+            f" {failed[0]['reason']}; then send each with --id"
+        )
     if outcome.left:
         notes.append(
             f"{len(outcome.left)} messages were not tried: {outcome.stopped}; go on with --from"

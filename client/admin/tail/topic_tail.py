@@ -13,7 +13,7 @@ import trio
 
 from triomq.client.admin.answers import read_body
 from triomq.client.admin.errors import NoBrokerAnswered
-from triomq.client.admin.messages import pull
+from triomq.client.admin.tail.pulling import pull
 from triomq.client.admin.tail.tail_position import Bounds, BrokerReports, TailPositions
 from triomq.client.errors import TrioMQError
 from triomq.remoting.protocol.bodies.offsets import TopicStats
@@ -60,9 +60,10 @@ class TopicTail:
     _nursery: trio.Nursery = attrs.field(init=False)
 
     async def run(self) -> None:
-        """Follow the topic until the wanted number of messages was shown. Checkpoint: always.
+        """Follow the topic until the wanted number of messages was shown.
 
         Raises: RouteNotFound, NoNameServer; NoBrokerAnswered if no broker answers at first.
+        Checkpoint: always.
         """
         self._left = self.selection.limit
         await self._read_route()

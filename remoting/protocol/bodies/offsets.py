@@ -28,6 +28,14 @@ class TopicStats(JsonBody):
     offset_table: dict[MessageQueue, TopicOffset] = attrs.field(factory=dict)
     topic_put_tps: float = 0.0
 
+    @property
+    def message_count(self) -> int:
+        """Number of messages that lie in the queues."""
+        return sum(
+            max(0, offsets.max_offset - offsets.min_offset)
+            for offsets in self.offset_table.values()
+        )
+
 
 @attrs.frozen(eq=False, repr=False)
 class ConsumeOffset(JsonBody):

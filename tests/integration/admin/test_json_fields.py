@@ -10,6 +10,7 @@ import json
 from pathlib import Path
 
 import pytest
+import trio
 from mqadmin_calls import mqadmin
 
 from triomq import ClientSettings, Producer, ProducerSettings, PushConsumer
@@ -80,6 +81,12 @@ CALLS: dict[str, list[str]] = {
     "exportMetadata": [f"{CLUSTER} -f {DIR}"],
     "exportConfigs": [f"{CLUSTER} -f {DIR}"],
     "exportMetrics": [f"{CLUSTER} -f {DIR}"],
+    "topicTail": ["orders --from 0 --limit 1"],
+    "messageReplay": [f"{TOPIC} --from 0 --limit 1 --yes"],
+    "dlqList": ["", "billing"],
+    "dlqShow": ["billing"],
+    "dlqResend": ["billing --yes", "billing --yes --topic missing"],
+    "dlqPurge": ["billing --yes"],
     "deleteSubGroup": [f"-g billing {CLUSTER} --yes"],
     "deleteTopic": [f"{TOPIC} {CLUSTER} --yes"],
     "tlsInit": [f"--dir {DIR}"],
@@ -127,6 +134,14 @@ async def shown(cluster: InProcessCluster, name: str, words: list[str]) -> list[
     return [f"{name} {' '.join(words)}: {text}" for text in wrong]
 
 
+async def until_dead(cluster: InProcessCluster) -> None:
+    """Wait for the dead letter: members send back in the background."""
+    words = ("dlqShow", "billing", "-n", cluster.namesrv_address, "--json")
+    with trio.fail_after(20):
+        while (await mqadmin(*words)).document["messages"] == []:
+            await trio.sleep(0.02)
+
+
 async def test_a_command_prints_the_fields_that_it_declares(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,6 +163,8 @@ async def test_a_command_prints_the_fields_that_it_declares(
         ):
             await producer.send("orders", b"y")
             await (await anext(consumer)).ack()
+            await (await anext(consumer)).dead_letter()
+            await until_dead(cluster)
             values = {
                 BROKER: cluster.brokers[0].address,
                 FILE: str(tmp_path / "list"),

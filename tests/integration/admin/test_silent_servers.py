@@ -52,6 +52,12 @@ WORDS: dict[str, tuple[str, ...]] = {
     "queryMsgByUniqueKey": (*TOPIC, "-i", "7F0000010AC018B4AAC2514F3A9B0000"),
     "messageExplain": ("7F0000010AC018B4AAC2514F3A9B0000", *TOPIC),
     "groupWhy": ("billing", "--seconds", "1"),
+    "dlqList": (),
+    "dlqShow": ("billing",),
+    "dlqResend": ("billing", "--yes"),
+    "dlqPurge": ("billing", "--yes"),
+    "messageReplay": (*TOPIC, "--from", "0", "--yes"),
+    "topicTail": ("orders", "--from", "0", "--limit", "1"),
     "queryMsgTraceById": ("-t", "orders", "-i", "7F0000010AC018B4AAC2514F3A9B0000"),
     "deleteSubGroup": ("-g", "billing", "--yes", *CLUSTER),
     "getConsumerConfig": ("-g", "billing"),
@@ -109,6 +115,8 @@ WORDS: dict[str, tuple[str, ...]] = {
     "listAcl": CLUSTER,
     "copyAcl": ("-f", BROKER, "-t", BROKER),
 }
+TOPICS = ["orders", "old", "%RETRY%billing", "%DLQ%billing"]
+"""those of the silent broker"""
 OF_NAME_SERVERS = {
     "topicRoute",
     "topicClusterList",
@@ -176,7 +184,7 @@ async def test_every_command_ends_at_a_silent_name_server(tmp_path: Path) -> Non
 async def test_every_command_ends_at_a_silent_broker(tmp_path: Path) -> None:
     async with (
         local_cluster(brokers=0) as cluster,
-        silent_broker(cluster.namesrv_address, ["orders", "old", "%RETRY%billing"]) as silent,
+        silent_broker(cluster.namesrv_address, TOPICS) as silent,
     ):
         done = await all_commands(cluster.namesrv_address, silent, tmp_path)
     assert {
@@ -186,7 +194,9 @@ async def test_every_command_ends_at_a_silent_broker(tmp_path: Path) -> None:
     } == {}
     asking = {name: result for name, result in done.items() if name not in OF_NAME_SERVERS}
     partly = {name: result.code for name, result in asking.items() if result.code != 1}
-    assert partly == {"deleteTopic": 3, "topicList": 3}, "the name server has done its part"
+    assert partly == {"deleteTopic": 3, "dlqPurge": 3, "topicList": 3}, (
+        "the name server has done its part"
+    )
     assert {
         name: result for name, result in asking.items() if silent not in result.out + result.err
     } == {}
@@ -356,6 +366,7 @@ async def test_listings_beside_a_silent_broker_show_the_other_brokers() -> None:
 
 ONE_SERVER = {
     "sendMessage",
+    "topicTail",
     *(name for name, words in WORDS.items() if BROKER in words or "ghost" in words),
 }
 """Commands that need only one broker's answer."""
@@ -376,7 +387,7 @@ async def test_every_command_has_a_row_for_a_silent_broker_beside_another(tmp_pa
     done: dict[str, Done] = {}
     async with local_cluster() as cluster:
         namesrv = cluster.namesrv_address
-        for topic in ("orders", "old"):
+        for topic in ("orders", "old", "%DLQ%billing"):
             await cluster.create_topic(topic, queues=1)
         async with (
             PushConsumer(namesrv, group="billing", subscriptions="orders"),
@@ -393,8 +404,8 @@ async def test_every_command_has_a_row_for_a_silent_broker_beside_another(tmp_pa
                 given = (known.get(word, word) for word in WORDS[name])
                 done[name] = await mqadmin(name, *given, "-n", namesrv, "--timeout", 4)
 
-            async with silent_broker(namesrv, ["orders", "old", "%RETRY%billing"]) as silent:
-                last = ["deleteTopic", "deleteSubGroup"]
+            async with silent_broker(namesrv, TOPICS) as silent:
+                last = ["deleteTopic", "dlqPurge", "deleteSubGroup"]
                 async with trio.open_nursery() as nursery:
                     for name in wanted - set(last):
                         nursery.start_soon(one, name)

@@ -357,6 +357,10 @@ def test_commands_that_change_say_so() -> None:
         if name.startswith("delete") and name != "deleteExpiredCommitLog":
             assert command.effect is Effect.DESTROYS, name
         assert (command.effect is Effect.DESTROYS) is bool(command.loss), name
+        if name.endswith(("Resend", "Replay")):
+            assert command.effect is Effect.SENDS, name
+        assert (command.effect is Effect.SENDS) is bool(command.copies), name
+        assert (command.effect is Effect.FOLLOWS) is (command.follow is not None), name
 
 
 def test_every_help_has_an_example_of_its_command_and_every_option() -> None:
