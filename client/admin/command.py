@@ -176,6 +176,8 @@ class AdminCommand:
     """with ``Effect.DESTROYS``: what is deleted, for the question before it"""
     copies: str = ""
     """with ``Effect.SENDS``: what is sent, likewise"""
+    asks_with: str = ""
+    """with ``Effect.DESTROYS``: the flag without which nothing is deleted, and nothing asked"""
 
     @property
     def sentence(self) -> str:

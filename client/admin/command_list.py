@@ -108,6 +108,24 @@ LIST: Mapping[str, Listed] = {
     "cloneGroupOffset": Listed(
         "offset", "consumer", "copy the offsets of a group to another group"
     ),
+    "clusterExport": Listed(
+        "cluster_file",
+        "cluster",
+        "write topics, groups, users, rules and offsets of a cluster as one file",
+    ),
+    "clusterDiff": Listed(
+        "cluster_file", "cluster", "print how a cluster differs from a cluster file"
+    ),
+    "clusterApply": Listed(
+        "cluster_file", "cluster", "make a cluster as a cluster file says, but for offsets"
+    ),
+    "clusterImport": Listed(
+        "cluster_file", "cluster", "make a cluster as a cluster file says, with offsets of groups"
+    ),
+    "brokerDrain": Listed(
+        "drain", "cluster", "stop writes to a broker, and wait until its messages are read"
+    ),
+    "brokerUndrain": Listed("drain", "cluster", "give a drained broker back to its clients"),
     "wipeWritePerm": Listed(
         "permission",
         "cluster",

@@ -19,6 +19,8 @@ def must_ask(call: Call, stdin: TextIO) -> bool:
     """
     if not call.command.consequence or call.values.flag("yes"):
         return False
+    if call.command.asks_with and not call.values.flag(call.command.asks_with):
+        return False
     if dry_run(call):
         return False
     if not stdin.isatty():

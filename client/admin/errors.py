@@ -77,6 +77,39 @@ class ContextNotFound(TrioMQError):
         return f"there is no context {self.name!r}: {known}"
 
 
+class GroupsOnline(TrioMQError):
+    """Groups whose offsets were to be set have members; ``members``: group → number."""
+
+    def __init__(self, members: Mapping[str, int]) -> None:
+        super().__init__(dict(members))
+        self.members = dict(members)
+
+    def __str__(self) -> str:
+        """Name the groups and the ways out."""
+        groups = ", ".join(f"{group} ({count})" for group, count in self.members.items())
+        return (
+            f"nothing was done: groups have members, which would overwrite their offsets: {groups};"
+            " stop the members, or give --force"
+        )
+
+
+class ExportIncomplete(TrioMQError):
+    """Some brokers did not answer an export; ``reasons`` maps each to its failure."""
+
+    def __init__(self, reasons: Mapping[str, str], asked: int) -> None:
+        super().__init__(dict(reasons), asked)
+        self.reasons = dict(reasons)
+        self.asked = asked
+
+    def __str__(self) -> str:
+        """Give the reason of each broker, and the way out."""
+        texts = "; ".join(f"{broker}: {reason}" for broker, reason in self.reasons.items())
+        return (
+            f"nothing was written: {len(self.reasons)} of {self.asked} brokers did not answer"
+            f" ({texts}); start them, or leave them out with --partial"
+        )
+
+
 class NotWritable(TrioMQError):
     """A topic has no queue that can be written."""
 

@@ -23,6 +23,7 @@ from triomq.client.admin.contexts import with_context
 from triomq.client.admin.errors import CommandTimeout
 from triomq.client.admin.exit_codes import EXIT_FAILED, EXIT_OK, EXIT_PARTIAL
 from triomq.client.admin.output import print_result
+from triomq.client.admin.progress_lines import show_progress_on
 from triomq.client.errors import TrioMQError
 from triomq.remoting.interrupt import interrupted
 from triomq.remoting.printable import printable
@@ -62,6 +63,7 @@ async def perform(call: Call, stdout: TextIO, stderr: TextIO) -> int:
     seconds = values.number("timeout")
     if values.flag("json") and values.flag("csv"):
         raise UsageError("give only one of --json and --csv")
+    show_progress_on(stderr)
     asks = must_ask(call, sys.stdin)
     if command.local is not None:
         local = command.local

@@ -36,7 +36,10 @@ EXIT_CODES: Mapping[int, str] = {
     EXIT_OK: "done",
     EXIT_FAILED: "the operation failed, for instance because a broker refused it",
     EXIT_USAGE: "the command line cannot be understood; nothing was done",
-    EXIT_PARTIAL: "some brokers answered and some did not; what is printed is incomplete",
+    EXIT_PARTIAL: (
+        "some brokers answered and some did not, or some steps failed; what is printed is"
+        " incomplete"
+    ),
     EXIT_NOT_FOUND: "the topic, group, cluster, broker, message, user or context does not exist",
     EXIT_NO_NAME_SERVER: "no name server is configured, or none answered",
     EXIT_INTERRUPTED: "Ctrl-C; whether a change in progress took effect is unknown",

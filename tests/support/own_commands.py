@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 OWN_COMMANDS = {
+    "brokerDrain",
+    "brokerUndrain",
+    "clusterApply",
+    "clusterDiff",
+    "clusterExport",
+    "clusterImport",
     "completion",
     "contextDelete",
     "contextList",

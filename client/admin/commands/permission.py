@@ -45,8 +45,8 @@ async def change_write_permission(admin: Admin, options: Values, *, wipe: bool) 
 
     answers = await admin.for_each(admin.namesrv_addresses, one)
     note = (
-        "this holds until the broker registers changed topics; for a permanent change: mqadmin"
-        f" updateBrokerConfig -b ADDRESS -k brokerPermission -v {4 if wipe else 6}"
+        "this holds until the broker registers changed topics; for a change that lasts: mqadmin"
+        f" broker {'drain' if wipe else 'undrain'} {name}"
     )
     counts, verb = answers.some(), "wipe" if wipe else "add"
     return answered(

@@ -99,6 +99,17 @@ async def test_no_command_changes_anything_in_a_dry_run(
     (tmp_path / "topics").write_text('[{"topicName": "orders", "perm": 4}, {"topicName": "new"}]')
     (tmp_path / "groups").write_text('[{"groupName": "billing", "retryMaxTimes": 1}]')
     orders, group = ("-t", "orders"), ("-g", "billing")
+    (tmp_path / "cluster.json").write_text(
+        json.dumps(
+            {
+                "format": 1,
+                "cluster": "DefaultCluster",
+                "topics": {"orders": {"perm": 4}, "new": {}},
+                "groups": {"billing": {"retryMaxTimes": 1}},
+                "offsets": {"billing": {"orders": {"broker-a": {"1": 0}}}},
+            }
+        )
+    )
     for words in (group, ("-g", "failing")):
         assert (await mqadmin("updateSubGroup", *CLUSTER, *words, "-n", namesrv)).code == 0
     assert (
@@ -132,6 +143,10 @@ async def test_no_command_changes_anything_in_a_dry_run(
         ),
         "skipAccumulatedMessage": ((*orders, "-g", "new"), [({}, {"orders queue 1": 1})]),
         "cloneGroupOffset": (("-s", "billing", "-d", "copy", *orders), 1),
+        "clusterApply": ((tmp_path / "cluster.json",), 3),
+        "clusterImport": ((tmp_path / "cluster.json",), 4),
+        "brokerDrain": (("broker-a",), 3),
+        "brokerUndrain": (("broker-a",), 0),
         "wipeWritePerm": (("-b", "broker-a"), [(None, {"brokerName": "broker-a"})]),
         "addWritePerm": (("-b", "broker-a"), 1),
         "updateTopicPerm": ((*orders, *CLUSTER, "-p", 4), [({"perm": 6}, {"perm": 4})]),

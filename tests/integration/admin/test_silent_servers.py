@@ -30,6 +30,11 @@ from triomq.testing import local_cluster
 CLUSTER = ("-c", "DefaultCluster")
 TOPIC = ("-t", "orders")
 BROKER, FILE, FOLDER = "BROKER", "FILE", "FOLDER"
+DOCUMENT, EXPORT = "DOCUMENT", "EXPORT"
+CLUSTER_FILE = """
+{"format": 1, "cluster": "DefaultCluster", "topics": {"orders": {}},
+ "offsets": {"billing": {"orders": {}}}}
+"""
 USER, SUBJECT = ("-u", "billing"), ("-s", "User:billing")
 RULE = ("-r", "Topic:orders", "-a", "Pub", "-d", "Allow")
 WORDS: dict[str, tuple[str, ...]] = {
@@ -70,6 +75,12 @@ WORDS: dict[str, tuple[str, ...]] = {
     "resetOffsetByTime": ("-g", "billing", *TOPIC, "-s", "now"),
     "skipAccumulatedMessage": ("-g", "billing", *TOPIC),
     "cloneGroupOffset": ("-s", "billing", "-d", "copy", *TOPIC),
+    "clusterExport": ("--partial", "-o", EXPORT),
+    "clusterDiff": (DOCUMENT,),
+    "clusterApply": (DOCUMENT,),
+    "clusterImport": (DOCUMENT,),
+    "brokerDrain": ("ghost",),
+    "brokerUndrain": ("ghost",),
     "wipeWritePerm": ("-b", "ghost"),
     "addWritePerm": ("-b", "ghost"),
     "updateTopicPerm": (*TOPIC, *CLUSTER, "-p", "6"),
@@ -150,13 +161,20 @@ async def all_commands(namesrv: str, broker: str, folder: Path) -> dict[str, Don
     the topic's permission from ``sendMessage``.
     """
     (folder / "list").write_text("[]")
+    (folder / "cluster.json").write_text(CLUSTER_FILE)
     done: dict[str, Done] = {}
     few = trio.CapacityLimiter(
         10
     )  # all at once, the answers of the name server take more than 2 s on a busy machine
 
     async def one(name: str, words: tuple[str, ...]) -> None:
-        places = {BROKER: broker, FILE: str(folder / "list"), FOLDER: str(folder)}
+        places = {
+            BROKER: broker,
+            FILE: str(folder / "list"),
+            FOLDER: str(folder),
+            DOCUMENT: str(folder / "cluster.json"),
+            EXPORT: str(folder / "export.json"),
+        }
         given = (places.get(word, word) for word in words)
         async with few:
             done[name] = await mqadmin(name, *given, "-n", namesrv, "--timeout", 2)
@@ -384,6 +402,7 @@ async def test_every_command_has_a_row_for_a_silent_broker_beside_another(tmp_pa
     """On stdout, beside the rows of the broker that answers; and exit code 3."""
     wanted = WORDS.keys() - OF_NAME_SERVERS - ONE_SERVER - JAVA_ONLY - {"doctor"}
     (tmp_path / "list").write_text("[]")
+    (tmp_path / "cluster.json").write_text(CLUSTER_FILE)
     done: dict[str, Done] = {}
     async with local_cluster() as cluster:
         namesrv = cluster.namesrv_address
@@ -397,6 +416,8 @@ async def test_every_command_has_a_row_for_a_silent_broker_beside_another(tmp_pa
             known = {
                 FILE: str(tmp_path / "list"),
                 FOLDER: str(tmp_path),
+                DOCUMENT: str(tmp_path / "cluster.json"),
+                EXPORT: str(tmp_path / "export.json"),
                 WORDS["queryMsgById"][-1]: receipt.message_id,
             }
 

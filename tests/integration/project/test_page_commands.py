@@ -87,6 +87,7 @@ class Stage:
             ("updateTopic", "-b", broker, "-t", "orders", "-r", "8", "-w", "8", "-p", "6"),
             ("updateSubGroup", "-c", "DefaultCluster", "-g", "billing"),
             ("addWritePerm", "-b", "broker-a"),
+            ("clusterExport", "-o", str(self.folder / "cluster.yaml"), "--offsets"),
         ):
             done = await mqadmin(*words, "-n", self.cluster.namesrv_address)
             assert done.code == 0, (words, done)
@@ -103,6 +104,7 @@ class Stage:
             "/var/lib/triomq/broker-a": str(self.folder),
             "topics.json": str(self.folder / "topics.json"),
             "groups.json": str(self.folder / "groups.json"),
+            "cluster.yaml": str(self.folder / "cluster.yaml"),
             "Orders": "orders",
             **self.ids,
         }
@@ -175,6 +177,8 @@ def may_fail(words: list[str], done: Done) -> bool:
 
 ELSEWHERE = {
     "tls": "test_the_commands_of_tls",
+    "cluster import": "groups with members: tests/integration/admin/test_cluster_commands.py",
+    "broker drain": "groups without members: tests/integration/admin/test_draining.py",
     "context": "tests/integration/admin/test_contexts.py",
     "--context": "tests/integration/admin/test_contexts.py",
     "user": "a broker with access control: tests/compat/test_mqadmin_side_by_side.py",

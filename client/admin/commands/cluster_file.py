@@ -1,0 +1,426 @@
+"""Commands about cluster files: clusterExport, clusterDiff, clusterApply, clusterImport."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import attrs
+
+from triomq.client.admin.answers import Answers
+from triomq.client.admin.arguments import Option, UsageError, Values, filled
+from triomq.client.admin.cluster_files.applying import Applier, StepOutcome
+from triomq.client.admin.cluster_files.difference import (
+    SIGNS,
+    ClusterPlan,
+    difference_lines,
+    plan_of,
+    summary,
+)
+from triomq.client.admin.cluster_files.file_text import read_tree, text_of, write_text
+from triomq.client.admin.cluster_files.items import ClusterDocument, ItemKind
+from triomq.client.admin.cluster_files.offset_steps import groups_with_members, within_queues
+from triomq.client.admin.cluster_files.reading import document_of, root_of
+from triomq.client.admin.cluster_files.snapshot import (
+    BrokerItems,
+    exported,
+    present_of,
+    read_cluster,
+)
+from triomq.client.admin.command import AdminCommand, Effect, Result, Table
+from triomq.client.admin.errors import (
+    BrokerNotFound,
+    ClusterNotFound,
+    ExportIncomplete,
+    GroupsOnline,
+)
+from triomq.client.errors import SettingsError
+
+if TYPE_CHECKING:
+    from triomq.client.admin.admin import Admin
+
+
+# --- clusterExport
+
+
+async def export(admin: Admin, options: Values) -> Result:
+    file, partial_too = options.maybe_text("output"), options.flag("partial")
+    if partial_too and file is None:
+        raise UsageError("--partial needs -o/--output: stdout has the names of missing brokers")
+    cluster = await chosen_cluster(admin, options.maybe_text("clusterName"))
+    answers = await read_cluster(admin, cluster, offsets=options.flag("offsets"))
+    answers.some()
+    if answers.failures and not partial_too:
+        raise ExportIncomplete(answers.reasons(), answers.asked)
+    document = exported(cluster, answers, offsets=options.flag("offsets"))
+    root = root_of(document)
+    users = document.count(ItemKind.USERS)
+    notes = [f"passwords of {users} users are not in the file: see passwordEnv"] if users else []
+    if file is None:
+        text = "" if options.flag("json") or options.flag("csv") else text_of(root, None)
+        return Result(
+            # As a program reads it back: keys of JSON are texts.
+            document=json.loads(json.dumps(root)),
+            blocks=[text.rstrip("\n")],
+            notes=notes,
+        )
+    write_text(Path(file), text_of(root, file))
+    counts = {kind.value: document.count(kind) for kind in ItemKind}
+    line = ", ".join(f"{count} {name}" for name, count in counts.items() if count is not None)
+    return Result(
+        document={"file": file, "cluster": cluster, "brokers": list(document.brokers), **counts},
+        blocks=[f"{file}: {line} of cluster {cluster}"],
+        notes=notes,
+        failures=answers.reasons(),
+        asked=answers.asked,
+    )
+
+
+async def chosen_cluster(admin: Admin, wanted: str | None, from_file: str | None = None) -> str:
+    """Return the wanted cluster, otherwise that of the file, otherwise the only one.
+
+    Raises: ClusterNotFound, UsageError if there are several.
+    """
+    known = sorted((await admin.cluster()).cluster_addr_table)
+    name = wanted or from_file
+    if name is not None:
+        if name not in known:
+            raise ClusterNotFound(name, known)
+        return name
+    if len(known) != 1:
+        raise UsageError(
+            f"there are {len(known)} clusters ({', '.join(known)}): choose one with"
+            " -c/--clusterName"
+        )
+    return known[0]
+
+
+# --- clusterDiff, clusterApply, clusterImport
+
+
+@attrs.frozen(kw_only=True)
+class Comparison:
+    """A file beside the cluster that it is for."""
+
+    cluster: str
+    document: ClusterDocument
+    answers: Answers[BrokerItems]
+    plan: ClusterPlan
+    failures: Mapping[str, str]
+    """brokers that did not answer, or cannot be as the file says → reason"""
+    notes: list[str]
+
+    @property
+    def asked(self) -> int:
+        return self.answers.asked
+
+
+async def compare(
+    admin: Admin, options: Values, *, offsets: bool, prune: bool = False
+) -> Comparison:
+    """Read the file and the cluster, and compare them. Raises: SettingsError, TrioMQError."""
+    document = document_of(read_tree(Path(options.text("file"))))
+    document = document.renamed(dict(options.value("rename") or ()))
+    wanted = options.maybe_text("clusterName")
+    cluster = await chosen_cluster(admin, wanted, document.cluster)
+    known = {broker.name for broker in await admin.brokers(cluster)}
+    for name, subject in document.special_brokers().items():
+        offsets_only = subject.startswith(ItemKind.OFFSETS.word)
+        if name not in known and (offsets or not offsets_only):
+            raise BrokerNotFound(
+                name,
+                known,
+                f"in cluster {cluster!r}, and the file names it ({subject}): give"
+                f" --rename {name}=NEW or change the file",
+            )
+    if not offsets:
+        document = document.without(ItemKind.OFFSETS)
+    answers = await read_cluster(admin, cluster, offsets=offsets, but=document.missing)
+    answers.some()
+    plan = plan_of(document, present_of(answers), prune=prune)
+    skipped = ", ".join(sorted(known.intersection(document.missing)))
+    notes = [f"{skipped} did not answer the export, and is not compared"] if skipped else []
+    return Comparison(
+        cluster=cluster,
+        document=document,
+        answers=answers,
+        plan=plan,
+        failures={**answers.reasons(), **plan.impossible},
+        notes=notes,
+    )
+
+
+def unnamed_line(plan: ClusterPlan) -> list[str]:
+    """Return a line about what the file does not name."""
+    return (
+        [f"{plan.unnamed} that the file does not name stay; --prune deletes them"]
+        if plan.unnamed
+        else []
+    )
+
+
+async def diff(admin: Admin, options: Values) -> Result:
+    found = await compare(
+        admin, options, offsets=options.flag("offsets"), prune=options.flag("prune")
+    )
+    steps = found.plan.steps
+    return Result(
+        document={
+            "cluster": found.cluster,
+            "same": not steps and not found.failures,
+            "changes": [step.document for step in steps],
+            "unnamed": found.plan.unnamed,
+        },
+        blocks=[
+            *difference_lines(steps),
+            summary(steps) if steps else f"cluster {found.cluster} is as the file says",
+            *unnamed_line(found.plan),
+        ],
+        failures=found.failures,
+        asked=found.asked,
+        notes=found.notes,
+        bad_news=bool(steps),
+    )
+
+
+async def apply(admin: Admin, options: Values) -> Result:
+    found = await compare(admin, options, offsets=False, prune=options.flag("prune"))
+    applier = Applier(admin, found.cluster, found.answers.values)
+    return applied(found, await done_steps(applier, found))
+
+
+async def import_file(admin: Admin, options: Values) -> Result:
+    found = await compare(admin, options, offsets=True)
+    if ItemKind.OFFSETS not in found.document.sections:
+        raise SettingsError(
+            f"{options.text('file')} has no offsets: export it with --offsets, or use `mqadmin"
+            " cluster apply`"
+        )
+    steps = [step for step in found.plan.steps if step.kind is ItemKind.OFFSETS]
+    brokers = found.answers.values
+    if steps and not options.flag("force"):
+        members = await groups_with_members(admin, steps, brokers)
+        if members:
+            raise GroupsOnline(members)
+    applier = Applier(admin, found.cluster, brokers)
+    others = [step for step in found.plan.steps if step.kind is not ItemKind.OFFSETS]
+    plan = attrs.evolve(found.plan, steps=others)
+    outcomes = await done_steps(applier, attrs.evolve(found, plan=plan))
+    # Now: the topics must be there.
+    moves, notes = await within_queues(admin, steps, brokers)
+    found.notes.extend(notes)
+    return applied(found, [*outcomes, *await applier.run(moves)], at_end=len(steps) - len(moves))
+
+
+async def done_steps(applier: Applier, found: Comparison) -> list[StepOutcome]:
+    """Do the steps, and what name servers must know of them; note what they did not do."""
+    outcomes: list[StepOutcome] = await applier.run(found.plan.steps)
+    deleted = {
+        (one.step.place, one.step.name)
+        for one in outcomes
+        if one.step.after is None and one.reason is None
+    }
+    left = {
+        name
+        for place, broker in found.answers.values.items()
+        for name in broker.kinds.get(ItemKind.TOPICS) or {}
+        if (place, name) not in deleted
+    }
+    found.notes.extend(await applier.forget_topics(outcomes, left))
+    found.notes.extend(await applier.order_topics(found.document, outcomes))
+    return outcomes
+
+
+def applied(found: Comparison, outcomes: Iterable[StepOutcome], *, at_end: int = 0) -> Result:
+    """Return what was done.
+
+    ``at_end``: number of offset steps that were not needed, since their groups stand there already.
+    """
+    rows = [
+        {
+            "broker": one.step.place,
+            "kind": one.step.kind.value,
+            "name": one.step.name,
+            "action": one.step.action,
+            "done": one.reason is None,
+            "reason": one.reason,
+        }
+        for one in outcomes
+    ]
+    failures = dict(found.failures)
+    for row in rows:
+        if not row["done"]:
+            failures[f"{row['broker']} {row['kind']} {row['name']}"] = str(row["reason"])
+    counts = {
+        f"{action}d": sum(row["action"] == action and row["done"] is True for row in rows)
+        for action in SIGNS
+    }
+    unchanged = found.plan.unchanged + at_end
+    table = Table(
+        ("Broker", "Kind", "Name", "Action", "Result"),
+        [
+            [
+                row["broker"],
+                row["kind"],
+                row["name"],
+                row["action"],
+                "done" if row["done"] else "failed",
+            ]
+            for row in rows
+        ],
+    )
+    if rows:
+        text = ", ".join(f"{count} {word}" for word, count in counts.items())
+        line = f"{text}, {unchanged} unchanged"
+    else:
+        line = f"nothing to change: cluster {found.cluster} is as the file says"
+    return Result(
+        document={
+            "cluster": found.cluster,
+            "items": rows,
+            **counts,
+            "unchanged": unchanged,
+            "unnamed": found.plan.unnamed,
+        },
+        blocks=[*([table] if rows else []), line, *unnamed_line(found.plan)],
+        failures=failures,
+        asked=found.asked + len(rows),
+        notes=found.notes,
+    )
+
+
+def renames(text: str) -> tuple[tuple[str, str], ...]:
+    """Read ``broker-a=broker-x,broker-b=broker-y``."""
+    pairs = []
+    for part in filled(text).split(","):
+        old, _, new = part.strip().partition("=")
+        if not old or not new:
+            raise ValueError(f"{part!r} is not OLD=NEW")
+        pairs.append((old, new))
+    return tuple(pairs)
+
+
+FILE = Option("FILE", "the cluster file, YAML or .json", required=True)
+CLUSTER = Option("-c, --clusterName NAME", "the cluster (default: the one that the file names)")
+RENAME = Option(
+    "--rename NAMES", "other names for brokers of the file: OLD=NEW, joined by commas", renames
+)
+FILE_SHAPE = (
+    '{"format", "cluster", "brokers": [name], "topics": {name: JSON}, "groups": {name: JSON},'
+    ' with access control "users": {name: JSON}, with access control "rules": {subject: JSON},'
+    ' with --offsets "offsets": {group: JSON}}'
+)
+STEP_KEYS = '"broker", "kind": "users"|"rules"|"topics"|"groups"|"offsets", "name"'
+ACTION_KEY = '"action": "create"|"update"|"delete"'
+APPLIED = (
+    f'{{"cluster", "items": [{{{STEP_KEYS}, {ACTION_KEY}, "done", "reason"}}], "created",'
+    ' "updated", "deleted", "unchanged", "unnamed", "failures": {broker: reason}}'
+)
+YAML_NEEDS = "YAML needs PyYAML: `pip install 'triomq[admin]'`; JSON needs nothing."
+ONLY_NAMED = (
+    "Fields and items that the file does not name stay as they are, and so do kinds without a"
+    " section."
+)
+
+COMMANDS = (
+    AdminCommand(
+        name="clusterExport",
+        effect=Effect.ACTS,
+        run=export,
+        options=(
+            Option("-c, --clusterName NAME", "the cluster (default: the only one)"),
+            Option(
+                "-o, --output FILE", "write this file: JSON if it ends with .json, otherwise YAML"
+            ),
+            Option("--offsets", "with the offsets of the groups"),
+            Option("--partial", "leave out brokers that do not answer, and name them in the file"),
+        ),
+        examples=(
+            "clusterExport -c DefaultCluster -o cluster.yaml --offsets",
+            "clusterExport -c DefaultCluster --json",
+        ),
+        document=(
+            '{"file", "cluster", "brokers": [name], "users", "rules", "topics", "groups",'
+            ' "offsets", "failures": {broker: reason}} with -o, otherwise the file: '
+            f"{FILE_SHAPE}"
+        ),
+        remarks=(
+            "The file has the settings that `topic create`, `group create`, `user create` and `acl"
+            " create` can change, in a stable order. What differs at a broker is in the part"
+            " `brokers` of its item; `absent` there means that the broker does not have it.\n"
+            "Topics and groups of the system, retry and dead-letter topics, and passwords are left"
+            " out.\n"
+            f"{YAML_NEEDS}"
+        ),
+    ),
+    AdminCommand(
+        name="clusterDiff",
+        run=diff,
+        options=(
+            FILE,
+            CLUSTER,
+            RENAME,
+            Option("--prune", "also what `cluster apply --prune` would delete"),
+            Option("--offsets", "also the offsets, as `cluster import` would change them"),
+        ),
+        examples=(
+            "clusterDiff cluster.yaml",
+            "clusterDiff cluster.yaml -c DefaultCluster --offsets --json",
+        ),
+        document=(
+            f'{{"cluster", "same", "changes": [{{{STEP_KEYS}, {ACTION_KEY}, "before": JSON,'
+            ' "after": JSON}], "unnamed", "failures": {broker: reason}}'
+        ),
+        remarks=(
+            "The exit code is 0 if the cluster is as the file says, 1 if it differs, and 3 if a"
+            " broker did not answer.\n"
+            f"{ONLY_NAMED}"
+        ),
+    ),
+    AdminCommand(
+        name="clusterApply",
+        effect=Effect.DESTROYS,
+        loss="what the file does not name",
+        asks_with="prune",
+        run=apply,
+        options=(
+            FILE,
+            CLUSTER,
+            RENAME,
+            Option("--prune", "delete items that the file does not name, of the kinds that it has"),
+        ),
+        examples=(
+            "clusterApply cluster.yaml --dry-run",
+            "clusterApply cluster.yaml",
+            "clusterApply cluster.yaml --prune --yes",
+        ),
+        document=APPLIED,
+        remarks=(
+            f"{ONLY_NAMED} Offsets are left alone. A second call changes nothing.\n"
+            "A new user needs a password: `passwordEnv: NAME` names the environment variable that"
+            " has it.\n"
+            "If some steps fail, the others are done, and the exit code is 3.\n"
+            "With --prune it asks before it deletes, or needs --yes."
+        ),
+    ),
+    AdminCommand(
+        name="clusterImport",
+        effect=Effect.CHANGES,
+        run=import_file,
+        options=(
+            FILE,
+            CLUSTER,
+            RENAME,
+            Option("--force", "also if groups have members, which may overwrite the offsets"),
+        ),
+        examples=("clusterImport cluster.yaml -c NewCluster --rename broker-a=broker-x",),
+        document=APPLIED,
+        remarks=(
+            "Does as `cluster apply`, and then sets the groups to the offsets of the file, for"
+            " messages that were moved with their store. An offset behind the end of its queue is"
+            " set to the end."
+        ),
+    ),
+)

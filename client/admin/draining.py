@@ -1,0 +1,159 @@
+"""Take a broker out for maintenance: stop its writes so that it lasts, and look what is unread.
+
+Name servers keep a wiped permission only until the broker registers changed topics, or starts
+again. The broker's setting ``brokerPermission`` is in every registration, and brokers (ours and
+Java's) save it, so a drain changes the setting, and wipes for clients that ask before the broker
+has registered. The earlier value is in the name servers' key-value table, which is on disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+import attrs
+
+from triomq.client.admin.answers import Answers, read_body, read_header
+from triomq.client.errors import BrokerError, ProtocolBroken
+from triomq.remoting.properties_file import PropertiesError, format_properties, parse_properties
+from triomq.remoting.protocol.bodies.offsets import BrokerConsumeStats
+from triomq.remoting.protocol.bodies.route import PERM_WRITE
+from triomq.remoting.protocol.codes import RequestCode
+from triomq.remoting.protocol.headers.admin import BrokerConsumeStatsHeader
+from triomq.remoting.protocol.headers.route import (
+    BrokerNameHeader,
+    GetKvConfigResponseHeader,
+    KvConfigHeader,
+    PutKvConfigHeader,
+    WipeWritePermResponseHeader,
+)
+from triomq.remoting.protocol.names import is_system_group
+
+if TYPE_CHECKING:
+    from triomq.client.admin.admin import Admin, BrokerAddress
+
+NAMESPACE = "TRIOMQ_DRAIN"
+"""of the name servers' key-value table: broker name → its brokerPermission before the drain"""
+SETTING = "brokerPermission"
+
+
+@attrs.frozen
+class Unread:
+    """What one group has not read on a broker."""
+
+    group: str
+    lag: int
+    queues: int
+    """number of queues with messages that it has not read"""
+
+
+async def permission_of(admin: Admin, broker: BrokerAddress) -> int:
+    """Return the broker's setting. Raises: TrioMQError."""
+    body = bytes((await admin.ask(broker.address, RequestCode.GET_BROKER_CONFIG)).body)
+    try:
+        return int(parse_properties(body.decode())[SETTING])
+    except (UnicodeDecodeError, PropertiesError, KeyError, ValueError) as error:
+        raise ProtocolBroken(
+            f"{broker.address} sent settings without a number for {SETTING} ({error})"
+        ) from None
+
+
+async def stop_writes(admin: Admin, broker: BrokerAddress) -> tuple[int, Answers[int]]:
+    """Keep clients from writing to a broker until ``allow_writes``.
+
+    Returns: its permission before, and by name server the number of topics whose route changed.
+    Raises: TrioMQError if the broker, or every name server, does not do its part.
+    """
+    before = await permission_of(admin, broker)
+    stored = await stored_permission(admin, broker.name)
+    if stored is None or before & PERM_WRITE:
+        # First this: a drain that fails half-way can be undone.
+        put = PutKvConfigHeader(namespace=NAMESPACE, key=broker.name, value=str(before))
+        (await _at_name_servers(admin, RequestCode.PUT_KV_CONFIG, put)).some()
+    else:
+        before = stored  # it is drained already
+    await _set_permission(admin, broker, before & ~PERM_WRITE)
+
+    async def wipe(address: str) -> int:
+        code, header = RequestCode.WIPE_WRITE_PERM_OF_BROKER, BrokerNameHeader(broker.name)
+        answer = await admin.ask(address, code, header)
+        return read_header(WipeWritePermResponseHeader, answer).topic_count or 0
+
+    return before, await admin.for_each(admin.namesrv_addresses, wipe)
+
+
+async def allow_writes(admin: Admin, broker: BrokerAddress) -> tuple[int, bool, Answers[object]]:
+    """Give a broker its permission from before the drain back.
+
+    Returns: that permission; whether it was stored (otherwise the present one with writing); the
+    answers of the name servers.
+    Raises: TrioMQError if the broker, or every name server, does not do its part.
+    """
+    present = await permission_of(admin, broker)
+    stored = await stored_permission(admin, broker.name)
+    wanted = present | PERM_WRITE if stored is None else stored
+    if present != wanted:
+        # The change makes the broker register, which undoes the wipe. To add the permission at the
+        # name servers instead would make topics writable that are not.
+        await _set_permission(admin, broker, wanted)
+    header = KvConfigHeader(namespace=NAMESPACE, key=broker.name)
+    return (
+        wanted,
+        stored is not None,
+        await _at_name_servers(admin, RequestCode.DELETE_KV_CONFIG, header),
+    )
+
+
+async def stored_permission(admin: Admin, name: str) -> int | None:
+    """Return a broker's permission before its drain, None if no name server has it.
+
+    Raises: NoBrokerAnswered if no name server answers.
+    """
+
+    async def one(address: str) -> str | None:
+        header = KvConfigHeader(namespace=NAMESPACE, key=name)
+        try:
+            answer = await admin.ask(address, RequestCode.GET_KV_CONFIG, header)
+        except BrokerError:
+            return None  # the name server's answer when there is no such value
+        return read_header(GetKvConfigResponseHeader, answer).value
+
+    answers = (await admin.for_each(admin.namesrv_addresses, one)).some()
+    found = (text for text in answers.values() if text is not None and text.isdecimal())
+    return next((int(text) for text in found), None)
+
+
+async def unread(admin: Admin, address: str, but: Collection[str]) -> list[Unread]:
+    """Return the groups that have not read everything on a broker, most messages first.
+
+    ``but``: groups that do not count. Those of the system never do.
+
+    Raises: TrioMQError.
+    """
+    code, header = RequestCode.GET_BROKER_CONSUME_STATS, BrokerConsumeStatsHeader()
+    stats = read_body(BrokerConsumeStats, await admin.ask(address, code, header))
+    lags: dict[str, list[int]] = {}
+    for entry in stats.consume_stats_list:
+        for group, tables in entry.items():
+            if group in but or is_system_group(group):
+                continue
+            for table in tables:
+                for offset in table.offset_table.values():
+                    lag = offset.broker_offset - offset.consumer_offset
+                    lags.setdefault(group, []).extend([lag] if lag > 0 else [])
+    found = [Unread(group, sum(lag), len(lag)) for group, lag in lags.items() if lag]
+    return sorted(found, key=lambda one: (-one.lag, one.group))
+
+
+async def _set_permission(admin: Admin, broker: BrokerAddress, permission: int) -> None:
+    body = format_properties({SETTING: str(permission)}).encode()
+    await admin.ask(broker.address, RequestCode.UPDATE_BROKER_CONFIG, body=body)
+
+
+async def _at_name_servers(admin: Admin, code: RequestCode, header: object) -> Answers[object]:
+    """Ask all name servers: they do not talk to each other."""
+
+    async def one(address: str) -> object:
+        return await admin.ask(address, code, header)
+
+    return await admin.for_each(admin.namesrv_addresses, one)
