@@ -166,8 +166,8 @@ def outcome(copy: StoredCopy, reading: GroupReading, now_ms: int) -> GroupOutcom
                 f" ({dead.place})"
             ),
             fix=(
-                f"mend the handler, read it with `mqadmin message show -t {dead.message.topic} -i"
-                f" {dead.message.offset_message_id}`, and send it again"
+                f"mend the handler, then `mqadmin dlq resend {group} --id"
+                f" {dead.message.offset_message_id} --only-group`"
             ),
             retries=retries,
             dead_letter=dead,
