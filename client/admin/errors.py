@@ -142,6 +142,22 @@ class MessageNotFound(TrioMQError):
         )
 
 
+class FilterRefused(TrioMQError):
+    """A broker does not check messages by the condition that was given."""
+
+    def __init__(self, sql: str, reason: str) -> None:
+        super().__init__(sql, reason)
+        self.sql = sql
+        self.reason = reason
+
+    def __str__(self) -> str:
+        """Name the broker's reason and setting."""
+        return (
+            f"--filter {self.sql!r} cannot be used: {self.reason}; write a condition such as"
+            " \"price > 10 AND region = 'eu'\", and set enablePropertyFilter=true on the brokers"
+        )
+
+
 class MessageNowhere(TrioMQError):
     """No broker has the message that was to be explained."""
 

@@ -14,7 +14,7 @@ from triomq.remoting.protocol.record import StoredMessage
 
 FAILURES_MAX = 3
 """copies in a row that fail before no more are sent"""
-NO_ORIGIN = "it does not say to which topic it was sent first: name one"
+NO_ORIGIN = "it does not say to which topic it was sent first: name the topic of the copies"
 
 
 @attrs.define

@@ -12,10 +12,10 @@ import attrs
 import trio
 
 from triomq.client.admin.answers import read_body
-from triomq.client.admin.errors import NoBrokerAnswered
+from triomq.client.admin.errors import FilterRefused, NoBrokerAnswered
 from triomq.client.admin.tail.pulling import pull
 from triomq.client.admin.tail.tail_position import Bounds, BrokerReports, TailPositions
-from triomq.client.errors import TrioMQError
+from triomq.client.errors import BrokerError, TrioMQError
 from triomq.remoting.protocol.bodies.offsets import TopicStats
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.codes import RequestCode
@@ -62,7 +62,8 @@ class TopicTail:
     async def run(self) -> None:
         """Follow the topic until the wanted number of messages was shown.
 
-        Raises: RouteNotFound, NoNameServer; NoBrokerAnswered if no broker answers at first.
+        Raises: RouteNotFound, NoNameServer; NoBrokerAnswered if no broker answers at first;
+        FilterRefused.
         Checkpoint: always.
         """
         self._left = self.selection.limit
@@ -101,11 +102,11 @@ class TopicTail:
                     begun = True
                 more = await self._read(broker, positions, bounds)
                 self._answers(broker)
+            except FilterRefused:
+                raise
             except TrioMQError as error:
                 more = False
                 self._report(broker, error)
-                if self.reports.hopeless(self._addresses):
-                    raise NoBrokerAnswered(self.reports.failing) from None
             first_try = False
             if not more:
                 await trio.sleep(POLL_SECONDS)
@@ -115,12 +116,26 @@ class TopicTail:
 
         A broker that did not answer at first goes on where the tail began.
         """
+        if self.sql:
+            await self._check_filter(bounds)
         begin_ms = self.selection.begin_ms
         if begin_ms is None and not at_end:
             begin_ms = self.started_ms
         for queue, (_, stop) in bounds.items():
             offset = stop if begin_ms is None else await self.admin.offset_by_time(queue, begin_ms)
             positions.advance(queue, offset)
+
+    async def _check_filter(self, bounds: Bounds) -> None:
+        """Ask for the message behind the last: the broker reads the condition first.
+
+        Raises: FilterRefused.
+        """
+        for queue, (_, stop) in list(bounds.items())[:1]:
+            address = self._addresses[queue.broker_name]
+            try:
+                await pull(self.admin, address, queue, stop, sql=self.sql)
+            except BrokerError as error:
+                raise FilterRefused(self.sql, str(error)) from error
 
     async def _read(self, broker: str, positions: TailPositions, bounds: Bounds) -> bool:
         """Pull once from each queue with new messages; return whether there are more."""
@@ -145,7 +160,10 @@ class TopicTail:
             self._nursery.cancel_scope.cancel()
 
     def _report(self, name: str, error: TrioMQError) -> None:
-        if (line := self.reports.failed(name, str(error))) is not None:
+        line = self.reports.failed(name, str(error))
+        if self.reports.hopeless(self._addresses):
+            raise NoBrokerAnswered(self.reports.failing) from error
+        if line is not None:
             self.say(line)
 
     def _answers(self, name: str) -> None:
