@@ -298,10 +298,10 @@ async def test_a_time_range_is_replayed(cluster: InProcessCluster) -> None:
     assert failed(await call(cluster, *replay[:4], "--yes"), 2, "--from is missing")
     sent = await document(cluster, *replay, "--tag", "paid", "--to-topic", "other", "--yes")
     assert {row["topic"] for row in sent["sent"]} == {"other"}
-    assert bodies(await copies(cluster, "other")) == ["one", "four"]
+    assert sorted(bodies(await copies(cluster, "other"))) == ["four", "one"]
     sent = await document(cluster, *replay, "--limit", 3, "--yes")
     assert (sent["found"], len(sent["sent"])) == (3, 3)
-    assert bodies(await copies(cluster)) == list(SENT)[:3], "none is sent twice"
+    assert sorted(bodies(await copies(cluster))) == sorted(list(SENT)[:3]), "none is sent twice"
     of_letters = ("message", "replay", "-t", "%DLQ%billing", "--from", "-1h", "--key", "k4")
     assert (await document(cluster, *of_letters, "--yes"))["sent"][0]["topic"] == "orders"
     assert failed(await call(cluster, *replay[:2], "-t", "nowhere", "--from", 0, "--yes"), 4)
