@@ -356,6 +356,18 @@ CLIENT = [
         "they wait their turn",
     ),
     Row(
+        "a cluster file of mqadmin",
+        "client.admin.cluster_files.items:FILE_BYTES_MAX",
+        "bytes",
+        "an error that names the limit",
+    ),
+    Row(
+        "items of a cluster file, each offset counted",
+        "client.admin.cluster_files.items:ITEMS_MAX",
+        "items",
+        "an error that names the limit",
+    ),
+    Row(
         "records of message traces that wait in a client",
         "client.trace.dispatcher:BUFFERED_MAX",
         "records",

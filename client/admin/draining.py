@@ -4,6 +4,10 @@ Name servers keep a wiped permission only until the broker registers changed top
 again. The broker's setting ``brokerPermission`` is in every registration, and brokers (ours and
 Java's) save it, so a drain changes the setting, and wipes for clients that ask before the broker
 has registered. The earlier value is in the name servers' key-value table, which is on disk.
+
+A broker without the permission still takes messages of ordinary topics from producers that have an
+old route (Java's does, too), so a drain is done ``ROUTE_SECONDS`` after it began, or at once if no
+producer is connected.
 """
 
 from __future__ import annotations
@@ -14,8 +18,10 @@ from typing import TYPE_CHECKING
 import attrs
 
 from triomq.client.admin.answers import Answers, read_body, read_header
+from triomq.client.admin.times import now_ms
 from triomq.client.errors import BrokerError, ProtocolBroken
 from triomq.remoting.properties_file import PropertiesError, format_properties, parse_properties
+from triomq.remoting.protocol.bodies.groups import ProducerTable
 from triomq.remoting.protocol.bodies.offsets import BrokerConsumeStats
 from triomq.remoting.protocol.bodies.route import PERM_WRITE
 from triomq.remoting.protocol.codes import RequestCode
@@ -33,8 +39,37 @@ if TYPE_CHECKING:
     from triomq.client.admin.admin import Admin, BrokerAddress
 
 NAMESPACE = "TRIOMQ_DRAIN"
-"""of the name servers' key-value table: broker name → its brokerPermission before the drain"""
+"""of the name servers' key-value table: broker name → ``Drained.text``"""
 SETTING = "brokerPermission"
+ROUTE_SECONDS = 30.0
+"""after which clients have asked for routes again: RocketMQ's pollNameServerInterval, and ours"""
+
+
+@attrs.frozen
+class Drained:
+    """What name servers keep of a drained broker."""
+
+    before: int
+    """its permission before"""
+    since_ms: int
+    """when the drain began, by the clock of the machine that called it"""
+
+    @property
+    def text(self) -> str:
+        """Return the value of the table: ``6 1795514400000``."""
+        return f"{self.before} {self.since_ms}"
+
+    def route_seconds_left(self, now_ms: int) -> float:
+        """Return how long producers may have an old route."""
+        return min(max(ROUTE_SECONDS - (now_ms - self.since_ms) / 1000, 0.0), ROUTE_SECONDS)
+
+
+def drained_of(text: str | None) -> Drained | None:
+    """Return what a value of the table says, None for other texts."""
+    parts = (text or "").split()
+    if len(parts) != 2 or not all(part.isdecimal() for part in parts):
+        return None
+    return Drained(int(parts[0]), int(parts[1]))
 
 
 @attrs.frozen
@@ -58,28 +93,27 @@ async def permission_of(admin: Admin, broker: BrokerAddress) -> int:
         ) from None
 
 
-async def stop_writes(admin: Admin, broker: BrokerAddress) -> tuple[int, Answers[int]]:
+async def stop_writes(admin: Admin, broker: BrokerAddress) -> tuple[Drained, Answers[int]]:
     """Keep clients from writing to a broker until ``allow_writes``.
 
-    Returns: its permission before, and by name server the number of topics whose route changed.
+    Returns: its permission before; and by name server the number of topics whose route changed.
     Raises: TrioMQError if the broker, or every name server, does not do its part.
     """
-    before = await permission_of(admin, broker)
-    stored = await stored_permission(admin, broker.name)
-    if stored is None or before & PERM_WRITE:
+    permission = await permission_of(admin, broker)
+    stored = await stored_drain(admin, broker.name)
+    if stored is None or permission & PERM_WRITE:
+        stored = Drained(permission, now_ms())
         # First this: a drain that fails half-way can be undone.
-        put = PutKvConfigHeader(namespace=NAMESPACE, key=broker.name, value=str(before))
+        put = PutKvConfigHeader(namespace=NAMESPACE, key=broker.name, value=stored.text)
         (await _at_name_servers(admin, RequestCode.PUT_KV_CONFIG, put)).some()
-    else:
-        before = stored  # it is drained already
-    await _set_permission(admin, broker, before & ~PERM_WRITE)
+    await _set_permission(admin, broker, stored.before & ~PERM_WRITE)
 
     async def wipe(address: str) -> int:
         code, header = RequestCode.WIPE_WRITE_PERM_OF_BROKER, BrokerNameHeader(broker.name)
         answer = await admin.ask(address, code, header)
         return read_header(WipeWritePermResponseHeader, answer).topic_count or 0
 
-    return before, await admin.for_each(admin.namesrv_addresses, wipe)
+    return stored, await admin.for_each(admin.namesrv_addresses, wipe)
 
 
 async def allow_writes(admin: Admin, broker: BrokerAddress) -> tuple[int, bool, Answers[object]]:
@@ -90,22 +124,19 @@ async def allow_writes(admin: Admin, broker: BrokerAddress) -> tuple[int, bool, 
     Raises: TrioMQError if the broker, or every name server, does not do its part.
     """
     present = await permission_of(admin, broker)
-    stored = await stored_permission(admin, broker.name)
-    wanted = present | PERM_WRITE if stored is None else stored
+    stored = await stored_drain(admin, broker.name)
+    wanted = present | PERM_WRITE if stored is None else stored.before
     if present != wanted:
         # The change makes the broker register, which undoes the wipe. To add the permission at the
         # name servers instead would make topics writable that are not.
         await _set_permission(admin, broker, wanted)
     header = KvConfigHeader(namespace=NAMESPACE, key=broker.name)
-    return (
-        wanted,
-        stored is not None,
-        await _at_name_servers(admin, RequestCode.DELETE_KV_CONFIG, header),
-    )
+    answers = await _at_name_servers(admin, RequestCode.DELETE_KV_CONFIG, header)
+    return wanted, stored is not None, answers
 
 
-async def stored_permission(admin: Admin, name: str) -> int | None:
-    """Return a broker's permission before its drain, None if no name server has it.
+async def stored_drain(admin: Admin, name: str) -> Drained | None:
+    """Return what the first name server that has it keeps of a broker's drain.
 
     Raises: NoBrokerAnswered if no name server answers.
     """
@@ -119,8 +150,20 @@ async def stored_permission(admin: Admin, name: str) -> int | None:
         return read_header(GetKvConfigResponseHeader, answer).value
 
     answers = (await admin.for_each(admin.namesrv_addresses, one)).some()
-    found = (text for text in answers.values() if text is not None and text.isdecimal())
-    return next((int(text) for text in found), None)
+    found = (drained_of(text) for text in answers.values())
+    return next((one for one in found if one is not None), None)
+
+
+async def has_producers(admin: Admin, address: str) -> bool:
+    """Return whether producers are connected to a broker; True if it cannot tell.
+
+    Raises: TrioMQError if it does not answer.
+    """
+    try:
+        answer = await admin.ask(address, RequestCode.GET_ALL_PRODUCER_INFO)
+    except BrokerError:
+        return True  # older than the request
+    return any(read_body(ProducerTable, answer).data.values())
 
 
 async def unread(admin: Admin, address: str, but: Collection[str]) -> list[Unread]:

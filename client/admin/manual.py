@@ -46,7 +46,8 @@ date.
   keys as titles, also without rows. The keys of a map (addresses, settings) are a first column. A
   document without lists is one row, and a nested value is JSON.
 - **A failure** is one line on stderr with cause and fix, and an exit code. Nothing else goes to
-  stderr but warnings (`mqadmin: warning: …`). `--verbose` adds the traceback.
+  stderr but warnings (`mqadmin: warning: …`) and the progress of `broker drain`. `--verbose` adds
+  the traceback.
 - **An incomplete answer** is marked: when some servers do not answer, the rest is printed, with a
   row for each missing server that says why, a warning counts them, `failures` in the JSON
   document names them, and the exit code is 3.

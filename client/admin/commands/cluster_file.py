@@ -20,7 +20,7 @@ from triomq.client.admin.cluster_files.difference import (
     summary,
 )
 from triomq.client.admin.cluster_files.file_text import read_tree, text_of, write_text
-from triomq.client.admin.cluster_files.items import ClusterDocument, ItemKind
+from triomq.client.admin.cluster_files.items import FILE_BYTES_MAX, ClusterDocument, ItemKind
 from triomq.client.admin.cluster_files.offset_steps import groups_with_members, within_queues
 from triomq.client.admin.cluster_files.reading import document_of, root_of
 from triomq.client.admin.cluster_files.snapshot import (
@@ -66,7 +66,13 @@ async def export(admin: Admin, options: Values) -> Result:
             blocks=[text.rstrip("\n")],
             notes=notes,
         )
-    write_text(Path(file), text_of(root, file))
+    text = text_of(root, file)
+    if len(text.encode()) > FILE_BYTES_MAX:
+        notes.append(
+            f"{file} is larger than {FILE_BYTES_MAX} bytes, which the other commands read: export"
+            " without --offsets, or divide it"
+        )
+    write_text(Path(file), text)
     counts = {kind.value: document.count(kind) for kind in ItemKind}
     line = ", ".join(f"{count} {name}" for name, count in counts.items() if count is not None)
     return Result(

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
+
+import attrs
 
 from triomq.client.admin.accounts import names
 from triomq.client.admin.arguments import Option, Values
 from triomq.client.admin.command import AdminCommand, Effect, Result, Table
-from triomq.client.admin.draining import Unread, allow_writes, stop_writes, unread
+from triomq.client.admin.draining import (
+    Drained,
+    Unread,
+    allow_writes,
+    has_producers,
+    stop_writes,
+    unread,
+)
 from triomq.client.admin.errors import BrokerNotFound
 from triomq.client.admin.progress_lines import tell_progress
+from triomq.client.admin.times import now_ms
 from triomq.client.errors import TrioMQError
 from triomq.remoting.protocol.bodies.route import PERM_WRITE
 
@@ -32,81 +43,106 @@ async def named_master(admin: Admin, name: str) -> BrokerAddress:
     raise BrokerNotFound(name, {broker.name for broker in masters})
 
 
+@attrs.frozen
+class Hindrance:
+    """What still keeps a broker from being stopped."""
+
+    unread: Sequence[Unread]
+    producer_seconds: int
+    """how long producers may still send to it"""
+
+    def __bool__(self) -> bool:
+        return bool(self.unread or self.producer_seconds)
+
+
 async def drain(admin: Admin, options: Values) -> Result:
     broker = await named_master(admin, options.text("broker"))
-    before, wiped = await stop_writes(admin, broker)
-    ignored: Collection[str] = options.value("ignore") or ()
-    left: Sequence[Unread] | None = []
+    drained, wiped = await stop_writes(admin, broker)
+    found: Hindrance | None = Hindrance((), 0)
     failures = wiped.reasons()
     if not options.flag("dry-run"):
-        tell_progress(f"{broker.name} takes no more messages (brokerPermission {before} before)")
+        tell_progress(f"{broker.name} is closed to producers")
         try:
-            left = await wait_until_read(admin, broker, ignored, options.number("timeout"))
+            found = await wait_until_free(admin, broker, drained, options)
         except TrioMQError as error:
             failures[broker.address] = str(error)
-            left = None
-    drained = left is not None and not left
+            found = None
+    groups = [] if found is None else found.unread
     document: dict[str, Any] = {
         "brokerName": broker.name,
         "brokerAddr": broker.address,
-        "before": before,
-        "brokerPermission": before & ~PERM_WRITE,
-        "drained": drained,
-        "groups": [
-            {"group": one.group, "lag": one.lag, "queues": one.queues} for one in left or ()
-        ],
+        "before": drained.before,
+        "brokerPermission": drained.before & ~PERM_WRITE,
+        "drained": found is not None and not found,
+        "producerSeconds": None if found is None else found.producer_seconds,
+        "groups": [{"group": one.group, "lag": one.lag, "queues": one.queues} for one in groups],
         "nameServers": dict(wiped.values),
     }
     table = Table(
-        ("Group", ">Lag", ">Queues"), [[one.group, one.lag, one.queues] for one in left or ()]
+        ("Group", ">Lag", ">Queues"), [[one.group, one.lag, one.queues] for one in groups]
     )
     return Result(
         document=document,
-        blocks=[*([table] if left else []), verdict(broker.name, left, options)],
+        blocks=[*([table] if groups else []), verdict(broker.name, found)],
         failures=failures,
         asked=wiped.asked + 1,
-        bad_news=not drained,
+        bad_news=not document["drained"],
     )
 
 
-def verdict(name: str, left: Sequence[Unread] | None, options: Values) -> str:
+def verdict(name: str, found: Hindrance | None) -> str:
     """Return what to do now."""
-    if left is None:
-        return f"{name} takes no more messages; whether all are read is unknown: call this again"
-    if left:
-        return (
-            f"{name} takes no more messages, but is not safe to stop: {len(left)} groups have not"
-            f" read all of it after {options.number('timeout')} s; call this again with a longer"
-            " --timeout, or leave groups out with --ignore"
-        )
-    return f"{name} is safe to stop; afterwards: mqadmin broker undrain {name}"
+    if found is None:
+        return f"{name} is closed to producers; whether all is read is unknown: call this again"
+    if not found:
+        return f"{name} is safe to stop; afterwards: mqadmin broker undrain {name}"
+    reasons = []
+    if found.unread:
+        reasons.append(f"{len(found.unread)} groups have not read all of it (--ignore leaves out)")
+    if found.producer_seconds:
+        reasons.append(f"producers with an old route may send for {found.producer_seconds} s more")
+    return (
+        f"{name} is not safe to stop yet: {', and '.join(reasons)}; it stays closed: call this"
+        " again with a longer --timeout"
+    )
 
 
-async def wait_until_read(
-    admin: Admin, broker: BrokerAddress, ignored: Collection[str], timeout: int
-) -> Sequence[Unread]:
-    """Wait until no group has unread messages on a broker; return those that have, at the end.
+async def wait_until_free(
+    admin: Admin, broker: BrokerAddress, drained: Drained, options: Values
+) -> Hindrance:
+    """Wait until nothing keeps a broker from being stopped; return what does at the end.
 
     Raises: TrioMQError if the broker does not tell.
     """
     import trio  # not for the help: start-up time
 
-    left: Sequence[Unread] = await unread(admin, broker.address, ignored)
+    ignored: Collection[str] = options.value("ignore") or ()
+
+    async def look() -> Hindrance:
+        left = math.ceil(drained.route_seconds_left(now_ms()))
+        if left and not await has_producers(admin, broker.address):
+            left = 0
+        # Afterwards: what producers sent in the meantime is counted.
+        return Hindrance(await unread(admin, broker.address, ignored), left)
+
+    found = await look()
     shown = ""
     # Within the time limit of the command's requests.
-    with trio.move_on_after(max(timeout - LOOK_SECONDS, 0)):
-        while left:
-            line = unread_line(broker.name, left)
+    with trio.move_on_after(max(options.number("timeout") - LOOK_SECONDS, 0)):
+        while found:
+            line = unread_line(broker.name, found.unread)
             if line != shown:
                 tell_progress(line)
                 shown = line
             await trio.sleep(LOOK_SECONDS)
-            left = await unread(admin, broker.address, ignored)
-    return left
+            found = await look()
+    return found
 
 
 def unread_line(name: str, left: Sequence[Unread]) -> str:
     """Return a line of progress."""
+    if not left:
+        return f"{name}: all is read; producers may have an old route"
     more = len(left) - SHOWN_GROUPS_MAX
     groups = ", ".join(f"{one.group} {one.lag}" for one in left[:SHOWN_GROUPS_MAX])
     return f"{name}: not yet read: {groups}" + (f" and {more} groups" if more > 0 else "")
@@ -158,15 +194,15 @@ COMMANDS = (
             "brokerDrain broker-a --ignore audit,test",
         ),
         document=(
-            '{"brokerName", "brokerAddr", "before", "brokerPermission", "drained", "groups":'
-            ' [{"group", "lag", "queues"}], "nameServers": {address: number of topics}, "failures":'
-            " {server: reason}}"
+            '{"brokerName", "brokerAddr", "before", "brokerPermission", "drained",'
+            ' "producerSeconds", "groups": [{"group", "lag", "queues"}], "nameServers": {address:'
+            ' number of topics}, "failures": {server: reason}}'
         ),
         remarks=(
-            "It waits until every group has read what it has offsets for on that broker, at most"
-            " --timeout, and shows the lag on stderr. The exit code is 0 if the broker is safe to"
-            " stop, and 1 if messages are unread; writes stay stopped then, and a second call goes"
-            " on waiting.\n"
+            "It waits until producers have new routes (30 s, or no time if none is connected) and"
+            " every group has read the queues that it has offsets for, at most --timeout, and shows"
+            " the lag on stderr. The exit code is 0 if the broker is safe to stop, and 1 if not"
+            " yet; it stays closed then, and a second call goes on waiting.\n"
             f"{PERMANENT}\n"
             "Delayed messages and open transactions stay in its store, and go on when it is back."
         ),

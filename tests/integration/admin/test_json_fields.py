@@ -154,7 +154,7 @@ async def test_a_command_prints_the_fields_that_it_declares(
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     (tmp_path / "list").write_text("[]")
     (tmp_path / "wanted.json").write_text(
-        '{"format": 1, "cluster": "DefaultCluster", "topics": {"orders": {"order": true}, "new": {}}}'
+        '{"format": 1, "cluster": "DefaultCluster", "topics": {"orders": {"perm": 6}, "new": {}}}'
     )
     wrong = []
     async with local_cluster(settings={"traceTopicEnable": True}) as cluster:

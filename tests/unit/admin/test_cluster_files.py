@@ -152,7 +152,11 @@ def test_without_pyyaml_the_extra_is_named_and_json_works(monkeypatch: pytest.Mo
 
 TOPIC = st.fixed_dictionaries(
     {"perm": st.sampled_from([2, 4, 6]), "order": st.booleans()},
-    optional={"attributes": st.dictionaries(st.sampled_from("ab"), st.text("xy1", min_size=1))},
+    optional={
+        "attributes": st.dictionaries(st.sampled_from("ab"), st.text("xy1", min_size=1)).map(
+            lambda found: dict(sorted(found.items()))
+        )
+    },
 )
 RULES = st.dictionaries(
     st.sampled_from(["*", "Topic:orders", "Default Group:g*"]),
