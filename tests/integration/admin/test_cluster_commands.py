@@ -70,7 +70,7 @@ async def test_a_cluster_goes_to_another_one(
 
     async with local_cluster(brokers=2) as other:
         differs = await call(other, "cluster", "diff", file)
-        assert differs.code == 3
+        assert differs.code == 1
         assert "+ topic only-b at broker-b\n" in differs.out
         assert "+ group billing at broker-a, broker-b\n" in differs.out
         applied = await call(other, "cluster", "apply", file, "--json")
@@ -176,7 +176,7 @@ async def test_prune_deletes_what_the_file_does_not_name(
     assert "2 that the file does not name stay; --prune deletes them\n" in kept.out
     refused = await call(cluster, "cluster", "apply", file, "--prune")
     assert failed(refused, 2, "--yes", "what the file does not name")
-    assert (await call(cluster, "cluster", "diff", file, "--prune")).code == 3
+    assert (await call(cluster, "cluster", "diff", file, "--prune")).code == 1
     pruned = await call(cluster, "cluster", "apply", file, "--prune", "--yes", "--json")
     assert [(row["broker"], row["name"], row["action"]) for row in pruned.document["items"]] == [
         ("broker-b", "only-b", "delete"),

@@ -60,7 +60,7 @@ WORDS: dict[str, tuple[str, ...]] = {
     "dlqList": (),
     "dlqShow": ("billing",),
     "dlqResend": ("billing", "--yes"),
-    "dlqPurge": ("billing", "--yes"),
+    "dlqPurge": ("old", "--yes"),
     "messageReplay": (*TOPIC, "--from", "0", "--yes"),
     "topicTail": ("orders", "--from", "0", "--limit", "1"),
     "queryMsgTraceById": ("-t", "orders", "-i", "7F0000010AC018B4AAC2514F3A9B0000"),
@@ -126,7 +126,7 @@ WORDS: dict[str, tuple[str, ...]] = {
     "listAcl": CLUSTER,
     "copyAcl": ("-f", BROKER, "-t", BROKER),
 }
-TOPICS = ["orders", "old", "%RETRY%billing", "%DLQ%billing"]
+TOPICS = ["orders", "old", "%RETRY%billing", "%DLQ%billing", "%DLQ%old"]
 """those of the silent broker"""
 OF_NAME_SERVERS = {
     "topicRoute",
@@ -406,7 +406,7 @@ async def test_every_command_has_a_row_for_a_silent_broker_beside_another(tmp_pa
     done: dict[str, Done] = {}
     async with local_cluster() as cluster:
         namesrv = cluster.namesrv_address
-        for topic in ("orders", "old", "%DLQ%billing"):
+        for topic in ("orders", "old", "%DLQ%billing", "%DLQ%old"):
             await cluster.create_topic(topic, queues=1)
         async with (
             PushConsumer(namesrv, group="billing", subscriptions="orders"),

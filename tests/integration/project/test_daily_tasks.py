@@ -20,6 +20,7 @@ from triomq import Producer, PushConsumer, ReceivedMessage
 from triomq.testing import InProcessCluster, local_cluster
 
 PAGE = (ROOT / "docs" / "operations.md").read_text()
+SECTION = PAGE[PAGE.index("## Ten daily tasks") : PAGE.index("## Start")]
 MASKS = (
     (r"\b\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(,\d{3})?", "TIME"),
     (r"\b[0-9A-F]{32}\b", "ID"),
@@ -41,9 +42,8 @@ class Task:
 
 
 def tasks() -> list[Task]:
-    section = PAGE[PAGE.index("## Ten daily tasks") : PAGE.index("## Start")]
     found = []
-    for match in BLOCK.finditer(section):
+    for match in BLOCK.finditer(SECTION):
         if match["info"] == "console":
             line, _, output = match["text"].partition("\n")
             found.append(Task(line.removeprefix("$ mqadmin "), output))
@@ -106,7 +106,7 @@ async def cluster(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[InProcessCluster]:
     """As the page says: 24 orders are read, one of them is a dead letter, 16 wait."""
-    (wanted,) = [match["text"] for match in BLOCK.finditer(PAGE) if match["info"] == "yaml"]
+    (wanted,) = [match["text"] for match in BLOCK.finditer(SECTION) if match["info"] == "yaml"]
     (tmp_path / "cluster.yaml").write_text(wanted)
     monkeypatch.chdir(tmp_path)
     async with local_cluster(brokers=2) as cluster:
