@@ -14,7 +14,10 @@ from silent_servers import silent_broker
 
 from triomq import MessageQueue, Producer, PushConsumer
 from triomq.client.admin.admin import Admin
+from triomq.client.admin.arguments import UsageError
+from triomq.client.admin.commands.cluster_file import chosen_cluster
 from triomq.client.errors import RouteNotFound
+from triomq.remoting.protocol.bodies.cluster import ClusterTable
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.headers.route import KvConfigHeader
 from triomq.testing import InProcessCluster, local_cluster
@@ -219,6 +222,19 @@ async def test_names_of_clusters_and_brokers_are_checked(
     assert failed(await call(cluster, *apply, "--rename", "old"), 2, "OLD=NEW")
     assert failed(await call(cluster, *apply, "-c", "Nowhere"), 4, "Nowhere", "DefaultCluster")
     assert failed(await call(cluster, "cluster", "export", "-c", "Nowhere"), 4, "DefaultCluster")
+
+
+async def test_of_several_clusters_one_must_be_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    admin = Admin("127.0.0.1:1")
+
+    async def table() -> ClusterTable:
+        return ClusterTable(cluster_addr_table={"north": ["a"], "south": ["b"]})
+
+    monkeypatch.setattr(admin, "cluster", table)
+    with pytest.raises(UsageError, match=r"2 clusters \(north, south\).*-c/--clusterName"):
+        await chosen_cluster(admin, None)
+    assert await chosen_cluster(admin, None, "south") == "south"
+    assert await chosen_cluster(admin, "north", "south") == "north"
 
 
 async def test_groups_keep_what_no_file_has(cluster: InProcessCluster, tmp_path: Path) -> None:
