@@ -149,6 +149,11 @@ class Effect(enum.Enum):
     """it sends messages or writes files: neither repeated nor tried"""
 
 
+def nothing_beyond(values: Values) -> int:
+    """Return 0: the whole command is limited by ``--timeout``."""
+    return 0
+
+
 @attrs.frozen(kw_only=True)
 class AdminCommand:
     """One command of mqadmin."""
@@ -160,6 +165,12 @@ class AdminCommand:
     """instead of ``run``, for a command that needs no cluster"""
     follow: Callable[[Admin, Values, Callable[[Lines], None]], Awaitable[int]] | None = None
     """instead of ``run``, for a command that prints until Ctrl-C; it returns the exit code"""
+    screen: Callable[[Values], int] | None = None
+    """beside ``run``, on a terminal: it has the terminal and the main thread for itself, outside of
+    any loop, and returns the exit code; see ``execution.wants_screen``
+    """
+    beyond_seconds: Callable[[Values], int] = nothing_beyond
+    """seconds of work that the options ask for, beside the requests that ``--timeout`` limits"""
     options: Sequence[Option] = ()
     one_of: Sequence[Sequence[str]] = ()
     """groups of long option names of which exactly one must be given"""

@@ -28,6 +28,11 @@ LIST: Mapping[str, Listed] = {
         "cluster", "cluster", "list clusters and their brokers, with load and health"
     ),
     "brokerStatus": Listed("cluster", "cluster", "print the runtime counters of brokers"),
+    "top": Listed(
+        "top",
+        "cluster",
+        "watch servers, topics and groups in the terminal, with rates, lag and latencies",
+    ),
     "doctor": Listed(
         "doctor",
         "cluster",
@@ -214,6 +219,12 @@ LIST: Mapping[str, Listed] = {
     ),
     "setCommitLogReadAheadMode": Listed(
         "cold", "cluster", "choose how brokers read their commit log ahead"
+    ),
+    "benchProducer": Listed(
+        "bench", "message", "send load to a topic, and print rates and percentiles of latency"
+    ),
+    "benchConsumer": Listed(
+        "bench", "message", "consume load, and print rates and end-to-end latency"
     ),
     "createUser": Listed("users", "security", "create a user"),
     "updateUser": Listed("users", "security", "change password, type or status of a user"),

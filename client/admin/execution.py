@@ -47,6 +47,8 @@ def perform_alone(call: Call, stdout: TextIO, stderr: TextIO) -> int:
     warnings.filterwarnings(
         "ignore", message="coroutine .* was never awaited", category=RuntimeWarning
     )
+    if (screen := call.command.screen) is not None and wants_screen(call, stdout):
+        return screen(with_context(call.values))
     try:
         return trio.run(perform, call, stdout, stderr)
     except BaseException as error:
@@ -56,11 +58,19 @@ def perform_alone(call: Call, stdout: TextIO, stderr: TextIO) -> int:
         raise
 
 
+def wants_screen(call: Call, stdout: TextIO) -> bool:
+    """Return whether the command's screen is shown instead of one printed result."""
+    printed = any(call.values.flag(name) for name in ("once", "json", "csv"))
+    if printed or _pause(call, "watch") is not None:
+        return False
+    return stdout.isatty() and sys.stdin.isatty()
+
+
 async def perform(call: Call, stdout: TextIO, stderr: TextIO) -> int:
     """Run a command and print its result; return the exit code."""
     command = call.command
     values = call.values if command.own_access else with_context(call.values)
-    seconds = values.number("timeout")
+    seconds = whole_seconds(call)
     if values.flag("json") and values.flag("csv"):
         raise UsageError("give only one of --json and --csv")
     show_progress_on(stderr)
@@ -72,7 +82,7 @@ async def perform(call: Call, stdout: TextIO, stderr: TextIO) -> int:
         return await _repeat(call, lambda: local(values), stdout, stderr)
     tls, credentials = given_access(values)
     access: dict[str, Any] = {
-        "timeout_seconds": request_seconds(seconds),
+        "timeout_seconds": request_seconds(values.number("timeout")),
         "tls": tls,
         "credentials": credentials,
     }
@@ -114,14 +124,14 @@ async def _repeat(
     With --watch, a failure after the first round is shown, and the next round tries again.
     """
     watch = _pause(call, "watch")
-    pause = watch or _pause(call, "interval")
+    pause = watch or (_pause(call, "interval") if call.command.screen is None else None)
     in_place = watch is not None and stdout.isatty() and not call.values.flag("json")
     round_count = 0
     while True:
         failure: TrioMQError | None = None
         result: Result | None = None
         try:
-            with at_most(call.values.number("timeout")):
+            with at_most(whole_seconds(call)):
                 result = await once()
         except TrioMQError as error:
             if watch is None or round_count == 0:
@@ -163,6 +173,11 @@ def shortened(trial: Result) -> Result:
         return trial
     note = f"({left_out} lines are left out; --dry-run prints all)"
     return attrs.evolve(trial, blocks=[note, *trial.blocks[left_out:]])
+
+
+def whole_seconds(call: Call) -> int:
+    """Return the time limit of the whole command."""
+    return call.values.number("timeout") + call.command.beyond_seconds(call.values)
 
 
 @contextmanager

@@ -121,6 +121,7 @@ DECLARED: Mapping[str, Mapping[str, str]] = {
         "resend": "dlqResend",
         "purge": "dlqPurge",
     },
+    "bench": {"send": "benchProducer", "consume": "benchConsumer"},
     "user": {
         "list": "listUser",
         "show": "getUser",

@@ -61,7 +61,7 @@ async def lag_alert(
         waiting = _waiting(stats.values)
         seconds = None
         if waiting and seconds_max is not None:
-            seconds = await _oldest_seconds(admin, group, waiting, brokers, failures)
+            seconds = await oldest_seconds(admin, group, waiting, brokers, failures)
         return GroupBacklog(group, sum(waiting.values()), seconds)
 
     answers = await admin.for_each(groups, one)
@@ -93,7 +93,7 @@ def _waiting(stats: Mapping[str, ConsumeStats]) -> dict[tuple[str, str], int]:
     return found
 
 
-async def _oldest_seconds(
+async def oldest_seconds(
     admin: Admin,
     group: str,
     waiting: Iterable[tuple[str, str]],

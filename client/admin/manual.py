@@ -46,12 +46,13 @@ date.
   keys as titles, also without rows. The keys of a map (addresses, settings) are a first column. A
   document without lists is one row, and a nested value is JSON.
 - **A failure** is one line on stderr with cause and fix, and an exit code. Nothing else goes to
-  stderr but warnings (`mqadmin: warning: …`) and the progress of `broker drain`. `--verbose` adds
-  the traceback.
+  stderr but warnings (`mqadmin: warning: …`), the progress of `broker drain`, and the lines that
+  `bench` prints each second. `--verbose` adds the traceback.
 - **An incomplete answer** is marked: when some servers do not answer, the rest is printed, with a
   row for each missing server that says why, a warning counts them, `failures` in the JSON
   document names them, and the exit code is 3.
-- **One deadline** (`--timeout`, 30 s) ends the whole command. A single request has at most 5 s and
+- **One deadline** (`--timeout`, 30 s) ends the whole command; `bench` has the length of its load
+  beside it. A single request has at most 5 s and
   a third of it, so one silent server leaves time for the others.
 - **A change** can be tried: `--dry-run` sends only requests that read, and prints what each server
   has and would get. JSON: `{"dryRun", "changes": [{"server", "request", "subject", "before":

@@ -5,6 +5,8 @@ from __future__ import annotations
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING
 
+import attrs
+
 from triomq.client.admin.command import request_seconds
 from triomq.client.producer.receipt import SendStatus
 
@@ -21,9 +23,18 @@ SEND_OK = "SEND_OK"
 
 
 def tools_producer(
-    admin: Admin, options: Values, group: str, *, trace: bool = False, repeat: bool = True
+    admin: Admin,
+    options: Values,
+    group: str,
+    *,
+    trace: bool = False,
+    repeat: bool = True,
+    compress: bool = True,
 ) -> AbstractAsyncContextManager[Producer]:
-    """Return a producer with the access of this call; ``repeat``: whether to send again."""
+    """Return a producer with the access of this call.
+
+    ``repeat``: whether to send again; ``compress``: whether to compress large bodies.
+    """
     # Not for the help: start-up time.
     from triomq.client.admin.access import given_access
     from triomq.client.config import ClientSettings, ProducerSettings  # likewise
@@ -36,7 +47,9 @@ def tools_producer(
     )
     settings = ProducerSettings(client=client, send_timeout=step)
     if not repeat:
-        settings = ProducerSettings(client=client, send_timeout=step, retries=0)
+        settings = attrs.evolve(settings, retries=0)
+    if not compress:
+        settings = attrs.evolve(settings, compress_over_bytes=settings.message_bytes_max)
     return Producer(list(admin.namesrv_addresses), group=group, settings=settings)
 
 

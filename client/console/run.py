@@ -24,11 +24,11 @@ from hypercorn.config import Config
 from hypercorn.typing import Framework
 
 from triomq.client.admin.admin import Admin
+from triomq.client.admin.cluster_poller import ClusterPoller
 from triomq.client.console.app import make_app
 from triomq.client.console.audit import AuditLog
 from triomq.client.console.console_settings import ConsoleSettings
 from triomq.client.console.logins import ClusterLogin, FileLogin, PasswordCheck
-from triomq.client.console.poller import ClusterPoller
 from triomq.client.console.rendering import make_templates
 from triomq.client.console.visit import Console
 from triomq.remoting.protocol.signing import Credentials

@@ -126,6 +126,8 @@ MAY_NOT_IMPORT: dict[str, tuple[str, ...]] = {
     "client.admin": (
         *("client.consumer", "client.console", "client.pipeline", "client.proxy", "client.spark"),
     ),
+    # A benchmark measures the SDK, consumers included; the rest of administration needs none.
+    "client.admin.bench": (*("client.console", "client.pipeline", "client.proxy", "client.spark"),),
     "client.console": ("client.consumer", "client.pipeline", "client.proxy", "client.spark"),
     "client.proxy": ("client.consumer", "client.producer", "client.pipeline", "client.spark"),
     "client.consumer": ("client.producer", *PROGRAMS_OF_CLIENTS),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 OWN_COMMANDS = {
+    "benchConsumer",
+    "benchProducer",
     "brokerDrain",
     "brokerUndrain",
     "clusterApply",
@@ -25,5 +27,6 @@ OWN_COMMANDS = {
     "messageReplay",
     "tlsCheck",
     "tlsInit",
+    "top",
     "topicTail",
 }

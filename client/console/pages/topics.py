@@ -8,8 +8,8 @@ import trio
 from starlette.responses import Response
 
 from triomq.client.admin.answers import Answers
+from triomq.client.admin.cluster_view import MESSAGE_TYPE
 from triomq.client.admin.messages import TOOLS_GROUP
-from triomq.client.console.cluster_view import MESSAGE_TYPE
 from triomq.client.console.forms import FormInvalid
 from triomq.client.console.paging import page_of
 from triomq.client.console.reading import wait_readable

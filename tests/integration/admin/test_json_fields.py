@@ -25,6 +25,7 @@ BROKER, FILE, CLIENT, ID, DIR = "BROKER", "FILE", "CLIENT", "ID", "DIR"
 CLUSTER, TOPIC = "-c DefaultCluster", "-t orders"
 CALLS: dict[str, list[str]] = {
     "clusterList": [""],
+    "top": ["", "--once --filter order"],
     "brokerStatus": [f"-b {BROKER}"],
     "doctor": ["--cluster"],
     "topicList": ["", "-c"],
@@ -37,6 +38,8 @@ CALLS: dict[str, list[str]] = {
     "producerConnection": [f"-g shop {TOPIC}"],
     "sendMessage": [f"{TOPIC} -p text -k key"],
     "consumeMessage": [TOPIC],
+    "benchProducer": ["--count 10 --rate 1000"],
+    "benchConsumer": ["--count 10", f"{TOPIC} --count 1"],
     "queryMsgByKey": [f"{TOPIC} -k key"],
     "queryMsgById": [f"{TOPIC} -i {ID}"],
     "queryMsgByUniqueKey": [f"{TOPIC} -i {ID}"],

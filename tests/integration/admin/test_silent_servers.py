@@ -39,6 +39,7 @@ USER, SUBJECT = ("-u", "billing"), ("-s", "User:billing")
 RULE = ("-r", "Topic:orders", "-a", "Pub", "-d", "Allow")
 WORDS: dict[str, tuple[str, ...]] = {
     "clusterList": (),
+    "top": (),
     "brokerStatus": ("-b", BROKER),
     "doctor": ("--cluster",),
     "topicList": ("-c",),
@@ -52,6 +53,8 @@ WORDS: dict[str, tuple[str, ...]] = {
     "producerConnection": ("-g", "shop", *TOPIC),
     "sendMessage": (*TOPIC, "-p", "x"),
     "consumeMessage": TOPIC,
+    "benchProducer": ("--duration", "1"),
+    "benchConsumer": ("--duration", "1", "--rate", "100"),
     "queryMsgByKey": (*TOPIC, "-k", "key"),
     "queryMsgById": (*TOPIC, "-i", "7F0000010AC018B4AAC2514F3A9B0000"),
     "queryMsgByUniqueKey": (*TOPIC, "-i", "7F0000010AC018B4AAC2514F3A9B0000"),

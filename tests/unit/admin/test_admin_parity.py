@@ -272,7 +272,7 @@ def test_names_match_in_other_spellings(alias: str, name: str) -> None:
         find_command(alias + "xxx")
 
 
-SINGLE = {"doctor", "completion"}
+SINGLE = {"doctor", "completion", "top"}
 """Commands of our own that have one word."""
 
 

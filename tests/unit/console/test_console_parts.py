@@ -5,14 +5,14 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from triomq.client.console.charts import line_chart, meter
-from triomq.client.console.cluster_view import (
+from triomq.client.admin.cluster_view import (
     BrokerRow,
     BrokerTables,
     ClusterView,
     group_rows,
     topic_rows,
 )
+from triomq.client.console.charts import line_chart, meter
 from triomq.client.console.forms import FormInvalid, fields_of
 from triomq.client.console.message_text import SHOWN_BYTES_MAX, hex_dump, show_body
 from triomq.client.console.pages.account import local_path

@@ -1,6 +1,7 @@
-"""What the console knows about a cluster at one moment, and the tables that pages show. Pure.
+"""What is known about a cluster at one moment, and the tables of its topics and groups. Pure.
 
-What is not known is None and never 0: a broker that does not answer, a counter that it lacks.
+``mqconsole`` and ``mqadmin top`` show it; ``cluster_poller.py`` reads it. What is not known is None
+and never 0: a broker that does not answer, a counter that it lacks.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class BrokerRow:
     id: int
     address: str
     status: Mapping[str, str] | None = None
-    """the last answer; None: it never answered this console"""
+    """the last answer; None: it never answered"""
     seen_at: float | None = None
     """when that was, in seconds since 1970"""
     failure: str | None = None
@@ -104,6 +105,8 @@ class TopicRow:
     perm: int | None
     """None: it differs between brokers"""
     brokers: tuple[str, ...]
+    get_rate: float | None = None
+    """messages per second that groups get; None: a broker of the topic has not told it"""
 
 
 @attrs.frozen(kw_only=True)
@@ -119,6 +122,8 @@ class GroupRow:
     brokers: tuple[str, ...]
     whole: bool = True
     """every broker of the group has told its backlog"""
+    waiting: Mapping[tuple[str, str], int] = attrs.field(factory=dict)
+    """broker name and topic → number of messages that wait there, if any do"""
 
     @property
     def system(self) -> bool:
@@ -156,7 +161,7 @@ class ClusterView:
     tables_missing: Mapping[str, str] = attrs.field(factory=dict)
     """broker name → why its newest table is missing; its last one, if any, is still counted"""
     cut: bool = False
-    """there are more topics or groups than the console keeps"""
+    """there are more topics or groups than ``TABLE_ROWS_MAX``"""
 
     @property
     def clusters(self) -> list[str]:
@@ -217,10 +222,39 @@ def topic_rows(
     for broker, table in tables.items():
         for name, config in table.topics.items():
             found.setdefault(name, {})[broker] = config
-    return {name: _topic_row(name, found[name], servers) for name in sorted(found)[:TABLE_ROWS_MAX]}
+    rates = _get_rates(tables)
+    silent = {broker for broker, table in tables.items() if table.backlog is None}
+    return {
+        name: _topic_row(
+            name,
+            found[name],
+            servers,
+            None if silent.intersection(found[name]) else rates.get(name, 0.0),
+        )
+        for name in sorted(found)[:TABLE_ROWS_MAX]
+    }
 
 
-def _topic_row(name: str, configs: Mapping[str, TopicConfig], servers: Collection[str]) -> TopicRow:
+def _get_rates(tables: Mapping[str, BrokerTables]) -> dict[str, float]:
+    """Return topic → messages per second that all its groups get.
+
+    A broker tells offsets and rate of each group and topic in a part of its own.
+    """
+    rates: dict[str, float] = {}
+    for table in tables.values():
+        for entry in table.backlog.consume_stats_list if table.backlog is not None else ():
+            for part in (part for parts in entry.values() for part in parts):
+                if (queue := next(iter(part.offset_table), None)) is not None:
+                    rates[queue.topic] = rates.get(queue.topic, 0.0) + part.consume_tps
+    return rates
+
+
+def _topic_row(
+    name: str,
+    configs: Mapping[str, TopicConfig],
+    servers: Collection[str],
+    get_rate: float | None,
+) -> TopicRow:
     perms = {config.perm for config in configs.values()}
     kinds = {config.attributes.get(MESSAGE_TYPE, "NORMAL") for config in configs.values()}
     return TopicRow(
@@ -231,6 +265,7 @@ def _topic_row(name: str, configs: Mapping[str, TopicConfig], servers: Collectio
         write_queues=sum(config.write_queue_count for config in configs.values()),
         perm=perms.pop() if len(perms) == 1 else None,
         brokers=tuple(sorted(configs)),
+        get_rate=get_rate,
     )
 
 
@@ -242,6 +277,7 @@ class _GroupSum:
     told: bool = False
     topics: set[str] = attrs.field(factory=set)
     brokers: set[str] = attrs.field(factory=set)
+    waiting: dict[tuple[str, str], int] = attrs.field(factory=dict)
 
 
 def group_rows(tables: Mapping[str, BrokerTables]) -> dict[str, GroupRow]:
@@ -265,7 +301,11 @@ def group_rows(tables: Mapping[str, BrokerTables]) -> dict[str, GroupRow]:
                     group.rate += part.consume_tps
                     for queue, offset in part.offset_table.items():
                         group.told = True
-                        group.lag += max(0, offset.broker_offset - offset.consumer_offset)
+                        lag = max(0, offset.broker_offset - offset.consumer_offset)
+                        group.lag += lag
+                        if lag:
+                            place = broker, queue.topic
+                            group.waiting[place] = group.waiting.get(place, 0) + lag
                         group.in_flight += max(0, offset.pull_offset - offset.consumer_offset)
                         group.topics.add(queue.topic)
     return {
@@ -277,6 +317,7 @@ def group_rows(tables: Mapping[str, BrokerTables]) -> dict[str, GroupRow]:
             topics=tuple(sorted(group.topics)),
             brokers=tuple(sorted(group.brokers)),
             whole=name not in silent,
+            waiting=group.waiting,
         )
         for name, group in sorted(sums.items())[:TABLE_ROWS_MAX]
     }

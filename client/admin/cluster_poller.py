@@ -1,4 +1,4 @@
-"""The poller: one task per cluster that owns what pages show.
+"""The poller: one task per cluster that owns what ``mqconsole`` and ``mqadmin top`` show.
 
 Pages read ``view`` and never wait for a poll. Each poll has one deadline; what did not answer by
 then keeps its last values, with their time and the reason. Rates, brokers and name servers are read
@@ -21,7 +21,7 @@ import trio
 
 from triomq.client.admin.admin import Admin, BrokerAddress
 from triomq.client.admin.answers import read_body
-from triomq.client.console.cluster_view import (
+from triomq.client.admin.cluster_view import (
     TABLE_ROWS_MAX,
     BrokerRow,
     BrokerTables,
@@ -82,11 +82,16 @@ def _gone(before: Iterable[BrokerRow], present: Sequence[BrokerRow], now: float)
 
 @attrs.define(eq=False)
 class ClusterPoller:
-    """Polls one cluster. ``polling`` has connections of its own, ``reading`` is that of pages."""
+    """Polls one cluster.
+
+    ``polling`` has connections of its own; ``reading`` is that of pages, None if there are none.
+    """
 
     polling: Admin
-    reading: Admin
+    reading: Admin | None
     poll_seconds: float
+    poll_deadline_seconds: float = POLL_DEADLINE_SECONDS
+    tables_deadline_seconds: float = TABLES_DEADLINE_SECONDS
     view: ClusterView = attrs.field(factory=ClusterView)
     samples: deque[RateSample] = attrs.field(factory=lambda: deque(maxlen=SAMPLES_MAX))
     _tables: dict[str, BrokerTables] = attrs.field(factory=dict)
@@ -99,25 +104,26 @@ class ClusterPoller:
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Poll until cancelled; ``started()`` after the first poll, whatever it found."""
-        self.reading.limit_to(FOREVER_SECONDS)
-        await self._poll()
+        if self.reading is not None:
+            self.reading.limit_to(FOREVER_SECONDS)
+        await self.poll()
         task_status.started()
         count = 0
         while True:
             if count % TABLES_EVERY == 0 or self._wanted.is_set():
                 self._wanted = trio.Event()
-                await self._read_tables()
-                await self._warn_pages(forget=count % FORGET_EVERY == 0 and count > 0)
+                await self.read_tables()
+                await self.warn_pages(forget=count % FORGET_EVERY == 0 and count > 0)
             with trio.move_on_after(self.poll_seconds):
                 await self._wanted.wait()
-            await self._poll()
+            await self.poll()
             count += 1
 
     def refresh_soon(self) -> None:
         """Read everything again now, because something was changed. Checkpoint: never."""
         self._wanted.set()
 
-    async def _poll(self) -> None:
+    async def poll(self) -> None:
         """Read brokers, name servers and rates."""
         before = {broker.address: broker for broker in self.view.brokers}
         addresses: list[BrokerAddress] | None = None
@@ -125,7 +131,7 @@ class ClusterPoller:
         statuses: dict[str, Mapping[str, str]] = {}
         reasons: dict[str, str] = {}
         servers: dict[str, str | None] = {}
-        late = f"no answer within {POLL_DEADLINE_SECONDS:.0f} s"
+        late = f"no answer within {self.poll_deadline_seconds:.0f} s"
 
         async def status_of(address: str) -> None:
             try:
@@ -141,7 +147,7 @@ class ClusterPoller:
             except TrioMQError as error:
                 servers[address] = str(error)
 
-        with trio.move_on_after(POLL_DEADLINE_SECONDS):
+        with trio.move_on_after(self.poll_deadline_seconds):
             async with trio.open_nursery() as nursery:
                 for server in self.polling.namesrv_addresses:
                     nursery.start_soon(look_at, server)
@@ -186,13 +192,15 @@ class ClusterPoller:
         )
         (put, all_put), (get, all_get) = self.view.put_rate, self.view.get_rate
         self.samples.append(RateSample(now, put if all_put else None, get if all_get else None))
-        await self._warn_pages()
+        await self.warn_pages()
 
-    async def _warn_pages(self, *, forget: bool = False) -> None:
+    async def warn_pages(self, *, forget: bool = False) -> None:
         """Keep pages from waiting for brokers that are silent.
 
         ``forget``: what pages themselves found slow may be asked again.
         """
+        if self.reading is None:
+            return
         silent = frozenset(row.address for row in self.view.brokers if row.failure is not None)
         if silent == self._silent and not forget:
             return
@@ -201,7 +209,7 @@ class ClusterPoller:
         await self.reading.for_each(silent, self.reading.broker_status)
         self._silent = silent
 
-    async def _read_tables(self) -> None:
+    async def read_tables(self) -> None:
         """Read the topics, groups and backlogs of every broker name."""
         leaders: dict[str, str] = {}
         for row in self.view.brokers:  # sorted by id within a name
@@ -210,7 +218,7 @@ class ClusterPoller:
         missing = {
             row.name: row.failure or "" for row in self.view.brokers if row.name not in leaders
         }
-        missing |= dict.fromkeys(leaders, f"no answer within {TABLES_DEADLINE_SECONDS:.0f} s")
+        missing |= dict.fromkeys(leaders, f"no answer within {self.tables_deadline_seconds:.0f} s")
 
         async def one(name: str) -> None:
             try:
@@ -221,7 +229,7 @@ class ClusterPoller:
                 missing[name] = str(error)
                 self._failures.failed(f"tables of {name}", error)
 
-        with trio.move_on_after(TABLES_DEADLINE_SECONDS):
+        with trio.move_on_after(self.tables_deadline_seconds):
             async with trio.open_nursery() as nursery:
                 for name in leaders:
                     nursery.start_soon(one, name)

@@ -1,0 +1,1 @@
+"""``mqadmin bench``: load with percentiles."""

@@ -1,0 +1,151 @@
+"""``bench consume``: messages of a topic, through the SDK's push consumer.
+
+Without a topic the benchmark sends its own load at a steady rate, and measures end to end.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import attrs
+import trio
+
+from triomq.client.admin.bench.bench_report import ProgressLines, load_progress
+from triomq.client.admin.bench.ending import EarlyEnd, load_phase
+from triomq.client.admin.bench.load_plan import LoadPlan
+from triomq.client.admin.bench.load_run import LoadCounts, run_load
+from triomq.client.admin.bench.received_counts import ReceivedCounts
+from triomq.client.admin.bench.send_bench import (
+    BrokerFailures,
+    MessageShape,
+    publish_queues,
+    request_sender,
+)
+from triomq.client.background import open_background
+from triomq.client.config import ConsumerSettings
+from triomq.client.consumer.offsets import Start
+from triomq.client.consumer.push import PushConsumer
+from triomq.client.consumer.received import ReceivedMessage
+from triomq.client.producer.producer import Producer
+
+DRAIN_SECONDS = 3.0
+"""how long the run waits, after its own load, for messages that have not come"""
+DRAIN_LOOK_SECONDS = 0.05
+
+
+@attrs.frozen(kw_only=True)
+class ConsumePlan:
+    """How a benchmark consumes."""
+
+    seconds: float
+    messages_max: int | None
+    concurrency: int
+    start: Start
+    assign_seconds: float
+    """how long it waits for its share of the queues"""
+
+
+@attrs.define(eq=False)
+class ConsumeRun:
+    """A run, and what it has counted."""
+
+    namesrv: list[str]
+    group: str
+    topic: str
+    plan: ConsumePlan
+    settings: ConsumerSettings
+    received: ReceivedCounts = attrs.field(factory=ReceivedCounts)
+    load: LoadCounts | None = None
+    failures: BrokerFailures = attrs.field(factory=BrokerFailures)
+    seconds: float = 0.0
+    """from the first share of the queues to the end"""
+    interrupted: bool = False
+    assigned: bool = False
+    """the consumer got its share of the queues in time"""
+    _began_at: float | None = None
+    _lines: ProgressLines = attrs.field(factory=ProgressLines)
+
+    async def run(
+        self,
+        tell: Callable[[str], object],
+        producer: Producer | None,
+        load: LoadPlan,
+        shape: MessageShape,
+    ) -> None:
+        """Consume until the plan or a signal ends it; ``tell`` gets a line each second.
+
+        ``producer``: sends ``load`` at the same time, None for a topic that others fill.
+        """
+
+        def progress() -> None:
+            if self._began_at is None:
+                return
+            parts = () if self.load is None else load_progress(self.load)
+            seconds = trio.current_time() - self._began_at
+            more = (f"{self.received.duplicates} duplicates", *parts)
+            tell(self._lines.line(seconds, self.received.received, *more))
+
+        async with load_phase(progress) as end:
+            consumer = PushConsumer(
+                self.namesrv,
+                group=self.group,
+                subscriptions=self.topic,
+                batch_handler=lambda messages: self._take(messages, end),
+                concurrency=self.plan.concurrency,
+                consume_from=self.plan.start,
+                settings=self.settings,
+            )
+            async with consumer, open_background() as nursery:
+                nursery.start_soon(self._time_out, consumer, end, producer, load, shape)
+                await end.stop.wait()
+                begin = self._began_at
+                self.seconds = 0.0 if begin is None else trio.current_time() - begin
+            self.interrupted = end.interrupted
+
+    async def _time_out(
+        self,
+        consumer: PushConsumer,
+        end: EarlyEnd,
+        producer: Producer | None,
+        load: LoadPlan,
+        shape: MessageShape,
+    ) -> None:
+        """Wait for a share of the queues, then for the end of the load or of the time."""
+        with trio.move_on_after(self.plan.assign_seconds):
+            await consumer.wait_assigned()
+            self.assigned = True
+        # Without a whole share it goes on: a broker that hangs must not hide what others deliver.
+        self._began_at = trio.current_time()
+        if producer is not None:
+            await self._send(end, producer, load, shape)
+        else:
+            await trio.sleep(self.plan.seconds)
+        end.stop.set()
+
+    async def _send(
+        self, end: EarlyEnd, producer: Producer, load: LoadPlan, shape: MessageShape
+    ) -> None:
+        """Send the load, then wait a moment for messages that have not come."""
+        self.load = LoadCounts()
+        queues = await publish_queues(producer, self.topic)
+        send = request_sender(producer, queues, shape, self.failures)
+        await run_load(load, send, self.load, end.stop, messages=shape.batch)
+        with trio.move_on_after(DRAIN_SECONDS):
+            while self.received.received < self.load.sent:  # noqa: ASYNC110  (a look in 50 ms costs less than an event for each batch)
+                await trio.sleep(DRAIN_LOOK_SECONDS)
+
+    async def _take(self, messages: list[ReceivedMessage], end: EarlyEnd) -> None:
+        await trio.lowlevel.checkpoint()
+        now_ms = time.time() * 1000
+        for message in messages:
+            self.received.note(
+                message.message_id,
+                len(message.body),
+                message.born_timestamp,
+                message.store_timestamp,
+                now_ms,
+            )
+        most = self.plan.messages_max
+        if most is not None and self.received.received >= most:
+            end.stop.set()

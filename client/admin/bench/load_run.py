@@ -1,0 +1,96 @@
+"""Carry out a ``LoadPlan``: workers that send, and counters of what came of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable
+
+import attrs
+import trio
+
+from triomq.client.admin.bench.latency_histogram import LatencyHistogram
+from triomq.client.admin.bench.load_plan import LoadPlan
+from triomq.client.errors import TrioMQError
+
+REFUSED_PAUSE_SECONDS = 0.1
+"""pause of a worker after a failure without a rate: a broker that refuses at once must not be asked
+100,000 times per second
+"""
+
+
+@attrs.define(eq=False)
+class LoadCounts:
+    """What came of the requests; messages, unless it says requests."""
+
+    begun: int = 0
+    """requests that were sent, whatever came of them"""
+    in_flight: int = 0
+    """requests"""
+    sent: int = 0
+    failed: Counter[str] = attrs.field(factory=Counter)
+    """name of the error → messages"""
+    examples: dict[str, str] = attrs.field(factory=dict)
+    """name of the error → the text of the first"""
+    overdue: int = 0
+    """messages that were due and not sent, because all workers waited for answers"""
+    latency: LatencyHistogram = attrs.field(factory=LatencyHistogram)
+    began_at: float = 0.0
+    """Trio's clock"""
+    ended_at: float | None = None
+    """when the last answer came"""
+
+    def seconds(self, now: float) -> float:
+        """Return how long the run has taken."""
+        return max(0.0, (now if self.ended_at is None else self.ended_at) - self.began_at)
+
+
+async def run_load(
+    plan: LoadPlan,
+    send: Callable[[int], Awaitable[object]],
+    counts: LoadCounts,
+    stop: trio.Event,
+    *,
+    messages: int = 1,
+) -> None:
+    """Send until the plan or ``stop`` ends it, then wait for the answers in flight.
+
+    ``send`` gets the number of the request and raises TrioMQError for a failure; it must end by
+    itself. ``messages``: of each request.
+    """
+    begin = counts.began_at = trio.current_time()
+
+    async def worker() -> None:
+        while not stop.is_set() and plan.wants(counts.begun, trio.current_time() - begin):
+            number = counts.begun
+            counts.begun += 1
+            due_after = plan.due_after(number)
+            due = trio.current_time() if due_after is None else begin + due_after
+            if due > trio.current_time():
+                with trio.move_on_at(due):
+                    await stop.wait()
+                if stop.is_set():
+                    counts.begun -= 1
+                    return
+            counts.in_flight += 1
+            try:
+                await send(number)
+            except TrioMQError as error:
+                reason = type(error).__name__
+                counts.failed[reason] += messages
+                counts.examples.setdefault(reason, str(error))
+                if due_after is None:
+                    with trio.move_on_after(REFUSED_PAUSE_SECONDS):
+                        await stop.wait()
+            else:
+                counts.sent += messages
+                counts.latency.note(trio.current_time() - due, messages)
+            finally:
+                counts.in_flight -= 1
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(plan.in_flight_max):
+            nursery.start_soon(worker)
+    counts.ended_at = trio.current_time()
+    due_count = None if stop.is_set() else plan.due_count(plan.seconds)
+    if due_count is not None:
+        counts.overdue = max(0, due_count - counts.begun) * messages

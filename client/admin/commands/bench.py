@@ -1,0 +1,378 @@
+"""The commands benchProducer and benchConsumer: load with percentiles."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from typing import TYPE_CHECKING, Any
+
+from triomq.client.admin.arguments import Option, UsageError, Values, whole
+from triomq.client.admin.command import AdminCommand, Effect, Result, request_seconds
+from triomq.client.admin.sending import SEND_SECONDS
+from triomq.remoting.printable import printable
+
+if TYPE_CHECKING:
+    from triomq.client.admin.admin import Admin
+    from triomq.client.admin.bench.bench_places import OwnTopic
+    from triomq.client.admin.bench.load_plan import LoadPlan
+    from triomq.client.admin.bench.send_bench import MessageShape
+
+ASSIGN_SECONDS = 10
+"""how long a consumer waits for its share of the queues, less if ``--timeout`` is short"""
+BENCH_GROUP = "TOOLS_BENCH"
+DURATION_SECONDS, COUNTED_SECONDS = 10, 600
+"""duration without --duration: without and with --count"""
+END_SECONDS = 30
+"""for the first share of the queues, the last answers, the drain, the clean-up: 10 + 3 + 3 + 10"""
+BATCH_BYTES_MAX = 1 << 20
+"""bodies of one request; the producer would cut a larger batch into several requests"""
+CONSUME_RATE = 1000
+"""messages per second of the load that ``bench consume`` sends without a topic"""
+
+
+def tell_stderr(line: str) -> None:
+    """Print a line of the progress, which is no part of the result."""
+    print(printable(line), file=sys.stderr, flush=True)
+
+
+def warn_stderr(line: str) -> None:
+    """Print a warning at once: after Ctrl-C there may be no result."""
+    tell_stderr(f"mqadmin: warning: {line}")
+
+
+def seconds_of(options: Values) -> int:
+    """Return the longest time of the load."""
+    counted = "count" in options
+    return options.maybe_number("duration") or (COUNTED_SECONDS if counted else DURATION_SECONDS)
+
+
+def beyond(options: Values) -> int:
+    """Return what the command may take beside ``--timeout``."""
+    return seconds_of(options) + END_SECONDS
+
+
+def positive(maximum: float) -> Callable[[str], float]:
+    """Return a reader of numbers above 0."""
+
+    def read(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not 0 < value <= maximum:
+            raise ValueError(f"use a number above 0, at most {maximum:,.0f}")
+        return value
+
+    return read
+
+
+def shape_of(options: Values) -> MessageShape:
+    """Return what the messages are like. Raises: UsageError."""
+    from triomq.client.admin.bench.send_bench import MessageShape  # not for the help
+
+    shape = MessageShape(
+        size=options.number("size"),
+        batch=options.number("batch"),
+        keys=options.number("keys"),
+        tag=options.maybe_text("tags"),
+        delay_seconds=options.value("delay"),
+    )
+    if shape.batch > 1 and shape.delay_seconds is not None:
+        raise UsageError("--batch and --delay exclude each other: batches cannot be delayed")
+    if shape.batch > 1 and shape.batch * shape.size > BATCH_BYTES_MAX:
+        raise UsageError(
+            f"--batch {shape.batch} of --size {shape.size} is more than {BATCH_BYTES_MAX} bytes in"
+            f" a request: give at most --batch {max(1, BATCH_BYTES_MAX // shape.size)}"
+        )
+    return shape
+
+
+def load_plan(options: Values, batch: int, rate: float | None) -> LoadPlan:
+    """Return the load in requests; ``rate``: messages per second."""
+    from triomq.client.admin.bench.load_plan import LoadPlan  # not for the help
+
+    count = options.maybe_number("count")
+    return LoadPlan(
+        seconds=seconds_of(options),
+        requests_max=None if count is None else math.ceil(count / batch),
+        in_flight_max=options.number("in-flight"),
+        rate=None if rate is None else rate / batch,
+    )
+
+
+async def bench_producer(admin: Admin, options: Values) -> Result:
+    import trio  # not for the help: start-up time
+
+    from triomq.client.admin.bench import bench_places, bench_report  # likewise
+    from triomq.client.admin.bench.send_bench import run_send_bench  # likewise
+    from triomq.client.admin.sending import tools_producer  # likewise
+
+    shape = shape_of(options)
+    plan = load_plan(options, shape.batch, options.value("rate"))
+    topic = options.maybe_text("topic")
+    missing: Mapping[str, str] = {}
+    async with AsyncExitStack() as stack:
+        if topic is None:
+            own = await stack.enter_async_context(new_topic(admin, options))
+            topic, missing = own.name, own.missing
+        elif not options.flag("yes"):
+            await bench_places.check_writable(admin, topic)
+        producer = await stack.enter_async_context(
+            tools_producer(admin, options, BENCH_GROUP, repeat=False, compress=False)
+        )
+        counts, seen, interrupted = await run_send_bench(
+            producer, topic, plan, shape, teller(options)
+        )
+        now = trio.current_time()
+    document = bench_report.send_document(
+        topic, counts, shape.size, interrupted=interrupted, now=now
+    )
+    lines, failures = bench_report.send_lines(document, counts), {**missing, **seen.reasons}
+    return finished(document, lines, failures, worked=bool(seen.sent))
+
+
+def new_topic(admin: Admin, options: Values) -> AbstractAsyncContextManager[OwnTopic]:
+    """Return the block in which the benchmark's own topic exists."""
+    from triomq.client.admin.bench.bench_places import own_topic  # not for the help
+
+    queues, keep = options.number("queues"), options.flag("keep")
+    return own_topic(admin, queues, warn_stderr, keep=keep)
+
+
+def teller(options: Values) -> Callable[[str], object]:
+    """Return what prints the line of each second, or nothing with --quiet."""
+    return (lambda line: None) if options.flag("quiet") else tell_stderr
+
+
+def finished(
+    document: dict[str, Any],
+    lines: list[str],
+    failures: Mapping[str, str],
+    *,
+    worked: bool,
+    notes: tuple[str, ...] = (),
+) -> Result:
+    """Return the result.
+
+    ``failures``: server → why; the exit code is 3 with them if some messages ``worked``, otherwise
+    1.
+    """
+    if document["interrupted"]:
+        notes = (*notes, "the run was ended by a signal; the figures are those until then")
+    return Result(
+        document=document,
+        blocks=lines,
+        failures=failures,
+        asked=len(failures) + int(worked),
+        notes=notes,
+    )
+
+
+async def bench_consumer(admin: Admin, options: Values) -> Result:
+    from triomq.client.admin.access import given_access  # not for the help: start-up time
+    from triomq.client.admin.bench import bench_places, bench_report  # likewise
+    from triomq.client.admin.bench.consume_bench import ConsumePlan, ConsumeRun  # likewise
+    from triomq.client.admin.sending import tools_producer  # likewise
+    from triomq.client.config import ClientSettings, ConsumerSettings  # likewise
+
+    topic, group = options.maybe_text("topic"), options.maybe_text("group")
+    rate = options.value("rate")
+    if topic is not None and rate is not None:
+        raise UsageError(
+            "--rate is for the benchmark's own load, without -t; `mqadmin bench send -t` fills a"
+            " topic"
+        )
+    shape = shape_of(options)
+    load = load_plan(options, shape.batch, CONSUME_RATE if rate is None else rate)
+    tls, credentials = given_access(options)
+    step = min(SEND_SECONDS, request_seconds(options.number("timeout")))
+    client = ClientSettings(
+        tls=tls, credentials=credentials, request_timeout=step, route_timeout=step
+    )
+    async with AsyncExitStack() as stack:
+        if group is not None and not options.flag("yes"):
+            await bench_places.check_group_free(admin, group)
+        producer = None
+        failures: dict[str, str] = {}
+        if topic is None:
+            own = await stack.enter_async_context(new_topic(admin, options))
+            topic, failures = own.name, dict(own.missing)
+            producer = await stack.enter_async_context(
+                tools_producer(admin, options, BENCH_GROUP, repeat=False, compress=False)
+            )
+        else:
+            await admin.route(topic)  # fails if there is no such topic
+        if group is None:
+            group = await stack.enter_async_context(bench_places.own_group(admin, warn_stderr))
+        run = ConsumeRun(
+            list(admin.namesrv_addresses),
+            group,
+            topic,
+            ConsumePlan(
+                seconds=seconds_of(options),
+                messages_max=None if producer is not None else options.maybe_number("count"),
+                concurrency=options.number("in-flight"),
+                start=options.value("from"),
+                assign_seconds=min(ASSIGN_SECONDS, options.number("timeout")),
+            ),
+            ConsumerSettings(client=client),
+        )
+        await run.run(teller(options), producer, load, shape)
+        stats = await admin.consume_stats(group, topic)
+    behind = [
+        max(0, offset.broker_offset - offset.consumer_offset)
+        for table in stats.values.values()
+        for offset in table.offset_table.values()
+    ]
+    received = run.received
+    mb_per_second = bench_report.per_second(received.size_bytes / bench_report.MB, run.seconds)
+    document = {
+        "topic": topic,
+        "group": group,
+        "interrupted": run.interrupted,
+        "seconds": round(run.seconds, 3),
+        "received": received.received,
+        "duplicates": received.duplicates,
+        "rate": bench_report.per_second(received.received, run.seconds),
+        "mbPerSecond": mb_per_second,
+        "lag": None if stats.failures or not behind else sum(behind),
+        "sent": None if run.load is None else run.load.sent,
+        "failed": None if run.load is None else run.load.failed.total(),
+        "overdue": None if run.load is None else run.load.overdue,
+        **bench_report.latency_fields("storeLatency", received.since_stored),
+        **bench_report.latency_fields("bornLatency", received.since_born),
+    }
+    failures |= run.failures.reasons | stats.reasons()
+    worked = received.received > 0 or bool(stats.values)
+    notes = () if run.assigned else ("the consumer did not get its share of the queues in time",)
+    lines = bench_report.consume_lines(document, run.load)
+    return finished(document, lines, failures, worked=worked, notes=notes)
+
+
+def first_or_last(text: str) -> str:
+    """Read ``first`` or ``last``."""
+    if (place := text.strip().lower()) not in ("first", "last"):
+        raise ValueError("use first or last")
+    return place
+
+
+RATE_MAX, IN_FLIGHT_MAX = 1_000_000, 1024
+LOAD_OPTIONS = (
+    Option(
+        "--duration SECONDS",
+        f"length of the load in seconds (without it: {DURATION_SECONDS}, with --count at most"
+        f" {COUNTED_SECONDS})",
+        whole(1, 86_400),
+    ),
+    Option("--count N", "end after this number of messages", whole(1, 1_000_000_000)),
+    Option("-s, --size BYTES", "bytes of each body", whole(0, 4 << 20), default=128),
+    Option("--batch N", "messages of each request", whole(1, 1024), default=1),
+    Option("--keys N", "keys of each message", whole(0, 16), default=0),
+    Option("--tags TAG", "tag of the messages"),
+    Option("--delay SECONDS", "delay of the messages' delivery in seconds", positive(259_200)),
+    Option("--queues N", "queues on each broker of the own topic", whole(1, 1024), default=8),
+    Option("--keep", "do not delete the own topic"),
+    Option("--quiet", "print no line each second"),
+)
+LATENCIES = ", ".join(
+    f'"{{0}}{key}Ms"' for key in ("Min", "Avg", "P50", "P90", "P99", "P999", "Max")
+)
+
+COMMANDS = (
+    AdminCommand(
+        name="benchProducer",
+        effect=Effect.ACTS,
+        run=bench_producer,
+        beyond_seconds=beyond,
+        options=(
+            Option("-t, --topic TOPIC", "send to this topic (without it: to a new one, BENCH_…)"),
+            Option(
+                "--in-flight N",
+                "requests that wait for their answers at most",
+                whole(1, IN_FLIGHT_MAX),
+                default=64,
+            ),
+            Option(
+                "--rate N",
+                "messages per second, sent at their times whatever the brokers do (without it: as"
+                " fast as --in-flight allows)",
+                positive(RATE_MAX),
+            ),
+            *LOAD_OPTIONS,
+            Option("-y, --yes", "send to a topic although groups consume it"),
+        ),
+        examples=(
+            "benchProducer --duration 1",
+            "benchProducer --count 500 --rate 1000 --size 1024 --batch 10 --json",
+        ),
+        document=(
+            '{"topic", "interrupted", "seconds", "sent", "failed", "failedBy": JSON, "overdue",'
+            f' "rate", "mbPerSecond", {LATENCIES.format("latency")}, "failures":'
+            " {broker: reason}}"
+        ),
+        remarks=(
+            "With --rate a latency counts from the time at which the message was due, so that a"
+            " broker that stalls shows in all messages of that time; overdue are messages that were"
+            " due and never sent. Without it, from the send.\n"
+            "Percentiles are at most 1 % too large. Each send is one attempt, to the queues in"
+            " turn; failedBy is reason → messages.\n"
+            "Each second a line with rate, requests in flight and failures goes to stderr. Ctrl-C"
+            " ends the load, prints the summary and deletes the topic; the exit code is that of the"
+            " sends.\n"
+            "The whole command may take --timeout and 30 s beside the load."
+        ),
+    ),
+    AdminCommand(
+        name="benchConsumer",
+        effect=Effect.ACTS,
+        run=bench_consumer,
+        beyond_seconds=beyond,
+        options=(
+            Option(
+                "-t, --topic TOPIC",
+                "consume this topic (without it: a new one, BENCH_…, which the benchmark fills)",
+            ),
+            Option("-g, --group GROUP", "consume as this group (without it: a new one, BENCH_…)"),
+            Option(
+                "--in-flight N",
+                "batches that are handled at the same time, and requests of the own load",
+                whole(1, IN_FLIGHT_MAX),
+                default=20,
+            ),
+            Option(
+                "--rate N",
+                f"messages per second of the own load (default {CONSUME_RATE})",
+                positive(RATE_MAX),
+            ),
+            Option(
+                "--from PLACE",
+                "where a new group begins: first or last",
+                first_or_last,
+                default="first",
+            ),
+            *LOAD_OPTIONS,
+            Option("-y, --yes", "consume as a group that exists"),
+        ),
+        examples=(
+            "benchConsumer --duration 1 --rate 500",
+            "benchConsumer -t orders --count 100 --duration 5 --json",
+        ),
+        document=(
+            '{"topic", "group", "interrupted", "seconds", "received", "duplicates", "rate",'
+            ' "mbPerSecond", "lag", "sent", "failed", "overdue",'
+            f' {LATENCIES.format("storeLatency")}, {LATENCIES.format("bornLatency")}, "failures":'
+            " {broker: reason}}"
+        ),
+        remarks=(
+            "storeLatency is the time from the broker's clock when it stored a message to this"
+            " machine's when it came; bornLatency begins at the producer's clock. Both are in whole"
+            " milliseconds.\n"
+            "duplicates are messages whose id came before, among the last 500,000. lag is that of"
+            " the group in the topic at the end, null if a broker does not tell it.\n"
+            "sent, failed and overdue are of the own load, null with -t; see bench send.\n"
+            "Ctrl-C ends the run, prints the summary, and deletes the own topic and group."
+        ),
+    ),
+)

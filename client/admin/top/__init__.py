@@ -1,0 +1,1 @@
+"""``mqadmin top``: a live view of a cluster in the terminal."""
