@@ -63,6 +63,8 @@ class LatencyHistogram:
         wanted, seen = math.ceil(share * self.count), 0
         for bucket, count in enumerate(self._counts):
             seen += count
+            if seen == self.count:
+                break
             if count and seen >= wanted:
                 return min(max(bucket_end(bucket) / 1e6, self.min_seconds), self.max_seconds)
         return self.max_seconds

@@ -57,9 +57,16 @@ async def run_load(
     ``send`` gets the number of the request and raises TrioMQError for a failure; it must end by
     itself. ``messages``: of each request.
     """
-    begin = counts.began_at = trio.current_time()
+    begin = last_answer = counts.began_at = trio.current_time()
+    length = plan.seconds
+
+    async def note_stop() -> None:
+        nonlocal length
+        await stop.wait()
+        length = trio.current_time() - begin
 
     async def worker() -> None:
+        nonlocal last_answer
         while not stop.is_set() and plan.wants(counts.begun, trio.current_time() - begin):
             number = counts.begun
             counts.begun += 1
@@ -72,25 +79,32 @@ async def run_load(
                     counts.begun -= 1
                     return
             counts.in_flight += 1
+            failure: TrioMQError | None = None
             try:
                 await send(number)
             except TrioMQError as error:
-                reason = type(error).__name__
+                failure = error
+            finally:
+                counts.in_flight -= 1
+            last_answer = trio.current_time()
+            if failure is not None:
+                reason = type(failure).__name__
                 counts.failed[reason] += messages
-                counts.examples.setdefault(reason, str(error))
+                counts.examples.setdefault(reason, str(failure))
                 if due_after is None:
                     with trio.move_on_after(REFUSED_PAUSE_SECONDS):
                         await stop.wait()
             else:
                 counts.sent += messages
-                counts.latency.note(trio.current_time() - due, messages)
-            finally:
-                counts.in_flight -= 1
+                counts.latency.note(last_answer - due, messages)
 
-    async with trio.open_nursery() as nursery:
-        for _ in range(plan.in_flight_max):
-            nursery.start_soon(worker)
-    counts.ended_at = trio.current_time()
-    due_count = None if stop.is_set() else plan.due_count(plan.seconds)
+    async with trio.open_nursery() as watching:
+        watching.start_soon(note_stop)
+        async with trio.open_nursery() as nursery:
+            for _ in range(plan.in_flight_max):
+                nursery.start_soon(worker)
+        watching.cancel_scope.cancel()
+    counts.ended_at = last_answer
+    due_count = plan.due_count(length)
     if due_count is not None:
         counts.overdue = max(0, due_count - counts.begun) * messages

@@ -94,9 +94,14 @@ def load_plan(options: Values, batch: int, rate: float | None) -> LoadPlan:
     from triomq.client.admin.bench.load_plan import LoadPlan  # not for the help
 
     count = options.maybe_number("count")
+    if count is not None and count % batch:
+        raise UsageError(
+            f"--count {count} is no multiple of --batch {batch}: give --count"
+            f" {count + batch - count % batch}"
+        )
     return LoadPlan(
         seconds=seconds_of(options),
-        requests_max=None if count is None else math.ceil(count / batch),
+        requests_max=None if count is None else count // batch,
         in_flight_max=options.number("in-flight"),
         rate=None if rate is None else rate / batch,
     )

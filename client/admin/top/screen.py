@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import ClassVar, Protocol
@@ -135,14 +136,13 @@ class TopApp(App[None]):
         yield Footer()
 
     def on_mount(self) -> None:
-        # Ctrl-C is a key while the terminal is raw; `kill -INT` must end the view as well.
-        asyncio.get_running_loop().add_signal_handler(signal.SIGINT, self.exit)
+        # Ctrl-C is a key while the terminal is raw; `kill -INT` must end the view as well. Outside
+        # the main thread (a view without a terminal) there are no signals.
+        if threading.current_thread() is threading.main_thread():
+            asyncio.get_running_loop().add_signal_handler(signal.SIGINT, self.exit)
         self.table.focus()
         self.redraw()
         self.set_interval(LOOK_SECONDS, self.look)
-
-    def on_unmount(self) -> None:
-        asyncio.get_running_loop().remove_signal_handler(signal.SIGINT)
 
     @property
     def table(self) -> DataTable[str]:
