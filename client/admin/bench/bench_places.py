@@ -88,6 +88,7 @@ async def own_topic(
 ) -> AsyncIterator[OwnTopic]:
     """Create a topic at all masters, and delete it after the block, also after Ctrl-C.
 
+    A cancellation must come from inside the block of ``admin``, whose connections delete it.
     ``queues``: of each broker. ``warn`` gets a line about what could not be deleted.
 
     Raises: NoBrokerAnswered if no broker has created it.

@@ -41,9 +41,9 @@ def latency_line(title: str, prefix: str, document: Mapping[str, Any]) -> str:
     return f"{title} (ms): {', '.join(parts)}"
 
 
-def per_second(count: float, seconds: float) -> float | None:
+def per_second(count: float, seconds: float, digits: int = 1) -> float | None:
     """Return a rate, None if no time has passed."""
-    return round(count / seconds, 1) if seconds > 0 else None
+    return round(count / seconds, digits) if seconds > 0 else None
 
 
 @attrs.define
@@ -71,7 +71,6 @@ def send_document(
 ) -> dict[str, Any]:
     """Return the document of ``bench send``; ``size``: bytes of a body, ``now``: Trio's clock."""
     seconds = counts.seconds(now)
-    rate = per_second(counts.sent, seconds)
     return {
         "topic": topic,
         "interrupted": interrupted,
@@ -80,8 +79,8 @@ def send_document(
         "failed": sum(counts.failed.values()),
         "failedBy": dict(counts.failed),
         "overdue": counts.overdue,
-        "rate": rate,
-        "mbPerSecond": None if rate is None else round(rate * size / MB, 3),
+        "rate": per_second(counts.sent, seconds),
+        "mbPerSecond": per_second(counts.sent * size / MB, seconds, 3),
         **latency_fields("latency", counts.latency),
     }
 

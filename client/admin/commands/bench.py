@@ -232,7 +232,7 @@ async def bench_consumer(admin: Admin, options: Values) -> Result:
         for offset in table.offset_table.values()
     ]
     received = run.received
-    mb_per_second = bench_report.per_second(received.size_bytes / bench_report.MB, run.seconds)
+    megabytes = received.size_bytes / bench_report.MB
     document = {
         "topic": topic,
         "group": group,
@@ -241,7 +241,7 @@ async def bench_consumer(admin: Admin, options: Values) -> Result:
         "received": received.received,
         "duplicates": received.duplicates,
         "rate": bench_report.per_second(received.received, run.seconds),
-        "mbPerSecond": mb_per_second,
+        "mbPerSecond": bench_report.per_second(megabytes, run.seconds, 3),
         "lag": None if stats.failures or not behind else sum(behind),
         "sent": None if run.load is None else run.load.sent,
         "failed": None if run.load is None else run.load.failed.total(),
