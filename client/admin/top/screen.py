@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import ClassVar, Protocol
 
 import attrs
+from rich.text import Text
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
@@ -26,7 +27,15 @@ from textual.widgets import DataTable, Footer, Input, Static
 
 from triomq.client.admin.top.frame import Row, TopFrame
 from triomq.client.admin.top.loader import TopLoader
-from triomq.client.admin.top.tabs import GROUPS, TABS, TOPICS, Tab, detail_lines, headline
+from triomq.client.admin.top.tabs import (
+    GROUPS,
+    TABS,
+    TOPICS,
+    Tab,
+    TopColumn,
+    detail_lines,
+    headline,
+)
 from triomq.client.portal import Portal
 from triomq.remoting.printable import printable
 
@@ -68,6 +77,11 @@ class PortalSource:
 
     def look_at(self, topics: Sequence[str], groups: Sequence[str]) -> None:
         self.portal.call_soon(self.loader.look_at, topics, groups)
+
+
+def _cell(column: TopColumn, text: str) -> Text:
+    """Return the text of a cell; as a plain str, ``[::1]:9876`` would be read as markup."""
+    return Text(printable(text), justify="right" if column.title.startswith(">") else "left")
 
 
 class RowDetails(ModalScreen[None]):
@@ -145,7 +159,7 @@ class TopApp(App[None]):
         self.set_interval(LOOK_SECONDS, self.look)
 
     @property
-    def table(self) -> DataTable[str]:
+    def table(self) -> DataTable[Text]:
         return self.query_one(DataTable)
 
     def now(self) -> float:
@@ -180,9 +194,9 @@ class TopApp(App[None]):
         table.clear(columns=True)
         for column in tab.columns:
             mark = " *" if column.key == self.sorts[tab.name] else ""
-            table.add_column(column.title.removeprefix(">") + mark, key=column.key)
+            table.add_column(_cell(column, column.title.removeprefix(">") + mark), key=column.key)
         table.add_rows(
-            [printable(column.cell(row)) for column in tab.columns] for row in self.shown
+            [_cell(column, column.cell(row)) for column in tab.columns] for row in self.shown
         )
         names = [row[tab.identity] for row in self.shown]
         table.move_cursor(row=names.index(name) if name in names else place)

@@ -15,6 +15,7 @@ from silent_servers import silent_broker
 
 from triomq import PushConsumer
 from triomq.client.admin.admin import Admin
+from triomq.client.admin.bench import ending
 from triomq.client.admin.bench.bench_places import own_topic
 from triomq.client.admin.command_line import understand
 from triomq.client.admin.commands import bench
@@ -31,14 +32,15 @@ async def names(cluster: InProcessCluster) -> set[str]:
 
 
 async def test_a_run_sends_its_messages_and_deletes_its_topic(
-    capsys: pytest.CaptureFixture[str],
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with local_cluster() as cluster:
         words = ("bench", "send", "--count", 300, "--rate", 1000, "--size", 100, "--batch", 3)
         done = await mqadmin(*words, "--json", "-n", cluster.namesrv_address)
         quiet = capsys.readouterr().err
+        monkeypatch.setattr(ending, "TELL_SECONDS", 0.1)
         text = await mqadmin(
-            "bench", "send", "--duration", 2, "--rate", 50, "-n", cluster.namesrv_address
+            "bench", "send", "--duration", 1, "--rate", 100, "-n", cluster.namesrv_address
         )
         progress = capsys.readouterr().err
         assert await names(cluster) == set()

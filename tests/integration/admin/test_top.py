@@ -10,7 +10,7 @@ import pty
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
@@ -26,9 +26,11 @@ from triomq import Producer, PushConsumer
 from triomq.client.admin import requests
 from triomq.client.admin.admin import Admin
 from triomq.client.admin.cluster_poller import ClusterPoller
+from triomq.client.admin.cluster_view import ClusterView, NameServerRow
 from triomq.client.admin.command_line import understand
 from triomq.client.admin.commands.top import live
 from triomq.client.admin.execution import wants_screen
+from triomq.client.admin.top.frame import TopFrame
 from triomq.client.admin.top.loader import TopLoader, load_once, open_loader
 from triomq.client.admin.top.screen import PortalSource, TopApp
 from triomq.client.portal import Portal
@@ -37,7 +39,7 @@ from triomq.remoting.protocol.bodies.topics import TopicConfig, TopicConfigList
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.testing import InProcessCluster, local_cluster
 
-TIMEOUT = ("--timeout", 3)
+TIMEOUT = ("--timeout", 1)
 
 
 @asynccontextmanager
@@ -220,6 +222,11 @@ def text_of(app: TopApp, part: str) -> str:
     return str(app.query_one(part, Static).render())
 
 
+def known(app: TopApp, key: str) -> int:
+    """Return the number of rows with a known value."""
+    return sum(row[key] is not None for row in app.shown)
+
+
 def names(app: TopApp) -> list[str]:
     return [row[app.shown_tab.identity] for row in app.shown]
 
@@ -230,9 +237,9 @@ async def in_a_view(
     """Run the view and its loader in threads of their own, as the program has two loops."""
 
     def connect() -> Admin:
-        return Admin(namesrv, timeout_seconds=1.0)
+        return Admin(namesrv, timeout_seconds=0.5)
 
-    portal: Portal[TopLoader] = Portal(open_loader(connect(), connect(), 1, 1.0))
+    portal: Portal[TopLoader] = Portal(open_loader(connect(), connect(), 0.5, 1.0))
     loader = await trio.to_thread.run_sync(portal.start().result)
     app = TopApp(PortalSource(loader, portal))
 
@@ -251,14 +258,15 @@ async def test_the_view_beside_a_silent_broker() -> None:
     seen: dict[str, Any] = {}
 
     async def scenario(app: TopApp, pilot: Pilot[None]) -> None:
-        await until(pilot, lambda: len(app.shown) == 3 and app.shown[0]["inTps"] is not None)
+        await until(pilot, lambda: known(app, "inTps") == 1 and len(app.shown) == 3)
         seen["servers"] = list(app.shown)
         seen["headline"] = text_of(app, "#headline")
         first = app._source.frame
         await until(pilot, lambda: app._source.frame.view.taken_at > first.view.taken_at)
         await pilot.press("2")
-        await until(pilot, lambda: bool(app.shown) and app.shown[0]["inTps"] is not None)
+        await until(pilot, lambda: known(app, "inTps") == 2)
         seen["topics"] = names(app)
+        await until(pilot, lambda: len(app._source.loader.shown_topics) == 2)
         await pilot.press("s")
         await pilot.press("s", "s")
         seen["status"] = text_of(app, "#status")
@@ -270,7 +278,7 @@ async def test_the_view_beside_a_silent_broker() -> None:
         seen["cleared"] = names(app)
         seen["filter"] = app.query_one("#filter", Input).display
         await pilot.press("3")
-        await until(pilot, lambda: bool(app.shown) and app.shown[0]["members"] is not None)
+        await until(pilot, lambda: known(app, "members") == 1)
         seen["groups"] = list(app.shown)
         await pilot.press("enter")
         await pilot.pause()
@@ -299,6 +307,34 @@ async def test_the_view_beside_a_silent_broker() -> None:
     assert (group["group"], group["members"]) == ("billing", 1)
     assert "orders at broker-a" in seen["details"]
     assert len(seen["all groups"]) > 1
+
+
+async def test_names_are_shown_as_they_are() -> None:
+    """Neither as Textual's markup nor with control characters."""
+    frame = TopFrame(
+        view=ClusterView(
+            name_servers=(NameServerRow("[::1]:9876", "no [bold]answer\x1b"),), taken_at=1.0
+        )
+    )
+
+    class StillSource:
+        crash = None
+
+        def __init__(self) -> None:
+            self.frame = frame
+
+        def look_at(self, topics: Sequence[str], groups: Sequence[str]) -> None:
+            self.told = (topics, groups)
+
+    async def drive() -> list[str]:
+        app = TopApp(StillSource(), wall=lambda: 1.0)
+        async with app.run_test(size=(160, 40)) as pilot:
+            await pilot.pause()
+            return [cell.plain for cell in app.table.get_row_at(0)]
+
+    cells = await trio.to_thread.run_sync(lambda: asyncio.run(drive()))
+    assert cells[3] == "[::1]:9876"
+    assert cells[-1] == "no [bold]answer\\x1b"
 
 
 async def test_ctrl_c_leaves_the_view() -> None:
