@@ -55,6 +55,12 @@ PURE = (
         f"client/consumer/pop/{name}.py"
         for name in ("hold_limit", "lease_times", "retry_delays", "source_turns")
     ),
+    *(f"client/admin/top/{name}.py" for name in ("details", "frame", "tabs")),
+    *(
+        f"client/admin/bench/{name}.py"
+        for name in ("bench_report", "latency_histogram", "load_plan", "received_counts")
+    ),
+    "client/admin/cluster_view.py",
     *("remoting/monitor/http.py", "remoting/monitor/metrics.py"),
     *(
         "remoting/protocol",
