@@ -28,6 +28,7 @@ mqadmin topic list --help                  # one command
 mqadmin cluster list -n 127.0.0.1:9876
 mqadmin cluster list --json
 mqadmin group lag -g billing --watch 5     # until Ctrl-C
+mqadmin topic tail orders --from -1h --limit 10   # without --limit until Ctrl-C
 mqadmin topic update -c DefaultCluster -t orders -r 16 --dry-run
 ```
 
@@ -59,7 +60,8 @@ date.
   {key: value}, "after": {key: value}}], "failures": {server: reason}}`. Passwords are not shown.
 - **A deletion** (of a topic, group, stored value, user, rule, context) shows the same and asks on
   a terminal. Without a terminal it needs `--yes`, otherwise it ends with exit code 2 and nothing is
-  done. RocketMQ's tool asks nothing: add `--yes` to scripts that delete.
+  done. RocketMQ's tool asks nothing: add `--yes` to scripts that delete. The commands that send
+  stored messages again ask likewise.
 - **Start**: the list of commands takes 0.04 s, a tab in the shell 0.1 s, a command half as long
   again as `python -c 'import trio'` ([numbers](adr/017-own-parser-of-mqadmin.md)).
 - **`--watch SECONDS`** repeats a command that reads, on a terminal in place, in a pipe one output

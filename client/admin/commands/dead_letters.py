@@ -21,6 +21,7 @@ from triomq.client.admin.resend.resend_command import (
     search_notes,
     selection_of,
     send_found,
+    sending_ends_at,
 )
 from triomq.client.admin.resend.searching import search
 from triomq.client.admin.resend.selection import LOOKED_MAX, SelectedMessages
@@ -207,11 +208,14 @@ def letter_document(broker: str, message: StoredMessage) -> Mapping[str, Any]:
 
 
 async def dlq_resend(admin: Admin, options: Values) -> Result:
+    ends_at = sending_ends_at(options)
     group, found = await find_letters(admin, options)
     about = {"group": group, "topic": dead_letter_topic(group)}
     only_group = group if options.flag("only-group") else ""
     topic = options.maybe_text("topic")
-    return await send_found(admin, options, found, about, topic=topic, group=only_group)
+    return await send_found(
+        admin, options, found, about, ends_at=ends_at, topic=topic, group=only_group
+    )
 
 
 # --- dlqPurge

@@ -18,6 +18,7 @@ from triomq.client.admin.resend.resend_command import (
     TO,
     selection_of,
     send_found,
+    sending_ends_at,
 )
 from triomq.client.admin.resend.searching import search
 from triomq.client.admin.times import instant_ms
@@ -27,11 +28,10 @@ if TYPE_CHECKING:
 
 
 async def replay(admin: Admin, options: Values) -> Result:
-    topic = options.text("topic")
+    topic, ends_at = options.text("topic"), sending_ends_at(options)
     found = await search(admin, topic, selection_of(options), options.maybe_text("brokerName"))
-    return await send_found(
-        admin, options, found, {"topic": topic}, topic=options.maybe_text("to-topic")
-    )
+    target = options.maybe_text("to-topic")
+    return await send_found(admin, options, found, {"topic": topic}, ends_at=ends_at, topic=target)
 
 
 COMMANDS = (

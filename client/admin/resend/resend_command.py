@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 SENT_MAX = 10_000
 """copies that one call sends"""
+LAST_SEND_SECONDS, LAST_SEND_SHARE = 1.0, 0.1
+"""time before the end of ``--timeout`` in which no copy is begun: seconds, and largest share"""
 FROM = "only messages stored then or later, for instance -1h; see times"
 TO = Option("--to TIME", "only messages stored then or earlier", instant_ms)
 KEY = Option("--key KEY", "only messages with this key")
@@ -112,12 +114,25 @@ def search_notes(found: SelectedMessages) -> list[str]:
     return notes
 
 
+def sending_ends_at(options: Values) -> float:
+    """Return the moment on Trio's clock after which no copy is tried; call it at the beginning.
+
+    Requests end at ``--timeout``. A send that is cut off then may be stored or not, so none begins
+    shortly before.
+    """
+    import trio  # not for the help: start-up time
+
+    timeout = options.number("timeout")
+    return trio.current_time() + timeout - min(LAST_SEND_SECONDS, timeout * LAST_SEND_SHARE)
+
+
 async def send_found(
     admin: Admin,
     options: Values,
     found: SelectedMessages,
     about: dict[str, Any],
     *,
+    ends_at: float,
     topic: str | None,
     group: str = "",
 ) -> Result:
@@ -135,11 +150,11 @@ async def send_found(
 
     pace, timeout = SendPace(options.maybe_number("rate")), options.number("timeout")
     needed = pace.seconds(len(found.messages))
-    if needed >= timeout:
+    if needed > ends_at - trio.current_time():
         raise UsageError(
             f"{len(found.messages)} messages at --rate {pace.per_second} take {needed:.0f} s, more"
-            f" than --timeout {timeout}: give --timeout {min(3600, int(needed) + 30)}, a higher"
-            " --rate or a lower --limit"
+            f" than --timeout {timeout} leaves: give --timeout {min(3600, int(needed) + 30)}, a"
+            " higher --rate or a lower --limit"
         )
 
     resending = Resending(
@@ -149,7 +164,7 @@ async def send_found(
         pace=SendPace(None) if isinstance(admin, HoldingAdmin) else pace,
         clock=trio.current_time,
         sleep=trio.sleep,
-        ends_at=trio.current_time() + timeout,
+        ends_at=ends_at,
     )
     outcome = await resending.send([message for _, message in found.messages])
     return sent_result(found, outcome, about, resending.sender.silent)

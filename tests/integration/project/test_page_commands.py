@@ -29,6 +29,9 @@ from triomq import (
     ReceivedMessage,
     SendStatus,
 )
+from triomq.remoting.protocol.codes import RequestCode
+from triomq.remoting.protocol.headers.send import SendBackHeader
+from triomq.remoting.protocol.record import StoredMessage
 from triomq.sync import Producer as SyncProducer
 from triomq.sync import PullConsumer as SyncPullConsumer
 from triomq.testing import InProcessCluster, local_cluster
@@ -67,6 +70,10 @@ def test_every_program_is_known_and_every_target_exists() -> None:
     assert {words[1] for _, words in found if words[0] == "make"} <= targets
 
 
+SHOWN = 10
+"""messages that ``topic tail`` waits for"""
+
+
 @attrs.define
 class Stage:
     """A cluster in which the examples of mqadmin have something to show."""
@@ -75,13 +82,15 @@ class Stage:
     folder: Path
     producer: Producer
     consumer: PushConsumer
+    dead: StoredMessage
+    """what the group gave up"""
     ids: dict[str, str] = attrs.field(factory=dict)
 
     async def set(self) -> None:
-        """As every example finds it: a topic with messages, a group that reads it, a broker that
-        may be written.
+        """As every example finds it: a topic with messages, a group that reads it and has a dead
+        letter, a broker that may be written.
         """
-        broker = self.cluster.brokers[0].address
+        broker, sent = self.cluster.brokers[0].address, 0
         for words in (
             ("updateBrokerConfig", "-b", broker, "-k", "brokerPermission", "-v", "6"),
             ("updateTopic", "-b", broker, "-t", "orders", "-r", "8", "-w", "8", "-p", "6"),
@@ -91,6 +100,16 @@ class Stage:
         ):
             done = await mqadmin(*words, "-n", self.cluster.namesrv_address)
             assert done.code == 0, (words, done)
+        async with self.cluster.admin() as admin:
+            back = SendBackHeader(self.dead.log_offset, "billing", -1, "", "orders")
+            await admin.ask(broker, RequestCode.CONSUMER_SEND_MSG_BACK, back)
+            with trio.fail_after(30):  # the broker registers the topic after a purge
+                while "%DLQ%billing" not in await admin.topics():
+                    await trio.sleep(0.02)
+            stored = await admin.topic_stats("orders")  # an example deletes the topic
+        while sum(table.message_count for table in stored.values.values()) + sent < SHOWN:
+            await self.producer.send("orders", b"order", keys=["order-1"], tag="paid")
+            sent += 1
 
     def words(self, words: list[str]) -> list[str]:
         """The example's words with the addresses, folders and ids of here."""
@@ -161,11 +180,14 @@ async def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
                 "7F0000010AC018B4AAC2514F3A9B0000": receipt.message_id,
                 "10.0.0.7@4242": client,
             }
+            async with cluster.admin() as admin:
+                (dead,) = await admin.read(receipt.queue, receipt.queue_offset, count=1)
             yield Stage(
                 cluster,
                 tmp_path,
                 producer,
                 consumer,
+                dead,
                 {key: str(value) for key, value in ids.items()},
             )
 
@@ -215,7 +237,10 @@ async def test_the_examples_of_mqadmin(stage: Stage) -> None:
             continue
         await stage.set()
         words = runnable(stage.words(line[1:]))
-        done = await mqadmin(*words)
+        done = None
+        with trio.move_on_after(60):
+            done = await mqadmin(*words)
+        assert done is not None, f"does not end: {page}, {line}"
         if done.code == 2 and "--yes" in done.err:  # it would ask on a terminal
             done = await mqadmin(*words, "--yes")
         assert done.code == 0 or may_fail(words, done), (page, line, words, done)
