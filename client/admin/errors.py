@@ -126,6 +126,21 @@ class NotWritable(TrioMQError):
         )
 
 
+class NotReadable(TrioMQError):
+    """A topic has no queue that can be read."""
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(topic)
+        self.topic = topic
+
+    def __str__(self) -> str:
+        """Name the command that changes it."""
+        return (
+            f"topic {self.topic!r} has no queue that can be read: `mqadmin topicRoute -t"
+            f" {self.topic}` shows its permission, `mqadmin updateTopicPerm -p 6` changes it"
+        )
+
+
 class MessageNotFound(TrioMQError):
     """No broker of the topic has such a message."""
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from triomq.client.admin.errors import NotReadable
 from triomq.client.admin.resend.selection import (
     KEPT_BYTES_MAX,
     LOOKED_MAX,
@@ -30,13 +31,15 @@ async def search(
 
     Each queue has an equal share of the limits of one call.
 
-    Raises: RouteNotFound, BrokerNotFound; NoBrokerAnswered if no queue can be read.
+    Raises: RouteNotFound, BrokerNotFound, NotReadable; NoBrokerAnswered if no broker answers.
     """
     queues = {
         f"{queue.broker_name} {queue.queue_id}": queue
         for queue in await admin.queues(topic, broker_name)
     }
-    share = max(1, len(queues))
+    if not queues:
+        raise NotReadable(topic)
+    share = len(queues)
     looked_max, bytes_max = max(1, LOOKED_MAX // share), max(1, KEPT_BYTES_MAX // share)
 
     async def one(label: str) -> QueueSearch:

@@ -256,6 +256,14 @@ async def test_nothing_sent_is_a_failure(cluster: InProcessCluster) -> None:
     assert "nowhere" in done.err
 
 
+async def test_dead_letters_that_cannot_be_read_are_counted(cluster: InProcessCluster) -> None:
+    """Old brokers create their topic for writing only."""
+    closed = ("updateTopicPerm", "-c", "DefaultCluster", "-t", "%DLQ%billing", "-p", 2)
+    assert (await call(cluster, *closed)).code == 0
+    assert failed(await call(cluster, "dlq", "show", "billing"), 1, "updateTopicPerm -p 6")
+    assert (await call(cluster, "dlq", "list")).rows[1][2] == "4"
+
+
 async def test_a_silent_broker_is_left_out_and_named(cluster: InProcessCluster) -> None:
     topics = ["%DLQ%billing", "orders"]
     async with silent_broker(cluster.namesrv_address, topics) as ghost:
