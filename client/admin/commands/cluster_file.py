@@ -171,7 +171,11 @@ async def diff(admin: Admin, options: Values) -> Result:
     found = await compare(
         admin, options, offsets=options.flag("offsets"), prune=options.flag("prune")
     )
-    steps = found.plan.steps
+    steps = [step for step in found.plan.steps if step.kind is not ItemKind.OFFSETS]
+    moves = [step for step in found.plan.steps if step.kind is ItemKind.OFFSETS]
+    moves, notes = await within_queues(admin, moves, found.answers.values)
+    found.notes.extend(notes)
+    steps += moves
     return Result(
         document={
             "cluster": found.cluster,
