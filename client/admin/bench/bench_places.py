@@ -11,6 +11,7 @@ import trio
 
 from triomq.client.admin.admin import Admin
 from triomq.client.admin.arguments import UsageError
+from triomq.client.admin.cluster_view import topic_kind
 from triomq.client.admin.command import ask_each
 from triomq.client.errors import TrioMQError
 from triomq.remoting.protocol.codes import RequestCode
@@ -39,10 +40,15 @@ def new_name() -> str:
 
 
 async def check_writable(admin: Admin, topic: str) -> None:
-    """Refuse a topic that other groups consume.
+    """Refuse a topic that groups consume, and those of retries, dead letters and the system.
 
     Raises: UsageError, RouteNotFound, NoBrokerAnswered.
     """
+    if (kind := topic_kind(topic)) != "normal":
+        raise UsageError(
+            f"topic {topic} belongs to no application ({kind}): leave out -t for a new topic,"
+            " or give --yes"
+        )
     answers = await admin.topic_groups_by_broker(topic)
     groups = sorted({group for some in answers.some().values() for group in some})
     if groups:

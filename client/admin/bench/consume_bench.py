@@ -59,11 +59,14 @@ class ConsumeRun:
     load: LoadCounts | None = None
     failures: BrokerFailures = attrs.field(factory=BrokerFailures)
     seconds: float = 0.0
-    """from the first share of the queues to the end"""
+    """from the first share of the queues to the last message; to the end if there was none"""
     interrupted: bool = False
     assigned: bool = False
     """the consumer got its share of the queues in time"""
     _began_at: float | None = None
+    _first_at: float | None = None
+    _last_at: float | None = None
+    """Trio's clock, as the two before"""
     _lines: ProgressLines = attrs.field(factory=ProgressLines)
 
     async def run(
@@ -99,9 +102,14 @@ class ConsumeRun:
             async with consumer, open_background() as nursery:
                 nursery.start_soon(self._time_out, consumer, end, producer, load, shape)
                 await end.stop.wait()
-                begin = self._began_at
-                self.seconds = 0.0 if begin is None else trio.current_time() - begin
+                self.seconds = self._length(trio.current_time())
             self.interrupted = end.interrupted
+
+    def _length(self, now: float) -> float:
+        """Return ``seconds``: without the idle time after a backlog, which would hide the rate."""
+        begins = [at for at in (self._began_at, self._first_at) if at is not None]
+        end = now if self._last_at is None else self._last_at
+        return end - min(begins) if begins else 0.0
 
     async def _time_out(
         self,
@@ -138,6 +146,9 @@ class ConsumeRun:
     async def _take(self, messages: list[ReceivedMessage], end: EarlyEnd) -> None:
         await trio.lowlevel.checkpoint()
         now_ms = time.time() * 1000
+        self._last_at = trio.current_time()
+        if self._first_at is None:
+            self._first_at = self._last_at
         for message in messages:
             self.received.note(
                 message.message_id,

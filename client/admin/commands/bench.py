@@ -371,6 +371,7 @@ COMMANDS = (
             " {broker: reason}}"
         ),
         remarks=(
+            "rate and mbPerSecond are those until the last message came.\n"
             "storeLatency is the time from the broker's clock when it stored a message to this"
             " machine's when it came; bornLatency begins at the producer's clock. Both are in whole"
             " milliseconds.\n"

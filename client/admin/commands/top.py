@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -73,6 +74,8 @@ def live(values: Values) -> int:
         namesrv = values.maybe_text("namesrvAddr")
         return Admin(namesrv, timeout_seconds=seconds, tls=tls, credentials=credentials)
 
+    # Without a handler Python would print warnings over the view; rows name what does not answer.
+    logging.getLogger("triomq").addHandler(logging.NullHandler())
     interval = values.number("interval")
     portal: Portal[TopLoader] = Portal(open_loader(connect(), connect(), interval, seconds))
     loader = portal.start().result()

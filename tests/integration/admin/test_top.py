@@ -39,6 +39,7 @@ from triomq.remoting.protocol.bodies.topics import TopicConfig, TopicConfigList
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.testing import InProcessCluster, local_cluster
 
+ALTERNATE_SCREEN_LEFT = b"\x1b[?1049l"
 TIMEOUT = ("--timeout", 1)
 
 
@@ -161,6 +162,30 @@ def test_without_textual_the_fix_is_named() -> None:
     assert done.returncode == 2, done
     assert "pip install 'triomq[top]'" in done.stderr
     assert live.__module__ == "triomq.client.admin.commands.top"
+
+
+async def test_the_program_shows_the_view_until_q() -> None:
+    async with local_cluster() as cluster:
+        ours, theirs = pty.openpty()
+        process = await trio.lowlevel.open_process(
+            [sys.executable, "-m", "triomq.client.admin.cli", "top", "-n", cluster.namesrv_address],
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            env={**os.environ, "TERM": "xterm-256color"},
+        )
+        os.close(theirs)
+        out = b""
+        async with trio.lowlevel.FdStream(ours) as terminal:
+            with trio.fail_after(60):
+                while b"broker-a" not in out:
+                    out += await terminal.receive_some(65536)
+                await terminal.send_all(b"q")
+                while ALTERNATE_SCREEN_LEFT not in out:
+                    out += await terminal.receive_some(65536)
+                await process.wait()
+    assert process.returncode == 0
+    assert b"Traceback" not in out
 
 
 # --- the loader
