@@ -160,7 +160,7 @@ def test_without_textual_the_fix_is_named() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 2, done
-    assert "pip install 'triomq[top]'" in done.stderr
+    assert "pip install 'triomq[admin]'" in done.stderr
     assert live.__module__ == "triomq.client.admin.commands.top"
 
 
