@@ -6,7 +6,7 @@ rate of a topic that has not had its turn.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar
 
 import attrs
@@ -101,26 +101,31 @@ def _broker_row(broker: BrokerRow, master_end: float | None, now: float) -> Row:
     }
 
 
-def incomplete(view: ClusterView, brokers: Collection[str]) -> bool:
-    """Return whether a sum over these brokers may lack something.
+def incompleteness(view: ClusterView) -> Callable[[Collection[str]], bool]:
+    """Return a function that says whether a sum over some brokers may lack something.
 
     So it does if the table of one of them is missing, or that of a broker which never told any.
     """
+    missing = view.tables_missing.keys()
+    if not missing:
+        return lambda brokers: False
     told = {name for topic in view.topics.values() for name in topic.brokers}
-    return any(name in brokers or name not in told for name in view.tables_missing)
+    if missing - told:
+        return lambda brokers: True
+    return lambda brokers: not missing.isdisjoint(brokers)
 
 
 def topic_table(frame: TopFrame, now: float, *, everything: bool) -> list[Row]:
     """Return a row for each topic; ``everything``: also those of the system, retries, the dead."""
+    lacks = incompleteness(frame.view)
     return [
-        _topic_row(topic, _fresh(frame.topics.get(name), now), frame.view)
+        _topic_row(topic, _fresh(frame.topics.get(name), now), lacks(topic.brokers))
         for name, topic in frame.view.topics.items()
         if everything or topic.kind == "normal"
     ]
 
 
-def _topic_row(topic: TopicRow, detail: TopicDetail | None, view: ClusterView) -> Row:
-    missing = bool(view.tables_missing) and incomplete(view, topic.brokers)
+def _topic_row(topic: TopicRow, detail: TopicDetail | None, missing: bool) -> Row:
     return {
         "topic": topic.name,
         "kind": topic.kind,
@@ -134,15 +139,15 @@ def _topic_row(topic: TopicRow, detail: TopicDetail | None, view: ClusterView) -
 
 def group_table(frame: TopFrame, now: float, *, everything: bool) -> list[Row]:
     """Return a row for each group; ``everything``: also those of brokers and tools."""
+    lacks = incompleteness(frame.view)
     return [
-        _group_row(group, _fresh(frame.groups.get(name), now), frame.view)
+        _group_row(group, _fresh(frame.groups.get(name), now), lacks(group.brokers))
         for name, group in frame.view.groups.items()
         if everything or not group.system
     ]
 
 
-def _group_row(group: GroupRow, detail: GroupDetail | None, view: ClusterView) -> Row:
-    missing = bool(view.tables_missing) and incomplete(view, group.brokers)
+def _group_row(group: GroupRow, detail: GroupDetail | None, missing: bool) -> Row:
     return {
         "group": group.name,
         "lag": group.lag,
