@@ -94,15 +94,18 @@ def selection_of(options: Values) -> MessageSelection:
     )
 
 
-def search_notes(found: SelectedMessages) -> list[str]:
-    """Return warnings about what was not searched."""
+def search_notes(found: SelectedMessages, *, go_on: bool = True) -> list[str]:
+    """Return warnings about what was not searched.
+
+    ``go_on``: False if another warning says where to go on, which is earlier.
+    """
     notes = []
-    if found.cut_ms is not None:
+    if go_on and found.cut_ms is not None:
         notes.append(
             f"the search ended after {found.looked} messages, the limit of one call; go on with"
             f" --from {found.go_on_ms}, or choose fewer with --from, --to or -b"
         )
-    elif found.go_on_ms is not None:
+    elif go_on and found.go_on_ms is not None:
         notes.append(
             f"there are more than the {len(found.messages)} messages of --limit; go on with --from"
             f" {found.go_on_ms}"
@@ -209,7 +212,7 @@ def sent_result(
     counts = [f"{len(sent)} of {len(found.messages)} messages sent"]
     counts += [f"{len(failed)} failed"] if failed else []
     counts += [f"{len(outcome.left)} not tried"] if outcome.left else []
-    notes = search_notes(found)
+    notes = search_notes(found, go_on=not outcome.left)
     if failed:
         notes.append(
             f"{len(failed)} messages cannot be sent, {failed[0]['msgId']} because:"
@@ -220,6 +223,11 @@ def sent_result(
             f"{len(outcome.left)} messages were not tried: {outcome.stopped}; go on with --from"
             f" {go_on_ms} ({milliseconds_text(go_on_ms or 0)})"
         )
+    # More than the user wanted is no failure, more than one call sends is one.
+    too_many = found.cut_ms is not None or (
+        found.go_on_ms is not None and len(found.messages) == SENT_MAX
+    )
+    unfinished = bool(failed or outcome.left) or too_many
     failures = {**silent, **found.failures}
     asked = {place.broker_name for _, _, place in outcome.sent} | failures.keys()
     return Result(
@@ -235,6 +243,6 @@ def sent_result(
         failures=failures,
         asked=max(found.asked, len(asked)),
         notes=notes,
-        partial=bool(failed or outcome.left) and bool(sent),
-        bad_news=bool(failed or outcome.left) and not sent,
+        partial=unfinished and bool(sent),
+        bad_news=unfinished and not sent,
     )

@@ -19,8 +19,8 @@ from triomq.client.admin.resend.message_copy import (
     origin_topic,
 )
 from triomq.client.admin.resend.pace import SendPace
-from triomq.client.admin.resend.resend_command import search_notes
-from triomq.client.admin.resend.resending import FAILURES_MAX, Resending
+from triomq.client.admin.resend.resend_command import search_notes, sent_result
+from triomq.client.admin.resend.resending import FAILURES_MAX, Resending, ResendOutcome
 from triomq.client.admin.resend.selection import (
     MessageSelection,
     QueueSearch,
@@ -368,3 +368,43 @@ def test_what_a_search_that_was_cut_says() -> None:
         ),
         "messages of broker b x are left out; go on with -b 'b x'",
     ]
+
+
+OUTCOMES = [
+    # (sent, failed, left, go_on_ms, cut_ms) -> (partial, bad news), words of the warnings
+    ((2, 0, 0, None, None), (False, False), []),
+    ((2, 0, 0, 9, None), (False, False), ["more than the 2 messages of --limit"]),
+    ((2, 0, 0, 9, 9), (True, False), ["limit of one call; go on with --from 9"]),
+    ((1, 1, 0, None, None), (True, False), ["1 messages cannot be sent, ID1 because: refused"]),
+    ((0, 2, 0, None, None), (False, True), ["2 messages cannot be sent"]),
+    ((1, 0, 1, 9, 9), (True, False), [f"1 messages were not tried: late; go on with --from {NOW}"]),
+]
+
+
+@pytest.mark.parametrize(("counts", "ends", "warnings"), OUTCOMES)
+def test_what_was_not_sent_decides_the_exit_code_and_one_warning_says_where_to_go_on(
+    counts: tuple[int, int, int, int | None, int | None],
+    ends: tuple[bool, bool],
+    warnings: list[str],
+) -> None:
+    sent, failures, left, go_on_ms, cut_ms = counts
+    place = SentCopy(broker_name="a", queue_id=0, offset_message_id="P")
+    outcome = ResendOutcome(
+        sent=[(stored(), "orders", place)] * sent,
+        failed=[(stored(1), "refused")] * failures,
+        left=[stored()] * left,
+        stopped="late",
+    )
+    found = SelectedMessages(
+        messages=[("a", stored())] * (sent + failures + left),
+        looked=9,
+        cut_ms=cut_ms,
+        go_on_ms=go_on_ms,
+        asked=1,
+    )
+    result = sent_result(found, outcome, {}, {})
+    assert (result.partial, result.bad_news) == ends
+    assert len(result.notes) == len(warnings)
+    for note, words in zip(result.notes, warnings, strict=True):
+        assert words in note
+    assert (result.document["found"], result.document["left"]) == (2, left)
