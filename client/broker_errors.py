@@ -120,7 +120,7 @@ class PermissionDenied(BrokerError, code=ResponseCode.NO_PERMISSION):
 
     retriable = True
     fix = (
-        "check the topic's perm (`mqadmin topicRoute`), the broker's brokerPermission, and the"
+        "check the topic's perm (`mqadmin topic route`), the broker's brokerPermission, and the"
         " credentials"
     )
 
@@ -131,7 +131,7 @@ class TopicNotFound(BrokerError, code=ResponseCode.TOPIC_NOT_EXIST):
     retriable = True
     refresh_route = True
     fix = (
-        "create the topic with `mqadmin updateTopic -c CLUSTER -t TOPIC`, or allow"
+        "create the topic with `mqadmin topic create -c CLUSTER -t TOPIC`, or allow"
         " autoCreateTopicEnable on the broker"
     )
 
@@ -178,7 +178,7 @@ class GroupNotFound(BrokerError, code=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
     """SUBSCRIPTION_GROUP_NOT_EXIST (26)."""
 
     fix = (
-        "create the group with `mqadmin updateSubGroup`, or allow autoCreateSubscriptionGroup on"
+        "create the group with `mqadmin group create`, or allow autoCreateSubscriptionGroup on"
         " the broker"
     )
 

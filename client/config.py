@@ -156,7 +156,7 @@ class ClientSettings:
     Message traces:
 
     - ``trace``: whether to note what happens to each message (sent, handled, with which result) in
-      the trace topic, where ``mqadmin queryMsgTraceById`` and Java's tools find it
+      the trace topic, where ``mqadmin message trace`` and Java's tools find it
     - ``trace_topic``: the topic for it; brokers with traceTopicEnable=true have the default one
 
     - ``tracer_provider``: OpenTelemetry's, for spans of sends, handling and settling, and trace

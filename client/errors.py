@@ -150,13 +150,13 @@ class RouteNotFound(TrioMQError):
         if self.offered:
             fix = (
                 self.fix
-                or f"see with `mqadmin topicRoute -t {self.topic}` where the topic is now,"
+                or f"see with `mqadmin topic route -t {self.topic}` where the topic is now,"
                 " and whether the broker runs"
             )
             return f"topic {self.topic!r} has a route, but {self.detail}: {fix}"
         detail = f" ({self.detail})" if self.detail else ""
         fix = self.fix or (
-            f"check the spelling, create it with `mqadmin updateTopic -c CLUSTER -t {self.topic}`,"
+            f"check the spelling, create it with `mqadmin topic create -c CLUSTER -t {self.topic}`,"
             " or start a broker with autoCreateTopicEnable=true"
         )
         return f"no broker offers topic {self.topic!r}{detail}: {fix}"
@@ -336,7 +336,7 @@ class ReplyTimeout(TrioMQError, TimeoutError):
         if self.receipt is not None:
             state = (
                 "the request is stored, so its consumer is slow, stopped, or does not reply"
-                " (`mqadmin consumerProgress`); give it more time, or look at the consumer"
+                " (`mqadmin group lag`); give it more time, or look at the consumer"
             )
         elif self.maybe_stored:
             state = "no broker has confirmed the request, which may be stored nevertheless"

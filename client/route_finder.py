@@ -302,7 +302,7 @@ class RouteFinder:
             raise RouteNotFound(
                 topic,
                 "no writable queue on a master",
-                f"see with `mqadmin topicRoute -t {topic}` whether its perm has the write bit (2),"
+                f"see with `mqadmin topic route -t {topic}` whether its perm has the write bit (2),"
                 " and whether a master runs",
                 offered=route is not None,
             )

@@ -1,4 +1,4 @@
-"""How replication is doing: GET_BROKER_HA_STATUS (907), for ``mqadmin haStatus``.
+"""How replication is doing: GET_BROKER_HA_STATUS (907), for ``mqadmin broker replication``.
 
 Source: store/ha/DefaultHAService.java#getRuntimeInfo,
 broker/processor/AdminBrokerProcessor.java#getBrokerHaStatus.

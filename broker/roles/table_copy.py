@@ -126,7 +126,7 @@ class TableCopy:
                 except StoreError as error:
                     logger.error(
                         "topic %s is gone on the master, but its queues stay here: %s; when the"
-                        " disk is well again, mqadmin cleanUnusedTopic deletes them",
+                        " disk is well again, mqadmin broker delete-unused-topics deletes them",
                         name,
                         error,
                     )

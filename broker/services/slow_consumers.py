@@ -105,7 +105,7 @@ class SlowConsumers:
                 self.groups.disable(slow.group)
                 logger.error(
                     "consumer group %s may not consume any more: in topic %s, queue %d, it is %d"
-                    " bytes behind, the limit is %d; allow it again with mqadmin updateSubGroup -s"
+                    " bytes behind, the limit is %d; allow it again with mqadmin group update -s"
                     " true",
                     *where,
                 )

@@ -306,7 +306,7 @@ def bounded(configs: Mapping[str, TopicConfig]) -> dict[str, TopicConfig]:
         if count > QUEUES_MAX:
             logger.error(
                 "topic %s has %d queues, more than the limit; this broker gives it %d; set a number"
-                " with mqadmin updateTopic",
+                " with mqadmin topic update",
                 name,
                 count,
                 QUEUES_MAX,

@@ -159,7 +159,7 @@ class Cleaner:
             logger.warning(
                 "the wall clock is %.1f hours ahead of the newest message, or of its own earlier"
                 " course: no file is deleted for its age in the next %g hours; if the clock is"
-                " right, mqadmin deleteExpiredCommitLog deletes expired files now",
+                " right, mqadmin broker delete-expired-log deletes expired files now",
                 self._guard.ignored_ms / HOUR_MS,
                 HOLD_SECONDS / 3600,
             )

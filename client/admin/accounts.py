@@ -84,7 +84,7 @@ async def ask_access(
         raise
 
 
-CREATE_FIX = "correct the name, or create the user with `mqadmin createUser`"
+CREATE_FIX = "correct the name, or create the user with `mqadmin user create`"
 
 
 def one_of_words(*words: str) -> Any:

@@ -120,9 +120,9 @@ class NotWritable(TrioMQError):
     def __str__(self) -> str:
         """Name the commands that show and change it."""
         return (
-            f"topic {self.topic!r} has no queue that can be written: `mqadmin topicRoute -t"
-            f" {self.topic}` shows its permission, `mqadmin updateTopicPerm` and `mqadmin"
-            " addWritePerm` change it"
+            f"topic {self.topic!r} has no queue that can be written: `mqadmin topic route -t"
+            f" {self.topic}` shows its permission, `mqadmin topic permission` and"
+            " `mqadmin broker add-write` change it"
         )
 
 
@@ -136,8 +136,8 @@ class NotReadable(TrioMQError):
     def __str__(self) -> str:
         """Name the command that changes it."""
         return (
-            f"topic {self.topic!r} has no queue that can be read: `mqadmin topicRoute -t"
-            f" {self.topic}` shows its permission, `mqadmin updateTopicPerm -p 6` changes it"
+            f"topic {self.topic!r} has no queue that can be read: `mqadmin topic route -t"
+            f" {self.topic}` shows its permission, `mqadmin topic permission -p 6` changes it"
         )
 
 
@@ -223,7 +223,7 @@ class TraceTopicMissing(TrioMQError):
         """Name the broker's setting."""
         return (
             f"no broker has the topic {self.topic!r} for message traces: set traceTopicEnable=true"
-            " on a broker and restart it, or create it with `mqadmin updateTopic -c CLUSTER -t"
+            " on a broker and restart it, or create it with `mqadmin topic create -c CLUSTER -t"
             f" {self.topic}`; then let clients trace (ClientSettings(trace=True), Java:"
             " enableTrace)"
         )
@@ -240,8 +240,8 @@ class UserExists(TrioMQError):
     def __str__(self) -> str:
         """Name the command that changes it."""
         return (
-            f"{self.broker} has user {self.name!r} already: change it with `mqadmin updateUser`, or"
-            " choose another name"
+            f"{self.broker} has user {self.name!r} already: change it with `mqadmin user update`,"
+            " or choose another name"
         )
 
 

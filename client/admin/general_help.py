@@ -32,7 +32,7 @@ def show(text: str, stream: TextIO) -> int:
 
 
 def silence(stream: TextIO) -> None:
-    """Suppress BrokenPipeError noise at interpreter exit (``mqadmin topicList | head -1``)."""
+    """Suppress BrokenPipeError noise at interpreter exit (``mqadmin topic list | head -1``)."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 

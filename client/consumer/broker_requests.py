@@ -133,7 +133,7 @@ class BrokerRequests:
         )
 
     def running(self, *, with_tasks: bool) -> ConsumerRunning:
-        """Return the consumer's state, as ``mqadmin consumerStatus`` shows it."""
+        """Return the consumer's state, as ``mqadmin group status`` shows it."""
         data, spec = self.describe(), self.membership.spec
         rates = self.membership.fetcher.counts.rates(trio.current_time())
         settings = {  # under Java's names, durations in seconds

@@ -178,7 +178,7 @@ class PushConsumer(GroupConsumer[AnyMembership]):
         if self._start.where is ConsumeFrom.TIMESTAMP:
             raise SettingsError(
                 "a group that pops begins 'first' or 'last': use mode='pull', or set its offsets"
-                " with `mqadmin resetOffsetByTime`"
+                " with `mqadmin group reset`"
             )
         if self._on_assignment is not None or self._allocate is not allocate_average:
             raise SettingsError(

@@ -1,7 +1,7 @@
 """The rates at which a consumer pulls and handles each topic.
 
 Hot paths add to totals; rates are made of samples of the totals. They are the rates that the
-official client reports (``mqadmin consumerStatus``): over the last minute, sampled every ten
+official client reports (``mqadmin group status``): over the last minute, sampled every ten
 seconds, and the failures of the last hour.
 
 Source: client/…/stat/ConsumerStatsManager.java, common/…/stats/StatsItem.java.

@@ -118,6 +118,6 @@ async def check_filters(
                     raise
                 raise SettingsError(
                     f"subscription to {wanted.topic}: {broker_name} does not filter by properties"
-                    f" ({error.remark}): switch it on there (mqadmin updateBrokerConfig -k"
+                    f" ({error.remark}): switch it on there (mqadmin broker set -k"
                     " enablePropertyFilter -v true), or use tags"
                 ) from error

@@ -8,7 +8,7 @@ PERMANENT_REFUSALS = {
     ResponseCode.NO_PERMISSION: "check the topic's and the broker's permissions",
     ResponseCode.SUBSCRIPTION_PARSE_FAILED: "correct the option 'tags' or 'filterSql'",
     ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: (
-        "create the group with `mqadmin updateSubGroup`, or name an existing one in 'groupId'"
+        "create the group with `mqadmin group create`, or name an existing one in 'groupId'"
     ),
 }
 """refusals that a retry does not change → what to do"""

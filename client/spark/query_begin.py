@@ -128,7 +128,7 @@ def readable_bounds(options: SourceOptions, cluster: DriverClient) -> dict[Queue
     if absent:
         raise SourceError(
             f"the name servers do not know topic {', '.join(absent)}; check the spelling, or create"
-            f" it with `mqadmin updateTopic -c <cluster> -t {absent[0]}`"
+            f" it with `mqadmin topic create -c <cluster> -t {absent[0]}`"
         )
     queues = cluster.queues()
     unknown = sorted(str(queue) for queue in set(options.assign) - set(queues))

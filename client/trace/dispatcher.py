@@ -162,8 +162,8 @@ class TraceDispatcher:
         if isinstance(error, RouteNotFound):
             return (
                 f"topic {self.topic} does not exist, so records are dropped: set"
-                " traceTopicEnable=true on a broker and restart it, or call `mqadmin updateTopic -t"
-                f" {self.topic} -c CLUSTER`; messages themselves are not affected"
+                " traceTopicEnable=true on a broker and restart it, or call `mqadmin topic create"
+                f" -t {self.topic} -c CLUSTER`; messages themselves are not affected"
             )
         known = isinstance(error, TrioMQError)
         return (

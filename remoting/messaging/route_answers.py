@@ -124,7 +124,7 @@ def assignments(
     if not found:
         raise Refused(
             pb.Code.FORBIDDEN,
-            f"no readable queue of topic {topic.name}: its permission (mqadmin updateTopicPerm) or"
+            f"no readable queue of topic {topic.name}: its permission (mqadmin topic permission) or"
             " the permission of its brokers forbids it, or no master is there",
         )
     return found

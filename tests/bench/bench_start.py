@@ -137,7 +137,7 @@ async def inside(starts: int) -> None:
                 begin = time.perf_counter()
             pull_ends.append(time.perf_counter() - begin)
     show("a cluster in this loop, ready", "ms", ready[1:])
-    show("mqadmin topicList, whole run", "s", admin[1:])
+    show("mqadmin topic list, whole run", "s", admin[1:])
     for name, ends in (
         ("Producer", producer_ends),
         ("PushConsumer", push_ends),

@@ -22,7 +22,7 @@ class PopSettings:
         "defaultMessageRequestMode",
         Kind("PULL or POP", read_mode, str),
         "PULL",
-        "PULL or POP, for groups without a mode of their own (mqadmin setConsumeMode)",
+        "PULL or POP, for groups without a mode of their own (mqadmin group mode)",
     )
     default_share: int = number(
         "defaultPopShareQueueNum",

@@ -302,7 +302,7 @@ class QueueTable:
                 logger,
                 logging.WARNING,
                 "%s-%s: the message at log offset %s has the number %s, but the queue goes on at"
-                " %s: it is in no queue (mqadmin queryMsgById finds it)",
+                " %s: it is in no queue (mqadmin message show finds it)",
                 queue.topic,
                 queue.queue_id,
                 place.log_offset,

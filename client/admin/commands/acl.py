@@ -156,7 +156,7 @@ def acls_result(answers: Answers[list[Acl]]) -> Result:
 async def get_acl(admin: Admin, options: Values) -> Result:
     subject = options.maybe_text("subject")
     if subject is None:
-        raise UsageError("-s/--subject is missing: User:name; `mqadmin listAcl` lists all")
+        raise UsageError("-s/--subject is missing: User:name; `mqadmin acl list` lists all")
     addresses = await chosen_brokers(admin, options)
 
     async def one(address: str) -> list[Acl]:
@@ -170,7 +170,7 @@ async def get_acl(admin: Admin, options: Values) -> Result:
     if not any(answers.some().values()) and not answers.failures:
         raise SubjectMissing(
             f"rules for {subject!r}",
-            "`mqadmin createAcl` makes some; `mqadmin listUser` lists the users",
+            "`mqadmin acl create` makes some; `mqadmin user list` lists the users",
         )
     return acls_result(answers)
 

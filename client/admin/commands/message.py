@@ -40,8 +40,8 @@ async def consume_message(admin: Admin, options: Values) -> Result:
         queues = [queue for queue in queues if queue.queue_id == queue_id]
         if not queues:
             raise UsageError(
-                f"topic {topic!r} has no queue {queue_id} on broker {broker!r}; `mqadmin topicRoute"
-                f" -t {topic} -l` shows the queues"
+                f"topic {topic!r} has no queue {queue_id} on broker {broker!r}; `mqadmin topic"
+                f" route -t {topic} -l` shows the queues"
             )
     left = options.number("MessageNumber")
     group = options.maybe_text("consumerGroup") or messages.TOOLS_GROUP

@@ -90,7 +90,7 @@ async def known_queue(admin: Admin, topic: str, broker: str, queue_id: int) -> M
     queue = MessageQueue(topic, broker, queue_id)
     if queue not in await admin.queues(topic, broker):
         raise UsageError(
-            f"topic {topic!r} has no queue {queue_id} on broker {broker!r}; `mqadmin topicRoute -t"
+            f"topic {topic!r} has no queue {queue_id} on broker {broker!r}; `mqadmin topic route -t"
             f" {topic} -l` shows the queues"
         )
     return queue

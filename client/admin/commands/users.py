@@ -111,7 +111,7 @@ def users_result(answers: Answers[list[User]]) -> Result:
 async def get_user(admin: Admin, options: Values) -> Result:
     name = options.maybe_text("username")
     if name is None:
-        raise UsageError("-u/--username is missing: name of the user; `mqadmin listUser` lists all")
+        raise UsageError("-u/--username is missing: name the user; `mqadmin user list` lists all")
     addresses = await chosen_brokers(admin, options)
 
     async def one(address: str) -> list[User]:

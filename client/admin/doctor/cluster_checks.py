@@ -274,7 +274,7 @@ async def lags(admin: Admin, lag_max: int) -> list[Finding]:
             "group",
             name,
             f"{lag} messages behind",
-            f"see mqadmin consumerProgress -g {name}; add members or queues, or reset the offset",
+            f"see mqadmin group lag -g {name}; add members or queues, or reset the offset",
             "messages older than fileReservedTime are deleted, read or unread",
         )
         for name, lag in behind.items()

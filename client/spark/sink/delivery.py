@@ -263,7 +263,7 @@ class Delivery:
         if found is None or not queues:
             raise SourceError(
                 f"topic {topic} {'does not exist' if found is None else 'takes no messages'}; check"
-                " the spelling and the permissions, or create it with `mqadmin updateTopic -c"
+                " the spelling and the permissions, or create it with `mqadmin topic create -c"
                 f" <cluster> -t {topic}`"
             )
         places = sorted((queue.broker, queue.queue_id) for queue in queues)

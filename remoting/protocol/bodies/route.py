@@ -109,7 +109,7 @@ def check_queue_counts(queue_datas: Iterable[QueueData]) -> None:
             raise RemoteProtocolError(
                 f"a route has {count:,} queues of the topic on broker {data.broker_name}, and"
                 f" {QUEUES_MAX:,} is the limit",
-                "create the topic there with fewer (mqadmin updateTopic -b … -r … -w …), or delete"
+                "create the topic there with fewer (mqadmin topic create -b … -r … -w …), or delete"
                 f" it on {data.broker_name}",
             )
     if total > ROUTE_QUEUES_MAX:

@@ -329,7 +329,7 @@ async def test_delete_topic(cluster: InProcessCluster) -> None:
 @pytest.mark.parametrize("command", ["topicRoute", "topicStatus", "consumeMessage"])
 async def test_an_unknown_topic(cluster: InProcessCluster, command: str) -> None:
     done = await mqadmin(command, "-t", "nope", "-n", cluster.namesrv_address)
-    assert failed(done, 4, "no broker offers topic 'nope'", "mqadmin updateTopic")
+    assert failed(done, 4, "no broker offers topic 'nope'", "mqadmin topic create")
 
 
 async def test_a_broker_that_refuses(cluster: InProcessCluster) -> None:

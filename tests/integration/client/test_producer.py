@@ -223,7 +223,7 @@ async def test_the_first_message_creates_its_topic(triomq_cluster: InProcessClus
 async def test_without_automatic_creation_an_unknown_topic_is_a_clear_error() -> None:
     async with local_cluster(settings={"autoCreateTopicEnable": False}) as cluster:
         async with Producer(cluster.namesrv_address, group="orders") as producer:
-            with pytest.raises(RouteNotFound, match="mqadmin updateTopic -c CLUSTER -t Nowhere"):
+            with pytest.raises(RouteNotFound, match="mqadmin topic create -c CLUSTER -t Nowhere"):
                 await producer.send("Nowhere", b"hello")
 
 

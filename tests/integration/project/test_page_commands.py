@@ -198,6 +198,8 @@ def may_fail(words: list[str], done: Done) -> bool:
 
 
 ELSEWHERE = {
+    "order-17": "test_daily_tasks.py",
+    "broker-b": "test_daily_tasks.py",
     "tls": "test_the_commands_of_tls",
     "cluster import": "groups with members: tests/integration/admin/test_cluster_commands.py",
     "broker drain": "groups without members: tests/integration/admin/test_draining.py",

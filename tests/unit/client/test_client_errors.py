@@ -83,7 +83,7 @@ def test_a_broker_s_refusal_shows_code_name_remark_and_fix() -> None:
         "SEND_MESSAGE_V2",
         "17 TOPIC_NOT_EXIST",
         "topic[Orders] not exist",
-        "mqadmin updateTopic",
+        "mqadmin topic create",
     ):
         assert part in str(error)
     assert type(broker_error(31337, "?")) is BrokerError

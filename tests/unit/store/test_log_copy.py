@@ -651,6 +651,6 @@ async def test_a_number_below_the_end_of_its_queue_is_logged(
     ] == [
         (
             f"T-0: the message at log offset {len(first)} has the number 2, but the queue goes"
-            " on at 4: it is in no queue (mqadmin queryMsgById finds it)"
+            " on at 4: it is in no queue (mqadmin message show finds it)"
         )
     ]
