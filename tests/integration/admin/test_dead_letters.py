@@ -260,7 +260,7 @@ async def test_dead_letters_that_cannot_be_read_are_counted(cluster: InProcessCl
     """Old brokers create their topic for writing only."""
     closed = ("updateTopicPerm", "-c", "DefaultCluster", "-t", "%DLQ%billing", "-p", 2)
     assert (await call(cluster, *closed)).code == 0
-    assert failed(await call(cluster, "dlq", "show", "billing"), 1, "updateTopicPerm -p 6")
+    assert failed(await call(cluster, "dlq", "show", "billing"), 1, "topic permission -p 6")
     assert (await call(cluster, "dlq", "list")).rows[1][2] == "4"
 
 

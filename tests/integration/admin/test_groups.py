@@ -142,7 +142,7 @@ async def test_progress_of_an_unknown_group(cluster: InProcessCluster) -> None:
         await mqadmin("consumerProgress", "-g", "nobody", "-n", cluster.namesrv_address),
         4,
         "no broker knows group 'nobody'",
-        "updateSubGroup",
+        "mqadmin group create",
     )
 
 

@@ -95,7 +95,7 @@ async def test_a_queue_is_printed_and_counted(cluster: InProcessCluster) -> None
         await text(cluster, "printMsgByQueue", "-t", "orders", "-a", "broker-a", "-i", 2),
         2,
         "no queue 2",
-        "topicRoute",
+        "topic route",
     )
 
 
@@ -190,7 +190,7 @@ async def test_probes_send_and_measure(cluster: InProcessCluster) -> None:
     assert failed(await text(cluster, "sendMsgStatus", "-b", "nobody"), 4, "nobody")
     await document(cluster, "updateTopicPerm", "-c", "DefaultCluster", "-t", "orders", "-p", 4)
     closed = await text(cluster, "checkMsgSendRT", "-t", "orders")
-    assert failed(closed, 1, "no queue that can be written", "updateTopicPerm")
+    assert failed(closed, 1, "no queue that can be written", "topic permission")
 
 
 async def test_the_probe_of_a_cluster_goes_on(cluster: InProcessCluster) -> None:

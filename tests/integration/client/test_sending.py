@@ -715,7 +715,7 @@ async def test_a_topic_that_may_not_be_written() -> None:
             with pytest.raises(
                 RouteNotFound,
                 match=(
-                    r"^topic 'Orders' has a route, but no writable queue on a master: .*topicRoute"
+                    r"^topic 'Orders' has a route, but no writable queue on a master: .*topic route"
                     r" -t Orders.*write bit"
                 ),
             ):

@@ -240,7 +240,7 @@ def test_messages_that_a_slave_lacks_count_as_stored_and_are_reported(brokers: F
 
 def test_an_unknown_topic_is_an_error_that_says_how_to_create_it(brokers: FakeBrokers) -> None:
     sends = delivery(brokers)
-    with pytest.raises(SourceError, match=r"topic ghost does not exist.*updateTopic"):
+    with pytest.raises(SourceError, match=r"topic ghost does not exist.*topic create"):
         sends.submit(batch(b"1", wish=QueueWish("ghost")))
     empty = delivery(brokers, queues=0)
     with pytest.raises(SourceError, match="topic orders takes no messages"):
