@@ -18,7 +18,7 @@ import attrs
 import pytest
 import trio
 from mqadmin_calls import Done, mqadmin
-from pages import ROOT, blocks
+from pages import ROOT, blocks, pages
 from processes import free_port, wait_listening
 
 from triomq import (
@@ -29,6 +29,7 @@ from triomq import (
     ReceivedMessage,
     SendStatus,
 )
+from triomq.client.admin.command_list import LIST
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.headers.send import SendBackHeader
 from triomq.remoting.protocol.record import StoredMessage
@@ -72,6 +73,24 @@ def test_every_program_is_known_and_every_target_exists() -> None:
 
 SHOWN = 10
 """messages that ``topic tail`` waits for"""
+
+
+RECORDS = ("CHANGELOG.md", "docs/adr", "docs/experiments", "docs/compatibility", "docs/features")
+"""pages that keep the words of their day, or of RocketMQ"""
+BOTH_NAMES = ("docs/mqadmin", "docs/migration.md")
+
+
+def test_pages_use_the_grouped_names() -> None:
+    """``mqadmin topic list``; one page tells which names of RocketMQ these are."""
+    classic = re.compile(rf"\bmqadmin ({'|'.join(set(LIST) - {'doctor', 'completion', 'top'})})\b")
+    found = {
+        str(page): names
+        for page in (path.relative_to(ROOT) for path in pages())
+        if not str(page).startswith(RECORDS + BOTH_NAMES)
+        and (names := classic.findall((ROOT / page).read_text()))
+    }
+    assert found == {}
+    assert classic.search("see `mqadmin topicList`")
 
 
 @attrs.define
