@@ -11,6 +11,7 @@ from triomq.broker.store.store import MessageStore
 from triomq.remoting.errors import Rejected
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.headers.query import (
+    INDEX_OF_TAGS,
     QueryMessageHeader,
     QueryMessageResponseHeader,
     ViewMessageHeader,
@@ -35,7 +36,7 @@ class QueryMessages:
         unique = bool(header.unique_key)
         found = await self.store.query(
             header.topic,
-            header.key,
+            f"T#{header.key}" if header.index_type == INDEX_OF_TAGS else header.key,
             max_count=UNIQUE_COUNT_MAX if unique else header.count_max,
             begin_ms=header.begin_timestamp,
             end_ms=header.end_timestamp,

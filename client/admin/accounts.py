@@ -87,18 +87,6 @@ async def ask_access(
 CREATE_FIX = "correct the name, or create the user with `mqadmin user create`"
 
 
-def one_of_words(*words: str) -> Any:
-    """Return a reader that takes one of the words, in any case."""
-
-    def read(text: str) -> str:
-        for word in words:
-            if text.strip().lower() == word.lower():
-                return word
-        raise ValueError(f"use {' or '.join(words)}")
-
-    return read
-
-
 def same_reason(answers: Answers[Any]) -> None:
     """Raise the failure of a broker if none answers. Raises: TrioMQError."""
     if answers.failures and not answers.values:

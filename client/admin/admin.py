@@ -61,7 +61,11 @@ from triomq.remoting.protocol.headers.offset import (
     OffsetResponseHeader,
     SearchOffsetHeader,
 )
-from triomq.remoting.protocol.headers.query import QueryMessageHeader, ViewMessageHeader
+from triomq.remoting.protocol.headers.query import (
+    INDEX_OF_TAGS,
+    QueryMessageHeader,
+    ViewMessageHeader,
+)
 from triomq.remoting.protocol.headers.route import GetRouteHeader, KvConfigHeader, PutKvConfigHeader
 from triomq.remoting.protocol.headers.topic import DeleteTopicHeader, TopicHeader
 from triomq.remoting.protocol.names import ORDER_TOPIC_CONFIG, TRACE_TOPIC
@@ -536,10 +540,7 @@ class Admin:
         end_offset: int | None = None,
         group: str = messages.TOOLS_GROUP,
     ) -> list[StoredMessage]:
-        """Read up to ``count`` messages of a queue from ``offset`` on, before ``end_offset``.
-
-        No offset is committed.
-        """
+        """Read ``count`` messages at most, from ``offset`` on, before ``end_offset``."""
         address = await self.address_of(queue)
         return await messages.read(
             self._requests, address, queue, offset, count=count, end_offset=end_offset, group=group
@@ -554,19 +555,17 @@ class Admin:
         begin_ms: int = 0,
         end_ms: int = messages.FAR_FUTURE_MS,
         unique: bool = False,
+        tagged: bool = False,
+        last_key: str | None = None,
     ) -> Answers[list[StoredMessage]]:
-        """Find messages by key, or with ``unique`` by the id that their producer gave them.
+        """Find messages by key, with ``unique`` by their producer's id, with ``tagged`` by tag.
+
+        ``last_key``: where to go on; only Java's index in RocksDB reads it.
 
         Returns: the messages by broker name, newest first.
         """
-        header = QueryMessageHeader(
-            topic=topic,
-            key=key,
-            count_max=count,
-            begin_timestamp=begin_ms,
-            end_timestamp=end_ms,
-            unique_key=unique,
-        )
+        kind = INDEX_OF_TAGS if tagged else None
+        header = QueryMessageHeader(topic, key, count, begin_ms, end_ms, kind, last_key, unique)
         return await self._requests.fan_out(
             await self.topic_brokers(topic),
             lambda address: messages.query(self._requests, address, header),

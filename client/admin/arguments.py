@@ -58,6 +58,18 @@ def filled(text: str) -> str:
     return stripped
 
 
+def one_of_words(*words: str) -> Callable[[str], str]:
+    """Return a reader that takes one of the words, in any case."""
+
+    def read(text: str) -> str:
+        for word in words:
+            if text.strip().lower() == word.lower():
+                return word
+        raise ValueError(f"use {' or '.join(words)}")
+
+    return read
+
+
 def attribute_changes(text: str) -> str:
     """Check ``+key=value,-key`` before any broker sees it."""
     keys = []

@@ -19,7 +19,7 @@ from triomq.remoting.protocol.headers.pull import (
     PullMessageHeader,
     PullMessageResponseHeader,
 )
-from triomq.remoting.protocol.headers.query import QueryMessageHeader
+from triomq.remoting.protocol.headers.query import INDEX_OF_TAGS, QueryMessageHeader
 from triomq.remoting.protocol.message_properties import UNIQ_KEY
 from triomq.remoting.protocol.record import StoredMessage
 from triomq.remoting.protocol.record_reader import decode_records
@@ -105,6 +105,8 @@ async def query(
             return False
         if header.unique_key:
             return message.properties.get(UNIQ_KEY) == header.key
+        if header.index_type == INDEX_OF_TAGS:
+            return message.tag == header.key
         return header.key in message.keys
 
     response = await requests.server(

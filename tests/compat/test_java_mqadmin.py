@@ -250,12 +250,10 @@ DIFFERENCES = [
     ("consumerProgress", "", "alert-seconds", True),
     ("queryMsgById", "s", "sendMessage", True),
     ("queryMsgById", "u", "unitName", True),
-    ("queryMsgByKey", "l", "lastKey", True),
-    ("queryMsgByKey", "p", "keyType", True),
     ("startMonitoring", "i", "interval", True),
 ]
 """(command, letter, name, whether it takes a value): sending a message again is the business of
-sendMessage, -l and -p are for Java's index in RocksDB, and only ours has the interval and alerts.
+sendMessage, and only ours has the interval and alerts.
 """
 
 

@@ -260,7 +260,7 @@ class Admin(AsyncioLifetime[client.Admin]):
         end_offset: int | None = None,
         group: str = messages.TOOLS_GROUP,
     ) -> list[StoredMessage]:
-        """Read up to ``count`` messages of a queue from ``offset`` on, before ``end_offset``."""
+        """Read ``count`` messages at most, from ``offset`` on, before ``end_offset``."""
         return await call_in_loop(
             self._portal,
             self._target.read,
@@ -280,8 +280,10 @@ class Admin(AsyncioLifetime[client.Admin]):
         begin_ms: int = 0,
         end_ms: int = messages.FAR_FUTURE_MS,
         unique: bool = False,
+        tagged: bool = False,
+        last_key: str | None = None,
     ) -> Answers[list[StoredMessage]]:
-        """Find messages by key, or with ``unique`` by the id that their producer gave them."""
+        """Find messages by key, with ``unique`` by their producer's id, with ``tagged`` by tag."""
         return await call_in_loop(
             self._portal,
             self._target.query,
@@ -291,6 +293,8 @@ class Admin(AsyncioLifetime[client.Admin]):
             begin_ms=begin_ms,
             end_ms=end_ms,
             unique=unique,
+            tagged=tagged,
+            last_key=last_key,
         )
 
     async def message_trace(

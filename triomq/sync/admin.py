@@ -289,7 +289,7 @@ class Admin(BlockingLifetime[client.Admin]):
         group: str = messages.TOOLS_GROUP,
         timeout: float | None = None,
     ) -> list[StoredMessage]:
-        """Read up to ``count`` messages of a queue from ``offset`` on, before ``end_offset``."""
+        """Read ``count`` messages at most, from ``offset`` on, before ``end_offset``."""
         return self._portal.call(
             timeout,
             self._target.read,
@@ -309,9 +309,11 @@ class Admin(BlockingLifetime[client.Admin]):
         begin_ms: int = 0,
         end_ms: int = messages.FAR_FUTURE_MS,
         unique: bool = False,
+        tagged: bool = False,
+        last_key: str | None = None,
         timeout: float | None = None,
     ) -> Answers[list[StoredMessage]]:
-        """Find messages by key, or with ``unique`` by the id that their producer gave them."""
+        """Find messages by key, with ``unique`` by their producer's id, with ``tagged`` by tag."""
         return self._portal.call(
             timeout,
             self._target.query,
@@ -321,6 +323,8 @@ class Admin(BlockingLifetime[client.Admin]):
             begin_ms=begin_ms,
             end_ms=end_ms,
             unique=unique,
+            tagged=tagged,
+            last_key=last_key,
         )
 
     def message_trace(

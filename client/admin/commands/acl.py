@@ -13,12 +13,11 @@ from triomq.client.admin.accounts import (
     ask_access,
     listed,
     names,
-    one_of_words,
     preposition,
     same_reason,
 )
 from triomq.client.admin.answers import Answers, read_body
-from triomq.client.admin.arguments import Option, UsageError, Values
+from triomq.client.admin.arguments import Option, UsageError, Values, one_of_words
 from triomq.client.admin.command import (
     BROKERS,
     ONE_PLACE,

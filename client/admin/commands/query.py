@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from triomq.client.admin import messages
 from triomq.client.admin.answers import read_body
-from triomq.client.admin.arguments import Option, UsageError, Values, whole
+from triomq.client.admin.arguments import Option, UsageError, Values, one_of_words, whole
 from triomq.client.admin.command import (
     ROUTE_CLUSTER,
     TOPIC,
@@ -25,6 +25,7 @@ from triomq.client.errors import BrokerError, TrioMQError
 from triomq.remoting.protocol.bodies.running import ConsumeDirectlyResult
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.headers.client import ConsumeDirectlyHeader
+from triomq.remoting.protocol.headers.query import INDEX_OF_TAGS
 
 if TYPE_CHECKING:
     from triomq.client.admin.admin import Admin
@@ -97,10 +98,13 @@ async def query_by_key(admin: Admin, options: Values) -> Result:
         count=count,
         begin_ms=options.value("beginTimestamp"),
         end_ms=options.value("endTimestamp"),
+        tagged=options.value("keyType") == INDEX_OF_TAGS,
+        last_key=options.maybe_text("lastKey"),
     )
     documents = _newest(answers, count)
     if not documents and not answers.failures:
-        raise MessageNotFound(f"key {key!r}", topic)
+        what = "tag" if options.value("keyType") == INDEX_OF_TAGS else "key"
+        raise MessageNotFound(f"{what} {key!r}", topic)
     table = table_of(
         documents,
         {
@@ -196,14 +200,18 @@ COMMANDS = (
                 default=messages.FAR_FUTURE_MS,
             ),
             Option("-m, --maxNum N", "maximum number of messages", whole(1), default=64),
+            Option(
+                "-p, --keyType TYPE",
+                "what -k is: K a key, T the tag (brokers of 5.5.0 or later, and ours)",
+                one_of_words("K", INDEX_OF_TAGS),
+                default="K",
+            ),
+            Option("-l, --lastKey KEY", "where to go on; only Java's index in RocksDB reads it"),
             ROUTE_CLUSTER,
         ),
-        examples=("queryMsgByKey -t orders -k order-1",),
+        examples=("queryMsgByKey -t orders -k order-1", "queryMsgByKey -t orders -k paid -p T"),
         document=_DOCUMENT,
-        remarks=(
-            "Messages whose keys only have the same hash are left out. There are no options `-p`"
-            " and `-l`: they are for Java's index in RocksDB."
-        ),
+        remarks="Messages whose keys only have the same hash are left out.",
     ),
     AdminCommand(
         name="queryMsgById",

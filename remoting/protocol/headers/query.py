@@ -6,12 +6,17 @@ ViewMessageRequestHeader.java.
 
 from triomq.remoting.protocol.fields import header, wire
 
+INDEX_OF_TAGS = "T"
+"""Source: MessageConst.INDEX_TAG_TYPE"""
+
 
 @header
 class QueryMessageHeader:
     """Messages by key, stored between two times (ms, inclusive).
 
-    `unique_key`: whether the key is a unique id.
+    - `index_type`: `T` if the key is a tag (since 5.5.0); everything else: a key or unique id.
+    - `last_key`: where Java's index in RocksDB goes on; other indexes do not read it.
+    - `unique_key`: whether the key is a unique id.
     """
 
     topic: str = wire("topic")

@@ -220,6 +220,11 @@ async def test_query_by_key(cluster: InProcessCluster) -> None:
         await mqadmin("queryMsgByKey", "-t", "orders", "-k", "o-2", "-n", namesrv, "--json")
     ).document["messages"]
     assert (message["body"], message["brokerName"]) == ("two", "broker-b")
+    tagged = await send(cluster, "-p", "three", "-k", "o-4", "-c", "paid", "-b", "broker-b")
+    by_tag = ("queryMsgByKey", "-t", "orders", "-k", "paid", "-n", namesrv)
+    assert [row[0] for row in (await mqadmin(*by_tag, "-p", "t")).rows[1:]] == [tagged["msgId"]]
+    assert failed(await mqadmin(*by_tag), 4, "has no message with key 'paid'")
+    assert failed(await mqadmin(*by_tag, "-p", "tag"), 2, "use K or T")
     assert failed(
         await mqadmin("queryMsgByKey", "-t", "orders", "-k", "o-3", "-n", namesrv),
         4,

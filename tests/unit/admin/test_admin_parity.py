@@ -49,7 +49,8 @@ JAVA: dict[str, str] = {
         "t topic R, b brokerName, i queueId, o offset, g consumerGroup, s beginTimestamp, e"
         " endTimestamp, c MessageNumber"
     ),
-    "queryMsgByKey": "t topic R, k msgKey R, b beginTimestamp, e endTimestamp, m maxNum, c cluster",
+    "queryMsgByKey": "t topic R, k msgKey R, b beginTimestamp, e endTimestamp, m maxNum, c cluster,"
+    " p keyType, l lastKey",
     "queryMsgById": (
         "t topic R, i msgId R, g consumerGroup, d clientId, s sendMessage, u unitName, f"
         " bodyFormat, c cluster"
