@@ -131,7 +131,7 @@ class ClusterPoller:
         statuses: dict[str, Mapping[str, str]] = {}
         reasons: dict[str, str] = {}
         servers: dict[str, str | None] = {}
-        late = f"no answer within {self.poll_deadline_seconds:.0f} s"
+        late = f"no answer within {self.poll_deadline_seconds:g} s"
 
         async def status_of(address: str) -> None:
             try:
@@ -218,7 +218,7 @@ class ClusterPoller:
         missing = {
             row.name: row.failure or "" for row in self.view.brokers if row.name not in leaders
         }
-        missing |= dict.fromkeys(leaders, f"no answer within {self.tables_deadline_seconds:.0f} s")
+        missing |= dict.fromkeys(leaders, f"no answer within {self.tables_deadline_seconds:g} s")
 
         async def one(name: str) -> None:
             try:

@@ -108,9 +108,10 @@ def command_help(command: AdminCommand) -> str:
         if option.is_argument
     )
     spellings = (command.name, kebab(command.name))
-    also = ", ".join(name for name in dict.fromkeys(spellings) if name != title(command.name))
+    others = [name for name in dict.fromkeys(spellings) if name != title(command.name)]
+    also = f"        (also: {', '.join(others)})" if others else ""
     lines = [
-        f"usage: mqadmin {title(command.name)} {arguments}[options]        (also: {also})",
+        f"usage: mqadmin {title(command.name)} {arguments}[options]{also}",
         "",
         command.sentence,
         "",

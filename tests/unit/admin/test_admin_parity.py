@@ -368,6 +368,7 @@ def test_every_help_has_an_example_of_its_command_and_every_option() -> None:
     for command in map(load, LIST):
         text = command_help(command)
         assert f"  mqadmin {title(command.name)}" in text
+        assert "(also: )" not in text
         for option in command.accepted:
             assert option.spelling in text
         assert command.name in overview()
