@@ -213,7 +213,7 @@ class RequestTimeout(TrioMQError, TimeoutError):
 
     def __str__(self) -> str:
         return (
-            f"{self.address} did not answer {self.request} within {self.seconds:g} s: it is"
+            f"{self.address} did not answer {self.request} within {self.seconds:.3g} s: it is"
             " overloaded, stopped, or cut off"
         )
 

@@ -6,6 +6,7 @@ is shown with its own fields. Passwords and keys are never shown.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -30,6 +31,7 @@ from triomq.remoting.protocol.headers.offset import (
     CloneGroupOffsetHeader,
     GetMaxOffsetHeader,
     OffsetResponseHeader,
+    QueryConsumerOffsetHeader,
     ResetOffsetHeader,
     SearchOffsetHeader,
 )
@@ -266,16 +268,19 @@ def _queue_name(topic: str, queue_id: int) -> str:
 
 async def _reset(admin: Admin, held: UnsentRequest) -> list[Change]:
     header = cast("ResetOffsetHeader", held.header)
-    before = await _offsets(admin, held.address, header.group, header.topic)
     config = await admin.topic_config(header.topic, held.address)
     count = 0 if config is None else config.read_queue_count
-    wanted = range(count) if header.queue_id < 0 else [header.queue_id]
-    after = dict(before or {})
-    for queue_id in wanted:
+    before: dict[str, int] = {}
+    after: dict[str, int] = {}
+    for queue_id in range(count) if header.queue_id < 0 else [header.queue_id]:
         name = _queue_name(header.topic, queue_id)
+        asked = QueryConsumerOffsetHeader(header.group, header.topic, queue_id, False)
+        with contextlib.suppress(BrokerError):  # the group has no offset there yet
+            answer = await admin.ask(held.address, RequestCode.QUERY_CONSUMER_OFFSET, asked)
+            before[name] = read_header(OffsetResponseHeader, answer).offset
         after[name] = await _reset_target(admin, held.address, header, queue_id)
     subject = f"offsets of group {header.group} in topic {header.topic}"
-    return [_change(held, subject, before, after)]
+    return [_change(held, subject, before or None, after)]
 
 
 async def _reset_target(

@@ -20,7 +20,7 @@ from triomq.client.admin.general_help import silence
 from triomq.client.admin.grouped_names import title
 from triomq.client.admin.inapplicable import CommandInapplicable, inapplicable
 from triomq.client.admin.names import named
-from triomq.client.errors import TrioMQError
+from triomq.client.errors import NoNameServer, TrioMQError
 from triomq.remoting.printable import printable, printable_lines
 
 
@@ -61,13 +61,19 @@ def complain(error: Exception, words: Sequence[str], stdout: TextIO, stderr: Tex
     return exit_code(cause)
 
 
+NO_NAME_SERVER = (
+    "no name server is configured: give -n 'host:9876;host2:9876', choose a context (`mqadmin"
+    " context use`), or set the environment variable NAMESRV_ADDR"
+)
+
+
 def complaint(error: BaseException) -> str:
     """Return the line that names a failure."""
-    text = (
-        str(error)
-        if isinstance(error, TrioMQError)
-        else f"unexpected {type(error).__name__}: {error}; run with --verbose and report it"
-    )
+    text = str(error)
+    if isinstance(error, NoNameServer) and not error.reasons:
+        text = NO_NAME_SERVER
+    elif not isinstance(error, TrioMQError):
+        text = f"unexpected {type(error).__name__}: {text}; run with --verbose and report it"
     return f"mqadmin: {printable(' '.join(text.split()))}"
 
 

@@ -69,7 +69,7 @@ def topic_document(config: TopicConfig) -> dict[str, Any]:
 def settings_line(settings: Mapping[str, object]) -> str:
     """Return the settings of a topic or group as RocketMQ's mqadmin prints them."""
     return "  ".join(
-        f"{key}={str(value).lower() if isinstance(value, bool) else value}"
+        f"{key}={json.dumps(value) if isinstance(value, bool | dict) else value}"
         for key, value in settings.items()
     )
 

@@ -12,6 +12,7 @@ from triomq.client.admin.admin import Admin
 from triomq.client.admin.arguments import Values
 from triomq.client.admin.changes import Change, changes_of
 from triomq.client.admin.command import Result
+from triomq.client.admin.counted import count_of
 from triomq.client.admin.unsent import UnsentRequest
 from triomq.client.errors import ProtocolBroken, TrioMQError
 from triomq.remoting.protocol.codes import RequestCode
@@ -60,10 +61,11 @@ async def tried(
             changes += await changes_of(admin, held)
         except TrioMQError as error:
             failures[held.address] = str(error)
+    changes.sort(key=lambda change: change.server)  # they were made at the same time
     servers = {held.address for held in admin.held} | failures.keys()
     lines = [line for change in changes for line in change.lines]
     sends = sum(held.code == RequestCode.SEND_MESSAGE_V2 for held in admin.held)
-    lines += [f"{sends} messages would be sent"] if sends else []
+    lines += [f"{count_of(sends, 'message')} would be sent"] if sends else []
     return Result(
         document={"dryRun": True, "changes": [change.document for change in changes]},
         blocks=[*lines] or ["nothing would change"],

@@ -30,12 +30,14 @@ from triomq.client.admin.cluster_files.snapshot import (
     read_cluster,
 )
 from triomq.client.admin.command import AdminCommand, Effect, Result, Table
+from triomq.client.admin.counted import count_of
 from triomq.client.admin.errors import (
     BrokerNotFound,
     ClusterNotFound,
     ExportIncomplete,
     GroupsOnline,
 )
+from triomq.client.admin.topics import fewer_queues
 from triomq.client.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -74,7 +76,11 @@ async def export(admin: Admin, options: Values) -> Result:
         )
     write_text(Path(file), text)
     counts = {kind.value: document.count(kind) for kind in ItemKind}
-    line = ", ".join(f"{count} {name}" for name, count in counts.items() if count is not None)
+    line = ", ".join(
+        count_of(count, name.removesuffix("s"))
+        for name, count in counts.items()
+        if count is not None
+    )
     return Result(
         document={"file": file, "cluster": cluster, "brokers": list(document.brokers), **counts},
         blocks=[f"{file}: {line} of cluster {cluster}"],
@@ -141,6 +147,11 @@ async def compare(
                 f"in cluster {cluster!r}, and the file names it ({subject}): give"
                 f" --rename {name}=NEW or change the file",
             )
+    away = dict.fromkeys(
+        sorted({*document.brokers} - known - {*document.missing}),
+        f"the file names it, and it is not registered in cluster {cluster!r}: start it, give"
+        " --rename, or change the list `brokers` of the file",
+    )
     if not offsets:
         document = document.without(ItemKind.OFFSETS)
     answers = await read_cluster(admin, cluster, offsets=offsets, but=document.missing)
@@ -148,12 +159,16 @@ async def compare(
     plan = plan_of(document, present_of(answers), prune=prune)
     skipped = ", ".join(sorted(known.intersection(document.missing)))
     notes = [f"{skipped} did not answer the export, and is not compared"] if skipped else []
+    for step in plan.steps:
+        if step.kind is ItemKind.TOPICS and step.before and step.after:
+            old, new = step.before["readQueueNums"], step.after["readQueueNums"]
+            notes += [fewer_queues(step.name, step.place, old, new)] if old > new else []
     return Comparison(
         cluster=cluster,
         document=document,
         answers=answers,
         plan=plan,
-        failures={**answers.reasons(), **plan.impossible},
+        failures={**away, **answers.reasons(), **plan.impossible},
         notes=notes,
     )
 
@@ -161,7 +176,7 @@ async def compare(
 def unnamed_line(plan: ClusterPlan) -> list[str]:
     """Return a line about what the file does not name."""
     return (
-        [f"{plan.unnamed} that the file does not name stay; --prune deletes them"]
+        [f"{count_of(plan.unnamed, 'item')} that the file does not name stay; --prune deletes them"]
         if plan.unnamed
         else []
     )

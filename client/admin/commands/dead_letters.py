@@ -9,7 +9,8 @@ from triomq.client.admin.answers import Answers
 from triomq.client.admin.arguments import Option, Values, filled, whole
 from triomq.client.admin.command import AdminCommand, Effect, Result, answered, table_of
 from triomq.client.admin.documents import MESSAGE_KEYS, broker_message_document
-from triomq.client.admin.errors import MessageNotFound, SubjectMissing
+from triomq.client.admin.errors import MessageNotFound
+from triomq.client.admin.known_groups import check_group
 from triomq.client.admin.message_preview import preview
 from triomq.client.admin.resend.message_copy import origin_id, origin_topic
 from triomq.client.admin.resend.resend_command import (
@@ -44,16 +45,7 @@ def group_name(text: str) -> str:
     return name
 
 
-async def check_group(admin: Admin, group: str) -> Answers[list[str]]:
-    """Return the groups of each broker. Raises: SubjectMissing if none knows the group."""
-    answers = await admin.groups()
-    if not answers.failures and not any(group in names for names in answers.values.values()):
-        raise SubjectMissing(
-            f"a group {group!r}, or dead letters of it",
-            "check the spelling; `mqadmin dlq list` shows the groups with dead letters, `mqadmin"
-            " group lag` all groups",
-        )
-    return answers
+DEAD_GROUPS = "`mqadmin dlq list` shows those with dead letters"
 
 
 # --- dlqList
@@ -67,7 +59,7 @@ async def dlq_list(admin: Admin, options: Values) -> Result:
     failures: dict[str, str] = {}
     asked: set[str] = set()
     if not topics and group is not None:
-        known = await check_group(admin, group)
+        known = await check_group(admin, group, DEAD_GROUPS)
         failures.update(known.reasons())
         asked.update(known.values)
 
@@ -139,14 +131,14 @@ async def oldest_ms(admin: Admin, stats: Answers[TopicStats]) -> Answers[int | N
 async def find_letters(admin: Admin, options: Values) -> tuple[str, SelectedMessages]:
     """Return the group, and those of its dead letters that the options choose.
 
-    Raises: SubjectMissing for an unknown group, MessageNotFound for an unknown id.
+    Raises: SubjectMissing for an unknown group, MessageNotFound for an unknown id or key.
     """
     group, selection = options.value("group"), selection_of(options)
     topic = dead_letter_topic(group)
     try:
         found = await search(admin, topic, selection, options.maybe_text("brokerName"))
     except RouteNotFound:
-        known = await check_group(admin, group)
+        known = await check_group(admin, group, DEAD_GROUPS)
         found = SelectedMessages(
             messages=[],
             looked=0,
@@ -156,8 +148,8 @@ async def find_letters(admin: Admin, options: Values) -> tuple[str, SelectedMess
             asked=known.asked,
         )
     complete = not found.failures and found.cut_ms is None
-    if selection.message_id is not None and not found.messages and complete:
-        raise MessageNotFound(f"id {selection.message_id}", topic)
+    if (named := selection.named) and not found.messages and complete:
+        raise MessageNotFound(named, topic)
     return group, found
 
 
@@ -228,7 +220,7 @@ async def dlq_purge(admin: Admin, options: Values) -> Result:
     try:
         stats = await admin.topic_stats(topic)
     except RouteNotFound:
-        known = await check_group(admin, group)
+        known = await check_group(admin, group, DEAD_GROUPS)
         line = f"group {group} has no dead letters: nothing was deleted"
         return answered(known, document, [line])
     count = sum(table.message_count for table in stats.values.values()) if stats.values else None

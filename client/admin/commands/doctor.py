@@ -47,8 +47,8 @@ def result(
     ]
     document = {
         "ok": counts[Level.PROBLEM] == 0,
-        "counts": {level.value: counts[level] for level in ORDER},
         "findings": finding_documents(findings, "area"),
+        "counts": {level.value: counts[level] for level in ORDER},
     }
     summary = ", ".join(f"{counts[level]} {level.value}" for level in ORDER)
     table = findings_table(shown, {level: level.value for level in ORDER})

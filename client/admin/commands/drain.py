@@ -11,12 +11,14 @@ import attrs
 from triomq.client.admin.accounts import names
 from triomq.client.admin.arguments import Option, Values
 from triomq.client.admin.command import AdminCommand, Effect, Result, Table
+from triomq.client.admin.counted import count_of
 from triomq.client.admin.draining import (
     Drained,
     Unread,
     allow_writes,
     has_producers,
     stop_writes,
+    stored_drain,
     unread,
 )
 from triomq.client.admin.errors import BrokerNotFound
@@ -57,11 +59,14 @@ class Hindrance:
 
 async def drain(admin: Admin, options: Values) -> Result:
     broker = await named_master(admin, options.text("broker"))
+    notes = await alone(admin, broker)
     drained, wiped = await stop_writes(admin, broker)
     found: Hindrance | None = Hindrance((), 0)
     failures = wiped.reasons()
     if not options.flag("dry-run"):
-        tell_progress(f"{broker.name} is closed to producers")
+        tell_progress(
+            f"{broker.name} is closed to producers, also after Ctrl-C, until mqadmin broker undrain"
+        )
         try:
             found = await wait_until_free(admin, broker, drained, options)
         except TrioMQError as error:
@@ -86,8 +91,22 @@ async def drain(admin: Admin, options: Values) -> Result:
         blocks=[*([table] if groups else []), verdict(broker.name, found)],
         failures=failures,
         asked=wiped.asked + 1,
+        notes=notes,
         bad_news=not document["drained"],
     )
+
+
+async def alone(admin: Admin, broker: BrokerAddress) -> list[str]:
+    """Return a warning if no other broker of the cluster takes messages."""
+    others = {one.name for one in await admin.brokers(broker.cluster, masters_only=True)}
+
+    async def is_open(name: str) -> bool:
+        return await stored_drain(admin, name) is None
+
+    open_ones = await admin.for_each(others - {broker.name}, is_open)
+    if any(open_ones.values.values()) or open_ones.failures:
+        return []
+    return [f"no other broker of cluster {broker.cluster} takes messages: sends fail meanwhile"]
 
 
 def verdict(name: str, found: Hindrance | None) -> str:
@@ -98,7 +117,8 @@ def verdict(name: str, found: Hindrance | None) -> str:
         return f"{name} is safe to stop; afterwards: mqadmin broker undrain {name}"
     reasons = []
     if found.unread:
-        reasons.append(f"{len(found.unread)} groups have not read all of it (--ignore leaves out)")
+        groups = count_of(len(found.unread), "group")
+        reasons.append(f"not all of it is read by {groups} (--ignore leaves out)")
     if found.producer_seconds:
         reasons.append(f"producers with an old route may send for {found.producer_seconds} s more")
     return (

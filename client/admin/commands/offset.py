@@ -16,6 +16,7 @@ from triomq.client.admin.command import (
     answered,
     ask_each,
 )
+from triomq.client.admin.known_groups import check_group
 from triomq.client.admin.times import instant_ms
 from triomq.client.errors import BrokerFailed, GroupOffline
 from triomq.remoting.protocol.bodies.offsets import QueueOffsets
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from triomq.client.admin.admin import Admin
 
 GROUP = Option("-g, --group GROUP", "the consumer group", required=True)
+NEW_GROUP = "for one that never ran, `mqadmin group create` comes first"
 END_OF_QUEUE = -1
 """the timestamp that means the end of each queue"""
 NEVER_CONNECTED = "consumer group <"
@@ -103,6 +105,7 @@ async def reset_by_time(admin: Admin, options: Values) -> Result:
     if queue_id is not None and address is None:
         raise UsageError("-q/--queue needs -b/--broker: every broker has a queue of that number")
     brokers = await admin.topic_brokers(topic)
+    await check_group(admin, group, NEW_GROUP)
     if address is not None:
         brokers = {name: known for name, known in brokers.items() if known == address} or {
             address: address
@@ -122,6 +125,7 @@ async def skip_accumulated(admin: Admin, options: Values) -> Result:
     group, topic = options.text("group"), options.text("topic")
     force = options.maybe_flag("force") is not False
     header = ResetOffsetHeader(group, topic, END_OF_QUEUE, force)
+    await check_group(admin, group, NEW_GROUP)
     return reset_result(group, topic, await reset(admin, header, await admin.topic_brokers(topic)))
 
 
@@ -131,6 +135,7 @@ async def clone(admin: Admin, options: Values) -> Result:
     offline = options.maybe_flag("offline") is not False
     header = CloneGroupOffsetHeader(source, target, topic, offline)
     brokers = await admin.topic_brokers(topic)
+    await check_group(admin, source)
     answers = await ask_each(admin, brokers.values(), RequestCode.CLONE_GROUP_OFFSET, header)
     document = {"srcGroup": source, "destGroup": target, "topic": topic}
     return answered(

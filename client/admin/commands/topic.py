@@ -17,10 +17,12 @@ from triomq.client.admin.command import (
     Result,
     Table,
     answered,
+    chosen_brokers,
     table_of,
 )
 from triomq.client.admin.documents import settings_line, topic_document
 from triomq.client.admin.times import milliseconds_text
+from triomq.client.admin.topics import fewer_queues
 from triomq.remoting.protocol.names import DLQ_PREFIX, RETRY_PREFIX, TOPIC_LENGTH_MAX
 
 if TYPE_CHECKING:
@@ -175,8 +177,27 @@ def _sys_flag(options: Values) -> int | None:
     return (UNIT_FLAG if unit else 0) | (UNIT_SUB_FLAG if unit_sub else 0)
 
 
+async def queues_left(admin: Admin, options: Values) -> list[str]:
+    """Return a warning for each broker at which the topic gets fewer queues to read."""
+    topic, count = options.text("topic"), options.maybe_number("readQueueNums")
+    if count is None:
+        return []
+
+    async def had(address: str) -> int:
+        old = await admin.topic_config(topic, address)
+        return 0 if old is None else old.read_queue_count
+
+    before = await admin.for_each(await chosen_brokers(admin, options), had)
+    return [
+        fewer_queues(topic, address, old, count)
+        for address, old in before.values.items()
+        if old > count
+    ]
+
+
 async def update_topic(admin: Admin, options: Values) -> Result:
     topic, attributes = options.text("topic"), options.maybe_text("attributes") or ""
+    notes = await queues_left(admin, options)
     answers = await admin.update_topic(
         topic,
         cluster=options.maybe_text("clusterName"),
@@ -202,6 +223,7 @@ async def update_topic(admin: Admin, options: Values) -> Result:
         blocks=[*lines, settings_line(settings)],
         failures=failures,
         asked=answers.asked,
+        notes=notes,
     )
 
 

@@ -19,6 +19,8 @@ from triomq.client.admin.answers import Answers
 from triomq.client.admin.arguments import Values
 from triomq.client.admin.command import request_seconds
 from triomq.client.admin.doctor.endpoint_checks import endpoints
+from triomq.client.admin.draining import Drained, stored_drain
+from triomq.client.admin.times import seconds_text
 from triomq.client.errors import NoNameServer, TrioMQError
 from triomq.client.servers import namesrv_addresses
 from triomq.remoting.address import parse_address
@@ -73,12 +75,20 @@ async def examine_cluster(values: Values) -> list[Finding]:
         brokers = await admin.brokers()
         findings += agreement(tables)
         findings += groups_of_brokers(brokers)
-        statuses = await admin.statuses(brokers)
-        here = time.time()
+        answered_at: dict[str, float] = {}
+
+        async def status_of(address: str) -> dict[str, str]:
+            status = await admin.broker_status(address)
+            answered_at[address] = time.time()
+            return status
+
+        statuses = await admin.for_each([broker.address for broker in brokers], status_of)
         for broker in brokers:
             status = statuses.values.get(broker.address)
             failure = statuses.failures.get(broker.address)
+            here = answered_at.get(broker.address, 0.0)
             findings += broker_findings(broker, status, failure, here)
+        findings += await drains(admin, [broker for broker in brokers if broker.id == 0])
         findings += await endpoints(admin, brokers)
         findings.append(traces(await admin.topics()))
         findings += await lags(admin, values.number("lag"))
@@ -176,6 +186,26 @@ def traces(topics: Iterable[str]) -> Finding:
         " have traces, set traceTopicEnable=true on a broker"
     )
     return ok("cluster", "message traces", found)
+
+
+async def drains(admin: Admin, masters: Sequence[BrokerAddress]) -> list[Finding]:
+    """Find brokers that are closed to producers since a drain."""
+
+    async def one(name: str) -> Drained | None:
+        return await stored_drain(admin, name)
+
+    stored = await admin.for_each({broker.name for broker in masters}, one)
+    return [
+        advice(
+            "broker",
+            f"{name} drain",
+            f"closed to producers since {seconds_text(found.since_ms)}",
+            f"after its maintenance: `mqadmin broker undrain {name}`",
+            "`mqadmin broker drain` was called",
+        )
+        for name, found in sorted(stored.values.items())
+        if found is not None
+    ]
 
 
 def broker_findings(

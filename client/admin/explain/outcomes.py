@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
+from triomq.client.admin.counted import count_of
+from triomq.client.admin.resend.message_copy import RESENT_FROM
 from triomq.client.admin.times import seconds_text
 from triomq.client.trace.trace_events import TraceEvent
 from triomq.remoting.protocol.bodies.groups import RETRY_DELAYS_MS
@@ -157,28 +159,14 @@ def outcome(copy: StoredCopy, reading: GroupReading, now_ms: int) -> GroupOutcom
     dead = next((one for one in own if one.topic.startswith(DLQ_PREFIX)), None)
     retries = max((one.message.reconsume_times for one in own), default=0)
     if dead is not None:
-        return GroupOutcome(
-            group=group,
-            state=ConsumptionState.DEAD,
-            sentence=(
-                f"gave it up after {_retries(retries)}, at"
-                f" {seconds_text(dead.message.store_timestamp)}: it is in {dead.message.topic}"
-                f" ({dead.place})"
-            ),
-            fix=(
-                f"mend the handler, then `mqadmin dlq resend {group} --id"
-                f" {dead.message.offset_message_id} --only-group`"
-            ),
-            retries=retries,
-            dead_letter=dead,
-        )
+        return _given_up(dead, own, group)
     if reading.message_model == BROADCASTING:
         return GroupOutcome(
             group=group,
             state=ConsumptionState.BROADCAST,
             sentence=(
-                f"is broadcasting to {_members(reading.members)}: each keeps its own offsets, and"
-                " brokers do not know them"
+                f"is broadcasting to {count_of(reading.members, 'member')}: each keeps its own"
+                " offsets, and brokers do not know them"
             ),
             fix="look at traces, or at the members themselves",
             consumed_ms=_success_ms(reading.events),
@@ -203,6 +191,36 @@ def _copies_of(copy: StoredCopy, reading: GroupReading) -> list[StoredCopy]:
         ),
         key=lambda one: (one.message.reconsume_times, one.message.store_timestamp, not one.delayed),
         reverse=True,
+    )
+
+
+def _given_up(dead: StoredCopy, own: Sequence[StoredCopy], group: str) -> GroupOutcome:
+    """Judge by a dead letter, and by what was sent again to the group since."""
+    failed = dead.message.reconsume_times
+    sentence = (
+        f"gave it up after {count_of(failed, 'failed delivery')}, at"
+        f" {seconds_text(dead.message.store_timestamp)}: it is in {dead.message.topic}"
+        f" ({dead.place})"
+    )
+    again = [
+        one.message.store_timestamp
+        for one in own
+        if RESENT_FROM in one.message.properties
+        and one.message.store_timestamp >= dead.message.store_timestamp
+    ]
+    if again:
+        sentence += f"; sent again to the group at {seconds_text(max(again))}"
+    resend = (
+        f"mend the handler, then `mqadmin dlq resend {group} --id"
+        f" {dead.message.offset_message_id} --only-group`"
+    )
+    return GroupOutcome(
+        group=group,
+        state=ConsumptionState.DEAD,
+        sentence=sentence,
+        fix="" if again else resend,
+        retries=max(0, failed - 1),
+        dead_letter=dead,
     )
 
 
@@ -273,7 +291,9 @@ def _first_delivery(copy: StoredCopy, reading: GroupReading) -> GroupOutcome:
         return GroupOutcome(
             group=group,
             state=ConsumptionState.NOT_SUBSCRIBED,
-            sentence=f"{_members(reading.members)} online, and none subscribes to {topic}",
+            sentence=(
+                f"{count_of(reading.members, 'member')} online, and none subscribes to {topic}"
+            ),
             fix=f"subscribe to {topic}, or delete the group's offsets if it is not wanted any more",
             lag=None if offset is None else position - offset,
         )
@@ -367,11 +387,3 @@ def _ahead(lag: int) -> str:
     if lag <= 0:
         return "it is the next message"
     return f"{lag} message{'s are' if lag != 1 else ' is'} in front of it"
-
-
-def _retries(count: int) -> str:
-    return f"{count} retr{'ies' if count != 1 else 'y'}"
-
-
-def _members(count: int) -> str:
-    return f"{count} member{'s' if count != 1 else ''}"

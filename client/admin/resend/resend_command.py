@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from triomq.client.admin.arguments import Option, UsageError, Values, whole
 from triomq.client.admin.command import Result, Table, table_of
+from triomq.client.admin.counted import count_of
 from triomq.client.admin.resend.message_copy import home_topic
 from triomq.client.admin.resend.pace import SendPace
 from triomq.client.admin.resend.selection import (
@@ -209,19 +210,19 @@ def sent_result(
         blocks.append(table_of(sent, columns))
     if failed:
         blocks.append(table_of(failed, {"MsgId": "msgId", "Not Sent Because": "reason"}))
-    counts = [f"{len(sent)} of {len(found.messages)} messages sent"]
+    counts = [f"{len(sent)} of {len(found.messages)} sent"]
     counts += [f"{len(failed)} failed"] if failed else []
     counts += [f"{len(outcome.left)} not tried"] if outcome.left else []
     notes = search_notes(found, go_on=not outcome.left)
     if failed:
         notes.append(
-            f"{len(failed)} messages cannot be sent, {failed[0]['msgId']} because:"
+            f"{count_of(len(failed), 'message')} cannot be sent, {failed[0]['msgId']} because:"
             f" {failed[0]['reason']}; then send each with --id"
         )
     if outcome.left:
         notes.append(
-            f"{len(outcome.left)} messages were not tried: {outcome.stopped}; go on with --from"
-            f" {go_on_ms} ({milliseconds_text(go_on_ms or 0)})"
+            f"not tried: {count_of(len(outcome.left), 'message')}, because {outcome.stopped}; go on"
+            f" with --from {go_on_ms} ({milliseconds_text(go_on_ms or 0)})"
         )
     # More than the user wanted is no failure, more than one call sends is one.
     too_many = found.cut_ms is not None or (

@@ -41,6 +41,13 @@ class MessageSelection:
     message_id: str | None = None
     """its producer's, that of its place in a log, or that of the message it is a copy of"""
 
+    @property
+    def named(self) -> str:
+        """The id or key that was asked for, for a message; empty without one."""
+        if self.message_id is not None:
+            return f"id {self.message_id}"
+        return "" if self.key is None else f"key {self.key!r}"
+
     def wants(self, message: StoredMessage) -> bool:
         """Return whether a message is one of those that are wanted."""
         if self.begin_ms is not None and message.store_timestamp < self.begin_ms:

@@ -181,7 +181,7 @@ async def test_prune_deletes_what_the_file_does_not_name(
     await filled(cluster)
     file = write(tmp_path / "c.json", topics={"orders": {"brokers": {"broker-b": "absent"}}})
     kept = await call(cluster, "cluster", "apply", file)
-    assert "2 that the file does not name stay; --prune deletes them\n" in kept.out
+    assert "2 items that the file does not name stay; --prune deletes them\n" in kept.out
     refused = await call(cluster, "cluster", "apply", file, "--prune")
     assert failed(refused, 2, "--yes", "what the file does not name")
     assert (await call(cluster, "cluster", "diff", file, "--prune")).code == 1

@@ -175,14 +175,19 @@ async def test_one_dead_letter_and_another_topic(cluster: InProcessCluster) -> N
     (letter,) = await letters(cluster, "billing", "--key", "k2")
     words = ("dlq", "resend", "billing", "--id", letter["msgId"], "--topic", "other", "--yes")
     text = await call(cluster, *words)
-    assert (text.code, text.out.splitlines()[-1]) == (0, "1 of 1 messages sent")
+    assert (text.code, text.out.splitlines()[-1]) == (0, "1 of 1 sent")
     assert (bodies(await copies(cluster, "other")), await copies(cluster)) == (["two"], [])
 
 
 async def test_only_the_group_gets_copies_in_its_retry_topic(cluster: InProcessCluster) -> None:
+    before = await call(cluster, "message", "explain", "k1", "-t", "orders", "-g", "billing")
+    assert "dlq resend billing --id" in before.out
     words = ("dlq", "resend", "billing", "--tag", "paid", "--only-group", "--yes")
     assert (await call(cluster, *words)).code == 0
     assert await copies(cluster) == []
+    after = await call(cluster, "message", "explain", "k1", "-t", "orders", "-g", "billing")
+    assert "sent again to the group at" in after.out
+    assert "dlq resend" not in after.out
     async with PushConsumer(
         cluster.namesrv_address, group="billing", subscriptions="orders", consume_from="last"
     ) as member:
@@ -240,7 +245,7 @@ async def test_a_part_that_was_sent_ends_with_3_and_says_where_to_go_on(
     assert (done.code, len(done.document["sent"]), done.document["left"]) == (3, 4, 0)
     (problem,) = done.document["failed"]
     assert "to which topic it was sent first" in problem["reason"]
-    assert f"1 messages cannot be sent, {message.message_id} because: it does not say" in done.err
+    assert f"1 message cannot be sent, {message.message_id} because: it does not say" in done.err
     monkeypatch.setattr(searching, "LOOKED_MAX", 2)
     cut = await call(cluster, "dlq", "show", "billing", "--json")
     assert (cut.code, cut.document["looked"]) == (0, 2)
@@ -252,7 +257,7 @@ async def test_nothing_sent_is_a_failure(cluster: InProcessCluster) -> None:
     done = await call(cluster, *words)
     assert done.code == 1
     assert "3 in a row failed" in done.err
-    assert "1 messages were not tried" in done.err
+    assert "not tried: 1 message" in done.err
     assert "nowhere" in done.err
 
 

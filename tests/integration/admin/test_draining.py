@@ -49,6 +49,7 @@ async def behind(cluster: InProcessCluster, group: str, messages: int = 2) -> No
         for _ in range(messages):
             await producer.send("orders", b"x", queue=QUEUE)
     address = cluster.broker("broker-a").address
+    assert (await call(cluster, "updateSubGroup", "-b", address, "-g", group)).code == 0
     reset = ("resetOffsetByTime", "-g", group, "-t", "orders", "-s", 0, "-b", address)
     assert (await call(cluster, *reset, "-q", 0, "-o", 0)).code == 0
 
@@ -59,6 +60,8 @@ async def test_a_drain_waits_until_all_is_read_and_writes_stay_away(
     await behind(cluster, "billing")
     address = cluster.broker("broker-a").address
     assert (await call(cluster, "updateTopic", "-b", address, "-t", "closed", "-p", 4)).code == 0
+    doctor = ("doctor", "--cluster")
+    assert "closed to producers since" not in (await call(cluster, *doctor)).out
     out, err = io.StringIO(), io.StringIO()
     words = ["broker", "drain", "broker-a", "--json", "--timeout", "60"]
     codes: list[int] = []
@@ -90,6 +93,11 @@ async def test_a_drain_waits_until_all_is_read_and_writes_stay_away(
     document = json.loads(out.getvalue())
     assert (document["drained"], document["before"], document["brokerPermission"]) == (True, 6, 4)
     assert document["groups"] == []
+    assert "closed to producers since" in (await call(cluster, *doctor)).out
+    other = await call(cluster, "broker", "drain", "broker-b", "--dry-run")
+    assert "no other broker of cluster DefaultCluster takes messages" in other.err
+    first = await call(cluster, "broker", "drain", "broker-a", "--dry-run")
+    assert "no other broker" not in first.err
 
     # Changed topics are registered, which undoes a permission that was only wiped.
     assert (await call(cluster, "updateTopic", "-b", address, "-t", "new", "-p", 6)).code == 0
@@ -117,7 +125,7 @@ async def test_a_drain_that_ends_too_early_says_who_has_not_read(
     early = await call(cluster, "broker", "drain", "broker-a", "--timeout", 1)
     assert early.code == 1
     assert early.out.splitlines()[1].split() == ["billing", "2", "1"]
-    assert "is not safe to stop yet: 1 groups have not read all of it" in early.out
+    assert "is not safe to stop yet: not all of it is read by 1 group" in early.out
     assert "--ignore" in early.out
     again = await call(cluster, "broker", "drain", "broker-a", "--ignore", "audit,billing")
     assert again.code == 0

@@ -137,6 +137,23 @@ async def test_progress_with_client_addresses(cluster: InProcessCluster) -> None
         assert "#Client IP" in done.columns
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("resetOffsetByTime", "-g", "biling", "-s", "-1h"),
+        ("skipAccumulatedMessage", "-g", "biling"),
+        ("cloneGroupOffset", "-s", "biling", "-d", "copy"),
+    ],
+)
+async def test_offsets_of_an_unknown_group_are_left_alone(
+    cluster: InProcessCluster, words: tuple[str, ...]
+) -> None:
+    namesrv = cluster.namesrv_address
+    await cluster.create_topic("t", queues=1)
+    done = await mqadmin(*words, "-t", "t", "-n", namesrv)
+    assert failed(done, 4, "a group 'biling'", "check the spelling", "group lag")
+
+
 async def test_progress_of_an_unknown_group(cluster: InProcessCluster) -> None:
     assert failed(
         await mqadmin("consumerProgress", "-g", "nobody", "-n", cluster.namesrv_address),

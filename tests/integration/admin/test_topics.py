@@ -168,6 +168,18 @@ async def test_create_change_and_read_a_topic(cluster: InProcessCluster) -> None
     ]
 
 
+@pytest.mark.parametrize("words", [(), ("--dry-run",)])
+async def test_fewer_queues_are_a_warning(
+    cluster: InProcessCluster, words: tuple[str, ...]
+) -> None:
+    namesrv, address = cluster.namesrv_address, cluster.brokers[0].address
+    given = ("updateTopic", "-b", address, "-t", "shrinking", "-n", namesrv)
+    assert (await mqadmin(*given, "-r", 8, "-w", 8)).err == ""
+    fewer = await mqadmin(*given, "-r", 4, "-w", 4, *words)
+    assert "queues 4 to 7 are no longer read of topic shrinking" in fewer.err
+    assert (await mqadmin(*given, "-r", 8, "-w", 8, *words)).err == ""
+
+
 @pytest.mark.feature("9a")
 async def test_a_topic_on_one_broker_only(cluster: InProcessCluster) -> None:
     target = cluster.broker("broker-b")

@@ -375,9 +375,13 @@ OUTCOMES = [
     ((2, 0, 0, None, None), (False, False), []),
     ((2, 0, 0, 9, None), (False, False), ["more than the 2 messages of --limit"]),
     ((2, 0, 0, 9, 9), (True, False), ["limit of one call; go on with --from 9"]),
-    ((1, 1, 0, None, None), (True, False), ["1 messages cannot be sent, ID1 because: refused"]),
+    ((1, 1, 0, None, None), (True, False), ["1 message cannot be sent, ID1 because: refused"]),
     ((0, 2, 0, None, None), (False, True), ["2 messages cannot be sent"]),
-    ((1, 0, 1, 9, 9), (True, False), [f"1 messages were not tried: late; go on with --from {NOW}"]),
+    (
+        (1, 0, 1, 9, 9),
+        (True, False),
+        [f"not tried: 1 message, because late; go on with --from {NOW}"],
+    ),
 ]
 
 
