@@ -37,7 +37,7 @@ from triomq.client.admin.errors import (
     ExportIncomplete,
     GroupsOnline,
 )
-from triomq.client.admin.topics import fewer_queues
+from triomq.client.admin.hidden_queues import fewer_queues
 from triomq.client.errors import SettingsError
 
 if TYPE_CHECKING:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
+
+import attrs
 
 from triomq.client.admin.answers import Answers, read_body
 from triomq.client.admin.arguments import Option, UsageError, Values, truth, whole
@@ -16,7 +18,7 @@ from triomq.client.admin.command import (
     answered,
     ask_each,
 )
-from triomq.client.admin.known_groups import check_group
+from triomq.client.admin.known_groups import new_group_notes
 from triomq.client.admin.times import instant_ms
 from triomq.client.errors import BrokerFailed, GroupOffline
 from triomq.remoting.protocol.bodies.offsets import QueueOffsets
@@ -32,7 +34,6 @@ if TYPE_CHECKING:
     from triomq.client.admin.admin import Admin
 
 GROUP = Option("-g, --group GROUP", "the consumer group", required=True)
-NEW_GROUP = "for one that never ran, `mqadmin group create` comes first"
 END_OF_QUEUE = -1
 """the timestamp that means the end of each queue"""
 NEVER_CONNECTED = "consumer group <"
@@ -84,7 +85,9 @@ async def write_offsets(
     return written
 
 
-def reset_result(group: str, topic: str, answers: Answers[Offsets]) -> Result:
+def reset_result(
+    group: str, topic: str, answers: Answers[Offsets], notes: Sequence[str] = ()
+) -> Result:
     """Return the result of a reset."""
     rows = sorted(
         (queue.broker_name, queue.queue_id, offset)
@@ -93,7 +96,8 @@ def reset_result(group: str, topic: str, answers: Answers[Offsets]) -> Result:
     )
     queues = [dict(zip(("brokerName", "queueId", "offset"), row)) for row in rows]
     table = Table(("brokerName", ">queueId", ">offset"), rows)
-    return answered(answers, {"group": group, "topic": topic, "queues": queues}, [table])
+    result = answered(answers, {"group": group, "topic": topic, "queues": queues}, [table])
+    return attrs.evolve(result, notes=notes)
 
 
 async def reset_by_time(admin: Admin, options: Values) -> Result:
@@ -105,7 +109,7 @@ async def reset_by_time(admin: Admin, options: Values) -> Result:
     if queue_id is not None and address is None:
         raise UsageError("-q/--queue needs -b/--broker: every broker has a queue of that number")
     brokers = await admin.topic_brokers(topic)
-    await check_group(admin, group, NEW_GROUP)
+    notes = await new_group_notes(admin, group)
     if address is not None:
         brokers = {name: known for name, known in brokers.items() if known == address} or {
             address: address
@@ -118,15 +122,16 @@ async def reset_by_time(admin: Admin, options: Values) -> Result:
         -1 if queue_id is None else queue_id,
         offset,
     )
-    return reset_result(group, topic, await reset(admin, header, brokers))
+    return reset_result(group, topic, await reset(admin, header, brokers), notes)
 
 
 async def skip_accumulated(admin: Admin, options: Values) -> Result:
     group, topic = options.text("group"), options.text("topic")
     force = options.maybe_flag("force") is not False
     header = ResetOffsetHeader(group, topic, END_OF_QUEUE, force)
-    await check_group(admin, group, NEW_GROUP)
-    return reset_result(group, topic, await reset(admin, header, await admin.topic_brokers(topic)))
+    notes = await new_group_notes(admin, group)
+    answers = await reset(admin, header, await admin.topic_brokers(topic))
+    return reset_result(group, topic, answers, notes)
 
 
 async def clone(admin: Admin, options: Values) -> Result:
@@ -135,14 +140,15 @@ async def clone(admin: Admin, options: Values) -> Result:
     offline = options.maybe_flag("offline") is not False
     header = CloneGroupOffsetHeader(source, target, topic, offline)
     brokers = await admin.topic_brokers(topic)
-    await check_group(admin, source)
+    notes = await new_group_notes(admin, target)
     answers = await ask_each(admin, brokers.values(), RequestCode.CLONE_GROUP_OFFSET, header)
     document = {"srcGroup": source, "destGroup": target, "topic": topic}
-    return answered(
+    result = answered(
         answers,
         {**document, "brokers": sorted(answers.values)},
         [f"clone group offset success. srcGroup[{source}], destGroup=[{target}], topic[{topic}]"],
     )
+    return attrs.evolve(result, notes=notes)
 
 
 FORCE = Option(

@@ -21,8 +21,8 @@ from triomq.client.admin.command import (
     table_of,
 )
 from triomq.client.admin.documents import settings_line, topic_document
+from triomq.client.admin.hidden_queues import fewer_queues
 from triomq.client.admin.times import milliseconds_text
-from triomq.client.admin.topics import fewer_queues
 from triomq.remoting.protocol.names import DLQ_PREFIX, RETRY_PREFIX, TOPIC_LENGTH_MAX
 
 if TYPE_CHECKING:

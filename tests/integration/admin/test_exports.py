@@ -160,6 +160,7 @@ async def test_a_master_shows_its_slave_and_a_slave_its_master(tmp_path: Path) -
 async def test_monitoring_goes_on(cluster: InProcessCluster) -> None:
     async with Producer(cluster.namesrv_address, group="shop") as producer:
         await producer.send("orders", b"x")
+    await document(cluster, "updateSubGroup", *EVERYWHERE, "-g", "slow")
     await document(cluster, "resetOffsetByTime", "-g", "slow", "-t", "orders", "-s", 0)
     out, err = io.StringIO(), io.StringIO()
     words = ["startMonitoring", "-n", cluster.namesrv_address, "-i", "1", "--json"]

@@ -334,6 +334,8 @@ async def test_listings_beside_a_silent_broker_show_the_other_brokers() -> None:
                 receipt = await producer.send(
                     "orders", b"x", queue=MessageQueue("orders", "broker-a", 0)
                 )
+        created = await mqadmin("updateSubGroup", "-b", live, "-g", "billing", "-n", namesrv)
+        assert created.code == 0
         assert (
             await mqadmin(
                 "resetOffsetByTime",
