@@ -104,6 +104,7 @@ async def own_topic(
     async def delete() -> dict[str, str]:
         return (await admin.delete_topic(topic)).reasons()
 
+    await admin.cluster()  # without a name server nothing is created, and nothing is to be deleted
     try:
         answers = await admin.update_topic(topic, read_queues=queues, write_queues=queues)
         answers.some()

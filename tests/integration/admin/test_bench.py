@@ -11,7 +11,7 @@ import sys
 import pytest
 import trio
 from mqadmin_calls import failed, mqadmin
-from silent_servers import silent_broker
+from silent_servers import silent_broker, silent_server
 
 from triomq import PushConsumer
 from triomq.client.admin.admin import Admin
@@ -266,3 +266,10 @@ async def test_the_own_topic_is_kept_if_that_is_wanted() -> None:
         (topic,) = await names(cluster)
         async with cluster.admin() as admin:
             assert len(await admin.queues(topic)) == 3
+
+
+async def test_without_a_name_server_nothing_is_left_to_delete() -> None:
+    with silent_server() as port:
+        done = await mqadmin("bench", "send", "-n", f"127.0.0.1:{port}", "--timeout", 1)
+    assert failed(done, 6, f"127.0.0.1:{port}")
+    assert "may be left" not in done.err
