@@ -116,7 +116,7 @@ def test_pulls_that_are_refused_end_the_query_at_once(tmp_path: Path, stream: Ma
         running.create_topic("Refused", 1, brokers=["broker-a"])
         running.send("Refused", [b"x"])
         reader = stream(namesrv, "Refused", groupId="nobody")
-        with pytest.raises(SourceError, match=r"(?s)refuses pulls from Refused.*updateSubGroup"):
+        with pytest.raises(SourceError, match=r"(?s)refuses pulls from Refused.*group create"):
             reader.initialOffset()
 
 
