@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
 import attrs
 import trio
@@ -26,6 +27,8 @@ logger = logging.getLogger(__name__)
 
 RETURN_SECONDS = 0.001
 """The invisible time of a message that is given back: brokers accept no 0."""
+ECHO_SECONDS = 0.25
+"""how long the end waits for a long poll that answers with what was just given back"""
 
 
 @attrs.frozen
@@ -64,6 +67,10 @@ class PopCalls:
     _nursery: trio.Nursery = attrs.field(init=False)
     _tasks: int = attrs.field(default=0, init=False)
     _idle: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _polls: int = attrs.field(default=0, init=False)
+    """long polls that are not answered yet"""
+    _answered: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _gave_back: bool = attrs.field(default=False, init=False)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Run the background tasks until ``end``."""
@@ -77,13 +84,27 @@ class PopCalls:
     async def end(self, *, wait: float) -> None:
         """Wait for tasks in progress, for up to ``wait`` seconds, then end all of them.
 
+        A message that is given back may be the answer to a long poll that this consumer has sent
+        before, and would be hidden again with nobody to handle it. So the end waits until long
+        polls are quiet, and gives back what they bring.
+
         Checkpoint: always; cannot be cancelled.
         """
         with trio.CancelScope(shield=True, deadline=trio.current_time() + wait):
-            while self._tasks:
-                self._idle = trio.Event()
-                await self._idle.wait()
+            await self._until_idle()
+            while self._gave_back and self._polls:
+                self._answered = trio.Event()
+                with trio.move_on_after(ECHO_SECONDS) as quiet:
+                    await self._answered.wait()
+                if quiet.cancelled_caught:
+                    break
+                await self._until_idle()
         self._scope.cancel()
+
+    async def _until_idle(self) -> None:
+        while self._tasks:
+            self._idle = trio.Event()
+            await self._idle.wait()
 
     def start_soon(self, work: Callable[..., Awaitable[object]], *arguments: object) -> None:
         """Start a task that the end waits for."""
@@ -118,7 +139,7 @@ class PopCalls:
         pending = PendingPop()
         arguments = pending, source, count, invisible, poll, attempt_id
         if poll:  # the end does not wait for it: a broker forgets it with the connection
-            self._nursery.start_soon(self._pop, *arguments, name=f"pop {source.topic}")
+            self._nursery.start_soon(self._long_poll, *arguments, name=f"pop {source.topic}")
         else:
             self.start_soon(self._pop, *arguments)
         try:
@@ -132,6 +153,14 @@ class PopCalls:
             raise pending.error
         assert pending.result is not None
         return pending.result
+
+    async def _long_poll(self, *arguments: Any) -> None:
+        self._polls += 1
+        try:
+            await self._pop(*arguments)
+        finally:
+            self._polls -= 1
+            self._answered.set()
 
     async def _pop(
         self,
@@ -181,6 +210,7 @@ class PopCalls:
 
     async def give_back(self, leases: Sequence[Lease]) -> None:
         """Let other members have messages now; a failure leaves them hidden until their time."""
+        self._gave_back = True
         async with trio.open_nursery() as nursery:
             for lease in leases:
                 nursery.start_soon(self._return, lease)
