@@ -11,6 +11,7 @@ import attrs
 from triomq.client.admin.command_line import complain, understand
 from triomq.client.admin.execution import perform
 from triomq.client.admin.general_help import general_answer, show
+from triomq.testing import InProcessCluster
 
 
 @attrs.frozen
@@ -57,6 +58,11 @@ async def mqadmin(*words: object) -> Done:
     out, err = io.StringIO(), io.StringIO()
     code = await run([str(word) for word in words], out, err)
     return Done(code, out.getvalue(), err.getvalue())
+
+
+async def call(cluster: InProcessCluster, *words: object) -> Done:
+    """``mqadmin WORDS…`` at a cluster of the test."""
+    return await mqadmin(*words, "-n", cluster.namesrv_address)
 
 
 def failed(done: Done, code: int, *words: str) -> bool:

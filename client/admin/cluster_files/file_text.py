@@ -102,7 +102,7 @@ def _yaml_tree(text: str, name: str) -> FileTree:
             if word in found or not word:
                 lines[here] = key.start_mark.line + 1
                 raise FileTree(None, lines, name).wrong(
-                    here, "is no key" if not word else "occurs twice; remove one"
+                    here, "is not a key" if not word else "occurs twice; remove one"
                 )
             lines[here] = key.start_mark.line + 1
             found[word] = plain(value, here)

@@ -68,7 +68,7 @@ def limited(step: ClusterStep, ends: Mapping[str, int]) -> tuple[ClusterStep, li
         offset = (step.after or {})[queue]
         where = f"{step.subject} queue {queue} at {step.place}"
         if queue not in ends:
-            notes.append(f"{where}: there is no such queue; its offset {offset} is left out")
+            notes.append(f"{where}: the queue does not exist; its offset {offset} is left out")
         elif offset > ends[queue]:
             notes.append(
                 f"{where}: offset {offset} is behind the end of the queue; set to the end,"

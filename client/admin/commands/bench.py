@@ -33,7 +33,7 @@ CONSUME_RATE = 1000
 
 
 def tell_stderr(line: str) -> None:
-    """Print a line of the progress, which is no part of the result."""
+    """Print a line about the progress; the result does not contain it."""
     print(printable(line), file=sys.stderr, flush=True)
 
 
@@ -96,7 +96,7 @@ def load_plan(options: Values, batch: int, rate: float | None) -> LoadPlan:
     count = options.maybe_number("count")
     if count is not None and count % batch:
         raise UsageError(
-            f"--count {count} is no multiple of --batch {batch}: give --count"
+            f"--count {count} is not a multiple of --batch {batch}: give --count"
             f" {count + batch - count % batch}"
         )
     return LoadPlan(
@@ -208,7 +208,7 @@ async def bench_consumer(admin: Admin, options: Values) -> Result:
                 tools_producer(admin, options, BENCH_GROUP, repeat=False, compress=False)
             )
         else:
-            await admin.route(topic)  # fails if there is no such topic
+            await admin.route(topic)  # fails if the topic does not exist
         if group is None:
             group = await stack.enter_async_context(bench_places.own_group(admin, warn_stderr))
         run = ConsumeRun(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from mqadmin_calls import Done, failed, mqadmin
+from mqadmin_calls import call, failed
 from silent_servers import silent_broker
 
 from triomq import MessageQueue, Producer, PushConsumer
@@ -30,10 +30,6 @@ async def cluster() -> AsyncIterator[InProcessCluster]:
     async with local_cluster(brokers=2) as running:
         await running.create_topic("orders", queues=2)
         yield running
-
-
-async def call(cluster: InProcessCluster, *words: object) -> Done:
-    return await mqadmin(*words, "-n", cluster.namesrv_address)
 
 
 async def filled(cluster: InProcessCluster) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import trio
-from mqadmin_calls import Done, failed, mqadmin
+from mqadmin_calls import call, failed
 from silent_servers import silent_broker
 
 from triomq import MessageQueue, Producer, PushConsumer
@@ -54,10 +54,6 @@ async def bury(admin: Admin, address: str, message: StoredMessage) -> None:
     """Make a message a dead letter of the group, as a consumer does."""
     header = SendBackHeader(message.log_offset, "billing", -1, message.message_id, "orders")
     await admin.ask(address, RequestCode.CONSUMER_SEND_MSG_BACK, header)
-
-
-async def call(cluster: InProcessCluster, *words: object) -> Done:
-    return await mqadmin(*words, "-n", cluster.namesrv_address)
 
 
 async def document(cluster: InProcessCluster, *words: object) -> Any:

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 import trio
-from mqadmin_calls import Done, failed, mqadmin, run
+from mqadmin_calls import call, failed, run
 
 from triomq import MessageQueue, Producer, PullConsumer
 from triomq.client.admin import draining
@@ -25,10 +25,6 @@ async def cluster() -> AsyncIterator[InProcessCluster]:
     async with local_cluster(brokers=2) as running:
         await running.create_topic("orders", queues=1)
         yield running
-
-
-async def call(cluster: InProcessCluster, *words: object) -> Done:
-    return await mqadmin(*words, "-n", cluster.namesrv_address)
 
 
 async def perms(cluster: InProcessCluster, topic: str) -> dict[str, int]:

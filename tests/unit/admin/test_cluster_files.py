@@ -84,7 +84,7 @@ def document(text: str, name: str = "c.yaml") -> ClusterDocument:
         ("offsets: {g: {t: {b: {x: 1}}}}", "offsets.g.t.b.x must be the number of a queue"),
         ("offsets: {g: {t: {b: {0: -1}}}}", "offsets.g.t.b.0 is -1"),
         ("a: [", "is not YAML"),
-        ("? [a]\n: 1", "is no key"),
+        ("? [a]\n: 1", "is not a key"),
         ("- a", "is not YAML"),
     ],
 )
@@ -317,7 +317,7 @@ def test_offsets_stay_within_their_queues() -> None:
     assert within.after == {"0": 3, "1": 5}
     assert len(notes) == 2
     assert "queue 1 at a: offset 9 is behind the end of the queue; set to the end, 5" in notes[0]
-    assert "queue 2 at a: there is no such queue" in notes[1]
+    assert "queue 2 at a: the queue does not exist" in notes[1]
 
 
 def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
