@@ -99,8 +99,8 @@ COMMANDS = (
             "Ctrl-C is the normal end, exit code 0. With --limit the exit code is 3 if a broker did"
             " not answer at the end.\n"
             "It does not join a group and does not commit offsets. A broker that does not answer"
-            " has a line (with --json on stderr), and is tried again; its messages since the beginning"
-            " are shown when it is back. The --timeout is that of each step.\n"
+            " has a line (with --json on stderr), and is tried again; its messages since the"
+            " beginning are shown when it is back. The --timeout is that of each step.\n"
             "Messages of one queue come in order; those of different queues as they are read."
         ),
     ),
