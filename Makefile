@@ -15,7 +15,7 @@ PART ?= all
 
 comma := ,
 
-.PHONY: help demo test test-all test-pythons compose-test wheelhouse spark-zip check fuzz hostile crash-test simulate fault-test fault-matrix spark-chaos soak bench bench-store bench-nats bench-grpc bench-spark protobuf features compatibility docs site peers dist clean
+.PHONY: help demo test test-all ci nightly test-pythons compose-test wheelhouse spark-zip check fuzz hostile crash-test simulate fault-test fault-matrix spark-chaos soak bench bench-store bench-nats bench-grpc bench-spark protobuf features compatibility docs site peers dist clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -38,23 +38,24 @@ $(VENV)/.dev: $(VENV)/.demo
 demo: $(VENV)/.demo ## set everything up and run the main job on real data (336,776 flights)
 	@$(BIN)/python examples/demo $(ARGS)
 
-test: $(VENV)/.dev ## the suite that needs nothing but this checkout, but for what takes minutes
-	$(PYTEST) -m "not compat and not slow and not hostile" --durations=20 $(ARGS)
+test: $(VENV)/.dev ## the suite that needs nothing but this checkout, four tests side by side (6 minutes on two cores)
+	$(PYTEST) -n 4 --dist worksteal -m "not compat and not slow and not spark and not hostile and not nightly and not compose" --durations=20 $(ARGS)
 
-test-all: $(VENV)/.dev peers ## the whole suite: slow tests, the official Java, Go, Python and Node clients
-	@rm -f .features.json .features-compat.json .features-compose.json .compatibility.json; \
-	echo "The tests with Java's and Go's programs run beside the others; what they print comes at the end (.tests-with-peers.log)."; \
-	TEST_PORTS=15010-23499 $(PYTEST) -m "compat and not compose" --durations=20 --features=.features-compat.json --compatibility=.compatibility.json $(ARGS) >.tests-with-peers.log 2>&1 & peers=$$!; \
-	TEST_PORTS=23500-31999 $(PYTEST) -m "not compat and not compose and not hostile" --durations=20 --features=.features.json $(ARGS); ours=$$?; \
-	wait $$peers; theirs=$$?; cat .tests-with-peers.log; \
-	test $$ours -eq 0 || echo "make: the tests without peers failed; their output stands above that of the others"; \
-	test $$ours -eq 0 && test $$theirs -eq 0
+test-all: $(VENV)/.dev ## the whole suite: slow tests, Spark, the official Java, Go, Python and Node clients
+	$(BIN)/python tests/lanes.py --only install-peers fast peers spark slow $(ARGS)
+
+ci: $(VENV)/.dev $(VENV)/.fuzz $(VENV)/.docs ## what CI runs: all lanes, two at a time (ARGS="--only LANE", ARGS=--list)
+	$(BIN)/python tests/lanes.py $(ARGS)
+
+nightly: $(VENV)/.dev $(VENV)/.fuzz peers ## what is too long for CI, or measures: some hours on a quiet machine (ARGS="--only LANE", ARGS=--list)
+	$(BIN)/python tests/lanes.py --nightly $(ARGS)
 
 compose-test: $(VENV)/.dev ## build the image and run the compose file (root; apt-get install docker.io docker-compose iptables debootstrap)
-	$(PYTEST) -m compose -s -rs --features=.features-compose.json $(ARGS) tests/compose
+	@mkdir -p .lanes
+	$(PYTEST) -m compose -s -rs --features=.lanes/containers.features.json $(ARGS) tests/compose
 
-test-pythons: $(VENV)/.dev ## unit tests, SDK and a cluster with Python 3.13 and 3.14 (root; apt-get install debootstrap)
-	$(BIN)/python tests/pythons.py
+test-pythons: $(VENV)/.dev ## unit tests, SDK and a cluster with Python 3.13 or 3.14, in turns (root; apt-get install debootstrap; PYTHONS="trixie sid" for both)
+	$(BIN)/python tests/pythons.py $(PYTHONS)
 
 wheelhouse: ## bring the wheels for an image that is built without a package index (Python of BASE = PYTHON's)
 	$(PYTHON) -m pip wheel --quiet --disable-pip-version-check --wheel-dir deploy/wheelhouse '.[grpc,console$(if $(EXTRAS),$(comma)$(EXTRAS))]'
@@ -136,13 +137,13 @@ bench-replication: $(VENV)/.dev peers ## master and slave beside Java's: sends t
 bench-spark-workers: $(VENV)/.dev ## rows a second of a pipeline on a standalone cluster of 1 and 2 workers (about 3 minutes)
 	$(BIN)/python tests/bench/spark_workers.py $(ARGS)
 
-features: $(VENV)/.dev ## which rows of docs/features.md are proven, partly or not, by which tests (of the last test-all)
-	@test -f .features.json || $(PYTEST) -q -m "not compat and not compose and not hostile" --features=.features.json
-	@$(BIN)/python tests/features.py $(wildcard .features.json .features-compat.json .features-compose.json)
+features: $(VENV)/.dev ## which rows of docs/features.md are proven, partly or not, by which tests (of the last make ci or test-all)
+	@test -f .lanes/fast.features.json || { echo "make: there is no record of a run: make test-all or make ci writes it"; exit 1; }
+	@$(BIN)/python tests/features.py $(wildcard .lanes/*.features.json)
 
-compatibility: $(VENV)/.dev ## write docs/compatibility.md from the last test-all (ARGS=--check: only look whether it is the same)
-	@test -f .compatibility.json || { echo "make: there is no record of a run: make test-all writes it"; exit 1; }
-	@$(BIN)/python tests/compatibility.py $(ARGS) .compatibility.json
+compatibility: $(VENV)/.dev ## write docs/compatibility.md from the last make ci or test-all (ARGS=--check: only look whether it is the same)
+	@test -f .lanes/compatibility.json || { echo "make: there is no record of a run: make test-all or make ci writes it"; exit 1; }
+	@$(BIN)/python tests/compatibility.py $(ARGS) $(wildcard .lanes/compatibility*.json)
 
 docs: $(VENV)/.dev ## write the generated pages again
 	$(BIN)/python docs/generate.py
@@ -161,4 +162,4 @@ dist: $(VENV)/.dev ## sdist, and the wheel built from it
 	$(BIN)/python -m build
 
 clean: ## forget the environment and everything generated
-	rm -rf triomq-spark.zip $(VENV) .demo .peers .bench .fuzz .crash .simulate .faults .spark-chaos .pythons .site dist .compose .features.json .features-compat.json .features-compose.json .compatibility.json .tests-with-peers.log .mypy_cache .ruff_cache .hypothesis
+	rm -rf triomq-spark.zip $(VENV) .demo .peers .bench .fuzz .crash .simulate .faults .spark-chaos .pythons .site dist .compose .lanes .mypy_cache .ruff_cache .hypothesis

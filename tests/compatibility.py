@@ -1,8 +1,8 @@
 """Write docs/compatibility.md from what a run of the tests recorded: ``python
-tests/compatibility.py [--check] RECORD``.
+tests/compatibility.py [--check] RECORD …``.
 
-The RECORD is what ``pytest --compatibility=RECORD`` wrote (``make test-all`` does). With
-``--check`` nothing is written, and a page that differs is an error. Either way the exit code is 1
+A RECORD is what ``pytest --compatibility=RECORD`` wrote (``make test-all`` does). With ``--check``
+nothing is written, and a page that differs is an error. Either way the exit code is 1
 when a test that a cell relies on did not pass.
 """
 
@@ -123,8 +123,9 @@ def page(record: dict[str, Any]) -> str:
 
 def main(*words: str) -> int:
     check = "--check" in words
-    (source,) = [word for word in words if word != "--check"]
-    record = json.loads(Path(source).read_text())
+    record = {}
+    for source in (word for word in words if word != "--check"):
+        record.update(json.loads(Path(source).read_text()))
     bad = {test: entry["outcome"] for test, entry in record.items() if entry["outcome"] != PASSED}
     for test, outcome in bad.items():
         print(f"{outcome}: {test}", file=sys.stderr)

@@ -33,7 +33,7 @@ def run_bench(script: str, *settings: str, timeout: float = 230) -> str:
 
 
 @pytest.mark.compat
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(240)
 def test_queues_of_both_brokers() -> None:
     printed = run_bench(
@@ -52,7 +52,7 @@ def found(path: Path) -> dict[str, tuple[float | None, float | None]]:
 
 
 @pytest.mark.compat
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(240)
 def test_rocketmq_s_own_programs_on_our_broker(tmp_path: Path) -> None:
     settings = (
@@ -77,7 +77,7 @@ def test_rocketmq_s_own_programs_on_our_broker(tmp_path: Path) -> None:
 
 
 @pytest.mark.compat
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(240)
 def test_requests_and_recalls_on_our_broker(tmp_path: Path) -> None:
     settings = (
@@ -147,7 +147,7 @@ print(special.LATE.findall(
 
 
 @pytest.mark.compat
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(400)
 def test_java_s_master_waits_for_its_slave_as_ours_does(tmp_path: Path) -> None:
     settings = (
@@ -178,7 +178,7 @@ def test_java_s_master_waits_for_its_slave_as_ours_does(tmp_path: Path) -> None:
 
 
 @pytest.mark.compat
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(240)
 def test_clients_of_rocketmq_5_at_both_brokers(tmp_path: Path) -> None:
     settings = ("--seconds", "0.3", "--rounds", "1", "--warm-up", "1", "--consumers", "40")
@@ -190,7 +190,7 @@ def test_clients_of_rocketmq_5_at_both_brokers(tmp_path: Path) -> None:
 
 
 @pytest.mark.compat
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(240)
 def test_consumers_that_pop(tmp_path: Path) -> None:
     """Our broker alone; the run of both takes a minute."""

@@ -93,6 +93,9 @@ def may_be_skipped(nodeid: str, reason: str) -> bool:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]):
     report = yield
+    report.sections = [  # workers of pytest-xdist send reports as UTF-8
+        (name, text.encode(errors="backslashreplace").decode()) for name, text in report.sections
+    ]
     if (
         item.config.getoption("--no-skips")
         and report.skipped

@@ -1,7 +1,8 @@
 """The pytest plugin that records which clauses of docs/features.md the passed tests prove
 (``--features=FILE``), and which tests needed a second try.
 
-A clause counts only when its test passed at the first try.
+A clause counts only when its test passed at the first try. With pytest-xdist the tests run in
+workers: each report carries the clauses of its test to the process that writes the file.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import pytest
 from feature_ledger import Ledger, LedgerError, load_ledger
 
 _clauses: dict[str, list[str]] = {}
-_passed: set[str] = set()
+_passed: dict[str, list[str]] = {}
 _failed: set[str] = set()
 
 
@@ -26,9 +27,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def is_worker(config: pytest.Config) -> bool:
+    """Whether this process is a worker of pytest-xdist."""
+    return hasattr(config, "workerinput")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     target = config.getoption("--features")
-    if target:
+    if target and not is_worker(config):
         Path(target).unlink(
             missing_ok=True
         )  # an interrupted run must not leave the record of the one before
@@ -58,11 +64,15 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]):
     report = yield
-    if report.failed:
-        _failed.add(item.nodeid)
-    elif report.when == "call" and report.passed:
-        _passed.add(item.nodeid)
+    report.clauses = _clauses.get(item.nodeid, [])
     return report
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.failed or report.outcome == "rerun":
+        _failed.add(report.nodeid)
+    elif report.when == "call" and report.passed:
+        _passed[report.nodeid] = report.clauses
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
@@ -78,9 +88,9 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     target = session.config.getoption("--features")
-    if target:
+    if target and not is_worker(session.config):
         proven: dict[str, list[str]] = {}
-        for test in sorted(_passed - _failed):
-            for clause in _clauses.get(test, ()):
+        for test in sorted(_passed.keys() - _failed):
+            for clause in _passed[test]:
                 proven.setdefault(clause, []).append(test)
         Path(target).write_text(json.dumps(proven, indent=1, sort_keys=True) + "\n")

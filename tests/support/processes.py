@@ -22,10 +22,21 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 PEERS = ROOT / ".peers"
 
 
-FIRST_PORT, _, LAST_PORT = os.environ.get("TEST_PORTS", "15000-31999").partition("-")
-FREE_PORTS = range(int(FIRST_PORT), int(LAST_PORT) + 1)
+def ports_of(ports: str, worker: int, workers: int) -> range:
+    """The part of ``ports`` ("15000-31999") that worker number ``worker`` of ``workers`` has."""
+    first, _, last = ports.partition("-")
+    share = (int(last) + 1 - int(first)) // workers
+    return range(int(first) + worker * share, int(first) + (worker + 1) * share)
+
+
+FREE_PORTS = ports_of(
+    os.environ.get("TEST_PORTS", "15000-31999"),
+    int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")),
+    int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")),
+)
 """Below those that the system gives to outgoing connections: one of them may come at any moment
-between the look and the use. Suites that run at the same time have ports of their own.
+between the look and the use. Suites that run at the same time, and the workers of pytest-xdist,
+have ports of their own.
 """
 
 

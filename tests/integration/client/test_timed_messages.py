@@ -98,7 +98,7 @@ async def test_brokers_without_timers_give_a_typed_error() -> None:
         {"delay": 1, "deliver_at": soon()},
         {"delay": 1, "delay_level": 3},
     ],
-    ids=str,
+    ids=" and ".join,
 )
 async def test_wrong_times_are_refused(when: dict[str, object]) -> None:
     async with scripted_cluster() as cluster:

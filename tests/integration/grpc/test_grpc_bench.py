@@ -12,7 +12,7 @@ import pytest
 BENCH = Path(__file__).resolve().parents[2] / "bench" / "bench_grpc.py"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_benchmark_runs() -> None:
     words = ("--seconds", "0.2", "--in-flight", "4", "--profile")
     done = subprocess.run(

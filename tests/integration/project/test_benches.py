@@ -31,7 +31,7 @@ def run(script: str, *arguments: str) -> str:
     return done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("part", "lines"),
     [
@@ -63,7 +63,7 @@ def test_recovery_in_this_process() -> None:
     assert len(re.findall(r"lost: .* MiB/s", said)) == 3
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_from_one_to_many_queues_with_plots(tmp_path: Path) -> None:
     said = run("bench_queues.py", *TINY, "--counts", "1,80", "--plot", str(tmp_path))
     assert len(re.findall(r"^\| (1|80) \| ours \|", said, re.MULTILINE)) == 2
@@ -73,7 +73,7 @@ def test_from_one_to_many_queues_with_plots(tmp_path: Path) -> None:
         assert len(plot.findall("{http://www.w3.org/2000/svg}circle")) == 2
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_how_soon_things_start_and_end() -> None:
     said = run("bench_start.py", "--starts", "1")
     rows = re.findall(
@@ -82,7 +82,7 @@ def test_how_soon_things_start_and_end() -> None:
     assert len(rows) == 10, said
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_what_a_backlog_costs() -> None:
     said = run(
         "bench_backlog.py",
@@ -120,7 +120,7 @@ def test_bit_maps_of_filters() -> None:
     assert len(re.findall(r"^ +(?:1|50)% +(?:1|4|16)(?: +[\d.]+){4}$", said, re.MULTILINE)) == 6
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_sdk_beside_nothing() -> None:
     said = run("bench_nats.py", "--no-nats", "--seconds", "0.1", "--rounds", "1", "--kept", "500")
     assert [
@@ -128,7 +128,7 @@ def test_the_sdk_beside_nothing() -> None:
     ] == [], said
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.skipif(
     shutil.which("nats-server") is None,
     reason="needs nats-server (Debian: apt-get install nats-server)",

@@ -80,7 +80,7 @@ def test_missing_peers_are_named_with_what_to_do(
         grpc_servers.need_peers()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_clients_at_our_broker(tmp_path: Path) -> None:
     found = tmp_path / "found.json"
     settings = ("--seconds", "0.2", "--rounds", "1", "--warm-up", "1", "--consumers", "40")

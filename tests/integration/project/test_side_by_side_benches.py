@@ -35,7 +35,7 @@ def run(script: str, *arguments: str) -> str:
     return done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_master_and_slave(tmp_path: Path) -> None:
     settings = (
         "--seconds",
@@ -83,7 +83,7 @@ def test_the_ledger_finds_what_is_missing_or_there_twice(found: tuple[int, ...],
         ledger.check()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_batches_without_kafka(tmp_path: Path) -> None:
     said = run(
         "kafka_side_by_side.py",

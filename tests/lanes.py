@@ -1,0 +1,243 @@
+"""Run the lanes of CI two at a time: ``python tests/lanes.py [--nightly] [--only LANE …]``.
+
+A lane is one command of the Makefile or one selection of tests. Lanes start in the order of the
+table, each as soon as one of the two places is free and the lanes that it follows have passed; a
+lane that is ``apart`` has the machine to itself. The output of each lane is in ``.lanes/NAME.log``;
+that of a failed lane is printed whole, last. ``.lanes/seconds.json`` has what each lane took, and
+the slowest tests are at the end of its log. Exit code 1 if a lane failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from pathlib import Path
+
+import attrs
+
+ROOT = Path(__file__).resolve().parents[1]
+LOGS = ROOT / ".lanes"
+BASELINE = ROOT / "tests" / "lane_seconds.json"
+PLACES = 2
+GREW = 20
+"""Seconds by which a lane may grow beyond the committed baseline before it is named."""
+PYTEST = (
+    *(sys.executable, "-m", "pytest", "-q", "--color=no", "--durations=40"),
+    *("--no-skips", "--again"),
+)
+SIDE_BY_SIDE = ("-n", "4", "--dist", "worksteal")
+NOT_IN_CI = "not nightly and not hostile and not compose"
+
+
+@attrs.frozen
+class Lane:
+    """``command``: its words; ``ports``: those that its tests may take; ``after``: lanes that must
+    have passed; ``apart``: no other lane runs beside it.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    ports: str = "15000-31999"
+    after: tuple[str, ...] = ()
+    apart: bool = False
+
+
+def selection(name: str, marks: str, *options: str) -> tuple[str, ...]:
+    """The command of a lane of tests, whose marks are ``marks`` without what CI leaves out."""
+    features = f"--features={LOGS.name}/{name}.features.json"
+    return (*PYTEST, "-m", f"{marks} and {NOT_IN_CI}", features, *options)
+
+
+COMPATIBILITY = f"{LOGS.name}/compatibility.json"
+CI = (
+    Lane("check", ("make", "check")),
+    Lane("install-peers", ("make", "peers")),
+    Lane(
+        "fast",
+        selection("fast", "not compat and not slow and not spark", *SIDE_BY_SIDE),
+        ports="23500-31999",
+    ),
+    Lane(
+        "peers",
+        selection("peers", "compat and not spark", f"--compatibility={COMPATIBILITY}"),
+        ports="15010-19499",
+        after=("install-peers",),
+    ),
+    Lane(
+        "spark",
+        selection("spark", "spark", f"--compatibility={LOGS.name}/compatibility-spark.json"),
+        ports="23500-31999",
+        after=("install-peers",),
+    ),
+    Lane("slow", selection("slow", "slow and not compat and not spark"), ports="23500-31999"),
+    Lane("pythons", ("make", "test-pythons")),
+    Lane("fuzz", ("make", "fuzz")),
+    Lane("site", ("make", "site")),
+    Lane("containers", ("make", "compose-test", "ARGS=--no-skips"), apart=True),
+    Lane(
+        "features",
+        ("make", "features"),
+        after=("fast", "peers", "spark", "slow", "containers"),
+    ),
+    Lane("compatibility", ("make", "compatibility", "ARGS=--check"), after=("peers", "spark")),
+)
+NIGHTLY = (
+    Lane(
+        "nightly",
+        (*PYTEST, "-m", "nightly and not hostile and not compose", "--timeout=1800"),
+        apart=True,
+    ),
+    Lane("hostile", ("make", "hostile"), apart=True),
+    Lane("fuzz-longer", ("make", "fuzz", "SECONDS=900"), apart=True),
+    Lane("both-pythons", ("make", "test-pythons", "PYTHONS=trixie sid"), apart=True),
+    Lane("simulate", ("make", "simulate", "SEEDS=2000"), apart=True),
+    Lane("fault-test", ("make", "fault-test", "SCHEDULES=40"), apart=True),
+    Lane("spark-chaos", ("make", "spark-chaos"), apart=True),
+    Lane("bench", ("make", "bench"), apart=True),
+)
+
+
+@attrs.frozen
+class Outcome:
+    lane: Lane
+    code: int
+    seconds: float
+
+
+def log_of(lane: Lane) -> Path:
+    return LOGS / f"{lane.name}.log"
+
+
+def environment(lane: Lane) -> dict[str, str]:
+    """Byte code is kept: without it each worker and each server compiles everything again."""
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return {
+        **kept,
+        "PYTHONPYCACHEPREFIX": str(LOGS / "byte-code"),
+        "TEST_PORTS": lane.ports,
+        "CI": "true",
+    }
+
+
+def run(lane: Lane) -> Outcome:
+    """Run one lane to its end, its output in its file."""
+    began = time.monotonic()
+    with log_of(lane).open("wb") as log:
+        done = subprocess.run(
+            lane.command,
+            cwd=ROOT,
+            env=environment(lane),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            check=False,
+        )
+    return Outcome(lane, done.returncode, time.monotonic() - began)
+
+
+def next_lane(waiting: list[Lane], running: set[str], passed: set[str]) -> Lane | None:
+    """The first waiting lane that may start now. ``passed``: the lanes that it need not wait for
+    any more.
+    """
+    for lane in waiting:
+        if set(lane.after) <= passed and not (lane.apart and running):
+            return lane
+    return None
+
+
+def play(lanes: tuple[Lane, ...]) -> list[Outcome]:
+    """Run all lanes; one whose ``after`` has failed is not begun."""
+    names = {lane.name for lane in lanes}
+    waiting, outcomes = list(lanes), []
+    passed = {name for lane in lanes for name in lane.after} - names
+    running: dict[Future[Outcome], Lane] = {}
+    with ThreadPoolExecutor(PLACES) as threads:
+        while waiting or running:
+            alone = any(lane.apart for lane in running.values())
+            while not alone and len(running) < PLACES:
+                lane = next_lane(waiting, {each.name for each in running.values()}, passed)
+                if lane is None:
+                    break
+                waiting.remove(lane)
+                print(f"{time.strftime('%H:%M:%S')} {lane.name} begins", flush=True)
+                running[threads.submit(run, lane)] = lane
+                alone = lane.apart
+            if not running:
+                break  # what is left follows a lane that failed
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                outcome = future.result()
+                del running[future]
+                outcomes.append(outcome)
+                if outcome.code == 0:
+                    passed.add(outcome.lane.name)
+                verdict = "passed" if outcome.code == 0 else f"FAILED ({outcome.code})"
+                print(
+                    f"{time.strftime('%H:%M:%S')} {outcome.lane.name} {verdict}"
+                    f" after {outcome.seconds:.0f} s{last_line(outcome.lane)}",
+                    flush=True,
+                )
+    return outcomes
+
+
+def last_line(lane: Lane) -> str:
+    lines = log_of(lane).read_text(errors="replace").split("\n")
+    summary = next((line for line in reversed(lines) if " passed" in line), "")
+    return f": {summary.strip('= ')}" if summary else ""
+
+
+def show(lanes: tuple[Lane, ...], outcomes: list[Outcome]) -> None:
+    """Print what grew, then which lanes failed, their whole output last."""
+    seconds = {outcome.lane.name: round(outcome.seconds) for outcome in outcomes}
+    before = json.loads(BASELINE.read_text()) if BASELINE.exists() else {}
+    for name, now in seconds.items():
+        if name in before and now > before[name] + GREW:
+            print(f"{name} took {now} s, {now - before[name]} s longer than the committed baseline")
+    failed = [outcome for outcome in outcomes if outcome.code != 0]
+    for outcome in failed:
+        print(f"\n===== {outcome.lane.name} failed; its output:", flush=True)
+        print(log_of(outcome.lane).read_text(errors="replace"), flush=True)
+    missing = sorted({lane.name for lane in lanes} - seconds.keys())
+    if missing:
+        print(f"not begun, since a lane before them failed: {', '.join(missing)}")
+    if failed:
+        print(f"failed lanes: {', '.join(outcome.lane.name for outcome in failed)}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--nightly", action="store_true", help="the lanes that left CI")
+    parser.add_argument("--only", nargs="+", metavar="LANE", help="these lanes, and no other")
+    parser.add_argument("--list", action="store_true", help="print the lanes and their commands")
+    options = parser.parse_args()
+    lanes = NIGHTLY if options.nightly else CI
+    if options.only:
+        unknown = set(options.only) - {lane.name for lane in lanes}
+        if unknown:
+            parser.error(
+                f"there is no lane {', '.join(sorted(unknown))}; there are"
+                f" {', '.join(lane.name for lane in lanes)}"
+            )
+        lanes = tuple(lane for lane in lanes if lane.name in options.only)
+    if options.list:
+        for lane in lanes:
+            print(f"{lane.name:<14} {' '.join(lane.command)}")
+        return 0
+    LOGS.mkdir(exist_ok=True)
+    began = time.monotonic()
+    outcomes = play(lanes)
+    seconds = {outcome.lane.name: round(outcome.seconds) for outcome in outcomes}
+    (LOGS / "seconds.json").write_text(json.dumps(seconds, indent=1) + "\n")
+    show(lanes, outcomes)
+    print(f"{len(outcomes)} lanes took {time.monotonic() - began:.0f} s")
+    return int(len(outcomes) < len(lanes) or any(outcome.code for outcome in outcomes))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,107 @@
+"""The lanes of CI: which may start when, what is shown of them, and that each test is in one."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from pathlib import Path
+
+import pytest
+from _pytest.mark.expression import Expression
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests"))
+import lanes  # noqa: E402
+from lanes import Lane, next_lane, play, show  # noqa: E402
+
+MARKS = ("compat", "slow", "spark", "hostile", "compose", "nightly")
+
+
+@pytest.fixture(autouse=True)
+def _logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lanes, "LOGS", tmp_path)
+    monkeypatch.setattr(lanes, "BASELINE", tmp_path / "baseline.json")
+
+
+def says(name: str, words: str, code: int = 0, **rules: object) -> Lane:
+    program = f"print({words!r}); raise SystemExit({code})"
+    return Lane(name, (sys.executable, "-c", program), **rules)  # type: ignore[arg-type]
+
+
+def test_a_lane_waits_for_those_before_it_and_for_the_machine_if_it_is_apart() -> None:
+    peers, apart = Lane("peers", (), after=("install",)), Lane("containers", (), apart=True)
+    assert next_lane([peers, apart], {"fast"}, set()) is None
+    assert next_lane([peers, apart], {"fast"}, {"install"}) is peers
+    assert next_lane([peers, apart], set(), set()) is apart
+    assert next_lane([], set(), {"install"}) is None
+
+
+def test_what_follows_a_failed_lane_is_not_begun_and_the_others_are() -> None:
+    plan = (
+        says("install", "no network", 3),
+        says("peers", "never", after=("install",)),
+        says("fast", "1 passed in 0.1s"),
+        says("containers", "alone", apart=True),
+        says("features", "all", after=("fast", "containers")),
+    )
+    codes = {outcome.lane.name: outcome.code for outcome in play(plan)}
+    assert codes == {"install": 3, "fast": 0, "containers": 0, "features": 0}
+
+
+def test_a_lane_that_is_alone_need_not_wait_for_lanes_that_are_not_asked_for() -> None:
+    (outcome,) = play((says("peers", "2 passed", after=("install",)),))
+    assert outcome.code == 0
+
+
+def test_the_output_of_a_failed_lane_comes_last_and_whole(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    plan = (says("bad", "the reason", 1), says("good", "5 passed in 1s"), says("never", "x"))
+    outcomes = play(plan[:2])
+    shown = capsys.readouterr().out
+    assert "good passed after" in shown
+    assert "5 passed in 1s" in shown
+    assert "the reason" not in shown
+    show(plan, outcomes)
+    shown = capsys.readouterr().out
+    assert shown.index("bad failed") < shown.index("the reason")
+    assert "never" in shown.split("not begun")[1]
+    assert shown.endswith("failed lanes: bad\n")
+
+
+def test_a_lane_that_grew_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    lanes.BASELINE.write_text('{"fast": 100, "slow": 100}')
+    plan = (Lane("fast", ()), Lane("slow", ()))
+    for lane in plan:
+        lanes.log_of(lane).touch()
+    show(plan, [lanes.Outcome(plan[0], 0, 120.4), lanes.Outcome(plan[1], 0, 120.6)])
+    assert capsys.readouterr().out == ("slow took 121 s, 21 s longer than the committed baseline\n")
+
+
+def expression_of(command: tuple[str, ...]) -> Expression | None:
+    return Expression.compile(command[command.index("-m", 3) + 1]) if "pytest" in command else None
+
+
+def test_each_test_runs_in_exactly_one_lane() -> None:
+    """Those with the mark hostile may measure, and compose has a target of its own."""
+    chosen = [
+        (lane.name, expression)
+        for lane in (*lanes.CI, *lanes.NIGHTLY)
+        if (expression := expression_of(lane.command))
+    ]
+    assert len(chosen) == 5
+    for size in range(len(MARKS)):
+        for marks in itertools.combinations(MARKS, size):
+            if "compose" in marks or "hostile" in marks:
+                continue
+            names = [name for name, each in chosen if each.evaluate(lambda mark: mark in marks)]  # noqa: B023
+            assert len(names) == 1, (marks, names)
+
+
+def test_an_unknown_lane_is_refused_with_the_known_ones(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["lanes.py", "--only", "faast"])
+    with pytest.raises(SystemExit):
+        lanes.main()
+    assert "no lane faast; there are check, install-peers, fast" in capsys.readouterr().err
