@@ -1,8 +1,9 @@
 """The pytest plugin that records which clauses of docs/features.md the passed tests prove
 (``--features=FILE``), and which tests needed a second try.
 
-A clause counts only when its test passed at the first try. With pytest-xdist the tests run in
-workers: each report carries the clauses of its test to the process that writes the file.
+FILE has two tables, clause -> tests: "proven", at the first try, and "again", at the second. With
+pytest-xdist the tests run in workers: each report carries the clauses of its test to the process
+that writes the file.
 """
 
 from __future__ import annotations
@@ -89,8 +90,9 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 def pytest_sessionfinish(session: pytest.Session) -> None:
     target = session.config.getoption("--features")
     if target and not is_worker(session.config):
-        proven: dict[str, list[str]] = {}
-        for test in sorted(_passed.keys() - _failed):
-            for clause in _passed[test]:
-                proven.setdefault(clause, []).append(test)
-        Path(target).write_text(json.dumps(proven, indent=1, sort_keys=True) + "\n")
+        record: dict[str, dict[str, list[str]]] = {"proven": {}, "again": {}}
+        for test, clauses in sorted(_passed.items()):
+            for clause in clauses:
+                kind = "again" if test in _failed else "proven"
+                record[kind].setdefault(clause, []).append(test)
+        Path(target).write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")

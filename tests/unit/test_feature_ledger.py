@@ -12,7 +12,15 @@ from pathlib import Path
 
 import pytest
 from ci_rules import may_be_skipped
-from feature_ledger import LedgerError, load_ledger, read_ledger, report
+from feature_ledger import (
+    PROVEN,
+    LedgerError,
+    compare,
+    in_order,
+    load_ledger,
+    read_ledger,
+    report,
+)
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGE = (
@@ -20,9 +28,6 @@ PAGE = (
     " Ready in 1 s. | |\n"
 )
 CLAUSES = """
-[release]
-version = "1.0"
-proven = 2
 [row.2]
 a = "0 is success"
 b = "others raise"
@@ -77,28 +82,43 @@ def test_the_clauses_of_the_tree_fit_its_page() -> None:
     assert len(load_ledger().rows) == 208
 
 
-def run_features(tmp_path: Path, proven: dict[str, list[str]]) -> subprocess.CompletedProcess[str]:
+@pytest.mark.parametrize(
+    ("proven", "again", "says"),
+    [
+        ("1a 10b", "", []),
+        ("1a 10b 204b", "", []),
+        ("1a", "10b", []),
+        ("1a", "", ["clause 10b is not proven any more"]),
+        ("1a 2a 10b", "", ["clause 2a is proven and not listed"]),
+        ("", "", ["clause 1a is not", "clause 10b is not"]),
+    ],
+)
+def test_a_clause_is_missing_or_new_by_its_name(proven: str, again: str, says: list[str]) -> None:
+    lines = list(compare("1a\n10b\n204b?\n", proven.split(), again.split()))
+    assert len(lines) == len(says), lines
+    assert all(line.startswith(start) for line, start in zip(lines, says, strict=True))
+
+
+def test_a_run_that_proves_something_else_fails(tmp_path: Path) -> None:
     record = tmp_path / "record.json"
-    record.write_text(json.dumps(proven))
-    return subprocess.run(
-        [sys.executable, "tests/features.py", str(record)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    listed = [name for name in PROVEN.read_text().split() if not name.endswith("?")]
+    for names, code in ((listed, 0), (listed[1:], 1)):
+        record.write_text(json.dumps({"proven": {name: ["test"] for name in names}, "again": {}}))
+        done = subprocess.run(
+            [sys.executable, "tests/features.py", str(record)],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == code, done.stderr
+    assert f"clause {listed[0]} is not proven any more" in done.stderr
 
 
-def test_fewer_rows_than_the_last_release_fail(tmp_path: Path) -> None:
+def test_the_list_names_clauses_of_the_page() -> None:
     ledger = load_ledger()
-    everything = {
-        f"{row.number}{letter}": ["test"] for row in ledger.rows.values() for letter in row.clauses
-    }
-    assert run_features(tmp_path, everything).returncode == 0
-    done = run_features(tmp_path, {"1a": ["test"]})
-    assert (done.returncode, f"fewer than the {ledger.released} of release" in done.stderr) == (
-        (1, True) if ledger.released else (0, False)
-    )
+    listed = [name.removesuffix("?") for name in PROVEN.read_text().split()]
+    assert [ledger.clause(name) for name in listed] == listed == sorted(listed, key=in_order)
 
 
 CASES = """
@@ -159,7 +179,10 @@ def test_only_foreign_peers_get_a_second_try_and_it_proves_nothing(tmp_path: Pat
     assert "4 failed, 2 passed, 1 rerun" in done.stdout, done.stdout + done.stderr
     assert "second tries: 1" in done.stdout
     assert "test_skipped was skipped, and --no-skips forbids it" in done.stdout
-    assert json.loads(record.read_text()) == {"49a": ["test_cases.py::test_passes"]}
+    assert json.loads(record.read_text()) == {
+        "proven": {"49a": ["test_cases.py::test_passes"]},
+        "again": {"49a": ["test_cases.py::test_foreign_second_try"]},
+    }
 
 
 def test_only_a_named_test_may_be_skipped_and_only_for_its_reason() -> None:
