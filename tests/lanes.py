@@ -3,8 +3,9 @@
 A lane is one command of the Makefile or one selection of tests. Lanes start in the order of the
 table, each as soon as one of the two places is free and the lanes that it follows have passed; a
 lane that is ``apart`` has the machine to itself. The output of each lane is in ``.lanes/NAME.log``;
-that of a failed lane is printed whole, last. ``.lanes/seconds.json`` has what each lane took, and
-the slowest tests are at the end of its log. Exit code 1 if a lane failed.
+that of a failed lane is printed whole, last. ``.lanes/seconds.json`` has what each lane took,
+``.lanes/slowest.txt`` the 300 slowest tests. Exit code 1 if a lane failed, or if CI has become too
+expensive; ``--nightly`` writes its outcome to ``tests/nightly.json``, for ``make features``.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
+import resource
 import subprocess
 import sys
 import time
@@ -23,11 +26,15 @@ import attrs
 ROOT = Path(__file__).resolve().parents[1]
 LOGS = ROOT / ".lanes"
 BASELINE = ROOT / "tests" / "lane_seconds.json"
+NIGHTLY_RESULT = ROOT / "tests" / "nightly.json"
 PLACES = 2
 GREW = 20
 """Seconds by which a lane may grow beyond the committed baseline before it is named."""
+BUDGET = 40 * 60 * PLACES * 1.25
+"""Seconds of processor time that CI may take: 40 minutes of both places, and a quarter more."""
+DURATION = re.compile(r"^ *([\d.]+)s (?:call|setup|teardown) +(.+)$", re.MULTILINE)
 PYTEST = (
-    *(sys.executable, "-m", "pytest", "-q", "--color=no", "--durations=40"),
+    *(sys.executable, "-m", "pytest", "-q", "--color=no", "--durations=300"),
     *("--no-skips", "--again"),
 )
 SIDE_BY_SIDE = ("-n", "4", "--dist", "worksteal")
@@ -208,6 +215,35 @@ def show(lanes: tuple[Lane, ...], outcomes: list[Outcome]) -> None:
         print(f"failed lanes: {', '.join(outcome.lane.name for outcome in failed)}")
 
 
+def write_slowest() -> None:
+    """The 300 slowest tests of all logs, into ``.lanes/slowest.txt``."""
+    found = [
+        (float(seconds), test)
+        for log in LOGS.glob("*.log")
+        for seconds, test in DURATION.findall(log.read_text(errors="replace"))
+    ]
+    lines = [f"{seconds:8.2f} s  {test}\n" for seconds, test in sorted(found, reverse=True)[:300]]
+    (LOGS / "slowest.txt").write_text("".join(lines))
+
+
+def write_nightly(outcomes: list[Outcome]) -> None:
+    """The outcome with date and commit, into ``tests/nightly.json``."""
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    result = {
+        "date": time.strftime("%Y-%m-%d"),
+        "commit": commit.stdout.strip(),
+        "failed": sorted(outcome.lane.name for outcome in outcomes if outcome.code),
+        "passed": sorted(outcome.lane.name for outcome in outcomes if not outcome.code),
+    }
+    NIGHTLY_RESULT.write_text(json.dumps(result, indent=1) + "\n")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -234,9 +270,20 @@ def main() -> int:
     outcomes = play(lanes)
     seconds = {outcome.lane.name: round(outcome.seconds) for outcome in outcomes}
     (LOGS / "seconds.json").write_text(json.dumps(seconds, indent=1) + "\n")
+    write_slowest()
+    if options.nightly:
+        write_nightly(outcomes)
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    spent = usage.ru_utime + usage.ru_stime
     show(lanes, outcomes)
-    print(f"{len(outcomes)} lanes took {time.monotonic() - began:.0f} s")
-    return int(len(outcomes) < len(lanes) or any(outcome.code for outcome in outcomes))
+    print(
+        f"{len(outcomes)} lanes took {time.monotonic() - began:.0f} s,"
+        f" and {spent:.0f} s of processor time"
+    )
+    too_much = not options.nightly and spent > BUDGET
+    if too_much:
+        print(f"CI may take {BUDGET:.0f} s of processor time: make something cheaper")
+    return int(too_much or len(outcomes) < len(lanes) or any(outcome.code for outcome in outcomes))
 
 
 if __name__ == "__main__":
