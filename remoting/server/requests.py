@@ -36,7 +36,9 @@ class Request(msgspec.Struct, eq=False, gc=False, dict=False):
 
     ``header`` is an object of the handler's header class or its twin (None without a header class),
     ``arrived`` is Trio's clock when the frame was complete, ``destination`` is where the server
-    sent the request: its handler and pool.
+    sent the request: its handler and pool. ``waits_until`` is when a held request waits no longer,
+    by Trio's clock, or 0 before its handler has looked; it stays when the request goes through its
+    pool again.
     """
 
     connection: Connection
@@ -52,6 +54,16 @@ class Request(msgspec.Struct, eq=False, gc=False, dict=False):
     raw_header: bytes
     # The server sets the destination; a handler's unit test need not.
     destination: "Destination" = cast("Destination", None)
+    waits_until: float = 0.0
+
+    def wait_seconds(self, limit: float) -> float:
+        """Return how long this request may still wait, ``limit`` seconds after it came at most.
+
+        Neither the sender's wall clock nor ours counts.
+        """
+        if not self.waits_until:
+            self.waits_until = self.arrived + limit
+        return self.waits_until - trio.current_time()
 
     def ext(self) -> dict[str, str]:
         """Return all header fields as text, unknown fields included. Parsed on demand."""

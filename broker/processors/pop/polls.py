@@ -51,18 +51,15 @@ class Polls:
         topic = self.checks.topic(header.topic, header.queue_id, header.consumer_group)
         if self._has_message(pops, header.consumer_group, topic, header.queue_id):
             return Response(header=NotificationResponseHeader(True, False))
-        now = pops.clock_ms()
-        if not header.born_timestamp:
-            header.born_timestamp = now  # otherwise its wait begins again when its time is up
-        left_ms = min(header.poll_ms, header.born_timestamp + header.poll_ms - now)
-        if left_ms <= 0:
+        left = request.wait_seconds(header.poll_ms / 1000)
+        if left <= 0:
             return Response(header=NotificationResponseHeader(False, False))
         old, new = pop_retry_topics(header.consumer_group, header.topic)
         pop = HeldPop(
             header.consumer_group,
             (header.topic, old, new),
             header.queue_id,
-            trio.current_time() + left_ms / 1000,
+            trio.current_time() + left,
             request.connection,
             request.resubmit,
         )

@@ -56,7 +56,7 @@ from triomq.remoting.protocol.tag_expressions import ALL_TAGS, subscription
 from triomq.remoting.server.connection import Connection
 from triomq.remoting.server.requests import Deferred, Request, Response
 
-OVERDUE_MS = 500
+OVERDUE_SECONDS = 0.5
 """A request whose time is over by more is refused: its client does not wait any more."""
 BYTES_MAX = 256 * 1024
 MOVED = (GetStatus.OFFSET_TOO_SMALL, GetStatus.OFFSET_OVERFLOW_BADLY, GetStatus.OFFSET_FOUND_NULL)
@@ -126,8 +126,7 @@ class PopMessages:
         header: PopMessageHeader = request.header
         pops = self.checks.state()
         now = pops.clock_ms()
-        born = header.born_timestamp or now
-        if now - born - header.poll_ms > OVERDUE_MS:
+        if request.wait_seconds(header.poll_ms / 1000) < -OVERDUE_SECONDS:
             remark = f"the broker[{self.checks.broker_ip}] pop message is timeout too much"
             raise Rejected(ResponseCode.POLLING_TIMEOUT, remark)
         topic = self._topic(header)
@@ -408,21 +407,19 @@ class PopMessages:
     def _hold(self, work: PopWork) -> bool | None:
         """Let a pop wait; return False if too many wait, None if its time is over."""
         header, request = work.header, work.request
-        now = self.checks.state().clock_ms()
-        left_ms = min(header.poll_ms, (header.born_timestamp or now) + header.poll_ms - now)
-        if left_ms <= 0:
+        left = request.wait_seconds(header.poll_ms / 1000)
+        if left <= 0:
             return None
         if work.free_at:
-            left_ms = min(left_ms, max(1, work.free_at - now))
-        if not header.born_timestamp:
-            header.born_timestamp = now
+            now = self.checks.state().clock_ms()
+            left = min(left, max(1, work.free_at - now) / 1000)
         old, new = pop_retry_topics(header.consumer_group, header.topic)
         return self.held.hold(
             HeldPop(
                 header.consumer_group,
                 (header.topic, old, new),
                 header.queue_id,
-                trio.current_time() + left_ms / 1000,
+                trio.current_time() + left,
                 request.connection,
                 request.resubmit,
             )

@@ -186,7 +186,6 @@ async def test_after_a_kill_nothing_is_lost_and_acknowledged_messages_stay_away(
         ({"expression": "||"}, ResponseCode.SUBSCRIPTION_PARSE_FAILED, "parse"),
         ({"expression_type": "XML"}, ResponseCode.SUBSCRIPTION_PARSE_FAILED, "no filters"),
         ({"invisible_ms": 0}, ResponseCode.INVALID_PARAMETER, "invisibleTime=0"),
-        ({"born_timestamp": 1}, ResponseCode.POLLING_TIMEOUT, "timeout too much"),
     ],
 )
 async def test_refusals(tmp_path: Path, changes: dict[str, Any], code: int, remark: str) -> None:
@@ -208,6 +207,26 @@ async def test_refusals(tmp_path: Path, changes: dict[str, Any], code: int, rema
         answer = await peer.call(Code.ACK_MESSAGE, bad)
         assert answer.code == ResponseCode.MESSAGE_ILLEGAL
         assert "is not a receipt handle" in (answer.remark or "")
+
+
+@pytest.mark.parametrize("ahead_ms", [70_000, -3_600_000])
+async def test_a_wait_counts_from_the_arrival_whatever_the_sender_s_clock_says(
+    tmp_path: Path, ahead_ms: int
+) -> None:
+    born = int(time.time() * 1000) + ahead_ms
+    async with running_broker(tmp_path) as ready, peer_of(ready) as peer:
+        await peer.create_topic("T", 4)
+        with trio.fail_after(10):
+            assert await pop(peer, poll_ms=300, born_timestamp=born) == (
+                ResponseCode.POLLING_TIMEOUT,
+                [],
+            )
+            header = NotificationHeader("G", "T", -1, 300, born)
+            answer = await peer.call(Code.NOTIFICATION, header, timeout=20)
+            assert answer.code == 0
+        await send(peer, 3)
+        code, taken = await pop(peer, poll_ms=300, born_timestamp=born)
+        assert (code, len(taken)) == (0, 3)
 
 
 async def test_looking_takes_nothing(tmp_path: Path) -> None:
