@@ -98,7 +98,8 @@ class Clients:
             without_subscriptions=data.without_subscriptions,
         )
         if not data.without_subscriptions and (self.live.property_filter or len(self.filters)):
-            self.filters.register(consumer.group, consumer.subscriptions)
+            group = self.clients.table.consumers[consumer.group]
+            self.filters.register(consumer.group, group.subscriptions.values())
         if outcome.agreement_changed:
             self._report_agreement(consumer.group)
         if outcome.notice_due:

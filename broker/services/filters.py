@@ -105,7 +105,7 @@ class ConsumerFilters(PersistedTable):
         return len(self._filters)
 
     def register(self, group: str, subscriptions: Iterable[SubscriptionData]) -> None:
-        """Take over the subscriptions of a member's heartbeat.
+        """Take over the subscriptions of a group that are in force.
 
         Filters of topics that it no longer names are dead from now on.
         """
@@ -128,16 +128,13 @@ class ConsumerFilters(PersistedTable):
             subscription.sub_version,
         )
         known = self._filters.get((topic, group))
-        if known is not None and version <= known.version:
-            if version == known.version and known.dead_ms:
-                self._put(attrs.evolve(known, dead_ms=0))
-            return 0
         if (
             known is not None
             and known.expression == expression
             and subscription.expression_type == SQL92
         ):
-            self._put(attrs.evolve(known, version=version, dead_ms=0))
+            if known.version != version or known.dead_ms:
+                self._put(attrs.evolve(known, version=version, dead_ms=0))
             return 0
         try:
             if len(expression) > min(room, CHARACTERS_MAX - self._characters):

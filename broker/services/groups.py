@@ -53,6 +53,8 @@ class ConsumerGroup(Generic[C]):
     fingerprint: int = 0
     members: dict[C, Member[C]] = attrs.field(factory=dict)
     subscriptions: dict[str, SubscriptionData] = attrs.field(factory=dict)
+    sources: dict[str, str] = attrs.field(factory=dict)
+    """Topic -> the client whose subscription is in force."""
     mismatch: str | None = None
     """The differences, while members do not subscribe the same."""
     mismatch_since: float = 0.0
@@ -188,15 +190,18 @@ class GroupTable(Generic[C]):
         ) and group.compare_members(member.last_seen)
         return HeartbeatOutcome(
             joined,
-            self._subscribe(group, data.subscriptions),
+            self._subscribe(group, member.client_id, data.subscriptions),
             fingerprint_changed,
             agreement_changed,
         )
 
     def _subscribe(
-        self, group: ConsumerGroup[C], subscriptions: Iterable[SubscriptionData]
+        self, group: ConsumerGroup[C], client_id: str, subscriptions: Iterable[SubscriptionData]
     ) -> bool:
         """Take over newer subscriptions and forget topics that are no longer named.
+
+        A version is the wall clock of its client, so versions order what two members say only
+        while both are there: a client's own word replaces what it said before.
 
         Returns: whether the set of topics or an expression has changed.
         """
@@ -205,11 +210,19 @@ class GroupTable(Generic[C]):
         for subscription in subscriptions:
             named.add(subscription.topic)
             known = group.subscriptions.get(subscription.topic)
-            if known is None or known.sub_version < subscription.sub_version:
+            if known == subscription:
+                continue
+            if (
+                known is None
+                or known.sub_version < subscription.sub_version
+                or (source := group.sources[subscription.topic]) == client_id
+                or source not in group.client_ids
+            ):
                 changed = changed or known is None or known.sub_string != subscription.sub_string
                 group.subscriptions[subscription.topic] = subscription
+                group.sources[subscription.topic] = client_id
         for topic in [topic for topic in group.subscriptions if topic not in named]:
-            del group.subscriptions[topic]
+            del group.subscriptions[topic], group.sources[topic]
             changed = True
         return changed
 

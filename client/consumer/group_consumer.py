@@ -108,7 +108,7 @@ class GroupConsumer(Lifetime, Generic[M]):
         a filter that a broker refuses, and then nothing changes.
         """
         membership = self._sharing_member()
-        added = make_subscriptions(subscriptions)
+        added = make_subscriptions(subscriptions, self._subscriptions.values())
         await check_filters(membership.session, self.group, added.values())
         await membership.begin(added)
         membership = self._sharing_member()  # the consumer may have stopped during the waits

@@ -40,8 +40,13 @@ Subscriptions = str | Iterable[str] | Mapping[str, str | Sql]
 """One topic, several, or topic → tag expression (``"paid || refunded"``, ``"*"``) or ``Sql``."""
 
 
-def make_subscriptions(wanted: Subscriptions) -> dict[str, SubscriptionData]:
-    """Return topic → subscription for what the user wrote; its version is the time.
+def make_subscriptions(
+    wanted: Subscriptions, known: Iterable[SubscriptionData] = ()
+) -> dict[str, SubscriptionData]:
+    """Return topic → subscription for what the user wrote.
+
+    Its version is the time, and greater than those of the subscriptions that the consumer has, even
+    if the clock went back: brokers ignore what is not newer.
 
     Raises: ``TopicInvalid``; ``SettingsError`` for an empty or wrong expression.
     """
@@ -58,7 +63,8 @@ def make_subscriptions(wanted: Subscriptions) -> dict[str, SubscriptionData]:
             f" {shown(wanted)}: write 'Orders', ['Orders', 'Offers'] or {{'Orders': 'paid ||"
             " refunded'}"
         )
-    version = time.time_ns() // 1_000_000
+    newest = max((each.sub_version for each in known), default=0)
+    version = max(time.time_ns() // 1_000_000, newest + 1)
     return {topic: _subscription(topic, expression, version) for topic, expression in pairs}
 
 

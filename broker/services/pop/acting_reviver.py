@@ -156,7 +156,7 @@ class ActingReviver:
         if found.status is not GetStatus.FOUND:
             return None
         (message, *_) = [each for chunk in found.chunks for each in decode_records(chunk)]
-        wanted = message.queue_offset == offset and message.store_timestamp <= point.pop_time
+        wanted = message.queue_offset == offset and point.has(offset, message.log_offset)
         return message if wanted else None
 
     async def _send(self, sender: RemoteSender, point: CheckPoint, message: StoredMessage) -> bool:

@@ -224,6 +224,7 @@ class Pops:
             group=group,
             differences=[offset - offsets[0] for offset in offsets],
             broker_name=self.broker_name,
+            log_end=self.store.appended.value,
         )
         due_ms = point.visible_at - LEAD_MS
         end = self.log.append([PopRecord(point, revive_queue, due_ms)])
@@ -310,6 +311,7 @@ class Pops:
             group=group,
             differences=[0],
             broker_name=self.broker_name,
+            log_end=self.store.appended.value,
         )
         self.log.append(
             [

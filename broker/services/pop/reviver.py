@@ -190,11 +190,10 @@ class Reviver:
         drafts = []
         for offset in decided.again:
             messages, _ = await self._get(point.topic, point.queue_id, offset, 1)
-            # A message that was stored later is one of a new topic of this name.
             if (
                 messages
                 and messages[0].queue_offset == offset
-                and messages[0].store_timestamp <= point.pop_time
+                and point.has(offset, messages[0].log_offset)
             ):
                 drafts.append(self._draft(messages[0], point, group.retry_max_times))
         stored = []

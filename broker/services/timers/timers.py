@@ -256,7 +256,10 @@ class Timers:
                 messages, places = messages[:index], places[:index]
                 break
         if not messages:
-            return LOOK_SECONDS  # the slot is still that of two weeks ago
+            # The slot is still that of two weeks ago: messages wait there, or nothing was due for
+            # two weeks, or the clock jumped over them, and nothing moved on since.
+            schedule.advance(self.clock_ms())
+            return LOOK_SECONDS
         schedule.note_delivered(self.clock_ms(), self.files.log.end)
         self.files.add([place for place in places if place is not None], self.rules.floor(now))
         for message, place in zip(messages, places):

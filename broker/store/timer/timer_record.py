@@ -30,6 +30,8 @@ BLANK = Struct(">iqI")
 BLANK_MAGIC = 0xCBD43194
 PLAIN, ROLL, DELETE = 1, 2, 4
 MAGIC_MAX = 0xF
+WAIT_MAX = 2_147_000_000
+"""Longest distance of a slot from the write (ms): below 2**31, and whole seconds."""
 
 
 class TimerRecord(NamedTuple):
@@ -45,12 +47,18 @@ class TimerRecord(NamedTuple):
     due_ms: int
 
     def encode(self) -> bytes:
+        """Return the bytes; they name the slot exactly.
+
+        A clock that was set back, or a broker that was stopped for a month, makes a wait longer
+        than 2**31 ms either way: the time of the write gives way, which nobody reads.
+        """
+        wait = max(-WAIT_MAX, min(self.slot_ms - self.write_ms, WAIT_MAX))
         return RECORD.pack(
             SIZE,
             self.previous,
             self.magic,
-            self.write_ms,
-            self.slot_ms - self.write_ms,
+            self.slot_ms - wait,
+            wait,
             self.log_offset,
             self.size,
             self.topic_hash,

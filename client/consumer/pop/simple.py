@@ -240,7 +240,7 @@ class SimpleConsumer(Lifetime):
         self._active()
         membership = self._membership
         assert membership is not None
-        added = make_subscriptions(subscriptions)
+        added = make_subscriptions(subscriptions, self._subscriptions.values())
         await check_filters(membership.session, self.group, added.values())
         await membership.begin(added)
         self._active()  # the consumer may have stopped during the waits

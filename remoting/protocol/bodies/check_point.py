@@ -40,6 +40,8 @@ class CheckPoint(JsonBody):
     puts: str | None = attrs.field(default=None, metadata=json_name("rp"))
     """How often it was stored again, as a text; None: never."""
     suspend: bool = attrs.field(default=False, metadata=json_name("sp"))
+    log_end: int | None = attrs.field(default=None, metadata=json_name("le"))
+    """Where the log ended at the pop; ours, and unknown to Java, whose readers ignore it."""
 
     @property
     def key(self) -> Key:
@@ -62,6 +64,15 @@ class CheckPoint(JsonBody):
         """The queue offsets of its messages."""
         differences = self.differences or range(self.count)
         return [self.start_offset + difference for difference in differences]
+
+    def has(self, queue_offset: int, log_offset: int) -> bool:
+        """Return whether a stored message is one of those that were popped.
+
+        One that was stored after the pop is of a new topic of this name. The place in the log says
+        so whatever the clocks did. Java's check points have no place: then the message counts,
+        since one that comes twice is better than one that is lost.
+        """
+        return queue_offset in self.offsets and (self.log_end is None or log_offset < self.log_end)
 
     @property
     def unique_key(self) -> str:

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import trio
 from brokers import BrokerPeer, crashed_broker, peer_of, running_broker
+from jumping_clock import DAY, jumping_clock
+from pop_peer import Popped, pop
 from replicated_brokers import broker_group, eventually
 
 from triomq.broker.app import BrokerReady
@@ -356,3 +358,32 @@ async def test_a_slave_that_becomes_the_master_delivers_what_still_waits(tmp_pat
         found = await arrivals(promoted.peer, 2, seconds=12)
         assert [message.body for message in found] == [b"before", b"waits"]
         assert late_ms(found[1]) >= 0
+
+
+@pytest.mark.parametrize("days", [40, pytest.param(-40, marks=pytest.mark.slow)])
+async def test_a_clock_that_was_far_away_stops_no_timer_and_no_pop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, days: int
+) -> None:
+    """Also after a restart; a slot and the time of a write may be further apart than 2**31 ms."""
+    clock = jumping_clock(monkeypatch)
+    clock.offset = days * DAY
+    async with running_broker(tmp_path) as ready, peer_of(ready) as peer:
+        await peer.create_topic("T", 1)
+        await peer.create_topic("P", 4)
+        await send_timed(peer, b"away", TIMER_DELAY_MS="300")
+        assert [message.body for message in await arrivals(peer, 1)] == [b"away"]
+        clock.offset = 0.0
+        await send_timed(peer, b"back", TIMER_DELAY_MS="400")
+        found = await arrivals(peer, 2, seconds=20.0)
+        assert [message.body for message in found] == [b"away", b"back"]
+        await peer.send("P", b"popped")
+        code, taken = await pop(peer, topic="P", invisible_ms=1_500)
+        assert (code, [each.body for each in taken]) == (0, [b"popped"])
+    async with running_broker(tmp_path) as ready, peer_of(ready) as peer:
+        await send_timed(peer, b"restarted", TIMER_DELAY_MS="400")
+        assert [message.body for message in await arrivals(peer, 3)][2:] == [b"restarted"]
+        again: list[Popped] = []
+        with trio.fail_after(20):
+            while not again:
+                _, again = await pop(peer, topic="P", poll_ms=2_000)
+        assert [each.body for each in again] == [b"popped"]

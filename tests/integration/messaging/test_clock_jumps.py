@@ -9,10 +9,10 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import attrs
 import pytest
 import trio
 from grpc_broker import GrpcClient, grpc_broker, telemetry
+from jumping_clock import JumpingClock, jumping_clock
 
 from triomq.remoting.grpc.apache_rocketmq import definition_pb2 as pb
 from triomq.remoting.grpc.apache_rocketmq import service_pb2 as rpc
@@ -28,23 +28,9 @@ SETTINGS = {
 FORWARD, BACKWARD = 3_600.0, -2.0
 
 
-@attrs.define(eq=False)
-class JumpingClock:
-    """The wall clock of this process; the steady clock goes on."""
-
-    offset: float = 0.0
-    real: Any = time.time_ns
-
-    def time_ns(self) -> int:
-        return int(self.real()) + round(self.offset * 1e9)
-
-
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> JumpingClock:
-    made = JumpingClock()
-    monkeypatch.setattr(time, "time_ns", made.time_ns)
-    monkeypatch.setattr(time, "time", lambda: made.time_ns() / 1e9)
-    return made
+    return jumping_clock(monkeypatch)
 
 
 async def taken(client: GrpcClient, count: int, **more: Any) -> list[pb.Message]:

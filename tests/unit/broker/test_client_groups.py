@@ -52,7 +52,8 @@ def test_a_restarted_client_on_one_connection_counts_as_new() -> None:
     ("later", "changed", "expected"),
     [
         ([("T", "A", 1)], False, {"T": "A"}),
-        ([("T", "B", 1)], False, {"T": "A"}),  # not newer: ignored
+        ([("T", "B", 1)], True, {"T": "B"}),  # of the same client, whose clock may go back
+        ([("T", "B", 0)], True, {"T": "B"}),
         ([("T", "B", 2)], True, {"T": "B"}),
         ([("T", "A", 2)], False, {"T": "A"}),  # newer, with the same content
         ([("T", "A", 1), ("U", "*", 1)], True, {"T": "A", "U": "*"}),
@@ -71,6 +72,18 @@ def test_subscriptions_follow_the_newest_heartbeat(
     assert {
         topic: kept.sub_string for topic, kept in table.consumers["G"].subscriptions.items()
     } == expected
+
+
+def test_versions_order_what_two_clients_say_while_both_are_there() -> None:
+    table: GroupTable[str] = GroupTable()
+    table.consumer_heartbeat(member("c1"), data("G", ("T", "A", 9)))
+    assert not table.consumer_heartbeat(
+        member("c2"), data("G", ("T", "B", 5))
+    ).subscriptions_changed
+    assert table.consumers["G"].subscriptions["T"].sub_string == "A"
+    table.forget_connection("c1")
+    assert table.consumer_heartbeat(member("c2"), data("G", ("T", "B", 5))).subscriptions_changed
+    assert table.consumers["G"].subscriptions["T"].sub_string == "B"
 
 
 def test_the_second_form_of_heartbeats_may_leave_subscriptions_out() -> None:

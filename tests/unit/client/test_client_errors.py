@@ -44,6 +44,7 @@ from triomq.client.errors import (
 )
 from triomq.client.names import check_group
 from triomq.remoting import errors as remoting_errors
+from triomq.remoting.protocol.bodies.heartbeat import SubscriptionData
 from triomq.remoting.protocol.codes import ResponseCode
 
 GOLDEN_DATA = Path(__file__).resolve().parents[2] / "golden"
@@ -290,6 +291,8 @@ def test_groups_and_start_points() -> None:
 
 def test_subscriptions_in_their_three_forms() -> None:
     assert make_subscriptions("T")["T"].sub_string == "*"
+    known = SubscriptionData(topic="T", sub_string="old", sub_version=10**15)
+    assert make_subscriptions({"T": "new"}, [known])["T"].sub_version == 10**15 + 1
     assert sorted(make_subscriptions(["T", "U"])) == ["T", "U"]
     before_ms = time.time_ns() // 1_000_000
     made = make_subscriptions({"T": "paid || refunded"})["T"]

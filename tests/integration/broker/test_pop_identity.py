@@ -1,0 +1,78 @@
+"""What comes again is what was popped, whatever the clock does, and nothing of a new topic."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+from brokers import BrokerPeer, peer_of, running_broker
+from jumping_clock import DAY, jumping_clock
+from pop_peer import Popped, pop
+
+from triomq.remoting.protocol.codes import RequestCode as Code
+from triomq.remoting.protocol.headers.topic import DeleteTopicHeader
+
+INVISIBLE_MS = 1_500
+
+
+async def again(peer: BrokerPeer, count: int) -> list[bytes]:
+    """Pop until ``count`` messages came."""
+    found: list[Popped] = []
+    with trio.fail_after(30):
+        while len(found) < count:
+            found += (await pop(peer, poll_ms=1_000, invisible_ms=30_000))[1]
+    return sorted(each.body for each in found)
+
+
+@pytest.mark.parametrize("restart", [False, True])
+async def test_what_is_not_acknowledged_comes_again_after_the_clock_went_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restart: bool
+) -> None:
+    clock = jumping_clock(monkeypatch)
+    bodies = [b"%d" % number for number in range(5)]
+    async with running_broker(tmp_path) as ready, peer_of(ready) as peer:
+        await peer.create_topic("T", 4)
+        for number, body in enumerate(bodies):
+            await peer.send("T", body, queue_id=number % 4)
+        clock.offset = -10.0
+        _, taken = await pop(peer, invisible_ms=INVISIBLE_MS)
+        assert sorted(each.body for each in taken) == bodies
+        if not restart:
+            assert await again(peer, 5) == bodies
+            return
+    async with running_broker(tmp_path) as ready, peer_of(ready) as peer:
+        assert await again(peer, 5) == bodies
+
+
+async def test_a_message_from_the_future_hides_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stored times go on from the newest one, while the clock is far behind it."""
+    clock = jumping_clock(monkeypatch)
+    async with running_broker(tmp_path) as ready, peer_of(ready) as peer:
+        await peer.create_topic("T", 4)
+        clock.offset = DAY
+        await peer.send("T", b"from the future")
+        clock.offset = 0.0
+        await peer.send("T", b"now", queue_id=1)
+        _, taken = await pop(peer, invisible_ms=INVISIBLE_MS)
+        assert len(taken) == 2
+        assert await again(peer, 2) == [b"from the future", b"now"]
+
+
+async def test_a_message_of_a_new_topic_does_not_come_in_place_of_the_old_one(
+    tmp_path: Path,
+) -> None:
+    async with running_broker(tmp_path) as ready, peer_of(ready) as peer:
+        await peer.create_topic("T", 4)
+        await peer.send("T", b"old")
+        _, taken = await pop(peer, invisible_ms=INVISIBLE_MS)
+        assert len(taken) == 1
+        assert (await peer.call(Code.DELETE_TOPIC_IN_BROKER, DeleteTopicHeader("T"))).code == 0
+        await peer.create_topic("T", 4)
+        await peer.send("T", b"new")
+        _, taken = await pop(peer, invisible_ms=60_000)
+        assert [each.body for each in taken] == [b"new"]
+        await trio.sleep(INVISIBLE_MS / 1000 + 2)
+        assert (await pop(peer, invisible_ms=60_000))[1] == []
