@@ -20,6 +20,9 @@ from feature_ledger import PROVEN, compare, in_order, load_ledger, report
 NIGHTLY = Path(__file__).resolve().parent / "nightly.json"
 """What the last ``make nightly`` says of itself."""
 
+ALONE = ".alone.json"
+"""The end of the name of a REPORT about tests that had failed beside others."""
+
 
 def main(*words: str) -> int:
     ledger = load_ledger()
@@ -28,6 +31,9 @@ def main(*words: str) -> int:
     for path in (word for word in words if word != "--write"):
         record = json.loads(Path(path).read_text())
         again |= record["again"].keys()
+        if path.endswith(ALONE):
+            again |= record["proven"].keys()
+            continue
         for clause, names in record["proven"].items():
             tests.setdefault(ledger.clause(clause), []).extend(names)
     for line in report(ledger, tests):

@@ -20,6 +20,7 @@ import sys
 import time
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
+from typing import BinaryIO
 
 import attrs
 
@@ -30,6 +31,7 @@ NIGHTLY_RESULT = ROOT / "tests" / "nightly.json"
 PLACES = 2
 GREW = 20
 """Seconds by which a lane may grow beyond the committed baseline before it is named."""
+ALONE_MAX = 5
 BUDGET = 40 * 60 * PLACES * 1.25
 """Seconds of processor time that CI may take: 40 minutes of both places, and a quarter more."""
 DURATION = re.compile(r"^ *([\d.]+)s (?:call|setup|teardown) +(.+)$", re.MULTILINE)
@@ -37,7 +39,7 @@ PYTEST = (
     *(sys.executable, "-m", "pytest", "-q", "--color=no", "--durations=300"),
     *("--no-skips", "--again"),
 )
-SIDE_BY_SIDE = ("-n", "4", "--dist", "worksteal")
+SIDE_BY_SIDE = ("-n", "3", "--dist", "worksteal")
 NOT_IN_CI = "not nightly and not hostile and not compose"
 
 
@@ -56,8 +58,11 @@ class Lane:
 
 def selection(name: str, marks: str, *options: str) -> tuple[str, ...]:
     """The command of a lane of tests, whose marks are ``marks`` without what CI leaves out."""
-    features = f"--features={LOGS.name}/{name}.features.json"
-    return (*PYTEST, "-m", f"{marks} and {NOT_IN_CI}", features, *options)
+    records = (
+        f"--features={LOGS.name}/{name}.features.json",
+        f"--failures={LOGS.name}/{name}.failures",
+    )
+    return (*PYTEST, "-m", f"{marks} and {NOT_IN_CI}", *records, *options)
 
 
 COMPATIBILITY = f"{LOGS.name}/compatibility.json"
@@ -111,9 +116,12 @@ NIGHTLY = (
 
 @attrs.frozen
 class Outcome:
+    """``again``: the tests that failed beside others."""
+
     lane: Lane
     code: int
     seconds: float
+    again: tuple[str, ...] = ()
 
 
 def log_of(lane: Lane) -> Path:
@@ -132,19 +140,40 @@ def environment(lane: Lane) -> dict[str, str]:
 
 
 def run(lane: Lane) -> Outcome:
-    """Run one lane to its end, its output in its file."""
+    """Run one lane to its end, its output in its file.
+
+    Up to ALONE_MAX failed tests, none of which counts messages, run once more one after the other:
+    a machine that stood still for some seconds must not hide the state of the rest. They prove
+    nothing, and are named as what has to be mended.
+    """
     began = time.monotonic()
     with log_of(lane).open("wb") as log:
-        done = subprocess.run(
-            lane.command,
-            cwd=ROOT,
-            env=environment(lane),
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            check=False,
-        )
-    return Outcome(lane, done.returncode, time.monotonic() - began)
+        code = execute(lane, lane.command, log)
+    failures = LOGS / f"{lane.name}.failures"
+    ids = failures.read_text().splitlines() if code and failures.exists() else []
+    again: tuple[str, ...] = ()
+    if 0 < len(ids) <= ALONE_MAX:
+        with log_of(lane).open("ab") as log:
+            log.write(b"\n===== the failed tests once more, one after the other\n")
+            log.flush()
+            record = f"--features={LOGS.name}/{lane.name}.alone.json"
+            code = execute(lane, (*PYTEST, record, f"@{failures}"), log)
+        again = tuple(ids)
+    return Outcome(lane, code, time.monotonic() - began, again)
+
+
+def execute(lane: Lane, command: tuple[str, ...], log: BinaryIO) -> int:
+    """Run a command of a lane; return its exit code."""
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env=environment(lane),
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        check=False,
+    )
+    return done.returncode
 
 
 def next_lane(waiting: list[Lane], running: set[str], passed: set[str]) -> Lane | None:
@@ -204,6 +233,9 @@ def show(lanes: tuple[Lane, ...], outcomes: list[Outcome]) -> None:
     for name, now in seconds.items():
         if name in before and now > before[name] + GREW:
             print(f"{name} took {now} s, {now - before[name]} s longer than the committed baseline")
+    for outcome in outcomes:
+        for test in outcome.again:
+            print(f"failed beside others, and has to be mended: {test}")
     failed = [outcome for outcome in outcomes if outcome.code != 0]
     for outcome in failed:
         print(f"\n===== {outcome.lane.name} failed; its output:", flush=True)

@@ -1,13 +1,19 @@
 """The pytest plugin with the rules of CI: ``--no-skips`` makes a skipped test a failure, and with
 ``--again`` a test with a foreign peer, and no other, gets a second try; a test with Spark only if
-a known fault of Spark ended it.
+a known fault of Spark ended it. ``--failures=FILE`` writes which tests failed, for a run of these
+without others beside them.
 """
 
 from __future__ import annotations
 
 import signal
+from pathlib import Path
 
 import pytest
+
+LOSS = "loss"
+_failures: dict[str, bool] = {}
+"""Failed test -> whether it is marked ``loss``."""
 
 MAY_BE_SKIPPED = {
     # Delta and Iceberg come months after a version of Spark.
@@ -38,6 +44,11 @@ filled one Java map at once.
 """
 
 
+def is_worker(config: pytest.Config) -> bool:
+    """Return whether this process is a worker of pytest-xdist."""
+    return hasattr(config, "workerinput")
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--again",
@@ -51,6 +62,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--no-skips",
         action="store_true",
         help="a skipped test is a failure (CI: the peers must be there)",
+    )
+    parser.addoption(
+        "--failures",
+        metavar="FILE",
+        help=(
+            "write the ids of the failed tests, a line each; nothing if one of them looks for lost"
+            " messages: a loss that is seen once is a loss"
+        ),
     )
 
 
@@ -96,6 +115,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]):
     report.sections = [  # workers of pytest-xdist send reports as UTF-8
         (name, text.encode(errors="backslashreplace").decode()) for name, text in report.sections
     ]
+    report.counts_messages = item.get_closest_marker(LOSS) is not None
     if (
         item.config.getoption("--no-skips")
         and report.skipped
@@ -105,3 +125,15 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]):
         report.outcome = "failed"
         report.longrepr = f"{item.nodeid} was skipped, and --no-skips forbids it: {report.longrepr}"
     return report
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.failed:
+        _failures[report.nodeid] = report.counts_messages
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    target = session.config.getoption("--failures")
+    if target and not is_worker(session.config):
+        ids = [] if any(_failures.values()) else list(_failures)
+        Path(target).write_text("".join(f"{test}\n" for test in ids))

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ci_rules import is_worker
 from feature_ledger import Ledger, LedgerError, load_ledger
 
 _clauses: dict[str, list[str]] = {}
@@ -26,11 +27,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="FILE",
         help="write which clauses of docs/features.md the passed tests prove",
     )
-
-
-def is_worker(config: pytest.Config) -> bool:
-    """Whether this process is a worker of pytest-xdist."""
-    return hasattr(config, "workerinput")
 
 
 def pytest_configure(config: pytest.Config) -> None:

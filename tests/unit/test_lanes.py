@@ -78,6 +78,25 @@ def test_a_lane_that_grew_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == ("slow took 121 s, 21 s longer than the committed baseline\n")
 
 
+def flaky(folder: Path, count: int) -> Lane:
+    """A lane whose first run names ``count`` failed tests, which pass alone."""
+    program = (
+        f"import pathlib; pathlib.Path({str(folder / 'fast.failures')!r}).write_text("
+        f"'test_x.py::test\\n' * {count}); raise SystemExit(1)"
+    )
+    return Lane("fast", (sys.executable, "-c", program))
+
+
+@pytest.mark.parametrize(("count", "code"), [(0, 1), (1, 0), (5, 0), (6, 1)])
+def test_a_few_failed_tests_run_once_more_and_are_named(
+    tmp_path: Path, count: int, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lanes, "PYTEST", (sys.executable, "-c", "print('1 passed')"))
+    (outcome,) = play((flaky(tmp_path, count),))
+    assert outcome.code == code
+    assert len(outcome.again) == (count if code == 0 else 0)
+
+
 def expression_of(command: tuple[str, ...]) -> Expression | None:
     return Expression.compile(command[command.index("-m", 3) + 1]) if "pytest" in command else None
 
