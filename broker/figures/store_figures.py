@@ -13,7 +13,7 @@ from triomq.broker.figures.timer_figures import STORAGE
 from triomq.broker.services.statistics import PUT_TIME_BOUNDS_MS, Statistics
 from triomq.broker.store.store import MessageStore
 from triomq.remoting.monitor.metrics import Family, Histogram, Sample, counter, gauge, histogram
-from triomq.remoting.protocol.record_reader import decode_records
+from triomq.remoting.protocol.record_reader import read_record
 
 
 @attrs.define(eq=False)
@@ -36,8 +36,8 @@ class StoreFigures:
         if self._oldest_ms and first == self._oldest_at:
             return
         record = await self.store.read_record(first)
-        messages = decode_records(record) if record is not None else []
-        self._oldest_ms = messages[0].store_timestamp if messages else 0
+        oldest = read_record(record, 0, len(record), False) if record is not None else ""
+        self._oldest_ms = oldest.store_timestamp if not isinstance(oldest, str) else 0
         self._oldest_at = first
 
     def figures(self) -> Iterator[Family]:
@@ -113,6 +113,11 @@ class StoreFigures:
             "triomq_storage_put_failures_total",
             "Messages that the store did not take.",
             statistics.totals.puts_failed,
+        )
+        yield counter(
+            "triomq_storage_damaged_records_total",
+            "Damaged records of queues that the broker reads itself, which it skipped.",
+            [Sample(count, {"topic": topic}) for topic, count in store.damaged.counts.items()],
         )
 
     def _watermarks(self) -> Iterator[Family]:

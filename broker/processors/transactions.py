@@ -131,7 +131,7 @@ class TransactionRequests:
                 f" (rollback) and {UNDECIDED} (not decided yet)",
             )
         record = await self.pipeline.store.read_record(header.log_offset)
-        half = read_record(record, 0, len(record), check_crc=False) if record is not None else ""
+        half = read_record(record, 0, len(record)) if record is not None else ""
         if isinstance(half, str) or not halves.is_half(half):
             raise not_found(header)
         group = halves.producer_group(half)

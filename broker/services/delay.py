@@ -3,8 +3,9 @@
 A message of level n waits ``messageDelayLevel[n]`` from its store time. The delay is the same for a
 whole queue, so the queue is in the order of delivery, and only its head must be watched. The
 progress of each level is kept in delayOffset.json, saved every 10 s, and never beyond what the disk
-has of the delivered copies: after a crash some messages may be delivered a second time, as with
-Java, but none is lost. ``delay_delivery`` has the tasks that deliver. Source:
+has of the delivered copies: after a power failure some messages may be delivered a second time, as
+with Java, but none is lost. ``delay_slots`` keeps what a kill of the process would otherwise
+repeat. ``delay_delivery`` has the tasks that deliver. Source:
 broker/schedule/ScheduleMessageService.java, broker/util/HookUtils.java.
 """
 
@@ -17,6 +18,7 @@ from pathlib import Path
 import attrs
 import trio
 
+from triomq.broker.services.delay_slots import DelaySlots
 from triomq.broker.services.delay_times import ArrivalTimes
 from triomq.broker.services.persisted import PersistedTable, encode_pretty, load_table
 from triomq.broker.services.topics import Topics
@@ -43,6 +45,7 @@ class DelayedMessages(PersistedTable):
     """
 
     store: MessageStore
+    slots: DelaySlots
     topics: Topics
     version: Version
     clock_ms: Callable[[], int]
@@ -119,6 +122,7 @@ class DelayedMessages(PersistedTable):
         ``log_end``: end of the copies in this broker's log; 0 if there are none.
         """
         self.offsets[level] = offset
+        self.slots.write({level: offset}, log_end)
         waiting = self._unflushed.setdefault(level, deque())
         if log_end or waiting:
             waiting.append((offset, log_end))
@@ -170,6 +174,7 @@ class DelayedMessages(PersistedTable):
 
     def _set(self, offsets: dict[int, int]) -> None:
         self.offsets = offsets
+        self.slots.write(offsets, self.store.appended.value)
         self._durable = dict(offsets)
         self._unflushed.clear()
 
@@ -214,13 +219,18 @@ def open_delayed_messages(
     forward_only: bool = False,
     replicated: bool = False,
 ) -> DelayedMessages:
-    """Load delayOffset.json, or begin with each level's first message. Raises: DamagedTable."""
+    """Load the progress, or begin with each level's first message. Raises: DamagedTable, OSError.
+
+    A Java broker may have gone on with delayOffset.json alone, so the farther progress counts.
+    """
     path = directory / "delayOffset.json"
     loaded = load_table(path, DelayOffsetTable.decode) or DelayOffsetTable()
     version.load(loaded.data_version)
-    return DelayedMessages(
+    slots = DelaySlots(store.disk, directory / "delayDelivered")
+    opened = DelayedMessages(
         path,
         store,
+        slots,
         topics,
         version,
         clock_ms,
@@ -229,3 +239,8 @@ def open_delayed_messages(
         dict(loaded.offset_table),
         gather_seconds=SAVE_SECONDS,
     )
+    log_end = store.appended.value
+    for level, offset in slots.load(log_end).items():
+        if offset > opened.offsets.get(level, 0):
+            opened.advance(level, offset, log_end)
+    return opened

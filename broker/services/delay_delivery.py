@@ -22,12 +22,11 @@ from triomq.broker.services.remote_sender import (
 from triomq.broker.services.statistics import Statistics
 from triomq.broker.store.draft import Draft
 from triomq.broker.store.errors import IllegalMessage, StoreIoError, StoreUnavailable
-from triomq.broker.store.results import GetResult, GetStatus
+from triomq.broker.store.queue_messages import QueueMessages
 from triomq.remoting.log_limit import LogLimit
 from triomq.remoting.protocol.message_properties import REAL_QUEUE_ID, REAL_TOPIC
 from triomq.remoting.protocol.names import SCHEDULE_TOPIC
 from triomq.remoting.protocol.record import StoredMessage
-from triomq.remoting.protocol.record_reader import decode_records
 from triomq.remoting.protocol.sys_flags import TRANSACTION_MASK
 
 logger = logging.getLogger(__name__)
@@ -35,6 +34,7 @@ logger = logging.getLogger(__name__)
 BATCH_MESSAGES = 32
 BATCH_BYTES = 1024 * 1024
 RETRY_SECONDS = 1.0
+QUEUE_ID_DIGITS_MAX = 10
 REFUSED_SECONDS = 30.0
 """Pause before a message that every other broker has refused permanently is sent again: a new
 broker may accept it.
@@ -78,14 +78,18 @@ class Delivery(abc.ABC):
         """
         while True:
             offset = self.delayed.offsets.get(level, 0)
-            found = await self._get(level, offset)
-            if found.status is not GetStatus.FOUND:
+            try:
+                found = await self._messages(level, offset)
+            except StoreIoError as error:
+                self._must_wait(level, error)
+                return RETRY_SECONDS
+            messages = found.messages
+            if not messages:
                 if found.next_offset == offset:
                     return None
-                # The messages in between were deleted with the log.
+                # The messages in between were deleted with the log, or are damaged.
                 self.delayed.advance(level, found.next_offset)
                 continue
-            messages = decode_records(b"".join(found.chunks))
             waits = [self.delayed.wait_of(level, message) for message in messages]
             ready = next((index for index, wait in enumerate(waits) if wait > 0), len(waits))
             if ready:
@@ -96,13 +100,18 @@ class Delivery(abc.ABC):
                 return waits[ready]
             await trio.lowlevel.checkpoint()
 
-    async def _get(self, level: int, offset: int) -> GetResult:
-        return await self.delayed.store.get_or_wait(
+    async def _messages(self, level: int, offset: int) -> QueueMessages:
+        return await self.delayed.store.messages(
             SCHEDULE_TOPIC,
             level - 1,
             offset,
             messages_max=BATCH_MESSAGES,
             bytes_max=BATCH_BYTES,
+        )
+
+    def _must_wait(self, level: int, error: Exception) -> None:
+        self.limit.log(
+            logger, logging.WARNING, "delayed messages of level %d must wait: %s", level, error
         )
 
     def topic_is_gone(self, message: StoredMessage) -> bool:
@@ -115,6 +124,7 @@ class Delivery(abc.ABC):
             self.delayed.topics.find(topic) is not None
             and queue_text.isascii()
             and queue_text.isdigit()
+            and len(queue_text) <= QUEUE_ID_DIGITS_MAX
         ):
             return False
         logger.warning(
@@ -137,9 +147,7 @@ class LocalDelivery(Delivery):
         try:
             places = store.append(drafts)
         except (StoreUnavailable, StoreIoError) as error:
-            self.limit.log(
-                logger, logging.WARNING, "delayed messages of level %d must wait: %s", level, error
-            )
+            self._must_wait(level, error)
             return RETRY_SECONDS
         self.statistics.note_delivered(drafts, places)
         self.delayed.advance(level, messages[-1].queue_offset + 1, store.appended.value)

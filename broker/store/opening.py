@@ -34,6 +34,7 @@ from triomq.broker.store.lock import StoreLock
 from triomq.broker.store.log.commit_log import CommitLog
 from triomq.broker.store.log.flusher import Flusher, sync_files
 from triomq.broker.store.log.scan import LogScan
+from triomq.broker.store.queue_messages import DamagedRecords
 from triomq.broker.store.queues.table import QueueTable
 from triomq.broker.store.reader import Reader
 from triomq.broker.store.recovery import Recovery
@@ -217,6 +218,7 @@ async def load_store(
         health,
         trio.CapacityLimiter(1),
     )
+    damaged = DamagedRecords()
     return MessageStore(
         config,
         disk,
@@ -230,10 +232,11 @@ async def load_store(
         reader,
         cleaner,
         compacted,
-        Compactor(compacted, reader, flusher.flushed, indexer, clock),
+        Compactor(compacted, reader, flusher.flushed, indexer, clock, damaged),
         health,
         recovered,
         memory,
+        damaged,
     )
 
 

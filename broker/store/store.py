@@ -27,12 +27,21 @@ from triomq.broker.store.keys.index import KeyIndex
 from triomq.broker.store.log.commit_log import CommitLog
 from triomq.broker.store.log.flusher import Flusher
 from triomq.broker.store.numbering import dispatch_names
+from triomq.broker.store.queue_messages import (
+    DamagedRecord,
+    DamagedRecords,
+    QueueMessages,
+    read_places,
+    read_queue,
+)
 from triomq.broker.store.queues.table import QueueTable
 from triomq.broker.store.reader import Reader
 from triomq.broker.store.recovery import Recovered
-from triomq.broker.store.results import GetResult, QueryResult
+from triomq.broker.store.results import GetResult, GetStatus, QueryResult
 from triomq.broker.store.stall import Stall
 from triomq.broker.store.watermark import Watermark
+from triomq.remoting.protocol.record import StoredMessage
+from triomq.remoting.protocol.record_reader import read_record
 
 T = TypeVar("T")
 CLOSING_WAIT_SECONDS = 5.0
@@ -67,6 +76,7 @@ class MessageStore:
     recovered: Recovered
     memory_bytes: int
     """Physical memory of this machine."""
+    damaged: DamagedRecords
     _warm: Reads = attrs.field(init=False)
     _cold_fetch: ColdFetch = attrs.field(init=False)
     append_max_seconds: float = attrs.field(default=0.0, init=False)
@@ -291,21 +301,71 @@ class MessageStore:
             is_range=is_range,
         )
 
+    # Reading messages for tasks of the broker, which go on behind damage
+
+    async def messages(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        *,
+        messages_max: int,
+        bytes_max: int,
+        tag_codes: frozenset[int] | None = None,
+    ) -> QueueMessages:
+        """Return messages of one of the broker's own topics, without those that are damaged.
+
+        ``next_offset`` is ``offset`` if nothing is there yet, and smaller if the queue ends before
+        it.
+
+        Raises: StoreIoError. Checkpoint: maybe, only to read the disk.
+        """
+        found = await self._read(
+            lambda reads: read_queue(
+                self.reader, topic, queue_id, offset, messages_max, bytes_max, tag_codes, reads
+            )
+        )
+        self.damaged.note(found.damaged)
+        return found
+
+    async def message_at(self, topic: str, queue_id: int, offset: int) -> StoredMessage | None:
+        """Return the message of any topic at ``offset``, or the next one; None: none, or damaged.
+
+        Raises: StoreIoError. Checkpoint: maybe, only to read the disk.
+        """
+        found = await self.get_or_wait(
+            topic, queue_id, offset, messages_max=1, bytes_max=0, is_range=True
+        )
+        if found.status is not GetStatus.FOUND:
+            return None
+        record = b"".join(found.chunks)
+        message = read_record(record, 0, len(record))
+        if not isinstance(message, str):
+            return message
+        name = f"message {offset} of queue {queue_id}"
+        for log_offset, _, _ in await self.entries(topic, queue_id, offset, 1):
+            self.damaged.note([DamagedRecord(topic, name, log_offset, message)])
+        return None
+
+    async def messages_at(
+        self, topic: str, places: Sequence[tuple[int, int]]
+    ) -> dict[int, StoredMessage]:
+        """Return log offset -> message of a topic, of (log offset, size) of records, ascending.
+
+        Those that are deleted or damaged are left out.
+
+        Raises: StoreIoError. Checkpoint: maybe, only to read the disk.
+        """
+        found = await self._read(lambda reads: read_places(self.reader, topic, places, reads))
+        self.damaged.note([item for item in found if isinstance(item, DamagedRecord)])
+        return {item.log_offset: item for item in found if isinstance(item, StoredMessage)}
+
     async def read_record(self, log_offset: int) -> bytes | None:
         """Return the whole record that begins at ``log_offset``; None if there is none.
 
         Raises: StoreIoError. Checkpoint: maybe, only to read the disk.
         """
         return await self._read(lambda reads: self.reader.record(log_offset, reads))
-
-    async def read_records(self, runs: Sequence[tuple[int, int]]) -> list[Buffer | None]:
-        """Return the bytes of the log in ``runs``: (begin, end) of whole records, ascending.
-
-        None for those that are deleted.
-
-        Raises: StoreIoError. Checkpoint: maybe, only to read the disk.
-        """
-        return await self._read(lambda reads: self.reader.records(runs, reads))
 
     async def query(
         self,

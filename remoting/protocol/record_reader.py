@@ -139,14 +139,20 @@ def decode_records(buffer: Buffer, *, check_crc: bool = False) -> list[StoredMes
 
 
 def split_records(chunks: Iterable[Buffer]) -> Iterator[bytes]:
-    """Yield the records of a get, of which each chunk holds one or several as a whole."""
+    """Yield the records of a get, of which each chunk holds one or several as a whole.
+
+    Raises: RemoteProtocolError if a length is impossible: a record is damaged.
+    """
     for chunk in chunks:
         for start, end in _spans(chunk):
             yield bytes(chunk[start:end])
 
 
 def queue_offsets(chunks: Iterable[Buffer]) -> list[int]:
-    """Return the queue offsets of the records of a get, without a copy of them."""
+    """Return the queue offsets of the records of a get, without a copy of them.
+
+    Raises: RemoteProtocolError if a length is impossible: a record is damaged.
+    """
     return [
         int.from_bytes(chunk[start + QUEUE_OFFSET_AT : start + QUEUE_OFFSET_AT + 8], "big")
         for chunk in chunks
@@ -158,5 +164,7 @@ def _spans(chunk: Buffer) -> Iterator[tuple[int, int]]:
     start = 0
     while start < len(chunk):
         end = start + int.from_bytes(chunk[start : start + 4], "big")
+        if not start + RECORD_BYTES_MIN <= end <= len(chunk):
+            raise RemoteProtocolError(f"no record at byte {start}: its length is impossible", _FIX)
         yield start, end
         start = end

@@ -6,6 +6,7 @@ import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import attrs
@@ -19,6 +20,7 @@ from triomq.broker.store.io.disk import Disk, DiskFeatures
 from triomq.broker.store.log.durability import Durability, DurabilityResult
 from triomq.broker.store.retention import RetentionRules
 from triomq.broker.store.store import MessageStore
+from triomq.broker.store.watermark import Watermark
 from triomq.remoting.protocol.message_properties import decode_properties, encode_properties
 from triomq.remoting.protocol.record import StoredMessage
 from triomq.remoting.protocol.record_reader import decode_records
@@ -52,6 +54,11 @@ def tiny_config(root: Path, **changes: Any) -> StoreConfig:
         "retention": RetentionRules(interval_ms=3_600_000, log_pause_ms=0, queue_pause_ms=0),
     }
     return StoreConfig(**{**settings, **changes})
+
+
+def empty_store() -> Any:
+    """Stands in for the store of tables that only ask where its log ends."""
+    return SimpleNamespace(disk=Disk(), appended=Watermark())
 
 
 def golden_config(root: Path, **changes: Any) -> StoreConfig:

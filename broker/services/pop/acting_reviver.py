@@ -24,7 +24,6 @@ from triomq.broker.services.remote_sender import RemoteSender, RemoteSendFailed,
 from triomq.broker.services.subscriptions import SubscriptionGroups
 from triomq.broker.services.topics import Topics
 from triomq.broker.store.errors import StoreIoError
-from triomq.broker.store.results import GetStatus
 from triomq.remoting.log_limit import LogLimit
 from triomq.remoting.protocol.bodies.check_point import CheckPoint
 from triomq.remoting.protocol.message_properties import (
@@ -36,7 +35,6 @@ from triomq.remoting.protocol.message_properties import (
 )
 from triomq.remoting.protocol.names import pop_retry_topics
 from triomq.remoting.protocol.record import StoredMessage
-from triomq.remoting.protocol.record_reader import decode_records
 
 logger = logging.getLogger(__name__)
 
@@ -100,28 +98,20 @@ class ActingReviver:
         since = pops.clock_ms() - KNOWN_MS
         offset = min(done + 1, await pops.store.offset_by_time(topic, queue_id, since))
         while offset < pops.store.max_offset(topic, queue_id):
-            found = await pops.store.get_or_wait(
-                topic,
-                queue_id,
-                offset,
-                messages_max=READ_MESSAGES,
-                bytes_max=READ_BYTES,
-                is_range=True,
+            found = await pops.store.messages(
+                topic, queue_id, offset, messages_max=READ_MESSAGES, bytes_max=READ_BYTES
             )
             if found.next_offset <= offset:
                 return
             offset = found.next_offset
-            if found.status is not GetStatus.FOUND:
-                continue
-            for chunk in found.chunks:
-                for message in decode_records(chunk):
-                    record = read_revive_record(message)
-                    if isinstance(record, CheckPoint) and message.queue_offset <= done:
-                        self.records.decided.add(record.key)
-                    elif isinstance(record, CheckPoint):
-                        self.records.find_point(record, queue_id, read=True)
-                    elif record is not None:
-                        self.records.find_ack(record)
+            for message in found.messages:
+                record = read_revive_record(message)
+                if isinstance(record, CheckPoint) and message.queue_offset <= done:
+                    self.records.decided.add(record.key)
+                elif isinstance(record, CheckPoint):
+                    self.records.find_point(record, queue_id, read=True)
+                elif record is not None:
+                    self.records.find_ack(record)
 
     async def _revive(self, sender: RemoteSender) -> bool:
         """Send what is due to other masters; return False if none took a message."""
@@ -150,14 +140,10 @@ class ActingReviver:
 
     async def _message(self, point: CheckPoint, offset: int) -> StoredMessage | None:
         """Return a message that comes again; None if the log has it no more."""
-        found = await self.pops.store.get_or_wait(
-            point.topic, point.queue_id, offset, messages_max=1, bytes_max=READ_BYTES, is_range=True
-        )
-        if found.status is not GetStatus.FOUND:
+        message = await self.pops.store.message_at(point.topic, point.queue_id, offset)
+        if message is None or message.queue_offset != offset:
             return None
-        (message, *_) = [each for chunk in found.chunks for each in decode_records(chunk)]
-        wanted = message.queue_offset == offset and point.has(offset, message.log_offset)
-        return message if wanted else None
+        return message if point.has(offset, message.log_offset) else None
 
     async def _send(self, sender: RemoteSender, point: CheckPoint, message: StoredMessage) -> bool:
         topic = retry_topic(point, v2=self.pops.settings.retry_topic_v2)

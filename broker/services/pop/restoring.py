@@ -13,12 +13,10 @@ from triomq.broker.services.pop.acting_records import ActingRecords
 from triomq.broker.services.pop.pop_log import PopRecord
 from triomq.broker.services.pop.pops import COVERED, Pops, make_ack, position_point
 from triomq.broker.services.pop.revive_records import read_revive_record
-from triomq.broker.store.results import GetStatus
 from triomq.remoting.protocol.bodies.check_point import CHECK_POINT_TAG, LEAD_MS, CheckPoint
 from triomq.remoting.protocol.java_hash import java_hash
 from triomq.remoting.protocol.message_properties import REAL_TOPIC
 from triomq.remoting.protocol.names import TIMER_TOPIC
-from triomq.remoting.protocol.record_reader import decode_records
 
 SLACK_MS = 5_000
 """A position may be committed this much later than its check point, beside the pause of flushes:
@@ -46,32 +44,29 @@ async def restore_positions(pops: Pops) -> int:
     for topic, queue_id, first in queues:
         offset = max(first, pops.store.min_offset(topic, queue_id))
         while offset < pops.store.max_offset(topic, queue_id):
-            found = await pops.store.get_cold(
+            found = await pops.store.messages(
                 topic,
                 queue_id,
                 offset,
                 messages_max=READ_MESSAGES,
                 bytes_max=READ_BYTES,
                 tag_codes=CHECK_POINTS,
-                is_range=True,
             )
             if found.next_offset <= offset:
                 break
             offset = found.next_offset
-            if found.status is not GetStatus.FOUND:
-                continue
-            for chunk in found.chunks:
-                for message in decode_records(chunk):
-                    if message.properties.get(REAL_TOPIC, message.topic) != pops.revive_topic:
-                        continue
-                    point = read_revive_record(message)
-                    if isinstance(point, CheckPoint):
-                        key = point.group, point.topic, point.queue_id
-                        following = point.offsets[-1] + 1
-                        end = pops.store.max_offset(point.topic, point.queue_id)
-                        if (pops.position(key) or 0) < following <= end:
-                            pops.move(key, following)
-                            moved.add(key)
+            for message in found.messages:
+                if message.properties.get(REAL_TOPIC, message.topic) != pops.revive_topic:
+                    continue
+                point = read_revive_record(message)
+                if isinstance(point, CheckPoint):
+                    key = point.group, point.topic, point.queue_id
+                    following = point.offsets[-1] + 1
+                    end = pops.store.max_offset(point.topic, point.queue_id)
+                    if (pops.position(key) or 0) < following <= end:
+                        pops.move(key, following)
+                        moved.add(key)
+            await trio.lowlevel.checkpoint()
     return len(moved)
 
 

@@ -20,7 +20,6 @@ from triomq.broker.services.subscriptions import SubscriptionGroups
 from triomq.broker.services.topics import Topics
 from triomq.broker.store.draft import Draft
 from triomq.broker.store.errors import IllegalMessage, StoreIoError, StoreUnavailable
-from triomq.broker.store.results import GetStatus
 from triomq.remoting.log_limit import LogLimit
 from triomq.remoting.protocol.bodies.check_point import CheckPoint
 from triomq.remoting.protocol.message_properties import (
@@ -32,7 +31,6 @@ from triomq.remoting.protocol.message_properties import (
 )
 from triomq.remoting.protocol.names import RETRY_PREFIX, dead_letter_topic, pop_retry_topics
 from triomq.remoting.protocol.record import StoredMessage
-from triomq.remoting.protocol.record_reader import decode_records
 
 logger = logging.getLogger(__name__)
 
@@ -135,9 +133,14 @@ class Reviver:
     async def _read(self, queue_id: int, queue: ReviveQueue) -> None:
         topic = self.pops.revive_topic
         while queue.next_offset < self.pops.store.max_offset(topic, queue_id):
-            found = await self._get(topic, queue_id, queue.next_offset, READ_MESSAGES)
-            messages, following = found
-            for message in messages:
+            found = await self.pops.store.messages(
+                topic,
+                queue_id,
+                queue.next_offset,
+                messages_max=READ_MESSAGES,
+                bytes_max=READ_BYTES,
+            )
+            for message in found.messages:
                 record = read_revive_record(message)
                 if record is not None:
                     self.read[kind_of(record)] += 1
@@ -147,21 +150,10 @@ class Reviver:
                     queue.check_point(message.queue_offset, record)
                 else:
                     queue.acknowledged(message.queue_offset, record, message.store_timestamp)
-            if queue.next_offset < following:
-                queue.skip(following - 1)
-            elif not messages:
+            if queue.next_offset < found.next_offset:
+                queue.skip(found.next_offset - 1)
+            elif not found.messages:
                 return
-
-    async def _get(
-        self, topic: str, queue_id: int, offset: int, count: int
-    ) -> tuple[list[StoredMessage], int]:
-        """Return messages, and the offset behind them."""
-        found = await self.pops.store.get_or_wait(
-            topic, queue_id, offset, messages_max=count, bytes_max=READ_BYTES, is_range=True
-        )
-        if found.status is not GetStatus.FOUND:
-            return [], found.next_offset
-        return [each for chunk in found.chunks for each in decode_records(chunk)], found.next_offset
 
     # Storing
 
@@ -189,13 +181,13 @@ class Reviver:
             return
         drafts = []
         for offset in decided.again:
-            messages, _ = await self._get(point.topic, point.queue_id, offset, 1)
+            message = await self.pops.store.message_at(point.topic, point.queue_id, offset)
             if (
-                messages
-                and messages[0].queue_offset == offset
-                and point.has(offset, messages[0].log_offset)
+                message is not None
+                and message.queue_offset == offset
+                and point.has(offset, message.log_offset)
             ):
-                drafts.append(self._draft(messages[0], point, group.retry_max_times))
+                drafts.append(self._draft(message, point, group.retry_max_times))
         stored = []
         for draft in drafts:
             try:

@@ -18,7 +18,6 @@ from triomq.broker.store.errors import start_error
 from triomq.broker.store.store import MessageStore
 from triomq.broker.store.timer.timer_files import TimerFiles, open_timer_files
 from triomq.remoting.protocol.names import TIMER_TOPIC
-from triomq.remoting.protocol.record_reader import decode_records
 
 logger = logging.getLogger(__name__)
 
@@ -92,10 +91,9 @@ async def _queue_offset(files: TimerFiles, store: MessageStore) -> int:
     offset = check.queue_offset
     if not check.marked and files.last is not None:
         _, record = files.last
-        data = await store.read_record(record.log_offset)
-        messages = decode_records(data) if data is not None else []
-        if messages and messages[0].topic == TIMER_TOPIC:
-            offset = min(messages[0].queue_offset + 1, check.master_queue_offset)
+        found = await store.messages_at(TIMER_TOPIC, [(record.log_offset, record.size)])
+        for message in found.values():
+            offset = min(message.queue_offset + 1, check.master_queue_offset)
     low, high = store.min_offset(TIMER_TOPIC, 0), store.max_offset(TIMER_TOPIC, 0)
     if not low <= offset <= high:
         logger.warning(

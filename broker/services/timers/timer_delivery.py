@@ -95,7 +95,9 @@ class TimerDelivery(abc.ABC):
             rolled: list[StoredMessage] = []
             for item, message in zip(due, messages):
                 if message is None:
-                    self._drop(f"the message at {item.log_offset} of the log was deleted")
+                    self._drop(
+                        f"the message at {item.log_offset} of the log was deleted, or is damaged"
+                    )
                 elif item.rolls:
                     rolled.append(message)
                 elif timers.settled is not None and timers.settled(message):

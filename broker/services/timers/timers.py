@@ -20,14 +20,11 @@ from triomq.broker.services.timers.timer_schedule import TimerSchedule
 from triomq.broker.services.timers.timer_settings import TimerSettings
 from triomq.broker.store.draft import Draft
 from triomq.broker.store.errors import FlushFailed, StoreIoError, StoreUnavailable
-from triomq.broker.store.io.reads import Buffer
-from triomq.broker.store.results import GetResult, GetStatus
 from triomq.broker.store.store import MessageStore
 from triomq.broker.store.timer.timer_check import TimerCheck
 from triomq.broker.store.timer.timer_files import TimerFiles, TimerPlace
 from triomq.broker.store.timer.timer_record import DELETE, TimerRecord
 from triomq.broker.store.timer.wheel import SLOT_COUNT
-from triomq.remoting.errors import RemoteProtocolError
 from triomq.remoting.log_limit import LogLimit
 from triomq.remoting.protocol.bodies.timer import TimerCheckPoint
 from triomq.remoting.protocol.bodies.topics import DataVersion
@@ -43,7 +40,6 @@ from triomq.remoting.protocol.message_properties import (
 )
 from triomq.remoting.protocol.names import TIMER_TOPIC
 from triomq.remoting.protocol.record import StoredMessage
-from triomq.remoting.protocol.record_reader import decode_records
 
 logger = logging.getLogger(__name__)
 
@@ -227,16 +223,19 @@ class Timers:
         Raises: DiskFull, StoreIoError. Checkpoint: maybe.
         """
         schedule = self.schedule
-        found = await self._get(self.queue_offset)
-        if found.status is not GetStatus.FOUND:
+        found = await self.store.messages(
+            TIMER_TOPIC,
+            0,
+            self.queue_offset,
+            messages_max=ENQUEUE_MESSAGES,
+            bytes_max=ENQUEUE_BYTES,
+        )
+        messages = found.messages
+        if not messages:
             if found.next_offset == self.queue_offset:
                 self.caught_up.set()
                 return None
-            self.queue_offset = found.next_offset  # the messages in between were deleted
-            return 0.0
-        messages = [message for chunk in found.chunks for message in readable(chunk)]
-        if not messages:
-            self.queue_offset = found.next_offset
+            self.queue_offset = found.next_offset  # those in between are deleted or damaged
             return 0.0
         now = latest = self.clock_ms()
         if self.slave and not self.acting:
@@ -270,16 +269,6 @@ class Timers:
         self._changed = True
         self._used.set()
         return 0.0
-
-    async def _get(self, offset: int) -> GetResult:
-        return await self.store.get_or_wait(
-            TIMER_TOPIC,
-            0,
-            offset,
-            messages_max=ENQUEUE_MESSAGES,
-            bytes_max=ENQUEUE_BYTES,
-            is_range=True,
-        )
 
     def _place(self, message: StoredMessage, now_ms: int) -> TimerPlace | None:
         properties = message.properties
@@ -415,12 +404,7 @@ class Timers:
 
         Raises: StoreIoError. Checkpoint: maybe, only to read the disk.
         """
-        runs = sorted({(offset, offset + size) for offset, size in places})
-        found: dict[int, StoredMessage] = {}
-        for data in await self.store.read_records(runs):
-            messages = readable(data) if data is not None else []
-            if len(messages) == 1 and messages[0].topic == TIMER_TOPIC:
-                found[messages[0].log_offset] = messages[0]
+        found = await self.store.messages_at(TIMER_TOPIC, sorted(set(places)))
         return [found.get(offset) for offset, _ in places]
 
     # Progress
@@ -552,15 +536,6 @@ class Timers:
                 await self.save(wheel=True)
             except (StoreUnavailable, FlushFailed, StoreIoError) as error:
                 logger.error("the progress of timers is not saved: %s", error)
-
-
-def readable(data: Buffer) -> list[StoredMessage]:
-    """Return the messages of a piece of the log; none of a damaged piece."""
-    try:
-        return decode_records(data)
-    except RemoteProtocolError as error:
-        logger.error("a timed message is damaged in the log, and left out: %s", error)
-        return []
 
 
 def _record(place: TimerPlace) -> TimerRecord:

@@ -24,15 +24,12 @@ from triomq.broker.services.transactions import halves
 from triomq.broker.services.transactions.transactions import RETRY_SECONDS, Transactions
 from triomq.broker.store.draft import Draft, check_draft
 from triomq.broker.store.errors import IllegalMessage, StoreIoError, StoreUnavailable
-from triomq.broker.store.results import GetStatus
-from triomq.remoting.errors import RemoteProtocolError
 from triomq.remoting.log_limit import LogLimit
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.command import request
 from triomq.remoting.protocol.headers.transaction import CheckTransactionHeader
 from triomq.remoting.protocol.names import CHECK_MAX_TIME_TOPIC, HALF_TOPIC
 from triomq.remoting.protocol.record import StoredMessage
-from triomq.remoting.protocol.record_reader import decode_records
 from triomq.remoting.protocol.short_repr import short_text
 from triomq.remoting.server.connection import Connection
 
@@ -145,12 +142,14 @@ class TransactionChecks:
         offset = halves.first_queue_offset(half)
         if offset != half.queue_offset:
             try:
-                found = await self.transactions.get(HALF_TOPIC, offset, 1)
-                if found.status is not GetStatus.FOUND:
-                    return born_ms  # the log has deleted it: it is old
-                first = decode_records(b"".join(found.chunks))[0]
-            except (StoreIoError, RemoteProtocolError):
+                found = await self.transactions.store.messages(
+                    HALF_TOPIC, 0, offset, messages_max=1, bytes_max=0
+                )
+            except StoreIoError:
                 return born_ms
+            if not found.messages:
+                return born_ms  # the log has deleted it: it is old
+            first = found.messages[0]
             if (first.born_timestamp, first.body) != (born_ms, half.body):
                 return born_ms  # the offset is that of another broker
         return max(born_ms, first.store_timestamp)

@@ -23,14 +23,11 @@ from triomq.broker.services.transactions.open_halves import OpenHalves, Progress
 from triomq.broker.store.draft import Appended, Draft
 from triomq.broker.store.errors import StoreIoError
 from triomq.broker.store.log.durability import Durability
-from triomq.broker.store.results import GetResult, GetStatus
 from triomq.broker.store.store import MessageStore
-from triomq.remoting.errors import RemoteProtocolError
 from triomq.remoting.log_limit import LogLimit
 from triomq.remoting.protocol.message_properties import REAL_TOPIC
 from triomq.remoting.protocol.names import HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GROUP
-from triomq.remoting.protocol.record import LOG_OFFSET_AT, StoredMessage
-from triomq.remoting.protocol.record_reader import decode_records, read_record
+from triomq.remoting.protocol.record import StoredMessage
 
 logger = logging.getLogger(__name__)
 
@@ -129,24 +126,24 @@ class Transactions:
         self.open = OpenHalves(self._start(HALF_TOPIC), self._start(OP_HALF_TOPIC))
         finished: set[int] = set()
         while True:
-            found = await self.get(OP_HALF_TOPIC, self.open.op_end)
-            if found.status is not GetStatus.FOUND:
-                if found.next_offset <= self.open.op_end:
-                    break
-                self.open.op_end = found.next_offset  # the log has them no more
-                continue
-            try:
-                records = decode_records(b"".join(found.chunks))
-            except RemoteProtocolError as error:
+            found = await self.store.messages(
+                OP_HALF_TOPIC,
+                0,
+                self.open.op_end,
+                messages_max=LOAD_MESSAGES,
+                bytes_max=LOAD_BYTES,
+            )
+            if found.next_offset <= self.open.op_end:
+                break
+            if found.damaged:
                 logger.error(
-                    "op records %d to %d cannot be read: %s; transactions that they name are asked"
-                    " about again, and their messages may come twice",
+                    "of op records %d to %d, %d cannot be read: transactions that they name are"
+                    " asked about again, and their messages may come twice",
                     self.open.op_end,
                     found.next_offset - 1,
-                    error,
+                    len(found.damaged),
                 )
-                records = []
-            for record in records:
+            for record in found.messages:
                 named = halves.finished_offsets(record.body)
                 finished.update(offset for offset in named if offset >= self.open.oldest)
                 self.open.op_record(record.queue_offset, named)
@@ -159,12 +156,6 @@ class Transactions:
         self.open.finish(finished)
         self.loaded.set()
 
-    async def get(self, topic: str, offset: int, count: int = LOAD_MESSAGES) -> GetResult:
-        """Read records of queue 0. Raises: StoreIoError. Checkpoint: maybe."""
-        return await self.store.get_or_wait(
-            topic, 0, offset, messages_max=count, bytes_max=LOAD_BYTES
-        )
-
     async def holds(self, half: StoredMessage) -> bool:
         """Return whether a record is in the half queue: a part of a body may look like a half.
 
@@ -175,10 +166,10 @@ class Transactions:
             return False
         if half.queue_offset >= queue.end_offset:  # stored, and not readable yet
             return half.log_offset >= self.store.indexed.value
-        found = await self.get(HALF_TOPIC, half.queue_offset, 1)
-        if found.status is not GetStatus.FOUND:
-            return False
-        return bool(_I8.unpack_from(found.chunks[0], LOG_OFFSET_AT)[0] == half.log_offset)
+        found = await self.store.messages(
+            HALF_TOPIC, 0, half.queue_offset, messages_max=1, bytes_max=0
+        )
+        return any(message.log_offset == half.log_offset for message in found.messages)
 
     async def read_half(self, offset: int) -> StoredMessage | None:
         """Return an open half. One that the log has no more is finished, and None is returned.
@@ -186,21 +177,18 @@ class Transactions:
         One that cannot be read now is postponed. Checkpoint: maybe.
         """
         try:
-            result = await self.get(HALF_TOPIC, offset, 1)
+            found = await self.store.messages(HALF_TOPIC, 0, offset, messages_max=1, bytes_max=0)
         except StoreIoError as error:
             self.open.postpone(offset, trio.current_time() + RETRY_SECONDS)
             self.limit.log(logger, logging.ERROR, "half %d cannot be read: %s", offset, error)
             return None
         reason = "the log has its half no more"
-        if result.status is GetStatus.FOUND:
-            data = b"".join(result.chunks)
-            found = read_record(data, 0, len(data), check_crc=False)
-            if isinstance(found, str):
-                reason = f"its record is damaged ({found})"
-            elif found.queue_offset == offset and halves.is_half(found):
-                return found
-            else:
-                reason = "its record is not a half"
+        if found.damaged:
+            reason = f"its record is damaged ({found.damaged[0].reason})"
+        elif found.messages:
+            if halves.is_half(found.messages[0]):
+                return found.messages[0]
+            reason = "its record is not a half"
         logger.warning("transaction %d is dropped: %s", offset, reason)
         self.open.finish([offset])
         return None

@@ -7,7 +7,7 @@ removes an older one for good. The commit log keeps what has no durable copy.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Protocol
 
 import attrs
@@ -18,13 +18,13 @@ from triomq.broker.store.compaction.compacted_queues import CompactedQueues
 from triomq.broker.store.compaction.compaction_pass import CompactionPass
 from triomq.broker.store.errors import DiskFull, IllegalMessage, StoreDamaged, StoreIoError
 from triomq.broker.store.indexer import Indexer
-from triomq.broker.store.io.reads import Buffer, ColdFetch, Reads
+from triomq.broker.store.io.reads import ColdFetch, Reads
+from triomq.broker.store.queue_messages import DamagedRecords, QueueMessages, read_queue
 from triomq.broker.store.reader import Reader
 from triomq.broker.store.watermark import Watermark
 from triomq.remoting.errors import RemotingError
 from triomq.remoting.log_limit import LogLimit
 from triomq.remoting.protocol.record import LOG_OFFSET_AT
-from triomq.remoting.protocol.record_reader import split_records
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +56,7 @@ class Compactor:
     flushed: Watermark
     indexer: Indexer
     clock: Callable[[], int]
+    damaged: DamagedRecords
     older: OlderCopies | None = attrs.field(default=None, init=False)
     copies_total: int = attrs.field(default=0, init=False)
     """Messages copied since the start."""
@@ -120,13 +121,13 @@ class Compactor:
             await self._fill(queue)
         while not queue.deleted and max(queue.copied, queue.log_min) < queue.log_end:
             offset = max(queue.copied, queue.log_min)
-            chunks, following = await self._messages(key, offset)
-            records = list(split_records(chunks))
-            ready = [record for record in records if log_end_of(record) <= goal]
+            found = await self._messages(key, offset)
+            self.damaged.note(found.damaged)
+            ready = [record for record in found.records if log_end_of(record) <= goal]
             self.copies_total += await queue.append(ready)
-            if len(ready) < len(records) or following <= offset:
+            if len(ready) < len(found.records) or found.next_offset <= offset:
                 break
-            queue.copied = following
+            queue.copied = found.next_offset
         if queue.copies.durable_end < queue.copies.end_offset:
             await queue.sync()
 
@@ -144,15 +145,14 @@ class Compactor:
             )
         queue.filled = True
 
-    async def _messages(self, key: tuple[str, int], offset: int) -> tuple[Sequence[Buffer], int]:
-        """Return messages of the log in queue order, and the offset behind them."""
-        found = await self._cold_fetch.until_warm(
-            lambda reads: self.reader.get(
-                *key, offset, COPY_MESSAGES, COPY_BYTES, None, True, reads
+    async def _messages(self, key: tuple[str, int], offset: int) -> QueueMessages:
+        """Return messages of the log in queue order."""
+        return await self._cold_fetch.until_warm(
+            lambda reads: read_queue(
+                self.reader, *key, offset, COPY_MESSAGES, COPY_BYTES, None, reads
             ),
             Reads(self.compacted.disk, self.compacted.table.open_files),
         )
-        return found.chunks, found.next_offset
 
     # Removing old values
 

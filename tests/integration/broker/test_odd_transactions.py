@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
 from brokers import BrokerPeer, Sent, peer_of, running_broker
 
-from triomq.broker.services.transactions.transactions import Transactions
 from triomq.broker.store.draft import Appended, Draft
-from triomq.broker.store.results import GetResult, GetStatus
+from triomq.broker.store.queue_messages import QueueMessages
 from triomq.broker.store.store import MessageStore
 from triomq.remoting.protocol.codes import RequestCode as Code
 from triomq.remoting.protocol.codes import ResponseCode
@@ -207,14 +207,16 @@ async def test_a_sender_whose_clock_is_days_behind_is_asked_about_its_halves(
 async def test_a_half_of_a_sender_whose_clock_is_behind_is_old_once_its_first_record_is_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    get, deleted = Transactions.get, False
+    read, deleted = MessageStore.messages, False
 
-    async def get_or_nothing(self: Transactions, topic: str, offset: int, *each: int) -> GetResult:
+    async def read_or_nothing(
+        self: MessageStore, topic: str, queue_id: int, offset: int, **limits: Any
+    ) -> QueueMessages:
         if deleted and (topic, offset) == (HALF_TOPIC, 0):
-            return GetResult(GetStatus.OFFSET_TOO_SMALL, 1, 1, 1)
-        return await get(self, topic, offset, *each)
+            return QueueMessages([], [], 1)
+        return await read(self, topic, queue_id, offset, **limits)
 
-    monkeypatch.setattr(Transactions, "get", get_or_nothing)
+    monkeypatch.setattr(MessageStore, "messages", read_or_nothing)
     async with running_broker(tmp_path, **MANY_CHECKS) as ready, peer_of(ready) as peer:
         await peer.create_topic("T")
         await peer.heartbeat(producers=("P",))

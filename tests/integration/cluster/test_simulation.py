@@ -66,6 +66,7 @@ FINDS: dict[str, tuple[int, Callable[[Plan], bool]]] = {
     "levels_wake_before_messages_can_be_read": (1, lambda plan: plan.delays and plan.power),
     "delays_end_by_the_wall_clock": (1, jumped),
     "progress_is_saved_ahead_of_the_copies": (11, lambda plan: plan.stuck),
+    "progress_of_delays_counts_without_its_copies": (19, lambda plan: plan.stuck),
     "a_slave_takes_delay_progress_beyond_its_log": (10, lambda plan: plan.detached),
     "a_slave_takes_consumer_offsets_beyond_its_log": (10, lambda plan: plan.detached),
     "progress_of_transactions_is_saved_ahead_of_the_log": (
@@ -109,6 +110,7 @@ COMPLAINS = {
     "levels_wake_before_messages_can_be_read": "never ",
     "delays_end_by_the_wall_clock": "delayed message",
     "progress_is_saved_ahead_of_the_copies": "was acknowledged, and never came",
+    "progress_of_delays_counts_without_its_copies": "was acknowledged, and never came",
     "a_slave_takes_delay_progress_beyond_its_log": "was acknowledged, and never came",
     "a_slave_takes_consumer_offsets_beyond_its_log": "G never got",
     "progress_of_transactions_is_saved_ahead_of_the_log": "its message is not there",

@@ -18,6 +18,7 @@ import trio.testing
 
 from triomq.broker.services.delay import DelayedMessages, open_delayed_messages
 from triomq.broker.services.delay_delivery import REFUSED_SECONDS, LocalDelivery, RemoteDelivery
+from triomq.broker.services.delay_slots import SLOT_BYTES, DelaySlots
 from triomq.broker.services.live_settings import LiveSettings
 from triomq.broker.services.remote_sender import RemoteSendFailed, RemoteSendRefused
 from triomq.broker.services.statistics import Statistics
@@ -26,6 +27,7 @@ from triomq.broker.services.versions import Version
 from triomq.broker.store.config import FlushMode, StoreConfig
 from triomq.broker.store.draft import Draft
 from triomq.broker.store.errors import StoreError, StoreIoError, StoreUnavailable
+from triomq.broker.store.io.disk import Disk
 from triomq.broker.store.opening import open_store
 from triomq.broker.store.store import MessageStore
 from triomq.remoting.protocol.bodies.offsets import DelayOffsetTable
@@ -107,6 +109,7 @@ async def broker(
     clock: trio.testing.MockClock,
     *,
     remote: OtherBrokers | None = None,
+    save: bool = True,
     **settings: Any,
 ) -> AsyncIterator[Broker]:
     def clock_ms() -> int:
@@ -148,7 +151,8 @@ async def broker(
                     remote.answer.set()
             nursery.cancel_scope.cancel()
         await store.flusher.flush()
-        delayed.path.write_bytes(delayed.encode())
+        if save:
+            delayed.path.write_bytes(delayed.encode())
 
 
 @pytest.mark.feature("111a", "113a")
@@ -561,3 +565,91 @@ async def test_progress_beyond_the_end_of_the_queue_is_lowered(
         assert it.delayed.clamp() == 2
         assert it.delayed.offsets == {1: 1, 2: 0}
         assert it.delayed.clamp() == 0
+
+
+async def test_a_kill_repeats_no_delivery(
+    tmp_path: Path, mock_clock: trio.testing.MockClock
+) -> None:
+    """Nothing is saved: neither the table, nor anything by an orderly stop."""
+    for number in range(3):
+        async with broker(tmp_path, mock_clock, save=False) as it:
+            it.send(b"%d" % number, 1)
+            await it.at(1)
+            assert it.arrived() == [b"%d" % each for each in range(number + 1)]
+    assert not (tmp_path / "delayOffset.json").exists()
+
+
+async def test_a_kill_of_an_acting_slave_repeats_no_delivery(
+    tmp_path: Path, mock_clock: trio.testing.MockClock
+) -> None:
+    others = OtherBrokers()
+    for number in range(3):
+        async with broker(tmp_path, mock_clock, remote=others, save=False) as it:
+            it.send(b"%d" % number, 1)
+            await it.at(1)
+    assert others.taken == [b"0", b"1", b"2"]
+
+
+async def test_what_a_java_broker_has_delivered_meanwhile_is_not_delivered_again(
+    tmp_path: Path,
+) -> None:
+    async with undelivered(tmp_path) as (store, delayed):
+        delayed.advance(1, 3)
+        delayed.advance(2, 8)
+    table = DelayOffsetTable({1: 5, 2: 6})
+    (tmp_path / "delayOffset.json").write_bytes(table.encode())
+    async with undelivered(tmp_path) as (store, delayed):
+        assert delayed.offsets == {1: 5, 2: 8}
+        store.append([Draft("T", 0, b"x", b"", 0, 0, 0, HOST)])
+        assert delayed.dirty, "the farther progress is saved soon"
+
+
+async def test_progress_from_before_a_kill_is_saved_when_the_disk_has_its_copies(
+    tmp_path: Path,
+) -> None:
+    async with undelivered(tmp_path) as (store, delayed):
+        (copy,) = store.append([Draft("T", 0, b"a copy", b"", 0, 0, 0, HOST)])
+        delayed.advance(1, 1, copy.log_offset + copy.size)
+        # As a start after a kill finds it: the log is whole, but not yet on the disk.
+        again = open_delayed_messages(
+            tmp_path, store, delayed.topics, Version(lambda: 1), lambda: 1
+        )
+        assert again.offsets == {1: 1}
+        assert saved_progress(again) == {}
+        await store.flusher.flush()
+        assert saved_progress(again) == {"1": 1}
+
+
+def test_a_slot_counts_only_if_the_log_has_its_copies(tmp_path: Path) -> None:
+    slots = DelaySlots(Disk(), tmp_path / "delayDelivered")
+    assert slots.load(10_000) == {}
+    slots.write({1: 7}, 1_000)
+    slots.write({18: 9}, 3_000)
+    assert slots.load(3_000) == {1: 7, 18: 9}
+    assert slots.load(2_999) == {1: 7}, "a power failure has cut the log"
+    assert slots.load(10_000) == {1: 7}, "and what is written behind it is something else"
+    slots.write({18: 10}, 10_000)
+    assert slots.load(10_000) == {1: 7, 18: 10}
+
+
+def test_a_damaged_slot_does_not_count(tmp_path: Path) -> None:
+    slots = DelaySlots(Disk(), tmp_path / "delayDelivered")
+    slots.write({1: 7, 2: 8, 3: 9}, 1_000)
+    data = bytearray(slots.path.read_bytes())
+    data[SLOT_BYTES + 7] ^= 1
+    slots.path.write_bytes(data[:-1])
+    assert slots.load(1_000) == {1: 7}
+    assert slots.load(1_000) == {1: 7}
+
+
+def test_slots_that_cannot_be_written_end_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    slots = DelaySlots(Disk(), tmp_path / "config" / "delayDelivered")
+    slots.write({1: 7}, 0)
+    assert slots.load(0) == {1: 7}
+    slots.path.unlink()
+    slots.path.mkdir()
+    for _ in range(3):
+        slots.write({1: 7}, 0)
+    assert caplog.text.count("delayDelivered cannot be written") == 1

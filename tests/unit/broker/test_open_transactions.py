@@ -10,9 +10,10 @@ import pytest
 
 from triomq.broker.services.transactions.open_halves import OpenHalves, Progress
 from triomq.broker.services.transactions.transactions import Transactions
-from triomq.broker.store.results import GetResult, GetStatus
+from triomq.broker.store.queue_messages import DamagedRecord, QueueMessages
 from triomq.remoting.protocol.names import HALF_TOPIC, OP_HALF_TOPIC
 from triomq.remoting.protocol.record import encode_record
+from triomq.remoting.protocol.record_reader import read_record
 
 HOST = b"\x7f\0\0\1\0\0\0\1"
 
@@ -48,12 +49,17 @@ class Queues:
     def max_offset(self, topic: str, queue_id: int) -> int:
         return self.ends[topic]
 
-    async def get_or_wait(self, topic: str, queue_id: int, offset: int, **limits: int) -> GetResult:
-        end = self.ends[topic]
-        if offset >= end:
-            return GetResult(GetStatus.OFFSET_OVERFLOW_ONE, offset, 0, end)
+    async def messages(
+        self, topic: str, queue_id: int, offset: int, **limits: int
+    ) -> QueueMessages:
+        if offset >= self.ends[topic]:
+            return QueueMessages([], [], offset)
         data = self.records[offset]
-        return GetResult(GetStatus.FOUND, offset + 1, 0, end, [memoryview(data)], 1, len(data))
+        found = read_record(data, 0, len(data))
+        if isinstance(found, str):
+            damaged = [DamagedRecord(topic, f"message {offset}", 0, found)]
+            return QueueMessages([], [], offset + 1, damaged)
+        return QueueMessages([found], [data], offset + 1)
 
 
 async def test_a_damaged_op_record_does_not_stop_the_start(
@@ -67,7 +73,7 @@ async def test_a_damaged_op_record_does_not_stop_the_start(
     assert transactions.open.open == {2, 4}
     assert transactions.open.op_end == 4
     assert transactions.open.progress() == Progress(2, 2), "the third op record is still needed"
-    assert "op records 1 to 1 cannot be read" in caplog.text
+    assert "of op records 1 to 1, 1 cannot be read" in caplog.text
     assert "may come twice" in caplog.text
 
 

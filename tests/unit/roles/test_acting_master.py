@@ -12,6 +12,7 @@ import attrs
 import pytest
 import trio
 import trio.testing
+from stores import empty_store
 
 from triomq.broker.roles.acting_master import ActingMaster
 from triomq.broker.roles.acting_rules import ActingRules
@@ -252,7 +253,7 @@ async def test_the_end_waits_for_the_message_in_flight(mock_clock: trio.testing.
 
 def delayed(folder: Path, *, forward_only: bool) -> Any:
     return open_delayed_messages(
-        folder, None, None, Version(lambda: 1), lambda: 1, forward_only=forward_only
+        folder, empty_store(), None, Version(lambda: 1), lambda: 1, forward_only=forward_only
     )  # type: ignore[arg-type]
 
 

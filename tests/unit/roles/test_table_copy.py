@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import attrs
 import pytest
 import trio
+from stores import empty_store
 
 from triomq.broker.replication.slave import MasterAddress
 from triomq.broker.roles.held_tables import HELD_MAX, HeldTables
@@ -324,7 +325,7 @@ async def test_progress_of_delayed_messages_is_used_when_the_slave_s_disk_has_th
                 return Command(0, body=DelayOffsetTable(progress, DataVersion(0, 7, 7)).encode())
             return Command(0, body=KvTable({"commitLogMaxOffset": str(log_end)}).encode())
 
-    delayed = open_delayed_messages(tmp_path, None, None, Version(lambda: 1), lambda: 1)  # type: ignore[arg-type]
+    delayed = open_delayed_messages(tmp_path, empty_store(), None, Version(lambda: 1), lambda: 1)  # type: ignore[arg-type]
     copy = table_copy(Master(), None, slave_offsets(tmp_path), delayed, store)
     await copy._copy_delays("a:1")
     copy.use_progress()

@@ -14,6 +14,7 @@ import attrs
 import pytest
 import trio
 import trio.testing
+from stores import empty_store
 
 from triomq.broker.processors.group_changes import PAUSE_SECONDS, REPORT_SECONDS, GroupChanges
 from triomq.broker.replication.slave import MasterAddress
@@ -69,7 +70,7 @@ class Slaves:
         return [dict(enumerate(self.answers, 1))]
 
     def master(self, folder: Path) -> MasterTakeover:
-        delayed = open_delayed_messages(folder, None, None, Version(lambda: 1), lambda: 1)  # type: ignore[arg-type]
+        delayed = open_delayed_messages(folder, empty_store(), None, Version(lambda: 1), lambda: 1)  # type: ignore[arg-type]
         settings = SimpleNamespace(ha_address="m:2", broker_address=OWN)
         group: Any = SimpleNamespace(
             askable=True, members=self.members, registrar=SimpleNamespace(settings=settings)
