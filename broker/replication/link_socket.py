@@ -18,6 +18,7 @@ import trio
 
 from triomq.broker.store.io.reads import Buffer
 from triomq.remoting.busy_poll import BusyPoll, busy_poll
+from triomq.remoting.socket_options import set_stream_options
 
 RECEIVE_BYTES = 256 * 1024
 PIECES_MAX = 512
@@ -43,7 +44,7 @@ class LinkSocket:
     def __attrs_post_init__(self) -> None:
         # Some systems refuse this if the peer is gone: the first send or receive reports that.
         with contextlib.suppress(OSError):
-            self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            set_stream_options(self.sock)
 
     def busy_poll(self, nursery: trio.Nursery) -> None:
         """Busy poll for input from now on, if the machine can: senders wait for it.

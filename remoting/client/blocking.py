@@ -32,6 +32,7 @@ from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.command import Command, encode_command, response_to
 from triomq.remoting.protocol.peer import ClientPeer, PeerStatistics
 from triomq.remoting.settings import ConfigError
+from triomq.remoting.socket_options import SILENT_SECONDS, set_stream_options
 from triomq.remoting.tls.client import Tls
 
 if TYPE_CHECKING:
@@ -44,9 +45,10 @@ _READ_BYTES = 64 * 1024
 class BlockingConnection:
     """Connects at once, within *timeout* seconds, or raises ConnectFailed.
 
-    After RequestTimeout the connection can be used; the late answer is dropped. After
-    ConnectionLost call ``reconnect``. When a server that stops answers GO_AWAY, ``invoke`` connects
-    anew and repeats the request once; ``receive`` returns that answer.
+    After RequestTimeout the connection can be used, and the late answer is dropped, unless nothing
+    came during the wait: then it is lost. After ConnectionLost call ``reconnect``. When a
+    server that stops answers GO_AWAY, ``invoke`` connects anew and repeats the request once;
+    ``receive`` returns that answer.
     """
 
     address: str
@@ -60,6 +62,7 @@ class BlockingConnection:
     # By opaque: requests whose answers were not received yet, and such answers.
     _asked: dict[int, Command] = attrs.field(factory=dict, init=False)
     _answers: dict[int, Command] = attrs.field(factory=dict, init=False)
+    _reads: int = attrs.field(default=0, init=False)
     _lost: str = attrs.field(default="", init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -78,7 +81,7 @@ class BlockingConnection:
                 if self._sock.getsockname() == self._sock.getpeername():
                     # An ephemeral port can connect to itself while no server listens there.
                     raise OSError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
-                self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                set_stream_options(self._sock)
                 if self.tls is not None:
                     awaited = "TLS handshake"
                     self._stream = self._secure(self.tls, host)
@@ -186,13 +189,15 @@ class BlockingConnection:
         Raises: ConnectionLost, RequestTimeout (the request is given up then), KeyError for a number
         without a pending request.
         """
-        command = self._asked[opaque]
+        command, reads = self._asked[opaque], self._reads
         deadline = time.monotonic() + timeout
         while opaque not in self._answers:
             self._check()
             left = deadline - time.monotonic()
             if left <= 0 or not self._read(left):
                 self.give_up(opaque)
+                if reads == self._reads and timeout >= SILENT_SECONDS:
+                    self._lose(f"the peer sent nothing for {timeout:g} s")
                 raise RequestTimeout(self.address, int(command.code), timeout)
         del self._asked[opaque]
         answer = self._answers.pop(opaque)
@@ -229,6 +234,7 @@ class BlockingConnection:
         except OSError as error:
             self._lose(self._hinted(f"reading failed: {error.strerror or error}"))
             return True
+        self._reads += 1
         if not count:
             self._lose(self._hinted("the peer closed the connection"))
             return True

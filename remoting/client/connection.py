@@ -22,6 +22,7 @@ from triomq.remoting.log_limit import LogLimit
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.command import Command, Outgoing
 from triomq.remoting.protocol.peer import ClientPeer
+from triomq.remoting.socket_options import SILENT_SECONDS
 
 if TYPE_CHECKING:
     from triomq.remoting.tls.stream import TlsStream
@@ -50,6 +51,8 @@ class Waiter(msgspec.Struct, eq=False):
     expired: bool = False
     # False while the request is being posted: a task that runs must not be woken.
     waiting: bool = False
+    timeout: float = 0.0
+    reads: int = 0  # of the connection, when the request was posted
 
     def wake(self) -> None:
         if self.waiting:
@@ -86,6 +89,7 @@ class ClientConnection:
     traffic: int = attrs.field(default=0, init=False)  # reads and sends, for the idle scan
     idle_traffic: int = attrs.field(default=-1, init=False)
     idle_since: float = attrs.field(default=0.0, init=False)
+    _reads: int = attrs.field(default=0, init=False)
     _retired: bool = attrs.field(default=False, init=False)
     _outbox: list[bytes] = attrs.field(factory=list, init=False)
     _outbox_bytes: int = attrs.field(default=0, init=False)
@@ -112,7 +116,7 @@ class ClientConnection:
         if self.lost or self._outbox_bytes > self.outbox_high_bytes:
             await self._wait_for_room(command, deadline, timeout)
         peer = self.peer
-        waiter = Waiter(_current_task())
+        waiter = Waiter(_current_task(), timeout=timeout, reads=self._reads)
         pending, data = peer.send(command, waiter, deadline)
         self.on_deadline(deadline)
         self.post(data, alone=peer.pending_count == 1)
@@ -151,11 +155,32 @@ class ClientConnection:
             raise RequestTimeout(self.address, int(command.code), timeout)
 
     def expire(self, now: float) -> None:
-        """Wake the callers whose deadline is over. Checkpoint: never."""
+        """Wake the callers whose deadline is over; close a connection that died without a word.
+
+        It did if nothing came since a request that waited for ``SILENT_SECONDS`` or longer: a held
+        pull, too, is answered before its caller gives up. Any byte that arrived meanwhile keeps it
+        open. Checkpoint: never.
+        """
+        silent = 0.0
         for pending in self.peer.expire(now):
-            pending.token.expired = True
-            pending.token.wake()
+            waiter = pending.token
+            waiter.expired = True
+            if waiter.reads == self._reads and waiter.timeout >= SILENT_SECONDS:
+                silent = max(silent, waiter.timeout)
+            waiter.wake()
         self._close_if_retired()
+        if silent and not self.lost and not self._has_input():
+            self.close(f"the peer sent nothing for {silent:g} s")
+
+    def _has_input(self) -> bool:
+        """Return whether bytes, or the end, wait to be read: this process may have stood still."""
+        try:
+            self.sock.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            _log.debug("the connection to %s has ended: %s", self.address, error)
+        return True
 
     # Output
 
@@ -274,6 +299,7 @@ class ClientConnection:
                     self.close(self._hinted("the peer closed the connection"))
                     return
                 self.traffic += 1
+                self._reads += 1
                 if self.tls is not None:
                     data = self._decrypted(self.tls, data)
                 received = self.peer.receive(data)

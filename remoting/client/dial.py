@@ -1,6 +1,7 @@
 """Open a TCP connection, directly or through a SOCKS5 proxy; only host names need a thread."""
 
 import errno
+import math
 import os
 import socket
 
@@ -9,6 +10,10 @@ import trio
 from triomq.remoting.address import parse_address
 from triomq.remoting.client.proxies import SocksProxy, proxy_left
 from triomq.remoting.protocol.socks import SocksDialogue
+from triomq.remoting.socket_options import set_stream_options
+
+ADDRESS_SECONDS = 1.0
+"""How long one address of a host may stay silent before the next one is tried."""
 
 
 async def dial(host: str, port: int) -> socket.socket:
@@ -19,9 +24,13 @@ async def dial(host: str, port: int) -> socket.socket:
     """
     found = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     failure: OSError = OSError(errno.EADDRNOTAVAIL, "the host has no address")
-    for family, kind, protocol, _, where in found:
+    for number, (family, kind, protocol, _, where) in enumerate(found, 1):
+        seconds = ADDRESS_SECONDS if number < len(found) else math.inf
         try:
-            return await _dial_one(socket.socket(family, kind, protocol), where)
+            with trio.fail_after(seconds):
+                return await _dial_one(socket.socket(family, kind, protocol), where)
+        except trio.TooSlowError:
+            failure = TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
         except OSError as error:
             failure = error
     raise failure
@@ -77,7 +86,7 @@ async def _dial_one(sock: socket.socket, where: tuple[object, ...]) -> socket.so
             # An ephemeral port can connect to itself (TCP simultaneous open) while no server
             # listens there.
             raise OSError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        set_stream_options(sock)
     except BaseException:
         sock.close()
         raise

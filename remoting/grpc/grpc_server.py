@@ -32,6 +32,7 @@ from triomq.remoting.open_files import ConnectionBudget, Places
 from triomq.remoting.server.boss import Boss
 from triomq.remoting.server.connection_sniffer import ConnectionSniffer
 from triomq.remoting.server.listen import open_listener
+from triomq.remoting.socket_options import set_stream_options
 
 _log = logging.getLogger(__name__)
 
@@ -159,7 +160,7 @@ class GrpcServer:
             return
         try:
             host, port = sock.getpeername()[:2]
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            set_stream_options(sock)
         except OSError:
             sock.close()  # it was reset in the backlog
             self.places.leave()

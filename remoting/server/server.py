@@ -40,6 +40,7 @@ from triomq.remoting.server.requests import Destination
 from triomq.remoting.server.selector import Selector
 from triomq.remoting.server.statistics import ServerStatistics
 from triomq.remoting.server.sweeper import Sweeper
+from triomq.remoting.socket_options import set_stream_options
 from triomq.remoting.task_dump import format_tasks
 
 _log = logging.getLogger(__name__)
@@ -288,7 +289,7 @@ class Server:
             return
         try:
             host, port = sock.getpeername()[:2]
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            set_stream_options(sock)
         except OSError:
             sock.close()  # it was reset in the backlog
             self.places.leave()

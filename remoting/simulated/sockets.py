@@ -219,10 +219,12 @@ class SimulatedSocket(SimulatedFile):
         self.received += piece
         self.changed()
 
-    def recv(self, size: int, _flags: int = 0) -> bytes:
+    def recv(self, size: int, flags: int = 0) -> bytes:
         self._check_open()
         if self.received:
             data = bytes(self.received[:size])
+            if flags & socket.MSG_PEEK:
+                return data
             del self.received[:size]
             peer = self.peer
             if peer is not None:

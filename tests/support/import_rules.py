@@ -51,6 +51,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "remoting.log_limit",
         "remoting.properties_file",
         "remoting.settings",
+        "remoting.socket_options",
     ),
     "remoting": ("remoting",),
     "namesrv": ("remoting",),
