@@ -38,6 +38,9 @@ from triomq.remoting.protocol.names import DEFAULT_TOPIC
 
 T = TypeVar("T")
 
+FIRST_SECONDS = 0.4
+"""How long a name server may be silent before the next one is asked."""
+
 _FIRST_WAIT_SECONDS = 1.0
 """Wait before the next look-up of an unknown topic; doubles up to ``route_interval``."""
 
@@ -132,7 +135,7 @@ class RouteFinder:
         deadline = trio.current_time() + self.settings.route_timeout
         reasons: dict[str, str] = {}
         while True:
-            addresses = self.names.order()
+            addresses = self.names.order(trio.current_time())
             found = await self._ask_route(topic, addresses, deadline, reasons)
             if found is not None:
                 return found.route
@@ -144,12 +147,23 @@ class RouteFinder:
     async def _ask_route(
         self, topic: str, addresses: Sequence[str], deadline: float, reasons: dict[str, str]
     ) -> _Found | None:
-        """Ask these name servers in turn, noting ``reasons``; return None if none answers."""
+        """Ask these name servers in turn, noting ``reasons``; return None if none answers.
+
+        One that says nothing for ``FIRST_SECONDS`` gives way to the next, and is asked again only
+        if no other answers.
+        """
         unknown = unreached = False
-        for index, address in enumerate(addresses):
-            seconds = (deadline - trio.current_time()) / (len(addresses) - index)
+        first = [(address, FIRST_SECONDS) for address in addresses if len(addresses) > 1]
+        turns = [*first, *((address, inf) for address in addresses)]
+        done: set[str] = set()
+        for index, (address, limit) in enumerate(turns):
+            now = trio.current_time()
+            if address in done or (unknown and self.names.is_silent(address, now)):
+                continue
+            left = {each for each, _ in turns[index:]} - done
+            seconds = min(limit, (deadline - now) / len(left))
             if seconds <= 0:
-                reasons[address] = "no time was left to ask it"
+                reasons.setdefault(address, "no time was left to ask it")
                 continue
             try:
                 response = await self._calls.call(
@@ -169,10 +183,14 @@ class RouteFinder:
                 )
                 unreached = unreached or isinstance(error, ConnectionFailed | ConnectionLost)
                 self._failures.failed(f"name server {address}", error)
+                if trio.current_time() - now >= seconds:
+                    self.names.was_silent(address, trio.current_time())
+                    continue
             else:
                 self.names.answered(address)
                 self._failures.worked(f"name server {address}")
                 return _Found(route)
+            done.add(address)
         if unknown:
             return _Found(None)
         if unreached:

@@ -67,7 +67,7 @@ class BrokerCalls:
             if trio.current_time() - self._listed_at < LIST_RETRY_SECONDS:
                 return
             reasons: dict[str, str] = {}
-            for address in self.finder.names.order():
+            for address in self.finder.names.order(trio.current_time()):
                 try:
                     table = await self._listed_by(address)
                 except (RemotingError, TrioMQError) as error:

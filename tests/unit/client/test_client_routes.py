@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from triomq.client.routes import KnownRoutes, NameServers, as_template, derive_queues
+from triomq.client.routes import (
+    SILENT_SECONDS,
+    KnownRoutes,
+    NameServers,
+    as_template,
+    derive_queues,
+)
 from triomq.remoting.protocol.bodies.route import BrokerData, QueueData, TopicRoute
 
 
@@ -105,7 +111,16 @@ def test_a_real_route_replaces_the_template() -> None:
 
 def test_name_servers_stick_to_the_one_that_answers() -> None:
     servers = NameServers(["a:1", "b:1", "c:1"], 1)
-    assert servers.order() == ["b:1", "c:1", "a:1"]
+    assert servers.order(0.0) == ["b:1", "c:1", "a:1"]
     servers.answered("a:1")
-    assert servers.order() == ["a:1", "b:1", "c:1"]
-    assert servers.order()[0] == "a:1"
+    assert servers.order(0.0) == ["a:1", "b:1", "c:1"]
+    assert servers.order(0.0)[0] == "a:1"
+
+
+def test_a_silent_name_server_is_asked_last_until_it_answers_or_its_time_is_over() -> None:
+    servers = NameServers(["a:1", "b:1", "c:1"], 0)
+    servers.was_silent("a:1", 100.0)
+    assert servers.order(100.0) == ["b:1", "c:1", "a:1"]
+    assert servers.order(100.0 + SILENT_SECONDS) == ["a:1", "b:1", "c:1"]
+    servers.answered("a:1")
+    assert servers.order(100.0) == ["a:1", "b:1", "c:1"]
